@@ -26,7 +26,7 @@ from tools.device_tests import OPS, run_tests
 TESTS = (
     *OPS,
     "tests/kernels/test_group_products.py",
-    "tests/kernels/test_cell_convolution.py",
+    "tests/kernels/test_padded_gemm_conv.py",
     "tests/runtime/test_cuda.py",
 )
 _WHAT = "of the op table (values, gradients), all GEMM and convolution schedules and the runtime"

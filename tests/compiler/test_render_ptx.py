@@ -279,7 +279,7 @@ def test_half_precision_convolutions_use_wgmma_and_tma(machine):
     y = nm.conv2d(x, w, padding=1, stride=2)
     y.backward(nm.ones_like(y))
     nm.eval(y, w.grad)
-    texts = [text for kernel, text in machine.made if kernel.name == "cell_convolution_by_tiles"]
+    texts = [text for kernel, text in machine.made if kernel.name == "padded_gemm_conv_wgmma"]
     assert len(texts) == 2
     for text in texts:
         assert "cp.async.bulk.tensor.3d" in text

@@ -1,12 +1,13 @@
-"""Convolutions large enough for tiles, forwards and backwards, against the reference device."""
+"""Convolutions large enough for direct schedules, with gradients, against the reference device."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import numus as nm
 from numus.compiler import plan as plans
-from numus.compiler.lower.conv import cpu as cpu_conv
-from numus.compiler.lower.conv import cpu_channels
+from numus.compiler.lower.conv import cpu_channels, cpu_spatial
 from numus.errors import DTypeError, ShapeError
 
 # (shape of the data, of the weights, options)
@@ -58,7 +59,7 @@ CONVOLUTIONS = {
             "rhs_dilation": (3,),
         },
     ),
-    "gaps that share factors": (
+    "dilations that share factors": (
         *(nm.conv_general, (2, 9, 60), (12, 9, 4)),
         {
             "window_strides": (4,),
@@ -70,13 +71,13 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.fixture(params=["as costs say", "vectors along outputs"])
+@pytest.fixture(params=["cost model", "NCHWc"])
 def schedule(request, monkeypatch):
-    """Every convolution of a test by the schedule it would get, then by the other one."""
+    """Every convolution of a test by the schedule of least cost, then by the NCHWc one."""
     plans.clear_plans()
-    if request.param == "vectors along outputs":
-        monkeypatch.setattr(cpu_channels, "WORTH_PACKING", 0)
-        monkeypatch.setattr(cpu_conv, "sliding_cost", lambda *_: float("inf"))
+    if request.param == "NCHWc":
+        monkeypatch.setattr(cpu_channels, "CPU", replace(cpu_channels.CPU, min_packed_macs=0))
+        monkeypatch.setattr(cpu_spatial, "spatial_cost", lambda *_: float("inf"))
     yield
     plans.clear_plans()
 
@@ -96,7 +97,7 @@ def drawn(rng, dtype, *shapes):
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_tiles_agree_with_the_reference(name, schedule):
+def test_values_and_gradients(name, schedule):
     function, x, w, options = CONVOLUTIONS[name]
     arrays = drawn(np.random.default_rng(1), "float32", x, w, (300_000,))
     got = results(function, arrays, options, "cpu")
@@ -106,8 +107,8 @@ def test_tiles_agree_with_the_reference(name, schedule):
 
 
 @pytest.mark.on_cpu("kernels of its convolutions")
-def test_vectors_run_along_outputs_where_images_are_small():
-    """The weights are laid out by a kernel of their own; small convolutions have none."""
+def test_small_images_use_the_nchwc_schedule():
+    """It packs weights in a separate kernel; small convolutions do not."""
     x, w = nm.ones((8, 64, 8, 8)), nm.ones((64, 64, 3, 3))
     for count, expected in ((8, ["pack", "convolution"]), (1, ["convolution"])):
         report = nm.explain(nm.conv2d, x[:count], w[: 8 * count])
@@ -115,7 +116,7 @@ def test_vectors_run_along_outputs_where_images_are_small():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "uint8", "int64"])
-def test_tiles_of_other_dtypes(dtype, schedule):
+def test_other_dtypes(dtype, schedule):
     rng = np.random.default_rng(2)
     kind = nm.asarray(np.zeros(1), dtype=dtype).dtype
     x, w = (np.rint(4 * a) for a in drawn(rng, "float64", (2, 8, 14, 15), (12, 8, 3, 3)))
@@ -130,8 +131,8 @@ def test_tiles_of_other_dtypes(dtype, schedule):
     assert np.array_equal(got.numpy(), want.numpy())  # small whole numbers: nothing is rounded
 
 
-def test_what_is_not_finite_stays_where_it_is_seen(schedule):
-    """No tap, margin or gap multiplies an infinity by a zero that is not there."""
+def test_infinities_do_not_spread(schedule):
+    """No padding or dilation multiplies an infinity by a zero."""
     x = np.ones((2, 8, 12, 13), "float32")
     x[0, 3, 0, 0] = np.inf
     w = np.ones((16, 8, 3, 3), "float32")
@@ -142,7 +143,7 @@ def test_what_is_not_finite_stays_where_it_is_seen(schedule):
             assert np.array_equal(np.isfinite(a), np.isfinite(b))
 
 
-def test_operands_are_read_through_what_they_are(schedule):
+def test_operands_that_are_views_or_expressions(schedule):
     rng = np.random.default_rng(3)
     x, w, b, r = drawn(rng, "float32", (2, 15, 9, 12), (3, 3, 12, 16), (16,), (2, 16, 15, 9))
 

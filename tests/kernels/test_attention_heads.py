@@ -1,5 +1,5 @@
-"""Attention of heads that are parts of one projection, as transformers have it, on the imitated
-thread groups: operands are copied where they lie, results are stored where they are wanted."""
+"""Attention of heads that are slices of one projection, on the simulated GPU: operands are read
+and results stored through views, without copies."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def heads(x, length, count):
 
 
 def both_ways(x, out, w, length, count):
-    """Attention between two products, and its gradient by what goes into the first."""
+    """Attention between two matmuls, and its gradient by the input."""
 
     def run(x):
         return heads(x @ w, length, count) @ out
@@ -58,13 +58,13 @@ def test_heads_of_one_projection(device, length):
         assert np.linalg.norm(a - b) <= (1e-2 if dtype == "bfloat16" else 1e-5) * np.linalg.norm(b)
     attention = [p for p in programs if "attention" in p.name]
     names = [p.name for p in programs]
-    assert "pointwise" not in names, "cotangents of the parts are stored as one, without a copy"
+    assert "pointwise" not in names, "dq, dk and dv are stored to one buffer, without a copy"
     if device == "simt_wgmma":
         for program in attention:
-            assert "copy 16" in program.text, "operands are copied in runs, not read one by one"
+            assert "copy 16" in program.text, "operands are copied by 16-byte cp.async"
 
 
-def test_results_are_stored_as_they_are_and_as_they_are_wanted():
+def test_results_are_stored_plain_and_through_views():
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((2, 3, 20, 8)).astype(np.float32) for _ in range(3))
     w = rng.standard_normal((24, 5)).astype(np.float32)

@@ -1,5 +1,7 @@
 """Matmuls by a vendor's library; the library is NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt_machine
@@ -273,10 +275,10 @@ def test_empty_matmuls_are_native():
 
 
 def test_winograd_matmuls_by_a_vendor(monkeypatch):
-    from numus.compiler.lower.conv import padded_gemm, winograd
+    from numus.compiler.lower.conv import tuning, winograd
 
-    monkeypatch.setattr(padded_gemm, "SMALL", 1)
-    monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
+    monkeypatch.setattr(tuning, "GPU", replace(tuning.GPU, min_padded_gemm_macs=1))
+    monkeypatch.setattr(winograd, "cost", lambda g, engine: 0)
     x, w, up = draw(2, 3, 6, 5), draw(4, 3, 3, 3), draw(2, 4, 6, 5)
 
     def both_ways(x, w, up):

@@ -1,5 +1,4 @@
-"""Attention by units that multiply tiles, and by threads that share out tiles, on the imitated
-thread groups: no GPU is needed."""
+"""Attention on wgmma and SIMT, on the simulated GPU."""
 
 import numpy as np
 import pytest
@@ -13,13 +12,13 @@ MACHINE = nm.device("simt_wgmma").runtime
 
 
 def drawn(seed, *shape, dtype):
-    """Numbers that a narrow dtype has, as float32."""
+    """Numbers that a low-precision dtype represents, as float32."""
     x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return nm.asarray(x).astype(dtype).astype("float32").numpy()
 
 
 def found(arrays, cotangent, options, dtype="float32", device="cpu", prepare=lambda x: x):
-    """The result and the gradients of query, key and value, in float32."""
+    """Output and gradients of query, key and value, in float32."""
     given = {
         name: nm.asarray(x, device=device) if isinstance(x, np.ndarray) else x
         for name, x in options.items()
@@ -50,7 +49,7 @@ def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3, kind="attent
 
 
 HOLES = np.random.default_rng(2).random((70, 90)) < 0.6
-HOLES[5] = False  # a query that looks at no key
+HOLES[5] = False  # a query that attends to no key
 SHAPES = {
     "one block": ((1, 20, 16), (1, 30, 16), (1, 30, 16), {}),
     "several blocks": ((1, 70, 64), (1, 150, 64), (1, 150, 64), {}),
@@ -58,7 +57,7 @@ SHAPES = {
     "causal, more keys": ((1, 40, 32), (1, 200, 32), (1, 200, 32), {"is_causal": True}),
     "causal, more queries": ((1, 140, 32), (1, 30, 32), (1, 30, 32), {"is_causal": True}),
     "80": ((1, 70, 80), (1, 100, 80), (1, 100, 80), {}),
-    "whole blocks of runs that are no power of two": (*[(1, 128, 48)] * 3, {}),
+    "whole blocks of vectors that are no power of two": (*[(1, 128, 48)] * 3, {}),
     "odd sizes": ((2, 30, 33), (2, 70, 33), (2, 70, 21), {}),
     "one query": ((2, 1, 64), (2, 70, 64), (2, 70, 64), {}),
     "mask": ((1, 70, 24), (1, 90, 24), (1, 90, 24), {"attn_mask": HOLES}),
@@ -89,19 +88,19 @@ def test_values_and_gradients(name):
         ("heads in groups", "float32"),
     ],
 )
-def test_values_and_gradients_by_threads(name, dtype):
+def test_simt_values_and_gradients(name, dtype):
     *shapes, options = SHAPES[name]
     arrays = [drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)]
     compare(arrays, options, dtype, kind="attention_simt")
 
 
-def test_halves_with_heads_too_large_for_tiles():
+def test_halves_with_heads_too_large_for_wgmma():
     arrays = [drawn(i, 1, n, 260, dtype="bfloat16") for i, n in enumerate((9, 20, 20))]
     compare(arrays, {}, "bfloat16", kind="attention_simt")
 
 
 def test_large_heads():
-    """Gradients of keys and values are kernels of their own: a thread cannot hold both."""
+    """dk and dv are separate kernels: a thread has too few registers for both."""
     shapes = ((1, 20, 256), (1, 40, 256), (1, 40, 200))
     compare(
         [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)], {}, "bfloat16", kernels=4
@@ -112,7 +111,7 @@ def test_large_heads():
     "prepare",
     [
         lambda x: x[:, :, 1:],  # memory that is not aligned
-        lambda x: nm.permute_dims(x, (0, 2, 1)),  # rows that do not lie in one piece
+        lambda x: nm.permute_dims(x, (0, 2, 1)),  # rows that are not contiguous
         lambda x: x * 2,  # an expression
         lambda x: x[:, ::2],
     ],
@@ -123,7 +122,7 @@ def test_operands_that_are_views_or_expressions(prepare):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_what_is_hidden_from_all_queries_does_not_matter(dtype):
+def test_keys_that_no_query_sees_do_not_matter(dtype):
     q, k, v = (drawn(i, n, 16, dtype=dtype) for i, n in enumerate((20, 40, 40)))
     want = found([q, k, v], q, {"is_causal": True}, dtype, "simt_wgmma")
     k[20:], v[20:] = np.nan, np.inf
@@ -132,7 +131,7 @@ def test_what_is_hidden_from_all_queries_does_not_matter(dtype):
         np.testing.assert_array_equal(a, b)
 
 
-def test_not_a_number_is_passed_on():
+def test_nan_propagates():
     q, k, v = (drawn(i, n, 16, dtype="bfloat16") for i, n in enumerate((20, 40, 40)))
     q[1, 3] = np.nan
     y = found([q, k, v], q * 0, {}, "bfloat16", "simt_wgmma")[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.lower.conv import gpu as gpu_conv
+from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.loops import stages
 from numus.compiler.lower.loops.tuning import LoopTuning
 from numus.runtime.devices import count
@@ -194,7 +194,7 @@ CONVOLUTIONS = [  # data, weights, and how: small and large images, taps outside
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolutions_and_their_gradients(case, monkeypatch):
-    monkeypatch.setattr(gpu_conv, "SMALL", 0)
+    monkeypatch.setattr(tuning, "GPU", dataclasses.replace(tuning.GPU, min_implicit_gemm_macs=0))
     shape, taps, how = case
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, taps, taps[:1])]
@@ -210,7 +210,7 @@ def test_convolutions_and_their_gradients(case, monkeypatch):
 
 
 def test_convolutions_of_views_narrow_floats_and_transposed_ones(monkeypatch):
-    monkeypatch.setattr(gpu_conv, "SMALL", 0)
+    monkeypatch.setattr(tuning, "GPU", dataclasses.replace(tuning.GPU, min_implicit_gemm_macs=0))
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 9, 13, 8)).astype(np.float32)
     w = rng.standard_normal((8, 12, 3, 3)).astype(np.float32)

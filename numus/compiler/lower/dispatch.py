@@ -9,9 +9,8 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.attention import cpu as cpu_attention
 from numus.compiler.lower.attention import gpu as gpu_attention
-from numus.compiler.lower.conv.cpu import lower_convolution
-from numus.compiler.lower.conv.gpu import lower_group_convolution
-from numus.compiler.lower.conv.padded_gemm import lower_cell_convolution
+from numus.compiler.lower.conv import cpu as cpu_conv
+from numus.compiler.lower.conv import gpu as gpu_conv
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_concat, lower_loops
 from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
@@ -58,11 +57,10 @@ def _vendor_or_own_gemm(
     return lower_gpu_matmul(group, layouts, target) if by_vendor is None else by_vendor
 
 
-def _padded_or_implicit_gemm(
+def _gpu_convolution(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    padded = lower_cell_convolution(group, layouts, target, _vendor_or_own_gemm)
-    return lower_group_convolution(group, layouts, target) if padded is None else padded
+    return gpu_conv.lower_convolution(group, layouts, target, _vendor_or_own_gemm)
 
 
 def _families(name: str, cpu: Lowering, gpu: Lowering) -> tuple[Schedule[Problem], ...]:
@@ -74,7 +72,7 @@ FAMILIES = {
     "loop": _families("loops", lower_loops, lower_loops),
     "concat": _families("concat", lower_concat, lower_concat),
     "contract": _families("GEMM", lower_cpu_matmul, _vendor_or_own_gemm),
-    "convolve": _families("convolution", lower_convolution, _padded_or_implicit_gemm),
+    "convolve": _families("convolution", cpu_conv.lower_convolution, _gpu_convolution),
     "scan": _families("scan", lower_scan, lower_scan_gpu),
     "sort": _families("sort", lower_sort, lower_sort_gpu),
     "topk": _families("top-k", lower_topk, lower_topk_gpu),

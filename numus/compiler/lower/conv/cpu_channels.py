@@ -1,4 +1,4 @@
-"""Convolutions whose vectors run along outputs: the numbers of `kernels/spreading.py`."""
+"""Direct convolution, NCHWc (`kernels/conv/cpu/channels.py`): blocking and launch arguments."""
 
 from __future__ import annotations
 
@@ -6,185 +6,199 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.conv.geometry import (
-    WORTH_A_THREAD,
     Geometry,
-    Numbers,
+    ScalarArgs,
     epilogue,
-    is_folded,
+    has_free_axis,
     operands,
 )
+from numus.compiler.lower.conv.problem import ConvProblem
+from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.channels import Spreading, pack_weights, spreading
-from numus.kernels.conv.cpu.planes import Planes, Tile, output_tile
+from numus.kernels.conv.cpu.channels import ChannelSizes, conv_channels, pack_weights
+from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, channel_tile
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
 ZERO = const(0)
 
-WORTH_PACKING = 1 << 22  # that take longer than a kernel of its own for the weights
-ADDRESSES = 8  # of pixels, that are kept in registers
-PIXELS = 128  # that pass by the weights of a block, at least: these come from further away
-FINER = 4  # times as many tasks as blocks are cut for
-TURNING = 20  # multiplications of a vector that take as long as turning it
-
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A convolution as this schedule sees it, cut into blocks of whole lines."""
+class ChannelTiling:
+    """Blocks of whole rows of outputs."""
 
     g: Geometry
     dtype: DType
     tile: Tile
-    folded: bool  # whether images are an axis of space, which windows do not cross
-    nearest: Shape
-    seen: Shape  # of the data, by a block
-    entries: int  # channels and taps of a phase, at most
+    images_are_depth: bool
+    tap_origin: Shape
+    input_size: Shape  # of a block
+    k_size: int  # channels × taps of a phase, at most
     panels: int
     block: Shape
     blocks: tuple[int, int]
 
     @property
     def phases(self) -> int:
-        return size_of(self.g.gap)
+        return size_of(self.g.lhs_dilation)
 
     @property
     def cost(self) -> float:
-        """Vectors that are multiplied per vector of results, counting those of no output."""
-        waste = self.panels * self.tile.columns / self.g.outputs
-        return self.g.depth * waste * self.tile.effort + TURNING
+        """FMAs per vector of outputs, those of padded channels included, and the transpose."""
+        waste = self.panels * self.tile.columns / self.g.out_channels
+        return self.g.macs_per_output * waste * self.tile.cost_per_fma + CPU.transpose_cost
 
 
-def spreading_blocks(g: Geometry, product: Value, target: Target) -> Spread | None:
-    """How the convolution is cut; None for a small one, or where lines are too long."""
-    dtype = dt.compute_dtype(product.dtype)
-    item = dtype.itemsize
-    folded = is_folded(product)
-    if folded:
-        g = g.folded()
-    tile = output_tile(target, dtype, PIXELS, g.outputs, ADDRESSES)
-    if g.work < WORTH_PACKING:
+def channel_tiling(g: Geometry, conv: Value, target: Target) -> ChannelTiling | None:
+    """None for small convolutions, and where a row does not fit in L2."""
+    dtype = dt.compute_dtype(conv.dtype)
+    itemsize = dtype.itemsize
+    images_are_depth = has_free_axis(conv)
+    if images_are_depth:
+        g = g.batch_as_depth()
+    if g.macs < CPU.min_packed_macs:
         return None
-    reach = [g.reach(axis) for axis in range(3)]
-    counts = g.counts
-    panels = -(-g.outputs // tile.columns)
+    pixels, registers = CPU.min_block_pixels, CPU.max_pixel_registers
+    tile = channel_tile(target, dtype, pixels, g.out_channels, registers)
+    ranges = g.tap_ranges
+    counts = g.phase_size
+    panels = -(-g.out_channels // tile.columns)
 
-    def seen(block: Shape) -> Shape:
+    def input_size(block: Shape) -> Shape:
         return tuple(
             (n - 1) * s + high - low + 1
-            for n, s, (low, high, _) in zip(block, g.stride, reach, strict=True)
+            for n, s, (low, high, _) in zip(block, g.stride, ranges, strict=True)
         )
 
     def fits(block: Shape) -> bool:
-        """Whether the data and the sums of a block share the second cache."""
-        sums = size_of(block) * size_of(g.gap) * panels * tile.columns
-        return (g.channels * size_of(seen(block)) + sums) * item <= target.l2_bytes // 2
+        """True where input and accumulators of a block fit in half of L2."""
+        acc = size_of(block) * size_of(g.lhs_dilation) * panels * tile.columns
+        return (g.in_channels * size_of(input_size(block)) + acc) * itemsize <= target.l2_bytes // 2
 
-    wanted = min(4 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
+    tasks = min(4 * target.num_cores, max(1, g.macs // CPU.min_task_macs))
     images, height, width = 1, counts[1], counts[2]
     while height > 1 and not fits((1, height, width)):
         height = -(-height // 2)
     if not fits((1, height, width)):
         return None
-    separate = g.batch * g.groups * counts[0]
-    while height * width > PIXELS and height > 1 and separate * -(-counts[1] // height) < wanted:
+    total = g.batch * g.groups * counts[0]
+    while height * width > pixels and height > 1 and total * -(-counts[1] // height) < tasks:
         height = -(-height // 2)
-    if height == counts[1]:  # small images pass by together
-        most = min(-(-PIXELS // (height * width)), separate // wanted, counts[0])
-        while images < most and fits((images + 1, height, width)):
+    if height == counts[1]:  # several small images per block
+        max_images = min(-(-pixels // (height * width)), total // tasks, counts[0])
+        while images < max_images and fits((images + 1, height, width)):
             images += 1
     block = (images, height, width)
-    return Spread(
-        g,
-        dtype,
-        tile,
-        folded,
-        nearest=tuple(low for low, _, _ in reach),
-        seen=seen(block),
-        entries=g.channels * size_of(tuple(most for _, _, most in reach)),
+    return ChannelTiling(
+        *(g, dtype, tile, images_are_depth),
+        tap_origin=g.tap_origin,
+        input_size=input_size(block),
+        k_size=g.phase_k_size,
         panels=panels,
         block=block,
         blocks=(-(-counts[0] // images), -(-counts[1] // height)),
     )
 
 
-def lower_spreading(
-    group: FusionGroup, b: Spread, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """Weights as panels, then the convolution."""
-    product = group.members[0]
-    g, dtype, tile = b.g, b.dtype, b.tile
-    wanted = min(4 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
-    units = g.batch * b.blocks[0] * b.blocks[1]
-    # the weights are packed already: tasks are as fine as blocks are, and threads end together
-    unit_tasks = min(units, -(-wanted * FINER // g.groups))
-    output_tasks = 1
-    if unit_tasks * g.groups < wanted:
-        output_tasks = min(b.panels, -(-wanted // (g.groups * unit_tasks)))
-    task_panels = -(-b.panels // output_tasks)
-    output_tasks = -(-b.panels // task_panels)
-    task_units = -(-units // unit_tasks)
-    unit_tasks = -(-units // task_units)
+class ChannelConv:
+    name = "convolution"
 
-    def numbers(e: Emitter) -> Spreading:
-        n = Numbers(e)
-        return Spreading(
-            channels=e.scalar_arg(g.channels),
-            outputs=e.scalar_arg(g.outputs),
-            space=n(g.space),
-            extents=(*n(g.extents)[:2], e.dim(g.extents[2])),
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        if not problem.is_direct or problem.is_wgrad:
+            return False
+        return channel_tiling(problem.geometry, problem.conv, target) is not None
+
+    def cost(self, problem: ConvProblem, target: Target) -> float:
+        tiling = channel_tiling(problem.geometry, problem.conv, target)
+        assert tiling is not None
+        return tiling.cost
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        tiling = channel_tiling(problem.geometry, problem.conv, problem.target)
+        assert tiling is not None
+        return _lower(problem, tiling)
+
+
+def _lower(problem: ConvProblem, tiling: ChannelTiling) -> list[LoweredKernel]:
+    """Packed weights, then the convolution."""
+    conv, group, target = problem.conv, problem.group, problem.target
+    g, dtype, tile = tiling.g, tiling.dtype, tiling.tile
+    tasks = min(4 * target.num_cores, max(1, g.macs // CPU.min_task_macs))
+    num_blocks = g.batch * tiling.blocks[0] * tiling.blocks[1]
+    # the weights are packed already: fine tasks balance load
+    block_tasks = min(num_blocks, -(-tasks * CPU.tasks_per_block // g.groups))
+    panel_tasks = 1
+    if block_tasks * g.groups < tasks:
+        panel_tasks = min(tiling.panels, -(-tasks // (g.groups * block_tasks)))
+    panels_per_task = -(-tiling.panels // panel_tasks)
+    panel_tasks = -(-tiling.panels // panels_per_task)
+    blocks_per_task = -(-num_blocks // block_tasks)
+    block_tasks = -(-num_blocks // blocks_per_task)
+
+    def sizes(e: Emitter) -> ChannelSizes:
+        n = ScalarArgs(e)
+        return ChannelSizes(
+            in_channels=e.scalar_arg(g.in_channels),
+            out_channels=e.scalar_arg(g.out_channels),
+            in_size=n(g.in_size),
+            out_size=(*n(g.out_size)[:2], e.dim(g.out_size[2])),
             taps=n(g.taps),
             stride=n(g.stride, 2),
             dilation=n(g.dilation),
-            gap=n(g.gap, 2),
-            low=n(g.low, 0),
-            nearest=n(b.nearest, 0),
-            block=n(b.block),
-            blocks=n((*b.blocks, 1))[:2],
-            entries=e.scalar_arg(b.entries),
-            depth=e.scalar_arg(max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))),
-            panels=e.scalar_arg(b.panels),
-            task_panels=e.scalar_arg(task_panels),
-            output_tasks=e.scalar_arg(output_tasks),
-            units=e.scalar_arg(units),
-            task_units=e.scalar_arg(task_units),
-            unit_tasks=e.scalar_arg(unit_tasks),
+            lhs_dilation=n(g.lhs_dilation, 2),
+            padding_low=n(g.padding_low, 0),
+            tap_origin=n(tiling.tap_origin, 0),
+            block=n(tiling.block),
+            blocks=n((*tiling.blocks, 1))[:2],
+            k_size=e.scalar_arg(tiling.k_size),
+            k_block=e.scalar_arg(max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))),
+            panels=e.scalar_arg(tiling.panels),
+            panels_per_task=e.scalar_arg(panels_per_task),
+            panel_tasks=e.scalar_arg(panel_tasks),
+            num_blocks=e.scalar_arg(num_blocks),
+            blocks_per_task=e.scalar_arg(blocks_per_task),
+            block_tasks=e.scalar_arg(block_tasks),
         )
 
-    shape = (g.groups, b.phases, b.panels, b.entries, tile.columns)
-    packed = Value.fresh(PACKED, "convolve", (product.inputs[1],), None, shape, dtype)
-    outside = {v: s for v, s in layouts.items() if v not in set(group.members)}
-    number = ir.var("g")
+    shape = (g.groups, tiling.phases, tiling.panels, tiling.k_size, tile.columns)
+    packed = Value.fresh(PACKED, "convolve", (conv.inputs[1],), None, shape, dtype)
+    layouts = problem.input_layouts
+    block_index = ir.var("g")
 
-    e = Emitter(outside)
-    s = numbers(e)
-    _, weights = operands(e, product, g, s.channels, s.outputs, b.folded)
-    body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), number, weights)
-    first = e.grid_kernel("pack", number, body, g.groups * b.phases * b.panels, ("pack",))
+    e = Emitter(layouts)
+    s = sizes(e)
+    _, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
+    body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), block_index, weights)
+    first = e.grid_kernel(
+        "pack", block_index, body, g.groups * tiling.phases * tiling.panels, ("pack",)
+    )
 
-    e = Emitter({**outside, packed: row_major(shape)})
-    s = numbers(e)
+    e = Emitter({**layouts, packed: row_major(shape)})
+    s = sizes(e)
     lane = target.vector_bytes // dtype.itemsize
-    size = e.scalar_arg((-(-size_of(b.seen) // lane) | 1) * lane)  # an odd number of lines
-    one = (const(1), const(1), const(1))
-    buffer = ir.Buffer("planes", dtype, "scratch", ir.mul(s.channels, size))
-    planes = Planes(buffer, one, one, Numbers(e)(b.seen), size, True)
-    data, _ = operands(e, product, g, s.channels, s.outputs, b.folded)
+    size = e.scalar_arg(
+        (-(-size_of(tiling.input_size) // lane) | 1) * lane
+    )  # an odd number of vectors
+    ones = (const(1), const(1), const(1))
+    buffer = ir.Buffer("planes", dtype, "scratch", ir.mul(s.in_channels, size))
+    planes = InputPlanes(buffer, ones, ones, ScalarArgs(e)(tiling.input_size), size)
+    data, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
 
-    def finish(n: Expr, group_: Expr, o: Expr, z: Expr, line: Expr, value: Expr) -> list[Stmt]:
-        output = ir.add(ir.mul(group_, s.outputs), o) if g.groups > 1 else o
-        # what lies in memory in the order of the result adds the two up to `line` again
-        width = e.dim(g.extents[2])
-        y, x = (ZERO, line) if g.extents[1] == 1 else (ir.idiv(line, width), ir.irem(line, width))
-        index = (z if b.folded else n, output, *(z, y, x)[5 - len(product.shape) :])
+    def store(n: Expr, group_: Expr, o: Expr, z: Expr, yx: Expr, value: Expr) -> list[Stmt]:
+        output = ir.add(ir.mul(group_, s.out_channels), o) if g.groups > 1 else o
+        # addresses of row-major outputs simplify to `yx` again
+        width = e.dim(g.out_size[2])
+        y, x = (ZERO, yx) if g.out_size[1] == 1 else (ir.idiv(yx, width), ir.irem(yx, width))
+        index = (z if tiling.images_are_depth else n, output, *(z, y, x)[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 
-    body, scratch = spreading(s, tile, dtype, planes, number, data, e.buffer(packed), finish)
+    task = Task(block_index, tile, dtype, planes, data, weights, store)
+    body, scratch = conv_channels(s, task, e.buffer(packed))
     e.scratch += scratch
-    grid = g.groups * output_tasks * unit_tasks
+    grid = g.groups * panel_tasks * block_tasks
     e.stores_once = True
-    return [first, e.grid_kernel("convolution", number, body, grid, group.notes)]
+    return [first, e.grid_kernel("convolution", block_index, body, grid, group.notes)]

@@ -1,4 +1,4 @@
-"""Convolutions whose vectors run along space: the numbers of `kernels/sliding.py`."""
+"""Direct convolution, NCHW (`kernels/conv/cpu/spatial.py`): blocking and launch arguments."""
 
 from __future__ import annotations
 
@@ -7,193 +7,203 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import (
-    WORTH_A_THREAD,
     Geometry,
-    Numbers,
+    ScalarArgs,
     epilogue,
-    is_folded,
+    has_free_axis,
     operands,
 )
+from numus.compiler.lower.conv.problem import ConvProblem
+from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.planes import Planes, Task, Tile, pixel_tile
-from numus.kernels.conv.cpu.spatial import Sliding, sliding
+from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, spatial_tile
+from numus.kernels.conv.cpu.spatial import SpatialSizes, conv_spatial
 from numus.shapes import Shape, size_of
 from numus.target import Target
 
 ZERO = const(0)
 
-PACKING = 512  # multiplications beside which packing a weight is nothing
-PARTING, SCATTERING = 8, 40  # multiplications that take as long, for a vector of results
-
 
 @dataclass(frozen=True, slots=True)
-class Slide:
-    """A convolution as this schedule sees it, cut into blocks and these into tasks."""
+class SpatialTiling:
+    """Blocks of outputs, and tasks of blocks."""
 
     g: Geometry
     dtype: DType
     tile: Tile
-    folded: bool  # whether images are an axis of space, which windows do not cross
-    nearest: Shape
-    phases: Shape  # of the data, by strides
-    more: Shape  # elements of a phase that a line of results sees beyond its own
-    entries: int  # channels and taps of a phase, at most
+    images_are_depth: bool
+    tap_origin: Shape
+    phases: Shape  # of the input, by strides
+    halo: Shape  # input elements of a phase beyond the outputs
+    k_size: int  # channels × taps of a phase, at most
     block: Shape
     blocks: Shape
-    units: int  # blocks of all images
-    unit_tasks: int
-    task_units: int
-    output_tasks: int
-    task_panels: int
+    num_blocks: int  # of all images
+    block_tasks: int
+    blocks_per_task: int
+    panel_tasks: int
+    panels_per_task: int
 
     @property
-    def seen(self) -> Shape:
-        """Elements of a phase that a block sees."""
-        return _seen(self.block, self.more)
+    def input_size(self) -> Shape:
+        """Input elements of a phase of a block."""
+        return _input_size(self.block, self.halo)
 
 
-def _seen(block: Shape, more: Shape) -> Shape:
-    return tuple(n + m for n, m in zip(block, more, strict=True))
+def _input_size(block: Shape, halo: Shape) -> Shape:
+    return tuple(n + m for n, m in zip(block, halo, strict=True))
 
 
-def sliding_cost(g: Geometry, product: Value, target: Target) -> float:
-    """Vectors that are multiplied per vector of results, counting those in margins and at ends, and
-    what it costs to take data apart into phases, or to store results of one phase.
-    """
-    tile = pixel_tile(target, dt.compute_dtype(product.dtype), g.outputs)
-    counts = g.counts
-    line, lines = (
-        counts[axis] + (g.reach(axis)[1] - g.reach(axis)[0]) // g.stride[axis] for axis in (2, 1)
+def spatial_cost(g: Geometry, conv: Value, target: Target) -> float:
+    """FMAs per vector of outputs, those of padding included, and the cost of phases."""
+    tile = spatial_tile(target, dt.compute_dtype(conv.dtype), g.out_channels)
+    counts = g.phase_size
+    row, rows = (
+        counts[axis] + (g.tap_range(axis)[1] - g.tap_range(axis)[0]) // g.stride[axis]
+        for axis in (2, 1)
     )
-    ended = -(-((counts[1] - 1) * line + counts[2]) // tile.columns) * tile.columns
-    panels = -(-g.outputs // tile.rows)
-    waste = min(ended, lines * line) / (counts[1] * counts[2]) * panels * tile.rows / g.outputs
-    phases = (PARTING if max(g.stride) > 1 else 0) + (SCATTERING if max(g.gap) > 1 else 0)
-    return g.depth * waste * tile.effort + phases
+    padded = -(-((counts[1] - 1) * row + counts[2]) // tile.columns) * tile.columns
+    panels = -(-g.out_channels // tile.rows)
+    waste = min(padded, rows * row) / (counts[1] * counts[2]) * panels * tile.rows / g.out_channels
+    phases = CPU.stride_phase_cost * (max(g.stride) > 1)
+    phases += CPU.lhs_phase_cost * (max(g.lhs_dilation) > 1)
+    return g.macs_per_output * waste * tile.cost_per_fma + phases
 
 
-def _cut(g: Geometry, product: Value, target: Target) -> Slide:
-    """Blocks that the second cache has room for, and tasks that do little twice."""
-    dtype = dt.compute_dtype(product.dtype)
-    folded = is_folded(product)
-    if folded:
-        g = g.folded()
-    reach = [g.reach(axis) for axis in range(3)]
-    spans = tuple(high - low for low, high, _ in reach)
+def _tiling(g: Geometry, conv: Value, target: Target) -> SpatialTiling:
+    """Blocks that fit in L2, and tasks that repeat little packing."""
+    dtype = dt.compute_dtype(conv.dtype)
+    images_are_depth = has_free_axis(conv)
+    if images_are_depth:
+        g = g.batch_as_depth()
+    ranges = g.tap_ranges
+    spans = tuple(high - low for low, high, _ in ranges)
     phases = tuple(min(s, span + 1) for s, span in zip(g.stride, spans, strict=True))
-    more = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
-    # every task packs its weights: fine tasks even out what threads get, where that is little work
-    fine = g.work // (PACKING * product.inputs[1].size)
-    wanted = min(max(fine, target.num_cores), 4 * target.num_cores)
-    wanted = min(wanted, max(1, g.work // WORTH_A_THREAD))
-    tile = pixel_tile(target, dtype, g.outputs)
-    room = target.l2_bytes // 2 // dtype.itemsize // (g.channels * size_of(phases))
-    block = _block(g, more, room, wanted, tile)
-    blocks = tuple(-(-n // b) for n, b in zip(g.counts, block, strict=True))
-    units = g.batch * size_of(blocks)
-    panels = -(-g.outputs // tile.rows)
-    # Every task packs its weights and fills its planes: cut so that less is done twice.
-    unit_tasks = min(units, -(-wanted // g.groups))
-    output_tasks = 1
-    pixels = units * g.channels * size_of(phases) * size_of(_seen(block, more))
-    if unit_tasks * g.groups < wanted or product.inputs[1].size > pixels:
-        output_tasks = min(panels, -(-wanted // (g.groups * unit_tasks)))
-    task_panels = -(-panels // output_tasks)
-    task_units = -(-units // unit_tasks)
-    return Slide(
-        *(g, dtype, tile, folded),
-        nearest=tuple(low for low, _, _ in reach),
+    halo = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
+    # every task packs its weights: finer tasks balance load where packing is cheap
+    max_tasks = g.macs // (CPU.macs_per_packed_weight * conv.inputs[1].size)
+    tasks = min(max(max_tasks, target.num_cores), 4 * target.num_cores)
+    tasks = min(tasks, max(1, g.macs // CPU.min_task_macs))
+    tile = spatial_tile(target, dtype, g.out_channels)
+    max_elements = target.l2_bytes // 2 // dtype.itemsize // (g.in_channels * size_of(phases))
+    block = _block(g, halo, max_elements, tasks, tile)
+    blocks = tuple(-(-n // b) for n, b in zip(g.phase_size, block, strict=True))
+    num_blocks = g.batch * size_of(blocks)
+    panels = -(-g.out_channels // tile.rows)
+    # every task packs its weights and fills its planes: split along what repeats less
+    block_tasks = min(num_blocks, -(-tasks // g.groups))
+    panel_tasks = 1
+    pixels = num_blocks * g.in_channels * size_of(phases) * size_of(_input_size(block, halo))
+    if block_tasks * g.groups < tasks or conv.inputs[1].size > pixels:
+        panel_tasks = min(panels, -(-tasks // (g.groups * block_tasks)))
+    panels_per_task = -(-panels // panel_tasks)
+    blocks_per_task = -(-num_blocks // block_tasks)
+    return SpatialTiling(
+        *(g, dtype, tile, images_are_depth),
+        tap_origin=g.tap_origin,
         phases=phases,
-        more=more,
-        entries=g.channels * size_of(tuple(most for _, _, most in reach)),
+        halo=halo,
+        k_size=g.phase_k_size,
         block=block,
         blocks=blocks,
-        units=units,
-        unit_tasks=-(-units // task_units),
-        task_units=task_units,
-        output_tasks=-(-panels // task_panels),
-        task_panels=task_panels,
+        num_blocks=num_blocks,
+        block_tasks=-(-num_blocks // blocks_per_task),
+        blocks_per_task=blocks_per_task,
+        panel_tasks=-(-panels // panels_per_task),
+        panels_per_task=panels_per_task,
     )
 
 
-def _block(g: Geometry, more: Shape, room: int, wanted: int, tile: Tile) -> Shape:
-    """As many rows as there is room for, or as much of one row; or several small images."""
-    images, rows, columns = g.counts
+def _block(g: Geometry, halo: Shape, max_elements: int, tasks: int, tile: Tile) -> Shape:
+    """As many rows as fit, or a part of one; or several small images."""
+    images, rows, columns = g.phase_size
     height, width = rows, columns
-    while height > 1 and size_of(_seen((1, height, width), more)) > room:
+    while height > 1 and size_of(_input_size((1, height, width), halo)) > max_elements:
         height = -(-height // 2)
-    while height == 1 and width > 256 and size_of(_seen((1, height, width), more)) > room:
+    while height == 1 and width > 256 and size_of(_input_size((1, 1, width), halo)) > max_elements:
         width = -(-width // 2)
-    while height > 8 and g.batch * g.groups * images * -(-rows // height) < wanted:
+    while height > 8 and g.batch * g.groups * images * -(-rows // height) < tasks:
         height = -(-height // 2)
     if (height, width) != (rows, columns):
         return (1, height, width)
-    # small images follow each other where the margins between them waste less than their ends
-    line = width + more[2]
-    area, face = (height + more[1]) * line, (height - 1) * line + width
-    ended = -(-face // tile.columns) * tile.columns
-    most = min(images // max(1, wanted // (g.batch * g.groups)), room // area - more[0], 4)
-    return (most if most > 1 and area < 0.97 * ended else 1, height, width)
+    # small images are contiguous where their padding wastes less than partial vectors
+    row = width + halo[2]
+    area, plane = (height + halo[1]) * row, (height - 1) * row + width
+    padded = -(-plane // tile.columns) * tile.columns
+    tasks_per_group = max(1, tasks // (g.batch * g.groups))
+    most = min(images // tasks_per_group, max_elements // area - halo[0], 4)
+    return (most if most > 1 and area < 0.97 * padded else 1, height, width)
 
 
-def lower_sliding(
-    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
-) -> LoweredKernel:
-    product = group.members[0]
-    cut = _cut(g, product, target)
-    g, dtype, tile = cut.g, cut.dtype, cut.tile
-    e = Emitter(group.input_layouts(layouts))
-    numbers = Numbers(e)
+class SpatialConv:
+    name = "convolution"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        return problem.is_direct and not problem.is_wgrad
+
+    def cost(self, problem: ConvProblem, target: Target) -> float:
+        return spatial_cost(problem.geometry, problem.conv, target)
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        return [_lower(problem)]
+
+
+def _lower(problem: ConvProblem) -> LoweredKernel:
+    conv, group, target = problem.conv, problem.group, problem.target
+    tiling = _tiling(problem.geometry, conv, target)
+    g, dtype, tile = tiling.g, tiling.dtype, tiling.tile
+    e = Emitter(problem.input_layouts)
+    args = ScalarArgs(e)
     lane = target.vector_bytes // dtype.itemsize
-    size = -(-size_of(cut.phases) * size_of(cut.seen) // lane) | 1  # an odd number of lines
-    step = numbers(g.stride, 2)
-    channels = e.scalar_arg(g.channels)
-    size_slot = e.scalar_arg(size * lane)
-    slack = ir.add(ir.mul(channels, size_slot), const(tile.columns))
-    planes = Planes(
-        ir.Buffer("planes", dtype, "scratch", slack),
-        step,
-        numbers(cut.phases),
-        numbers(cut.seen),
-        size_slot,
-        True,
+    size = (
+        -(-size_of(tiling.phases) * size_of(tiling.input_size) // lane) | 1
+    )  # an odd number of vectors
+    stride = args(g.stride, 2)
+    channels = e.scalar_arg(g.in_channels)
+    channel_size = e.scalar_arg(size * lane)
+    scratch_size = ir.add(ir.mul(channels, channel_size), const(tile.columns))
+    planes = InputPlanes(
+        ir.Buffer("planes", dtype, "scratch", scratch_size),
+        stride,
+        args(tiling.phases),
+        args(tiling.input_size),
+        channel_size,
     )
-    s = Sliding(
-        channels=channels,
-        outputs=e.scalar_arg(g.outputs),
-        space=numbers(g.space),
-        extents=numbers(g.extents),
-        taps=numbers(g.taps),
-        stride=step,
-        dilation=numbers(g.dilation),
-        gap=numbers(g.gap, 2),
-        low=numbers(g.low, 0),
-        nearest=numbers(cut.nearest, 0),
-        block=numbers(cut.block),
-        blocks=numbers(cut.blocks),
-        entries=e.scalar_arg(cut.entries),
-        task_panels=e.scalar_arg(cut.task_panels),
-        output_tasks=e.scalar_arg(cut.output_tasks),
-        units=e.scalar_arg(cut.units),
-        task_units=e.scalar_arg(cut.task_units),
-        unit_tasks=e.scalar_arg(cut.unit_tasks),
+    s = SpatialSizes(
+        in_channels=channels,
+        out_channels=e.scalar_arg(g.out_channels),
+        in_size=args(g.in_size),
+        out_size=args(g.out_size),
+        taps=args(g.taps),
+        stride=stride,
+        dilation=args(g.dilation),
+        lhs_dilation=args(g.lhs_dilation, 2),
+        padding_low=args(g.padding_low, 0),
+        tap_origin=args(tiling.tap_origin, 0),
+        block=args(tiling.block),
+        blocks=args(tiling.blocks),
+        k_size=e.scalar_arg(tiling.k_size),
+        panels_per_task=e.scalar_arg(tiling.panels_per_task),
+        panel_tasks=e.scalar_arg(tiling.panel_tasks),
+        num_blocks=e.scalar_arg(tiling.num_blocks),
+        blocks_per_task=e.scalar_arg(tiling.blocks_per_task),
+        block_tasks=e.scalar_arg(tiling.block_tasks),
     )
-    data, weights = operands(e, product, g, s.channels, s.outputs, cut.folded)
+    data, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
 
-    def finish(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
+    def store(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
         *space, value = rest
-        output = ir.add(ir.mul(group_, s.outputs), o) if g.groups > 1 else o
-        index = (space[0] if cut.folded else n, output, *space[5 - len(product.shape) :])
+        output = ir.add(ir.mul(group_, s.out_channels), o) if g.groups > 1 else o
+        index = (space[0] if tiling.images_are_depth else n, output, *space[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 
-    number = ir.var("g")
-    body, scratch = sliding(s, Task(number, tile, dtype, planes, data, weights, finish))
+    block_index = ir.var("g")
+    body, scratch = conv_spatial(s, Task(block_index, tile, dtype, planes, data, weights, store))
     e.scratch += scratch
-    grid = g.groups * cut.output_tasks * cut.unit_tasks
+    grid = g.groups * tiling.panel_tasks * tiling.block_tasks
     e.stores_once = True
-    return e.grid_kernel("convolution", number, body, grid, group.notes)
+    return e.grid_kernel("convolution", block_index, body, grid, group.notes)

@@ -1,4 +1,4 @@
-"""Convolutions with windows larger than their result: the numbers of `kernels/gathering.py`."""
+"""Direct weight gradients (`kernels/conv/cpu/wgrad.py`): blocking and launch arguments."""
 
 from __future__ import annotations
 
@@ -6,58 +6,57 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv.geometry import WORTH_A_THREAD, Geometry, Numbers, operands
+from numus.compiler.lower.conv.geometry import Geometry, ScalarArgs, operands
+from numus.compiler.lower.conv.problem import ConvProblem
+from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops import lower_sum
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
-from numus.kernels.conv.cpu.planes import Planes, Task, Tile, output_tile
-from numus.kernels.conv.cpu.wgrad import Gathering, gathering
-from numus.shapes import Shape, row_major, size_of
+from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, channel_tile
+from numus.kernels.conv.cpu.wgrad import WgradSizes, conv_wgrad
+from numus.shapes import Shape, size_of
 from numus.target import Target
-
-MOST_PARTS = 16  # of a long sum over channels and taps
-LONG = 4096  # taps that are summed up before they meet other sums
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
-    """A convolution as this schedule sees it: its taps cut into blocks, these into parts, and all
-    of it into tasks."""
+class WgradTiling:
+    """Blocks of taps, splits of the reduction over them, and tasks."""
 
     dtype: DType
     tile: Tile
-    phases: Shape  # of the data, by dilations
-    seen: Shape  # elements of a phase that a block sees
+    phases: Shape  # of the input, by dilations
+    input_size: Shape  # of a phase of a block
     block: tuple[int, int]
     blocks: tuple[int, int]
-    units: int  # blocks of taps of all channels
-    parts: int
-    part_units: int
+    num_blocks: int  # of taps, of all channels
+    splits: int
+    blocks_per_split: int
     batch: int  # images of a task
     image_tasks: int
-    output_tasks: int
-    task_panels: int
+    panel_tasks: int
+    panels_per_task: int
 
 
-def _cut(g: Geometry, product: Value, target: Target) -> Gather:
-    dtype = dt.compute_dtype(product.dtype)
-    spans = tuple((n - 1) * s for n, s in zip(g.extents, g.stride, strict=True))
+def _tiling(g: Geometry, conv: Value, target: Target) -> WgradTiling:
+    dtype = dt.compute_dtype(conv.dtype)
+    spans = tuple((n - 1) * s for n, s in zip(g.out_size, g.stride, strict=True))
     phases = tuple(min(d, span + 1) for d, span in zip(g.dilation, spans, strict=True))
-    more = tuple(span // d for span, d in zip(spans, g.dilation, strict=True))
-    places = size_of(g.extents)
+    halo = tuple(span // d for span, d in zip(spans, g.dilation, strict=True))
+    pixels = size_of(g.out_size)
 
-    def seen(height: int, width: int) -> Shape:
-        return (1 + more[0], height + more[1], width + more[2])
+    def input_size(height: int, width: int) -> Shape:
+        return (1 + halo[0], height + halo[1], width + halo[2])
 
-    # the planes of all images and the weights of all outputs share the second cache
-    room = target.l2_bytes // 2 // dtype.itemsize
+    # the planes of all images and the weights of all output channels share L2
+    max_elements = target.l2_bytes // 2 // dtype.itemsize
 
     def fits(height: int, width: int) -> bool:
-        planes = g.batch * size_of(phases) * size_of(seen(height, width))
-        return planes + g.outputs * height * width <= room and height * width <= LONG
+        planes = g.batch * size_of(phases) * size_of(input_size(height, width))
+        return (
+            planes + g.out_channels * height * width <= max_elements
+            and height * width <= CPU.max_wgrad_block_taps
+        )
 
     _, height, width = g.taps
     while height > 1 and not fits(height, width):
@@ -65,104 +64,103 @@ def _cut(g: Geometry, product: Value, target: Target) -> Gather:
     while height == 1 and width > 64 and not fits(height, width):
         width = -(-width // 2)
     blocks = (-(-g.taps[1] // height), -(-g.taps[2] // width))
-    units = g.channels * g.taps[0] * blocks[0] * blocks[1]
-    tile = output_tile(target, dtype, g.batch * places, g.outputs)
-    panels = -(-g.outputs // tile.columns)
-    # Parts follow from the shape alone, or the number of threads would show in the result.
-    total = g.groups * g.batch * places * g.outputs
-    read = sum(v.size for v in product.inputs)
-    parts = min(units, MOST_PARTS, max(2, read // (2 * total)))
-    part_units = -(-units // parts)
-    parts = -(-units // part_units)
-    wanted = min(2 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
-    image_tasks = min(g.batch, -(-wanted // (parts * g.groups)))
+    num_blocks = g.in_channels * g.taps[0] * blocks[0] * blocks[1]
+    tile = channel_tile(target, dtype, g.batch * pixels, g.out_channels)
+    panels = -(-g.out_channels // tile.columns)
+    # splits follow from the shape alone: results do not depend on the number of threads
+    total = g.groups * g.batch * pixels * g.out_channels
+    operand_size = sum(v.size for v in conv.inputs)
+    splits = min(num_blocks, CPU.max_wgrad_splits, max(2, operand_size // (2 * total)))
+    blocks_per_split = -(-num_blocks // splits)
+    splits = -(-num_blocks // blocks_per_split)
+    tasks = min(2 * target.num_cores, max(1, g.macs // CPU.min_task_macs))
+    image_tasks = min(g.batch, -(-tasks // (splits * g.groups)))
     batch = -(-g.batch // image_tasks)
     image_tasks = -(-g.batch // batch)
-    output_tasks = min(panels, -(-wanted // (parts * g.groups * image_tasks)))
-    task_panels = -(-panels // output_tasks)
-    return Gather(
-        *(dtype, tile, phases, seen(height, width), (height, width), blocks),
-        units=units,
-        parts=parts,
-        part_units=part_units,
+    panel_tasks = min(panels, -(-tasks // (splits * g.groups * image_tasks)))
+    panels_per_task = -(-panels // panel_tasks)
+    return WgradTiling(
+        *(dtype, tile, phases, input_size(height, width), (height, width), blocks),
+        num_blocks=num_blocks,
+        splits=splits,
+        blocks_per_split=blocks_per_split,
         batch=batch,
         image_tasks=image_tasks,
-        output_tasks=-(-panels // task_panels),
-        task_panels=task_panels,
+        panel_tasks=-(-panels // panels_per_task),
+        panels_per_task=panels_per_task,
     )
 
 
-def lower_gathering(
-    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """Sums over parts of the channels and taps, then their sum with the epilogue."""
-    product = group.members[0]
-    cut = _cut(g, product, target)
-    places = size_of(g.extents)
-    shape = (cut.parts, g.groups, g.batch * places, g.outputs)
-    partial = Value.fresh("convolve", "convolve", product.inputs, None, shape, cut.dtype)
-    e = Emitter(group.input_layouts(layouts))
-    numbers = Numbers(e)
-    line = target.vector_bytes // cut.dtype.itemsize
-    size = e.scalar_arg((-(-size_of(cut.phases) * size_of(cut.seen) // line) | 1) * line)
-    images = e.scalar_arg(cut.batch)
-    dilation = numbers(g.dilation, 2)
-    planes = Planes(
-        ir.Buffer("planes", cut.dtype, "scratch", ir.mul(images, size)),
+class WgradConv:
+    name = "convolution"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        if not problem.is_direct or not problem.is_wgrad:
+            return False
+        g = problem.geometry
+        undilated = all(d == 1 for d in g.lhs_dilation)
+        return undilated and g.out_channels >= CPU.min_wgrad_channels
+
+    def cost(self, problem: ConvProblem, target: Target) -> float:
+        return 0.0
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        tiling = _tiling(problem.geometry, problem.conv, problem.target)
+        return _lower(problem, tiling)
+
+
+def _lower(problem: ConvProblem, tiling: WgradTiling) -> list[LoweredKernel]:
+    """Partial sums over splits of channels and taps, then their sum and the epilogue."""
+    g, conv, target = problem.geometry, problem.conv, problem.target
+    pixels = size_of(g.out_size)
+    shape = (tiling.splits, g.groups, g.batch * pixels, g.out_channels)
+    partial = Value.fresh("convolve", "convolve", conv.inputs, None, shape, tiling.dtype)
+    e = Emitter(problem.input_layouts)
+    args = ScalarArgs(e)
+    lanes = target.vector_bytes // tiling.dtype.itemsize
+    size = e.scalar_arg(
+        (-(-size_of(tiling.phases) * size_of(tiling.input_size) // lanes) | 1) * lanes
+    )
+    images = e.scalar_arg(tiling.batch)
+    dilation = args(g.dilation, 2)
+    planes = InputPlanes(
+        ir.Buffer("planes", tiling.dtype, "scratch", ir.mul(images, size)),
         dilation,
-        numbers(cut.phases),
-        numbers(cut.seen),
+        args(tiling.phases),
+        args(tiling.input_size),
         size,
-        True,
     )
-    s = Gathering(
+    s = WgradSizes(
         batch=images,
         images=e.scalar_arg(g.batch),
-        outputs=e.scalar_arg(g.outputs),
-        space=numbers(g.space),
-        extents=numbers(g.extents),
-        taps=numbers(g.taps),
-        stride=numbers(g.stride),
+        out_channels=e.scalar_arg(g.out_channels),
+        in_size=args(g.in_size),
+        out_size=args(g.out_size),
+        taps=args(g.taps),
+        stride=args(g.stride),
         dilation=dilation,
-        low=numbers(g.low, 0),
-        block=numbers((1, *cut.block))[1:],
-        blocks=numbers((1, *cut.blocks))[1:],
-        row_tiles=e.scalar_arg(-(-cut.batch * places // cut.tile.rows)),
-        image_tasks=e.scalar_arg(cut.image_tasks),
-        task_panels=e.scalar_arg(cut.task_panels),
-        output_tasks=e.scalar_arg(cut.output_tasks),
-        units=e.scalar_arg(cut.units),
-        part_units=e.scalar_arg(cut.part_units),
-        parts=e.scalar_arg(cut.parts),
+        padding_low=args(g.padding_low, 0),
+        block=args((1, *tiling.block))[1:],
+        blocks=args((1, *tiling.blocks))[1:],
+        row_tiles=e.scalar_arg(-(-tiling.batch * pixels // tiling.tile.rows)),
+        image_tasks=e.scalar_arg(tiling.image_tasks),
+        panels_per_task=e.scalar_arg(tiling.panels_per_task),
+        panel_tasks=e.scalar_arg(tiling.panel_tasks),
+        num_blocks=e.scalar_arg(tiling.num_blocks),
+        blocks_per_split=e.scalar_arg(tiling.blocks_per_split),
+        splits=e.scalar_arg(tiling.splits),
     )
-    data, weights = operands(e, product, g, e.scalar_arg(g.channels), s.outputs)
+    data, weights = operands(e, conv, g, e.scalar_arg(g.in_channels), s.out_channels)
 
-    def finish(part: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
-        return e.store(partial, (part, group_, row, o), value)
+    def store(split: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
+        return e.store(partial, (split, group_, row, o), value)
 
-    number = ir.var("g")
-    body, scratch = gathering(s, Task(number, cut.tile, cut.dtype, planes, data, weights, finish))
+    block_index = ir.var("g")
+    body, scratch = conv_wgrad(
+        s, Task(block_index, tiling.tile, tiling.dtype, planes, data, weights, store)
+    )
     e.scratch += scratch
-    grid = g.groups * cut.output_tasks * cut.image_tasks * cut.parts
+    grid = g.groups * tiling.panel_tasks * tiling.image_tasks * tiling.splits
     e.stores_once = True
-    first = e.grid_kernel("convolution", number, body, grid, ("convolve",))
-    return [first, *_together(group, g, partial, layouts, target)]
-
-
-def _together(
-    group: FusionGroup, g: Geometry, partial: Value, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """The parts (part, group, image and place, output) summed up, and the group's epilogue."""
-    product = group.members[0]
-    parts, dtype = partial.shape[0], partial.dtype
-    space = product.shape[2:]
-    split = (parts, g.groups, g.batch, *space, g.outputs)
-    order = (0, 2, 1, 3 + len(space), *range(3, 3 + len(space)))
-    moved = (parts, g.batch, g.groups, g.outputs, *space)
-    whole = (parts, *product.shape)
-    viewed = Value.fresh("reshape", "view", (partial,), split, split, dtype)
-    viewed = Value.fresh("permute", "view", (viewed,), order, moved, dtype)
-    viewed = Value.fresh("reshape", "view", (viewed,), whole, whole, dtype)
-    total = Value.fresh("reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
-    layouts = {**layouts, partial: row_major(partial.shape)}
-    return lower_sum(group, total, layouts, target)
+    kernel = e.grid_kernel("convolution", block_index, body, grid, ("convolve",))
+    return [kernel, *problem.reduce_splits(partial, channels_last=True)]

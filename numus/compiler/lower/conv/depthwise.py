@@ -1,130 +1,120 @@
-"""Convolutions as plain sums (`kernels/window_sums.py`)."""
+"""Depthwise convolution, and its weight gradient (`kernels/conv/gpu/depthwise.py`)."""
 
 from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv.cpu import lower_convolution
-from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
-from numus.compiler.lower.conv.gpu import sum_of_pieces
+from numus.compiler.lower.conv.geometry import Geometry, epilogue
+from numus.compiler.lower.conv.implicit_gemm import conv_sizes
+from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT
+from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import Expr, Stmt
-from numus.kernels.conv.gpu import depthwise as depthwise_kernel
-from numus.kernels.conv.gpu.depthwise import EACH, LEAST, MOST, THREADS
-from numus.kernels.conv.gpu.implicit_gemm import Sizes, Triple
-from numus.shapes import Shape, size_of
+from numus.kernels.conv.gpu import depthwise as kernel
+from numus.kernels.conv.gpu.depthwise import THREAD_OUTPUTS, THREADS
+from numus.kernels.conv.gpu.implicit_gemm import Triple
+from numus.shapes import size_of
 from numus.target import Target
 
-GROUPS = 8  # of a unit, at most
+
+def min_outputs(target: Target) -> int:
+    """Outputs with which all threads of a device are busy."""
+    return target.num_cores * THREADS * THREAD_OUTPUTS
 
 
-def _enough(target: Target) -> int:
-    """Threads that keep a device busy."""
-    return target.num_cores * THREADS
+def _k_size(g: Geometry) -> int:
+    return g.in_channels * size_of(g.taps)
 
 
-def lower_window_sums(
-    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """Threads with a few results each, groups with a few of large windows; rows of products,
-    however long, where neither keeps threads busy."""
-    results = g.batch * g.groups * g.outputs * size_of(g.extents)
-    places, every = size_of(g.extents), g.channels * size_of(g.taps)
-    counted = max(every, results) < 1 << 31
-    long = every >= LEAST and size_of(g.taps) > places
-    if places <= MOST and size_of(g.gap) == 1 and long and counted:
-        return _Sums(group, g, layouts, target).gathered()
-    if g.taps[2] <= MOST and _enough(target) * EACH <= results and counted:
-        return _Sums(group, g, layouts, target).sums()
-    return lower_convolution(group, layouts, target)
-
-
-class _Sums:
-    def __init__(
-        self, group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
-    ) -> None:
-        self.group, self.g, self.layouts, self.target = group, g, layouts, target
-        self.product = group.members[0]
-        self.dtype = dt.compute_dtype(self.product.dtype)
-        self.e = Emitter(group.input_layouts(layouts), block_size=THREADS)
-        self.lack = 5 - len(self.product.shape)
-        self.reads = depthwise_kernel.Reads(self.dtype, self._data, self._weights)
-
-    def _sizes(self, column_tiles: int = 1, pieces: int = 1, slices: int = 1) -> Sizes:
-        e, g, numbers = self.e, self.g, Numbers(self.e)
-        return Sizes(
-            *(e.dim(g.batch), e.dim(g.groups), e.dim(g.channels), e.dim(g.outputs)),
-            space=numbers(g.space),
-            taps=numbers(g.taps),
-            extents=numbers(g.extents),
-            stride=numbers(g.stride, 2),
-            dilation=numbers(g.dilation, 2),
-            gap=numbers(g.gap),
-            low=numbers(g.low),
-            row_tiles=ir.const(1),
-            column_tiles=e.dim(column_tiles),
-            pieces=e.dim(pieces),
-            slices=e.dim(slices),
-            whole=True,
-        )
+class _Kernel:
+    def __init__(self, problem: ConvProblem) -> None:
+        self.problem, self.conv = problem, problem.conv
+        self.dtype = dt.compute_dtype(self.conv.dtype)
+        self.e = Emitter(problem.input_layouts, block_size=THREADS)
+        self.missing = 5 - len(self.conv.shape)
+        self.operands = kernel.Operands(self.dtype, self._data, self._weights)
 
     def _data(self, image: Expr, channel: Expr, at: Triple, mask: Expr) -> Expr:
-        index = (image, channel, *at[self.lack :])
-        value: Expr = self.e.value(self.product.inputs[0], index, mask)
+        index = (image, channel, *at[self.missing :])
+        value: Expr = self.e.value(self.conv.inputs[0], index, mask)
         return value.cast(self.dtype)
 
     def _weights(self, output: Expr, c: Expr, tap: Triple, mask: Expr | None) -> Expr:
-        value: Expr = self.e.value(self.product.inputs[1], (output, c, *tap[self.lack :]), mask)
+        value: Expr = self.e.value(self.conv.inputs[1], (output, c, *tap[self.missing :]), mask)
         return value.cast(self.dtype)
 
-    def _done(self, image: Expr, output: Expr, at: Triple, value: Expr) -> list[Stmt]:
+    def store(self, image: Expr, output: Expr, pixel: Triple, value: Expr) -> list[Stmt]:
         self.e.invalidate()
-        return epilogue(self.e, self.group, (image, output, *at[self.lack :]), value)
+        index = (image, output, *pixel[self.missing :])
+        return epilogue(self.e, self.problem.group, index, value)
 
-    def sums(self) -> list[LoweredKernel]:
-        g, s = self.g, self._sizes()
-        number = ir.var("g")
-        body = depthwise_kernel.sums(number, s, g.taps[2], self.reads, self._done)
-        few = g.extents[2] if depthwise_kernel.neighbours(s) else g.batch
-        results = g.batch * g.groups * g.outputs * size_of(g.extents)
-        count = results // few * -(-few // EACH)
-        notes = self.group.notes
-        return [self.e.grid_kernel("window_sums", number, body, -(-count // THREADS), notes)]
 
-    def gathered(self) -> list[LoweredKernel]:
-        g, e = self.g, self.e
-        wide = depthwise_kernel.outputs_of(g.outputs, size_of(g.extents))
-        tiles = -(-g.outputs // wide)
-        count = g.groups * g.batch * tiles
-        every = g.channels * size_of(g.taps)
-        pieces = max(1, min(self.target.num_cores * GROUPS // count, every // LEAST))
-        rows = every // g.taps[2]
-        turns = -(-rows // depthwise_kernel.rows_of(g.taps[2]))
-        slices = -(-turns // pieces)
-        pieces = -(-turns // slices)
-        s = self._sizes(tiles, pieces, slices)
-        partial = Value.fresh(
-            *("convolve", "convolve", (), None),
-            (pieces, g.groups, g.outputs, g.batch * size_of(g.extents)),
-            self.dtype,
+class Depthwise(FirstMatch):
+    name = "depthwise_conv"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        if problem.direct != "depthwise":
+            return False
+        g = problem.geometry
+        return (
+            g.taps[2] <= kernel.TUNING.max_unrolled
+            and min_outputs(target) <= g.outputs
+            and max(_k_size(g), g.outputs) < INT32_LIMIT
         )
 
-        def finish(
-            piece: Expr, group: Expr, image: Expr, at: Triple, o: Expr, value: Expr
-        ) -> list[Stmt]:
-            if pieces == 1:
-                return self._done(image, ir.add(ir.mul(group, s.outputs), o), at, value)
-            row = image
-            for i, n in zip(at, s.extents, strict=True):
-                row = ir.add(ir.mul(row, n), i)
-            return e.store(partial, (piece, group, o, row), value)
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        k, g, block = _Kernel(problem), problem.geometry, ir.var("g")
+        sizes = conv_sizes(k.e, g, g.in_channels, (1, 1), (1, 1, 1, 1), k.e.dim)
+        body = kernel.depthwise_conv(block, sizes, g.taps[2], k.operands, k.store)
+        axis = g.out_size[2] if kernel.outputs_are_adjacent(sizes) else g.batch
+        threads = g.outputs // axis * -(-axis // THREAD_OUTPUTS)
+        grid = -(-threads // THREADS)
+        return [k.e.grid_kernel(self.name, block, body, grid, problem.group.notes)]
 
-        number = ir.var("g")
-        body = depthwise_kernel.gathered(number, s, g.extents, wide, self.reads, finish)
-        notes = ("convolve",) if pieces > 1 else self.group.notes
-        steps = [e.grid_kernel("gathered_sums", number, body, count * pieces, notes)]
-        if pieces > 1:
-            steps += sum_of_pieces(self.group, g, partial, self.layouts, self.target)
-        return steps
+
+class DepthwiseWgrad(FirstMatch):
+    name = "depthwise_wgrad"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        if problem.direct != "depthwise":
+            return False
+        g, pixels = problem.geometry, size_of(problem.geometry.out_size)
+        large_window = _k_size(g) >= kernel.TUNING.min_split_k and size_of(g.taps) > pixels
+        return (
+            pixels <= kernel.TUNING.max_unrolled
+            and size_of(g.lhs_dilation) == 1
+            and large_window
+            and max(_k_size(g), g.outputs) < INT32_LIMIT
+        )
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        k, g, block = _Kernel(problem), problem.geometry, ir.var("g")
+        pixels = size_of(g.out_size)
+        channels = kernel.channels_per_block(g.out_channels, pixels)
+        n_tiles = -(-g.out_channels // channels)
+        blocks = g.groups * g.batch * n_tiles
+        max_blocks = problem.target.num_cores * kernel.TUNING.max_blocks_per_sm
+        splits = max(1, min(max_blocks // blocks, _k_size(g) // kernel.TUNING.min_split_k))
+        tiles = -(-(_k_size(g) // g.taps[2]) // kernel.rows_per_block(g.taps[2]))
+        k_tiles = -(-tiles // splits)
+        splits = -(-tiles // k_tiles)
+        sizes = conv_sizes(k.e, g, g.in_channels, (1, 1), (1, n_tiles, splits, k_tiles), k.e.dim)
+        shape = (splits, g.groups, g.out_channels, g.batch * pixels)
+        partial = Value.fresh("convolve", "convolve", (), None, shape, k.dtype)
+
+        def store(
+            split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
+        ) -> list[Stmt]:
+            if splits == 1:
+                output = ir.add(ir.mul(group, sizes.out_channels), o)
+                return k.store(image, output, pixel, value)
+            row = image
+            for i, n in zip(pixel, sizes.out_size, strict=True):
+                row = ir.add(ir.mul(row, n), i)
+            return k.e.store(partial, (split, group, o, row), value)
+
+        body = kernel.depthwise_wgrad(block, sizes, g.out_size, channels, k.operands, store)
+        notes = ("convolve",) if splits > 1 else problem.group.notes
+        steps = [k.e.grid_kernel(self.name, block, body, blocks * splits, notes)]
+        return steps + problem.reduce_splits(partial) if splits > 1 else steps

@@ -1,4 +1,4 @@
-"""What the schedules of convolutions share: shapes, operands, and what is fused behind."""
+"""Geometry of a convolution, its operands and its epilogue."""
 
 from __future__ import annotations
 
@@ -14,96 +14,104 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.planes import Read, Triple
 from numus.shapes import Shape, size_of
 
-WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
-
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A convolution over three axes of space, those that it lacks of extent 1."""
+    """A convolution with three axes of space, the missing ones of size 1."""
 
     batch: int
     groups: int
-    channels: int  # of a group
-    outputs: int
-    space: Shape
+    in_channels: int  # of a group
+    out_channels: int  # of a group
+    in_size: Shape
     taps: Shape
-    extents: Shape
+    out_size: Shape
     stride: Shape
     dilation: Shape
-    gap: Shape
-    low: Shape
+    lhs_dilation: Shape
+    padding_low: Shape
 
     @staticmethod
-    def of(product: Value) -> Geometry | None:
-        x, w = product.inputs
-        groups, windows, _ = product.params
-        lack = 3 - len(windows)
-        if lack not in (0, 1, 2) or 0 in (*x.shape, *w.shape, *product.shape):
+    def of(conv: Value) -> Geometry | None:
+        """None for empty convolutions, and other ranks."""
+        x, w = conv.inputs
+        groups, windows, _ = conv.params
+        missing = 3 - len(windows)
+        if missing not in (0, 1, 2) or 0 in (*x.shape, *w.shape, *conv.shape):
             return None
-        ones = (1,) * lack
-        stride, dilation, gap, low = zip(*windows, strict=True)
+        ones = (1,) * missing
+        stride, dilation, lhs_dilation, padding_low = zip(*windows, strict=True)
         return Geometry(
-            x.shape[0],
-            groups,
-            w.shape[1],
-            w.shape[0] // groups,
-            ones + x.shape[2:],
-            ones + w.shape[2:],
-            ones + product.shape[2:],
-            ones + stride,
-            ones + dilation,
-            ones + gap,
-            (0,) * lack + low,
+            *(x.shape[0], groups, w.shape[1], w.shape[0] // groups),
+            in_size=ones + x.shape[2:],
+            taps=ones + w.shape[2:],
+            out_size=ones + conv.shape[2:],
+            stride=ones + stride,
+            dilation=ones + dilation,
+            lhs_dilation=ones + lhs_dilation,
+            padding_low=(0,) * missing + padding_low,
         )
 
     @property
-    def work(self) -> int:
-        """Multiplications, margins included; what falls between gaps is passed over."""
-        results = self.batch * self.groups * self.outputs * size_of(self.extents)
-        return results * self.channels * size_of(self.taps) // size_of(self.gap)
+    def outputs(self) -> int:
+        return self.batch * self.groups * self.out_channels * size_of(self.out_size)
 
     @property
-    def depth(self) -> float:
-        """Products that a result is the sum of, on average."""
-        return self.channels * size_of(self.taps) / size_of(self.gap)
+    def macs(self) -> int:
+        """Multiply-accumulates, those of padding included, those of lhs_dilation not."""
+        return self.outputs * self.in_channels * size_of(self.taps) // size_of(self.lhs_dilation)
 
     @property
-    def counts(self) -> Shape:
-        """Results of one phase, along each axis."""
-        return tuple(-(-n // gap) for n, gap in zip(self.extents, self.gap, strict=True))
+    def macs_per_output(self) -> float:
+        return self.in_channels * size_of(self.taps) / size_of(self.lhs_dilation)
 
-    def folded(self) -> Geometry:
-        """The same with images as the first axis of space, which windows do not cross."""
-        space, extents = (self.batch, *self.space[1:]), (self.batch, *self.extents[1:])
-        return replace(self, batch=1, space=space, extents=extents)
+    @property
+    def phase_size(self) -> Shape:
+        """Outputs of one lhs_dilation phase, along each axis."""
+        return tuple(-(-n // d) for n, d in zip(self.out_size, self.lhs_dilation, strict=True))
 
-    def reach(self, axis: int) -> tuple[int, int, int]:
-        """How far from the place of a result its taps lie: at least, at most; and how many taps
-        the results of one phase have, at most.
-        """
-        gap = self.gap[axis]
+    def batch_as_depth(self) -> Geometry:
+        """The same convolution with images along z, which windows do not cross."""
+        in_size, out_size = (self.batch, *self.in_size[1:]), (self.batch, *self.out_size[1:])
+        return replace(self, batch=1, in_size=in_size, out_size=out_size)
+
+    def tap_range(self, axis: int) -> tuple[int, int, int]:
+        """Least and greatest displacement of a tap from its output; most taps of a phase."""
+        dilation = self.lhs_dilation[axis]
         found: list[int] = []
         most = 0
-        for turn in range(min(gap, self.extents[axis])):
+        for phase in range(min(dilation, self.out_size[axis])):
             at = [
-                turn * self.stride[axis] + k * self.dilation[axis] - self.low[axis]
+                phase * self.stride[axis] + k * self.dilation[axis] - self.padding_low[axis]
                 for k in range(self.taps[axis])
             ]
-            fits = [a // gap for a in at if a % gap == 0]
-            found += fits
-            most = max(most, len(fits))
+            hits = [a // dilation for a in at if a % dilation == 0]
+            found += hits
+            most = max(most, len(hits))
         return (min(found), max(found), most) if found else (0, 0, 0)
 
+    @property
+    def tap_ranges(self) -> list[tuple[int, int, int]]:
+        return [self.tap_range(axis) for axis in range(3)]
 
-def is_folded(product: Value) -> bool:
-    """Whether there is an axis of space to spare, for images."""
-    return len(product.shape) < 5
+    @property
+    def tap_origin(self) -> Shape:
+        return tuple(low for low, _, _ in self.tap_ranges)
+
+    @property
+    def phase_k_size(self) -> int:
+        """Channels × taps of a phase, at most."""
+        return self.in_channels * size_of(tuple(taps for _, _, taps in self.tap_ranges))
 
 
-class Numbers:
-    """Numbers of a launch. Those up to `fixed` shape the code: it is simpler for 1, and loads can
-    be vectors where steps are known.
-    """
+def has_free_axis(conv: Value) -> bool:
+    """Convolutions of up to two axes have room for images along z."""
+    return len(conv.shape) < 5
+
+
+class ScalarArgs:
+    """Launch arguments. Those up to `fixed` are compile-time constants: simpler code for 1, vector
+    loads for known strides."""
 
     def __init__(self, e: Emitter) -> None:
         self.e = e
@@ -114,36 +122,40 @@ class Numbers:
 
 
 def operands(
-    e: Emitter, product: Value, g: Geometry, channels: Expr, outputs: Expr, folded: bool = False
+    e: Emitter,
+    conv: Value,
+    g: Geometry,
+    in_channels: Expr,
+    out_channels: Expr,
+    images_are_depth: bool = False,
 ) -> tuple[Read, Read]:
-    """How elements of the two operands are read."""
-    x, w = product.inputs
-    lack = 5 - len(product.shape)
+    """Readers of elements of the input and the weights."""
+    x, w = conv.inputs
+    missing = 5 - len(conv.shape)
 
-    def joined(group: Expr, size: Expr, i: Expr) -> Expr:
+    def channel(group: Expr, size: Expr, i: Expr) -> Expr:
         return ir.add(ir.mul(group, size), i) if g.groups > 1 else i
 
-    def data(n: Expr, group: Expr, c: Expr, *space: Expr) -> Expr:
-        value: Expr = e.value(
-            x, (space[0] if folded else n, joined(group, channels, c), *space[lack:])
-        )
+    def data(n: Expr, group: Expr, c: Expr, *at: Expr) -> Expr:
+        image = at[0] if images_are_depth else n
+        value: Expr = e.value(x, (image, channel(group, in_channels, c), *at[missing:]))
         return value
 
     def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:
-        value: Expr = e.value(w, (joined(group, outputs, o), c, *taps[lack:]))
+        value: Expr = e.value(w, (channel(group, out_channels, o), c, *taps[missing:]))
         return value
 
     return data, weights
 
 
 def epilogue(e: Emitter, group: FusionGroup, index: Index, value: Any) -> list[Stmt]:
-    """What is stored for one element of the product: itself, and what is fused behind it."""
-    product = group.members[0]
-    for i, n in zip(index, product.shape, strict=True):
+    """Stores of one output and of the values fused behind it."""
+    conv = group.members[0]
+    for i, n in zip(index, conv.shape, strict=True):
         e.extents.setdefault(i, e.dim(n))
-    point = [i for i, n in zip(index, product.shape, strict=True) if n != 1]
-    result = value.cast(product.dtype)
-    e.bindings[product] = lambda _: result
+    point = [i for i, n in zip(index, conv.shape, strict=True) if n != 1]
+    result = value.cast(conv.dtype)
+    e.bindings[conv] = lambda _: result
     out: list[Stmt] = []
     for v in group.members:
         if v in group.stored:

@@ -1,8 +1,4 @@
-"""Convolutions whose windows are displacements on a grid of cells: products by whatever multiplies.
-
-Operands are laid out first; the product is then one of tiles that an engine brings, or of slices
-that threads copy.
-"""
+"""Padded implicit GEMM convolution on wgmma, mma.sync or SIMT: repacked operands, then a GEMM."""
 
 from __future__ import annotations
 
@@ -11,255 +7,224 @@ from dataclasses import replace
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv import winograd
-from numus.compiler.lower.conv.depthwise import lower_window_sums
-from numus.compiler.lower.conv.geometry import Geometry, epilogue
-from numus.compiler.lower.conv.gpu import sum_of_pieces
-from numus.compiler.lower.conv.padded_gemm_operands import lay_results, lay_taps
-from numus.compiler.lower.conv.padded_gemm_plan import SMALL, Plan, choose, unit_of
+from numus.compiler.lower.conv import tuning
+from numus.compiler.lower.conv.geometry import epilogue
+from numus.compiler.lower.conv.padded_gemm_operands import forward_operands, wgrad_operands
+from numus.compiler.lower.conv.padded_gemm_plan import PaddedGemmPlan
+from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.gpu import padded_gemm_mainloop as by_slices
-from numus.kernels.conv.gpu import padded_gemm_wgmma as by_tiles
-from numus.kernels.conv.gpu.implicit_gemm import Triple, apart, small
-from numus.kernels.conv.gpu.padded_gemm import Cells, Done, leave
-from numus.kernels.matmul.gpu import mma_sync as warp
-from numus.kernels.matmul.gpu import simt_async as threads
-from numus.kernels.matmul.gpu import wgmma as tile
+from numus.kernels.conv.gpu import padded_gemm as kernel
+from numus.kernels.conv.gpu import padded_gemm_mainloop as mainloop
+from numus.kernels.conv.gpu import padded_gemm_wgmma as wgmma_mainloop
+from numus.kernels.conv.gpu.implicit_gemm import Triple, delinearize, u32
+from numus.kernels.conv.gpu.padded_gemm_wgmma import RowMatrix
+from numus.kernels.matmul.gpu import mma_sync, simt_async, wgmma
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
-ROOM = 3  # groups that share a multiprocessor's memory while sums leave
-
-Tiles = tile.TileShape | warp.TileShape | threads.TileShape
+Tiles = wgmma.TileShape | mma_sync.TileShape | simt_async.TileShape
 
 
-def lower_cell_convolution(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target, lower_product: winograd.Lower
-) -> list[LoweredKernel] | None:
-    """Operands laid out on grids of cells, then the product; plain sums where too much of it would
-    be in vain; None where other kernels take less, or there is nothing to do it by.
-    """
-    product = group.members[0]
-    g = Geometry.of(product)
-    unit = unit_of(product, target)
-    if g is None or unit is None or g.work < SMALL:
-        return None
-    dtype = product.dtype
-    plan = choose(g, unit)
-    if unit.kind == "threads" and winograd.fits(g):
-        direct = plan.cost if isinstance(plan, Plan) else float(unit.worth * g.work)
-        if winograd.cost(g, unit) < direct:
-            return winograd.lower_winograd(group, g, layouts, target, lower_product)
-    if plan == "windows":
-        return None
-    if plan == "sums":
-        return lower_window_sums(group, g, layouts, target)
-    outer = group.input_layouts(layouts)
-    lay = lay_results if plan.by_results else lay_taps
-    (data, steps), (weights, more) = lay(product, g, plan, outer, target)
-    outer |= {data: row_major(data.shape), weights: row_major(weights.shape)}
-    tiles, pieces = _tiles(plan, dtype, target)
-    kernel = _Kernel(group, g, plan, tiles, pieces, outer, target)
-    steps = [*steps, *more, kernel.lower(data, weights)]
-    if kernel.pieces > 1:
-        steps += sum_of_pieces(group, g, kernel.partial, layouts, target)
-    return steps
+class PaddedGemm(FirstMatch):
+    name = "padded_gemm_conv"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        return isinstance(problem.direct, PaddedGemmPlan)
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        plan, target = problem.direct, problem.target
+        assert isinstance(plan, PaddedGemmPlan)
+        layouts = problem.input_layouts
+        repack = wgrad_operands if plan.wgrad else forward_operands
+        left, right = repack(problem.conv, problem.geometry, plan, layouts, target)
+        (data, steps), (weights, more) = left, right
+        layouts |= {data: row_major(data.shape), weights: row_major(weights.shape)}
+        tiles, splits = choose_tiles(plan, problem.conv.dtype, target)
+        gemm = _Gemm(problem, plan, tiles, splits, layouts)
+        steps = [*steps, *more, gemm.lower(self.name, data, weights)]
+        return steps + problem.reduce_splits(gemm.partial) if gemm.splits > 1 else steps
 
 
-def _tiles(plan: Plan, dtype: DType, target: Target) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut."""
-    shape = (plan.matrices, plan.rows, plan.columns)
-    if plan.unit.kind == "tiles":
-        return tile.choose_tile(target, dtype, shape, plan.k)
-    if plan.unit.kind == "threads":
-        return threads.choose_tile(target, *shape, plan.k)
-    copies = target.async_copy
-    tiles, pieces = warp.choose_tile(target, dtype, copies, *shape, plan.k)
-    if plan.width % tiles.stage_shape(dtype).tile_k and not plan.by_results:
-        tiles = replace(tiles, k_words=warp.TILE_K_WORDS)  # slices are of one tap
-    return tiles, pieces
+def choose_tiles(plan: PaddedGemmPlan, dtype: DType, target: Target) -> tuple[Tiles, int]:
+    """Tiles, and splits of K."""
+    shape = (plan.matrices, plan.m, plan.n)
+    if plan.engine.kind == "wgmma":
+        return wgmma.choose_tile(target, dtype, shape, plan.k)
+    if plan.engine.kind == "simt":
+        return simt_async.choose_tile(target, *shape, plan.k)
+    tiles, splits = mma_sync.choose_tile(target, dtype, target.async_copy, *shape, plan.k)
+    if plan.k_per_tap % tiles.stage_shape(dtype).tile_k and not plan.wgrad:
+        tiles = replace(tiles, k_words=mma_sync.TILE_K_WORDS)  # K tiles are of one tap
+    return tiles, splits
 
 
-class _Kernel:
-    """The product of one plan."""
-
+class _Gemm:
     def __init__(
         self,
-        group: FusionGroup,
-        g: Geometry,
-        plan: Plan,
+        problem: ConvProblem,
+        plan: PaddedGemmPlan,
         tiles: Tiles,
-        pieces: int,
+        splits: int,
         layouts: dict[Value, Shape],
-        target: Target,
     ) -> None:
-        self.group, self.g, self.plan, self.tiles = group, g, plan, tiles
-        self.target = target
-        self.dtype = group.members[0].dtype
-        if isinstance(tiles, tile.TileShape):
-            self.rows, self.depth, threads_ = tile.TILE_M, tile.tile_k(self.dtype), tile.THREADS
-        elif isinstance(tiles, warp.TileShape):
-            self.rows, threads_ = tiles.m, tiles.threads
-            self.depth = tiles.stage_shape(self.dtype).tile_k
+        self.group, self.g, self.plan, self.tiles = problem.group, problem.geometry, plan, tiles
+        self.target, self.dtype, g = problem.target, problem.conv.dtype, problem.geometry
+        if isinstance(tiles, wgmma.TileShape):
+            self.m_tile, self.k_tile, threads = (
+                *(wgmma.TILE_M, wgmma.tile_k(self.dtype), wgmma.THREADS),
+            )
+        elif isinstance(tiles, mma_sync.TileShape):
+            self.m_tile, threads = tiles.m, tiles.threads
+            self.k_tile = tiles.stage_shape(self.dtype).tile_k
         else:
-            self.rows, self.depth, threads_ = tiles.m, threads.TILE_K, tiles.threads
-        every = -(-plan.k // self.depth)
-        self.slices = -(-every // pieces)
-        self.pieces = -(-every // self.slices)
-        self.e = Emitter(layouts, block_size=threads_)
-        self.extents = self._three(g.extents)
-        self.outputs = plan.geometry.outputs  # of what counts as a group when results are stored
-        if plan.by_results:
-            self.outputs = g.outputs
-        self.groups = g.groups * g.outputs // self.outputs
+            self.m_tile, self.k_tile, threads = tiles.m, simt_async.TILE_K, tiles.threads
+        k_tiles = -(-plan.k // self.k_tile)
+        self.k_tiles = -(-k_tiles // splits)
+        self.splits = -(-k_tiles // self.k_tiles)
+        self.e = Emitter(layouts, block_size=threads)
+        self.out_size = self._triple(g.out_size)
+        self.out_channels = g.out_channels if plan.wgrad else plan.geometry.out_channels
+        self.groups = g.groups * g.out_channels // self.out_channels
         self.partial = Value.fresh(
             *("convolve", "convolve", (), None),
-            (self.pieces, self.groups, self.outputs, g.batch * size_of(g.extents)),
+            (self.splits, self.groups, self.out_channels, g.batch * size_of(g.out_size)),
             dt.compute_dtype(self.dtype),
         )
 
-    def _three(self, values: Sequence[int]) -> Triple:
+    def _triple(self, values: Sequence[int]) -> Triple:
         a, b, c = (self.e.dim(n) for n in values)
         return a, b, c
 
-    def lower(self, data: Value, weights: Value) -> LoweredKernel:
+    def lower(self, name: str, data: Value, weights: Value) -> LoweredKernel:
         e, plan = self.e, self.plan
-        turned, columns = plan.by_results, self.tiles.n
-        row_tiles, column_tiles = -(-plan.rows // self.rows), -(-plan.columns // columns)
-        together = tile.swizzle_m(self.target, columns, row_tiles)
+        columns = self.tiles.n
+        m_tiles, n_tiles = -(-plan.m // self.m_tile), -(-plan.n // columns)
+        swizzle_m = wgmma.swizzle_m(self.target, columns, m_tiles)
         sizes = SplitKSizes(
-            *(e.dim(n) for n in (plan.rows, plan.columns, plan.k)),
-            *(
-                e.scalar_arg(n)
-                for n in (row_tiles, column_tiles, together, self.pieces, self.slices)
-            ),
+            *(e.dim(n) for n in (plan.m, plan.n, plan.k)),
+            *(e.scalar_arg(n) for n in (m_tiles, n_tiles, swizzle_m, self.splits, self.k_tiles)),
         )
-        if self.pieces == 1:
+        if self.splits == 1:
             sizes.split_k = const(1)
-        along = plan.unit.along or not turned
-        left = self._lines(data, along, plan.span, plan.step)
-        right = self._lines(weights, along and not plan.unit.across)
-        number = ir.var("g")
-        cells = self._cells()
-        total = self._summed(sizes, cells, number, left, right)
+        k_major = plan.engine.needs_k_major or not plan.wgrad
+        left = self._matrix(data, k_major, plan.span, plan.step)
+        right = self._matrix(weights, k_major and not plan.engine.mn_major_smem)
+        g, grid = ir.var("g"), self._grid()
+        acc = self._mainloop(sizes, grid, g, left, right)
 
-        def row_of(m: Expr) -> tuple[Expr, Done]:
-            which = ir.idiv(total.origin[0], sizes.split_k)
-            piece = ir.irem(total.origin[0], sizes.split_k)
-            if turned:
-                matrix, tap = cells.apart(which)
-                image, at, inside = m, apart(tap, cells.taps), m < sizes.m
-                if plan.span > 1:  # a row for every place along the last axis as well
-                    cell = small(e.dim(plan.cell))
-                    last, image = ir.idiv(small(m), cell), ir.irem(small(m), cell)
-                    inside = inside & (image < small(e.dim(plan.geometry.batch)))
+        def output_row(m: Expr) -> tuple[Expr, kernel.StoreElement]:
+            outer = ir.idiv(acc.origin[0], sizes.split_k)
+            split = ir.irem(acc.origin[0], sizes.split_k)
+            if plan.wgrad:
+                matrix, tap = grid.group_and_tap(outer)
+                image, at, inside = m, delinearize(tap, grid.taps), m < sizes.m
+                if plan.span > 1:  # rows of the GEMM are outputs of the last axis as well
+                    width = u32(e.dim(plan.row_width))
+                    last, image = ir.idiv(u32(m), width), ir.irem(u32(m), width)
+                    inside = inside & (image < u32(e.dim(plan.geometry.batch)))
                     at = (*at[:2], last)
             else:
-                image, at, inside = cells.place(m)
-                inside, matrix = inside & (m < sizes.m), which
-            where = (at[0].cast(ir.INDEX), at[1].cast(ir.INDEX), at[2].cast(ir.INDEX))
-            place = (piece, matrix, image.cast(ir.INDEX), where)
-            return inside, lambda o, value: self._done(*place, o, value)
+                image, at, inside = grid.output_index(m)
+                inside, matrix = inside & (m < sizes.m), outer
+            pixel = (at[0].cast(ir.INDEX), at[1].cast(ir.INDEX), at[2].cast(ir.INDEX))
+            index = (split, matrix, image.cast(ir.INDEX), pixel)
+            return inside, lambda o, value: self._store(*index, o, value)
 
-        body = leave(total, sizes.n, self.target.shared_bytes // ROOM, row_of)
-        e.scratch += total.scratch
-        count = plan.matrices * self.pieces * row_tiles * column_tiles
-        notes = ("convolve",) if self.pieces > 1 else self.group.notes
-        return e.grid_kernel(f"cell_convolution_by_{plan.unit.kind}", number, body, count, notes)
+        smem_bytes = self.target.shared_bytes // tuning.GPU.epilogue_blocks_per_sm
+        body = kernel.epilogue(acc, sizes.n, smem_bytes, output_row)
+        e.scratch += acc.scratch
+        count = plan.matrices * self.splits * m_tiles * n_tiles
+        notes = ("convolve",) if self.splits > 1 else self.group.notes
+        return e.grid_kernel(f"{name}_{plan.engine.kind}", g, body, count, notes)
 
-    def _cells(self) -> Cells:
+    def _grid(self) -> kernel.PaddedGrid:
         e, plan, axes = self.e, self.plan, self.plan.axes
-        return Cells(
+        return kernel.PaddedGrid(
             groups=e.dim(plan.geometry.groups),
-            outputs=e.dim(plan.columns),
-            blocks=e.dim(1 if plan.by_results else plan.width // self.depth),
-            width=e.dim(plan.width),
-            taps=self._three([a.taps for a in axes]),
-            extents=self._three([a.extent for a in axes]),
-            cells=self._three(plan.grid),
-            stride=self._three([a.stride for a in axes]),
-            dilation=self._three([a.dilation for a in axes]),
-            up=self._three([a.up for a in axes]),
-            lead=self._three([a.up * a.stride - a.low for a in axes]),
-            phase=e.dim(plan.k if plan.by_results else plan.rows),
+            k_tiles_per_tap=e.dim(1 if plan.wgrad else plan.k_per_tap // self.k_tile),
+            k_per_tap=e.dim(plan.k_per_tap),
+            taps=self._triple([a.taps for a in axes]),
+            out_size=self._triple([a.out_size for a in axes]),
+            grid=self._triple(plan.grid),
+            stride=self._triple([a.stride for a in axes]),
+            dilation=self._triple([a.dilation for a in axes]),
+            halo_low=self._triple([a.halo_low for a in axes]),
+            phase_offset=self._triple([a.halo_low * a.stride - a.padding_low for a in axes]),
+            phase_rows=e.dim(plan.k if plan.wgrad else plan.m),
         )
 
-    def _lines(self, v: Value, along: bool, span: int = 1, step: int = 1) -> by_tiles.Lines:
-        """Lines of so many cells, the next of which begins so many further on."""
-        cell = v.shape[-1]
-        each = v.size // self.plan.geometry.groups
-        count = (each // cell - span) // step + 1
-        number = self.e.dim
-        sizes = number(span * cell), number(step * cell), number(count), number(each)
-        return by_tiles.Lines(self.e.buffer(v), *sizes, along, span > 1 and along)
+    def _matrix(self, v: Value, k_major: bool, span: int = 1, step: int = 1) -> RowMatrix:
+        """Rows of `span` pixels, `step` pixels apart."""
+        width, size = v.shape[-1], v.size // self.plan.geometry.groups
+        rows = (size // width - span) // step + 1
+        dim = self.e.dim
+        dims = dim(span * width), dim(step * width), dim(rows), dim(size)
+        return RowMatrix(self.e.buffer(v), *dims, k_major, span > 1 and k_major)
 
-    def _summed(
-        self, s: SplitKSizes, cells: Cells, g: Expr, data: by_tiles.Lines, weights: by_tiles.Lines
+    def _mainloop(
+        self, s: SplitKSizes, grid: kernel.PaddedGrid, g: Expr, data: RowMatrix, weights: RowMatrix
     ) -> Accumulators:
-        turned, tiles = self.plan.by_results, self.tiles
-        if isinstance(tiles, tile.TileShape):
-            schedule = by_tiles.correlation if turned else by_tiles.convolution
-            return schedule(tiles, s, cells, self.dtype, g, data, weights)
-        operands = by_slices.by_results if turned else by_slices.by_taps
-        copies = self.target.async_copy
-        across = self.plan.unit.across
-        left, right = operands(cells, data, weights, (s.m, s.n), across, copies)
-        if isinstance(tiles, warp.TileShape):
-            return warp.accumulate(tiles, s, self.dtype, g, left, right)
-        return threads.accumulate(tiles, s, self.dtype, g, left, right)
+        plan, tiles, dtype = self.plan, self.tiles, self.dtype
+        if isinstance(tiles, wgmma.TileShape):
+            operands = (data, weights)
+            return wgmma_mainloop.mainloop(tiles, s, grid, dtype, g, *operands, plan.wgrad)
+        make = mainloop.wgrad_operands if plan.wgrad else mainloop.forward_operands
+        across, copies = plan.engine.mn_major_smem, self.target.async_copy
+        left, right = make(grid, data, weights, (s.m, s.n), across, copies)
+        if isinstance(tiles, mma_sync.TileShape):
+            return mma_sync.accumulate(tiles, s, dtype, g, left, right)
+        return simt_async.accumulate(tiles, s, dtype, g, left, right)
 
-    # -- results ----------------------------------------------------------------------------------
+    # -- epilogue ---------------------------------------------------------------------------------
 
-    def _done(
-        self, piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
+    def _store(
+        self, split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
     ) -> list[Stmt]:
-        """What becomes of a sum."""
-        if self.plan.gaps > 1:
-            return self._finish_beside(piece, group_, image, at, o, value)
-        if self.plan.by_results and self.plan.merged > 1:
-            return self._finish_diagonal(piece, group_, image, at, o, value)
-        return self._finish(piece, group_, image, at, o, value)
+        if self.plan.phases > 1:
+            return self._store_phase(split, group, image, pixel, o, value)
+        if self.plan.wgrad and self.plan.merged > 1:
+            return self._store_diagonal(split, group, image, pixel, o, value)
+        return self._store_output(split, group, image, pixel, o, value)
 
-    def _finish(
-        self, piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
+    def _store_output(
+        self, split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
     ) -> list[Stmt]:
         e = self.e
-        if self.pieces > 1:
+        if self.splits > 1:
             row = image
-            for i, n in zip(at, self.extents, strict=True):
+            for i, n in zip(pixel, self.out_size, strict=True):
                 row = ir.add(ir.mul(row, n), i)
-            return e.store(self.partial, (piece, group_, o, row), value)
-        output = ir.add(ir.mul(group_, e.dim(self.outputs)), o) if self.groups > 1 else o
-        lack = 5 - len(self.group.members[0].shape)
-        return epilogue(e, self.group, (image, output, *at[lack:]), value)
+            return e.store(self.partial, (split, group, o, row), value)
+        output = ir.add(ir.mul(group, e.dim(self.out_channels)), o) if self.groups > 1 else o
+        missing = 5 - len(self.group.members[0].shape)
+        return epilogue(e, self.group, (image, output, *pixel[missing:]), value)
 
-    def _finish_diagonal(
-        self, piece: Expr, group_: Expr, row: Expr, at: Triple, column: Expr, value: Expr
+    def _store_diagonal(
+        self, split: Expr, group: Expr, row: Expr, pixel: Triple, column: Expr, value: Expr
     ) -> list[Stmt]:
-        """Of groups that are one, what has to do with one of them only."""
-        batch, outputs = (small(self.e.dim(n)) for n in (self.g.batch, self.g.outputs))
-        which, image = ir.idiv(small(row), batch), ir.irem(small(row), batch)
-        own, o = ir.idiv(small(column), outputs), ir.irem(small(column), outputs)
-        group_ = ir.add(ir.mul(group_, self.e.dim(self.plan.merged)), which.cast(ir.INDEX))
-        place = (piece, group_, image.cast(ir.INDEX), at, o.cast(ir.INDEX))
-        return [ir.If(which.eq(own), self._finish(*place, value))]
+        """Merged groups: products of one group with another are dropped."""
+        batch, outputs = (u32(self.e.dim(n)) for n in (self.g.batch, self.g.out_channels))
+        merged, image = ir.idiv(u32(row), batch), ir.irem(u32(row), batch)
+        own, o = ir.idiv(u32(column), outputs), ir.irem(u32(column), outputs)
+        group = ir.add(ir.mul(group, self.e.dim(self.plan.merged)), merged.cast(ir.INDEX))
+        index = (split, group, image.cast(ir.INDEX), pixel, o.cast(ir.INDEX))
+        return [ir.If(merged.eq(own), self._store_output(*index, value))]
 
-    def _finish_beside(
-        self, piece: Expr, group_: Expr, image: Expr, at: Triple, column: Expr, value: Expr
+    def _store_phase(
+        self, split: Expr, group: Expr, image: Expr, pixel: Triple, column: Expr, value: Expr
     ) -> list[Stmt]:
-        """Outputs that are results beside each other: the last comes first."""
-        outputs, gap = self.e.dim(self.outputs), self._three(self.g.gap)
-        o = ir.irem(small(column), small(outputs)).cast(ir.INDEX)
-        which = ir.idiv(small(column), small(outputs))
+        """Columns are phases, the last first, of output channels."""
+        outputs, dilation = self.e.dim(self.out_channels), self._triple(self.g.lhs_dilation)
+        o = ir.irem(u32(column), u32(outputs)).cast(ir.INDEX)
+        phase = delinearize(ir.idiv(u32(column), u32(outputs)), dilation)
         d, h, w = (
-            ir.add(ir.mul(i, n), ir.sub(n, ir.add(before.cast(ir.INDEX), const(1))))
-            for i, n, before in zip(at, gap, apart(which, gap), strict=True)
+            ir.add(ir.mul(i, n), ir.sub(n, ir.add(p.cast(ir.INDEX), const(1))))
+            for i, n, p in zip(pixel, dilation, phase, strict=True)
         )
-        a, b, c = self.extents
+        a, b, c = self.out_size
         inside = (d < a) & (h < b) & (w < c)
-        return [ir.If(inside, self._finish(piece, group_, image, (d, h, w), o, value))]
+        return [ir.If(inside, self._store_output(split, group, image, (d, h, w), o, value))]

@@ -1,174 +1,167 @@
-"""Convolutions of 3 x 3 taps with fewer multiplications (`kernels/winograd.py`): which get it."""
+"""Winograd F(4×4, 3×3) convolution (Lavin & Gray 2016): transforms around a batched GEMM."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry, epilogue
-from numus.compiler.lower.conv.padded_gemm_plan import LARGEST, Unit
+from numus.compiler.lower.conv.padded_gemm_plan import (
+    INT32_LIMIT,
+    Engine,
+    PaddedGemmPlan,
+    depthwise_cost,
+)
+from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.relayout import permuted, reshaped
 from numus.ir import Expr, Stmt
-from numus.kernels.conv.gpu import winograd as winograd_kernel
-from numus.kernels.conv.gpu.winograd import SIDE, STEP, THREADS
+from numus.kernels.conv.gpu import winograd as kernel
+from numus.kernels.conv.gpu.winograd import INPUT_TILE, OUTPUT_TILE, THREADS
 from numus.shapes import Shape, row_major
 from numus.target import Target
 
-FORMS = SIDE * SIDE
-_NONE = ir.const(0)
-
-Lower = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
+MATRICES = INPUT_TILE * INPUT_TILE
+_ZERO = ir.const(0)
 
 
 def fits(g: Geometry) -> bool:
-    """Windows of 3 x 3 over planes, one step at a time, or the gradient by their weights."""
-    plain = g.groups == 1 and all(n == (1, 1, 1) for n in (g.stride, g.dilation, g.gap))
-    flat = (g.space[0], g.taps[0], g.extents[0], g.low[0]) == (1, 1, 1, 0)
-    if not plain or not flat or (1, 3, 3) not in (g.taps, g.extents):
+    """3 × 3 windows over planes with stride 1, or their weight gradients."""
+    plain = g.groups == 1 and all(n == (1, 1, 1) for n in (g.stride, g.dilation, g.lhs_dilation))
+    flat = (g.in_size[0], g.taps[0], g.out_size[0], g.padding_low[0]) == (1, 1, 1, 0)
+    if not plain or not flat or (1, 3, 3) not in (g.taps, g.out_size):
         return False
-    sizes = _lines(g)
-    return max(FORMS * a * b for a, b in (sizes[:2], sizes[1:], sizes[::2])) < LARGEST
+    m, k, n = _gemm_shape(g)
+    return max(MATRICES * a * b for a, b in ((m, k), (k, n), (m, n))) < INT32_LIMIT
 
 
-def _by_weights(g: Geometry) -> bool:
-    return g.extents == (1, 3, 3) and g.taps != (1, 3, 3)
+def _is_wgrad(g: Geometry) -> bool:
+    return g.out_size == (1, 3, 3) and g.taps != (1, 3, 3)
 
 
 def _tiles(g: Geometry) -> tuple[int, int]:
-    """Patches down and across, of an image."""
-    _, height, width = g.taps if _by_weights(g) else g.extents
-    return -(-height // STEP), -(-width // STEP)
+    """Tiles of an image, down and across."""
+    _, height, width = g.taps if _is_wgrad(g) else g.out_size
+    return -(-height // OUTPUT_TILE), -(-width // OUTPUT_TILE)
 
 
-def _lines(g: Geometry) -> tuple[int, int, int]:
-    """Lines of the left matrices, what is summed over, and lines of the right ones."""
+def _gemm_shape(g: Geometry) -> tuple[int, int, int]:
+    """(M, K, N) of the 36 GEMMs."""
     down, across = _tiles(g)
-    if _by_weights(g):
-        return g.batch, g.channels * down * across, g.outputs
-    return g.outputs, g.channels, g.batch * down * across
+    if _is_wgrad(g):
+        return g.batch, g.in_channels * down * across, g.out_channels
+    return g.out_channels, g.in_channels, g.batch * down * across
 
 
-def cost(g: Geometry, unit: Unit) -> float:
-    """Multiplications, and what takes as long: forms are written and read twice."""
-    m, k, n = _lines(g)
-    return FORMS * (m * k * n + unit.worth * 2 * unit.itemsize * (m * k + k * n + m * n))
+def cost(g: Geometry, engine: Engine) -> float:
+    """Multiply-accumulates, and the traffic of the transforms in their unit."""
+    m, k, n = _gemm_shape(g)
+    traffic = engine.macs_per_byte * 2 * engine.itemsize * (m * k + k * n + m * n)
+    return MATRICES * (m * k * n + traffic)
 
 
-def lower_winograd(
-    group: FusionGroup,
-    g: Geometry,
-    layouts: dict[Value, Shape],
-    target: Target,
-    lower_product: Lower,
-) -> list[LoweredKernel]:
-    """Both operands to their forms, the product of these, and its result back."""
-    product = group.members[0]
-    outer = group.input_layouts(layouts)
-    x, w = product.inputs
-    data = _planes(x, g.batch, g.channels, g.space)
-    weights = _planes(w, g.outputs, g.channels, g.taps)
-    m, k, n = _lines(g)
-    of_data, tiles = winograd_kernel.of_data(), _tiles(g)
-    low = g.low[1:]
-    if _by_weights(g):  # lines are channels of the data, and outputs; columns images and tiles
-        left, first = _form(data, of_data, tiles, low, outer)
-        window = winograd_kernel.of_window(STEP)
-        right, second = _form(weights, window, tiles, (0, 0), outer)
-        right_view = _view(right, (0, 2, 1))
-    else:  # columns of the weights are channels
-        left, first = _form(weights, winograd_kernel.of_window(3), (1, 1), (0, 0), outer)
-        right, second = _form(_view(data, (1, 0, 2, 3)), of_data, tiles, low, outer)
-        right_view = right
-    assert (*left.shape, *right_view.shape) == (FORMS, m, k, FORMS, k, n)
-    total = Value.fresh("contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
-    alone = FusionGroup.of_stored(total, group.position)
-    outer |= {v: row_major(v.shape) for v in (left, right)}
-    steps = [first, second, *lower_product(alone, {**outer, total: row_major(total.shape)}, target)]
-    return [*steps, _back(group, g, total, {**outer, total: row_major(total.shape)})]
+class Winograd(FirstMatch):
+    name = "winograd"
+
+    def supports(self, problem: ConvProblem, target: Target) -> bool:
+        engine, direct = problem.engine, problem.direct
+        if engine is None or engine.kind != "simt" or not fits(problem.geometry):
+            return False
+        g = problem.geometry
+        other = direct.cost if isinstance(direct, PaddedGemmPlan) else depthwise_cost(g, engine)
+        return cost(g, engine) < other
+
+    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+        """Both operands to the Winograd domain, a batched GEMM, and the output transform."""
+        g, (x, w) = problem.geometry, problem.conv.inputs
+        layouts = problem.input_layouts
+        data = reshaped(x, g.batch, g.in_channels, *g.in_size[1:])
+        weights = reshaped(w, g.out_channels, g.in_channels, *g.taps[1:])
+        matrix, tiles, low = kernel.input_transform(), _tiles(g), g.padding_low[1:]
+        if _is_wgrad(g):
+            left, first = _transform(data, matrix, tiles, low, layouts)
+            matrix = kernel.filter_transform(OUTPUT_TILE)
+            right, second = _transform(weights, matrix, tiles, (0, 0), layouts)
+            b = permuted(right, 0, 2, 1)
+        else:
+            filters = kernel.filter_transform(3)
+            left, first = _transform(weights, filters, (1, 1), (0, 0), layouts)
+            right, second = _transform(permuted(data, 1, 0, 2, 3), matrix, tiles, low, layouts)
+            b = right
+        m, k, n = _gemm_shape(g)
+        assert (*left.shape, *b.shape) == (MATRICES, m, k, MATRICES, k, n)
+        total = Value.fresh("contract", "contract", (left, b), None, (MATRICES, m, n), dt.float32)
+        layouts |= {v: row_major(v.shape) for v in (left, right, total)}
+        gemm = FusionGroup.of_stored(total, problem.group.position)
+        assert problem.lower_matmul is not None
+        gemms = problem.lower_matmul(gemm, layouts, problem.target)
+        return [first, second, *gemms, _output_transform(problem, total, layouts)]
 
 
-def _planes(v: Value, images: int, channels: int, space: Shape) -> Value:
-    shape = (images, channels, *space[1:])
-    return Value.fresh("reshape", "view", (v,), shape, shape, v.dtype)
-
-
-def _view(v: Value, order: Shape) -> Value:
-    shape = tuple(v.shape[i] for i in order)
-    return Value.fresh("permute", "view", (v,), order, shape, v.dtype)
-
-
-def _place(e: Emitter, shape: Shape) -> winograd_kernel.Place:
-    def place(form: Expr, line: Expr, column: Expr) -> Expr:
-        at = ir.add(ir.mul(form, e.dim(shape[1])), line)
+def _index(e: Emitter, shape: Shape) -> kernel.Index:
+    def index(matrix: Expr, row: Expr, column: Expr) -> Expr:
+        at = ir.add(ir.mul(matrix, e.dim(shape[1])), row)
         return ir.add(ir.mul(at, e.dim(shape[2])), column)
 
-    return place
+    return index
 
 
-def _form(
+def _transform(
     v: Value,
-    rows: winograd_kernel.Rows,
+    matrix: kernel.Transform,
     tiles: tuple[int, int],
-    low: Shape,
+    padding_low: Shape,
     layouts: dict[Value, Shape],
 ) -> tuple[Value, LoweredKernel]:
-    """Patches of planes (lines, images, height, width) as 36 matrices of lines and columns."""
-    lines, images, height, width = v.shape
+    """Tiles of planes (rows, images, height, width) as 36 matrices of rows × (image, tile)."""
+    rows, images, height, width = v.shape
     columns = images * tiles[0] * tiles[1]
-    found = Value.fresh("laid", "barrier", (), None, (FORMS, lines, columns), v.dtype)
+    found = Value.fresh("winograd", "barrier", (), None, (MATRICES, rows, columns), v.dtype)
     e = Emitter(layouts, block_size=THREADS)
 
-    def read(line: Expr, image: Expr, down: Expr, across: Expr) -> Expr:
+    def read(row: Expr, image: Expr, y: Expr, x: Expr) -> Expr:
         at = []
-        there = ir.const(True, dt.bool_)
-        for i, before, extent in zip((down, across), low, (height, width), strict=True):
-            place = i.cast(ir.INDEX) - e.dim(before)
-            there = there & (place >= 0) & (place < e.dim(extent))
-            at.append(place)
-        index = (line.cast(ir.INDEX), image.cast(ir.INDEX), *at)
-        value: Expr = e.value(v, index, there)
-        return ir.select(there, value, ir.const(0, v.dtype))
+        inside = ir.const(True, dt.bool_)
+        for i, low, size in zip((y, x), padding_low, (height, width), strict=True):
+            position = i.cast(ir.INDEX) - e.dim(low)
+            inside = inside & (position >= 0) & (position < e.dim(size))
+            at.append(position)
+        value: Expr = e.value(v, (row.cast(ir.INDEX), image.cast(ir.INDEX), *at), inside)
+        return ir.select(inside, value, ir.const(0, v.dtype))
 
     g = ir.var("g")
-    sizes = (e.dim(lines), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
+    sizes = (e.dim(rows), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
     buffer = e.buffer(found, "write")
-    body = winograd_kernel.to_form(g, v.dtype, rows, *sizes, read, buffer, _place(e, found.shape))
-    grid = -(-lines * columns // THREADS)
-    return found, e.grid_kernel("to_form", g, body, grid, ("cast",))
+    body = kernel.to_domain(g, v.dtype, matrix, *sizes, read, buffer, _index(e, found.shape))
+    grid = -(-rows * columns // THREADS)
+    return found, e.grid_kernel("winograd_transform", g, body, grid, ("cast",))
 
 
-def _back(
-    group: FusionGroup, g: Geometry, total: Value, layouts: dict[Value, Shape]
+def _output_transform(
+    problem: ConvProblem, total: Value, layouts: dict[Value, Shape]
 ) -> LoweredKernel:
-    """Forms to results, and what is fused behind them."""
-    e = Emitter(layouts, block_size=THREADS)
-    _, lines, columns = total.shape
-    weights = _by_weights(g)
-    tiles = (1, 1) if weights else _tiles(g)
-    extents = g.extents[1:]
-    lack = 5 - len(group.members[0].shape)
+    g, e = problem.geometry, Emitter(layouts, block_size=THREADS)
+    _, rows, columns = total.shape
+    wgrad = _is_wgrad(g)
+    tiles = (1, 1) if wgrad else _tiles(g)
+    missing = 5 - len(problem.conv.shape)
 
-    def done(
-        line: Expr, image: Expr, down: Expr, across: Expr, i: int, j: int, value: Expr
-    ) -> list[Stmt]:
-        first, second = (x.cast(ir.INDEX) for x in ((line, image) if weights else (image, line)))
-        at = [ir.add(place.cast(ir.INDEX), ir.const(n)) for place, n in ((down, i), (across, j))]
+    def store(row: Expr, image: Expr, y: Expr, x: Expr, i: int, j: int, value: Expr) -> list[Stmt]:
+        first, second = (v.cast(ir.INDEX) for v in ((row, image) if wgrad else (image, row)))
+        at = [ir.add(origin.cast(ir.INDEX), ir.const(n)) for origin, n in ((y, i), (x, j))]
         inside = ir.const(True, dt.bool_)
-        for place, extent in zip(at, extents, strict=True):
-            inside = inside & (place < e.dim(extent))
+        for position, size in zip(at, g.out_size[1:], strict=True):
+            inside = inside & (position < e.dim(size))
         e.invalidate()
-        stored = epilogue(e, group, (first, second, *(_NONE, *at)[lack:]), value)
-        return [ir.If(inside, stored)]
+        index = (first, second, *(_ZERO, *at)[missing:])
+        return [ir.If(inside, epilogue(e, problem.group, index, value))]
 
-    number = ir.var("g")
-    rows = winograd_kernel.of_result(3 if weights else STEP)
-    sizes = (e.dim(lines), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
+    block = ir.var("g")
+    matrix = kernel.output_transform(3 if wgrad else OUTPUT_TILE)
+    sizes = (e.dim(rows), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
     source = e.buffer(total)
-    body = winograd_kernel.from_form(
-        number, total.dtype, rows, *sizes, source, _place(e, total.shape), done
-    )
-    grid = -(-lines * columns // THREADS)
-    return e.grid_kernel("from_form", number, body, grid, group.notes)
+    index = _index(e, total.shape)
+    body = kernel.from_domain(block, total.dtype, matrix, *sizes, source, index, store)
+    grid = -(-rows * columns // THREADS)
+    return e.grid_kernel("winograd_output_transform", block, body, grid, problem.group.notes)

@@ -1,21 +1,12 @@
-"""Convolutions without a copy of their windows.
+"""Direct convolution on CPU vectors (cf. Georganas et al. 2018): padded planes, register tiles.
 
-All schedules lay the data out as *planes* in scratch memory: per channel, the part that a block of
-work sees, its margins filled with zeros, and elements that windows reach together parted from the
-others (a window of stride 2 finds every second element) where vectors are loaded from it. In such a
-plane each tap of the window is one displacement of the whole block, so all taps read the same
-memory, each at its own offset, which is looked up in a table.
+Schedules copy the input of a block to zero-padded planes in scratch memory, split by stride phase
+where vectors are loaded from them. Every tap is then one offset of the whole block, from a table.
 
-    sliding     vectors run along space; a register tile is outputs x pixels and sums over channels
-                and taps, broadcasting a weight and loading pixels at the tap's offset
-    spreading   vectors run along outputs; a register tile is pixels x outputs, broadcasting a pixel
-                at the tap's offset and loading weights; for small images, strides and spread data
-    gathering   for gradients by weights, where the "window" is a whole image and the result small:
-                vectors run along outputs; a register tile is (channel, tap) x outputs and sums over
-                pixels, broadcasting a pixel and loading outputs
-
-Where vectors run along space, rows of a block follow each other without a seam: a vector may begin
-in one row and end in the next, and what lies in the margin between them is computed and not stored.
+    spatial     vectors along space: out_channels × pixels tiles, a weight broadcast (NCHW)
+    channels    vectors along output channels: pixels × out_channels tiles, a pixel broadcast
+                (NCHWc); for small images, strides and transposed convolutions
+    wgrad       weight gradients, whose "window" is an image: (channel, tap) × out_channels tiles
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ Read = Callable[..., Expr]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A register tile: broadcast rows by vectors."""
+    """A register tile of broadcast rows × vectors."""
 
     rows: int
     vectors: int
@@ -47,38 +38,40 @@ class Tile:
         return self.vectors * self.width
 
     @property
-    def effort(self) -> float:
-        """What a product of vectors costs with its share of loads, two of which cost as much."""
+    def cost_per_fma(self) -> float:
+        """Cost of an FMA with its share of the loads, at two loads per FMA."""
         return 1 + (self.rows + self.vectors) / (2 * self.rows * self.vectors)
 
 
-def pixel_tile(target: Target, dtype: DType, outputs: int) -> Tile:
-    """Rows are outputs, vectors pixels, of which there are many.
-
-    Three vectors by eight rows (two by six, with half the registers) were measured to hide loads
-    best. Fewer rows than that leave registers to more vectors.
+def spatial_tile(target: Target, dtype: DType, out_channels: int) -> Tile:
+    """out_channels × pixels: 8 × 3 vectors (6 × 2 with 16 registers) hide loads best (measured on
+    Neoverse N1 and Cascade Lake); fewer rows leave registers to more vectors.
     """
     registers = target.vector_registers
     vectors = 3 if registers >= 32 else 2
-    most = _rows(registers, vectors)
-    if outputs < most:
-        return Tile(outputs, min(8, (registers - 2) // (outputs + 1)), _width(target, dtype))
-    panels = -(-outputs // most)
-    return Tile(-(-outputs // panels), vectors, _width(target, dtype))
+    max_rows = _rows(registers, vectors)
+    if out_channels < max_rows:
+        return Tile(
+            out_channels, min(8, (registers - 2) // (out_channels + 1)), _width(target, dtype)
+        )
+    panels = -(-out_channels // max_rows)
+    return Tile(-(-out_channels // panels), vectors, _width(target, dtype))
 
 
-def output_tile(target: Target, dtype: DType, taps: int, outputs: int, most: int = 64) -> Tile:
-    """Rows (`most` of them) are taps, vectors outputs: whichever wastes least and loads least."""
+def channel_tile(
+    target: Target, dtype: DType, taps: int, out_channels: int, max_rows: int = 64
+) -> Tile:
+    """taps × out_channels, of at most `max_rows`: least padding and loads."""
     width = _width(target, dtype)
-    wanted = -(-outputs // width)
+    wanted = -(-out_channels // width)
 
     def shape(vectors: int) -> Tile:
-        panels = -(-taps // min(most, _rows(target.vector_registers, vectors)))
+        panels = -(-taps // min(max_rows, _rows(target.vector_registers, vectors)))
         return Tile(-(-taps // panels), vectors, width)
 
     def cost(tile: Tile) -> float:
         steps = -(-taps // tile.rows) * -(-wanted // tile.vectors)
-        return steps * tile.rows * tile.vectors * tile.effort
+        return steps * tile.rows * tile.vectors * tile.cost_per_fma
 
     return min(map(shape, range(1, 5)), key=cost)
 
@@ -88,67 +81,65 @@ def _width(target: Target, dtype: DType) -> int:
 
 
 def _rows(registers: int, vectors: int) -> int:
-    """Rows of so many vectors that registers have room for, with some to spare."""
+    """Rows of so many vectors that fit in 7/8 of the registers."""
     return (registers - vectors) * 7 // 8 // vectors
 
 
 @dataclass(slots=True)
-class Planes:
-    """Data as the windows of one block see it: `extents` elements in each of `phases`."""
+class InputPlanes:
+    """Zero-padded input of one block: `size` elements in each stride phase of a channel."""
 
     buffer: ir.Buffer
-    step: Triple  # from one element of a phase to the next
+    stride: Triple
     phases: Triple
-    extents: Triple
-    size: Expr  # of all phases of a channel
-    margins: bool  # whether there are zeros to be written around the data
+    size: Triple
+    channel_size: Expr  # elements of all phases
 
     def fill(self, channels: Expr, origin: Triple, space: Triple, read: Read) -> list[Stmt]:
-        """Copy `read(channel, z, y, x)` from `origin` on; zeros beyond the `space` there is."""
+        """Copy `read(channel, z, y, x)` from `origin` on; zeros out of bounds."""
         a, k = ir.var("fill_a"), ir.var("fill_k")
         fs: Triple = (ir.var("fill_fz"), ir.var("fill_fy"), ir.var("fill_fx"))
         qs: Triple = (ir.var("fill_qz"), ir.var("fill_qy"), ir.var("fill_qx"))
         bounds: list[tuple[Expr, Expr]] = []
         lets: list[list[Stmt]] = []
         for axis, name in enumerate("zyx"):
-            start, t = ir.add(origin[axis], fs[axis]), self.step[axis]
-            before, count = ir.sub(ir.sub(t, ONE), start), self.extents[axis]
+            start, t = ir.add(origin[axis], fs[axis]), self.stride[axis]
+            before, count = ir.sub(ir.sub(t, ONE), start), self.size[axis]
             first, last = ir.var(f"fill_{name}0"), ir.var(f"fill_{name}1")
             bounds.append((first, last))
             lets.append(
                 [
-                    ir.Let(first, over(before, t)),
-                    ir.Let(last, ir.minimum(over(ir.add(space[axis], before), t), count)),
+                    ir.Let(first, clamped_div(before, t)),
+                    ir.Let(last, ir.minimum(clamped_div(ir.add(space[axis], before), t), count)),
                 ]
             )
         at = [
             ir.add(ir.add(o, f), ir.mul(q, t))
-            for o, f, q, t in zip(origin, fs, qs, self.step, strict=True)
+            for o, f, q, t in zip(origin, fs, qs, self.stride, strict=True)
         ]
         value = read(a, *at).cast(self.buffer.dtype)
-        place = ir.add(ir.mul(a, self.size), self._place(fs, qs))
-        body: list[Stmt] = [ir.Store(self.buffer, place, value)]
+        to = ir.add(ir.mul(a, self.channel_size), self._index(fs, qs))
+        body: list[Stmt] = [ir.Store(self.buffer, to, value)]
         for axis in (2, 1, 0):
             kind = "lanes" if axis == 2 else "serial"
             body = [ir.For(qs[axis], *bounds[axis], kind, body)]
         body = [*(let for part in lets for let in part), *body]
         for axis in (2, 1, 0):
             body = [ir.For(fs[axis], ZERO, self.phases[axis], "serial", body)]
-        if self.margins:
-            blank = ir.Store(self.buffer, ir.add(ir.mul(a, self.size), k), const(0, self.dtype))
-            body = [ir.For(k, ZERO, self.size, "lanes", [blank]), *body]
+        clear = ir.Store(self.buffer, ir.add(ir.mul(a, self.channel_size), k), const(0, self.dtype))
+        body = [ir.For(k, ZERO, self.channel_size, "lanes", [clear]), *body]
         return [ir.For(a, ZERO, channels, "serial", body)]
 
     def offset(self, displacement: Sequence[Expr]) -> Expr:
-        """Where the element is that lies so far behind the first."""
-        phases = [rest(d, t) for d, t in zip(displacement, self.step, strict=True)]
-        places = [quotient(d, t) for d, t in zip(displacement, self.step, strict=True)]
-        return self._place(phases, places)
+        """Index of the element at a displacement from the first."""
+        phases = [mod(d, t) for d, t in zip(displacement, self.stride, strict=True)]
+        inner = [floordiv(d, t) for d, t in zip(displacement, self.stride, strict=True)]
+        return self._index(phases, inner)
 
-    def _place(self, phases: Sequence[Expr], places: Sequence[Expr]) -> Expr:
+    def _index(self, phases: Sequence[Expr], inner: Sequence[Expr]) -> Expr:
         total = ZERO
-        for digits, counts in ((phases, self.phases), (places, self.extents)):
-            for i, n in zip(digits, counts, strict=True):
+        for indices, counts in ((phases, self.phases), (inner, self.size)):
+            for i, n in zip(indices, counts, strict=True):
                 total = ir.add(ir.mul(total, n), i)
         return total
 
@@ -159,46 +150,46 @@ class Planes:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What task `g` of a schedule works on, and by which tile.
+    """Task `g` of a schedule: its tile and its operands.
 
-    `data(n, group, channel, z, y, x)` and `weights(group, output, channel, kz, ky, kx)` read an
-    element; what `finish` stores, each schedule says.
+    `data(n, group, channel, z, y, x)` and `weights(group, out_channel, channel, kz, ky, kx)` read
+    an element; the arguments of `store` depend on the schedule.
     """
 
     g: Expr
     tile: Tile
     dtype: DType
-    planes: Planes
+    planes: InputPlanes
     data: Read
     weights: Read
-    finish: Callable[..., list[Stmt]]
+    store: Callable[..., list[Stmt]]
 
 
-def quotient(a: Expr, b: Expr) -> Expr:
+def floordiv(a: Expr, b: Expr) -> Expr:
     return a if b is ONE else ir.idiv(a, b)
 
 
-def rest(a: Expr, b: Expr) -> Expr:
+def mod(a: Expr, b: Expr) -> Expr:
     return ZERO if b is ONE else ir.irem(a, b)
 
 
-def over(a: Expr, b: Expr) -> Expr:
-    """a / b, zero for negative a."""
-    return quotient(ir.maximum(a, 0), b)
+def clamped_div(a: Expr, b: Expr) -> Expr:
+    """max(a, 0) // b."""
+    return floordiv(ir.maximum(a, 0), b)
 
 
-def product(numbers: Sequence[Expr]) -> Expr:
+def volume(numbers: Sequence[Expr]) -> Expr:
     total = ONE
     for n in numbers:
         total = ir.mul(total, n)
     return total
 
 
-def digits(number: Expr, counts: Triple) -> Triple:
-    """A running number as one per axis."""
-    z = quotient(number, ir.mul(counts[1], counts[2]))
-    y = rest(quotient(number, counts[2]), counts[1])
-    return (z if counts[0] is not ONE else ZERO, y, rest(number, counts[2]))
+def delinearize(number: Expr, counts: Triple) -> Triple:
+    """A linear index as one index per axis."""
+    z = floordiv(number, ir.mul(counts[1], counts[2]))
+    y = mod(floordiv(number, counts[2]), counts[1])
+    return (z if counts[0] is not ONE else ZERO, y, mod(number, counts[2]))
 
 
 Loop = tuple[Expr, Expr, Expr]
@@ -213,12 +204,12 @@ def register_tile(
     step: Step,
     place: Callable[[Expr, int, int], Expr] | None = None,
 ) -> list[Stmt]:
-    """Sums of products in registers, laid into `result`, or added to what it has at `place`.
+    """FMAs into a register tile, stored to `result`, or added to it at `place(lane, row, vector)`.
 
-    `step(lane)` gives what to name first, the factor of each row, and the vectors.
+    `step(lane)` returns Lets, the broadcast factor of each row, and the vectors.
     """
     j = ir.var("lane")
-    sums = [
+    acc = [
         [ir.Register(f"c{i}_{v}", dtype, lanes=True) for v in range(tile.vectors)]
         for i in range(tile.rows)
     ]
@@ -226,18 +217,18 @@ def register_tile(
     inner = list(lets)
     for i, a in enumerate(factors):
         for v, b in enumerate(vectors):
-            old = ir.read(sums[i][v])
+            old = ir.read(acc[i][v])
             new = ir.fma(a, b, old) if dtype.kind == "float" else old + a * b
-            inner.append(ir.Set(sums[i][v], new))
+            inner.append(ir.Set(acc[i][v], new))
     for variable, first, last in reversed(loops):
         inner = [ir.For(variable, first, last, "serial", inner)]
     body: list[Stmt] = []
-    places = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
-    for i, v in places:
-        body.append(ir.Set(sums[i][v], const(0, dtype)))
+    elements = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
+    for i, v in elements:
+        body.append(ir.Set(acc[i][v], const(0, dtype)))
     body += inner
-    for i, v in places:
-        value = ir.read(sums[i][v])
+    for i, v in elements:
+        value = ir.read(acc[i][v])
         if place is None:
             at = ir.add(j, const(i * tile.columns + v * tile.width))
         else:

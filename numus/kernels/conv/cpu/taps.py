@@ -1,4 +1,4 @@
-"""What convolutions have in common whose sums go over channels and taps, entry by entry."""
+"""Reduction over channels and taps of direct convolutions, as a table of offsets."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import bool_
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.planes import ONE, ZERO, Triple, digits, quotient
+from numus.kernels.conv.cpu.planes import ONE, ZERO, Triple, delinearize, floordiv
 
 
 @dataclass(slots=True, kw_only=True)
-class Taps:
-    """The numbers of a launch, as expressions. Of triples the last is the innermost axis."""
+class TapSizes:
+    """Launch arguments. Triples are (z, y, x); phases are those of lhs_dilation."""
 
-    channels: Expr  # of a group
-    outputs: Expr
-    space: Triple  # of the data
-    extents: Triple  # of the result
+    in_channels: Expr  # of a group
+    out_channels: Expr
+    in_size: Triple
+    out_size: Triple
     taps: Triple
     stride: Triple
     dilation: Triple
-    gap: Triple
-    low: Triple
-    nearest: Triple  # the first element that any tap reaches, from a block's origin
-    entries: Expr  # taps of a phase, at most, times channels
-    block: Triple  # results of one phase that a block has
-    units: Expr  # blocks of all images
-    task_units: Expr
-    unit_tasks: Expr
-    task_panels: Expr  # panels of outputs in a task
-    output_tasks: Expr
+    lhs_dilation: Triple
+    padding_low: Triple
+    tap_origin: Triple  # the first input element of a block, from its origin
+    k_size: Expr  # in_channels × taps of a phase, at most
+    block: Triple  # outputs of one phase
+    num_blocks: Expr  # of all images
+    blocks_per_task: Expr
+    block_tasks: Expr
+    panels_per_task: Expr  # panels of output channels
+    panel_tasks: Expr
 
 
-def _positions(s: Taps, turn: Triple, taps: Triple) -> tuple[list[Expr], Expr]:
-    """How far from the place of a result each of its taps lies; whether it meets an element."""
-    at = [
+def _displacement(s: TapSizes, at: Triple, taps: Triple) -> tuple[list[Expr], Expr]:
+    """Displacement of a tap from the block's origin; true where it hits an input element."""
+    raw = [
         ir.sub(ir.add(ir.mul(r, t), ir.mul(k, d)), low)
-        for r, t, k, d, low in zip(turn, s.stride, taps, s.dilation, s.low, strict=True)
+        for r, t, k, d, low in zip(at, s.stride, taps, s.dilation, s.padding_low, strict=True)
     ]
-    fits = const(True, bool_)
-    for a, gap in zip(at, s.gap, strict=True):
-        if gap is not ONE:
-            fits = fits & ir.irem(a, gap).eq(ZERO)
+    hits = const(True, bool_)
+    for i, d in zip(raw, s.lhs_dilation, strict=True):
+        if d is not ONE:
+            hits = hits & ir.irem(i, d).eq(ZERO)
     displacement = [
-        ir.sub(quotient(a, gap), near) for a, gap, near in zip(at, s.gap, s.nearest, strict=True)
+        ir.sub(floordiv(i, d), o) for i, d, o in zip(raw, s.lhs_dilation, s.tap_origin, strict=True)
     ]
-    return displacement, fits
+    return displacement, hits
 
 
 def for_each_tap(
-    s: Taps, phase: Expr, entry: ir.Register, body: Callable[..., list[Stmt]]
+    s: TapSizes, phase: Expr, entry: ir.Register, body: Callable[..., list[Stmt]]
 ) -> list[Stmt]:
-    """`body(channel, taps, displacement, entry)` for each tap that a phase has, in order."""
+    """`body(channel, taps, displacement, index)` for each tap of a phase, in order."""
     c = ir.var("tap_c")
     taps: Triple = (ir.var("tap_z"), ir.var("tap_y"), ir.var("tap_x"))
-    displacement, fits = _positions(s, digits(phase, s.gap), taps)
-    here = ir.var("entry_at")
+    displacement, hits = _displacement(s, delinearize(phase, s.lhs_dilation), taps)
+    index = ir.var("entry_at")
     inner: list[Stmt] = [
-        ir.Let(here, ir.read(entry)),
-        *body(c, taps, displacement, here),
+        ir.Let(index, ir.read(entry)),
+        *body(c, taps, displacement, index),
         ir.Set(entry, ir.add(ir.read(entry), ONE)),
     ]
-    if fits.op != "const":
-        inner = [ir.If(fits, inner)]
+    if hits.op != "const":
+        inner = [ir.If(hits, inner)]
     for k, n in zip(reversed(taps), reversed(s.taps), strict=True):
         inner = [ir.For(k, ZERO, n, "serial", inner)]
-    return [ir.Set(entry, ZERO), ir.For(c, ZERO, s.channels, "serial", inner)]
+    return [ir.Set(entry, ZERO), ir.For(c, ZERO, s.in_channels, "serial", inner)]

@@ -1,11 +1,8 @@
-"""Convolutions as plain sums: of so few channels and outputs in a group that there is nothing to
-share, as where every channel has a window of its own.
+"""Depthwise convolution: direct sums, for groups too small for a GEMM.
 
-Where windows are small, a thread has a few results (`sums`): neighbours along the last axis, whose
-windows overlap, or else those at one place of several images. Where windows are large and results
-few, as gradients by weights have them, a group of threads has all places of one image and of some
-outputs, or of a piece of what they are sums of (`gathered`): a thread takes elements of the window,
-each for all of these. Taps of the last axis, and results, are written out.
+Forward, a thread has a few outputs: adjacent ones, whose windows overlap, or the same pixel of
+several images. For weight gradients, whose outputs are few and windows large, a thread block has
+all pixels of one image and some output channels, and reduces over (a split of) the window.
 """
 
 from __future__ import annotations
@@ -17,170 +14,199 @@ from itertools import product
 from numus import ir
 from numus.dtypes import DType, bool_
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Triple, apart, small, times
+from numus.kernels.conv.gpu.implicit_gemm import (
+    ConvSizes,
+    Epilogue,
+    Triple,
+    delinearize,
+    u32,
+    volume,
+)
 
 THREADS = 256
-EACH = 4  # results of a thread
-MOST = 64  # taps of the last axis, or places, that are written out
-RESULTS = 40  # of a group, where it has several outputs
-LEAST = 4096  # elements that are worth a group of threads
-ZERO, YES = const(0), const(True, bool_)
-
-Data = Callable[[Expr, Expr, Triple, Expr], Expr]  # (image, channel, place, mask)
-# (output, channel of a group, tap, mask)
-Weights = Callable[[Expr, Expr, Triple, Expr | None], Expr]
-Done = Callable[[Expr, Expr, Triple, Expr], list[Stmt]]  # (image, output, place, value)
+THREAD_OUTPUTS = 4
+ZERO, TRUE = const(0), const(True, bool_)
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
-    """The elements of both operands, in the dtype of the computation."""
+class DepthwiseTuning:
+    """Measured on one H200."""
+
+    max_unrolled: int = 64  # taps of the last axis, or pixels
+    max_block_outputs: int = 40  # of a block with several output channels
+    min_split_k: int = 4096  # elements that are worth a thread block
+    max_blocks_per_sm: int = 8
+
+
+TUNING = DepthwiseTuning()
+
+Data = Callable[[Expr, Expr, Triple, Expr], Expr]  # (image, channel, position, mask)
+# (output channel, channel of the group, tap, mask)
+Weights = Callable[[Expr, Expr, Triple, Expr | None], Expr]
+StoreOutput = Callable[[Expr, Expr, Triple, Expr], list[Stmt]]  # (image, channel, pixel, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Elements of both operands, in the dtype of the arithmetic."""
 
     dtype: DType
     data: Data
     weights: Weights
 
 
-def _fixed(e: Expr) -> bool:
+def _is_const(e: Expr) -> bool:
     return e.op == "const"
 
 
-def _where(s: Sizes, axis: int, place: Expr, away: Expr) -> tuple[Expr, Expr]:
-    """Where something so far from the first tap of a place falls, and whether there is data."""
-    where = ir.sub(ir.add(ir.mul(place, s.stride[axis]), away), s.low[axis])
-    inside = where >= 0
-    if not _fixed(s.gap[axis]):
-        inside = inside & ir.irem(where, s.gap[axis]).eq(0)
-        where = ir.idiv(where, s.gap[axis])
-    return where, inside & (where < s.space[axis])
+def _position(s: ConvSizes, axis: int, pixel: Expr, offset: Expr) -> tuple[Expr, Expr]:
+    """Input position at an offset from a pixel's first tap, and whether it is in bounds."""
+    at = ir.sub(ir.add(ir.mul(pixel, s.stride[axis]), offset), s.padding_low[axis])
+    inside = at >= 0
+    if not _is_const(s.lhs_dilation[axis]):
+        inside = inside & ir.irem(at, s.lhs_dilation[axis]).eq(0)
+        at = ir.idiv(at, s.lhs_dilation[axis])
+    return at, inside & (at < s.in_size[axis])
 
 
-def neighbours(s: Sizes) -> bool:
-    """Whether a thread's results are neighbours: then it is known which elements they share."""
-    return _fixed(s.gap[2]) and _fixed(s.stride[2]) and _fixed(s.dilation[2])
+def outputs_are_adjacent(s: ConvSizes) -> bool:
+    """A thread's outputs are adjacent where it is known which elements their windows share."""
+    return _is_const(s.lhs_dilation[2]) and _is_const(s.stride[2]) and _is_const(s.dilation[2])
 
 
-def sums(g: Expr, s: Sizes, taps: int, reads: Reads, done: Done) -> list[Stmt]:
-    """The work of group g, with so many taps along the last axis. Gaps are 1 or not fixed."""
-    dtype, near = reads.dtype, neighbours(s)
+def depthwise_conv(
+    g: Expr, s: ConvSizes, taps: int, operands: Operands, store: StoreOutput
+) -> list[Stmt]:
+    """Body of thread block g, with so many (unrolled) taps along the last axis."""
+    dtype, adjacent = operands.dtype, outputs_are_adjacent(s)
+    each = const(THREAD_OUTPUTS)
+
+    def threads_for(n: Expr) -> Expr:
+        return ir.idiv(ir.add(n, const(THREAD_OUTPUTS - 1)), each)
+
     lane, c, a, b = (ir.var(name) for name in ("lane", "c", "tap_d", "tap_h"))
-    number = small(ir.add(ir.mul(g, const(THREADS)), lane))
-    across = ir.idiv(ir.add(s.extents[2], const(EACH - 1)), const(EACH)) if near else s.extents[2]
-    shape = (s.extents[0], s.extents[1], across)
-    places, every = small(times(shape)), small(ir.mul(s.groups, s.outputs))
-    rest = ir.idiv(number, places)
-    output, image = (i.cast(ir.INDEX) for i in (ir.irem(rest, every), ir.idiv(rest, every)))
-    d, h, w = (i.cast(ir.INDEX) for i in apart(ir.irem(number, places), shape))
-    shift = range(EACH)
-    if near:
-        own = [(image, ir.add(ir.mul(w, const(EACH)), const(u))) for u in shift]
-        there = [at < s.extents[2] for _, at in own]
+    thread = u32(ir.add(ir.mul(g, const(THREADS)), lane))
+    width = threads_for(s.out_size[2]) if adjacent else s.out_size[2]
+    shape = (s.out_size[0], s.out_size[1], width)
+    pixels, channels = u32(volume(shape)), u32(ir.mul(s.groups, s.out_channels))
+    rest = ir.idiv(thread, pixels)
+    output, image = (i.cast(ir.INDEX) for i in (ir.irem(rest, channels), ir.idiv(rest, channels)))
+    d, h, w = (i.cast(ir.INDEX) for i in delinearize(ir.irem(thread, pixels), shape))
+    outputs = range(THREAD_OUTPUTS)
+    if adjacent:
+        indices = [(image, ir.add(ir.mul(w, each), const(u))) for u in outputs]
+        exists = [x < s.out_size[2] for _, x in indices]
     else:
-        own = [(ir.add(ir.mul(image, const(EACH)), const(u)), w) for u in shift]
-        there = [of < s.batch for of, _ in own]
-    there[0] = YES
-    total = [ir.Register(f"sum{u}", dtype, lanes=True) for u in shift]
-    channel = ir.add(ir.mul(ir.idiv(output, s.outputs), s.channels), c)
-    at_d, in_d = _where(s, 0, d, ir.mul(a, s.dilation[0]))
-    at_h, in_h = _where(s, 1, h, ir.mul(b, s.dilation[1]))
-    values: dict[tuple[int, int], Expr] = {}  # by image, and by how far from the first tap
+        indices = [(ir.add(ir.mul(image, each), const(u)), w) for u in outputs]
+        exists = [i < s.batch for i, _ in indices]
+    exists[0] = TRUE
+    acc = [ir.Register(f"sum{u}", dtype, lanes=True) for u in outputs]
+    channel = ir.add(ir.mul(ir.idiv(output, s.out_channels), s.in_channels), c)
+    at_d, in_d = _position(s, 0, d, ir.mul(a, s.dilation[0]))
+    at_h, in_h = _position(s, 1, h, ir.mul(b, s.dilation[1]))
+    values: dict[tuple[int, int], Expr] = {}  # by image, and offset from the first tap
     body: list[Stmt] = []
     for t in range(taps):
-        factor = ir.var(f"weight{t}", dtype)
-        body.append(ir.Let(factor, reads.weights(output, c, (a, b, const(t)), None)))
-        for u in shift:
-            key = (0, u * s.stride[2].attr + t * s.dilation[2].attr) if near else (u, t)
+        weight = ir.var(f"weight{t}", dtype)
+        body.append(ir.Let(weight, operands.weights(output, c, (a, b, const(t)), None)))
+        for u in outputs:
+            key = (0, u * s.stride[2].attr + t * s.dilation[2].attr) if adjacent else (u, t)
             if key not in values:
-                away = const(key[1]) if near else ir.mul(s.dilation[2], const(t))
-                at_w, in_w = _where(s, 2, own[0][1], away)
+                offset = const(key[1]) if adjacent else ir.mul(s.dilation[2], const(t))
+                at_w, in_w = _position(s, 2, indices[0][1], offset)
                 inside = in_d & in_h & in_w
-                inside = inside if near else inside & there[u]
-                found = reads.data(own[u][0], channel, (at_d, at_h, at_w), inside)
+                inside = inside if adjacent else inside & exists[u]
+                loaded = operands.data(indices[u][0], channel, (at_d, at_h, at_w), inside)
                 values[key] = ir.var(f"value{key[0]}_{key[1]}", dtype)
-                body.append(ir.Let(values[key], ir.select(inside, found, const(0, dtype))))
-            more = ir.fma(values[key], factor, ir.read(total[u]), allow_unfused=True)
-            body.append(ir.Set(total[u], more))
-    for tap, count in ((b, s.taps[1]), (a, s.taps[0]), (c, s.channels)):
+                body.append(ir.Let(values[key], ir.select(inside, loaded, const(0, dtype))))
+            sum_ = ir.fma(values[key], weight, ir.read(acc[u]), allow_unfused=True)
+            body.append(ir.Set(acc[u], sum_))
+    for tap, count in ((b, s.taps[1]), (a, s.taps[0]), (c, s.in_channels)):
         body = [ir.For(tap, ZERO, count, "serial", body)]
-    work: list[Stmt] = [*(ir.Set(register, const(0, dtype)) for register in total), *body]
-    for u, (of, at) in enumerate(own):
-        work.append(ir.If(there[u], done(of, output, (d, h, at), ir.read(total[u]))))
-    images = s.batch if near else ir.idiv(ir.add(s.batch, const(EACH - 1)), const(EACH))
-    count = ir.mul(ir.mul(small(images), every), places)
-    return [ir.For(lane, ZERO, const(THREADS), "lanes", [ir.If(number < count, work)])]
+    work: list[Stmt] = [*(ir.Set(register, const(0, dtype)) for register in acc), *body]
+    for u, (i, x) in enumerate(indices):
+        work.append(ir.If(exists[u], store(i, output, (d, h, x), ir.read(acc[u]))))
+    images = s.batch if adjacent else threads_for(s.batch)
+    count = ir.mul(ir.mul(u32(images), channels), pixels)
+    return [ir.For(lane, ZERO, const(THREADS), "lanes", [ir.If(thread < count, work)])]
 
 
-def outputs_of(outputs: int, places: int) -> int:
-    """Outputs that a group has."""
-    return max(1, min(outputs, RESULTS // places))
+def channels_per_block(out_channels: int, pixels: int) -> int:
+    return max(1, min(out_channels, TUNING.max_block_outputs // pixels))
 
 
-def rows_of(taps: int) -> int:
-    """Rows of a window, with so many taps along the last axis, that threads of a group take."""
+def rows_per_block(taps: int) -> int:
+    """Rows of a window, with so many taps along the last axis, of one block iteration."""
     return THREADS // min(taps, THREADS)
 
 
-def gathered(
-    g: Expr, s: Sizes, extents: tuple[int, ...], wide: int, reads: Reads, finish: Finish
+def depthwise_wgrad(
+    g: Expr,
+    s: ConvSizes,
+    out_size: tuple[int, ...],
+    block_channels: int,
+    operands: Operands,
+    epilogue: Epilogue,
 ) -> list[Stmt]:
-    """The work of group g: all places, as many as `extents` says, for one image and `wide` outputs
-    of a piece, `s.slices` times as many rows of the window as `rows_of` says. There are no gaps."""
-    dtype = reads.dtype
-    piece, rest = ir.irem(g, s.pieces), ir.idiv(g, s.pieces)
-    tile, rest = ir.irem(rest, s.column_tiles), ir.idiv(rest, s.column_tiles)
+    """Body of thread block g: all pixels of one image and `block_channels` output channels, over
+    `s.k_tiles` × `rows_per_block` rows of the window. lhs_dilation is 1."""
+    dtype = operands.dtype
+    split, rest = ir.irem(g, s.splits), ir.idiv(g, s.splits)
+    tile, rest = ir.irem(rest, s.n_tiles), ir.idiv(rest, s.n_tiles)
     image, group = ir.irem(rest, s.batch), ir.idiv(rest, s.batch)
-    last = ir.sub(s.outputs, const(1))
-    own = [ir.add(ir.mul(tile, const(wide)), const(j)) for j in range(wide)]
-    outputs = [ir.add(ir.mul(group, s.outputs), ir.minimum(o, last)) for o in own]
-    # threads lie along the last axis of a window, of as many rows as they suffice for
-    lane, i, turn = ir.var("lane"), ir.var("i"), ir.var("turn")
-    across = ir.minimum(s.taps[2], const(THREADS))
-    deep = ir.idiv(const(THREADS), across)
-    line = ir.idiv(lane, across)
-    row = ir.add(ir.mul(ir.add(ir.mul(piece, s.slices), i), deep), line)
-    rest, b = ir.idiv(small(row), small(s.taps[1])), ir.irem(small(row), small(s.taps[1]))
-    c, a = ir.idiv(rest, small(s.taps[0])), ir.irem(rest, small(s.taps[0]))
+    last = ir.sub(s.out_channels, const(1))
+    tile0 = ir.mul(tile, const(block_channels))
+    channels = [ir.add(tile0, const(j)) for j in range(block_channels)]
+    outputs = [ir.add(ir.mul(group, s.out_channels), ir.minimum(o, last)) for o in channels]
+    # threads are along the last axis of the window, and along as many rows as they suffice for
+    lane, i, chunk = ir.var("lane"), ir.var("i"), ir.var("chunk")
+    columns = ir.minimum(s.taps[2], const(THREADS))
+    rows = ir.idiv(const(THREADS), columns)
+    thread_row = ir.idiv(lane, columns)
+    row = ir.add(ir.mul(ir.add(ir.mul(split, s.k_tiles), i), rows), thread_row)
+    rest, b = ir.idiv(u32(row), u32(s.taps[1])), ir.irem(u32(row), u32(s.taps[1]))
+    c, a = ir.idiv(rest, u32(s.taps[0])), ir.irem(rest, u32(s.taps[0]))
     a, b, c = (t.cast(ir.INDEX) for t in (a, b, c))
-    e = ir.add(ir.mul(turn, across), ir.irem(lane, across))
-    exists = (line < deep) & (c < s.channels) & (e < s.taps[2])
-    channel = ir.add(ir.mul(group, s.channels), c)
-    sides = [
-        [_where(s, axis, const(at), ir.mul(tap, s.dilation[axis])) for at in range(extents[axis])]
-        for axis, tap in enumerate((a, b, e))
+    e = ir.add(ir.mul(chunk, columns), ir.irem(lane, columns))
+    exists = (thread_row < rows) & (c < s.in_channels) & (e < s.taps[2])
+    channel = ir.add(ir.mul(group, s.in_channels), c)
+    positions = [
+        [_position(s, axis, const(at), ir.mul(tap, s.dilation[axis])) for at in range(n)]
+        for axis, (tap, n) in enumerate(zip((a, b, e), out_size, strict=True))
     ]
-    places = list(product(*(range(n) for n in extents)))
-    total = [
-        [ir.Register(f"sum{p}_{j}", dtype, lanes=True) for j in range(wide)]
-        for p in range(len(places))
+    pixels = list(product(*(range(n) for n in out_size)))
+    acc = [
+        [ir.Register(f"sum{p}_{j}", dtype, lanes=True) for j in range(block_channels)]
+        for p in range(len(pixels))
     ]
-    factors = [ir.var(f"weight{j}", dtype) for j in range(wide)]
+    weights = [ir.var(f"weight{j}", dtype) for j in range(block_channels)]
+    zero = const(0, dtype)
     body: list[Stmt] = [
-        ir.Let(factor, ir.select(exists, reads.weights(o, c, (a, b, e), exists), const(0, dtype)))
-        for factor, o in zip(factors, outputs, strict=True)
+        ir.Let(w, ir.select(exists, operands.weights(o, c, (a, b, e), exists), zero))
+        for w, o in zip(weights, outputs, strict=True)
     ]
-    for p, place in enumerate(places):
-        (x, in_x), (y, in_y), (z, in_z) = (sides[axis][at] for axis, at in enumerate(place))
+    for p, pixel in enumerate(pixels):
+        (x, in_x), (y, in_y), (z, in_z) = (positions[axis][at] for axis, at in enumerate(pixel))
         inside = exists & in_x & in_y & in_z
         value = ir.var(f"value{p}", dtype)
-        found = reads.data(image, channel, (x, y, z), inside)
-        body.append(ir.Let(value, ir.select(inside, found, const(0, dtype))))
-        for register, factor in zip(total[p], factors, strict=True):
-            body.append(
-                ir.Set(register, ir.fma(value, factor, ir.read(register), allow_unfused=True))
-            )
-    every = [register for line in total for register in line]
-    clear: list[Stmt] = [ir.Set(register, const(0, dtype)) for register in every]
-    turns = ir.idiv(ir.add(s.taps[2], ir.sub(across, const(1))), across)
-    loop = ir.For(i, ZERO, s.slices, "serial", [ir.For(turn, ZERO, turns, "serial", body)])
+        loaded = operands.data(image, channel, (x, y, z), inside)
+        body.append(ir.Let(value, ir.select(inside, loaded, zero)))
+        for register, w in zip(acc[p], weights, strict=True):
+            sum_ = ir.fma(value, w, ir.read(register), allow_unfused=True)
+            body.append(ir.Set(register, sum_))
+    registers = [register for pixel_acc in acc for register in pixel_acc]
+    chunks = ir.idiv(ir.add(s.taps[2], ir.sub(columns, const(1))), columns)
+    loop = ir.For(i, ZERO, s.k_tiles, "serial", [ir.For(chunk, ZERO, chunks, "serial", body)])
+    clear: list[Stmt] = [ir.Set(register, zero) for register in registers]
     out: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", [*clear, loop])]
     left, right, results = (
-        [ir.var(f"{name}{n}", dtype) for n in range(len(every))] for name in ("a", "b", "sum")
+        [ir.var(f"{name}{n}", dtype) for n in range(len(registers))] for name in ("a", "b", "sum")
     )
     merged = [p + q for p, q in zip(left, right, strict=True)]
-    out.append(ir.BlockReduce(every, left, right, merged, results))
-    for p, place in enumerate(places):
-        d, h, w = (const(at) for at in place)
-        for j, o in enumerate(own):
-            stored = finish(piece, group, image, (d, h, w), o, results[p * wide + j])
-            out.append(ir.If(o < s.outputs, stored))
+    out.append(ir.BlockReduce(registers, left, right, merged, results))
+    for p, pixel in enumerate(pixels):
+        d, h, w = (const(at) for at in pixel)
+        for j, o in enumerate(channels):
+            stored = epilogue(split, group, image, (d, h, w), o, results[p * block_channels + j])
+            out.append(ir.If(o < s.out_channels, stored))
     return out

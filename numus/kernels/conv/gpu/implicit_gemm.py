@@ -1,7 +1,7 @@
-"""A convolution as a product of matrices of which the larger is never stored.
+"""Implicit GEMM convolution (cuDNN, Chetlur et al. 2014): the im2col matrix is never stored.
 
-It has a row for each place of the result and, along k, for each tap of the window, the channels at
-the place of the data that the tap falls on. Data and weights lie with their channels as neighbours.
+Its rows are output pixels, its columns (k) the taps with the input channels of each. Input and
+weights are channels-last.
 """
 
 from __future__ import annotations
@@ -16,85 +16,86 @@ from numus.ir import Expr, Stmt, const
 ONE = const(1)
 
 Triple = tuple[Expr, Expr, Expr]
-# what becomes of a sum: which piece of k, which group, image, place, output, value
-Finish = Callable[[Expr, Expr, Expr, Triple, Expr, Expr], list[Stmt]]
+# stores an accumulator: (k split, group, image, pixel, output channel, value)
+Epilogue = Callable[[Expr, Expr, Expr, Triple, Expr, Expr], list[Stmt]]
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions; `whole`: channels come in whole slices."""
+class ConvSizes:
+    """Launch arguments; `aligned_k`: channels are a multiple of the K tile."""
 
     batch: Expr
     groups: Expr
-    channels: Expr  # of a group, as they lie
-    outputs: Expr  # of a group
-    space: Triple
+    in_channels: Expr  # of a group, padded
+    out_channels: Expr  # of a group
+    in_size: Triple
     taps: Triple
-    extents: Triple
+    out_size: Triple
     stride: Triple
     dilation: Triple
-    gap: Triple
-    low: Triple
-    row_tiles: Expr
-    column_tiles: Expr
-    pieces: Expr  # of k, each a sum of its own
-    slices: Expr  # of a piece
-    whole: bool
+    lhs_dilation: Triple
+    padding_low: Triple
+    m_tiles: Expr
+    n_tiles: Expr
+    splits: Expr  # split-K
+    k_tiles: Expr  # of a split
+    aligned_k: bool
 
 
-def small(e: Expr) -> Expr:
-    """Indices are small enough for 32 bits, in which it is cheaper to divide."""
+def u32(e: Expr) -> Expr:
+    """An index in 32 bits, in which division is cheaper."""
     return e.cast(dt.uint32)
 
 
-def times(values: Triple) -> Expr:
+def volume(values: Triple) -> Expr:
     a, b, c = values
     return ir.mul(ir.mul(a, b), c)
 
 
-def apart(number: Expr, extents: Triple) -> Triple:
-    """The three parts of a number that counts places (32 bits)."""
-    _, height, width = (small(n) for n in extents)
-    rest = ir.idiv(number, width)
-    return ir.idiv(rest, height), ir.irem(rest, height), ir.irem(number, width)
+def delinearize(index: Expr, size: Triple) -> Triple:
+    """A linear index as one per axis (32 bits)."""
+    _, height, width = (u32(n) for n in size)
+    rest = ir.idiv(index, width)
+    return ir.idiv(rest, height), ir.irem(rest, height), ir.irem(index, width)
 
 
-class Windows:
-    """Rows and places along k of the product of one group of channels."""
+class Im2col:
+    """The implicit im2col matrix of one group of channels. Indices have 32 bits."""
 
-    def __init__(self, s: Sizes, group: Expr) -> None:
+    def __init__(self, s: ConvSizes, group: Expr) -> None:
         self.s, self.group = s, group
-        self.places = times(s.extents)
-        self.rows = ir.mul(s.batch, self.places)
-        self.depth = ir.mul(s.channels, times(s.taps))
+        self.pixels = volume(s.out_size)
+        self.m = ir.mul(s.batch, self.pixels)
+        self.k = ir.mul(s.in_channels, volume(s.taps))
 
-    def place(self, m: Expr) -> tuple[Expr, Triple]:
-        """The image and the place in it of a row (32 bits)."""
-        places = small(self.places)
-        return ir.idiv(small(m), places), apart(ir.irem(small(m), places), self.s.extents)
+    def output_index(self, m: Expr) -> tuple[Expr, Triple]:
+        """The image and the pixel of a row."""
+        pixels = u32(self.pixels)
+        return ir.idiv(u32(m), pixels), delinearize(ir.irem(u32(m), pixels), self.s.out_size)
 
-    def tap(self, k: Expr) -> tuple[Triple, Expr]:
-        """The tap and the channel of a place along k (32 bits)."""
-        number, channels = small(k), small(self.s.channels)
-        return apart(ir.idiv(number, channels), self.s.taps), ir.irem(number, channels)
+    def tap_index(self, k: Expr) -> tuple[Triple, Expr]:
+        """The tap and the channel of a column."""
+        index, channels = u32(k), u32(self.s.in_channels)
+        return delinearize(ir.idiv(index, channels), self.s.taps), ir.irem(index, channels)
 
-    def source(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
-        """Where the data of a row, a tap and a channel lies, and whether there is any."""
+    def input_index(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
+        """Index of an element in the input, and whether it is in bounds."""
         s = self.s
-        image, at = self.place(m)
-        inside = m < self.rows
-        index = ir.add(ir.mul(image, small(s.groups)), small(self.group))
-        for i, tap, extent, step, dilation, gap, low in zip(
-            at, taps, s.space, s.stride, s.dilation, s.gap, s.low, strict=True
+        image, pixel = self.output_index(m)
+        inside = m < self.m
+        index = ir.add(ir.mul(image, u32(s.groups)), u32(self.group))
+        for i, tap, size, stride, dilation, lhs_dilation, low in zip(
+            *(pixel, taps, s.in_size, s.stride, s.dilation, s.lhs_dilation, s.padding_low),
+            strict=True,
         ):
-            # below zero is far above every extent
-            where = ir.sub(ir.mul(i, small(step)), small(low))
-            where = ir.add(where, ir.mul(tap, small(dilation)))
-            if gap is not ONE:
-                inside = inside & ir.irem(where, small(gap)).eq(0)
-                where = ir.idiv(where, small(gap))
-            inside = inside & (where < small(extent))
-            index = ir.add(ir.mul(index, small(extent)), where)
-        index = ir.add(ir.mul(index, small(s.channels)), channel)
-        # what is not read must not lie far away either: it would be looked up all the same
+            # negative positions wrap around to large ones
+            at = ir.sub(ir.mul(i, u32(stride)), u32(low))
+            at = ir.add(at, ir.mul(tap, u32(dilation)))
+            if lhs_dilation is not ONE:
+                inside = inside & ir.irem(at, u32(lhs_dilation)).eq(0)
+                at = ir.idiv(at, u32(lhs_dilation))
+            inside = inside & (at < u32(size))
+            index = ir.add(ir.mul(index, u32(size)), at)
+        index = ir.add(ir.mul(index, u32(s.in_channels)), channel)
+        # predicated-off loads still translate their address
         return ir.select(inside, index, const(0, dt.uint32)).cast(ir.INDEX), inside

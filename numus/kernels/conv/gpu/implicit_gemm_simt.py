@@ -1,8 +1,7 @@
-"""Convolution for groups of threads, of any dtype: a product whose right operand is never stored.
+"""Implicit GEMM convolution, SIMT, any dtype: register prefetch of the next K tile.
 
-A group has a tile of outputs and places, shared out among its threads. Slices of weights and of
-what the taps fall on go through the group's memory; the next ones are on their way while the
-current ones are multiplied. Weights lie with outputs as neighbours, data with channels.
+A thread block computes out_channels × pixels. Weights are contiguous along output channels, the
+input along input channels; K tiles go through shared memory.
 """
 
 from __future__ import annotations
@@ -13,170 +12,168 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.attention.gpu.simt_tiles import AccumulatorTile, SmemTile, ThreadGrid
-from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Windows, small
+from numus.kernels.conv.gpu.implicit_gemm import ConvSizes, Epilogue, Im2col, u32
 from numus.target import Target
 
-LEAST = 8  # slices of a piece
+MIN_K_TILES_PER_SPLIT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A schedule as data."""
+class Tiling:
+    """Compile-time tile sizes, and split-K."""
 
     threads: int
-    outputs: int  # of the group's tile
-    places: int
-    depth: int  # of a slice
-    pieces: int  # of k
+    out_channels: int
+    pixels: int
+    k_tile: int
+    splits: int
 
 
-def choose(target: Target, dtype: DType, groups: int, rows: int, outputs: int, depth: int) -> Plan:
-    """The largest tiles of which there are enough to keep every unit busy; long sums in pieces."""
+def choose(
+    target: Target, dtype: DType, groups: int, pixels: int, out_channels: int, k_size: int
+) -> Tiling:
+    """The largest tiles that keep every SM busy, with split-K."""
     threads = ThreadGrid.of(min(target.block_size, 256))
-    best = None
-    for own in (8, 4, 2) if dtype.itemsize <= 4 else (4, 2):
-        down, across = own * threads.rows, own * threads.columns
-        # slices are as deep as registers for what waits, and memory, allow
-        slices = (4 if own == 8 else 8) * threads.count // max(down, across)
-        while (
-            slices > 4
-            and 2 * SmemTile.bytes(dtype, slices, max(down, across)) > target.shared_bytes
-        ):
-            slices //= 2
-        tiles = groups * -(-outputs // down) * -(-rows // across)
-        most = max(1, -(-depth // slices) // LEAST)
-        pieces = max(1, min(2 * target.num_cores // tiles, most))
-        best = Plan(threads.count, down, across, slices, pieces)
-        fits = outputs > down // 2 and rows > across // 2
-        if fits and tiles * pieces >= target.num_cores:
+    for per_thread in (8, 4, 2) if dtype.itemsize <= 4 else (4, 2):
+        m, n = per_thread * threads.rows, per_thread * threads.columns
+        # K tiles are as deep as prefetch registers and shared memory allow
+        k_tile = (4 if per_thread == 8 else 8) * threads.count // max(m, n)
+        while k_tile > 4 and 2 * SmemTile.bytes(dtype, k_tile, max(m, n)) > target.shared_bytes:
+            k_tile //= 2
+        tiles = groups * -(-out_channels // m) * -(-pixels // n)
+        max_splits = max(1, -(-k_size // k_tile) // MIN_K_TILES_PER_SPLIT)
+        splits = max(1, min(2 * target.num_cores // tiles, max_splits))
+        tiling = Tiling(threads.count, m, n, k_tile, splits)
+        fits = out_channels > m // 2 and pixels > n // 2
+        if fits and tiles * splits >= target.num_cores:
             break
-    assert best is not None
-    return best
+    return tiling
 
 
 def convolution(
-    plan: Plan,
-    sizes: Sizes,
+    tiling: Tiling,
+    sizes: ConvSizes,
     dtype: DType,
     g: Expr,
     data: ir.Buffer,
     weights: ir.Buffer,
-    finish: Finish,
+    epilogue: Epilogue,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g, and its scratch; `dtype` is that of the computation."""
-    group = _Group(plan, sizes, dtype, g, data, weights)
-    return group.body(finish), [group.left.buffer, group.right.buffer]
+    """Body of thread block g, and its scratch; `dtype` is that of the arithmetic."""
+    block = _Block(tiling, sizes, dtype, g, data, weights)
+    return block.body(epilogue), [block.weights_tile.buffer, block.data_tile.buffer]
 
 
-class _Group:
+class _Block:
     def __init__(
         self,
-        plan: Plan,
-        s: Sizes,
+        tiling: Tiling,
+        s: ConvSizes,
         dtype: DType,
         g: Expr,
         data: ir.Buffer,
         weights: ir.Buffer,
     ) -> None:
-        self.plan, self.s, self.dtype, self.data, self.weights = plan, s, dtype, data, weights
-        self.threads = ThreadGrid.of(plan.threads)
-        tiles = ir.mul(s.row_tiles, s.column_tiles)
-        which, inner = ir.idiv(g, tiles), ir.irem(g, tiles)
-        self.group, self.piece = ir.idiv(which, s.pieces), ir.irem(which, s.pieces)
-        # places run fastest: groups that run together share the weights they read
-        self.m0 = ir.mul(ir.irem(inner, s.row_tiles), const(plan.places))
-        self.o0 = ir.mul(ir.idiv(inner, s.row_tiles), const(plan.outputs))
-        self.windows = Windows(s, self.group)
-        self.left = SmemTile("slice_weights", dtype, plan.depth, plan.outputs)
-        self.right = SmemTile("slice_data", dtype, plan.depth, plan.places)
-        self.sums = AccumulatorTile("c", self.threads, dtype, plan.outputs, plan.places)
+        self.tiling, self.s, self.dtype, self.data, self.weights = tiling, s, dtype, data, weights
+        self.threads = ThreadGrid.of(tiling.threads)
+        tiles = ir.mul(s.m_tiles, s.n_tiles)
+        outer, inner = ir.idiv(g, tiles), ir.irem(g, tiles)
+        self.group, self.split = ir.idiv(outer, s.splits), ir.irem(outer, s.splits)
+        # pixels are fastest: concurrent blocks share weights in L2
+        self.m0 = ir.mul(ir.irem(inner, s.m_tiles), const(tiling.pixels))
+        self.o0 = ir.mul(ir.idiv(inner, s.m_tiles), const(tiling.out_channels))
+        self.im2col = Im2col(s, self.group)
+        self.weights_tile = SmemTile("smem_weights", dtype, tiling.k_tile, tiling.out_channels)
+        self.data_tile = SmemTile("smem_data", dtype, tiling.k_tile, tiling.pixels)
+        self.acc = AccumulatorTile("c", self.threads, dtype, tiling.out_channels, tiling.pixels)
 
-        def waiting(name: str, count: int) -> list[ir.Register]:
+        def prefetch(name: str, count: int) -> list[ir.Register]:
             return [ir.Register(f"{name}{i}", dtype, lanes=True) for i in range(count)]
 
-        elements = plan.depth * plan.outputs, plan.depth * plan.places
-        self.next_left = waiting("next_w", elements[0] // plan.threads)
-        self.next_right = waiting("next_x", elements[1] // plan.threads)
+        elements = tiling.k_tile * tiling.out_channels, tiling.k_tile * tiling.pixels
+        self.next_weights = prefetch("next_w", elements[0] // tiling.threads)
+        self.next_data = prefetch("next_x", elements[1] // tiling.threads)
 
-    def body(self, finish: Finish) -> list[Stmt]:
-        depth = const(self.plan.depth)
-        every = ir.idiv(ir.add(self.windows.depth, const(self.plan.depth - 1)), depth)
-        first = ir.mul(self.piece, self.s.slices)
-        stop = ir.minimum(ir.add(first, self.s.slices), every)
-        q = ir.var("slice")
+    def body(self, epilogue: Epilogue) -> list[Stmt]:
+        depth = const(self.tiling.k_tile)
+        all_tiles = ir.idiv(ir.add(self.im2col.k, const(self.tiling.k_tile - 1)), depth)
+        first = ir.mul(self.split, self.s.k_tiles)
+        stop = ir.minimum(ir.add(first, self.s.k_tiles), all_tiles)
+        q = ir.var("k_tile")
 
         def multiply(lane: Expr) -> list[Stmt]:
-            product = self.sums.add(lane, self.left, self.right)
-            return [*self.fetch(lane, ir.add(q, const(1))), product]
+            fma = self.acc.add(lane, self.weights_tile, self.data_tile)
+            return [*self.load_tile(lane, ir.add(q, const(1))), fma]
 
-        loop = [self.threads.loop("keep", self.keep), self.threads.loop("multiply", multiply)]
+        store = self.threads.loop("store_tile", self.store_tile)
+        loop = [store, self.threads.loop("multiply", multiply)]
         return [
-            *self.sums.clear(),
-            self.threads.loop("first", lambda lane: self.fetch(lane, first)),
+            *self.acc.clear(),
+            self.threads.loop("first", lambda lane: self.load_tile(lane, first)),
             ir.For(q, first, stop, "serial", loop),
-            self.threads.loop("leave", lambda lane: self.leave(lane, finish)),
+            self.threads.loop("store_outputs", lambda lane: self.store_outputs(lane, epilogue)),
         ]
 
-    # -- slices: a thread has one output and several k of weights, one k and several places of data
+    # -- K tiles: a thread loads one output channel, several k; one k, several pixels -------------
 
-    def weight(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        """The k, within a slice, and the output."""
-        wide = const(self.plan.outputs)
-        down = number * self.plan.threads // self.plan.outputs
-        return ir.add(ir.idiv(lane, wide), const(down)), ir.irem(lane, wide)
+    def weight_index(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
+        """k within the tile, and the output channel."""
+        columns = const(self.tiling.out_channels)
+        offset = number * self.tiling.threads // self.tiling.out_channels
+        return ir.add(ir.idiv(lane, columns), const(offset)), ir.irem(lane, columns)
 
-    def datum(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        """The k, within a slice, and the place."""
-        deep = const(self.plan.depth)
-        away = number * self.plan.threads // self.plan.depth
-        return ir.irem(lane, deep), ir.add(ir.idiv(lane, deep), const(away))
+    def data_index(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
+        """k within the tile, and the pixel."""
+        k_tile = const(self.tiling.k_tile)
+        offset = number * self.tiling.threads // self.tiling.k_tile
+        return ir.irem(lane, k_tile), ir.add(ir.idiv(lane, k_tile), const(offset))
 
-    def fetch(self, lane: Expr, q: Expr) -> list[Stmt]:
-        """Begin to load a slice; zeros for what is not there."""
+    def load_tile(self, lane: Expr, q: Expr) -> list[Stmt]:
+        """Prefetch a K tile to registers; zeros out of bounds."""
         s = self.s
-        zero, start = const(0, self.dtype), ir.mul(q, const(self.plan.depth))
+        zero, start = const(0, self.dtype), ir.mul(q, const(self.tiling.k_tile))
         out: list[Stmt] = []
-        for number, register in enumerate(self.next_left):
-            k, o = self.weight(lane, number)
+        for number, register in enumerate(self.next_weights):
+            k, o = self.weight_index(lane, number)
             k, o = ir.add(start, k), ir.add(self.o0, o)
-            inside = (k < self.windows.depth) & (o < s.outputs)
-            row = ir.add(ir.mul(self.group, self.windows.depth), k)
-            value = ir.load(self.weights, ir.add(ir.mul(row, s.outputs), o), inside)
+            inside = (k < self.im2col.k) & (o < s.out_channels)
+            row = ir.add(ir.mul(self.group, self.im2col.k), k)
+            value = ir.load(self.weights, ir.add(ir.mul(row, s.out_channels), o), inside)
             out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
-        k, _ = self.datum(lane, 0)
-        exists = ir.add(start, k) < self.windows.depth
-        taps, channel = self.windows.tap(start if s.whole else ir.add(start, k))
-        if s.whole:
-            channel = ir.add(channel, small(k))
-        for number, register in enumerate(self.next_right):
-            m = ir.add(self.m0, self.datum(lane, number)[1])
-            index, inside = self.windows.source(m, taps, channel)
-            inside = inside & exists
+        k, _ = self.data_index(lane, 0)
+        k_inside = ir.add(start, k) < self.im2col.k
+        taps, channel = self.im2col.tap_index(start if s.aligned_k else ir.add(start, k))
+        if s.aligned_k:
+            channel = ir.add(channel, u32(k))
+        for number, register in enumerate(self.next_data):
+            m = ir.add(self.m0, self.data_index(lane, number)[1])
+            index, inside = self.im2col.input_index(m, taps, channel)
+            inside = inside & k_inside
             value = ir.load(self.data, index, inside)
             out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
         return out
 
-    def keep(self, lane: Expr) -> list[Stmt]:
-        """Put what was loaded where the group finds it."""
+    def store_tile(self, lane: Expr) -> list[Stmt]:
+        """Prefetched registers to shared memory."""
         out: list[Stmt] = []
-        for lines, waiting, place in (
-            (self.left, self.next_left, self.weight),
-            (self.right, self.next_right, self.datum),
+        for smem, prefetch, index_of in (
+            (self.weights_tile, self.next_weights, self.weight_index),
+            (self.data_tile, self.next_data, self.data_index),
         ):
-            for number, register in enumerate(waiting):
-                k, line = place(lane, number)
-                out.append(ir.Store(lines.buffer, lines.at(k, line), ir.read(register)))
+            for number, register in enumerate(prefetch):
+                k, index = index_of(lane, number)
+                out.append(ir.Store(smem.buffer, smem.at(k, index), ir.read(register)))
         return out
 
-    def leave(self, lane: Expr, finish: Finish) -> list[Stmt]:
+    def store_outputs(self, lane: Expr, epilogue: Epilogue) -> list[Stmt]:
         out: list[Stmt] = []
-        for j in range(self.sums.thread_columns):
-            m = ir.add(self.m0, self.sums.column(lane, j))
-            image, (d, h, w) = self.windows.place(m)
+        for j in range(self.acc.thread_columns):
+            m = ir.add(self.m0, self.acc.column(lane, j))
+            image, (d, h, w) = self.im2col.output_index(m)
             at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
-            for i in range(self.sums.thread_rows):
-                o = ir.add(self.o0, self.sums.row(lane, i))
-                value = self.sums.read(i, j)
-                done = finish(self.piece, self.group, image.cast(ir.INDEX), at, o, value)
-                out.append(ir.If((m < self.windows.rows) & (o < self.s.outputs), done))
+            for i in range(self.acc.thread_rows):
+                o = ir.add(self.o0, self.acc.row(lane, i))
+                value = self.acc.read(i, j)
+                stores = epilogue(self.split, self.group, image.cast(ir.INDEX), at, o, value)
+                out.append(ir.If((m < self.im2col.m) & (o < self.s.out_channels), stores))
         return out

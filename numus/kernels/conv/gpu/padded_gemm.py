@@ -1,10 +1,9 @@
-"""Cells: a grid on which windows are displacements.
+"""Padded implicit GEMM: convolution as shifted GEMMs over a zero-padded channels-last grid.
 
-Data lies on a grid of cells, a line of channels in each, so wide that zeros follow every row and
-every image. Results are counted by the same cells. Then every tap of a window lies one fixed number
-of lines away from the cell it is for, before it or behind, and what falls outside of the data falls
-on zeros. With a stride, every so-many-th cell is a grid of its own, a `phase`: of a tap, the
-displacement tells both the phase and the cell. Cells of no result are multiplied in vain.
+Rows of the grid are pixels with all their channels; input and output share it, and zeros follow
+every image row and image. A tap is then one fixed shift of rows, so plain GEMM main loops (TMA,
+cp.async) load its operand. A stride splits the grid into phases, and a tap's shift selects its own.
+Outputs of padding pixels are computed and dropped.
 """
 
 from __future__ import annotations
@@ -15,140 +14,144 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import bool_, uint32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.gpu.implicit_gemm import Triple, apart, small, times
+from numus.kernels.conv.gpu.implicit_gemm import Triple, delinearize, u32, volume
 from numus.kernels.matmul.gpu.mainloop import Accumulators
 
 ZERO = const(0)
-EACH = 8  # sums that a thread takes at a time
-SPARE = 4  # sums between columns of the staged tile: they shift the banks
+COLUMNS_PER_THREAD = 8  # of an epilogue iteration
+PAD = 4  # elements after columns of the staged tile, against bank conflicts
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How windows lie along one axis of space."""
+    """One axis of space."""
 
-    space: int
+    in_size: int
     taps: int
-    extent: int
+    out_size: int
     stride: int
     dilation: int
-    low: int
+    padding_low: int
 
     @property
-    def up(self) -> int:
-        """Cells that the first tap lies before its result, at most."""
-        return max(0, -(-self.low // self.stride))
+    def halo_low(self) -> int:
+        """Rows of the grid by which the first tap precedes its output, at most."""
+        return max(0, -(-self.padding_low // self.stride))
 
     @property
-    def cells(self) -> int:
-        """Of a phase: enough for the data and zeros behind it, and for the results."""
-        hops = [(t * self.dilation - self.low) // self.stride for t in (0, self.taps - 1)]
-        used = -(-self.space // self.stride)
-        return max(used + max(0, -hops[0]), self.extent + max(0, hops[1]), used, self.extent)
+    def grid(self) -> int:
+        """Padded size of a phase: input and zeros after it, and outputs."""
+        first, last = (
+            (t * self.dilation - self.padding_low) // self.stride for t in (0, self.taps - 1)
+        )
+        used = -(-self.in_size // self.stride)
+        return max(used + max(0, -first), self.out_size + max(0, last), used, self.out_size)
 
 
 @dataclass(slots=True)
-class Cells:
-    """The numbers of a launch, as expressions: of axes, from the slowest on."""
+class PaddedGrid:
+    """Launch arguments; triples are (z, y, x)."""
 
     groups: Expr
-    outputs: Expr  # of a group
-    blocks: Expr  # slices of a tap
-    width: Expr  # elements along k of a tap
+    k_tiles_per_tap: Expr
+    k_per_tap: Expr
     taps: Triple
-    extents: Triple
-    cells: Triple
+    out_size: Triple
+    grid: Triple
     stride: Triple
     dilation: Triple
-    up: Triple
-    lead: Triple  # cells that the first tap lies after the `up`-th before its result, in data
-    phase: Expr  # lines of a phase
+    halo_low: Triple
+    phase_offset: Triple  # input elements from the halo's first to the first tap
+    phase_rows: Expr
 
-    def place(self, m: Expr) -> tuple[Expr, Triple, Expr]:
-        """The image and the place of a cell (32 bits), and whether it is a result's."""
-        a, b, c = (small(n) for n in self.cells)
-        each = ir.mul(ir.mul(a, b), c)
-        at = apart(ir.irem(small(m), each), self.cells)
+    def output_index(self, m: Expr) -> tuple[Expr, Triple, Expr]:
+        """The image and the pixel of a row (32 bits), and whether it is an output."""
+        a, b, c = (u32(n) for n in self.grid)
+        image = ir.mul(ir.mul(a, b), c)
+        at = delinearize(ir.irem(u32(m), image), self.grid)
         inside = const(True, bool_)
-        for i, n in zip(at, self.extents, strict=True):
-            inside = inside & (i < small(n))
-        return ir.idiv(small(m), each), at, inside
+        for i, n in zip(at, self.out_size, strict=True):
+            inside = inside & (i < u32(n))
+        return ir.idiv(u32(m), image), at, inside
 
-    def apart(self, matrix: Expr) -> tuple[Expr, Expr]:
-        """The group and the tap (32 bits) of a matrix, where there is one for each of both."""
-        taps = small(times(self.taps))
-        return ir.idiv(small(matrix), taps).cast(ir.INDEX), ir.irem(small(matrix), taps)
+    def group_and_tap(self, matrix: Expr) -> tuple[Expr, Expr]:
+        """The group and the tap (32 bits) of a matrix of wgrad."""
+        taps = u32(volume(self.taps))
+        return ir.idiv(u32(matrix), taps).cast(ir.INDEX), ir.irem(u32(matrix), taps)
 
-    def split(self, number: Expr) -> tuple[Expr, Expr]:
-        """The tap (32 bits) and the block of channels of a slice."""
-        return ir.idiv(small(number), small(self.blocks)), ir.irem(number, self.blocks)
+    def tap_and_channels(self, k_tile: Expr) -> tuple[Expr, Expr]:
+        """The tap (32 bits) of a K tile, and its number among the tap's."""
+        per_tap = self.k_tiles_per_tap
+        return ir.idiv(u32(k_tile), u32(per_tap)), ir.irem(k_tile, per_tap)
 
-    def hop(self, tap: Expr) -> Expr:
-        """How many lines a tap (32 bits) lies behind its result."""
-        phase, hop, back = const(0, uint32), const(0, uint32), ZERO
-        sides = zip(
-            *(apart(tap, self.taps), self.cells, self.stride, self.dilation, self.up, self.lead),
+    def row_shift(self, tap: Expr) -> Expr:
+        """Rows of the grid from an output to a tap (32 bits), phases included."""
+        phase, shift, halo = const(0, uint32), const(0, uint32), ZERO
+        axes = zip(
+            *(delinearize(tap, self.taps), self.grid, self.stride, self.dilation),
+            *(self.halo_low, self.phase_offset),
             strict=True,
         )
-        for t, cells, stride, dilation, up, lead in sides:
-            away = ir.add(ir.mul(t, small(dilation)), small(lead))
-            phase = ir.add(ir.mul(phase, small(stride)), ir.irem(away, small(stride)))
-            hop = ir.add(ir.mul(hop, small(cells)), ir.idiv(away, small(stride)))
-            back = ir.add(ir.mul(back, cells), up)
-        return ir.add(hop.cast(ir.INDEX) - back, ir.mul(phase.cast(ir.INDEX), self.phase))
+        for t, grid, stride, dilation, low, offset in axes:
+            at = ir.add(ir.mul(t, u32(dilation)), u32(offset))
+            phase = ir.add(ir.mul(phase, u32(stride)), ir.irem(at, u32(stride)))
+            shift = ir.add(ir.mul(shift, u32(grid)), ir.idiv(at, u32(stride)))
+            halo = ir.add(ir.mul(halo, grid), low)
+        return ir.add(shift.cast(ir.INDEX) - halo, ir.mul(phase.cast(ir.INDEX), self.phase_rows))
 
 
-Done = Callable[[Expr, Expr], list[Stmt]]  # (column, value)
-Row = Callable[[Expr], tuple[Expr, Done]]
+StoreElement = Callable[[Expr, Expr], list[Stmt]]  # (column, value)
+OutputRow = Callable[[Expr], tuple[Expr, StoreElement]]
 
 
-def leave(total: Accumulators, columns: Expr, room: int, row_of: Row) -> list[Stmt]:
-    """Sums on their way out, by the group's memory: rows are neighbours, and a thread has few.
-    `row_of(m)` tells whether a row is a result's, and what becomes of its sum in a column. As many
-    columns at a time as there are bytes for.
+def epilogue(
+    acc: Accumulators, columns: Expr, smem_bytes: int, output_row: OutputRow
+) -> list[Stmt]:
+    """Epilogue through shared memory: rows are contiguous, as many columns at a time as fit.
+    `output_row(m)` tells whether a row is an output, and how its columns are stored.
     """
-    rows, wide = total.shape
-    _, m0, n0 = total.origin
-    memory, kind = total.scratch[0], total.registers[0].dtype
-    pitch = rows + SPARE
-    strips, room = 1, max(room, total.smem_words * memory.dtype.itemsize)
-    while wide // strips * pitch * kind.itemsize > room:
-        strips *= 2
-    width = wide // strips
-    words = -(-width * pitch * kind.itemsize // memory.dtype.itemsize)
-    memory.size = const(max(total.smem_words, words))
-    stage = ir.Buffer("stage", kind, "scratch", const(width * pitch), aliases=memory)
-    total.scratch.append(stage)
-    abreast = max(1, total.threads // rows)
-    each = min(EACH, width // abreast)
-    out = list(total.body)
-    for strip in range(strips):
-        lane = ir.var(f"lay{strip}")
-        lay: list[Stmt] = []
-        for number, c in enumerate(total.registers):
-            row, column = total.coordinates(lane, number)
-            column = ir.add(column, const(-strip * width))
-            keep = ir.Store(stage, ir.add(ir.mul(column, const(pitch)), row), ir.read(c))
-            mine = (column >= 0) & (column < const(width))
-            lay.append(keep if strips == 1 else ir.If(mine, [keep]))
-        out.append(ir.For(lane, ZERO, const(total.threads), "lanes", lay))
-        for first in range(0, rows, total.threads):
-            thread, j = ir.var(f"out{strip}_{first}"), ir.var(f"columns{strip}_{first}")
+    rows, all_columns = acc.shape
+    _, m0, n0 = acc.origin
+    memory, dtype = acc.scratch[0], acc.registers[0].dtype
+    pitch = rows + PAD
+    chunks, smem_bytes = 1, max(smem_bytes, acc.smem_words * memory.dtype.itemsize)
+    while all_columns // chunks * pitch * dtype.itemsize > smem_bytes:
+        chunks *= 2
+    width = all_columns // chunks
+    words = -(-width * pitch * dtype.itemsize // memory.dtype.itemsize)
+    memory.size = const(max(acc.smem_words, words))
+    stage = ir.Buffer("stage", dtype, "scratch", const(width * pitch), aliases=memory)
+    acc.scratch.append(stage)
+    thread_columns = max(1, acc.threads // rows)
+    per_thread = min(COLUMNS_PER_THREAD, width // thread_columns)
+    out = list(acc.body)
+    for chunk in range(chunks):
+        lane = ir.var(f"staging{chunk}")
+        staging: list[Stmt] = []
+        for number, c in enumerate(acc.registers):
+            row, column = acc.coordinates(lane, number)
+            column = ir.add(column, const(-chunk * width))
+            store = ir.Store(stage, ir.add(ir.mul(column, const(pitch)), row), ir.read(c))
+            in_chunk = (column >= 0) & (column < const(width))
+            staging.append(store if chunks == 1 else ir.If(in_chunk, [store]))
+        out.append(ir.For(lane, ZERO, const(acc.threads), "lanes", staging))
+        for first in range(0, rows, acc.threads):
+            thread, j = ir.var(f"out{chunk}_{first}"), ir.var(f"columns{chunk}_{first}")
             row = ir.add(ir.irem(thread, const(rows)), const(first))
-            turn = ir.idiv(thread, const(rows))
-            inside, done = row_of(ir.add(m0, row))
+            column0 = ir.idiv(thread, const(rows))
+            inside, store_element = output_row(ir.add(m0, row))
             loads: list[Stmt] = []
             stores: list[Stmt] = []
-            for u in range(each):
-                value = ir.var(f"v{strip}_{first}_{u}", kind)
-                nth = ir.add(ir.mul(j, const(each)), const(u))
-                column = ir.add(ir.mul(nth, const(abreast)), turn)
+            for u in range(per_thread):
+                value = ir.var(f"v{chunk}_{first}_{u}", dtype)
+                linear = ir.add(ir.mul(j, const(per_thread)), const(u))
+                column = ir.add(ir.mul(linear, const(thread_columns)), column0)
                 at = ir.add(ir.mul(column, const(pitch)), row)
                 loads.append(ir.Let(value, ir.load(stage, at)))
-                n = ir.add(ir.add(n0, column), const(strip * width))
-                stores.append(ir.If(n < columns, done(n, value)))
-            turns = const(width // abreast // each)
-            every = ir.For(j, ZERO, turns, "serial", [*loads, *stores])
-            body: list[Stmt] = [ir.If(inside, [every])]
-            out.append(ir.For(thread, ZERO, const(total.threads), "lanes", body))
+                n = ir.add(ir.add(n0, column), const(chunk * width))
+                stores.append(ir.If(n < columns, store_element(n, value)))
+            iterations = const(width // thread_columns // per_thread)
+            loop = ir.For(j, ZERO, iterations, "serial", [*loads, *stores])
+            body: list[Stmt] = [ir.If(inside, [loop])]
+            out.append(ir.For(thread, ZERO, const(acc.threads), "lanes", body))
     return out

@@ -1,6 +1,4 @@
-"""Convolution on a grid of cells (`cells.py`) whose slices are copied by threads, or read where
-nothing copies by itself: operands for the contractions of `thread_contraction.py` and
-`warp_contraction.py`."""
+"""Padded implicit GEMM for mma.sync and SIMT main loops: K tiles by cp.async, or by loads."""
 
 from __future__ import annotations
 
@@ -9,117 +7,115 @@ from collections.abc import Callable
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, const
-from numus.kernels.conv.gpu.implicit_gemm import small
-from numus.kernels.conv.gpu.padded_gemm import Cells
-from numus.kernels.conv.gpu.padded_gemm_wgmma import Lines
+from numus.kernels.conv.gpu.implicit_gemm import u32
+from numus.kernels.conv.gpu.padded_gemm import PaddedGrid
+from numus.kernels.conv.gpu.padded_gemm_wgmma import RowMatrix
 from numus.kernels.matmul.gpu.mainloop import StagedOperand, zero
 
 ZERO, YES, NO = const(0), const(True, dt.bool_), const(False, dt.bool_)
 
 
 def _operand(
-    lines: Lines,
+    rows: RowMatrix,
     extent: Expr,
     group_of: Callable[[Expr], Expr],
-    across: bool,
+    mn_major: bool,
     copies: bool,
 ) -> StagedOperand:
-    """What lies as it is multiplied, in lines along k or across it, for a group of channels by the
-    number of the matrix; `across`: in the group's memory they always lie so."""
+    """An operand whose group follows from the matrix; `mn_major`: in shared memory."""
 
-    def where(matrix: Expr, line: Expr, k: Expr) -> tuple[ir.Buffer, Expr]:
-        slow, quick = (line, k) if lines.along else (k, line)
-        return lines.buffer, _place(lines, group_of(matrix), slow, quick)
+    def location(matrix: Expr, mn: Expr, k: Expr) -> tuple[ir.Buffer, Expr]:
+        row, column = (mn, k) if rows.k_major else (k, mn)
+        return rows.buffer, _index(rows, group_of(matrix), row, column)
 
-    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
-        return ir.load(*where(matrix, line, k), mask)
+    def read(matrix: Expr, mn: Expr, k: Expr, mask: Expr | None) -> Expr:
+        return ir.load(*location(matrix, mn, k), mask)
 
     if not copies:
         return StagedOperand(read, extent, True, None, NO)
-    turned = lines.along and across
-    along = lines.along and not across
-    return StagedOperand(read, extent, along, where, YES, lines.step, turned)
+    transposed = rows.k_major and mn_major
+    k_major = rows.k_major and not mn_major
+    return StagedOperand(read, extent, k_major, location, YES, rows.row_stride, transposed)
 
 
-def _place(lines: Lines, group: Expr, line: Expr, neighbour: Expr) -> Expr:
-    at = ir.add(ir.mul(line, lines.step), neighbour)
-    return ir.add(ir.mul(group, lines.all), at)
+def _index(rows: RowMatrix, group: Expr, mn: Expr, column: Expr) -> Expr:
+    at = ir.add(ir.mul(mn, rows.row_stride), column)
+    return ir.add(ir.mul(group, rows.group_stride), at)
 
 
-def _read(lines: Lines, group: Expr, line: Expr, neighbour: Expr, mask: Expr | None) -> Expr:
-    """An element of a line that need not exist."""
-    there = (line >= 0) & (line < lines.count)
-    there = there if mask is None else there & mask
-    value = ir.load(lines.buffer, _place(lines, group, line, neighbour), there)
-    return ir.select(there, value, zero(lines.buffer.dtype))
+def _read(rows: RowMatrix, group: Expr, mn: Expr, column: Expr, mask: Expr | None) -> Expr:
+    """An element; zero out of bounds."""
+    inside = (mn >= 0) & (mn < rows.rows)
+    inside = inside if mask is None else inside & mask
+    value = ir.load(rows.buffer, _index(rows, group, mn, column), inside)
+    return ir.select(inside, value, zero(rows.buffer.dtype))
 
 
-def by_taps(
-    cells: Cells,
-    data: Lines,
-    weights: Lines,
+def forward_operands(
+    grid: PaddedGrid,
+    data: RowMatrix,
+    weights: RowMatrix,
     sizes: tuple[Expr, Expr],
-    across: bool,
+    mn_major: bool,
     copies: bool,
 ) -> tuple[StagedOperand, StagedOperand]:
-    """Operands of a convolution: data are lines of channels, weights lines of all taps, or lines of
-    outputs, one for each tap and channel."""
+    """A: pixels × (tap, channel), shifted by the tap. B: weights, K-major or MN-major."""
 
-    def displaced(matrix: Expr, number: Expr) -> tuple[Expr, Expr]:
-        tap, _ = cells.split(number)
-        hop, before = cells.hop(tap), ir.mul(tap.cast(ir.INDEX), cells.width)
-        return hop, ir.sub(ir.mul(hop, data.step), before)
+    def tile_shift(matrix: Expr, number: Expr) -> tuple[Expr, Expr]:
+        tap, _ = grid.tap_and_channels(number)
+        shift, tap_start = grid.row_shift(tap), ir.mul(tap.cast(ir.INDEX), grid.k_per_tap)
+        return shift, ir.sub(ir.mul(shift, data.row_stride), tap_start)
 
-    def ends(number: Expr) -> Expr:
-        tap, _ = cells.split(number)
-        return ir.add(ir.mul(tap.cast(ir.INDEX), cells.width), data.width)
+    def k_end(number: Expr) -> Expr:
+        tap, _ = grid.tap_and_channels(number)
+        return ir.add(ir.mul(tap.cast(ir.INDEX), grid.k_per_tap), data.width)
 
     def group_of(matrix: Expr) -> Expr:
-        return ZERO if cells.groups.op == "const" else matrix
+        return ZERO if grid.groups.op == "const" else matrix
 
-    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
-        tap, channel = ir.idiv(small(k), small(cells.width)), ir.irem(k, cells.width)
-        if data.short:
+    def read(matrix: Expr, mn: Expr, k: Expr, mask: Expr | None) -> Expr:
+        tap, channel = ir.idiv(u32(k), u32(grid.k_per_tap)), ir.irem(k, grid.k_per_tap)
+        if data.padded_taps:
             mask = channel < data.width if mask is None else mask & (channel < data.width)
-        return _read(data, group_of(matrix), ir.add(line, cells.hop(tap)), channel, mask)
+        return _read(data, group_of(matrix), ir.add(mn, grid.row_shift(tap)), channel, mask)
 
-    left = _operand(data, sizes[0], group_of, across, copies)
+    left = _operand(data, sizes[0], group_of, mn_major, copies)
     if copies:
-        left.tile_shift, left.shift_extent = displaced, data.count
-        left.k_end = ends if data.short else None
+        left.tile_shift, left.shift_extent = tile_shift, data.rows
+        left.k_end = k_end if data.padded_taps else None
     else:
         left.read = read
-    return left, _operand(weights, sizes[1], group_of, across, copies)
+    return left, _operand(weights, sizes[1], group_of, mn_major, copies)
 
 
-def by_results(
-    cells: Cells,
-    data: Lines,
-    weights: Lines,
+def wgrad_operands(
+    grid: PaddedGrid,
+    data: RowMatrix,
+    weights: RowMatrix,
     sizes: tuple[Expr, Expr],
-    across: bool,
+    mn_major: bool,
     copies: bool,
 ) -> tuple[StagedOperand, StagedOperand]:
-    """Operands of a correlation: lines of images, and of outputs, one for each cell. Elements of
-    less than a word would have to be neighbours along k to be copied: they are read."""
+    """A: input channels × pixels, shifted by the matrix' tap. B: output channels × pixels.
+    Elements of less than 4 bytes are loaded: cp.async would need them contiguous along K."""
     copies = copies and data.buffer.dtype.itemsize >= 4
 
     def group_of(matrix: Expr) -> Expr:
-        return ZERO if cells.groups.op == "const" else cells.apart(matrix)[0]
+        return ZERO if grid.groups.op == "const" else grid.group_and_tap(matrix)[0]
 
-    def hop_of(matrix: Expr) -> Expr:
-        return cells.hop(cells.apart(matrix)[1])
+    def shift_of(matrix: Expr) -> Expr:
+        return grid.row_shift(grid.group_and_tap(matrix)[1])
 
-    def displaced(matrix: Expr, _: Expr) -> tuple[Expr, Expr]:
-        hop = hop_of(matrix)
-        return hop, ir.mul(hop, data.step)
+    def tile_shift(matrix: Expr, _: Expr) -> tuple[Expr, Expr]:
+        shift = shift_of(matrix)
+        return shift, ir.mul(shift, data.row_stride)
 
-    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
-        return _read(data, group_of(matrix), ir.add(k, hop_of(matrix)), line, mask)
+    def read(matrix: Expr, mn: Expr, k: Expr, mask: Expr | None) -> Expr:
+        return _read(data, group_of(matrix), ir.add(k, shift_of(matrix)), mn, mask)
 
-    left = _operand(data, sizes[0], group_of, across, copies)
+    left = _operand(data, sizes[0], group_of, mn_major, copies)
     if copies:
-        left.tile_shift, left.shift_extent = displaced, data.count
+        left.tile_shift, left.shift_extent = tile_shift, data.rows
     else:
         left.read = read
-    return left, _operand(weights, sizes[1], group_of, across, copies)
+    return left, _operand(weights, sizes[1], group_of, mn_major, copies)

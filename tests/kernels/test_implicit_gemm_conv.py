@@ -1,12 +1,13 @@
-"""Convolution by units that multiply tiles, and by threads that share out tiles, on the imitated
-thread groups: no GPU is needed."""
+"""Implicit GEMM convolution on wgmma and SIMT, on the simulated GPU."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import simt_machine
 
 import numus as nm
-from numus.compiler.lower.conv import gpu as gpu_conv
+from numus.compiler.lower.conv import tuning
 from numus.compiler.plan import clear_plans
 from numus.kernels.conv.gpu import implicit_gemm_wgmma
 
@@ -15,21 +16,21 @@ MACHINE = nm.device("simt_wgmma").runtime
 
 
 @pytest.fixture(autouse=True)
-def even_small_ones(monkeypatch):
-    monkeypatch.setattr(gpu_conv, "SMALL", 1)
+def any_size(monkeypatch):
+    monkeypatch.setattr(tuning, "GPU", replace(tuning.GPU, min_implicit_gemm_macs=1))
     clear_plans()
     yield
     clear_plans()
 
 
 def drawn(seed, *shape, dtype):
-    """Numbers that a narrow dtype has, as float32."""
+    """Numbers that a low-precision dtype represents, as float32."""
     x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return nm.asarray(x).astype(dtype).astype("float32").numpy()
 
 
 def found(function, arrays, cotangent, dtype="float32", device="cpu"):
-    """The result and the gradients, in float32."""
+    """Output and gradients, in float32."""
     xs = [nm.asarray(a, device=device).astype(dtype) for a in arrays]
     for x in xs:
         x.requires_grad = True
@@ -39,7 +40,7 @@ def found(function, arrays, cotangent, dtype="float32", device="cpu"):
     return [x.astype("float32").numpy() for x in (y, *(x.grad for x in xs))]
 
 
-def compare(function, *shapes, dtype="bfloat16", kind="tile_convolution"):
+def compare(function, *shapes, dtype="bfloat16", kind="implicit_gemm_wgmma"):
     arrays = [drawn(i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
     cotangent = drawn(9, *function(*map(nm.asarray, arrays)).shape, dtype=dtype)
     want = found(function, arrays, cotangent)
@@ -63,26 +64,26 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients(name, pieces, monkeypatch):
+def test_values_and_gradients(name, splits, monkeypatch):
     function, *shapes, options = CASES[name]
-    monkeypatch.setattr(implicit_gemm_wgmma, "pieces_of", lambda *a: min(pieces, -(-a[-1] // 64)))
+    monkeypatch.setattr(implicit_gemm_wgmma, "split_k", lambda *a: min(splits, -(-a[-1] // 64)))
     dtype = "float16" if name == "one axis" else "bfloat16"
     compare(lambda x, w: function(x, w, **options), *shapes, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_by_threads(name):
-    """The weights of "groups" are joined, turned and taken apart again on the way: loops over two
-    of their axes at once would read beside them."""
+def test_simt_values_and_gradients(name):
+    """The weights of "groups" are reshaped, permuted and reshaped again: loops over two of their
+    axes at once would be out of bounds."""
     function, *shapes, options = CASES[name]
     dtype = "float64" if name == "one axis" else "float32"
-    kind = "group_convolution"
+    kind = "implicit_gemm_simt"
     compare(lambda x, w: function(x, w, **options), *shapes, dtype=dtype, kind=kind)
 
 
-def test_what_follows_is_fused():
+def test_epilogues_are_fused():
     shapes = ((2, 8, 9, 9), (12, 8, 3, 3))
     x, w = (nm.asarray(drawn(i, *s, dtype="bfloat16")) for i, s in enumerate(shapes))
     bias = nm.asarray(drawn(3, 12, dtype="bfloat16"))
@@ -92,12 +93,12 @@ def test_what_follows_is_fused():
     MACHINE.launched.clear()
     y = nm.relu(nm.conv2d(x, w, bias, padding="same"))
     nm.eval(y)
-    assert [p.name for p in MACHINE.launched][2:] == ["tile_convolution"]
+    assert [p.name for p in MACHINE.launched][2:] == ["implicit_gemm_wgmma"]
     got = y.astype("float32").numpy()
     assert np.linalg.norm(got - want) <= 2**-7 * np.linalg.norm(want)
 
 
-def test_views_and_expressions_are_laid_out_at_once():
+def test_views_and_expressions_are_fused_into_the_relayout():
     compare(
         lambda x, w: nm.conv2d(nm.permute_dims(x, (0, 3, 1, 2)) * 2, w[::-1], padding=1),
         *((2, 7, 7, 8), (12, 8, 3, 3)),
@@ -105,16 +106,16 @@ def test_views_and_expressions_are_laid_out_at_once():
 
 
 @pytest.mark.parametrize(
-    ("rows", "outputs", "depth", "columns", "pieces"),
+    ("rows", "outputs", "depth", "columns", "splits"),
     [
         (50176, 256, 2304, 256, 1),  # plenty of tiles
-        (2304, 256, 200704, 256, 7),  # a gradient by weights: few, long sums
+        (2304, 256, 200704, 256, 7),  # a weight gradient: few outputs, long sums
         (3136, 512, 4608, 256, 2),
         (200704, 64, 576, 64, 1),
         (49, 16, 144, 32, 1),
     ],
 )
-def test_tiles_follow_from_sizes(rows, outputs, depth, columns, pieces):
+def test_tiles_follow_from_sizes(rows, outputs, depth, columns, splits):
     target = simt_machine.replace(simt_machine.WGMMA, num_cores=132)
-    assert implicit_gemm_wgmma.columns_of(target, 1, rows, outputs, depth) == columns
-    assert implicit_gemm_wgmma.pieces_of(target, 1, rows, outputs, columns, depth) == pieces
+    assert implicit_gemm_wgmma.tile_columns(target, 1, rows, outputs, depth) == columns
+    assert implicit_gemm_wgmma.split_k(target, 1, rows, outputs, columns, depth) == splits

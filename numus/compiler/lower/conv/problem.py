@@ -1,0 +1,92 @@
+"""The convolution problem that all schedules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.conv import tuning
+from numus.compiler.lower.conv.geometry import Geometry
+from numus.compiler.lower.conv.padded_gemm_plan import Direct, Engine, choose, engine_of
+from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.loops import lower_sum
+from numus.compiler.lower.relayout import permuted, reshaped
+from numus.compiler.lower.schedule import Problem
+from numus.shapes import Shape, row_major, size_of
+from numus.target import Target
+
+Lowering = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
+
+
+@dataclass(frozen=True)
+class ConvProblem(Problem):
+    lower_matmul: Lowering | None = None  # for schedules that multiply matrices
+
+    @property
+    def conv(self) -> Value:
+        return self.group.members[0]
+
+    @cached_property
+    def maybe_geometry(self) -> Geometry | None:
+        return Geometry.of(self.conv)
+
+    @property
+    def geometry(self) -> Geometry:
+        assert self.maybe_geometry is not None
+        return self.maybe_geometry
+
+    @property
+    def is_direct(self) -> bool:
+        """Large enough for direct convolution by CPU vectors, of a dtype that has them."""
+        g = self.maybe_geometry
+        if g is None or self.conv.dtype.is_complex or self.target.block_size:
+            return False
+        return g.macs >= tuning.CPU.min_macs
+
+    @property
+    def is_wgrad(self) -> bool:
+        """Windows are larger than outputs, as in weight gradients."""
+        return size_of(self.geometry.out_size) < size_of(self.geometry.taps)
+
+    @cached_property
+    def engine(self) -> Engine | None:
+        """What a padded GEMM would multiply on, where the problem is large enough for one."""
+        g = self.maybe_geometry
+        if g is None or g.macs < tuning.GPU.min_padded_gemm_macs:
+            return None
+        return engine_of(self.conv, self.target)
+
+    @cached_property
+    def direct(self) -> Direct | None:
+        """The schedule of least cost among those that compute all products."""
+        return None if self.engine is None else choose(self.geometry, self.engine)
+
+    @property
+    def input_layouts(self) -> dict[Value, Shape]:
+        return self.group.input_layouts(self.layouts)
+
+    def reduce_splits(self, partial: Value, channels_last: bool = False) -> list[LoweredKernel]:
+        """Sum of partial results (split, group, out_channel, image × pixel), and the epilogue;
+        `channels_last`: of (split, group, image × pixel, out_channel)."""
+        conv, g = self.conv, self.geometry
+        splits, pixels = partial.shape[0], conv.shape[2:]
+        if channels_last:
+            split = (splits, g.groups, g.batch, *pixels, g.out_channels)
+            order = (0, 2, 1, 3 + len(pixels), *range(3, 3 + len(pixels)))
+        else:
+            split = (splits, g.groups, g.out_channels, g.batch, *pixels)
+            order = (0, 3, 1, 2, *range(4, len(split)))
+        v = reshaped(permuted(reshaped(partial, *split), *order), splits, *conv.shape)
+        total = Value.fresh("reduce_sum", "reduce", (v,), (0,), conv.shape, conv.dtype)
+        layouts = {**self.layouts, partial: row_major(partial.shape)}
+        return lower_sum(self.group, total, layouts, self.target)
+
+
+class FirstMatch:
+    """A schedule without a cost model: the order of the list decides."""
+
+    def cost(self, problem: ConvProblem, target: Target) -> float:
+        return 0.0
