@@ -42,7 +42,7 @@ docs: setup ## the documentation as a site; writes build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "build/site/README.html"
 
-bench: setup ## numus beside NumPy, PyTorch and JAX, whichever are installed in .venv
+bench: setup ## benchmarks against NumPy, PyTorch and JAX, if installed in .venv
 	$(BIN)/python -m bench
 
 accuracy: setup ## errors of the math functions; writes docs/accuracy.md
