@@ -179,7 +179,7 @@ def test_wgmma_tile_and_split_k(size):
     *shape, k = size
     tiles, split_k = wgmma_kernel.choose_tile(TARGET, dt.bfloat16, tuple(shape), k, persistent=True)
     assert ((tiles.m, tiles.n), split_k) == SIZES[size]
-    assert wgmma_kernel.choose_tile(TARGET, dt.bfloat16, tuple(shape), k)[0].rows == 128
+    assert wgmma_kernel.choose_tile(TARGET, dt.bfloat16, tuple(shape), k)[0].m == 128
 
 
 @pytest.mark.parametrize(("shape", "last"), [((512, 512), "mma_sync"), ((8, 512, 512), "wgmma")])

@@ -254,7 +254,7 @@ FEW_ROWS = {
 
 
 @pytest.mark.parametrize(  # bytes from 16-byte alignment: slow to emulate
-    ("name", "away"), [*((name, 0) for name in FEW_ROWS), ("bf16 tn", 8), ("bf16 nt", 8)]
+    ("name", "offset"), [*((name, 0) for name in FEW_ROWS), ("bf16 tn", 8), ("bf16 nt", 8)]
 )
 def test_wgmma_tiles_of_64_rows(name: str, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each warpgroup has half of the columns."""
@@ -395,7 +395,7 @@ def test_split_k(dtype: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["simt_sm90"])
 @pytest.mark.parametrize("dtype", [BF16, "f4", "f8"])
-@pytest.mark.parametrize("away", [1, 2] if ON_GPU else [1])
+@pytest.mark.parametrize("offset", [1, 2] if ON_GPU else [1])
 def test_misaligned_memory(dtype: Any, offset: int, device: str) -> None:
     case = _case(dtype, (70, 80), (80, 72))
     arrays = case.arrays()

@@ -513,7 +513,7 @@ def test_a_loops_way_back_has_one_product():
     shown = str(nm.explain(nm.grad(loss), w))
     loops = [part for part in shown.split(" kernel") if "tanh" in part]
     # the product of the way there is kept, that for the weights comes after the loop
-    assert [part.count("contraction ") for part in loops] == [1, 1]
+    assert [part.count("gemm ") for part in loops] == [1, 1]
 
 
 @pytest.mark.on_cpu("about memory on the CPU")

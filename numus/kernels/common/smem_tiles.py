@@ -49,6 +49,9 @@ class Matrix:
     memory: StridedMatrix | None
 
 
+_Rows = tuple[Expr, Expr, Expr, Expr]  # matrix, first row, end of the matrix, stage
+
+
 class SmemTile:
     """Some rows of a matrix with all of its columns, in one or several stages."""
 
@@ -73,21 +76,20 @@ class SmemTile:
         self, tag: str, threads: int, n: Expr, first: Expr, limit: Expr, stage: Expr = ZERO
     ) -> list[Stmt]:
         """Begin to load the rows from `first` on, of which those before `limit` exist."""
-        tag = f"{self.name}_{tag}"
-        memory = self.matrix.memory
+        tag, rows, memory = f"{self.name}_{tag}", (n, first, limit, stage), self.matrix.memory
         if memory is None:
-            return self._evaluate(tag, threads, n, first, limit, stage)
+            return self._evaluate(tag, threads, rows)
         aligned = memory.aligned(n)
         whole = ir.add(first, const(self.rows)) <= limit
         whole = whole & self.matrix.columns.eq(const(self.columns))
         copy, predicated = (
-            self._copy(f"{tag}{how}", threads, n, first, limit, stage, how == "whole")
+            self._copy(f"{tag}{how}", threads, rows, how == "whole")
             for how in ("whole", "predicated")
         )
         return [
             ir.If(aligned & whole, copy),
             ir.If(aligned & ~whole, predicated),
-            ir.If(~aligned, self._evaluate(tag, threads, n, first, limit, stage)),
+            ir.If(~aligned, self._evaluate(tag, threads, rows)),
         ]
 
     def _row_vectors(self) -> int:
@@ -115,16 +117,8 @@ class SmemTile:
             body = [ir.If(ir.irem(lane, const(vectors)) < self.columns // VECTOR, body)]
         return [ir.For(lane, ZERO, const(threads), "lanes", body)]
 
-    def _copy(
-        self,
-        tag: str,
-        threads: int,
-        n: Expr,
-        first: Expr,
-        limit: Expr,
-        stage: Expr,
-        whole: bool,
-    ) -> list[Stmt]:
+    def _copy(self, tag: str, threads: int, part: _Rows, whole: bool) -> list[Stmt]:
+        n, first, limit, stage = part
         memory = self.matrix.memory
         assert memory is not None
         lane, vectors = ir.var(tag), const(self._row_vectors())
@@ -148,9 +142,8 @@ class SmemTile:
             body.append(ir.AsyncCopy(self.buffer, to, memory.buffer, index, left))
         return self._thread_loop(threads, lane, body)
 
-    def _evaluate(
-        self, tag: str, threads: int, n: Expr, first: Expr, limit: Expr, stage: Expr
-    ) -> list[Stmt]:
+    def _evaluate(self, tag: str, threads: int, part: _Rows) -> list[Stmt]:
+        n, first, limit, stage = part
         lane, number = ir.var(f"{tag}read"), ir.var(f"{tag}number")
         vectors = const(self._row_vectors())
         count, rows = self._thread_vectors(threads)

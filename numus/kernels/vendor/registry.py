@@ -7,8 +7,8 @@ Lowerings describe one call as a problem, of a type of the operation's own (for 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
 PREFERENCES = ("native", "vendor", "auto")
@@ -81,25 +81,7 @@ def preference() -> str:
     return _State.preferred
 
 
-class _Preferred:
-    """Restores the preference at the end of a `with` statement."""
-
-    def __init__(self, before: str) -> None:
-        self._before = before
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        _set(self._before)
-
-
-def prefer(which: str) -> _Preferred:
+def prefer(which: str) -> AbstractContextManager[object]:
     """Choose between kernels from here on: `native`, numus's own; `vendor`, those of a vendor's
     library wherever one supports the problem; `auto` (the default), the faster one by shape.
 
@@ -111,9 +93,10 @@ def prefer(which: str) -> _Preferred:
     """
     if which not in PREFERENCES:
         raise ValueError(f"prefer: {which!r} is none of 'native', 'vendor', 'auto'")
-    before = _State.preferred
+    restore = ExitStack()
+    restore.callback(_set, _State.preferred)
     _set(which)
-    return _Preferred(before)
+    return restore
 
 
 def choose_vendor(operation: str, problem: Any, target: Any) -> Vendor | None:

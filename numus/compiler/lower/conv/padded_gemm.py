@@ -56,7 +56,7 @@ def choose_tiles(plan: PaddedGemmPlan, dtype: DType, target: Target) -> tuple[Ti
         return wgmma.choose_tile(target, dtype, shape, plan.k)
     if plan.engine.kind == "simt":
         return simt_async.choose_tile(target, *shape, plan.k)
-    tiles, splits = mma_sync.choose_tile(target, dtype, target.async_copy, *shape, plan.k)
+    tiles, splits = mma_sync.choose_tile(target, dtype, (*shape, plan.k))
     if plan.k_per_tap % tiles.stage_shape(dtype).tile_k and not plan.wgrad:
         tiles = replace(tiles, k_words=mma_sync.TILE_K_WORDS)  # K tiles are of one tap
     return tiles, splits
@@ -176,8 +176,8 @@ class _Gemm:
         across, copies = plan.engine.mn_major_smem, self.target.async_copy
         left, right = make(grid, data, weights, (s.m, s.n), across, copies)
         if isinstance(tiles, mma_sync.TileShape):
-            return mma_sync.accumulate(tiles, s, dtype, g, left, right)
-        return simt_async.accumulate(tiles, s, dtype, g, left, right)
+            return mma_sync.accumulate(tiles, s, dtype, g, (left, right))
+        return simt_async.accumulate(tiles, s, dtype, g, (left, right))
 
     # -- epilogue ---------------------------------------------------------------------------------
 

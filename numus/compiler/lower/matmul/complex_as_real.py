@@ -16,16 +16,8 @@ from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.matmul.gpu_operands import (
-    MatrixLayout,
-    contiguous_along,
-    matrix_layout,
-)
-from numus.compiler.lower.matmul.problem import (
-    MatmulProblem,
-    MatmulSchedule,
-    lower_epilogue,
-)
+from numus.compiler.lower.matmul.gpu_operands import MatrixLayout, contiguous_along, matrix_layout
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule, lower_epilogue
 from numus.ir import const
 from numus.shapes import Shape
 from numus.target import Target

@@ -14,7 +14,7 @@ from numus.compiler.lower.matmul.split_k import split_by_views
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.cpu import blocking
 from numus.kernels.matmul.cpu.gemm import GemmCall, GemmSizes, gemm
-from numus.kernels.matmul.cpu.panels import Matrix, Packed, Panels
+from numus.kernels.matmul.cpu.panels import Matrix, MatrixRows, Packed, Panels
 from numus.target import Target
 
 ZERO = const(0)
@@ -162,6 +162,6 @@ def _pack(
     if not panels.k_major:
         k0 = ir.mul(ir.irem(ir.idiv(task, across), down), rows)
         k_range = (k0, ir.minimum(ir.add(k0, rows), panels.k))
-    body = panels.pack(buffer, start, matrix, batch, first, stop, matrix.extent, k_range)
+    body = panels.pack(buffer, start, MatrixRows(matrix, batch, first, stop), k_range)
     grid = work.batch * tasks_mn * tasks_k
     return e.grid_kernel("pack", task, body, grid, ("pack",)), packed, panels

@@ -17,8 +17,8 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.matmul.gpu import gemv as kernel
 from numus.kernels.matmul.gpu import gemv_mma_sync as mma_kernel
-from numus.kernels.matmul.gpu.problem import GemmCall
-from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall
+from numus.kernels.matmul.gpu.vector_loads import VectorOperand
 from numus.target import Target
 
 
@@ -56,23 +56,24 @@ class GemvMmaSync(MatmulSchedule):
         return _is_candidate(p) and few and large and _has_float16_mma(p)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p = problem
-        split_k = mma_kernel.choose_split_k(p.target, _mma_shape(p), p.batch, max(p.m, p.n), p.k)
+        p, shape = problem, self._shape(problem)
+        split_k = mma_kernel.choose_split_k(p.target, shape, p.batch, max(p.m, p.n), p.k)
         return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
 
+    def _shape(self, p: MatmulProblem) -> mma_kernel.GemvShape:
+        rows, vectors = max(p.m, p.n), min(p.m, p.n)
+        return mma_kernel.choose_shape(p.target, _is_k_major(p), p.batch, rows, vectors, p.k)
+
     def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        shape = _mma_shape(problem)
+        shape, dtype = self._shape(problem), problem.a.dtype
         builder = _Builder(problem, shape.threads, shape.rows)
-        dtype = problem.a.dtype
         matrix, vectors = builder.operands(dtype)
-        if matrix.vector < mma_kernel.VECTOR or (
-            not shape.k_major and problem.k % mma_kernel.K_QUAD
-        ):
+        if not shape.k_major and problem.k % mma_kernel.K_QUAD:
             matrix.address = None
-        block = ir.var("block")
-        epilogue, store_only = builder.epilogue, problem.store_only
-        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, epilogue, store_only)
-        return builder.kernel(self.name, block, mma_kernel.gemv_mma_sync(call, block))
+        if matrix.vector < mma_kernel.VECTOR:
+            matrix.address = None
+        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, builder.epilogue, True)
+        return builder.kernel(self.name, mma_kernel.gemv_mma_sync(call, builder.block))
 
 
 class Gemv(MatmulSchedule):
@@ -95,33 +96,23 @@ class Gemv(MatmulSchedule):
         return not _is_k_major(p) or (min(p.m, p.n) > 1 and long)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p = problem
-        split_k = kernel.choose_split_k(p.target, _shape(p), p.batch, max(p.m, p.n), p.k)
+        p, shape = problem, self._shape(problem)
+        split_k = kernel.choose_split_k(p.target, shape, p.batch, max(p.m, p.n), p.k)
         return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
 
+    def _shape(self, p: MatmulProblem) -> kernel.GemvShape:
+        itemsize = p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
+        rows, vectors = max(p.m, p.n), min(p.m, p.n)
+        return kernel.choose_shape(p.target, itemsize, _is_k_major(p), p.batch, rows, vectors, p.k)
+
     def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        shape = _shape(problem)
+        shape, dtype = self._shape(problem), dt.compute_dtype(problem.matmul.dtype)
         builder = _Builder(problem, shape.threads, shape.block_rows)
-        dtype = dt.compute_dtype(problem.matmul.dtype)
-        max_vector = MAX_ACCESS_BYTES if shape.k_major else shape.rows
-        matrix, vectors = builder.operands(dtype, max_vector)
+        matrix, vectors = builder.operands(dtype, 16 if shape.k_major else shape.rows)
         if not shape.k_major and matrix.vector < shape.rows:
             matrix.address = None  # whole vectors or none
-        block = ir.var("block")
-        epilogue, store_only = builder.epilogue, problem.store_only
-        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, epilogue, store_only)
-        return builder.kernel(self.name, block, kernel.gemv(call, block))
-
-
-def _shape(p: MatmulProblem) -> kernel.GemvShape:
-    itemsize = p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
-    rows, vectors = max(p.m, p.n), min(p.m, p.n)
-    return kernel.choose_shape(p.target, itemsize, _is_k_major(p), p.batch, rows, vectors, p.k)
-
-
-def _mma_shape(p: MatmulProblem) -> mma_kernel.GemvShape:
-    rows, vectors = max(p.m, p.n), min(p.m, p.n)
-    return mma_kernel.choose_shape(p.target, _is_k_major(p), p.batch, rows, vectors, p.k)
+        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, builder.epilogue, True)
+        return builder.kernel(self.name, kernel.gemv(call, builder.block))
 
 
 def _even_split_k(split_k: int, k: int) -> int:
@@ -137,15 +128,13 @@ class _Builder:
     def __init__(self, problem: MatmulProblem, threads: int, block_rows: int) -> None:
         p = self.problem = problem
         self.layouts = p.input_layouts
-        self.axis = _matrix_axis(p)
+        self.axis, self.block = _matrix_axis(p), ir.var("block")
         self.e = Emitter(self.layouts, block_size=threads)
         self.blocks = -(-max(p.m, p.n) // block_rows)
         vectors, rows, k = (self.e.dim(x) for x in (min(p.m, p.n), max(p.m, p.n), p.k))
         self.sizes = kernel.GemvSizes(vectors, rows, k, self.e.scalar_arg(self.blocks))
 
-    def operands(
-        self, dtype: DType, max_vector: int = MAX_ACCESS_BYTES
-    ) -> tuple[VectorOperand, VectorOperand]:
+    def operands(self, dtype: DType, max_vector: int = 16) -> tuple[VectorOperand, VectorOperand]:
         """The matrix and the vectors."""
         inputs, other = self.problem.matmul.inputs, 3 - self.axis
         matrix, vectors = inputs[self.axis - 1], inputs[other - 1]
@@ -159,9 +148,7 @@ class _Builder:
         group = self.problem.group
         return store_epilogue(self.e, group, at, value.cast(group.members[0].dtype))
 
-    def kernel(
-        self, name: str, block: Expr, made: tuple[list[Stmt], list[ir.Buffer]]
-    ) -> list[LoweredKernel]:
-        body, self.e.scratch = made
+    def kernel(self, name: str, emitted: Emitted) -> list[LoweredKernel]:
+        body, self.e.scratch = emitted
         grid, notes = self.problem.batch * self.blocks, self.problem.group.notes
-        return [self.e.grid_kernel(name, block, body, grid, notes)]
+        return [self.e.grid_kernel(name, self.block, body, grid, notes)]

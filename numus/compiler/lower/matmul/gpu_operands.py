@@ -5,8 +5,9 @@ Axis 1 is m of A, axis 2 is n of B: `axis` says which operand it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from numus import dtypes as dt
 from numus import ir
@@ -14,12 +15,14 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_stride_count
-from numus.compiler.lower.emitter import Emitter
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.problem import MatmulProblem, store_epilogue
+from numus.compiler.lower.matmul.split_k import split_in_kernel
 from numus.dtypes import DType
 from numus.ir import Expr, const
+from numus.kernels.matmul.gpu import mma_sync, simt_async
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
-from numus.kernels.matmul.gpu.problem import GemmCall, Operand, OperandT, SizesT, TileT
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand, OperandT, SizesT, TileT
 from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
 from numus.kernels.matmul.gpu.wgmma import swizzle_m
 from numus.shapes import Shape
@@ -27,18 +30,18 @@ from numus.target import Target
 
 ZERO = const(0)
 
+Layouts = dict[Value, Shape]
+
 MAX_COPY_LD = 1 << 31  # elements: asynchronous copies compute offsets in 32 bits
 
 
+StagedTile = TypeVar("StagedTile", mma_sync.TileShape, simt_async.TileShape)
+
+
 def gemm_call(
-    e: Emitter,
-    group: FusionGroup,
-    tile: TileT,
-    sizes: SizesT,
-    dtype: DType,
-    operands: Iterable[OperandT],
+    e: Emitter, group: FusionGroup, tile: TileT, sizes: SizesT, dtype: DType, ab: Iterable[OperandT]
 ) -> GemmCall[TileT, SizesT, OperandT]:
-    a, b = operands
+    a, b = ab
 
     def epilogue(*at_and_value: Expr) -> list[ir.Stmt]:
         *at, value = at_and_value
@@ -62,9 +65,7 @@ def split_k_sizes(
     return sizes, p.batch * split_k * tiles_m * tiles_n
 
 
-def contiguous_along(
-    x: Value, layouts: dict[Value, Shape], axis: int, other: int | None = None
-) -> bool:
+def contiguous_along(x: Value, layouts: Layouts, axis: int, other: int | None = None) -> bool:
     """Most of an operand's loads are contiguous along this axis, rather than along the other one
     (of a batched matrix: its second)."""
     e = Emitter(layouts)
@@ -89,7 +90,7 @@ class MatrixLayout:
         return not self.ld % vector and not self.batch_stride % vector
 
 
-def matrix_layout(x: Value, layouts: dict[Value, Shape], axis: int) -> MatrixLayout | None:
+def matrix_layout(x: Value, layouts: Layouts, axis: int) -> MatrixLayout | None:
     """None of an expression, a view with an offset, or one with no unit stride."""
     found = strided_view.strided_view(x, layouts)
     if found is None or found.offset:
@@ -101,7 +102,7 @@ def matrix_layout(x: Value, layouts: dict[Value, Shape], axis: int) -> MatrixLay
     return MatrixLayout(False, k, batch) if mn == 1 else None
 
 
-def operand_layouts(matmul: Value, layouts: dict[Value, Shape]) -> list[MatrixLayout | None]:
+def operand_layouts(matmul: Value, layouts: Layouts) -> list[MatrixLayout | None]:
     return [matrix_layout(x, layouts, axis) for axis, x in enumerate(matmul.inputs, 1)]
 
 
@@ -135,21 +136,14 @@ class _Reader:
         return (ir.address(buffer) & const(nbytes - 1)).eq(0)
 
 
-def register_operand(
-    e: Emitter, x: Value, axis: int, layouts: dict[Value, Shape], dtype: DType
-) -> Operand:
+def register_operand(e: Emitter, x: Value, axis: int, layouts: Layouts, dtype: DType) -> Operand:
     """An operand that goes through registers to shared memory, in the dtype of the computation."""
     reader = _Reader(e, x, axis, dtype)
     return Operand(reader.read, reader.extent, contiguous_along(x, layouts, 3 - axis))
 
 
 def staged_operand(
-    e: Emitter,
-    x: Value,
-    axis: int,
-    layouts: dict[Value, Shape],
-    target: Target,
-    mn_major: bool = False,
+    e: Emitter, x: Value, axis: int, layouts: Layouts, target: Target, mn_major: bool
 ) -> StagedOperand:
     """An operand staged in shared memory in its own order, or always `mn_major`: copied
     asynchronously from memory if possible, else evaluated."""
@@ -172,13 +166,34 @@ def staged_operand(
     )
 
 
-def vector_operand(
-    e: Emitter,
-    x: Value,
-    axis: int,
-    layouts: dict[Value, Shape],
+def lower_staged(
+    problem: MatmulProblem,
+    name: str,
+    kernel: Callable[[GemmCall[StagedTile, SplitKSizes, StagedOperand], Expr], Emitted],
+    tile: StagedTile,
     dtype: DType,
-    max_vector: int = MAX_ACCESS_BYTES,
+    tile_k: int,
+    split_k: int,
+    mn_major: bool = False,
+) -> list[LoweredKernel]:
+    """A GEMM whose operands are staged in shared memory, and the sum of its splits."""
+    p, layouts = problem, problem.input_layouts
+
+    def lower_part(part: FusionGroup) -> LoweredKernel:
+        e, block = Emitter(layouts, block_size=tile.threads), ir.var("block")
+        sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
+        operands = (
+            staged_operand(e, x, axis, layouts, p.target, mn_major)
+            for axis, x in enumerate(p.matmul.inputs, 1)
+        )
+        body, e.scratch = kernel(gemm_call(e, part, tile, sizes, dtype, operands), block)
+        return e.grid_kernel(name, block, body, grid, part.notes)
+
+    return split_in_kernel(p, split_k, lower_part)
+
+
+def vector_operand(
+    e: Emitter, x: Value, axis: int, layouts: Layouts, dtype: DType, max_vector: int = 16
 ) -> VectorOperand:
     """An operand that threads load into registers, as vectors of up to `max_vector` elements."""
     reader = _Reader(e, x, axis, dtype)

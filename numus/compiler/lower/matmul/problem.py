@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph.value import Value
@@ -21,33 +21,19 @@ TINY_MATMUL = 1 << 12  # multiplications; below, plain loops are as fast
 class MatmulProblem(Problem):
     """A is (batch, m, k), B is (batch, k, n). Operands may be any expression."""
 
-    @property
-    def matmul(self) -> Value:
-        return self.group.members[0]
+    matmul: Value = field(init=False)
+    a: Value = field(init=False)
+    b: Value = field(init=False)
+    batch: int = field(init=False)
+    m: int = field(init=False)
+    n: int = field(init=False)
+    k: int = field(init=False)
 
-    @property
-    def a(self) -> Value:
-        return self.matmul.inputs[0]
-
-    @property
-    def b(self) -> Value:
-        return self.matmul.inputs[1]
-
-    @property
-    def batch(self) -> int:
-        return self.matmul.shape[0]
-
-    @property
-    def m(self) -> int:
-        return self.matmul.shape[1]
-
-    @property
-    def n(self) -> int:
-        return self.matmul.shape[2]
-
-    @property
-    def k(self) -> int:
-        return self.a.shape[2]
+    def __post_init__(self) -> None:
+        matmul = self.group.members[0]
+        found = (matmul, *matmul.inputs, *matmul.shape, matmul.inputs[0].shape[2])
+        for name, value in zip(("matmul", "a", "b", "batch", "m", "n", "k"), found, strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def is_tiny(self) -> bool:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus import ir
-from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.matmul.gpu_operands import (
-    gemm_call,
     is_async_copyable,
+    lower_staged,
     operand_layouts,
-    split_k_sizes,
-    staged_operand,
 )
 from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
-from numus.compiler.lower.matmul.split_k import split_in_kernel
 from numus.kernels.matmul.gpu import simt_async as kernel
 from numus.target import Target
 
@@ -33,22 +28,10 @@ class SimtAsync(MatmulSchedule):
         return all(layout is not None for layout in operand_layouts(p.matmul, p.layouts))
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p, layouts = problem, problem.input_layouts
-        tile, split_k = kernel.choose_tile(p.target, p.batch, p.m, p.n, p.k, _square_warp_tile(p))
-
-        def lower_part(part: FusionGroup) -> LoweredKernel:
-            e = Emitter(layouts, block_size=tile.threads)
-            sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile.k, split_k)
-            operands = (
-                staged_operand(e, x, axis, layouts, p.target, mn_major=True)
-                for axis, x in enumerate(p.matmul.inputs, 1)
-            )
-            block = ir.var("block")
-            call = gemm_call(e, part, tile, sizes, p.matmul.dtype, operands)
-            body, e.scratch = kernel.simt_async_gemm(call, block)
-            return e.grid_kernel(self.name, block, body, grid, part.notes)
-
-        return split_in_kernel(p, split_k, lower_part)
+        p, square = problem, _square_warp_tile(problem)
+        tile, split_k = kernel.choose_tile(p.target, p.batch, p.m, p.n, p.k, square)
+        how = (kernel.simt_async_gemm, tile, p.matmul.dtype, tile.k, split_k)
+        return lower_staged(p, self.name, *how, mn_major=True)
 
 
 def _square_warp_tile(p: MatmulProblem) -> kernel.TileShape | None:

@@ -28,8 +28,8 @@ class SmallK(MatmulSchedule):
         p, layouts = problem, problem.input_layouts
         dtype = dt.compute_dtype(p.matmul.dtype)
         stored_bytes = min(v.dtype.itemsize for v in p.group.stored)
-        shape = (p.batch, p.m, p.n, p.k)
-        tile = kernel.choose_tile(p.target, dtype.itemsize, stored_bytes, p.store_only, *shape)
+        itemsizes, size = (dtype.itemsize, stored_bytes), (p.batch, p.m, p.n, p.k)
+        tile = kernel.choose_tile(p.target, itemsizes, p.store_only, size)
         e = Emitter(layouts, block_size=tile.threads)
         tiles_m, tiles_n = -(-p.m // tile.m), -(-p.n // tile.n)
         m, n, k = (e.dim(x) for x in (p.m, p.n, p.k))

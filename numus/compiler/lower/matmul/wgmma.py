@@ -86,36 +86,21 @@ class Wgmma(MatmulSchedule):
 
         def lower_part(part: FusionGroup) -> LoweredKernel:
             itemsizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
-            shape = tile
-            if tile.persistent and not stores_whole_rows(itemsizes, p.n):
-                mn = (tile.m, tile.n)
-                shape = kernel.fit_stages(p.target, mn, tile.blocks_per_sm, persistent=False)
-            return self._lower(p, part, operands, layouts, shape, split_k)
+            t, per_sm = tile, tile.blocks_per_sm
+            if t.persistent and not stores_whole_rows(itemsizes, p.n):
+                t = kernel.fit_stages(p.target, (t.m, t.n), per_sm, persistent=False)
+            e, block = Emitter(layouts, block_size=t.threads(dtype)), ir.var("block")
+            sizes, grid = split_k_sizes(e, p, (t.m, t.n), kernel.tile_k(dtype), split_k)
+            tma_operands = (
+                _tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
+                for axis, (x, layout) in enumerate(operands)
+            )
+            call = gemm_call(e, part, t, sizes, dtype, tma_operands)
+            body, e.scratch = kernel.wgmma_gemm(call, block)
+            resident = p.target.num_cores * per_sm if t.persistent else 0
+            return e.grid_kernel(self.name, block, body, grid, part.notes, resident)
 
         return repacks + split_in_kernel(p, split_k, lower_part)
-
-    def _lower(
-        self,
-        p: MatmulProblem,
-        part: FusionGroup,
-        operands: list[tuple[Value, MatrixLayout]],
-        layouts: dict[Value, Shape],
-        tile: kernel.TileShape,
-        split_k: int,
-    ) -> LoweredKernel:
-        dtype = p.a.dtype
-        e = Emitter(layouts, block_size=tile.threads(dtype))
-        tile_k = kernel.tile_k(dtype)
-        sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
-        tma_operands = (
-            _tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
-            for axis, (x, layout) in enumerate(operands)
-        )
-        block = ir.var("block")
-        call = gemm_call(e, part, tile, sizes, dtype, tma_operands)
-        body, e.scratch = kernel.wgmma_gemm(call, block)
-        resident = p.target.num_cores * tile.blocks_per_sm if tile.persistent else 0
-        return e.grid_kernel(self.name, block, body, grid, part.notes, resident)
 
 
 def _tma_operand(

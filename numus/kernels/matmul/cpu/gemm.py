@@ -17,13 +17,14 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, Blocking
-from numus.kernels.matmul.cpu.panels import Matrix, Packed, Panels
+from numus.kernels.matmul.cpu.panels import Matrix, MatrixRows, Packed, Panels
 
 ZERO, FALSE = const(0), const(False, dt.bool_)
 
 UNROLL_K = 4
 
 Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]  # (batch, m, n, value, mask)
+Operand = Matrix | Packed
 Accumulator = list[ir.Register]  # real and imaginary part, if complex
 
 
@@ -48,8 +49,8 @@ class GemmCall:
     blocking: Blocking
     sizes: GemmSizes
     dtype: DType  # of the accumulators
-    a: Matrix | Packed
-    b: Matrix | Packed
+    a: Operand
+    b: Operand
     epilogue: Epilogue
     store_only: bool  # the epilogue is a store: cheap enough to unroll
 
@@ -82,12 +83,12 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     if isinstance(a, Matrix) and blocking.a_access != "direct":
         panels = Panels.of_rows(blocking, s.k)
         buffer = ir.Buffer("packed_a", call.dtype, "scratch", panels.size(s.task_rows))
-        out += panels.pack(buffer, ZERO, a, batch, m0, m1, s.m)
+        out += panels.pack(buffer, ZERO, MatrixRows(a, batch, m0, m1))
         a = Packed(buffer, ZERO, panels)
         scratch.append(buffer)
     elif isinstance(a, Packed):
         a = a.moved(batch, m0, s.m)
-    edge: Matrix | Packed = b  # B for the last, partial tile of a row
+    edge = b  # B for the last, partial tile of a row
     if isinstance(b, Matrix) and not (blocking.b_access == "direct" and blocking.whole_columns):
         panels = Panels.of_columns(blocking, s.k)
         columns, first = s.task_columns, n0
@@ -95,7 +96,7 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
             columns = const(blocking.columns)
             first = ir.sub(n1, ir.irem(ir.sub(n1, n0), columns))
         buffer = ir.Buffer("packed_b", call.dtype, "scratch", panels.size(columns))
-        out += panels.pack(buffer, ZERO, b, batch, first, n1, s.n)
+        out += panels.pack(buffer, ZERO, MatrixRows(b, batch, first, n1))
         edge = Packed(buffer, ir.sub(ZERO, panels.size(ir.sub(first, n0))), panels)
         if blocking.b_access != "direct":
             b = edge
@@ -168,9 +169,7 @@ class _TilePosition:
         return full if blocking.whole_columns else full & (self.columns >= const(blocking.columns))
 
 
-def _tile(
-    call: GemmCall, a: Matrix | Packed, b: Matrix | Packed, edge: Matrix | Packed, at: _TilePosition
-) -> list[Stmt]:
+def _tile(call: GemmCall, a: Operand, b: Operand, edge: Operand, at: _TilePosition) -> list[Stmt]:
     """One register tile; the last of a row, from the packed edge of B, with about as many vectors
     as it takes."""
     blocking = call.blocking
@@ -194,7 +193,7 @@ def _tile(
 
 
 def _register_tile(
-    call: GemmCall, a: Matrix | Packed, b: Matrix | Packed, at: _TilePosition, vectors: int
+    call: GemmCall, a: Operand, b: Operand, at: _TilePosition, vectors: int
 ) -> list[Stmt]:
     """A panel of A times a panel of B, then the epilogue."""
     blocking, dtype = call.blocking, call.dtype
@@ -281,9 +280,7 @@ def _epilogue(
     return [*out, ir.If(~at.complete, spill)] if blocking.k_blocked else out
 
 
-def _prefetch(
-    call: GemmCall, a: Matrix | Packed, at: _TilePosition, k: Expr, count: int
-) -> list[Stmt]:
+def _prefetch(call: GemmCall, a: Operand, at: _TilePosition, k: Expr, count: int) -> list[Stmt]:
     """Prefetches of the next tile's rows, a share for `count` steps of k. Hardware prefetchers find
     such rows only where each has a page to itself."""
     blocking = call.blocking

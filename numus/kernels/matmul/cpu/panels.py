@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
@@ -44,6 +44,18 @@ class Matrix:
         """Row k of a panel, from column n0 + jp + offset on."""
         n = ir.add(ir.add(ir.add(n0, jp), lane), const(offset))
         return _parts(self.read(batch, n, k, None))
+
+
+class MatrixRows(NamedTuple):
+    """Rows (of A) or columns (of B) from `first` to `stop`."""
+
+    matrix: Matrix
+    batch: Expr
+    first: Expr
+    stop: Expr
+
+
+Pair = tuple[Expr, Expr]
 
 
 def _parts(value: Any) -> list[Expr]:
@@ -97,35 +109,19 @@ class Panels:
         return ir.mul(ir.idiv(ir.add(extent, ir.sub(own, ONE)), own), own)
 
     def pack(
-        self,
-        buffer: ir.Buffer,
-        start: Expr,
-        matrix: Matrix,
-        batch: Expr,
-        first: Expr,
-        stop: Expr,
-        extent: Expr,
-        k_range: tuple[Expr, Expr] | None = None,
+        self, buffer: ir.Buffer, start: Expr, source: MatrixRows, k_range: Pair | None = None
     ) -> list[Stmt]:
-        """Rows or columns `first` … `stop` of `extent`, to `start` in a buffer; all of k, or of a
-        range of it."""
+        """Rows of A, or columns of B, to `start` in a buffer; all of k, or of a range of it."""
         if self.k_major:
             assert k_range is None
-            return self._pack_k_major(buffer, start, matrix, batch, first, stop, extent)
-        k_range = k_range or (ZERO, self.k)
-        return self._pack_mn_major(buffer, start, matrix, batch, first, stop, k_range)
+            return self._pack_k_major(buffer, start, source)
+        return self._pack_mn_major(buffer, start, source, k_range or (ZERO, self.k))
 
     def _pack_mn_major(
-        self,
-        buffer: ir.Buffer,
-        start: Expr,
-        matrix: Matrix,
-        batch: Expr,
-        first: Expr,
-        stop: Expr,
-        k_range: tuple[Expr, Expr],
+        self, buffer: ir.Buffer, start: Expr, source: MatrixRows, k_range: Pair
     ) -> list[Stmt]:
         """Row by row of k; zeros past the last column."""
+        matrix, batch, first, stop = source
         parts, extent = self.blocking.parts, self.extent
         kb, p, k, j = (ir.var(f"pack_{'ab'[not self.of_a]}_{x}") for x in ("kb", "p", "k", "j"))
         at = ir.add(start, ir.add(ir.mul(p, self.stride), ir.mul(k, const(extent * parts))))
@@ -155,21 +151,13 @@ class Panels:
         panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(extent))
         return [ir.For(kb, *k_range, "serial", [panels], step=const(BLOCK_ROWS))]
 
-    def _pack_k_major(
-        self,
-        buffer: ir.Buffer,
-        start: Expr,
-        matrix: Matrix,
-        batch: Expr,
-        first: Expr,
-        stop: Expr,
-        extent: Expr,
-    ) -> list[Stmt]:
+    def _pack_k_major(self, buffer: ir.Buffer, start: Expr, source: MatrixRows) -> list[Stmt]:
         """A vector along k at a time; zeros past the end of k. Rows past the end repeat the last
         one: their results are never stored."""
+        matrix, batch, first, stop = source
         parts, rows, width = self.blocking.parts, self.extent, self.blocking.width
         p, i, kb, kq, kk = (ir.var(f"pack_a_{x}") for x in ("p", "i", "kb", "kq", "kk"))
-        m = ir.minimum(ir.add(first, ir.add(p, i)), ir.sub(extent, ONE))
+        m = ir.minimum(ir.add(first, ir.add(p, i)), ir.sub(matrix.extent, ONE))
         whole = ir.idiv(self.k, const(width))
 
         def vector(kb: Expr, masked: bool) -> Stmt:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numus import ir
-from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile, when
 from numus.kernels.matmul.gpu.vector_loads import (
     MAX_ACCESS_BYTES,
     VectorOperand,
@@ -116,33 +115,28 @@ Sums = list[list[ir.Register]]  # [vector][row]
 Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the vectors
 
 
-def gemv(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block; the epilogue takes (batch, vector, row, value)."""
+def gemv(call: Call, block: Expr) -> Emitted:
+    """The epilogue takes (batch, vector, row, value)."""
     s, sizes, dtype = call.tile, call.sizes, call.dtype
     batch = ir.idiv(block, sizes.blocks)
     row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.block_rows))
-    sums = [
-        [ir.Register(f"c{r}_{j}", dtype, lanes=True) for j in range(s.rows)]
-        for r in range(s.vectors)
-    ]
+    sums = register_tile(s.vectors, s.rows, dtype)
     out: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     lane = ir.var("lane")
     k_loop = _k_major if s.k_major else _mn_major
-    vectors, elements = (k_loop(call, lane, batch, row0, sums, wide) for wide in (True, False))
+
+    def loop(vectorised: bool) -> list[Stmt]:
+        body = k_loop(call, lane, batch, row0, sums, vectorised)
+        return [ir.For(lane, ZERO, const(s.threads), "lanes", body)]
+
     aligned = call.a.aligned & call.b.aligned
+    vectorised, elements = loop(True), loop(False)
     if call.a.address is None:
-        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", elements))
+        out += elements
     else:
-        for condition, body in ((aligned, vectors), (~aligned, elements)):
-            loop = ir.For(lane, ZERO, const(s.threads), "lanes", body)
-            if condition.op != "const" or condition.attr:
-                out.append(loop if condition.op == "const" else ir.If(condition, [loop]))
+        out += [*when(aligned, lambda: vectorised), *when(~aligned, lambda: elements)]
     steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
-
-
-def _parts(call: Call) -> tuple[GemvShape, GemvSizes, DType, VectorOperand, VectorOperand]:
-    return call.tile, call.sizes, call.dtype, call.a, call.b
 
 
 def _vector_indices(s: GemvShape, sizes: GemvSizes) -> list[Expr]:
@@ -154,7 +148,7 @@ def _vector_indices(s: GemvShape, sizes: GemvSizes) -> list[Expr]:
 def _k_major(
     call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
 ) -> list[Stmt]:
-    s, sizes, dtype, matrix, vectors = _parts(call)
+    s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
     vector = matrix.vector if vectorised else 1
     last = ir.sub(sizes.rows, ONE)
     rows = [ir.minimum(ir.add(row0, const(j)), last) for j in range(s.rows)]
@@ -184,7 +178,7 @@ def _k_major(
 def _mn_major(
     call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
 ) -> list[Stmt]:
-    s, sizes, dtype, matrix, vectors = _parts(call)
+    s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
     k_thread, row_thread = ir.idiv(lane, const(s.row_threads)), ir.irem(lane, const(s.row_threads))
     row = ir.add(row0, ir.mul(row_thread, const(s.rows)))
 

@@ -16,7 +16,7 @@ from numus.dtypes import float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, when
 from numus.kernels.matmul.gpu.vector_loads import VectorOperand
 from numus.target import Target
 
@@ -100,8 +100,8 @@ Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the v
 Fragments = list[list[list[ir.Register]]]  # [MMA down][MMA across]
 
 
-def gemv_mma_sync(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block; the epilogue takes (batch, vector, row, value)."""
+def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
+    """The epilogue takes (batch, vector, row, value)."""
     s, sizes = call.tile, call.sizes
     batch = ir.idiv(block, sizes.blocks)
     row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.rows))
@@ -118,10 +118,7 @@ def gemv_mma_sync(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]
     if call.a.address is None:
         paths = [(const(True, dt.bool_), False)]
     for condition, vectorised in paths:
-        if condition.op == "const" and not condition.attr:
-            continue
-        loops = _KLoop(call, batch, row0, sums, vectorised).loops()
-        out += loops if condition.op == "const" else [ir.If(condition, loops)]
+        out += when(condition, _KLoop(call, batch, row0, sums, vectorised).loops)
     steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import Epilogue, GemmSizes, Operand
+from numus.kernels.matmul.gpu.problem import Coordinate, GemmCall, GemmSizes, Operand, when
 
 ZERO, ONE = const(0), const(1)
 
@@ -30,6 +32,7 @@ def word_dtype(dtype: DType) -> DType:
 
 
 Address = Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]]  # of (batch, mn, k)
+Shift = tuple[Expr, Expr]  # in rows of global memory, and in elements
 
 
 @dataclass(slots=True)
@@ -40,8 +43,7 @@ class StagedOperand(Operand):
     aligned: Expr  # 16-byte copies are aligned
     ld: Expr = ZERO  # leading dimension in global memory
     transposed: bool = False  # the other order in global memory: copied element by element
-    # (batch, K-tile) -> shift of a K-tile in rows of global memory, and in elements
-    tile_shift: Callable[[Expr, Expr], tuple[Expr, Expr]] | None = None
+    tile_shift: Callable[[Expr, Expr], Shift] | None = None  # of (batch, K-tile)
     shift_extent: Expr = ZERO  # rows in memory of a shifted operand; zeros outside
     k_end: Callable[[Expr], Expr] | None = None  # K-tile -> first k that is zero
 
@@ -114,38 +116,37 @@ class OperandTile:
         return whole & (ir.add(begin, shift) >= 0) & (ir.add(end, shift) <= o.shift_extent)
 
     def load_paths(self, k_tile: Expr, k_size: Expr, shift: Expr | None) -> dict[str, Expr]:
-        """Ways to load a K-tile, with their conditions: asynchronous copies of 16 bytes ("runs") or
-        elements ("ones"), predicated at the ends ("cut"), or loads and stores ("read")."""
+        """Ways to load a K-tile, with their conditions: asynchronous copies of 16-byte vectors or
+        of elements, predicated at the ends, or evaluation of the expression."""
         o = self.operand
         in_bounds = self.in_bounds(k_tile, k_size, shift)
         if o.address is None:
-            return {"read": const(True, dt.bool_)}
+            return {"evaluate": const(True, dt.bool_)}
         if o.transposed:
-            return {"ones": in_bounds, "ones cut": ~in_bounds}
-        if self.shape.clamped:  # a vector must not reach past the last row or column
-            vector = const(16 // self.shape.dtype.itemsize)
-            last = ir.add(self.origin, const(self.extent))
-            whole = in_bounds & ((last <= o.extent) | ir.irem(o.extent, vector).eq(0))
-            vectors = {"runs": o.aligned & whole, "runs cut": o.aligned & ~whole}
-            return vectors | {"ones": ~o.aligned & in_bounds, "ones cut": ~o.aligned & ~in_bounds}
-        other = "ones cut" if self.shape.dtype.itemsize >= 4 else "read"
-        paths = {"runs": o.aligned & in_bounds, "runs cut": o.aligned & ~in_bounds}
-        return {**paths, other: ~o.aligned}
+            return {"elements": in_bounds, "elements predicated": ~in_bounds}
+        if not self.shape.clamped:
+            other = "elements predicated" if self.shape.dtype.itemsize >= 4 else "evaluate"
+            paths = {"vectors": o.aligned & in_bounds, "vectors predicated": o.aligned & ~in_bounds}
+            return {**paths, other: ~o.aligned}
+        # a vector must not reach past the last row or column
+        vector = const(16 // self.shape.dtype.itemsize)
+        last = ir.add(self.origin, const(self.extent))
+        whole = in_bounds & ((last <= o.extent) | ir.irem(o.extent, vector).eq(0))
+        return {
+            "vectors": o.aligned & whole,
+            "vectors predicated": o.aligned & ~whole,
+            "elements": ~o.aligned & in_bounds,
+            "elements predicated": ~o.aligned & ~in_bounds,
+        }
 
     def load(
-        self,
-        lane: Expr,
-        batch: Expr,
-        k_tile: Expr,
-        k_size: Expr,
-        path: str,
-        shift: tuple[Expr, Expr] | None = None,
+        self, lane: Expr, batch: Expr, k_tile: Expr, k_size: Expr, path: str, shift: Shift | None
     ) -> list[Stmt]:
         """A thread's share of a K-tile, by one of the load paths."""
         o, s = self.operand, self.shape
         k_size = k_size if o.k_end is None else o.k_end(k_tile)
         out: list[Stmt] = []
-        vector = 1 if path.startswith("ones") else 16 // s.dtype.itemsize
+        vector = 1 if path.startswith("elements") else 16 // s.dtype.itemsize
         k_major = self.global_k_major
         total = self.extent * s.tile_k // vector
         stage = ir.irem(k_tile, const(s.stages))
@@ -172,7 +173,7 @@ class OperandTile:
             """The row clamped to the last one; 32-bit offsets take one multiplication."""
             mn, k = coordinates(row, right)
             mn, far = ir.add(self.origin, mn), const(below, dt.int32)
-            if not path.endswith("cut"):
+            if not path.endswith("predicated"):
                 mn = ir.minimum(mn, o.extent - (1 if k_major else vector))
                 if k_major:
                     far = ir.minimum(far, (o.extent - 1 - mn).cast(dt.int32))
@@ -189,7 +190,7 @@ class OperandTile:
             to = self.index(stage, tile_mn, word)
             k, mn = ir.add(begin, tile_k), ir.add(self.origin, tile_mn)
             one: list[Stmt] = []
-            if path != "read":
+            if path != "evaluate":
                 buffer, index = source(below, right)
                 left, exists = (
                     (k_size - k, mn < o.extent) if k_major else (o.extent - mn, k < k_size)
@@ -198,7 +199,9 @@ class OperandTile:
                     rows, elements = shift
                     index, at = ir.add(index, elements), ir.add(mn if k_major else k, rows)
                     exists = exists & (at >= 0) & (at < o.shift_extent)
-                limit = ir.select(exists, left, ZERO) if path.endswith("cut") else const(vector)
+                limit = const(vector)
+                if path.endswith("predicated"):
+                    limit = ir.select(exists, left, ZERO)
                 nbytes = vector * s.dtype.itemsize
                 one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
             else:
@@ -215,18 +218,21 @@ class OperandTile:
         return out
 
 
+Operands = tuple[StagedOperand, StagedOperand]
+Tiles = tuple[OperandTile, OperandTile]
+Multiply = Callable[[Expr, Expr], list[Stmt]]  # (lane, stage): a thread's share of a K-tile
+
+
 def operand_tiles(
-    shape: StageShape,
-    operands: tuple[StagedOperand, StagedOperand],
-    origins: tuple[Expr, Expr],
-    extents: tuple[int, int],
+    shape: StageShape, operands: Operands, origin: Coordinate, extents: tuple[int, int]
 ) -> tuple[OperandTile, OperandTile, int]:
     """Loaders of A and B in one shared buffer, and its size in words."""
-    words = ir.Buffer("slices", word_dtype(shape.dtype), "scratch")
+    _, m0, n0 = origin
+    words = ir.Buffer("k_tiles", word_dtype(shape.dtype), "scratch")
     elements = ir.Buffer("elements", shape.dtype, "scratch", aliases=words)
-    a = OperandTile(operands[0], origins[0], extents[0], shape, words, elements, 0)
+    a = OperandTile(operands[0], m0, extents[0], shape, words, elements, 0)
     after_a = shape.stages * a.stage_words
-    b = OperandTile(operands[1], origins[1], extents[1], shape, words, elements, after_a)
+    b = OperandTile(operands[1], n0, extents[1], shape, words, elements, after_a)
     total = shape.stages * (a.stage_words + b.stage_words)
     words.size, elements.size = const(total), const(total * shape.word_elements)
     return a, b, total
@@ -247,13 +253,12 @@ class SplitKSizes(GemmSizes):
         return ir.idiv(which, self.split_k), first, ir.minimum(self.k_tiles, every - first)
 
 
-def multistage(
-    tiles: tuple[OperandTile, OperandTile],
-    which: Expr,
-    sizes: SplitKSizes,
-    multiply: Callable[[Expr, Expr], list[Stmt]],
-) -> list[Stmt]:
-    """The loop over K-tiles; `multiply(lane, stage)` is a thread's share of one."""
+def _threads(count: int, lane: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
+    return [ir.For(lane, ZERO, const(count), "lanes", body())]
+
+
+def multistage(tiles: Tiles, which: Expr, sizes: SplitKSizes, multiply: Multiply) -> list[Stmt]:
+    """The loop over K-tiles."""
     shape = tiles[0].shape
     batch, start, count = sizes.k_range(which, shape.tile_k)
     end = ir.add(start, count)
@@ -264,23 +269,20 @@ def multistage(
         for tile, tag in zip(tiles, "ab", strict=True):
             shift = None
             if tile.operand.tile_shift is not None:
-                shift = (ir.var(f"{name}{tag}_hop"), ir.var(f"{name}{tag}_more"))
+                shift = (ir.var(f"{name}{tag}_shift_rows"), ir.var(f"{name}{tag}_shift_elements"))
                 found = tile.operand.tile_shift(batch, k_tile)
                 steps += [ir.Let(v, e) for v, e in zip(shift, found, strict=True)]
             for path, condition in tile.load_paths(k_tile, sizes.k, shift and shift[0]).items():
-                if condition.op == "const" and not condition.attr:
-                    continue
                 lane = ir.var(f"{name}{tag}_{path}")
-                body = tile.load(lane, batch, k_tile, sizes.k, path, shift)
-                loop: list[Stmt] = [ir.For(lane, ZERO, const(shape.threads), "lanes", body)]
-                steps += loop if condition.op == "const" else [ir.If(condition, loop)]
+                load_path = partial(tile.load, lane, batch, k_tile, sizes.k, path, shift)
+                steps += when(condition, partial(_threads, shape.threads, lane, load_path))
         return steps
 
     out: list[Stmt] = []
     for number in range(ahead):
         k_tile = ir.add(start, const(number))
         out += [ir.If(k_tile < end, load(f"ahead{number}", k_tile)), ir.AsyncCommit()]
-    q, lane = ir.var("slice"), ir.var("multiply")
+    q, lane = ir.var("k_tile"), ir.var("multiply")
     next_ = ir.add(q, const(ahead))
     products = multiply(lane, ir.irem(q, const(shape.stages)))
     body: list[Stmt] = [
@@ -294,7 +296,7 @@ def multistage(
 
 def tile_coordinates(
     s: SplitKSizes, block: Expr, tile_m: int, tile_n: int, *, index32: bool = False
-) -> tuple[tuple[Expr, Expr, Expr], list[Stmt]]:
+) -> tuple[Coordinate, list[Stmt]]:
     """Tile scheduler with threadblock swizzle: (batch and split as one number, m0, n0) of a block,
     and the statements that define them. Concurrent blocks cover a square of tiles, for L2 reuse."""
     counts = (block, s.tiles_m, s.tiles_n, s.swizzle_m)
@@ -317,7 +319,7 @@ class Accumulators:
     """A tile of C in the registers of a block, and the statements that compute it."""
 
     body: list[Stmt]
-    origin: tuple[Expr, Expr, Expr]  # batch and split as one number, m0, n0
+    origin: Coordinate
     shape: tuple[int, int]
     threads: int
     registers: list[ir.Register]
@@ -329,13 +331,15 @@ class Accumulators:
 STORE_VECTOR = 8  # contiguous elements of C that a thread stores
 
 
+Call = GemmCall[Any, SplitKSizes, Any]
+
+
 def store_tile(
+    call: Call,
     stage: ir.Buffer,
     shape: tuple[int, int],
-    ld: Expr,
-    extents: tuple[Expr, Expr],
-    origin: tuple[Expr, Expr, Expr],
-    epilogue: Epilogue,
+    ld: int,
+    origin: Coordinate,
     tag: str = "",
     vector: int = STORE_VECTOR,
 ) -> Stmt:
@@ -344,22 +348,17 @@ def store_tile(
     lane = ir.var(f"out{tag}")
     across = const(shape[1] // vector)
     row, column = ir.idiv(lane, across), ir.mul(ir.irem(lane, across), const(vector))
-    base = ir.add(ir.mul(row, ld), column)
+    base = ir.add(ir.mul(row, const(ld)), column)
     at = (which, ir.add(m0, row), ir.add(n0, column))
-    body = store_vector(stage, base, at, extents, epilogue, tag, vector)
+    body = store_vector(call, stage, base, at, tag, vector)
     return ir.For(lane, ZERO, const(shape[0] * shape[1] // vector), "lanes", body)
 
 
 def store_vector(
-    stage: ir.Buffer,
-    base: Expr,
-    at: tuple[Expr, Expr, Expr],
-    extents: tuple[Expr, Expr],
-    epilogue: Epilogue,
-    tag: str,
-    vector: int = STORE_VECTOR,
+    call: Call, stage: ir.Buffer, base: Expr, at: Coordinate, tag: str, vector: int = STORE_VECTOR
 ) -> list[Stmt]:
     """Contiguous elements of a row from shared memory through the epilogue, those that exist."""
+    epilogue, extents = call.epilogue, (call.sizes.m, call.sizes.n)
     which, m, n = at
     values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(vector)]
     loads: list[Stmt] = [

@@ -13,7 +13,7 @@ from functools import partial
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.mainloop import OperandTile, SplitKSizes
+from numus.kernels.matmul.gpu.mainloop import OperandTile, SplitKSizes, Tiles
 
 ZERO, ONE = const(0), const(1)
 
@@ -27,95 +27,80 @@ class KSteps:
     multiply: Callable[[int, str], list[Stmt]]  # (step, tag): MMAs
 
 
-Tiles = tuple[OperandTile, OperandTile]
-
-
 def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) -> list[Stmt]:
     """The loop over K-tiles of operands in memory that are not shifted, in two versions: with
     copies of 16 bytes, and of elements where those are not aligned."""
-    names = [let.var for let in steps.load(0, ZERO, ZERO, "")]
-    carried = [ir.Register(f"kept{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
-    conditions = [_vector_copyable(tile) for tile in tiles]
-    wide = 16 // tiles[0].shape.dtype.itemsize
-
-    def loop(widths: list[int], tag: str = "") -> list[Stmt]:
-        return _interleaved(tiles, which, sizes, steps, carried, widths, tag)
-
-    possible = [x for x in conditions if x.op != "const" or x.attr]
-    if not possible:
-        return loop([1, 1])
-    widths = [wide if x.op != "const" or x.attr else 1 for x in conditions]
-    aligned = possible[0] & possible[-1]
-    return [ir.If(aligned, loop(widths, "_runs")), ir.If(~aligned, loop([1, 1]))]
-
-
-def _interleaved(
-    tiles: Tiles,
-    which: Expr,
-    sizes: SplitKSizes,
-    steps: KSteps,
-    carried: list[ir.Register],
-    widths: list[int],
-    tag: str,
-) -> list[Stmt]:
-    """One version. The barrier is before the last step of a K-tile, during which the first
-    fragments of the next one are loaded, carried in registers."""
     shape = tiles[0].shape
     batch, start, count = sizes.k_range(which, shape.tile_k)
     ahead, last = shape.stages - 1, steps.count - 1
-    q = ir.var(f"slice{tag}")
+    names = [let.var for let in steps.load(0, ZERO, ZERO, "")]
+    carried = [ir.Register(f"carried{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
 
-    def stage_of(k_tile: Expr) -> Expr:
-        return ir.irem(k_tile, const(shape.stages))
+    def loop(widths: list[int], tag: str = "") -> list[Stmt]:
+        """The barrier is before the last step of a K-tile, during which the first fragments of the
+        next one are loaded, carried in registers."""
+        q = ir.var(f"k_tile{tag}")
 
-    def all_threads(name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        lane = ir.var(f"{name}{tag}")
-        return ir.For(lane, ZERO, const(shape.threads), "lanes", body(lane))
+        def stage_of(k_tile: Expr) -> Expr:
+            return ir.irem(k_tile, const(shape.stages))
 
-    def copies(lane: Expr, k_tile: Expr) -> list[Stmt]:
-        a, b = (
-            _copies(tile, lane, batch, k_tile, sizes.k, width)
-            for tile, width in zip(tiles, widths, strict=True)
-        )
-        return [*a, *b]
+        def all_threads(name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+            lane = ir.var(f"{name}{tag}")
+            return ir.For(lane, ZERO, const(shape.threads), "lanes", body(lane))
 
-    def carry(lets: list[ir.Let]) -> list[Stmt]:
-        return [ir.Set(x, let.var) for x, let in zip(carried, lets, strict=True)]
+        def copies(lane: Expr, k_tile: Expr) -> list[Stmt]:
+            a, b = (
+                _copies(tile, lane, batch, k_tile, sizes.k, width)
+                for tile, width in zip(tiles, widths, strict=True)
+            )
+            return [*a, *b]
 
-    def restore(lets: list[ir.Let]) -> list[Stmt]:
-        return [ir.Let(let.var, ir.read(x)) for x, let in zip(carried, lets, strict=True)]
+        def carry(lets: list[ir.Let]) -> list[Stmt]:
+            return [ir.Set(x, let.var) for x, let in zip(carried, lets, strict=True)]
 
-    def first_fragments(lane: Expr) -> list[Stmt]:
-        lets = steps.load(0, lane, stage_of(start), "")
-        return [*lets, *carry(lets)]
+        def restore(lets: list[ir.Let]) -> list[Stmt]:
+            return [ir.Let(let.var, ir.read(x)) for x, let in zip(carried, lets, strict=True)]
 
-    def all_but_last(lane: Expr) -> list[Stmt]:
-        body = restore(steps.load(0, lane, ZERO, ""))
-        pending = copies(lane, ir.add(q, const(ahead)))
-        lets: list[ir.Let] = []
-        for step in range(last):
-            lets = steps.load(step + 1, lane, stage_of(q), "")
-            share = pending[len(pending) * step // last : len(pending) * (step + 1) // last]
-            body += [*lets, *_interleave(steps.multiply(step, ""), share)]
-        return body + carry(lets)
+        def first_fragments(lane: Expr) -> list[Stmt]:
+            lets = steps.load(0, lane, stage_of(start), "")
+            return [*lets, *carry(lets)]
 
-    def last_step(lane: Expr) -> list[Stmt]:
-        old = restore(steps.load(last, lane, ZERO, "last_"))
-        lets = steps.load(0, lane, stage_of(ir.add(q, ONE)), "after_")
-        return [*old, *lets, *steps.multiply(last, "last_"), *carry(lets)]
+        def all_but_last(lane: Expr) -> list[Stmt]:
+            body = restore(steps.load(0, lane, ZERO, ""))
+            pending = copies(lane, ir.add(q, const(ahead)))
+            lets: list[ir.Let] = []
+            for step in range(last):
+                lets = steps.load(step + 1, lane, stage_of(q), "")
+                share = pending[len(pending) * step // last : len(pending) * (step + 1) // last]
+                body += [*lets, *_interleave(steps.multiply(step, ""), share)]
+            return body + carry(lets)
 
-    out: list[Stmt] = []
-    for number in range(ahead):
-        k_tile = ir.add(start, const(number))
-        out += [all_threads(f"ahead{number}", partial(copies, k_tile=k_tile)), ir.AsyncCommit()]
-    body = [
-        all_threads("multiply", all_but_last),
-        ir.AsyncCommit(),
-        ir.AsyncWait(ahead - 1),
-        all_threads("multiply_last", last_step),
-    ]
-    out += [ir.AsyncWait(ahead - 1), all_threads("begin", first_fragments)]
-    return [*out, ir.For(q, start, ir.add(start, count), "serial", body), ir.AsyncWait(0)]
+        def last_step(lane: Expr) -> list[Stmt]:
+            old = restore(steps.load(last, lane, ZERO, "last_"))
+            lets = steps.load(0, lane, stage_of(ir.add(q, ONE)), "after_")
+            return [*old, *lets, *steps.multiply(last, "last_"), *carry(lets)]
+
+        out: list[Stmt] = []
+        for number in range(ahead):
+            k_tile = ir.add(start, const(number))
+            out += [all_threads(f"ahead{number}", partial(copies, k_tile=k_tile)), ir.AsyncCommit()]
+        body = [
+            all_threads("multiply", all_but_last),
+            ir.AsyncCommit(),
+            ir.AsyncWait(ahead - 1),
+            all_threads("multiply_last", last_step),
+        ]
+        out += [ir.AsyncWait(ahead - 1), all_threads("begin", first_fragments)]
+        return [*out, ir.For(q, start, ir.add(start, count), "serial", body), ir.AsyncWait(0)]
+
+    conditions = [_vector_copyable(tile) for tile in tiles]
+    possible = [x for x in conditions if x.op != "const" or x.attr]
+    if not possible:
+        return loop([1, 1])
+    wide = 16 // shape.dtype.itemsize
+    widths = [wide if x.op != "const" or x.attr else 1 for x in conditions]
+    aligned = possible[0] & possible[-1]
+    return [ir.If(aligned, loop(widths, "_vectors")), ir.If(~aligned, loop([1, 1]))]
 
 
 def _interleave(mmas: list[Stmt], copies: list[Stmt]) -> list[Stmt]:

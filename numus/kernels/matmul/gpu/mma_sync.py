@@ -17,6 +17,7 @@ from numus.kernels.matmul.gpu.mainloop import (
     K_MAJOR_PADDING,
     STORE_VECTOR,
     Accumulators,
+    Operands,
     OperandTile,
     SplitKSizes,
     StagedOperand,
@@ -28,7 +29,7 @@ from numus.kernels.matmul.gpu.mainloop import (
     word_dtype,
 )
 from numus.kernels.matmul.gpu.mainloop_interleaved import KSteps, interleaved
-from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall
 from numus.target import Target
 
 ZERO = const(0)
@@ -91,17 +92,11 @@ _OVERHEAD, _INTERLEAVED_OVERHEAD = 2500, 10000  # cycles of a block, per 64 rows
 
 
 def choose_tile(
-    target: Target,
-    dtype: DType,
-    async_copy: bool,
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
-    interleaves: bool = False,
+    target: Target, dtype: DType, size: tuple[int, int, int, int], interleaves: bool = False
 ) -> tuple[TileShape, int]:
-    """Tile and split-K. Without asynchronous copies two stages are as good as many.
-    `interleaves`: operands are in memory, so that the interleaved mainloop takes them."""
+    """Tile and split-K for (batch, m, n, k). Without asynchronous copies two stages are as good as
+    many. `interleaves`: operands are in memory, so that the interleaved mainloop takes them."""
+    batch, m, n, k = size
     word = word_dtype(dtype).itemsize
     k_tiles = -(-k * dtype.itemsize // (TILE_K_WORDS * word))
     known = _CYCLES if word < 8 else _INTERLEAVED_CYCLES if interleaves else _FLOAT64_CYCLES
@@ -123,34 +118,10 @@ def choose_tile(
     # float64 leaves room for few blocks: deeper K-tiles stall them less often
     deep = word == 8 and fitting(2 * TILE_K_WORDS) >= 3 * blocks_per_sm
     k_words = 2 * TILE_K_WORDS if deep else TILE_K_WORDS
-    stages = max(2, min(4 if async_copy else 2, fitting(k_words) // blocks_per_sm))
+    stages = max(2, min(4 if target.async_copy else 2, fitting(k_words) // blocks_per_sm))
     shape = TileShape(tile_m, tile_n, k_words, stages, warps_m, warps_n, mixed)
     count = -(-k // shape.stage_shape(dtype).tile_k)
     return shape, -(-count // -(-count // min(split_k, count)))
-
-
-def _fragments(
-    tile: OperandTile,
-    extent: int,
-    stage: Expr,
-    origin: Expr,
-    thread: Expr,
-    step: int,
-    mma_extent: int,
-    tag: str,
-) -> list[ir.Let]:
-    """A thread's words for one MMA step: four per 16 rows of A (rows 8 apart, words 4 apart), two
-    per 8 columns of B."""
-    row, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
-    out: list[ir.Let] = []
-    for i in range(extent // mma_extent):
-        for j in range(2 * mma_extent // MMA_N):
-            down = i * mma_extent + (j % 2 * 8 if mma_extent == MMA_M else 0)
-            right = step * MMA_K_WORDS + (j // 2 if mma_extent == MMA_M else j) * 4
-            mn = ir.add(ir.add(origin, row), const(down))
-            at = tile.index(stage, mn, ir.add(word, const(right)))
-            out.append(ir.Let(_name(tag, step, i, j, tile.words.dtype), ir.load(tile.words, at)))
-    return out
 
 
 def _name(tag: str, step: int, mma: int, word: int, dtype: DType) -> Expr:
@@ -160,28 +131,21 @@ def _name(tag: str, step: int, mma: int, word: int, dtype: DType) -> Expr:
 Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
 
 
-def mma_sync_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block."""
-    sums = accumulate(call.tile, call.sizes, call.dtype, block, call.a, call.b)
+def mma_sync_gemm(call: Call, block: Expr) -> Emitted:
+    sums = accumulate(call.tile, call.sizes, call.dtype, block, (call.a, call.b))
     stores, stage = _epilogue(call, sums)
     return [*sums.body, *stores], [*sums.scratch, stage]
 
 
 def accumulate(
-    tile: TileShape,
-    sizes: SplitKSizes,
-    dtype: DType,
-    block: Expr,
-    a_operand: StagedOperand,
-    b_operand: StagedOperand,
+    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: Operands
 ) -> Accumulators:
     """Accumulators of a block's tile: of every 16 x 8, a thread has two adjacent elements in each
     of two rows."""
-    s, t = sizes, tile
     warp_m, warp_n = t.warp_tile
     origin, out = tile_coordinates(s, block, t.m, t.n)
     shape = t.stage_shape(dtype)
-    a, b, smem_words = operand_tiles(shape, (a_operand, b_operand), origin[1:], (t.m, t.n))
+    a, b, smem_words = operand_tiles(shape, operands, origin, (t.m, t.n))
     accumulator = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
     sums = [
         [
@@ -194,13 +158,27 @@ def accumulate(
     out += [ir.Set(c, const(0, accumulator)) for c in registers]
 
     def load(step: int, lane: Expr, stage: Expr, tag: str) -> list[ir.Let]:
+        """A thread's words: four per 16 rows of A (rows 8 apart, words 4 apart), two per 8 columns
+        of B."""
         warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        first_a = ir.mul(ir.idiv(warp, const(t.warps_n)), const(warp_m))
-        first_b = ir.mul(ir.irem(warp, const(t.warps_n)), const(warp_n))
-        return [
-            *_fragments(a, warp_m, stage, first_a, thread, step, MMA_M, f"{tag}a"),
-            *_fragments(b, warp_n, stage, first_b, thread, step, MMA_N, f"{tag}b"),
-        ]
+        row, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+
+        def fragments(tile: OperandTile, at: Expr, extent: int, mma: int, tag: str) -> list[ir.Let]:
+            first = ir.mul(at, const(extent))
+            out: list[ir.Let] = []
+            for i in range(extent // mma):
+                for j in range(2 * mma // MMA_N):
+                    down = i * mma + (j % 2 * 8 if mma == MMA_M else 0)
+                    right = step * MMA_K_WORDS + (j // 2 if mma == MMA_M else j) * 4
+                    mn = ir.add(ir.add(first, row), const(down))
+                    index = tile.index(stage, mn, ir.add(word, const(right)))
+                    name = _name(tag, step, i, j, tile.words.dtype)
+                    out.append(ir.Let(name, ir.load(tile.words, index)))
+            return out
+
+        at_m, at_n = ir.idiv(warp, const(t.warps_n)), ir.irem(warp, const(t.warps_n))
+        fragments_a = fragments(a, at_m, warp_m, MMA_M, f"{tag}a")
+        return [*fragments_a, *fragments(b, at_n, warp_n, MMA_N, f"{tag}b")]
 
     def multiply(step: int, tag: str) -> list[Stmt]:
         word = a.words.dtype
@@ -242,7 +220,7 @@ def accumulate(
 def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     """Accumulators through shared memory and the epilogue, in subtiles of as many columns as fit
     into the memory of the mainloop."""
-    s, t = call.sizes, call.tile
+    t = call.tile
     dtype, words = sums.registers[0].dtype, sums.scratch[0]
     room = sums.smem_words * words.dtype.itemsize
     which, m0, n0 = sums.origin
@@ -250,9 +228,8 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     while t.m * (t.n // subtiles + STORE_VECTOR) * dtype.itemsize > room:
         subtiles *= 2
     columns = t.n // subtiles
-    ld = const(columns + STORE_VECTOR)
-    size = const(t.m * (columns + STORE_VECTOR))
-    stage = ir.Buffer("stage", dtype, "scratch", size, aliases=words)
+    ld = columns + STORE_VECTOR
+    stage = ir.Buffer("stage", dtype, "scratch", const(t.m * ld), aliases=words)
     vector = 16 // dtype.itemsize if t.interleaved else STORE_VECTOR
     out: list[Stmt] = []
     for subtile in range(subtiles):
@@ -260,7 +237,7 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
         to_shared: list[Stmt] = []
         for number, c in enumerate(sums.registers):
             row, column = sums.coordinates(lane, number)
-            at = ir.add(ir.mul(row, ld), ir.add(column, const(-subtile * columns)))
+            at = ir.add(ir.mul(row, const(ld)), ir.add(column, const(-subtile * columns)))
             to_shared.append(ir.Store(stage, at, ir.read(c)))
         if subtiles > 1:
             warp_n = ir.irem(ir.idiv(lane, const(WARP)), const(t.warps_n))
@@ -268,8 +245,5 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
             to_shared = [ir.If(own, to_shared)]
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
         origin = (which, m0, ir.add(n0, const(subtile * columns)))
-        shape, extents = (t.m, columns), (s.m, s.n)
-        out.append(
-            store_tile(stage, shape, ld, extents, origin, call.epilogue, f"{subtile}", vector)
-        )
+        out.append(store_tile(call, stage, (t.m, columns), ld, origin, f"{subtile}", vector))
     return out, stage

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 
 Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, m, n, accumulator): stores
+Coordinate = tuple[Expr, Expr, Expr]  # batch (and split of k, as one number), m, n
+Emitted = tuple[list[Stmt], list[ir.Buffer]]  # statements of a block, and its scratch
 
 TileT = TypeVar("TileT")
 SizesT = TypeVar("SizesT")
@@ -50,3 +53,14 @@ class GemmCall(Generic[TileT, SizesT, OperandT]):
     b: OperandT
     epilogue: Epilogue
     store_only: bool  # the epilogue is a store: cheap enough to unroll
+
+
+def when(condition: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
+    """Statements under a condition, which may be constant."""
+    if condition.op == "const":
+        return body() if condition.attr else []
+    return [ir.If(condition, body())]
+
+
+def register_tile(m: int, n: int, dtype: DType) -> list[list[ir.Register]]:
+    return [[ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(n)] for i in range(m)]

@@ -12,6 +12,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.mainloop import zero
+from numus.kernels.matmul.gpu.problem import Emitted
 
 ZERO = const(0)
 
@@ -19,15 +20,14 @@ TILE = 64  # rows and columns of the square of a block
 THREADS = 256
 STORE_VECTOR = 8  # contiguous elements that a thread stores
 
+Pair = tuple[Expr, Expr]
 _Read = Callable[[Expr, Expr, Expr | None], Expr]
 _Write = Callable[[Expr, Expr, Expr], list[Stmt]]
 Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]  # (batch, row, column, mask)
 Store = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, row, column, value)
 
 
-def _square(
-    block: Expr, dtype: DType, tiles: tuple[Expr, Expr]
-) -> tuple[Expr, Expr, Expr, int, ir.Buffer]:
+def _square(block: Expr, dtype: DType, tiles: Pair) -> tuple[Expr, Expr, Expr, int, ir.Buffer]:
     """Batch, first row and first column of a block; leading dimension and buffer of its square."""
     per_batch = ir.mul(*tiles)
     batch, inner = ir.idiv(block, per_batch), ir.irem(block, per_batch)
@@ -38,19 +38,13 @@ def _square(
 
 
 def repack(
-    block: Expr,
-    dtype: DType,
-    extents: tuple[Expr, Expr],
-    tiles: tuple[Expr, Expr],
-    transposed: bool,
-    read: Read,
-    store: Store,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block; rows and columns are those of the result. `transposed`:
-    the source is contiguous along its rows' number."""
+    block: Expr, dtype: DType, size: Pair, tiles: Pair, transposed: bool, read: Read, store: Store
+) -> Emitted:
+    """Rows and columns are those of the result. `transposed`: the source is contiguous along them
+    the other way."""
     batch, row0, column0, ld, square = _square(block, dtype, tiles)
     ends = [ir.add(first, const(TILE)) for first in (row0, column0)]
-    whole = (ends[0] <= extents[0]) & (ends[1] <= extents[1])
+    whole = (ends[0] <= size[0]) & (ends[1] <= size[1])
 
     def copy(name: str, by_columns: bool, predicated: bool, read: _Read, write: _Write) -> Stmt:
         """A thread's elements, all of them loaded before the first store."""
@@ -61,7 +55,7 @@ def repack(
             slow = ir.add(ir.idiv(lane, const(TILE)), const(i * THREADS // TILE))
             fast = ir.irem(lane, const(TILE))
             row, column = (fast, slow) if by_columns else (slow, fast)
-            exists = (ir.add(row0, row) < extents[0]) & (ir.add(column0, column) < extents[1])
+            exists = (ir.add(row0, row) < size[0]) & (ir.add(column0, column) < size[1])
             value = ir.var(f"{name}{i}", dtype)
             reads.append(ir.Let(value, read(row, column, exists if predicated else None)))
             done = write(row, column, value)
@@ -97,14 +91,14 @@ def repack(
 def repack_padded(
     block: Expr,
     dtype: DType,
-    extents: tuple[Expr, Expr],
-    tiles: tuple[Expr, Expr],
+    extents: Pair,
+    tiles: Pair,
     same_order: bool,
     inside: Callable[[Expr, Expr], Expr],
     read: Read,
     limit: Expr | None,
     store: Store,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
+) -> Emitted:
     """`repack` for rows whose source is costly to find, and columns that come in whole vectors.
 
     `same_order`: the source is contiguous along columns; else along rows, and a thread has one row

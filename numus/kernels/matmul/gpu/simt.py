@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GemmCall, GemmSizes, Operand
+from numus.kernels.matmul.gpu.problem import (
+    Coordinate,
+    Emitted,
+    GemmCall,
+    GemmSizes,
+    Operand,
+    register_tile,
+)
 from numus.kernels.matmul.gpu.vector_loads import multiply_add
 from numus.target import Target
 
@@ -64,13 +71,7 @@ class TileShape:
 
 
 def choose_tile(
-    target: Target,
-    dtype: DType,
-    batch: int,
-    m: int,
-    n: int,
-    store_only: bool,
-    unrolled: bool = False,
+    target: Target, dtype: DType, batch: int, m: int, n: int, store_only: bool, unrolled: bool
 ) -> TileShape:
     """The largest tile that fits into shared memory and leaves a block for every SM."""
     threads = min(target.block_size, 128 if unrolled else 256)
@@ -118,26 +119,22 @@ class _RegisterStagedTile:
             row = ir.add(row, const(before // fast))
         return (row, column) if self.operand.k_major else (column, row)
 
-    def load_global(self, t: TileShape, lane: Expr, batch: Expr, k0: Expr, k: Expr) -> list[Stmt]:
-        """Begin to load the K-tile at k0; zeros past the ends."""
+    def load_global(
+        self, t: TileShape, lane: Expr, batch: Expr, k0: Expr, k: Expr | None
+    ) -> list[Stmt]:
+        """Begin to load the K-tile at k0; zeros past the ends. Without k, the K-tile is in bounds,
+        and rows past the end repeat the last one: nobody stores their results."""
         out: list[Stmt] = []
+        o = self.operand
         for number, register in enumerate(self.staged):
             mn, p = self.coordinates(t, lane, number)
             mn, p = ir.add(self.origin, mn), ir.add(k0, p)
-            exists = (mn < self.operand.extent) & (p < k)
-            value = self.operand.read(batch, mn, p, exists)
-            out.append(ir.Set(register, ir.select(exists, value, const(0, register.dtype))))
-        return out
-
-    def load_unpredicated(self, t: TileShape, lane: Expr, batch: Expr, k0: Expr) -> list[Stmt]:
-        """A K-tile that ends before k does. Rows past the end repeat the last one: nobody stores
-        their results."""
-        out: list[Stmt] = []
-        last = ir.sub(self.operand.extent, ONE)
-        for number, register in enumerate(self.staged):
-            mn, p = self.coordinates(t, lane, number)
-            mn = ir.minimum(ir.add(self.origin, mn), last)
-            value = self.operand.read(batch, mn, ir.add(k0, p), None)
+            if k is None:
+                value = o.read(batch, ir.minimum(mn, ir.sub(o.extent, ONE)), p, None)
+            else:
+                exists = (mn < o.extent) & (p < k)
+                value = o.read(batch, mn, p, exists)
+                value = ir.select(exists, value, const(0, register.dtype))
             out.append(ir.Set(register, value))
         return out
 
@@ -175,8 +172,12 @@ class _RegisterStagedTile:
 Call = GemmCall[TileShape, GemmSizes, Operand]
 
 
-def simt_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block."""
+def _threads(t: TileShape, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
+    lane = ir.var(name)
+    return ir.For(lane, ZERO, const(t.threads), "lanes", make(lane))
+
+
+def simt_gemm(call: Call, block: Expr) -> Emitted:
     s, t, dtype = call.sizes, call.tile, call.dtype
     batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
     m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
@@ -194,15 +195,7 @@ def simt_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         staged = [ir.Register(f"next_{name}{i}", dtype, lanes=True) for i in range(count)]
         tiles.append(_RegisterStagedTile(operand, origin, extent, buffer, ld, staged))
     a, b = tiles
-    sums = [
-        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.thread_n)]
-        for i in range(t.thread_m)
-    ]
-
-    def threads(name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
-        lane = ir.var(name)
-        return ir.For(lane, ZERO, const(t.threads), "lanes", make(lane))
-
+    sums = register_tile(t.thread_m, t.thread_n, dtype)
     k0 = ir.var("k0")
 
     def load(lane: Expr, k_start: Expr) -> list[Stmt]:
@@ -210,7 +203,7 @@ def simt_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         if not t.unrolled:
             return predicated
         in_bounds = ir.add(k_start, const(t.k)) <= s.k
-        plain = [x for tile in tiles for x in tile.load_unpredicated(t, lane, batch, k_start)]
+        plain = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, None)]
         return [ir.If(in_bounds, plain), ir.If(~in_bounds, predicated)]
 
     def multiply(lane: Expr) -> list[Stmt]:
@@ -234,20 +227,16 @@ def simt_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         return [x for tile in tiles for x in tile.store_shared(t, lane)]
 
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    out.append(threads("first", lambda lane: load(lane, ZERO)))
-    body = [threads("store_shared", store_shared), threads("multiply", multiply)]
+    out.append(_threads(t, "first", lambda lane: load(lane, ZERO)))
+    body = [_threads(t, "store_shared", store_shared), _threads(t, "multiply", multiply)]
     out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.k)))
-    stores, stage = _epilogue(call, sums, tiles, (batch, m0, n0), threads)
+    stores, stage = _epilogue(call, sums, tiles, (batch, m0, n0))
     return [*out, *stores], [a.buffer, b.buffer, *stage]
 
 
 def _epilogue(
-    call: Call,
-    sums: list[list[ir.Register]],
-    tiles: list[_RegisterStagedTile],
-    origin: tuple[Expr, Expr, Expr],
-    threads: Callable[[str, Callable[[Expr], list[Stmt]]], Stmt],
-) -> tuple[list[Stmt], list[ir.Buffer]]:
+    call: Call, sums: list[list[ir.Register]], tiles: list[_RegisterStagedTile], origin: Coordinate
+) -> Emitted:
     """From registers if it is only a store; else through shared memory, a row of every thread at a
     time, so that the epilogue is emitted once for each."""
     s, t = call.sizes, call.tile
@@ -273,7 +262,7 @@ def _epilogue(
                 for j in range(t.thread_n)
             ]
 
-        return [threads("store", store_registers)], []
+        return [_threads(t, "store", store_registers)], []
     rows = t.m // t.thread_m
     stage = ir.Buffer("stage", call.dtype, "scratch", const(rows * t.n))
     out: list[Stmt] = []
@@ -290,7 +279,7 @@ def _epilogue(
         thread_m, right = ir.idiv(at, const(t.n)), ir.irem(at, const(t.n))
         m, n = ir.add(m0, a.index(t.thread_m, thread_m, i)), ir.add(n0, right)
         one = store(m, n, ir.load(stage, at))
-        out.append(threads(f"stage_lane{i}", to_shared))
+        out.append(_threads(t, f"stage_lane{i}", to_shared))
         out.append(ir.For(at, ZERO, const(rows * t.n), "lanes", [one]))
     return out, [stage]
 

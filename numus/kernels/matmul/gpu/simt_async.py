@@ -14,6 +14,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import (
     Accumulators,
+    Operands,
     OperandTile,
     SplitKSizes,
     StagedOperand,
@@ -23,7 +24,7 @@ from numus.kernels.matmul.gpu.mainloop import (
     store_tile,
     tile_coordinates,
 )
-from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile
 from numus.target import Target
 
 ZERO = const(0)
@@ -121,32 +122,21 @@ class _Fragment:
 Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
 
 
-def simt_async_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block."""
-    sums = accumulate(call.tile, call.sizes, call.dtype, block, call.a, call.b)
+def simt_async_gemm(call: Call, block: Expr) -> Emitted:
+    sums = accumulate(call.tile, call.sizes, call.dtype, block, (call.a, call.b))
     stores, stage = _epilogue(call, sums)
     return [*sums.body, *stores], [*sums.scratch, stage]
 
 
 def accumulate(
-    tile: TileShape,
-    sizes: SplitKSizes,
-    dtype: DType,
-    block: Expr,
-    a_operand: StagedOperand,
-    b_operand: StagedOperand,
+    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: Operands
 ) -> Accumulators:
     """Accumulators of a block's tile, row by row of a thread's own."""
-    s, t = sizes, tile
     origin, out = tile_coordinates(s, block, t.m, t.n)
     shape = StageShape(dtype, t.k, t.stages, t.threads, VECTOR, clamped=t.square_warps)
-    tiles = operand_tiles(shape, (a_operand, b_operand), origin[1:], (t.m, t.n))
-    tile_a, tile_b, smem_words = tiles
+    tile_a, tile_b, smem_words = operand_tiles(shape, operands, origin, (t.m, t.n))
     a, b = _Fragment(tile_a, t.thread_m, t.threads_m), _Fragment(tile_b, t.thread_n, t.threads_n)
-    sums = [
-        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.thread_n)]
-        for i in range(t.thread_m)
-    ]
+    sums = register_tile(t.thread_m, t.thread_n, dtype)
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
 
     def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
@@ -206,15 +196,14 @@ def _accumulation_order(t: TileShape) -> list[tuple[int, int]]:
 def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     """Accumulators through shared memory and the epilogue, a vector of each thread's rows at a
     time."""
-    s, t = call.sizes, call.tile
+    t = call.tile
     which, m0, n0 = sums.origin
     rows = VECTOR * t.threads_m
-    ld = const(t.n + PADDING)
+    ld = t.n + PADDING
     dtype = sums.registers[0].dtype
-    size = rows * (t.n + PADDING)
     words = sums.scratch[0]
-    words.size = const(max(sums.smem_words, size))
-    stage = ir.Buffer("stage", dtype, "scratch", const(size), aliases=words)
+    words.size = const(max(sums.smem_words, rows * ld))
+    stage = ir.Buffer("stage", dtype, "scratch", const(rows * ld), aliases=words)
     out: list[Stmt] = []
     for subtile in range(t.thread_m // VECTOR):
         lane = ir.var(f"stage_lane{subtile}")
@@ -223,10 +212,9 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
             for i in range(subtile * VECTOR, subtile * VECTOR + VECTOR):
                 number = i * t.thread_n + j
                 row, column = sums.coordinates(lane, number)
-                at = ir.add(ir.mul(ir.add(row, const(-subtile * rows)), ld), column)
+                at = ir.add(ir.mul(ir.add(row, const(-subtile * rows)), const(ld)), column)
                 to_shared.append(ir.Store(stage, at, ir.read(sums.registers[number])))
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
         origin = (which, ir.add(m0, const(subtile * rows)), n0)
-        extents = (s.m, s.n)
-        out.append(store_tile(stage, (rows, t.n), ld, extents, origin, call.epilogue, f"{subtile}"))
+        out.append(store_tile(call, stage, (rows, t.n), ld, origin, f"{subtile}"))
     return out, stage

@@ -60,16 +60,11 @@ class TileShape:
 
 
 def choose_tile(
-    target: Target,
-    compute_bytes: int,
-    stored_bytes: int,
-    store_only: bool,
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
+    target: Target, itemsizes: tuple[int, int], store_only: bool, size: tuple[int, int, int, int]
 ) -> TileShape:
-    """Columns of a thread that are one access, if B fits; rows that leave blocks for all SMs."""
+    """Columns of a thread that are one access, if B fits; rows that leave blocks for all SMs.
+    `itemsizes`: of the computation and of the result; `size`: batch, m, n, k."""
+    (compute_bytes, stored_bytes), (batch, m, n, k) = itemsizes, size
     tile_k = next_power_of_two(k)
     room = TUNING.b_register_words * 4 // (tile_k * compute_bytes)
     thread_n = max(1, min(MAX_ACCESS_BYTES // stored_bytes, room))
@@ -91,10 +86,11 @@ class SmallKSizes(GemmSizes):
 
 
 Call = GemmCall[TileShape, SmallKSizes, VectorOperand]
+Registers = list[list[ir.Register]]  # [k][column]
+Position = tuple[Expr, Expr, Expr, Expr]  # batch, first row, row of the thread, first column
 
 
 def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
-    """Statements of a block."""
     t, s = call.tile, call.sizes
     batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
     m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
@@ -110,7 +106,7 @@ def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
         for p in range(t.k)
     ]
     vectorised, elements, last = (
-        _rows(call, b_registers, batch, m0, n, thread_m, *how)
+        _rows(call, b_registers, (batch, m0, thread_m, n), *how)
         for how in ((True, True), (False, True), (False, False))
     )
     body: list[Stmt] = []
@@ -122,16 +118,10 @@ def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
 
 
 def _rows(
-    call: Call,
-    b_registers: list[list[ir.Register]],
-    batch: Expr,
-    m0: Expr,
-    n: Expr,
-    thread_m: Expr,
-    vectorised: bool,
-    in_bounds: bool,
+    call: Call, b_registers: Registers, at: Position, vectorised: bool, in_bounds: bool
 ) -> list[Stmt]:
     """All rows of a thread. `in_bounds`: all of its columns exist; else one after the other."""
+    batch, m0, thread_m, n = at
     t, s, dtype, a, b = call.tile, call.sizes, call.dtype, call.a, call.b
     tag = f"{'v' if vectorised else 's'}{'i' if in_bounds else 'p'}"
     columns = t.thread_n if in_bounds else 1
@@ -147,8 +137,8 @@ def _rows(
     body: list[Stmt] = []
     by_columns = vectorised and b.k_major and s.exact and t.k > 1
     for u in range(columns if by_columns else 0):
-        at = ir.add(column, const(u))
-        lets, values = b.load_contiguous(batch, at, ZERO, t.k, dtype, f"b{tag}{u}", True)
+        n_u = ir.add(column, const(u))
+        lets, values = b.load_contiguous(batch, n_u, ZERO, t.k, dtype, f"b{tag}{u}", True)
         body += lets
         body += [ir.Set(row[u], v) for row, v in zip(b_registers, values, strict=True)]
     for p, k in enumerate([] if by_columns else ks):

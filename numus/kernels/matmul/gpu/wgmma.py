@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType, float32, int32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu import wgmma_epilogue
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, store_tile, tile_coordinates, zero
-from numus.kernels.matmul.gpu.problem import GemmCall, Operand
+from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, Operand
+from numus.kernels.matmul.gpu.wgmma_epilogue import (
+    ROW_BYTES,
+    SHORT_ROW_BYTES,
+    WarpEpilogue,
+    smem_bytes,
+)
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -120,10 +125,8 @@ def fit_stages(
     if not persistent:
         room = (target.shared_bytes - 4096) // blocks_per_sm
         return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
-    one = blocks_per_sm == 1
-    row_bytes = wgmma_epilogue.ROW_BYTES if one else wgmma_epilogue.SHORT_ROW_BYTES
-    room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES
-    room -= wgmma_epilogue.smem_bytes(row_bytes)
+    row_bytes = ROW_BYTES if blocks_per_sm == 1 else SHORT_ROW_BYTES
+    room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - smem_bytes(row_bytes)
     stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
     return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
 
@@ -137,15 +140,16 @@ def swizzle_m(target: Target, tile_n: int, tiles_m: int) -> int:
 Call = GemmCall[TileShape, SplitKSizes, TmaOperand]
 
 
-def wgmma_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a block. The epilogue takes batch * split_k + split as batch."""
+def wgmma_gemm(call: Call, block: Expr) -> Emitted:
+    """The epilogue takes batch * split_k + split as batch."""
     s, t, dtype = call.sizes, call.tile, call.dtype
-    (which, m0, n0), out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
+    origin, out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
+    which, m0, n0 = origin
     k = tile_k(dtype)
     batch, first, k_tiles = s.k_range(which, k)
     a, b = call.a.tensor(m0, t.m, batch), call.b.tensor(n0, t.n, batch)
     count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages)
-    scratch = ir.Buffer("slices", dtype, "scratch", const(count))
+    scratch = ir.Buffer("k_tiles", dtype, "scratch", const(count))
     accumulator = float32 if dtype.kind == "float" else int32
     sums = [ir.Register(f"c{i}", accumulator, lanes=True) for i in range(t.warp_n // 2)]
     overwrites = t.persistent and not promotes_accumulators(dtype)  # the first MMA of a tile
@@ -154,83 +158,59 @@ def wgmma_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     mainloop = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, overwrites)
     out += [] if overwrites else [ir.Set(c, const(0, accumulator)) for c in sums]
     out.append(ir.If(aligned, [mainloop]))
-    q = ir.var("slice")
+    q = ir.var("k_tile")
     k0 = ir.add(start, ir.mul(q, const(k)))
-    slow: list[Stmt] = []
-    for tag, operand, tile, offset in (("a", call.a, a, 0), ("b", call.b, b, t.m * k)):
-        lane = ir.var(f"fill_{tag}")
-        fill = _fill(lane, operand, tile, batch, k0, s.k, scratch, offset)
-        vectors = tile.tile_mn * k // (16 // dtype.itemsize)
-        slow.append(ir.For(lane, ZERO, const(vectors), "lanes", fill))
-    onto = q if overwrites else None
-    mma = ir.WgmmaTile(sums, scratch, t.m, t.n, (a.k_major, b.k_major), onto)
-    slow += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
-    out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow)]))
+
+    def fill(tag: str, operand: TmaOperand, tile: ir.TmaTensor, offset: int) -> Stmt:
+        """A tile in shared memory, element by element; a thread has 16 bytes at a time."""
+        lane, vector = ir.var(f"fill_{tag}"), 16 // dtype.itemsize
+        row_vectors = const((k if tile.k_major else tile.tile_mn) // vector)
+        slow = ir.idiv(lane, row_vectors)
+        fast = ir.mul(ir.irem(lane, row_vectors), const(vector))
+        mn, p = (slow, fast) if tile.k_major else (fast, slow)
+        to = ir.add(ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize), const(offset))
+        mn, p = ir.add(tile.mn_offset, mn), ir.add(k0, p)
+        body: list[Stmt] = []
+        for u in range(vector):
+            mn_u = ir.add(mn, const(0 if tile.k_major else u))
+            k_u = ir.add(p, const(u if tile.k_major else 0))
+            exists = (mn_u < operand.extent) & (k_u < s.k)
+            value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
+            body.append(ir.Store(scratch, ir.add(to, const(u)), value))
+        return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
+
+    mma = ir.WgmmaTile(sums, scratch, t.m, t.n, (a.k_major, b.k_major), q if overwrites else None)
+    slow_loop: list[Stmt] = [fill("a", call.a, a, 0), fill("b", call.b, b, t.m * k)]
+    slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
+    out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow_loop)]))
     if t.persistent:
-        shape = wgmma_epilogue.EpilogueShape((t.m, t.n), t.warp_n, t.row_bytes, (s.m, s.n))
-        stores, buffers = wgmma_epilogue.store_accumulators(
-            shape, accumulator, sums, (which, m0, n0), call.epilogue
-        )
-        return [*out, *stores], [scratch, *buffers]
-    size = const(t.m * (t.n + EPILOGUE_PADDING))
-    stage = ir.Buffer("stage", accumulator, "scratch", size, aliases=scratch)
-    return [*out, *_epilogue(call, stage, sums, (which, m0, n0))], [scratch, stage]
-
-
-def _fill(
-    lane: Expr,
-    operand: TmaOperand,
-    tile: ir.TmaTensor,
-    batch: Expr,
-    k0: Expr,
-    k_size: Expr,
-    scratch: ir.Buffer,
-    offset: int,
-) -> list[Stmt]:
-    """16 bytes of a tile in shared memory, element by element."""
-    dtype = scratch.dtype
-    k, vector = tile_k(dtype), 16 // dtype.itemsize
-    row_vectors = const((k if tile.k_major else tile.tile_mn) // vector)
-    slow = ir.idiv(lane, row_vectors)
-    fast = ir.mul(ir.irem(lane, row_vectors), const(vector))
-    mn, p = (slow, fast) if tile.k_major else (fast, slow)
-    to = ir.add(ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize), const(offset))
-    mn, p = ir.add(tile.mn_offset, mn), ir.add(k0, p)
-    out: list[Stmt] = []
-    for u in range(vector):
-        mn_u = ir.add(mn, const(0 if tile.k_major else u))
-        k_u = ir.add(p, const(u if tile.k_major else 0))
-        exists = (mn_u < operand.extent) & (k_u < k_size)
-        value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
-        out.append(ir.Store(scratch, ir.add(to, const(u)), value))
-    return out
+        epilogue = WarpEpilogue(call, (t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
+        stores, buffers = epilogue.store()
+    else:
+        stores, buffers = _epilogue(call, scratch, sums, origin)
+    return [*out, *stores], [scratch, *buffers]
 
 
 def _epilogue(
-    call: Call, stage: ir.Buffer, sums: list[ir.Register], origin: tuple[Expr, Expr, Expr]
-) -> list[Stmt]:
+    call: Call, scratch: ir.Buffer, sums: list[ir.Register], origin: Coordinate
+) -> Emitted:
     """Accumulators through shared memory and the epilogue. A thread has two adjacent elements in
     each of two rows, of every 64 x 8."""
     t = call.tile
-    ld = const(t.n + EPILOGUE_PADDING)
+    ld, warps_m = t.n + EPILOGUE_PADDING, const(t.m // 16)
+    stage = ir.Buffer("stage", sums[0].dtype, "scratch", const(t.m * ld), aliases=scratch)
     lane = ir.var("stage_lane")
-    warp, warps_m = ir.idiv(lane, const(32)), const(t.m // 16)
-    warp_m, warp_n = (
-        (warp, ZERO)
-        if t.m == TILE_M
-        else (
-            ir.irem(warp, warps_m),
-            ir.idiv(warp, warps_m),
-        )
-    )
+    warp = ir.idiv(lane, const(32))
+    warp_m, warp_n = ir.irem(warp, warps_m), ir.idiv(warp, warps_m)
+    if t.m == TILE_M:
+        warp_m, warp_n = warp, ZERO
     row = ir.add(ir.mul(warp_m, const(16)), ir.idiv(ir.irem(lane, const(32)), const(4)))
     column = ir.mul(ir.irem(lane, const(4)), const(2))
     column = ir.add(ir.mul(warp_n, const(t.warp_n)), column)
     to_shared: list[Stmt] = []
     for i, c in enumerate(sums):
         down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-        to = ir.add(ir.mul(ir.add(row, const(down)), ld), column)
+        to = ir.add(ir.mul(ir.add(row, const(down)), const(ld)), column)
         to_shared.append(ir.Store(stage, ir.add(to, const(right)), ir.read(c)))
-    out: list[Stmt] = [ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)]
-    extents = (call.sizes.m, call.sizes.n)
-    return [*out, store_tile(stage, (t.m, t.n), ld, extents, origin, call.epilogue)]
+    loop = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)
+    return [loop, store_tile(call, stage, (t.m, t.n), ld, origin)], [stage]
