@@ -1,6 +1,6 @@
 """A CUDA device on the fake driver."""
 
-import cuda_driver
+import fake_cuda_driver
 import pytest
 
 import numus as nm
@@ -11,7 +11,7 @@ from numus.runtime.cuda import cublas, cublaslt
 
 @pytest.fixture
 def driver(monkeypatch):
-    fake, fake.device = cuda_driver.install(monkeypatch, memory=64 << 20)
+    fake, fake.device = fake_cuda_driver.install(monkeypatch, memory=64 << 20)
     # an installed library would take host addresses for device ones
     for found in (cublas, cublaslt):
         monkeypatch.setattr(found, "library", lambda: None)

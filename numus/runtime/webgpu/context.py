@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from numus import dtypes as dt
 from numus.codegen.wgsl.target import WgslTarget
@@ -134,6 +136,17 @@ class GpuContext:
             static_shared=True,
             max_block_size=self._max_threads() if self.tuning.large_blocks else 0,
         )
+
+    def layouts(self, bindings: Iterable[tuple[int, str]]) -> tuple[Any, Any]:
+        """The bind group layout and pipeline layout of bindings with their types."""
+        stage = self.wgpu.ShaderStage.COMPUTE
+        layout = self.device.create_bind_group_layout(
+            entries=[
+                {"binding": i, "visibility": stage, "buffer": {"type": type_}}
+                for i, type_ in bindings
+            ]
+        )
+        return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
     def wait(self) -> None:
         """Wait for all submitted work."""

@@ -182,14 +182,7 @@ class PipelineCache:
     def _layout(self, types: tuple[str, ...]) -> tuple[Any, Any]:
         found = self._layouts.get(types)
         if found is None:
-            device, stage = self.context.device, self.context.wgpu.ShaderStage.COMPUTE
-            entries = [
-                {"binding": i, "visibility": stage, "buffer": {"type": type_}}
-                for i, type_ in enumerate(("uniform", *types))
-            ]
-            layout = device.create_bind_group_layout(entries=entries)
-            pipeline_layout = device.create_pipeline_layout(bind_group_layouts=[layout])
-            found = self._layouts[types] = (layout, pipeline_layout)
+            found = self._layouts[types] = self.context.layouts(enumerate(("uniform", *types)))
         return found
 
 

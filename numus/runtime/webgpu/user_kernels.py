@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from numus.dtypes import DType
 from numus.errors import CompileError, DeviceError, DTypeError
@@ -53,24 +54,62 @@ class Shader:
     fields: tuple[tuple[str, str, int], ...]  # of scalars: name, `struct` format, offset
 
 
+class _Declaration(NamedTuple):
+    binding: int
+    space: str  # "storage" or "uniform"
+    access: str
+    variable: str
+    type: str
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """Name and operands of a custom op on an adapter."""
+
+    name: str
+    inputs: Named
+    outputs: Named
+    scalars: Named
+    features: frozenset[str]
+
+    @property
+    def arrays(self) -> list[tuple[str, DType, str]]:
+        """Name, dtype and access of each array, in binding order."""
+        read = [(n, d, "read") for n, d in self.inputs]
+        return read + [(n, d, "read_write") for n, d in self.outputs]
+
+    def require(self, dtype: DType, feature: str) -> None:
+        if feature and feature not in self.features:
+            raise DTypeError(
+                f"{self.name}: {dtype.name} in a shader takes the feature {feature}, which this "
+                "adapter lacks; use another dtype or device"
+            )
+
+    def scalar_types(self) -> dict[str, str]:
+        types = {n: TYPES.get(d.name, ("", ""))[0] for n, d in self.scalars}
+        for scalar, dtype in self.scalars:
+            if types[scalar] not in _FORMATS:
+                raise DTypeError(
+                    f"{self.name}: the scalar {scalar!r} is {dtype.name}; shaders take float32, "
+                    "int32, uint32 and the 64-bit ones"
+                )
+        return types
+
+
 def parse(
-    name: str,
-    source: str,
-    inputs: Named,
-    outputs: Named,
-    scalars: Named,
-    features: frozenset[str],
+    name: str, source: str, inputs: Named, outputs: Named, scalars: Named, features: frozenset[str]
 ) -> Shader:
     """The shader of a source. `scalar` in it is the dtype of the first input (of the first output,
     where there are no inputs); a source without bindings gets them declared.
     """
+    op = _Signature(name, inputs, outputs, scalars, features)
     bare = _COMMENT.sub(" ", source)
-    first = (*inputs, *outputs)[0][1]
+    first = op.arrays[0][1]
     head = []
     kind, needed = TYPES.get(first.name, ("", ""))
     if re.search(r"\bscalar\b", bare) or "@binding" not in bare:
         if kind and not kind.startswith("vec"):
-            _require(name, first, needed, features)
+            op.require(first, needed)
             head.append(f"alias scalar = {kind};")
         elif re.search(r"\bscalar\b", bare):
             known = ", ".join(d for d, (t, _) in TYPES.items() if not t.startswith("vec"))
@@ -78,124 +117,91 @@ def parse(
                 f"{name}: WGSL has no scalar for {first.name}; there are {known}: cast the first "
                 "operand, or write the shader for words (array<u32>)"
             )
-    declared = [(int(b), s, a, v, t.strip()) for g, b, s, a, v, t in _BINDING.findall(bare)]
-    if any(int(m[0]) for m in _BINDING.findall(bare)):
+    found = _BINDING.findall(bare)
+    if any(int(group) for group, *_ in found):
         raise CompileError(f"{name}: all bindings must be in @group(0)")
+    declared = [_Declaration(int(b), s, a, v, t.strip()) for _, b, s, a, v, t in found]
     if not declared:
-        declared, lines = _declare(name, inputs, outputs, scalars, features, first)
+        declared, lines = _declare(op, first)
         head += lines
-        fields = _fields([(n, _scalar_type(name, n, d)) for n, d in scalars])[0]
+        fields = _fields(op.scalar_types().items())
     else:
-        fields = _check(name, bare, declared, inputs, outputs, scalars, kind)
-    found = _ENTRY.findall(bare)
-    if len(found) != 1:
+        fields = _check(op, bare, declared, kind)
+    entries = _ENTRY.findall(bare)
+    if len(entries) != 1:
         raise CompileError(
-            f"{name}: a shader must have one @compute function; this one has {len(found)}"
+            f"{name}: a shader must have one @compute function; this one has {len(entries)}"
         )
-    attributes, entry = found[0]
+    attributes, entry = entries[0]
     head = [*(["enable f16;"] if re.search(r"\bf16\b", bare + "".join(head)) else []), *head]
     text = "\n".join([*head, re.sub(r"\benable\s+f16\s*;", "", source)])
-    arrays = [d for d in declared if d[1] == "storage"]
-    bindings = [(d[0], "storage" if d[2] == "read_write" else "read-only-storage") for d in arrays]
-    bindings += [(d[0], "uniform") for d in declared if d[1] == "uniform"]
+    bindings = [
+        (d.binding, "storage" if d.access == "read_write" else "read-only-storage")
+        for d in declared
+        if d.space == "storage"
+    ]
+    bindings += [(d.binding, "uniform") for d in declared if d.space == "uniform"]
     return Shader(name, text, entry, _workgroup_size(attributes), tuple(bindings), fields)
-
-
-def _require(name: str, dtype: DType, feature: str, features: frozenset[str]) -> None:
-    if feature and feature not in features:
-        raise DTypeError(
-            f"{name}: {dtype.name} in a shader takes the feature {feature}, which this adapter "
-            "lacks; use another dtype or device"
-        )
 
 
 def _workgroup_size(attributes: str) -> int:
     found = _WORKGROUP_SIZE.search(attributes)
     total = 1
     for part in found[1].split(",") if found else ["0"]:
-        digits = part.strip().rstrip("u")
-        if digits:
-            total *= int(digits) if digits.isdecimal() else 0
+        size = part.strip().rstrip("u")
+        if size:
+            total *= int(size) if size.isdecimal() else 0
     return total
 
 
-def _scalar_type(name: str, scalar: str, dtype: DType) -> str:
-    kind = TYPES.get(dtype.name, ("", ""))[0]
-    if kind not in _FORMATS:
-        raise DTypeError(
-            f"{name}: the scalar {scalar!r} is {dtype.name}; shaders take float32, int32, uint32 "
-            "and the 64-bit ones"
-        )
-    return kind
-
-
-def _declare(
-    name: str,
-    inputs: Named,
-    outputs: Named,
-    scalars: Named,
-    features: frozenset[str],
-    first: DType,
-) -> tuple[list[tuple[int, str, str, str, str]], list[str]]:
+def _declare(op: _Signature, first: DType) -> tuple[list[_Declaration], list[str]]:
     """Declarations of all arrays, and of the scalars as members of `p`."""
     declared, text = [], []
-    arrays = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
-    for i, (array, dtype, access) in enumerate(arrays):
+    for i, (array, dtype, access) in enumerate(op.arrays):
         kind, feature = TYPES.get(dtype.name, ("u32", ""))  # smaller ones are packed into words
-        _require(name, dtype, feature, features)
+        op.require(dtype, feature)
         if dtype is first and kind != "u32" and not kind.startswith("vec"):
             kind = "scalar"
-        declared.append((i, "storage", access, array, f"array<{kind}>"))
+        declared.append(_Declaration(i, "storage", access, array, f"array<{kind}>"))
         text.append(f"@group(0) @binding({i}) var<storage, {access}> {array}: array<{kind}>;")
-    if scalars:
-        members = ", ".join(f"{n}: {_scalar_type(name, n, d)}" for n, d in scalars)
-        declared.append((len(arrays), "uniform", "", "p", "Numbers"))
+    if op.scalars:
+        members = ", ".join(f"{n}: {kind}" for n, kind in op.scalar_types().items())
+        declared.append(_Declaration(len(declared), "uniform", "", "p", "Numbers"))
         text += [
             f"struct Numbers {{ {members} }}",
-            f"@group(0) @binding({len(arrays)}) var<uniform> p: Numbers;",
+            f"@group(0) @binding({len(op.arrays)}) var<uniform> p: Numbers;",
         ]
     return declared, text
 
 
-def _fields(members: Sequence[tuple[str, str]]) -> tuple[tuple[tuple[str, str, int], ...], int]:
-    """The offset of each scalar, and the size of all."""
-    at, out = 0, []
+def _fields(members: Iterable[tuple[str, str]]) -> tuple[tuple[str, str, int], ...]:
+    """Name, `struct` format and offset of each scalar."""
+    offset, out = 0, []
     for member, kind in members:
         size = struct.calcsize(_FORMATS[kind])
-        at = -(-at // size) * size
-        out.append((member, _FORMATS[kind], at))
-        at += size
-    return tuple(out), at
+        offset = -(-offset // size) * size
+        out.append((member, _FORMATS[kind], offset))
+        offset += size
+    return tuple(out)
 
 
 def _check(
-    name: str,
-    bare: str,
-    declared: list[tuple[int, str, str, str, str]],
-    inputs: Named,
-    outputs: Named,
-    scalars: Named,
-    scalar: str,
+    op: _Signature, bare: str, declared: list[_Declaration], scalar: str
 ) -> tuple[tuple[str, str, int], ...]:
     """Check that a shader binds its inputs, then its outputs, then its scalars."""
     declared.sort()
-    arrays = [d for d in declared if d[1] == "storage"]
-    operands = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
-    if len(arrays) != len(operands):
+    arrays = [d for d in declared if d.space == "storage"]
+    if len(arrays) != len(op.arrays):
         raise CompileError(
-            f"{name}: the shader binds {len(arrays)} arrays, but the op has {len(inputs)} inputs "
-            f"and {len(outputs)} outputs, which are bound in that order"
+            f"{op.name}: the shader binds {len(arrays)} arrays, but the op has {len(op.inputs)} "
+            f"inputs and {len(op.outputs)} outputs, which are bound in that order"
         )
-    for (binding, _, access, variable, kind), (array, dtype, wanted) in zip(
-        arrays, operands, strict=True
-    ):
-        if (access or "read") != wanted:
-            what = "an input" if wanted == "read" else "an output"
-            raise CompileError(
-                f"{name}: {variable} (binding {binding}) is {what}, {array!r}: declare it "
-                f"var<storage, {wanted}>"
-            )
-        element = re.fullmatch(r"array\s*<\s*(?:vec\d\s*<\s*)?(\w+)\s*>?\s*(?:,[^>]*)?>", kind)
+    for d, (array, dtype, access) in zip(arrays, op.arrays, strict=True):
+        label = f"{op.name}: {d.variable} (binding {d.binding}) is"
+        if (d.access or "read") != access:
+            role = "an input" if access == "read" else "an output"
+            raise CompileError(f"{label} {role}, {array!r}: declare it var<storage, {access}>")
+        element = re.fullmatch(r"array\s*<\s*(?:vec\d\s*<\s*)?(\w+)\s*>?\s*(?:,[^>]*)?>", d.type)
         if element is None:
             continue  # a struct of the user's own
         found = scalar if element[1] == "scalar" else element[1]
@@ -203,27 +209,24 @@ def _check(
         if found in {t for t, _ in TYPES.values()} and found not in (expected, "u32"):
             if expected == "vec2<f32>" and found == "f32":
                 continue
-            raise DTypeError(
-                f"{name}: {variable} (binding {binding}) is {kind}, but {array!r} is {dtype.name}"
-            )
-    uniforms = [d for d in declared if d[1] == "uniform"]
-    if len(uniforms) != bool(scalars):
+            raise DTypeError(f"{label} {d.type}, but {array!r} is {dtype.name}")
+    uniforms = [d for d in declared if d.space == "uniform"]
+    if len(uniforms) != bool(op.scalars):
         raise CompileError(
-            f"{name}: the op has {len(scalars)} scalars, and the shader {len(uniforms)} uniform "
-            "variables; it takes one, a struct of all scalars"
+            f"{op.name}: the op has {len(op.scalars)} scalars, and the shader {len(uniforms)} "
+            "uniform variables; it takes one, a struct of all scalars"
         )
-    if not scalars:
+    if not op.scalars:
         return ()
-    body = re.search(rf"struct\s+{re.escape(uniforms[0][4])}\s*\{{([^}}]*)\}}", bare)
+    body = re.search(rf"struct\s+{re.escape(uniforms[0].type)}\s*\{{([^}}]*)\}}", bare)
     members = re.findall(r"(\w+)\s*:\s*(\w+)", body[1] if body else "")
     members = [(n, scalar if t == "scalar" else t) for n, t in members]
-    wanted_members = {n: _scalar_type(name, n, d) for n, d in scalars}
-    if dict(members) != wanted_members or len(members) != len(scalars):
+    if dict(members) != op.scalar_types() or len(members) != len(op.scalars):
         raise CompileError(
-            f"{name}: {uniforms[0][3]} is a struct of {dict(members)}; the op's scalars are "
-            f"{wanted_members}"
+            f"{op.name}: {uniforms[0].variable} is a struct of {dict(members)}; the op's scalars "
+            f"are {op.scalar_types()}"
         )
-    return _fields(members)[0]
+    return _fields(members)
 
 
 class UserKernels:
@@ -282,19 +285,10 @@ class _Pipeline:
     def __init__(self, context: GpuContext, shader: Shader) -> None:
         self._context = context
         self._shader = shader
-        device, stage = context.device, context.wgpu.ShaderStage.COMPUTE
-        self._layout = device.create_bind_group_layout(
-            entries=[
-                {"binding": b, "visibility": stage, "buffer": {"type": kind}}
-                for b, kind in shader.bindings
-            ]
-        )
-        self._pipeline = device.create_compute_pipeline(
-            layout=device.create_pipeline_layout(bind_group_layouts=[self._layout]),
-            compute={
-                "module": device.create_shader_module(code=shader.text),
-                "entry_point": shader.entry,
-            },
+        self._layout, layout = context.layouts(shader.bindings)
+        module = context.device.create_shader_module(code=shader.text)
+        self._pipeline = context.device.create_compute_pipeline(
+            layout=layout, compute={"module": module, "entry_point": shader.entry}
         )
         self._uniforms: OrderedDict[bytes, Any] = OrderedDict()  # by content
         self._bind_groups: OrderedDict[Any, Any] = OrderedDict()
@@ -320,35 +314,29 @@ class _Pipeline:
         return bytes(data)
 
     def _bind_group(self, blocks: Sequence[Block], data: bytes) -> Any:
-        key = (data, *((memory.id, start, nbytes) for memory, start, nbytes in blocks))
-        found = self._bind_groups.get(key)
-        if found is None:
+        device, usage = self._context.device, self._context.wgpu.BufferUsage.UNIFORM
+
+        def create() -> Any:
             resources = [
                 {"buffer": memory.buffer, "offset": start, "size": max(4, -(-nbytes // 4) * 4)}
                 for memory, start, nbytes in blocks
             ]
             if data:
-                resources.append(
-                    {"buffer": self._uniform_buffer(data), "offset": 0, "size": len(data)}
-                )
-            found = self._bind_groups[key] = self._context.device.create_bind_group(
-                layout=self._layout,
-                entries=[
-                    {"binding": b, "resource": resource}
-                    for (b, _), resource in zip(self._shader.bindings, resources, strict=True)
-                ],
-            )
-            if len(self._bind_groups) > _MAX_CACHED:
-                self._bind_groups.popitem(last=False)
-        return found
+                upload = partial(device.create_buffer_with_data, data=data, usage=usage)
+                buffer = _cached(self._uniforms, data, upload)
+                resources.append({"buffer": buffer, "offset": 0, "size": len(data)})
+            pairs = zip(self._shader.bindings, resources, strict=True)
+            entries = [{"binding": b, "resource": resource} for (b, _), resource in pairs]
+            return device.create_bind_group(layout=self._layout, entries=entries)
 
-    def _uniform_buffer(self, data: bytes) -> Any:
-        found = self._uniforms.get(data)
-        if found is None:
-            usage = self._context.wgpu.BufferUsage
-            found = self._uniforms[data] = self._context.device.create_buffer_with_data(
-                data=data, usage=usage.UNIFORM
-            )
-            if len(self._uniforms) > _MAX_CACHED:
-                self._uniforms.popitem(last=False)
-        return found
+        key = (data, *((memory.id, start, nbytes) for memory, start, nbytes in blocks))
+        return _cached(self._bind_groups, key, create)
+
+
+def _cached(cache: OrderedDict[Any, Any], key: Any, create: Callable[[], Any]) -> Any:
+    found = cache.get(key)
+    if found is None:
+        found = cache[key] = create()
+        if len(cache) > _MAX_CACHED:
+            cache.popitem(last=False)
+    return found

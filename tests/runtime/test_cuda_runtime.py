@@ -89,7 +89,7 @@ def test_symbols_name_the_operations(driver, monkeypatch, tmp_path):
     nm.eval(several)
     assert asked == given
     assert len(asked) == 2
-    assert "rows_reduce_max_reduce_sum" in asked[0]
+    assert "row_reduction_reduce_max_reduce_sum" in asked[0]
     assert asked[1].startswith("numus_")
     assert len(asked[1]) < 100
 
@@ -109,7 +109,7 @@ def test_failed_launches_name_the_kernel(driver):
     for _ in range(3):
         nm.eval(x + x)
     driver.code.value = 700
-    with pytest.raises(DeviceError, match=r"launching kernel 'map' \(add\): CUDA_ERROR_700"):
+    with pytest.raises(DeviceError, match=r"launching kernel 'pointwise' \(add\): CUDA_ERROR_700"):
         nm.eval(x + x)
     driver.code.value = 0
     nm.eval(x + x)
@@ -123,7 +123,7 @@ def test_asynchronous_errors_name_the_last_kernels(driver):
         nm.eval(x * x)
     runtime = nm.device(driver.device).runtime
     driver.cuEventSynchronize = lambda event: (716,)
-    told = r"of which the last were 'map' \(mul\): CUDA_ERROR_716; the process cannot use"
+    told = r"of which the last were 'pointwise' \(mul\): CUDA_ERROR_716; the process cannot use"
     for wait in (runtime.synchronize, x.numpy, lambda: nm.asarray(np.ones(3))):
         with pytest.raises(DeviceError, match=told):
             wait()

@@ -3,7 +3,7 @@
 import os
 from types import SimpleNamespace
 
-import cuda_driver
+import fake_cuda_driver
 import numpy as np
 import pytest
 
@@ -55,7 +55,7 @@ def test_out_of_memory_while_loading_a_kernel(driver, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     x = tensor(8, 8)
     driver.cuModuleLoadData = lambda *args: (2, 0)
-    told = r"loading kernel 'map' \(sinh\): CUDA_ERROR_OUT_OF_MEMORY; free tensors"
+    told = r"loading kernel 'pointwise' \(sinh\): CUDA_ERROR_OUT_OF_MEMORY; free tensors"
     for kind in (OutOfMemoryError, DeviceError, MemoryError):
         with pytest.raises(kind, match=told):
             nm.eval(nm.sinh(x))
@@ -79,7 +79,7 @@ def test_a_launch_without_memory_is_retried(driver):
     nm.eval(x + x * 3)
     driver.code.value = 2
     runtime.memory.empty = empty
-    with pytest.raises(OutOfMemoryError, match="launching kernel 'map'"):
+    with pytest.raises(OutOfMemoryError, match="launching kernel 'pointwise'"):
         nm.eval(x + x * 5)
     driver.code.value = 0
 
@@ -95,7 +95,7 @@ def test_grids_are_never_truncated(driver):
     runtime.run([Launch(program, (None, None), tuple(sizes), (1 << 31) - 1)])
     assert driver.launched == before + 1
     for grid in (1 << 31, 1 << 32, (1 << 32) + 5):
-        with pytest.raises(DeviceError, match=r"launching kernel 'map' .* 2\*\*31 blocks"):
+        with pytest.raises(DeviceError, match=r"launching kernel 'pointwise' .* 2\*\*31 blocks"):
             runtime.run([Launch(program, (None, None), tuple(sizes), grid)])
     assert driver.launched == before + 1
 
@@ -188,7 +188,7 @@ def test_strided_views_are_read_without_gaps(driver):
 
 
 def test_the_context_is_made_current_again(monkeypatch):
-    fake, _ = cuda_driver.install(monkeypatch)
+    fake, _ = fake_cuda_driver.install(monkeypatch)
     monkeypatch.setattr(cuda, "count", lambda: 2)
     runtime, current = CudaRuntime(nm.device("cpu").runtime), []
     fake.cuCtxSetCurrent = lambda context: current.append(context) or (0,)
