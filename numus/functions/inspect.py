@@ -43,10 +43,10 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = []
-        alike: dict[Any, list[ProgramReport]] = {}  # programs that ran several times, shown once
+        repeats: dict[Any, list[ProgramReport]] = {}  # programs that ran several times, shown once
         for p in self.programs:
-            alike.setdefault(p.structure, []).append(p)
-        for p, *others in alike.values():
+            repeats.setdefault(p.structure, []).append(p)
+        for p, *others in repeats.values():
             together = f" in {p.waves} waves" if p.waves < len(p.kernels) else ""
             times = f", {len(others) + 1} times" if others else ""
             lines.append(

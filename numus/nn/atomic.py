@@ -18,13 +18,13 @@ _SUFFIX = ".part"
 
 
 def atomically(path: str | os.PathLike[str], contents: Callable[[BinaryIO], Any]) -> None:
-    """Write a file beside its place, hand it to the disk, and put it there in one step.
+    """Atomic write: to a temporary file in the same folder, fsync, rename.
 
-    What writers that were killed have left beside it goes away.
+    Temporary files of killed writers are removed.
     """
     path = Path(path)
     _remove_abandoned(path)
-    handle, beside = _new_part(path)
+    handle, temporary = _new_part(path)
     try:
         with os.fdopen(handle, "wb") as file:
             contents(file)
@@ -32,14 +32,14 @@ def atomically(path: str | os.PathLike[str], contents: Callable[[BinaryIO], Any]
             os.fsync(file.fileno())
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(beside, 0o666 & ~umask)  # mkstemp's are for the owner alone
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's are for the owner alone
             if fcntl is not None:
-                os.replace(beside, path)  # while it is locked
+                os.replace(temporary, path)  # while it is locked
         if fcntl is None:
-            os.replace(beside, path)
+            os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
 
 
@@ -48,7 +48,7 @@ def _prefix(path: Path) -> str:
 
 
 def _new_part(path: Path) -> tuple[int, str]:
-    """A file of our own, locked as long as it is open: whoever can lock it knows we are gone."""
+    """A new temporary file, locked while open: one that can be locked is abandoned."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=_SUFFIX)
         if _locked(handle, wait=True) and _is_at(handle, name):

@@ -230,8 +230,8 @@ class MultiheadAttention(Module):
         given = (query, key, value)
         single = query.ndim == 2
         if single or not self.batch_first:
-            turned = {id(x): x[None] if single else nm.swapaxes(x, 0, 1) for x in given}
-            given = tuple(turned[id(x)] for x in given)  # type: ignore[assignment]
+            batch_first = {id(x): x[None] if single else nm.swapaxes(x, 0, 1) for x in given}
+            given = tuple(batch_first[id(x)] for x in given)  # type: ignore[assignment]
         q, k, v = self._projected(*given)
         offset = 0 if cache is None else cache.length
         if self.rotary:

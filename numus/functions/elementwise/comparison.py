@@ -249,8 +249,8 @@ def nan_to_num(
 # -- logic ----------------------------------------------------------------------------------------
 
 
-def _truth(x: Any, op: str, beside: Device | None = None) -> Node:
-    return ew.cast(node_of(x, op, beside), dt.bool_)
+def _truth(x: Any, op: str, device: Device | None = None) -> Node:
+    return ew.cast(node_of(x, op, device), dt.bool_)
 
 
 def _truths(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:

@@ -79,11 +79,11 @@ def _function(parts: Callable[[Node, Node], Parts]) -> Callable[[Node], Node]:
 def _rotated(parts: Callable[[Node, Node], Parts]) -> Callable[[Node, Node], Parts]:
     """sin from sinh, tan from tanh, …: f(z) = -i g(iz) for odd g is g with its parts exchanged."""
 
-    def turned(x: Node, y: Node) -> Parts:
+    def rotated(x: Node, y: Node) -> Parts:
         u, v = parts(y, x)
         return v, u
 
-    return turned
+    return rotated
 
 
 # -- exponentials and hyperbolic functions --------------------------------------------------------
@@ -280,12 +280,14 @@ def _atanh(x: Node, y: Node) -> Parts:
     limit = math.sqrt(_largest(x.dtype)) / 4
     far = _not(ew.and_(ew.lt(ew.abs_(x), _c(limit, x)), ew.lt(ew.abs_(y), _c(limit, x))))
     a, b = ew.where(far, zero, _magnitude(x)), ew.where(far, zero, y)
-    beside = ew.sub(one, a)
-    below = ew.add(ew.mul(beside, beside), ew.mul(b, b))
+    one_minus_a = ew.sub(one, a)
+    below = ew.add(ew.mul(one_minus_a, one_minus_a), ew.mul(b, b))
     quarter = _c(0.25, x)
     re = ew.mul(quarter, ew.log1p(ew.div(ew.mul(_c(4, x), a), below)))
-    im = _half(ew.atan2(ew.mul(_c(2, x), b), ew.sub(ew.mul(beside, ew.add(one, a)), ew.mul(b, b))))
-    # far out the value is 1/z beside the right angle; nothing is left of it at infinity
+    im = _half(
+        ew.atan2(ew.mul(_c(2, x), b), ew.sub(ew.mul(one_minus_a, ew.add(one, a)), ew.mul(b, b)))
+    )
+    # for large z the value is 1/z plus a right angle; 1/z vanishes at infinity
     h = ew.hypot(ew.where(far, x, one), ew.where(far, y, one))
     beyond = ew.where(_either_infinite(x, y), zero, ew.div(ew.div(_magnitude(x), h), h))
     unknown = ew.or_(ew.and_(ew.ne(x, x), _not(_infinite(y))), ew.ne(y, y))

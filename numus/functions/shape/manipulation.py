@@ -318,7 +318,7 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
 
 
 @functools.cache
-def _turned(ndim: int) -> Shape:
+def _reversed_axes(ndim: int) -> Shape:
     return tuple(range(ndim - 1, -1, -1))
 
 
@@ -330,7 +330,7 @@ def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     """
     node = node_of(x, "transpose")
     if axes is None:
-        return viewed(views.permute(node, _turned(len(node.shape))), node)
+        return viewed(views.permute(node, _reversed_axes(len(node.shape))), node)
     return _permuted(node, axes, "transpose")
 
 

@@ -58,5 +58,5 @@ def _box_muller(x0: Expr, x1: Expr, dtype: dt.DType, signed: dt.DType) -> tuple[
     sign = 1 << (width - 1)
     along = from_bits(unsigned_bits(cos_reduced(angle)) ^ (x1 & sign))
     across = sin_reduced(angle)
-    turned = (x1 & (sign >> 1)).ne(0)
-    return radius * select(turned, across, along), radius * select(turned, along, across)
+    swap = (x1 & (sign >> 1)).ne(0)
+    return radius * select(swap, across, along), radius * select(swap, along, across)

@@ -27,14 +27,14 @@ def rotary_embedding(
     dim: int | None = None,
     interleaved: bool = False,
 ) -> Tensor:
-    """x (..., length, size) with pairs of its elements turned by angles that grow with position.
+    """x (..., length, size) with pairs of its elements rotated by angles proportional to position.
 
     Args:
         positions: of the tokens, (length,) or a row for each of the first axis; 0, 1, …
             unless they are given.
         base: the longest wavelength is about 2π times it.
-        dim: how many elements are turned; all, unless it is given.
-        interleaved: pairs are neighbours; otherwise element i goes with element i + dim / 2.
+        dim: the number of elements that are rotated; all by default.
+        interleaved: pairs are adjacent; otherwise element i goes with element i + dim / 2.
     """
     x = nm.asarray(x)
     width = x.shape[-1] if dim is None else dim
@@ -48,14 +48,14 @@ def rotary_embedding(
     while angles.ndim < x.ndim:  # axes between the leading ones and the length: heads
         angles = nm.expand_dims(angles, -3) if angles.ndim > 2 else angles[None]
     cos, sin = nm.cos(angles), nm.sin(angles)
-    turned = x[..., :width].astype(wide)
+    rotated = x[..., :width].astype(wide)
     if interleaved:
-        pairs = turned.reshape((*x.shape[:-1], width // 2, 2))
+        pairs = rotated.reshape((*x.shape[:-1], width // 2, 2))
         a, b = pairs[..., 0], pairs[..., 1]
         out = nm.stack([a * cos - b * sin, a * sin + b * cos], axis=-1)
         out = out.reshape((*x.shape[:-1], width))
     else:
-        a, b = turned[..., : width // 2], turned[..., width // 2 :]
+        a, b = rotated[..., : width // 2], rotated[..., width // 2 :]
         out = nm.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
     out = out.astype(x.dtype)
     return out if width == x.shape[-1] else nm.concat([out, x[..., width:]], axis=-1)

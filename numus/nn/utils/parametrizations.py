@@ -107,7 +107,7 @@ def spectral_norm(
     if not isinstance(weight, Tensor):
         raise ValueError(f"spectral_norm: {type(module).__name__} has no parameter {name!r}")
     if dim is None:
-        turned = isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d))
-        dim = 1 if turned else 0
+        transposed = isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d))
+        dim = 1 if transposed else 0
     parametrization = _SpectralNorm(weight, n_power_iterations, dim, eps)
     return register_parametrization(module, name, parametrization)

@@ -1,7 +1,7 @@
 """Bodies of loops and branches: functions of nodes, traced once.
 
-What a body stands on beside its arguments (tensors that it closes over, and all that follows from
-them alone) becomes operands of the call: it is computed once, and derivatives reach it.
+Loop-invariant values (tensors that a body closes over, and all that follows from them alone) become
+operands of the call: they are computed once, and derivatives reach them.
 """
 
 from __future__ import annotations
@@ -177,18 +177,18 @@ def show(body: Body, replay: Any, dev: Device, operands: Sequence[Node], layout:
 
 
 def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
-    """What results stand on beside the arguments of a body; plain numbers left out."""
+    """Loop-invariant inputs of a body's results, without plain numbers."""
     order = dependents(outputs, arguments)
     inside = {*order, *arguments}
-    beside = [x for node in order for x in node.inputs] + list(outputs)
-    return list(dict.fromkeys(x for x in beside if x not in inside and not _is_number(x)))
+    inputs = [x for node in order for x in node.inputs] + list(outputs)
+    return list(dict.fromkeys(x for x in inputs if x not in inside and not _is_number(x)))
 
 
 def with_layouts(
     constants: Sequence[Node], arguments: Sequence[Node], outputs: Sequence[Node]
 ) -> list[Node]:
-    """The constants of a loop; matrices that are turned over for products are copied so that they
-    lie as these read them, once for all turns. Products of few rows read them as they are.
+    """The constants of a loop; transposed matmul operands are copied to a contiguous layout, once
+    for all iterations. Matmuls of few rows read them unpacked.
     """
     read = set()
     for node in dependents(outputs, arguments):

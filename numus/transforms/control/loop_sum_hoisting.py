@@ -34,7 +34,7 @@ def total_of(node: Node) -> HoistedSum | None:
         axes = (0, *(a + 1 for a in node.params))
         return HoistedSum([x], lambda stacked: reduce_sum(stacked(x), axes))
     if name == "contract" and node.ndim == 2:
-        return _product(node)
+        return _matmul(node)
     if name in ("permute", "reshape"):
         inner = total_of(node.inputs[0])
         if inner is None:
@@ -46,18 +46,18 @@ def total_of(node: Node) -> HoistedSum | None:
     return None
 
 
-def _product(node: Node) -> HoistedSum:
+def _matmul(node: Node) -> HoistedSum:
     left, right = node.inputs
-    sides = [_unturned(left), _unturned(right)]
+    sides = [_untransposed(left), _untransposed(right)]
 
     def flat(stacked: Stacked, at: int, depth: int) -> Node:
-        """One factor of all turns: the axis that is summed over goes along the turns as well."""
-        x, turned = sides[at]
+        """One operand of all iterations, flattened: the reduced axis includes the iterations."""
+        x, transposed = sides[at]
         rows = stacked(x)
-        if (depth == 1) != turned:  # it is the last axis of what the body has
+        if (depth == 1) != transposed:  # it is the last axis of what the body has
             rows = permute(rows, (0, 2, 1))
-        turns, inner, outer = rows.shape
-        return reshape(rows, (turns * inner, outer))
+        iterations, inner, outer = rows.shape
+        return reshape(rows, (iterations * inner, outer))
 
     def finish(stacked: Stacked) -> Node:
         a, b = flat(stacked, 0, 1), flat(stacked, 1, 0)
@@ -66,13 +66,13 @@ def _product(node: Node) -> HoistedSum:
     return HoistedSum([x for x, _ in sides], finish)
 
 
-def _unturned(x: Node) -> tuple[Node, bool]:
-    """A matrix as it lies, and whether it is turned over for the product."""
+def _untransposed(x: Node) -> tuple[Node, bool]:
+    """The matrix behind a transpose, and whether there is one."""
     if x.prim.name == "permute" and x.params == (1, 0):
         return x.inputs[0], True
     return x, False
 
 
 def worth_it(node: Node, new: Sequence[Node]) -> bool:
-    """Whether it costs less to give parts for each turn than to add the value itself."""
+    """Whether stacking the operands of all iterations costs less than accumulating the value."""
     return sum(size_of(x.shape) for x in new) <= size_of(node.shape)
