@@ -51,7 +51,7 @@ def test_the_third_is_like_the_first():
         assert native() == (i > 0)
 
 
-def test_operands_that_are_one():
+def test_repeated_operands():
     x, y = tensor(4), tensor(4, seed=1)
     for _ in range(3):
         for a, b in ((x, x), (x, y), (y, y), (y, x)):
@@ -83,7 +83,7 @@ def test_empty_and_large_results():
             assert np.array_equal((x + x).numpy(), x.numpy() * 2)
 
 
-def test_values_stay_while_somebody_looks():
+def test_referenced_results_are_not_recycled():
     xs = [tensor(7, seed=i) for i in range(10)]
     seen = [np.asarray(x + x) for x in xs]
     held = [x + x for x in xs]
@@ -185,7 +185,7 @@ def test_a_small_graph_is_one_fast_call():
         assert native() == (i > 0)
 
 
-def test_numbers_are_told_apart():
+def test_constants_are_compared_by_bits():
     x = tensor(6)
     a = x.numpy()
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_numbers_are_told_apart():
             np.testing.assert_array_equal(found.numpy(), want)
 
 
-def test_values_on_the_way_that_somebody_holds_are_kept():
+def test_referenced_intermediates_are_kept():
     x, y = tensor(9), tensor(9, seed=1)
     for hold in (False, False, False, True, True, False, True):
         way = x + y
@@ -262,7 +262,7 @@ def test_larger_graphs_take_the_slow_path():
     assert native() == 0
 
 
-def test_values_on_the_way_that_are_held_come_from_the_same_call():
+def test_referenced_intermediates_come_from_the_same_call():
     x, y = tensor(9), tensor(9, seed=1)
     for i in range(5):
         way = x + y
@@ -279,7 +279,7 @@ def test_values_on_the_way_that_are_held_come_from_the_same_call():
         np.testing.assert_allclose(found.numpy(), 2 * np.exp(total.reshape(3, 3)), rtol=1e-6)
 
 
-def test_graphs_that_end_alike_are_told_apart():
+def test_graphs_of_one_root_primitive_are_distinguished():
     x, y, z = (tensor(4, 4, seed=i) for i in range(3))
     a, b, c = (t.numpy() for t in (x, y, z))
     cases = [
@@ -368,7 +368,7 @@ def test_several_values_are_one_call():
         np.testing.assert_array_equal(turned.numpy(), both.numpy().T)
 
 
-def test_values_that_stand_on_each_other():
+def test_roots_that_depend_on_each_other():
     x = tensor(5)
     for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2], [2, 0], [1, 1, 0]) * 3:
         first = x * 2
@@ -391,7 +391,7 @@ def test_nothing_and_what_is_there():
         np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
 
 
-def test_while_somebody_writes_or_watches_python_evaluates():
+def test_writers_and_hooks_force_the_slow_path():
     x, y = tensor(5), tensor(5, seed=1)
     for _ in range(3):
         nm.eval(nm.exp(x + y))

@@ -61,7 +61,7 @@ def test_what_was_made_of_constants_alone_lives_somewhere_once_evaluated():
     assert x[1:2].tolist() == [2.0]
 
 
-def test_memory_that_is_read_in_several_places_is_held_once(monkeypatch, request):
+def test_retained_bytes_count_each_memory_once(monkeypatch, request):
     """A layer norm of 512 MiB was computed in two parts, because it reads them twice."""
     monkeypatch.setattr(nm.config, "MAX_PENDING_BYTES", 4000)
     monkeypatch.setattr(type(nm.device()), "pending_bytes", 4000)  # more, where there is more

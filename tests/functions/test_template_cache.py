@@ -98,7 +98,7 @@ def cache_of(function):
     return cache
 
 
-def test_graphs_are_made_natively_from_the_third_on():
+def test_graphs_are_templates_from_the_third_call_on():
     known = cache_of(nm.gelu).structures
     known.clear()
     x = tensor(11, 3)
@@ -148,7 +148,7 @@ def test_one_operand_twice_and_operands_in_one_memory():
             np.testing.assert_allclose((x @ y).numpy(), want, rtol=1e-5, atol=1e-5)
 
 
-def test_numbers_are_told_apart():
+def test_constants_are_compared_by_bits():
     x = tensor(7)
     a = x.numpy()
     for _ in range(4):
@@ -159,7 +159,7 @@ def test_numbers_are_told_apart():
             np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
 
-def test_what_is_set_around_a_call():
+def test_modes_around_a_call():
     x, w = tensor(4, 8), tensor(8, 4, seed=1)
     x.requires_grad = True
     for _ in range(4):

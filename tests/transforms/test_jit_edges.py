@@ -64,7 +64,7 @@ def test_a_number_that_a_dtype_does_not_hold_is_refused_at_every_call(dtype, num
     assert add(x, 2).tolist() == [3, 3]
 
 
-def test_static_values_are_told_apart_in_every_respect():
+def test_static_values_are_compared_by_type_and_bits():
     sign = nm.jit(nm.copysign, static_argnums=1)
     x = nm.asarray(1.0)
     assert [sign(x, 0.0).item(), sign(x, -0.0).item(), sign(x, 0.0).item()] == [1, -1, 1]
@@ -124,7 +124,7 @@ def test_a_donated_argument_says_what_it_is():
     assert "donated" in repr(x)
 
 
-def test_places_that_a_function_does_not_have_are_refused():
+def test_invalid_argument_positions_are_refused():
     with pytest.raises(ValueError, match="static_argnums names argument 5"):
         nm.jit(lambda x: x, static_argnums=5)
     with pytest.raises(ValueError, match="donate names argument -2"):

@@ -93,7 +93,7 @@ def test_results_have_everything():
     assert x._node.serial < short._node.serial < plain._node.serial
 
 
-def test_results_that_somebody_holds_stay():
+def test_referenced_outputs_are_not_recycled():
     xs = [tensor(4, seed=i) for i in range(20)]
     f = warmed(lambda x: x * 2, xs[0])
     held = [f(x) for x in xs]
@@ -101,7 +101,7 @@ def test_results_that_somebody_holds_stay():
         assert same(y, x.numpy() * 2)
 
 
-def test_memory_that_nobody_looks_at_is_used_again():
+def test_unreferenced_outputs_are_recycled():
     x = tensor(8)
     f = warmed(lambda x: x + 1, x)
     y = f(x)
@@ -123,7 +123,7 @@ if nm.device().on_host:  # NumPy takes no other memory
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_memory_that_somebody_looks_at_stays(look):
+def test_viewed_outputs_are_not_recycled(look):
     xs = [tensor(6, seed=i) for i in range(8)]
     f = warmed(lambda x: x + 1, xs[0])
     seen = [look(f(x)) for x in xs]  # the tensors themselves are gone
@@ -133,7 +133,7 @@ def test_memory_that_somebody_looks_at_stays(look):
         assert np.array_equal(np.asarray(y), np.asarray(look(x + 1)))
 
 
-def test_inputs_of_another_kind_take_the_longer_way():
+def test_inputs_of_another_kind_take_the_slow_path():
     x = tensor(4, 4)
     f = warmed(lambda x: x + x, x)
     for other in (
@@ -383,7 +383,7 @@ def test_flags_are_read_at_each_call():
     assert same(f(x), x.numpy() + 1)
 
 
-def test_watched_calls_are_not_native():
+def test_calls_under_hooks_take_the_slow_path():
     x = tensor(4)
     f = warmed(lambda x: nm.log(x - 100) + 1, x)
     f(x)

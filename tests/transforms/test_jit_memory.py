@@ -18,7 +18,7 @@ def address(x):
     return x._node.view.storage.memory.address
 
 
-def test_tensors_that_only_the_function_knows_are_changed_in_place():
+def test_solely_referenced_tensors_are_updated_in_place():
     w, m = nm.asarray(np.ones(1000, np.float32)), nm.asarray(np.zeros(1000, np.float32))
 
     @nm.jit
@@ -46,7 +46,7 @@ def test_tensors_that_only_the_function_knows_are_changed_in_place():
     assert not IN_PLACE or address(m) == places[1]
 
 
-def test_values_of_the_first_call_are_let_go():
+def test_values_of_the_first_call_are_freed():
     w = nm.asarray(np.ones(1 << 20, np.float32))
 
     @nm.jit

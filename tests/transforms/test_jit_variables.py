@@ -182,7 +182,7 @@ def test_a_variable_that_is_replaced_outside() -> None:
     assert kept.tolist() == [1, 1]
 
 
-def test_two_variables_of_one_tensor_part() -> None:
+def test_two_variables_of_one_tensor_diverge() -> None:
     a = {"x": nm.ones(())}
     b = {"x": a["x"]}
 
@@ -238,7 +238,7 @@ def test_lists_that_grow_do_so_once() -> None:
         seen[0] + 1
 
 
-def test_old_values_are_let_go() -> None:
+def test_old_values_are_freed() -> None:
     import weakref
 
     state = {"x": nm.ones(1000)}

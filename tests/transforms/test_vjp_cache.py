@@ -141,7 +141,7 @@ def test_hooks_are_called_whenever_they_are_there():
     np.testing.assert_allclose(run(), want, rtol=1e-6)
 
 
-def test_gradients_that_are_kept_on_the_way():
+def test_retained_gradients_of_intermediates():
     x = tensor(3)
     x.requires_grad = True
     for _ in range(4):
@@ -177,7 +177,7 @@ def test_arguments_that_are_one():
             np.testing.assert_array_equal(db.numpy(), a.numpy())
 
 
-def test_one_leaf_in_the_place_of_two():
+def test_one_leaf_instead_of_two():
     x, w = tensor(4), tensor(4, seed=1)
     x.requires_grad = w.requires_grad = True
     for a, b in ((x, w), (x, w), (x, w), (x, x), (x, w), (w, w)):

@@ -25,6 +25,7 @@ SOURCE = (
     *("to", "stream"),  # output, and whether it is written with non-temporal stores
 )
 CHECKSUMS = ("data", "starts", "sizes", "sums")  # the last is output
+_POINTERS = {*CHECKSUMS, "indices", "kinds", "sources", "move", "error"}
 
 _POLYNOMIAL = 0xEDB88320  # of zlib, bit-reflected
 STREAM_BYTES = 128  # per iteration of non-temporal stores
@@ -55,7 +56,8 @@ def _scalars(name: str, names: tuple[str, ...], body: str) -> str:
 
 def _words(pointer: str, names: tuple[str, ...]) -> str:
     """Loads of consecutive words."""
-    lines = [f"?%{name} = i64 WORDS.{name} of %{pointer}" for name in names]
+    kinds = {name: "ptr" if name in _POINTERS else "i64" for name in names}
+    lines = [f"?%{name} = {kind} WORDS.{name} of %{pointer}" for name, kind in kinds.items()]
     return expand("\n".join(lines), WORDS=names) + "\n"
 
 
@@ -98,18 +100,13 @@ def folding(bits: int) -> tuple[int, int]:
 # -- rows -----------------------------------------------------------------------------------------
 
 _GATHER = f"""
-  %indices.p = inttoptr i64 %indices to ptr
-  %kinds.p = inttoptr i64 %kinds to ptr
-  %sources.p = inttoptr i64 %sources to ptr
-  %move.p = inttoptr i64 %move to ptr
-  %error.p = inttoptr i64 %error to ptr
   %kind32 = trunc i64 %kind to i32
   br label %block
 block:
   %i = phi i64 [ %begin, %entry ], [ %i1, %next ]
   %row = udiv i64 %i, %row_chunks
   %number = urem i64 %i, %row_chunks
-  %index.at = getelementptr i64, ptr %indices.p, i64 %row
+  %index.at = getelementptr i64, ptr %indices, i64 %row
   %given = load i64, ptr %index.at
   %below = icmp slt i64 %given, 0
   %behind = add i64 %given, %count
@@ -117,15 +114,15 @@ block:
   %inside = icmp ult i64 %index, %count
   br i1 %inside, label %look, label %odd
 look:
-  %kind.at = getelementptr i32, ptr %kinds.p, i64 %index
+  %kind.at = getelementptr i32, ptr %kinds, i64 %index
   %found = load i32, ptr %kind.at
   %same = icmp eq i32 %found, %kind32
   br i1 %same, label %search, label %odd
 odd:
-  store atomic i64 1, ptr %error.p monotonic, align 8
+  store atomic i64 1, ptr %error monotonic, align 8
   br label %next
 search:
-  %source = phi ptr [ %sources.p, %look ], [ %source1, %past ]
+  %source = phi ptr [ %sources, %look ], [ %source1, %past ]
   %chunk_index = phi i64 [ %number, %look ], [ %chunk_index1, %past ]
 {_words("source", SOURCE)}
   %here = icmp ult i64 %chunk_index, %chunks
@@ -135,11 +132,10 @@ past:
   %source1 = getelementptr i64, ptr %source, i64 {len(SOURCE)}
   br label %search
 good:
-  %listed = icmp ne i64 %starts, 0
+  %listed = icmp ne ptr %starts, null
   br i1 %listed, label %listing, label %stepping
 listing:
-  %starts.p = inttoptr i64 %starts to ptr
-  %start.at = getelementptr i64, ptr %starts.p, i64 %index
+  %start.at = getelementptr i64, ptr %starts, i64 %index
   %start1 = load i64, ptr %start.at
   br label %copy
 stepping:
@@ -160,7 +156,7 @@ copy:
   %streams = icmp ne i64 %stream, 0
   br i1 %streams, label %streamed, label %moved
 moved:
-  %ignored = call ptr %move.p(ptr %target, ptr %from, i64 %n)
+  %ignored = call ptr %move(ptr %target, ptr %from, i64 %n)
   br label %next
 streamed:
   %at = phi i64 [ 0, %copy ], [ %at1, %streamed ]
@@ -187,21 +183,17 @@ done:
 # -- checksums ------------------------------------------------------------------------------------
 
 _CHECKSUMS = """
-  %data.p = inttoptr i64 %data to ptr
-  %starts.p = inttoptr i64 %starts to ptr
-  %sizes.p = inttoptr i64 %sizes to ptr
-  %sums.p = inttoptr i64 %sums to ptr
   br label %block
 block:
   %i = phi i64 [ %begin, %entry ], [ %i1, %block ]
-  %start.at = getelementptr i64, ptr %starts.p, i64 %i
+  %start.at = getelementptr i64, ptr %starts, i64 %i
   %start = load i64, ptr %start.at
-  %size.at = getelementptr i64, ptr %sizes.p, i64 %i
+  %size.at = getelementptr i64, ptr %sizes, i64 %i
   %size = load i64, ptr %size.at
-  %from = getelementptr i8, ptr %data.p, i64 %start
+  %from = getelementptr i8, ptr %data, i64 %start
   %state = call i32 @checksum(i32 -1, ptr %from, i64 %size)
   %sum = xor i32 %state, -1
-  %sum.at = getelementptr i32, ptr %sums.p, i64 %i
+  %sum.at = getelementptr i32, ptr %sums, i64 %i
   store i32 %sum, ptr %sum.at
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %end

@@ -79,12 +79,10 @@ loop:
   ?%parameters = ptr LAUNCH.parameters of %launch
   %grid = load i64, ptr %parameters
   %end = add i64 %sum, %grid
-  ?%end.at = LAUNCH.end of %launch
-  store i64 %end, ptr %end.at
+  ?LAUNCH.end of %launch = i64 %end
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  ?%share.at = LAUNCH.share of %launch
-  store i64 %share, ptr %share.at
+  ?LAUNCH.share of %launch = i64 %share
   %j = add i64 %i, 1
   %more = icmp slt i64 %j, %count
   br i1 %more, label %loop, label %done

@@ -195,23 +195,16 @@ entry:
   %state = getelementptr i64, ptr %pool, i64 $STATE$
   %parts = shl i64 %threads, 2
   %job = getelementptr i64, ptr %pool, i64 $JOB$
-  ?%fn.at = OPEN.function of %job
-  store ptr %fn, ptr %fn.at
-  ?%buffers.at = OPEN.buffers of %job
-  store ptr %buffers, ptr %buffers.at
-  ?%scalars.at = OPEN.scalars of %job
-  store ptr %scalars, ptr %scalars.at
-  ?%grid.at = OPEN.grid of %job
-  store i64 %grid, ptr %grid.at
-  ?%parts.at = OPEN.parts of %job
-  store i64 %parts, ptr %parts.at
+  ?OPEN.function of %job = ptr %fn
+  ?OPEN.buffers of %job = ptr %buffers
+  ?OPEN.scalars of %job = ptr %scalars
+  ?OPEN.grid of %job = i64 %grid
+  ?OPEN.parts of %job = i64 %parts
   %workers = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; at most one per block
-  ?%workers.at = OPEN.threads of %job
-  store i64 %workers, ptr %workers.at
+  ?OPEN.threads of %job = i64 %workers
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  ?%share.at = OPEN.share of %job
-  store i64 %share, ptr %share.at
+  ?OPEN.share of %job = i64 %share
   ?%joined = OPEN.joined of %job
   store atomic i64 0, ptr %joined monotonic, align 8
   %next = getelementptr i64, ptr %pool, i64 $NEXT$

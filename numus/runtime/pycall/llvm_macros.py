@@ -6,16 +6,22 @@ address taken, by
     ?%grid = i64 JOB.grid of %job
     ?%grid.at = JOB.grid of %job
 
+and stored by
+
+    ?JOB.grid of %job = i64 %grid
+
 `$NAME$` is a number or text; for a record, its number of words.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from numus.codegen.cpu.target import LlvmTarget
 
 _WORD = re.compile(r"^\s*\?%([\w.]+) = (?:(\w+) )?(\w+)\.([\w ]+) of (%[\w.]+)", re.M)
+_STORE = re.compile(r"^\s*\?(\w+)\.(\w+) of (%[\w.]+) = (\w+ %[\w.]+)$", re.M)
 
 # Buffer addresses of a launch, from pairs of a slot and a byte offset.
 RESOLVE_BUFFERS = """
@@ -70,7 +76,14 @@ def expand(text: str, **named: tuple[str, ...] | int | str) -> str:
         line = f"  {at} = getelementptr i64, ptr {pointer}, i64 {words.index(field)}"
         return line if kind is None else f"{line}\n  %{name} = load {kind}, ptr {at}"
 
-    text = _WORD.sub(word, text)
+    stores = itertools.count()
+
+    def store(found: re.Match[str]) -> str:
+        record, field, pointer, value = found.groups()
+        at = f"store.{next(stores)}"
+        return f"  ?%{at} = {record}.{field} of {pointer}\n  store {value}, ptr %{at}"
+
+    text = _WORD.sub(word, _STORE.sub(store, text))
     for name, what in named.items():
         text = text.replace(f"${name}$", str(len(what) if isinstance(what, tuple) else what))
     return text

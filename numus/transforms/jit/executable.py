@@ -59,27 +59,27 @@ class Executable:
     """Called with the leaves of the arguments, it returns the result, or `GUARD_FAILED`."""
 
     def __init__(self, spec: Spec, nodes: Sequence[Node], arity: int) -> None:
-        layout = tuple([n.view.strides for n in nodes if n.view is not None])
-        run = spec.program.runner(layout)
+        run = spec.program.runner(tuple([n.view.strides for n in nodes if n.view is not None]))
+        inputs = zip(spec.inputs, nodes, strict=True)
         self.spec = spec
-        self._inputs = [
-            InputGuard.of(x.refs[0], node) for x, node in zip(spec.inputs, nodes, strict=True)
-        ]
-        self._mode = (mode.grad, mode.autocast)
-        self._default = default.device
-        self._run = run
-        self._output_types = [
-            (shape, dtype, device or spec.program.device or default.device)
-            for shape, dtype, device in spec.output_types
-        ]
+        self._special = Specialization(
+            spec,
+            arity,
+            inputs=[InputGuard.of(x.refs[0], node) for x, node in inputs],
+            mode=(mode.grad, mode.autocast, default.device),
+            run=run,
+            output_types=[
+                (shape, dtype, device or spec.program.device or default.device)
+                for shape, dtype, device in spec.output_types
+            ],
+            donations=_donations(spec, run),
+        )
         self._scalars: list[tuple[Any, type, DType, range | None]] = [
             (s.compute, s.sample.__class__, dtype, _int_range(dtype)) for s, dtype in spec.scalars
         ]
         self._visible = spec.visible_outputs()
         self._has_guards = spec.guards.has_relations or bool(spec.guards.flags)
         self._has_effects = bool(spec.effects)
-        self._donations = _donations(spec, run)
-        self._arity = arity
         self._fast_path: FastPath | None = None
 
     def _donate(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
@@ -87,7 +87,7 @@ class Executable:
         once these are written."""
         donated: dict[int, Any] = {}
         done: set[int] = set()
-        for block, ref, binding, nbytes in self._donations:
+        for block, ref, binding, nbytes in self._special.donations:
             tensor = ref.find(leaves)
             if not isinstance(tensor, Tensor) or not owns_memory(tensor):
                 continue
@@ -101,13 +101,13 @@ class Executable:
         return donated, done
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if (mode.grad, mode.autocast) != self._mode or default.device is not self._default:
+        special, spec = self._special, self.spec
+        if (mode.grad, mode.autocast, default.device) != special.mode:
             return GUARD_FAILED
-        spec = self.spec
         with storage_lock.lock:
-            donated, done = self._donate(leaves) if self._donations else (None, _NONE)
+            donated, done = self._donate(leaves) if special.donations else (None, _NONE)
             views: list[View] = []  # they keep the memory alive while kernels run
-            for index, reader, ref, shape, dtype, device, strides, tracked in self._inputs:
+            for index, reader, ref, shape, dtype, device, strides, tracked in special.inputs:
                 if index is not None:
                     tensor = leaves[index]
                 else:
@@ -145,13 +145,13 @@ class Executable:
                     if allowed is not None and number not in allowed:
                         scalar_node(number, dtype)  # raises
                     scalars.append(number)
-            run: Any = self._run
+            run: Any = special.run
             if donated:
                 run = functools.partial(run, donated=donated)
             found = self._draw(run, views, scalars) if spec.generators else run(views, scalars)
             made = {}
             for at in self._visible:
-                shape, dtype, device = self._output_types[at]
+                shape, dtype, device = special.output_types[at]
                 made[at] = Tensor(value(found[at], shape, dtype, device))
             # before anything is written: a result may be a variable's old value
             out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in spec.results]
@@ -165,16 +165,11 @@ class Executable:
         """A function of the arguments that does the same, or returns `GUARD_FAILED`."""
         found = self._fast_path
         if found is None or not found.is_current():
-            found = self._fast_path = FastPath(
-                Specialization(
-                    *(self.spec, self._arity, self._inputs, self._mode, self._default),
-                    *(self._run, self._output_types, self._donations),
-                )
-            )
+            found = self._fast_path = FastPath(self._special)
         return found.function or self._guarded_call
 
     def _guarded_call(self, *leaves: Any) -> Any:
-        if len(leaves) != self._arity or has_active_hook():
+        if len(leaves) != self._special.arity or has_active_hook():
             return GUARD_FAILED
         try:
             return self(leaves)
@@ -221,7 +216,7 @@ class Executable:
             if sys.getrefcount(tensor._node) == SOLE_REFERENCE and tensor._node.tracked is is_leaf:
                 tensor._node.view = view  # nothing else references the node: its value may change
                 continue
-            shape, dtype, device = self._output_types[at]
+            shape, dtype, device = self._special.output_types[at]
             node = value(view, shape, dtype, device)
             if is_leaf:
                 node.tracked = True

@@ -116,8 +116,7 @@ class _CallWriter:
 
     def write(self) -> Callable[..., Any]:
         code, special, spec = self._code, self._special, self._spec
-        modes = dict(zip(("grad", "autocast"), special.mode, strict=True))
-        guard_modes(code, {**modes, "device": special.default_device})
+        guard_modes(code, dict(zip(("grad", "autocast", "device"), special.mode, strict=True)))
         code.is_empty(before_run)
         code.is_empty(storage_lock.writers)
         for slot, guard in enumerate(special.inputs):

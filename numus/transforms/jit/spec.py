@@ -265,8 +265,7 @@ class Specialization:
     spec: Spec
     arity: int  # leaves of the arguments
     inputs: list[InputGuard]
-    mode: tuple[Any, Any]  # grad, autocast
-    default_device: Device
+    mode: tuple[Any, ...]  # grad, autocast, default device
     run: Any
     output_types: list[tuple[Shape, DType, Device]]
     # outputs that may be written to an input's memory: block, input, binding, bytes
