@@ -27,13 +27,7 @@ class GraphBuilder:
         self._after_barriers: set[Value] = set()  # functions of reductions, scans, sorts...
 
     def make(
-        self,
-        op: str,
-        kind: str,
-        inputs: tuple[Value, ...],
-        params: Any,
-        shape: Shape,
-        dtype: DType,
+        self, op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape, dtype: DType
     ) -> Value:
         """The value of an operation, or a simpler one that equals it bit for bit."""
         key = (op, tuple(x.id for x in inputs), params, shape, dtype)

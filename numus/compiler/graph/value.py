@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from numus.dtypes import DType
@@ -24,41 +26,24 @@ PACKED = "packed"
 _anonymous_ids = itertools.count(-1, -1)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Value:
     """One value: an operation, its operands and parameters. Never changed once it is made."""
 
-    __slots__ = ("dtype", "id", "inputs", "kind", "op", "params", "shape")
+    id: int  # position in the graph; negative for values that lowering makes
+    op: str
+    kind: str
+    inputs: tuple[Value, ...]
+    params: Any
+    shape: Shape
+    dtype: DType
 
-    def __init__(
-        self,
-        id: int,
-        op: str,
-        kind: str,
-        inputs: tuple[Value, ...],
-        params: Any,
-        shape: Shape,
-        dtype: DType,
-    ) -> None:
-        self.id = id  # position in the graph; negative for values that lowering makes
-        self.op = op
-        self.kind = kind
-        self.inputs = inputs
-        self.params = params
-        self.shape = shape
-        self.dtype = dtype
-
-    @classmethod
+    @staticmethod
     def fresh(
-        cls,
-        op: str,
-        kind: str,
-        inputs: tuple[Value, ...],
-        params: Any,
-        shape: Shape,
-        dtype: DType,
+        op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape, dtype: DType
     ) -> Value:
         """An anonymous value outside of the graph: an intermediate of one lowering."""
-        return cls(next(_anonymous_ids), op, kind, inputs, params, shape, dtype)
+        return Value(next(_anonymous_ids), op, kind, inputs, params, shape, dtype)
 
     def replace(self, inputs: tuple[Value, ...], params: Any) -> Value:
         """A copy in the same position with other operands and parameters."""
@@ -66,10 +51,7 @@ class Value:
 
     @property
     def size(self) -> int:
-        total = 1
-        for n in self.shape:
-            total *= n
-        return total
+        return math.prod(self.shape)
 
     def __repr__(self) -> str:
         args = ", ".join(f"%{x.id}" for x in self.inputs)

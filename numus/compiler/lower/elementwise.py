@@ -7,6 +7,7 @@ rounds once and fusion never changes a result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from numus import dtypes as dt
@@ -25,7 +26,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
     if op == "cast":
         return cast_value(args[0], sources[0], dtype)
     if op == "bitcast":
-        return _bitcast(args[0], dtype)
+        return args[0].bitcast(dtype)
     if op == "where":
         return _where(args, dtype)
     if op == "complex":
@@ -64,10 +65,6 @@ def cast_value(x: Any, source: DType, target: DType) -> Any:
         part = dt.real_of(target)
         return (x.cast(part), const(0.0, part))
     return x.cast(target)
-
-
-def _bitcast(x: Any, dtype: DType) -> Any:
-    return x.bitcast(dtype)
 
 
 def _where(args: list[Any], dtype: DType) -> Any:
@@ -182,7 +179,22 @@ def _shift_right(a: Expr, b: Expr) -> Expr:
     return ir.binary("ashr", a, shift)
 
 
-_PLAIN: dict[str, Callable[..., Expr]] = {
+Table = dict[str, Callable[..., Expr]]
+
+
+def _identity(a: Expr) -> Expr:
+    return a
+
+
+_BITWISE: Table = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "invert": lambda a: ~a,
+}
+_ROUNDING = ("floor", "ceil", "trunc", "rint")
+
+_PLAIN: Table = {
     "add": ir.add,
     "sub": ir.sub,
     "mul": ir.mul,
@@ -194,60 +206,38 @@ _PLAIN: dict[str, Callable[..., Expr]] = {
     "eq": lambda a, b: a.eq(b),
     "ne": lambda a, b: a.ne(b),
     "sign": _sign,
-    "real": lambda a: a,
-    "conj": lambda a: a,
+    "real": _identity,
+    "conj": _identity,
     "imag": lambda a: const(0, a.dtype),
 }
 
-_BOOL: dict[str, Callable[..., Expr]] = {
-    "add": lambda a, b: a | b,
-    "mul": lambda a, b: a & b,
-    "sub": lambda a, b: a ^ b,
-    "maximum": lambda a, b: a | b,
-    "minimum": lambda a, b: a & b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "invert": lambda a: ~a,
-    "abs": lambda a: a,
-    "sign": lambda a: a,
+_BOOL: Table = {
+    **_BITWISE,
+    **dict.fromkeys((*_ROUNDING, "abs", "sign"), _identity),
+    **dict.fromkeys(("add", "maximum"), _BITWISE["or"]),
+    **dict.fromkeys(("mul", "minimum"), _BITWISE["and"]),
+    **dict.fromkeys(("sub", "ne"), _BITWISE["xor"]),
     "lt": lambda a, b: ~a & b,
     "le": lambda a, b: ~a | b,
     "eq": lambda a, b: ~(a ^ b),
-    "ne": lambda a, b: a ^ b,
     "pow": lambda a, b: a | ~b,
-    "floor": lambda a: a,
-    "ceil": lambda a: a,
-    "trunc": lambda a: a,
-    "rint": lambda a: a,
 }
 
-_INTEGER: dict[str, Callable[..., Expr]] = {
+_INTEGER: Table = {
+    **_BITWISE,
+    **dict.fromkeys(_ROUNDING, _identity),
     "abs": lambda a: a if a.dtype.kind == "uint" else ir.unary("abs", a),
-    "floor": lambda a: a,
-    "ceil": lambda a: a,
-    "trunc": lambda a: a,
-    "rint": lambda a: a,
     "floor_divide": lambda a, b: _int_divide(a, b)[0],
     "mod": lambda a, b: _int_divide(a, b)[1],
     "pow": _int_pow,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "invert": lambda a: ~a,
     "shift_left": _shift_left,
     "shift_right": _shift_right,
     "popcount": lambda a: ir.unary("popcount", a),
 }
 
-_FLOAT: dict[str, Callable[..., Expr]] = {
+_FLOAT: Table = {
+    **{op: partial(ir.unary, op) for op in (*_ROUNDING, "abs", "sqrt")},
     "div": lambda a, b: a / b,
-    "abs": lambda a: ir.unary("abs", a),
-    "floor": lambda a: ir.unary("floor", a),
-    "ceil": lambda a: ir.unary("ceil", a),
-    "trunc": lambda a: ir.unary("trunc", a),
-    "rint": lambda a: ir.unary("rint", a),
-    "sqrt": lambda a: ir.unary("sqrt", a),
     "copysign": lambda a, b: ir.binary("copysign", a, b),
     "floor_divide": lambda a, b: _float_divmod(a, b)[0],
     "mod": lambda a, b: _float_divmod(a, b)[1],
