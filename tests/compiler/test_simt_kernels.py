@@ -1,4 +1,4 @@
-"""Kernels for thread groups, run on an imitation of such a machine: no GPU is needed."""
+"""SIMT kernels, interpreted by an emulated GPU."""
 
 import numpy as np
 import pytest
@@ -32,11 +32,11 @@ def draw(*shape):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 7), (700,), (1030, 3), (2, 65, 33)])
-def test_maps(shape):
+def test_pointwise(shape):
     check(lambda x, y: x * y + 2, lambda x, y: x * y + 2, draw(*shape), draw(*shape))
 
 
-def test_transposed_maps():
+def test_pointwise_transposes():
     x = draw(70, 70)
     check(lambda x: x + x.T, lambda x: x + x.T, x)
     check(
@@ -61,14 +61,14 @@ def test_reductions(shape, axis, name):
 
 
 @pytest.mark.parametrize("name", ["sum", "argmin", "var"])
-def test_reductions_in_parts_that_threads_merge(name):
+def test_split_reductions(name):
     f, g = getattr(nm, name), getattr(np, name)
     x = draw(1500, 70)
     wide = x.astype(np.float64)
     check(lambda x: f(x, axis=0), lambda _: g(wide, axis=0), x, rtol=1e-4, atol=1e-4)
 
 
-def test_arg_reductions_take_the_first():
+def test_arg_reductions_take_the_first_of_equals():
     x = np.zeros((3, 700), np.float32)
     x[:, [5, 300, 650]] = 1
     check(lambda x: nm.argmax(x, axis=1), lambda x: np.argmax(x, axis=1), x)
@@ -78,7 +78,7 @@ def test_arg_reductions_take_the_first():
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_arg_reductions_where_nothing_is_better_than_the_start(name, dtype):
+def test_arg_reductions_of_initial_values(name, dtype):
     f, g = getattr(nm, name), getattr(np, name)
     for value in (np.inf, -np.inf) if dtype == "float32" else (127, -128):
         x = np.full((3, 5000), value).astype(dtype)
@@ -93,7 +93,7 @@ def test_complex_products():
     check(lambda x: nm.prod(x, axis=1), lambda x: np.prod(x, axis=1), x, rtol=1e-4, atol=1e-4)
 
 
-def test_row_programs():
+def test_multistage_rows():
     def softmax(x):
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
