@@ -1,4 +1,4 @@
-"""The CUDA backend: what must hold without a GPU, and, where there is one, on it."""
+"""The CUDA backend, without a GPU and on one."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ no_gpu = pytest.mark.skipif(driver.count() > 0, reason="there is an NVIDIA GPU")
 
 
 @no_gpu
-def test_without_a_gpu_the_device_is_refused():
+def test_error_without_a_gpu():
     with pytest.raises(DeviceError, match=r"no device 'cuda' here; (install numus\[cuda\]|the NV)"):
         nm.zeros(3).to("cuda")
     with pytest.raises(DeviceError, match="no device 'cuda:1'"):
@@ -31,7 +31,7 @@ def test_without_a_gpu_the_device_is_refused():
 
 
 @gpu
-def test_the_device_is_there():
+def test_the_device_is_listed():
     assert nm.device("cuda") in nm.devices()
     assert nm.device("cuda:0") is nm.device("cuda")
     with pytest.raises(DeviceError, match=f"cuda:{driver.count()}"):
@@ -42,7 +42,7 @@ def test_the_device_is_there():
 
 
 @gpu
-def test_copies_of_all_sizes_come_back():
+def test_copies_of_all_sizes():
     rng = np.random.default_rng(0)
     for size in (0, 1, 1000, (8 << 20) // 4, (40 << 20) // 4 + 3):
         array = rng.standard_normal(size).astype(np.float32)
@@ -52,7 +52,7 @@ def test_copies_of_all_sizes_come_back():
 
 
 @gpu
-def test_memory_is_reused_and_its_end_is_told():
+def test_memory_reuse_and_out_of_memory():
     runtime = nm.device("cuda").runtime
     x = nm.zeros((1 << 20,), device="cuda") + 1
     nm.eval(x)
@@ -67,7 +67,7 @@ def test_memory_is_reused_and_its_end_is_told():
 
 
 @gpu
-def test_a_program_that_comes_again_is_replayed():
+def test_repeated_programs_are_replayed_as_graphs():
     x = nm.asarray(np.random.default_rng(0).standard_normal((64, 64)), device="cuda")
 
     def step(x):
@@ -83,7 +83,7 @@ def test_a_program_that_comes_again_is_replayed():
 
 
 @gpu
-def test_dlpack_both_ways():
+def test_dlpack_import_and_export():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
@@ -142,7 +142,7 @@ if not [d for d in nm.devices() if d.kind == "webgpu"]:
 """
 
 
-def test_a_machine_whose_gpus_are_hidden_has_none():
+def test_hidden_gpus_are_not_listed():
     """With a GPU or without: the driver is told of none."""
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "NUMUS_DEVICE": "cpu"}
     done = subprocess.run(
@@ -179,7 +179,7 @@ def test_streams_wait_for_each_other():
 
 
 @gpu
-def test_memory_of_another_librarys_side_stream_is_not_given_back_too_early():
+def test_imported_memory_on_a_side_stream_is_released_in_order():
     """PyTorch uses such memory again at once, on that stream, and waits for nobody."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -205,7 +205,7 @@ def test_memory_of_another_librarys_side_stream_is_not_given_back_too_early():
 
 
 @gpu
-def test_arrays_on_the_device_become_tensors_there():
+def test_device_arrays_become_tensors_in_place():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
@@ -227,7 +227,7 @@ def test_arrays_on_the_device_become_tensors_there():
 
 
 @gpu
-def test_threads_that_copy_leave_graphs_alone():
+def test_copies_during_captures_of_other_threads():
     """What one thread copies is no part of a graph that another records: it would come again."""
     rng = np.random.default_rng(0)
     x = nm.asarray(rng.standard_normal((64, 64)).astype(np.float32), device="cuda")
@@ -258,7 +258,7 @@ def test_threads_that_copy_leave_graphs_alone():
 
 
 @gpu
-def test_ten_thousand_steps_leave_nothing_behind():
+def test_ten_thousand_steps_retain_no_memory():
     runtime = nm.device("cuda").runtime
     x = nm.asarray(np.random.default_rng(0).standard_normal((64, 64)), device="cuda")
     step = nm.jit(lambda w: w - 0.001 * nm.tanh(w @ x))
@@ -281,7 +281,7 @@ def test_ten_thousand_steps_leave_nothing_behind():
 
 
 @gpu
-def test_programs_that_are_gone_leave_nothing_behind(monkeypatch):
+def test_freed_programs_leave_no_graphs_and_events(monkeypatch):
     """Jitted steps of many kernels, replayed as graphs, whose losses are read before they end."""
     runtime = nm.device("cuda").runtime
     counts = Counter()
@@ -328,7 +328,7 @@ def test_programs_that_are_gone_leave_nothing_behind(monkeypatch):
 
 
 @gpu
-def test_products_by_themselves_are_the_same_each_time():
+def test_matmul_is_deterministic():
     """Launched by the library, and replayed as a graph; with memory that moves or does not."""
     rng = np.random.default_rng(0)
     for dtype, near in (("float32", 1e-5), ("bfloat16", 2e-2), ("float64", 1e-12)):
@@ -357,7 +357,7 @@ def test_products_by_themselves_are_the_same_each_time():
 
 
 @gpu
-def test_a_bias_is_added_before_the_product_is_rounded():
+def test_bias_is_added_before_rounding():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")

@@ -11,7 +11,7 @@ from numus.runtime.contract import Launch
 from numus.runtime.null import NullRuntime
 
 
-def test_it_counts_kernels_bytes_and_peak():
+def test_counts_of_kernels_bytes_and_peak():
     null = NullRuntime()
     program = null.compile(kernels.affine())
     assert null.compile(kernels.affine(name="same")) is program
@@ -35,6 +35,6 @@ def test_it_counts_kernels_bytes_and_peak():
     assert null.download(null.allocate(8), dt.float32, 2).tolist() == [0, 0]
 
 
-def test_it_describes_the_same_machine_everywhere():
+def test_the_target_is_the_same_everywhere():
     assert runtime.get("null").target == NullRuntime().target
     assert runtime.get("null").target.vector_bytes == 32

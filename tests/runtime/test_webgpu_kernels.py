@@ -1,5 +1,5 @@
-"""Products, rows, convolutions and attention on the webgpu device, against NumPy and the CPU: views
-that begin anywhere, special numbers, narrow floats, gradients."""
+"""Matmul, row reductions, convolutions and attention on the webgpu device, against NumPy and the
+CPU: unaligned views, special values, 8- and 16-bit floats, gradients."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ from numus.runtime.devices import count
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
 
 
-def there(array):
+def on_gpu(array):
     return nm.asarray(array).to("webgpu")
 
 
 def compare(f, arrays, bound):
-    """What a function gives here is what it gives on the CPU, but for so much of the largest."""
+    """Results must equal the CPU's, within a fraction of the largest value."""
     results = [f(*(nm.asarray(a).to(place) for a in arrays)) for place in ("webgpu", "cpu")]
     for got, want in zip(*results, strict=True):
         got, want = (t.astype(nm.float32).numpy() for t in (got, want))
@@ -34,37 +34,37 @@ def compare(f, arrays, bound):
 @pytest.mark.parametrize(
     "shape", [(17, 24, 12), (16, 32, 16), (100, 70, 90), (9, 8, 700), (16, 130, 1000)], ids=str
 )
-def test_products_however_their_operands_lie(shape):
+def test_matmul_of_all_operand_layouts(shape):
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     a, b = a.astype(np.float32), b.astype(np.float32)
     want = a.astype(np.float64) @ b
-    x, y = there(a), there(b)
+    x, y = on_gpu(a), on_gpu(b)
     bound = 3e-6 * np.abs(want).max()
-    for left in (x, there(a.T.copy()).T):
-        for right in (y, there(b.T.copy()).T):
+    for left in (x, on_gpu(a.T.copy()).T):
+        for right in (y, on_gpu(b.T.copy()).T):
             np.testing.assert_allclose((left @ right).numpy(), want, atol=bound, rtol=0)
-    computed = (x * 2 - 1) @ (y + 1) + there(b[0])
+    computed = (x * 2 - 1) @ (y + 1) + on_gpu(b[0])
     want = (a * 2 - 1).astype(np.float64) @ (b + 1) + b[0]
     np.testing.assert_allclose(computed.numpy(), want, atol=3e-6 * np.abs(want).max(), rtol=0)
 
 
-def test_products_of_batches_integers_halves_and_views():
+def test_matmul_of_batches_integers_halves_and_views():
     rng = np.random.default_rng(1)
     a = rng.standard_normal((2, 16, 16)).astype(np.float32)
     b = rng.standard_normal((2, 16, 24)).astype(np.float32)
-    x, y = there(a), there(b)
+    x, y = on_gpu(a), on_gpu(b)
     np.testing.assert_allclose((x @ y).numpy(), a @ b, atol=1e-4)
     np.testing.assert_allclose((x @ y[1]).numpy(), a @ b[1], atol=1e-4)
     whole = rng.integers(-1000, 1000, (16, 24)).astype(np.int32)
-    np.testing.assert_array_equal((there(whole) @ there(whole.T.copy())).numpy(), whole @ whole.T)
+    np.testing.assert_array_equal((on_gpu(whole) @ on_gpu(whole.T.copy())).numpy(), whole @ whole.T)
     half = rng.standard_normal((16, 24)).astype(np.float16)
     wide = half.astype(np.float32)
-    got = (there(half) @ there(half).T).numpy()
+    got = (on_gpu(half) @ on_gpu(half).T).numpy()
     np.testing.assert_allclose(got.astype(np.float32), wide @ wide.T, atol=0.03, rtol=2e-3)
     line = rng.standard_normal(3 + 16 * 24).astype(np.float32)
-    x = there(line)[3:].reshape(16, 24)
+    x = on_gpu(line)[3:].reshape(16, 24)
     np.testing.assert_allclose((x @ y[0].T).numpy(), line[3:].reshape(16, 24) @ b[0].T, atol=1e-4)
 
 
@@ -75,7 +75,7 @@ def test_adapters_without_64_bit_integers(monkeypatch):
     runtime.pipelines.clear()
     rng = np.random.default_rng(5)
     a = rng.standard_normal((96, 104)).astype(np.float32)
-    x = there(a)
+    x = on_gpu(a)
     np.testing.assert_allclose((x @ x.T).numpy(), a @ a.T, atol=1e-4)
     np.testing.assert_array_equal((x * 2 + x).numpy(), a * 2 + a)
     np.testing.assert_allclose(nm.sum(x, axis=1).numpy(), a.sum(1), atol=1e-4)
@@ -87,12 +87,12 @@ def test_adapters_without_64_bit_integers(monkeypatch):
 
 
 @pytest.mark.parametrize("starts", [(0, 0), (1, 1), (3, 3), (1, 2), (0, 5)])
-def test_views_begin_anywhere(starts):
+def test_views_at_unaligned_offsets(starts):
     rng = np.random.default_rng(3)
     x, y = (rng.standard_normal(20011).astype(np.float32) for _ in range(2))
     i, j = starts
     n = 20000
-    a, b = there(x)[i : i + n], there(y)[j : j + n]
+    a, b = on_gpu(x)[i : i + n], on_gpu(y)[j : j + n]
     np.testing.assert_array_equal((a + b).numpy(), x[i : i + n] + y[j : j + n])
     np.testing.assert_array_equal((a > b).numpy(), x[i : i + n] > y[j : j + n])
     np.testing.assert_array_equal(
@@ -103,11 +103,11 @@ def test_views_begin_anywhere(starts):
     )
 
 
-def test_maps_that_cross_memory():
+def test_strided_pointwise_kernels():
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2, 72, 40)).astype(np.float32)
     square, w = rng.standard_normal((80, 80)).astype(np.float32), np.arange(72, dtype=np.int32)
-    a, b, c = (there(t) for t in (x, square, w))
+    a, b, c = (on_gpu(t) for t in (x, square, w))
     turned = np.swapaxes(x, 1, 2)
     np.testing.assert_array_equal(a.mT.copy().numpy(), turned)
     np.testing.assert_array_equal((b + b.T).numpy(), square + square.T)
@@ -135,22 +135,22 @@ def test_softmax_of_special_rows(columns, monkeypatch):
     x[3, columns - 1] = np.inf
     x[4, 0] = 1e4
     x[5, 7] = np.copysign(np.nan, -1)
-    y = there(x)
+    y = on_gpu(x)
     np.testing.assert_allclose(nm.softmax(y).numpy(), softmax(x), rtol=4e-6, atol=1e-37)
     with np.errstate(invalid="ignore"):
         want = np.exp(x - x.max(1, keepdims=True))
     got = nm.exp(y - nm.max(y, axis=1, keepdims=True)).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=2e-38)
     finite = np.nan_to_num(x)
-    np.testing.assert_array_equal(nm.argmax(there(finite), axis=-1).numpy(), finite.argmax(-1))
+    np.testing.assert_array_equal(nm.argmax(on_gpu(finite), axis=-1).numpy(), finite.argmax(-1))
 
 
-def test_norms_places_gradients_and_dtypes_of_rows(monkeypatch):
+def test_norms_argmax_gradients_and_dtypes_of_rows(monkeypatch):
     monkeypatch.setattr(stages, "TUNING", LoopTuning(small_elements=0))
     rng = np.random.default_rng(1)
     x = rng.standard_normal((11, 168)).astype(np.float32)
     w, g = rng.standard_normal((2, 168)).astype(np.float32)
-    y, v, h = (there(a) for a in (x, w, g))
+    y, v, h = (on_gpu(a) for a in (x, w, g))
     off = x - x.mean(-1, keepdims=True)
     want = off / np.sqrt((off**2).mean(-1, keepdims=True) + 1e-5) * w + g
     np.testing.assert_allclose(nm.layer_norm(y, v, h).numpy(), want, atol=2e-5)
@@ -166,18 +166,18 @@ def test_norms_places_gradients_and_dtypes_of_rows(monkeypatch):
     half = y.astype(nm.float16)
     got = nm.softmax(half).numpy()
     np.testing.assert_allclose(got, softmax(half.numpy()), rtol=2e-3, atol=1e-4)
-    whole = there((x * 100).astype(np.int32))
+    whole = on_gpu((x * 100).astype(np.int32))
     want = whole.numpy() - whole.numpy().max(1, keepdims=True)
     np.testing.assert_array_equal((whole - nm.max(whole, axis=1, keepdims=True)).numpy(), want)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_powers_within_rows_keep_their_fractions(kind):
+def test_powers_within_rows(kind):
     """A driver added and took off again what rounds to integers, and left out both."""
     if kind not in nm.device("webgpu").runtime.target.dtypes:
         pytest.skip(f"this adapter has no {kind}")
     x = np.random.default_rng(6).uniform(1, 3, (2, 4)).astype(kind)
-    got = nm.sum(there(x) ** 2.5, axis=-1) ** 0.3
+    got = nm.sum(on_gpu(x) ** 2.5, axis=-1) ** 0.3
     np.testing.assert_allclose(got.numpy(), (x**2.5).sum(-1) ** 0.3, rtol=3e-6)
 
 
@@ -209,7 +209,7 @@ def test_convolutions_and_their_gradients(case, monkeypatch):
     compare(results, arrays, 3e-6)
 
 
-def test_convolutions_of_views_narrow_floats_and_transposed_ones(monkeypatch):
+def test_convolutions_of_views_small_floats_and_transposed_ones(monkeypatch):
     monkeypatch.setattr(tuning, "GPU", dataclasses.replace(tuning.GPU, min_implicit_gemm_macs=0))
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 9, 13, 8)).astype(np.float32)
@@ -256,7 +256,7 @@ def test_attention_and_its_gradients(sizes, how):
     compare(lambda q, k, v: gradients(q, k, v, **how), drawn(*sizes, lead=(1,)), 1e-5)
 
 
-def test_masks_and_rows_that_see_nothing():
+def test_attention_masks_and_fully_masked_rows():
     q, k, v = drawn(11, 21, 8, 8)
     seen = np.random.default_rng(1).random((11, 21)) < 0.6
     seen[3] = False
@@ -270,7 +270,7 @@ def test_masks_and_rows_that_see_nothing():
     compare(lambda q, k, v: [attend(q, k, v)], (q, k, v), 2e-6)
 
 
-def test_attention_of_heads_and_narrow_floats():
+def test_attention_of_heads_and_small_floats():
     q, k, v = drawn(12, 12, 8, 8, lead=(2, 3))
     compare(lambda q, k, v: gradients(q, k, v, is_causal=True), (q, k, v), 1e-5)
     turned = [np.swapaxes(a, 1, 2).copy() for a in (q, k, v)]  # heads in the middle
