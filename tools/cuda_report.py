@@ -25,7 +25,7 @@ from tools.device_tests import OPS, run_tests
 # Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
 TESTS = (
     *OPS,
-    "tests/kernels/test_group_products.py",
+    "tests/kernels/test_gpu_gemm.py",
     "tests/kernels/test_padded_gemm_conv.py",
     "tests/runtime/test_cuda.py",
 )
@@ -36,8 +36,15 @@ PARTS = (
 )
 # All tests can run with another default device, except those that name theirs (an emulated GPU or
 # WebGPU), which are slow; the op table has run on the device already.
-_NAMED = ("webgpu", "test_tile_", "test_group_", "test_vector_products", "test_vendor_products")
-_NAMED += ("test_ops",)
+_NAMED = (
+    *("webgpu", "test_ops", "test_gpu_gemm", "test_implicit_gemm_conv", "test_vendor_matmul"),
+    *(
+        "test_wgmma_attention",
+        "test_attention_heads",
+        "test_scan_columns",
+        "test_topk_radix_select",
+    ),
+)
 ENGINE = ("tests", *(f"--ignore-glob=*{name}*" for name in _NAMED))
 
 
@@ -104,7 +111,7 @@ def main() -> None:
     if any(part in parts for part in ("tests", "engine", "programs", "sanitizer")):
         say("\n## Conformance\n")
     if "tests" in parts:
-        also = " or products or runtime"
+        also = " or test_gpu_gemm or runtime"
         report, text = run_tests(given.workers, given.limit, "cuda", TESTS, also, _WHAT)
         for line in report:
             say(line)

@@ -129,7 +129,7 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads or num_heads % groups:
             raise ShapeError(
                 f"MultiheadAttention: embed_dim={embed_dim} must be divisible by "
-                f"num_heads={num_heads}, and that by {groups} key heads"
+                f"num_heads={num_heads}, and num_heads by num_kv_heads={groups}"
             )
         self.embed_dim = embed_dim
         self.num_heads = num_heads

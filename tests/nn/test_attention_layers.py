@@ -72,7 +72,7 @@ def test_groups_share_keys_and_values():
     x = nm.random.normal((2, 5, 8), key=nm.random.key(1))
     for a, b in zip(grouped(x), plain(x), strict=True):
         close(a, b)
-    with pytest.raises(ShapeError, match="groups"):
+    with pytest.raises(ShapeError, match="num_heads by num_kv_heads=3"):
         nn.MultiheadAttention(8, 4, num_kv_heads=3)
 
 
