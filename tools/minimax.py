@@ -198,10 +198,10 @@ def block(name: str, about: str, tables: Sequence[tuple[Sequence[float], int, An
     lines = [f"# {about}", f"{name}: Table = ("]
     for values, bits, error in tables:
         note = f"  # error 2**{float(mp.log(error, 2)):.1f}" if error else ""
-        if values:
-            lines += [f"    ({note}", literal(values, bits), "    ),"]
-        else:
-            lines.append("    (),")
+        items = literal(values, bits)
+        row = f"    ({items.strip().rstrip(',') if len(values) > 1 else items.strip()}),{note}"
+        fits = "\n" not in items and len(row) <= 98
+        lines += [row] if fits else [f"    ({note}", items, "    ),"]
     return "\n".join([*lines, ")"])
 
 

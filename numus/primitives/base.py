@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numus.graph import Node
+from numus.graph import Batch, Node, Primitive, Reference
 
 
 def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
@@ -18,3 +18,8 @@ def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
 def zero_jvp(node: Node, tangents: Sequence[Node | None]) -> None:
     """The jvp of operations whose derivative is zero almost everywhere."""
     return None
+
+
+def nondifferentiable(name: str, kind: str, reference: Reference, batch: Batch) -> Primitive:
+    """A primitive whose derivative is zero almost everywhere."""
+    return Primitive(name, kind, reference=reference, vjp=zero_vjp, jvp=zero_jvp, batch=batch)

@@ -14,7 +14,7 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.base import zero_jvp, zero_vjp
+from numus.primitives.base import nondifferentiable
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.source import constant, iota
 from numus.primitives.views import permute, reshape
@@ -89,6 +89,20 @@ def gather(x: Node, indices: tuple[Node, ...], axes: Shape) -> Node:
     return apply(_gather, (x, *indices), axes, indices[0].shape + rest, x.dtype)
 
 
+def index_along(index: Node, axis: int) -> tuple[tuple[Node, ...], Shape]:
+    """Index arrays and axes for `gather` and `scatter` that move only along one axis."""
+    rank = index.ndim
+
+    def positions(i: int, n: int) -> Node:
+        line = reshape(
+            iota(n, dt.int64, index.device), tuple(n if j == i else 1 for j in range(rank))
+        )
+        return broadcast(line, index.shape)
+
+    at = (index if i == axis else positions(i, n) for i, n in enumerate(index.shape))
+    return tuple(at), tuple(range(rank))
+
+
 # -- nonzero --------------------------------------------------------------------------------------
 
 
@@ -100,13 +114,11 @@ def _nonzero_reference(node: Node, mask: Array) -> Array:
     return out
 
 
-_nonzero = Primitive(
+_nonzero = nondifferentiable(
     "nonzero",
     "nonzero",
-    reference=_nonzero_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=lambda node, inputs, batched, size: nonzero(inputs[0], node.params),
+    _nonzero_reference,
+    lambda node, inputs, batched, size: nonzero(inputs[0], node.params),
 )
 
 
@@ -120,12 +132,7 @@ def nonzero(mask: Node, count: int) -> Node:
 
 # -- scatter --------------------------------------------------------------------------------------
 
-_COMBINE = {
-    "add": np.add,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
-}
+_COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
@@ -144,11 +151,7 @@ def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
         hit_u = ew.cast(ew.eq(updates, gather(node, at, axes)), g.dtype)
         count = scatter(hit_x, at, _inside(hit_u, node), axes, "add")
         share = ew.div(g, count)
-        return (
-            ew.mul(share, hit_x),
-            _inside(ew.mul(gather(share, at, axes), hit_u), node),
-            *none,
-        )
+        return (ew.mul(share, hit_x), _inside(ew.mul(gather(share, at, axes), hit_u), node), *none)
     # mul: a factor's cotangent is multiplied by all other factors of its place
     by_x = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
     by_u = _other_factors(node)

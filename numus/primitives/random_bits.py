@@ -6,8 +6,8 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
-from numus.graph import Array, Node, Primitive
-from numus.primitives.base import zero_jvp, zero_vjp
+from numus.graph import Array, Node
+from numus.primitives.base import nondifferentiable
 from numus.primitives.elementwise import elementwise_batch
 from numus.shapes import Shape
 from numus.shapes import broadcast as broadcast_shapes
@@ -33,14 +33,7 @@ def _threefry_reference(node: Node, k0: Array, k1: Array, c0: Array, c1: Array) 
     return x1 if node.params else x0
 
 
-_threefry = Primitive(
-    "threefry",
-    "elementwise",
-    reference=_threefry_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=elementwise_batch,
-)
+_threefry = nondifferentiable("threefry", "elementwise", _threefry_reference, elementwise_batch)
 
 
 def threefry(k0: Node, k1: Node, c0: Node, c1: Node) -> tuple[Node, Node]:
@@ -73,14 +66,7 @@ def _normal_reference(node: Node, x0: Array, x1: Array) -> Array:
     return (radius * np.where(turned, across, along)).astype(real)
 
 
-_normal = Primitive(
-    "normal",
-    "elementwise",
-    reference=_normal_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=elementwise_batch,
-)
+_normal = nondifferentiable("normal", "elementwise", _normal_reference, elementwise_batch)
 
 
 def normal_pair(x0: Node, x1: Node) -> tuple[Node, Node]:
@@ -89,7 +75,4 @@ def normal_pair(x0: Node, x1: Node) -> tuple[Node, Node]:
     """
     dtype = dt.float32 if x0.dtype is dt.uint32 else dt.float64
     shape = broadcast_shapes(x0.shape, x1.shape, "normal")
-    return (
-        apply(_normal, (x0, x1), 0, shape, dtype),
-        apply(_normal, (x0, x1), 1, shape, dtype),
-    )
+    return (apply(_normal, (x0, x1), 0, shape, dtype), apply(_normal, (x0, x1), 1, shape, dtype))

@@ -14,7 +14,7 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.base import zero_jvp, zero_vjp
+from numus.primitives.base import nondifferentiable
 from numus.primitives.broadcast import (
     define_reduction,
     expand,
@@ -167,9 +167,7 @@ def _arg(name: str, function: Callable[..., Array]) -> Primitive:
             x = x.astype(np.float32)
         return np.asarray(function(x, axis=node.params[0])).astype(np.int64)
 
-    return Primitive(
-        name, "reduce", reference=reference, vjp=zero_vjp, jvp=zero_jvp, batch=reduction_batch
-    )
+    return nondifferentiable(name, "reduce", reference, reduction_batch)
 
 
 _argmax = _arg("argmax", np.argmax)

@@ -12,7 +12,7 @@ from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
-from numus.primitives.indexing import gather, scatter
+from numus.primitives.indexing import gather, index_along, scatter
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import pad, reshape, take_range
@@ -31,16 +31,7 @@ def _argextreme(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
         source = scan("min", ew.where(new, here, constant(n, dt.int64)), axis, reverse=True)
     else:
         source = scan("max", ew.where(new, here, constant(-1, dt.int64)), axis)
-    at = tuple(
-        source
-        if i == axis
-        else broadcast(
-            reshape(iota(m, dt.int64, x.device), tuple(m if j == i else 1 for j in range(x.ndim))),
-            x.shape,
-        )
-        for i, m in enumerate(x.shape)
-    )
-    return at, tuple(range(x.ndim))
+    return index_along(source, axis)
 
 
 def _vjp(node: Node, g: Node) -> tuple[Node]:

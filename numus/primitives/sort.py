@@ -9,29 +9,9 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
-from numus.primitives.base import zero_jvp, zero_vjp
-from numus.primitives.broadcast import broadcast, full
-from numus.primitives.indexing import gather, scatter
-from numus.primitives.source import iota
-from numus.primitives.views import reshape
-from numus.shapes import Shape
-
-
-def along(index: Node, axis: int) -> tuple[tuple[Node, ...], Shape]:
-    """Index arrays for `gather` and `scatter` that move only along one axis."""
-    rank = index.ndim
-    at = tuple(
-        index
-        if i == axis
-        else broadcast(
-            reshape(
-                iota(n, dt.int64, index.device), tuple(n if j == i else 1 for j in range(rank))
-            ),
-            index.shape,
-        )
-        for i, n in enumerate(index.shape)
-    )
-    return at, tuple(range(rank))
+from numus.primitives.base import nondifferentiable
+from numus.primitives.broadcast import full
+from numus.primitives.indexing import gather, index_along, scatter
 
 
 def _order_reference(x: Array, axis: int, descending: bool) -> Array:
@@ -44,15 +24,11 @@ def _order_reference(x: Array, axis: int, descending: bool) -> Array:
     return np.flip(x.shape[axis] - 1 - flipped, axis)
 
 
-_argsort = Primitive(
+_argsort = nondifferentiable(
     "argsort",
     "sort",
-    reference=lambda node, x: _order_reference(x, *node.params).astype(np.int64),
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=lambda node, inputs, batched, size: argsort(
-        inputs[0], node.params[0] + 1, node.params[1]
-    ),
+    lambda node, x: _order_reference(x, *node.params).astype(np.int64),
+    lambda node, inputs, batched, size: argsort(inputs[0], node.params[0] + 1, node.params[1]),
 )
 
 
@@ -61,15 +37,13 @@ def argsort(x: Node, axis: int, descending: bool = False) -> Node:
     return apply(_argsort, (x,), (axis, descending), x.shape, dt.int64)
 
 
-_topk = Primitive(
+_topk = nondifferentiable(
     "topk",
     "topk",
-    reference=lambda node, x: np.take(
+    lambda node, x: np.take(
         _order_reference(x, node.params[0], node.params[2]), range(node.params[1]), node.params[0]
     ).astype(np.int64),
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=lambda node, inputs, batched, size: topk(
+    lambda node, inputs, batched, size: topk(
         inputs[0], node.params[0] + 1, node.params[1], node.params[2]
     ),
 )
@@ -83,7 +57,7 @@ def topk(x: Node, axis: int, count: int, descending: bool) -> Node:
 
 def _sort_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
-    at, axes = along(argsort(x, *node.params), node.params[0])
+    at, axes = index_along(argsort(x, *node.params), node.params[0])
     return (scatter(full(x.shape, 0, g.dtype), at, g, axes, "set"),)
 
 
@@ -91,7 +65,7 @@ def _sort_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     t = tangents[0]
     if t is None:
         return None
-    at, axes = along(argsort(node.inputs[0], *node.params), node.params[0])
+    at, axes = index_along(argsort(node.inputs[0], *node.params), node.params[0])
     return gather(t, at, axes)
 
 

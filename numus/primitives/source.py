@@ -9,8 +9,8 @@ import numpy as np
 from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import TracingError
-from numus.graph import Array, Node, Primitive, View
-from numus.primitives.base import zero_jvp, zero_vjp
+from numus.graph import Array, Node, View
+from numus.primitives.base import nondifferentiable
 from numus.runtime.devices import Device
 from numus.shapes import Shape
 
@@ -26,14 +26,7 @@ def _constant_reference(node: Node) -> Array:
     return np.asarray(node.params).astype(node.dtype.np)
 
 
-_constant = Primitive(
-    "constant",
-    "source",
-    reference=_constant_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=_leaf_batch,
-)
+_constant = nondifferentiable("constant", "source", _constant_reference, _leaf_batch)
 
 
 def constant(value: Any, dtype: DType) -> Node:
@@ -52,9 +45,7 @@ def _iota_reference(node: Node) -> Array:
     return np.arange(node.shape[0], dtype=node.dtype.np)
 
 
-_iota = Primitive(
-    "iota", "source", reference=_iota_reference, vjp=zero_vjp, jvp=zero_jvp, batch=_leaf_batch
-)
+_iota = nondifferentiable("iota", "source", _iota_reference, _leaf_batch)
 
 
 def iota(count: int, dtype: DType, device: Device | None) -> Node:
@@ -66,9 +57,7 @@ def _value_reference(node: Node) -> Array:
     raise AssertionError("a realised node is read, not computed")
 
 
-VALUE = Primitive(
-    "value", "source", reference=_value_reference, vjp=zero_vjp, jvp=zero_jvp, batch=_leaf_batch
-)
+VALUE = nondifferentiable("value", "source", _value_reference, _leaf_batch)
 
 
 def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node:
@@ -101,14 +90,7 @@ def _placeholder_reference(node: Node) -> Array:
     )
 
 
-_placeholder = Primitive(
-    "placeholder",
-    "source",
-    reference=_placeholder_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=_leaf_batch,
-)
+_placeholder = nondifferentiable("placeholder", "source", _placeholder_reference, _leaf_batch)
 
 
 def placeholder(shape: Shape, dtype: DType, device: Device | None, owner: str) -> Node:

@@ -13,25 +13,11 @@ Normals come in pairs by Box and Muller: r cos φ in the first half, r sin φ in
 float32 a pair takes one counter, in float64 two.
 """
 
-from numus.random._distributions import (
-    categorical,
-    exponential,
-    gumbel,
-    truncated_normal,
-)
+from numus.random._distributions import categorical, exponential, gumbel, truncated_normal
 from numus.random._dropout import dropout, dropout_mask
 from numus.random._keys import fold_in, get_state, key, seed, set_state, split
 from numus.random._permutation import choice, permutation, shuffle
-from numus.random._sampling import (
-    bernoulli,
-    bits,
-    integers,
-    normal,
-    rand,
-    randint,
-    randn,
-    uniform,
-)
+from numus.random._sampling import bernoulli, bits, integers, normal, rand, randint, randn, uniform
 
 __all__ = [
     "bernoulli",

@@ -26,9 +26,9 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather as gather_node
+from numus.primitives.indexing import index_along
 from numus.primitives.indexing import scatter as scatter_node
 from numus.primitives.scan import scan
-from numus.primitives.sort import along
 from numus.primitives.source import iota
 from numus.primitives.views import permute, reshape, take_range
 from numus.shapes import Shape, normal_axis, size_of
@@ -187,7 +187,7 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor
         axis = 0
     at = normal_axis(axis, node.ndim, op)
     node, index = _broadcast_values(node, indices, at, op)
-    return wrap(gather_node(node, *along(index, at)))
+    return wrap(gather_node(node, *index_along(index, at)))
 
 
 def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -1) -> Tensor:
@@ -204,7 +204,7 @@ def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -
     if wide.shape != flat.shape:
         raise ShapeError(f"{op}: indices of shape {index.shape} go beyond an array of {x.shape}")
     value = fit_value(cast_value(values, node, op), index.shape, op)
-    places_, axes = along(index, at)
+    places_, axes = index_along(index, at)
     return x.rebind(reshape(scatter_node(flat, places_, value, axes, "set"), node.shape), op)
 
 
@@ -257,7 +257,7 @@ def gather(x: Tensor, /, dim: int, index: Any) -> Tensor:
     [[1], [4]]
     """
     node, at, axis = _lines(x, dim, index, "gather")
-    out = gather_node(node, *along(at, axis))
+    out = gather_node(node, *index_along(at, axis))
     return wrap(out if x.ndim or np.ndim(index) else reshape(out, ()))
 
 
@@ -333,7 +333,7 @@ def _scattered(
                 )
             value = take_range(value, i, 0, n)
     value = broadcast(value, at.shape)
-    where, axes = along(at, axis)
+    where, axes = index_along(at, axis)
     if not include_self:
         blank = full(at.shape, combining_identity(mode, node.dtype), node.dtype)
         node = scatter_node(node, where, blank, axes, "set")

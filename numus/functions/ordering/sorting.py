@@ -16,8 +16,7 @@ from numus.errors import ShapeError
 from numus.functions._base import method, node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.indexing import gather
-from numus.primitives.sort import along
+from numus.primitives.indexing import gather, index_along
 from numus.primitives.sort import argsort as argsort_node
 from numus.primitives.sort import sort as sort_node
 from numus.primitives.sort import topk as topk_node
@@ -31,7 +30,7 @@ __all__ = ["argsort", "lexsort", "sort", "topk"]
 
 def read_along(x: Node, index: Node, axis: int) -> Node:
     """Each line of x along an axis, read at that line's own indices."""
-    return gather(x, *along(index, axis))
+    return gather(x, *index_along(index, axis))
 
 
 def order(x: Node, axis: int, descending: bool = False) -> Node:

@@ -90,11 +90,7 @@ def histogram(
     to = ir.add(ir.add(first, row), ir.irem(d, const(RADIX)))
     return [
         ir.For(
-            z,
-            ZERO,
-            const(size * COPIES),
-            "lanes",
-            [ir.Store(counters, z, const(0, dt.uint32))],
+            z, ZERO, const(size * COPIES), "lanes", [ir.Store(counters, z, const(0, dt.uint32))]
         ),
         ir.For(i, *span, "lanes", count),
         ir.For(d, ZERO, const(size), "lanes", [ir.AtomicAdd(memory, to, total.cast(status.dtype))]),

@@ -14,13 +14,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.sort.gpu_onesweep import (
-    COPIES,
-    RADIX,
-    RADIX_BITS,
-    digit_of,
-    passes,
-)
+from numus.kernels.sort.gpu_onesweep import COPIES, RADIX, RADIX_BITS, digit_of, passes
 
 ZERO, ONE = const(0), const(1)
 
@@ -121,13 +115,7 @@ class RadixSelect:
         digit = ir.load(self.found, ZERO).cast(dtype)
         by = shift.cast(dtype)
         return [
-            ir.For(
-                z,
-                ZERO,
-                const(RADIX * COPIES),
-                "lanes",
-                [ir.Store(self.counters, z, _u32(0))],
-            ),
+            ir.For(z, ZERO, const(RADIX * COPIES), "lanes", [ir.Store(self.counters, z, _u32(0))]),
             self._chunks("count_c", count),
             ir.Set(own, _u32(0)),
             ir.Set(before, _u32(0)),

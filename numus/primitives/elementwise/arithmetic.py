@@ -15,7 +15,7 @@ from numus.dispatch.apply import apply
 from numus.dtypes import DType
 from numus.graph import Array, Node, Primitive
 from numus.primitives import references
-from numus.primitives.base import zero_jvp, zero_vjp
+from numus.primitives.base import nondifferentiable, zero_jvp, zero_vjp
 from numus.primitives.broadcast import broadcast, unbroadcast
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -173,9 +173,7 @@ mod: Binary = binary("mod", references.mod, lambda y, a, b: (1, neg(floor_divide
 maximum: Binary = binary("maximum", np.maximum, _extreme_partials)
 minimum: Binary = binary("minimum", np.minimum, _extreme_partials)
 copysign: Binary = binary(
-    "copysign",
-    np.copysign,
-    lambda y, a, b: (mul(sign(a), copysign(scalar_like(1, b), b)), None),
+    "copysign", np.copysign, lambda y, a, b: (mul(sign(a), copysign(scalar_like(1, b), b)), None)
 )
 nextafter: Binary = binary("nextafter", np.nextafter, None, computes=False)
 and_: Binary = binary("and", np.bitwise_and, None)
@@ -278,13 +276,11 @@ def _plain(value: Array, dtype: DType) -> Any:
     return float(value) if dtype.kind == "float" else value.item()
 
 
-_bitcast = Primitive(
+_bitcast = nondifferentiable(
     "bitcast",
     "elementwise",
-    reference=lambda node, x: np.ascontiguousarray(x).view(node.dtype.np).reshape(x.shape),
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=elementwise_batch,
+    lambda node, x: np.ascontiguousarray(x).view(node.dtype.np).reshape(x.shape),
+    elementwise_batch,
 )
 
 
@@ -415,13 +411,8 @@ def complex_(a: Node, b: Node) -> Node:
 
 # -- boundaries -----------------------------------------------------------------------------------
 
-_stop_gradient = Primitive(
-    "stop_gradient",
-    "elementwise",
-    reference=lambda node, x: x,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=elementwise_batch,
+_stop_gradient = nondifferentiable(
+    "stop_gradient", "elementwise", lambda node, x: x, elementwise_batch
 )
 
 

@@ -50,9 +50,7 @@ cosh: Unary = unary("cosh", np.cosh, lambda y, x: sinh(x))
 tanh: Unary = unary("tanh", np.tanh, lambda y, x: sub(_c(1, x), mul(y, y)))
 asinh: Unary = unary("asinh", np.arcsinh, lambda y, x: rsqrt(add(mul(x, x), _c(1, x))))
 acosh: Unary = unary(
-    "acosh",
-    np.arccosh,
-    lambda y, x: mul(rsqrt(sub(x, _c(1, x))), rsqrt(add(x, _c(1, x)))),
+    "acosh", np.arccosh, lambda y, x: mul(rsqrt(sub(x, _c(1, x))), rsqrt(add(x, _c(1, x))))
 )
 atanh: Unary = unary(
     "atanh", np.arctanh, lambda y, x: div(_c(1, x), mul(sub(_c(1, x), x), add(_c(1, x), x)))

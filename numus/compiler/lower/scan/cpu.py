@@ -13,15 +13,7 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import (
-    ONE,
-    ZERO,
-    Layouts,
-    num_rows,
-    row_index,
-    rows_in_lanes,
-    temporary,
-)
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, rows_in_lanes, temporary
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.problem import ScanProblem
@@ -50,11 +42,6 @@ def lower_scan(group: FusionGroup, layouts: Layouts, target: Target) -> list[Low
 
 class CpuScanProblem(ScanProblem):
     """A scan with its blocking for vector units."""
-
-    @property
-    def axis(self) -> int:
-        axis: int = self.val.params[1]
-        return axis
 
     @property
     def lanes(self) -> int:
@@ -111,9 +98,11 @@ class ReduceThenScan(Fallback):
     name = "reduce-then-scan"
 
     def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
-        rows = num_rows(problem.val.shape, problem.axis)
         totals, carries = (
-            [temporary((rows, problem.parts), problem.real) for _ in range(problem.components)]
+            [
+                temporary((problem.rows, problem.parts), problem.real)
+                for _ in range(problem.components)
+            ]
             for _ in range(2)
         )
         return [

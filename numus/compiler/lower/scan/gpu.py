@@ -7,15 +7,7 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import (
-    ONE,
-    ZERO,
-    Layouts,
-    row_index,
-    scan_order,
-    temporary,
-    without,
-)
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, scan_order, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
@@ -103,7 +95,7 @@ def _upsweep(p: ScanProblem, size: int, sums: list[Value]) -> LoweredKernel:
     g = ir.var("g")
     parts, width = e.scalar_arg(sums[0].shape[1]), e.scalar_arg(size)
     row, part = ir.idiv(g, parts), ir.irem(g, parts)
-    index = row_index(e, row, val.shape, val.params[1])
+    index = row_index(e, row, val.shape, p.axis)
     length, position = scan_order(e, val)
     start = ir.mul(part, width)
     stop = ir.minimum(ir.add(start, width), length)
@@ -163,7 +155,7 @@ def _downsweep(
         start = ir.mul(part, width)
         stop = ir.minimum(ir.add(start, width), length)
         carry = [e.value(v, (row if p.rows > 1 else ZERO, part)) for v in carries]
-    index = row_index(e, row, val.shape, val.params[1])
+    index = row_index(e, row, val.shape, p.axis)
 
     def write(i: Expr, value: Any) -> list[Stmt]:
         result = value if val.dtype.is_complex else value.cast(val.dtype)

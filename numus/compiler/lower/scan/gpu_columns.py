@@ -45,7 +45,7 @@ class ColumnScan(InOrder):
         val = problem.val
         last = len(val.shape) - 1
         min_columns = min(TUNING.min_columns, target.block_size)
-        return val.params[1] != last and val.shape[last] >= min_columns
+        return problem.axis != last and val.shape[last] >= min_columns
 
     def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
         val, layouts = problem.val, problem.layouts
@@ -53,7 +53,7 @@ class ColumnScan(InOrder):
         source = val.inputs[0]
 
         def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
-            index = row_index(e, row, val.shape, val.params[1])
+            index = row_index(e, row, val.shape, problem.axis)
             _, position = scan_order(e, val)
 
             def write(i: Expr, found: Element) -> list[Stmt]:

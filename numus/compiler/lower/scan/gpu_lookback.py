@@ -41,7 +41,7 @@ class LookbackScan(InOrder):
         g = ir.var("g")
         count = e.scalar_arg(tiles)
         row, tile = ir.idiv(g, count), ir.irem(g, count)
-        index = row_index(e, row, val.shape, val.params[1])
+        index = row_index(e, row, val.shape, problem.axis)
         end, position = scan_order(e, val)
         start = ir.mul(tile, const(scan.tile_size))
         stop = ir.minimum(ir.add(start, const(scan.tile_size)), end)

@@ -21,17 +21,19 @@ class ScanProblem(Problem):
 
     @property
     def op(self) -> str:
-        op: str = self.val.params[0]
-        return op
+        return str(self.val.params[0])
+
+    @property
+    def axis(self) -> int:
+        return int(self.val.params[1])
 
     @property
     def length(self) -> int:
-        length: int = self.val.shape[self.val.params[1]]
-        return length
+        return self.val.shape[self.axis]
 
     @property
     def rows(self) -> int:
-        return num_rows(self.val.shape, self.val.params[1])
+        return num_rows(self.val.shape, self.axis)
 
     @property
     def real(self) -> DType:

@@ -28,8 +28,7 @@ class ScatterProblem(Problem):
 
     @property
     def mode(self) -> str:
-        mode: str = self.val.params[1]
-        return mode
+        return str(self.val.params[1])
 
     @property
     def other_axes(self) -> list[int]:

@@ -55,8 +55,7 @@ def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> list[
             before = ir.load(memory, ir.add(first, block))
             total = ir.load(memory, ir.add(first, sizes.blocks))
             body, scratch = nonzero.compact(
-                *(sizes, block, before, total, predicate),
-                lambda k, at: e.store(val, index(k), at),
+                *(sizes, block, before, total, predicate), lambda k, at: e.store(val, index(k), at)
             )
             e.scratch += scratch
         return e.grid_kernel(f"nonzero_{name}", g, body, rows * per_row, (val.op,))

@@ -25,8 +25,7 @@ class SortProblem(Problem):
 
     @property
     def axis(self) -> int:
-        axis: int = self.val.params[0]
-        return axis
+        return int(self.val.params[0])
 
     @property
     def length(self) -> int:
@@ -49,10 +48,8 @@ class TopkProblem(SortProblem):
     @property
     def count(self) -> int:
         """k."""
-        count: int = self.val.params[1]
-        return count
+        return int(self.val.params[1])
 
     @property
     def descending(self) -> bool:
-        descending: bool = self.val.params[2]
-        return descending
+        return bool(self.val.params[2])
