@@ -31,7 +31,7 @@ from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, IRBuilder, Shape, Value, register_type
 from numus.codegen.llvm.context import Block, Lane
 from numus.codegen.llvm.control_flow import Control
-from numus.codegen.llvm.divergence import LaneStrides, is_computable, plan_lanes, written_by
+from numus.codegen.llvm.divergence import LaneStrides, is_computable, plan_lanes
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
 
@@ -85,7 +85,7 @@ class _Renderer(Control):
 
     def module(self, symbol: str) -> str:
         self._arguments()
-        self._top(self.kernel.body)
+        self.write_kernel(self.kernel.body, needs_grid=False)
         t = self.t
         target = self.target
         bits = target.vector_bytes * 8
@@ -159,14 +159,6 @@ class _Renderer(Control):
 
     # -- statements -------------------------------------------------------------------------------
 
-    def _top(self, body: list[ir.Stmt]) -> None:
-        grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
-        if len(grids) > 1:
-            raise CompileError(f"a kernel must have at most one grid loop, not {len(grids)}")
-        if grids and not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
-            raise CompileError("outside its grid loop a kernel must only bind values (Let)")
-        self.write_body(body)
-
     def write_body(self, body: list[ir.Stmt]) -> None:
         x = self.x
         x.blocks.append(Block(body))
@@ -222,24 +214,14 @@ class _Renderer(Control):
             t.do(f"store {ty} {name}, ptr {slot}")
         x.invalidate((register,))
 
-    def _for(self, s: ir.For) -> None:
-        x = self.x
-        start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
-        if s.kind == "unroll":
-            self._unrolled(s)
-            return
-        x.invalidate(written_by(s.body))
-        if s.kind == "lanes":
-            self._lanes(s, start, stop, step)
-        elif s.kind == "grid" and x.depth == 0:
-            self._grid(s, start, step)
-        elif s.kind in ("serial", "grid"):
-            self.loop(start, stop, step, lambda i: self.iteration(s, i), register_type(s.var.dtype))
-        else:
-            raise CompileError(f"unknown kind of loop: {s.kind!r}")
+    def _serial(self, s: ir.For, start: str, stop: str, step: str) -> None:
+        self.loop(start, stop, step, lambda i: self.iteration(s, i), register_type(s.var.dtype))
 
-    def _grid(self, s: ir.For, start: str, step: str) -> None:
+    def _grid(self, s: ir.For, start: str, stop: str, step: str) -> None:
         t = self.t
+        if self.x.depth > 0:
+            self._serial(s, start, stop, step)
+            return
 
         def block(i: str) -> None:
             i = self._opaque(i)
@@ -262,8 +244,6 @@ class _Renderer(Control):
         """Full vectors, `unroll` at a time; single vectors; a remainder, masked where the target
         has masked stores and by vectors of one element where not."""
         x = self.x
-        if x.lane is not None:
-            raise CompileError("lanes loops must not be nested")
         width = self.plan.widths[s]
         unroll = max(1, s.unroll)
         live_in = frozenset(x.registers)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from numus import ir
 from numus.codegen.llvm.builder import IRBuilder, Value
 from numus.codegen.llvm.context import Context
+from numus.codegen.llvm.divergence import written_by
 from numus.errors import CompileError
 
 
@@ -20,6 +21,38 @@ class Control(ABC):
     @abstractmethod
     def write_body(self, body: list[ir.Stmt]) -> None:
         """Emit a list of statements."""
+
+    @abstractmethod
+    def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None: ...
+
+    @abstractmethod
+    def _grid(self, s: ir.For, start: str, stop: str, step: str) -> None: ...
+
+    @abstractmethod
+    def _serial(self, s: ir.For, start: str, stop: str, step: str) -> None: ...
+
+    def write_kernel(self, body: list[ir.Stmt], *, needs_grid: bool) -> None:
+        """Emit a kernel's body, whose outermost statements are Lets and one grid loop."""
+        grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
+        if len(grids) > 1 or (needs_grid and not grids):
+            raise CompileError(f"a kernel must have one grid loop, not {len(grids)}")
+        if grids and not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
+            raise CompileError("outside its grid loop a kernel must only bind values (Let)")
+        self.write_body(body)
+
+    def _for(self, s: ir.For) -> None:
+        x = self.x
+        bounds = [x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step)]
+        if s.kind == "unroll":
+            self._unrolled(s)
+            return
+        x.invalidate(written_by(s.body))
+        if s.kind == "lanes" and x.lane is not None:
+            raise CompileError("lanes loops must not be nested")
+        emit = {"lanes": self._lanes, "grid": self._grid, "serial": self._serial}.get(s.kind)
+        if emit is None:
+            raise CompileError(f"unknown kind of loop: {s.kind!r}")
+        emit(s, *bounds)
 
     def _let(self, s: ir.Let) -> None:
         x = self.x

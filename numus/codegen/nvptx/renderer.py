@@ -18,7 +18,7 @@ from numus import ir
 from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, memory_type, register_type
 from numus.codegen.llvm.context import Block
-from numus.codegen.llvm.divergence import is_computable, written_by
+from numus.codegen.llvm.divergence import is_computable
 from numus.codegen.nvptx import (
     analysis,
     block_reduce,
@@ -108,7 +108,7 @@ class Renderer(KernelContext):
                 self.asm(f"griddepcontrol.{what};", "~{memory}")
         cluster.arrive(self)
         parameters = self._prologue()
-        self._kernel_body(self.kernel.body)
+        self.write_kernel(self.kernel.body, needs_grid=True)
         threads = analysis.cta_threads(self.kernel)
         ctas = occupancy.min_ctas(self.kernel, threads)
         attributes = f'"nvvm.minctasm"="{ctas}"' if ctas else ""
@@ -222,14 +222,6 @@ class Renderer(KernelContext):
 
     # -- statements -------------------------------------------------------------------------------
 
-    def _kernel_body(self, body: list[ir.Stmt]) -> None:
-        grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
-        if len(grids) != 1:
-            raise CompileError(f"a GPU kernel must have one grid loop, not {len(grids)}")
-        if not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
-            raise CompileError("outside its grid loop a kernel must only bind values (Let)")
-        self.write_body(body)
-
     def write_body(self, body: list[ir.Stmt]) -> None:
         x = self.x
         x.blocks.append(Block(body))
@@ -295,25 +287,12 @@ class Renderer(KernelContext):
         if s.buffer in self.cross_thread:
             self.barrier()
 
-    def _for(self, s: ir.For) -> None:
-        x = self.x
-        start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
-        if s.kind == "unroll":
-            self._unrolled(s)
-            return
-        x.invalidate(written_by(s.body))
-        if s.kind == "lanes":
-            self._lanes(s, start, stop, step)
-        elif s.kind == "grid":
-            self._grid(s, start, step)
-        elif s.kind == "serial":
-            self.loop_depth += 1
-            if x.lane is not None and analysis.is_load_bound(s):
-                start = self._unrolled_loads(s, start, stop, step)
-            self.loop(start, stop, step, lambda i: self.iteration(s, i))
-            self.loop_depth -= 1
-        else:
-            raise CompileError(f"unknown kind of loop: {s.kind!r}")
+    def _serial(self, s: ir.For, start: str, stop: str, step: str) -> None:
+        self.loop_depth += 1
+        if self.x.lane is not None and analysis.is_load_bound(s):
+            start = self._unrolled_loads(s, start, stop, step)
+        self.loop(start, stop, step, lambda i: self.iteration(s, i))
+        self.loop_depth -= 1
 
     def _unrolled_loads(self, s: ir.For, start: str, stop: str, step: str) -> str:
         """A loop unrolled for more loads in flight; returns the start of the remainder."""
@@ -349,7 +328,7 @@ class Renderer(KernelContext):
         self.loop(start, end, t.new(f"mul i64 {step}, {_UNROLL}"), body)
         return end
 
-    def _grid(self, s: ir.For, start: str, step: str) -> None:
+    def _grid(self, s: ir.For, start: str, stop: str, step: str) -> None:
         t, i = self.t, self.block
         if step != "1":
             i = t.new(f"mul i64 {i}, {step}")
@@ -362,7 +341,6 @@ class Renderer(KernelContext):
             return
         in_grid: AbstractContextManager[None] = nullcontext()
         if self.kernel.packed_blocks > 1:  # the last ones may be past the end
-            stop = self.x.uniform(s.stop, "the size of the grid")
             in_grid = t.conditional(t.new(f"icmp slt i64 {i}, {stop}"), "block")
         with in_grid:
             self.x.push()
@@ -370,8 +348,6 @@ class Renderer(KernelContext):
             self.x.pop()
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        if self.x.lane is not None:
-            raise CompileError("lanes loops must not be nested")
         stored = {b for y in statements(s.body) for b in analysis.stored_buffers(y)}
         stored &= self.cross_thread
         barrier = self.warp_barrier if all(b.warp_private for b in stored) else self.barrier
