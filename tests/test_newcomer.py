@@ -33,7 +33,7 @@ PRIMITIVE = (
     Edit(
         "numus/primitives/elementwise/transcendental.py",
         "def _softsign_slope(y: Node, x: Node) -> Node:\n"
-        "    d = add(_c(1, x), abs_(x))\n"
+        "    d = add(_c(1, x), where(lt(x, _c(0, x)), neg(x), x))\n"
         "    return div(_c(1, x), mul(d, d))\n\n",
         "\nsqrt: Unary = ",
     ),
