@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.attention.problem import AttentionProblem, Reader, gradient_notes
+from numus.compiler.lower.attention.problem import AttentionProblem, Reader
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.kernels.attention.cpu import backward, forward
 from numus.shapes import Shape
@@ -33,14 +33,13 @@ class CpuForward:
         tiling = forward.choose(target, dtype, p.batch, *dims)
         tasks = -(-p.queries // tiling.rows)
         sizes = forward.Sizes(
-            *(e.dim(n) for n in dims),
-            *(e.scalar_arg(n) for n in (tiling.keys, tiling.rows, tasks)),
+            *(e.dim(n) for n in dims), *(e.scalar_arg(n) for n in (tiling.keys, tiling.rows, tasks))
         )
         operands = reader.forward_operands(reader.matrix)
         g = ir.var("g")
         body, scratch = forward.attention(tiling, sizes, dtype, g, operands, p.causal)
         e.scratch += scratch
-        return [e.grid_kernel(self.name, g, body, p.batch * tasks, p.group.notes)]
+        return [e.grid_kernel(self.name, g, body, p.batch * tasks, p.notes)]
 
 
 class CpuBackward:
@@ -49,12 +48,6 @@ class CpuBackward:
     """
 
     name = "attention_grad"
-
-    def supports(self, problem: AttentionProblem, target: Target) -> bool:
-        return True
-
-    def cost(self, problem: AttentionProblem, target: Target) -> float:
-        return 0.0
 
     def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
         parts = [problem.only("q"), problem.only("k", "v")]
@@ -87,7 +80,7 @@ class CpuBackward:
         body, scratch = backward.attention_backward(tiling, sizes, dtype, g, operands, p.causal)
         e.scratch += scratch
         grid = p.batch * query_tasks * key_tasks
-        return e.grid_kernel(self.name, g, body, grid, gradient_notes(p))
+        return e.grid_kernel(self.name, g, body, grid, p.notes)
 
 
 def lower_attention(

@@ -12,17 +12,12 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
-from numus.compiler.lower.attention.problem import AttentionProblem, Reader, gradient_notes
+from numus.compiler.lower.attention.problem import AttentionProblem, Reader
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.schedule import Schedule, select
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
-from numus.kernels.attention.gpu import (
-    simt_backward,
-    simt_forward,
-    wgmma_backward,
-    wgmma_forward,
-)
+from numus.kernels.attention.gpu import simt_backward, simt_forward, wgmma_backward, wgmma_forward
 from numus.kernels.attention.operands import BackwardOperands, Operands
 from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
 from numus.shapes import Shape
@@ -60,16 +55,16 @@ class GpuSchedule:
         if p.is_forward:
             dims = (e.dim(p.queries), e.dim(p.keys), e.dim(p.value_dim))
             sizes = wgmma_forward.Sizes(*dims, e.scalar_arg(tasks))
-            operands, notes = reader.forward_operands(matrix), p.group.notes
+            operands = reader.forward_operands(matrix)
         else:
             dims4 = (e.dim(p.queries), e.dim(p.keys), e.dim(p.head_dim), e.dim(p.value_dim))
             sizes = wgmma_backward.Sizes(*dims4, e.scalar_arg(tasks))
-            operands, notes = reader.backward_operands(matrix, vector), gradient_notes(p)
+            operands = reader.backward_operands(matrix, vector)
         wgmma = self.kernel in (wgmma_forward.attention, wgmma_backward.attention_backward)
         dtype = p.wgmma_dtype if wgmma else _compute_dtype(p)
         body, scratch = self.kernel(tiling, sizes, dtype, g, operands, p.causal)
         e.scratch += scratch
-        return [e.grid_kernel(self.name, g, body, p.batch * tasks, notes)]
+        return [e.grid_kernel(self.name, g, body, p.batch * tasks, p.notes)]
 
 
 def _compute_dtype(p: AttentionProblem) -> DType:

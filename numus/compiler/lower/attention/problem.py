@@ -61,6 +61,12 @@ class AttentionProblem(Problem):
         return self.value.op != "attention_grad"
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        if self.is_forward:
+            return self.group.notes
+        return tuple(f"{v.op} of {v.params.which}" for v in self.outputs.values())
+
+    @property
     def inputs(self) -> dict[str, Value]:
         return dict(zip(self.value.params.names, self.value.inputs, strict=True))
 
@@ -169,7 +175,3 @@ class Reader:
 
 def _broadcast(v: Value, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(ir.const(0) if n == 1 else i for n, i in zip(v.shape, index, strict=True))
-
-
-def gradient_notes(problem: AttentionProblem) -> tuple[str, ...]:
-    return tuple(f"{v.op} of {v.params.which}" for v in problem.outputs.values())

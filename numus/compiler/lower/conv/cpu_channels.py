@@ -167,15 +167,13 @@ def _lower(problem: ConvProblem, tiling: ChannelTiling) -> list[LoweredKernel]:
     shape = (g.groups, tiling.phases, tiling.panels, tiling.k_size, tile.columns)
     packed = Value.fresh(PACKED, "convolve", (conv.inputs[1],), None, shape, dtype)
     layouts = problem.input_layouts
-    block_index = ir.var("g")
+    index = ir.var("g")
 
     e = Emitter(layouts)
     s = sizes(e)
     _, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
-    body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), block_index, weights)
-    first = e.grid_kernel(
-        "pack", block_index, body, g.groups * tiling.phases * tiling.panels, ("pack",)
-    )
+    body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), index, weights)
+    first = e.grid_kernel("pack", index, body, g.groups * tiling.phases * tiling.panels, ("pack",))
 
     e = Emitter({**layouts, packed: row_major(shape)})
     s = sizes(e)
@@ -196,9 +194,9 @@ def _lower(problem: ConvProblem, tiling: ChannelTiling) -> list[LoweredKernel]:
         index = (z if tiling.images_are_depth else n, output, *(z, y, x)[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 
-    task = Task(block_index, tile, dtype, planes, data, weights, store)
+    task = Task(index, tile, dtype, planes, data, weights, store)
     body, scratch = conv_channels(s, task, e.buffer(packed))
     e.scratch += scratch
     grid = g.groups * panel_tasks * block_tasks
     e.stores_once = True
-    return [first, e.grid_kernel("convolution", block_index, body, grid, group.notes)]
+    return [first, e.grid_kernel("convolution", index, body, grid, group.notes)]

@@ -201,9 +201,9 @@ def _lower(problem: ConvProblem) -> LoweredKernel:
         index = (space[0] if tiling.images_are_depth else n, output, *space[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 
-    block_index = ir.var("g")
-    body, scratch = conv_spatial(s, Task(block_index, tile, dtype, planes, data, weights, store))
+    index = ir.var("g")
+    body, scratch = conv_spatial(s, Task(index, tile, dtype, planes, data, weights, store))
     e.scratch += scratch
     grid = g.groups * tiling.panel_tasks * tiling.block_tasks
     e.stores_once = True
-    return e.grid_kernel("convolution", block_index, body, grid, group.notes)
+    return e.grid_kernel("convolution", index, body, grid, group.notes)

@@ -117,9 +117,9 @@ def _lower(problem: ConvProblem, tiling: WgradTiling) -> list[LoweredKernel]:
     partial = Value.fresh("convolve", "convolve", conv.inputs, None, shape, tiling.dtype)
     e = Emitter(problem.input_layouts)
     args = ScalarArgs(e)
-    lanes = target.vector_bytes // tiling.dtype.itemsize
+    vector = target.vector_bytes // tiling.dtype.itemsize
     size = e.scalar_arg(
-        (-(-size_of(tiling.phases) * size_of(tiling.input_size) // lanes) | 1) * lanes
+        (-(-size_of(tiling.phases) * size_of(tiling.input_size) // vector) | 1) * vector
     )
     images = e.scalar_arg(tiling.batch)
     dilation = args(g.dilation, 2)
@@ -155,12 +155,12 @@ def _lower(problem: ConvProblem, tiling: WgradTiling) -> list[LoweredKernel]:
     def store(split: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
         return e.store(partial, (split, group_, row, o), value)
 
-    block_index = ir.var("g")
+    index = ir.var("g")
     body, scratch = conv_wgrad(
-        s, Task(block_index, tiling.tile, tiling.dtype, planes, data, weights, store)
+        s, Task(index, tiling.tile, tiling.dtype, planes, data, weights, store)
     )
     e.scratch += scratch
     grid = g.groups * tiling.panel_tasks * tiling.image_tasks * tiling.splits
     e.stores_once = True
-    kernel = e.grid_kernel("convolution", block_index, body, grid, ("convolve",))
+    kernel = e.grid_kernel("convolution", index, body, grid, ("convolve",))
     return [kernel, *problem.reduce_splits(partial, channels_last=True)]

@@ -91,12 +91,7 @@ class ImplicitGemm(FirstMatch):
 
 
 def _relayout(
-    x: Value,
-    split: Shape,
-    order: Shape,
-    channels: int,
-    layouts: dict[Value, Shape],
-    target: Target,
+    x: Value, split: Shape, order: Shape, channels: int, layouts: dict[Value, Shape], target: Target
 ) -> Relayout:
     """An operand of six axes in another order; `channels`: with so many last, zero-padded."""
     v = permuted(reshaped(x, *split), *order)

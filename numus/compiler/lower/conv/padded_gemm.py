@@ -74,9 +74,8 @@ class _Gemm:
         self.group, self.g, self.plan, self.tiles = problem.group, problem.geometry, plan, tiles
         self.target, self.dtype, g = problem.target, problem.conv.dtype, problem.geometry
         if isinstance(tiles, wgmma.TileShape):
-            self.m_tile, self.k_tile, threads = (
-                *(wgmma.TILE_M, wgmma.tile_k(self.dtype), wgmma.THREADS),
-            )
+            self.m_tile, threads = wgmma.TILE_M, wgmma.THREADS
+            self.k_tile = wgmma.tile_k(self.dtype)
         elif isinstance(tiles, mma_sync.TileShape):
             self.m_tile, threads = tiles.m, tiles.threads
             self.k_tile = tiles.stage_shape(self.dtype).tile_k

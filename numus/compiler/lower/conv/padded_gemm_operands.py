@@ -66,12 +66,10 @@ def _weights(v: Value, g: Geometry, plan: PaddedGemmPlan) -> Value:
         return padded(v, (*v.shape[:-1], plan.k_per_tap))
     whole, before = [*v.shape[:2], plan.k_per_tap], [0, 0, 0]
     split: list[int] = []
-    for axis, taps, dilation, low in zip(
-        plan.axes, g.taps, g.lhs_dilation, g.padding_low, strict=True
-    ):
-        whole.append(axis.taps * dilation)
-        before.append(transposed_taps(taps, dilation, low)[2] if dilation > 1 else 0)
-        split += [axis.taps, dilation]
+    for axis, taps, d, low in zip(plan.axes, g.taps, g.lhs_dilation, g.padding_low, strict=True):
+        whole.append(axis.taps * d)
+        before.append(transposed_taps(taps, d, low)[2] if d > 1 else 0)
+        split += [axis.taps, d]
     v = reshaped(padded(v, tuple(whole), tuple(before)), *whole[:3], *split)
     return permuted(v, 0, 4, 6, 8, 1, 3, 5, 7, 2)
 

@@ -84,12 +84,7 @@ class Sizes:
 
 
 def attention(
-    tiling: Tiling,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    operands: Operands[Element],
-    causal: bool,
+    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Element], causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """Body of task g, and its scratch."""
     task = _Task(tiling, sizes, dtype, g, operands, causal)
@@ -185,21 +180,14 @@ class _Task:
         return pack_panels("q", self.q, *arguments)
 
     def _start(self) -> list[Stmt]:
-        i, j = ir.var("start_i"), ir.var("start_j")
-        zero = const(0, self.dtype)
-        return [
-            ir.For(
-                *(i, ZERO, ir.mul(self.s.rows, self.padded_width), "lanes"),
-                [ir.Store(self.result, i, zero)],
-            ),
-            ir.For(
-                *(j, ZERO, self.s.rows, "lanes"),
-                [
-                    ir.Store(self.row_max, j, const(NEG_INF, self.dtype)),
-                    ir.Store(self.row_sum, j, zero),
-                ],
-            ),
+        i, j, rows = ir.var("start_i"), ir.var("start_j"), self.s.rows
+        clear: list[Stmt] = [ir.Store(self.result, i, const(0, self.dtype))]
+        start: list[Stmt] = [
+            ir.Store(self.row_max, j, const(NEG_INF, self.dtype)),
+            ir.Store(self.row_sum, j, const(0, self.dtype)),
         ]
+        size = ir.mul(rows, self.padded_width)
+        return [ir.For(i, ZERO, size, "lanes", clear), ir.For(j, ZERO, rows, "lanes", start)]
 
     # -- one panel of queries, one block of keys --------------------------------------------------
 
@@ -207,23 +195,21 @@ class _Task:
         if not self.causal:
             return [self._scores(p, kb, padded), *self._accumulate(p, padded, padded)]
         last = ir.add(ir.add(self.first, p), const(self.panel))
-        used_keys = ir.sub(ir.minimum(ir.add(kb, count), last), kb)
-        used = ceil_to(used_keys, self.tiling.scores.rows)
-        return [
-            ir.If(used_keys > 0, [self._scores(p, kb, used), *self._accumulate(p, used, padded)]),
-        ]
+        near = ir.sub(ir.minimum(ir.add(kb, count), last), kb)
+        used = ceil_to(near, self.tiling.scores.rows)
+        return [ir.If(near > 0, [self._scores(p, kb, used), *self._accumulate(p, used, padded)])]
 
     def _scores(self, p: Expr, kb: Expr, used: Expr) -> Stmt:
         """Scores, running maximum and exponentials of a panel, lane-wise."""
         lane = ir.var("query")
         tile, s, dtype = self.tiling.scores, self.s, self.dtype
         acc = Accumulators("s", tile, dtype, lane)
-        row_maxes = [ir.Register(f"row_max{v}", dtype, lanes=True) for v in range(tile.vectors)]
+        maxes = [ir.Register(f"row_max{v}", dtype, lanes=True) for v in range(tile.vectors)]
         row_sums = [ir.Register(f"row_sum{v}", dtype, lanes=True) for v in range(tile.vectors)]
         neg_inf = const(NEG_INF, dtype)
         t = ir.var("key_tile")
         body: list[Stmt] = []
-        for v, row_max in enumerate(row_maxes):
+        for v, row_max in enumerate(maxes):
             body.append(ir.Set(row_max, ir.load(self.row_max, ir.add(p, acc.column(v)))))
         tiles = scores(
             *(acc, self.k, ir.mul(t, ceil_to(s.head_dim, tile.column_block))),
@@ -239,13 +225,11 @@ class _Task:
             tiles += [
                 ir.Let(name, value),
                 ir.Store(self.probs, self._prob_at(ir.add(t, const(i)), acc.column(v)), name),
-                ir.Set(
-                    row_maxes[v], select(name > ir.read(row_maxes[v]), name, ir.read(row_maxes[v]))
-                ),
+                ir.Set(maxes[v], select(name > ir.read(maxes[v]), name, ir.read(maxes[v]))),
             ]
         body.append(ir.For(t, ZERO, used, "serial", tiles, step=const(tile.rows)))
         shifts = []
-        for v, (row_max, row_sum) in enumerate(zip(row_maxes, row_sums, strict=True)):
+        for v, (row_max, row_sum) in enumerate(zip(maxes, row_sums, strict=True)):
             shift = ir.var(f"shift{v}", dtype)
             rescale = ir.var(f"rescale{v}", dtype)
             at = ir.add(p, acc.column(v))
@@ -301,7 +285,7 @@ class _Task:
             row = ir.mul(ir.add(ir.add(p, r), const(i)), self.padded_width)
             return ir.add(ir.add(row, c), acc.column(v))
 
-        row_at = ir.add(ir.mul(c, padded), ir.mul(k, const(tile.columns)))
+        start = ir.add(ir.mul(c, padded), ir.mul(k, const(tile.columns)))
         body = [
             *acc.set(
                 lambda i, v: (
@@ -314,15 +298,13 @@ class _Task:
                     self.probs, self._prob_at(ir.add(k, const(u)), ir.add(r, const(i)))
                 ),
                 lambda u, column: ir.load(
-                    self.v, ir.add(ir.add(row_at, column), const(u * tile.columns))
+                    self.v, ir.add(ir.add(start, column), const(u * tile.columns))
                 ),
             ),
             *(ir.Store(self.result, at(i, v), acc.read(i, v)) for i, v in acc.elements()),
         ]
         inner: list[Stmt] = [ir.For(lane, ZERO, const(tile.width), "lanes", body)]
-        inner = [
-            ir.For(r, ZERO, const(self.panel), "serial", inner, step=const(tile.rows)),
-        ]
+        inner = [ir.For(r, ZERO, const(self.panel), "serial", inner, step=const(tile.rows))]
         return [ir.For(c, ZERO, self.s.value_dim, "serial", inner, step=const(tile.columns))]
 
     def _prob_at(self, key: Expr, query: Expr) -> Expr:

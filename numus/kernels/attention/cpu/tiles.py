@@ -169,13 +169,7 @@ def pack_tiles(
 
 
 def pack_rows(
-    name: str,
-    buffer: ir.Buffer,
-    read: Read,
-    width: int,
-    rows: Expr,
-    padded: Expr,
-    columns: Expr,
+    name: str, buffer: ir.Buffer, read: Read, width: int, rows: Expr, padded: Expr, columns: Expr
 ) -> list[Stmt]:
     """Panels of `width` columns, row by row; zeros beyond the last row and column."""
     c, r, j = (ir.var(f"{name}_{x}") for x in "crj")

@@ -16,7 +16,6 @@ from numus.kernels.attention.gpu.simt_forward import (
     MAX_ACCUMULATORS,
     Tiling,
     accumulator_registers,
-    element_reader,
     tilings,
 )
 from numus.kernels.attention.gpu.simt_tiles import (
@@ -176,10 +175,9 @@ class _Block:
 
     def _load(self, name: str, first: Expr, rows: int, limit: Expr) -> Stmt:
         matrix = getattr(self.o, name)
+        at, shape = (self.n, first, limit), (rows, self.columns[name])
         return load_tile(
-            *(name, self.threads, self.dtype, element_reader(matrix, self.n, first, self.dtype)),
-            *(rows, self.columns[name]),
-            lambda r, c: (ir.add(first, r) < limit) & (c < matrix.columns),
+            *(name, self.threads, self.dtype, matrix, at, shape),
             transposed=self.transposed.get(name),
             direct=self._right_operands().get(name) if name in self.streamed else None,
         )
@@ -201,13 +199,13 @@ class _Block:
         lses: list[Expr] = []
         deltas: list[Expr] = []
         for i in range(queries):
-            query = self._query(lane, b, i, i)
+            query, _ = self._indices(lane, b, i, i)
             for name, vector, found in (("lse", o.lse, lses), ("delta", o.delta, deltas)):
                 if name == "lse" or self.needs_ds:
                     found.append(ir.var(f"{name}{i}", dtype))
                     body.append(ir.Let(found[i], vector.read(self.n, query, query < s.queries)))
         for i, j in self.scores.elements():
-            query, key = self._query(lane, b, i, j), self._key(lane, b, i, j)
+            query, key = self._indices(lane, b, i, j)
             index = i if self.by_query else j
             clamped = (ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1))
             visible = (query < s.queries) & (key < s.keys)
@@ -231,12 +229,7 @@ class _Block:
                 body.append(ir.Store(left.buffer, left.at(column, row), operand))
         return body
 
-    def _query(self, lane: Expr, b: Expr, i: int, j: int) -> Expr:
-        if self.by_query:
-            return ir.add(self.first, self.scores.row(lane, i))
-        return ir.add(b, self.scores.column(lane, j))
-
-    def _key(self, lane: Expr, b: Expr, i: int, j: int) -> Expr:
-        if self.by_query:
-            return ir.add(b, self.scores.column(lane, j))
-        return ir.add(self.first, self.scores.row(lane, i))
+    def _indices(self, lane: Expr, b: Expr, i: int, j: int) -> tuple[Expr, Expr]:
+        """The query and the key of a score."""
+        row, column = ir.add(self.first, self.scores.row(lane, i)), self.scores.column(lane, j)
+        return (row, ir.add(b, column)) if self.by_query else (ir.add(b, column), row)

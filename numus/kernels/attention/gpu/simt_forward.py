@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from numus import ir
 from numus.dtypes import DType
@@ -17,15 +18,13 @@ from numus.kernels.attention.gpu.simt_tiles import (
     UNROLL,
     ZERO,
     AccumulatorTile,
-    Element,
     SmemTile,
     ThreadGrid,
     load_tile,
-    round_up,
 )
 from numus.kernels.attention.gpu.wgmma_forward import Sizes, tree_reduce
 from numus.kernels.attention.operands import Operands
-from numus.kernels.common.smem_tiles import Matrix
+from numus.kernels.common.smem_tiles import Matrix, round_up
 from numus.kernels.math import FUNCTIONS, exp_decay
 from numus.target import Target
 
@@ -78,23 +77,14 @@ def choose(
     """The largest tiles that fit in registers and shared memory, if any."""
     words = dtype.itemsize // 4
     for p in tilings(target, dtype, queries, keys, head_dim, value_dim):
-        smem_bytes = SmemTile.bytes(dtype, p.head_dim, p.rows) + SmemTile.bytes(
-            dtype, p.head_dim, p.block
-        )
-        smem_bytes += SmemTile.bytes(dtype, p.block, p.value_dim) + SmemTile.bytes(
-            dtype, p.block, p.rows
-        )
+        tiles = ((p.head_dim, p.rows), (p.head_dim, p.block), (p.block, p.value_dim))
+        nbytes = sum(SmemTile.bytes(dtype, *tile) for tile in (*tiles, (p.block, p.rows)))
         if (
-            smem_bytes <= target.shared_bytes
+            nbytes <= target.shared_bytes
             and words * accumulator_registers(p, p.block, p.value_dim) <= MAX_ACCUMULATORS
         ):
             return p
     return None
-
-
-def element_reader(matrix: Matrix, n: Expr, first: Expr, dtype: DType) -> Element:
-    """Reader of the block of a matrix from row `first` on."""
-    return lambda row, column, mask: matrix.read(n, ir.add(first, row), column, mask).cast(dtype)
 
 
 def attention(
@@ -134,47 +124,26 @@ class _Block:
     def body(self) -> list[Stmt]:
         p, s, o = self.tiling, self.s, self.o
         kb = ir.var("key_block")
-        block: list[Stmt] = [
-            load_tile(
-                *("k", self.threads, self.dtype, element_reader(o.k, self.n, kb, self.dtype)),
-                *(p.block, p.head_dim),
-                lambda r, c: (ir.add(kb, r) < self.visible) & (c < o.k.columns),
-                transposed=self.k,
-            )
-        ]
+        load = partial(load_tile, threads=self.threads, dtype=self.dtype)
+        keys, queries = (self.n, kb, self.visible), (self.n, self.first, s.queries)
+        block = [load("k", matrix=o.k, at=keys, shape=(p.block, p.head_dim), transposed=self.k)]
         if o.v is not None:
-            width = o.v.columns
-            values = load_tile(
-                *("v", self.threads, self.dtype, element_reader(o.v, self.n, kb, self.dtype)),
-                *(p.block, p.value_dim),
-                lambda r, c: (ir.add(kb, r) < self.visible) & (c < width),
-                direct=self.v,
-            )
-            block.append(values)
+            shape = (p.block, p.value_dim)
+            block.append(load("v", matrix=o.v, at=keys, shape=shape, direct=self.v))
         block.append(self.threads.loop("scores", lambda lane: self._softmax(lane, kb)))
         if o.v is not None:
-            product = self.threads.loop(
-                "accumulate", lambda lane: [self.result.add(lane, self.probs, self.v)]
-            )
-            block.append(product)
+            block.append(self.threads.loop("accumulate", self._accumulate))
         return [
             *([] if o.v is None else self.result.clear()),
             *(ir.Set(x, self.zero) for x in self.row_sums),
             *(ir.Set(x, self.neg_inf) for x in self.row_maxes),
-            load_tile(
-                *(
-                    "q",
-                    self.threads,
-                    self.dtype,
-                    element_reader(o.q, self.n, self.first, self.dtype),
-                ),
-                *(p.rows, p.head_dim),
-                lambda r, c: (ir.add(self.first, r) < s.queries) & (c < o.q.columns),
-                transposed=self.q,
-            ),
+            load("q", matrix=o.q, at=queries, shape=(p.rows, p.head_dim), transposed=self.q),
             ir.For(kb, ZERO, self.visible, "serial", block, step=const(p.block)),
             self.threads.loop("finish", self._finish),
         ]
+
+    def _accumulate(self, lane: Expr) -> list[Stmt]:
+        return [self.result.add(lane, self.probs, self.v)]
 
     def _softmax(self, lane: Expr, kb: Expr) -> list[Stmt]:
         """Online softmax: scores to probabilities; accumulators rescaled to the new maximum."""

@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.kernels.common.smem_tiles import Matrix, round_up
 
 ZERO, ONE = const(0), const(1)
 
 VECTOR = 4  # contiguous elements of a shared-memory load
 UNROLL = 4  # steps of k
 LOAD_BATCH = 8  # global loads that a thread has in flight
-
-Element = Callable[[Expr, Expr, Expr], Expr]  # (row, column, mask)
-
-
-def round_up(n: int, to: int) -> int:
-    return -(-n // to) * to
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +83,17 @@ def load_tile(
     name: str,
     threads: ThreadGrid,
     dtype: DType,
-    read: Element,
-    rows: int,
-    columns: int,
-    exists: Callable[[Expr, Expr], Expr],
+    matrix: Matrix,
+    at: tuple[Expr, Expr, Expr],
+    shape: tuple[int, int],
     *,
     transposed: SmemTile | None = None,
     direct: SmemTile | None = None,
 ) -> Stmt:
-    """Load a block of a matrix, `transposed`, as it is (`direct`), or both; zeros out of bounds."""
+    """Load a block of a matrix, `transposed`, as it is (`direct`), or both; zeros out of bounds.
+    `at`: the matrix of the batch, the first row, and the end of the rows."""
+    n, first, end = at
+    rows, columns = shape
     total = rows * columns
     per_thread = -(-total // threads.count)
     batch = min(LOAD_BATCH, per_thread)
@@ -112,11 +109,13 @@ def load_tile(
                 const(number * threads.count),
             )
             row, column = ir.idiv(at, const(columns)), ir.irem(at, const(columns))
-            in_bounds = exists(row, column)
+            source = ir.add(first, row)
+            in_bounds = (source < end) & (column < matrix.columns)
             if per_thread * threads.count != total or per_thread % batch:
                 in_bounds = in_bounds & (at < total)
             loaded = ir.var(f"{name}_loaded{number}", dtype)
-            value = ir.select(in_bounds, read(row, column, in_bounds), const(0, dtype))
+            value = matrix.read(n, source, column, in_bounds).cast(dtype)
+            value = ir.select(in_bounds, value, const(0, dtype))
             body.append(ir.Let(loaded, value))
             values.append((at, row, column, loaded))
         for at, row, column, loaded in values:

@@ -22,6 +22,7 @@ from numus.kernels.conv.cpu.planes import (
     Triple,
     delinearize,
     floordiv,
+    load_vectors,
     mod,
     register_tile,
     volume,
@@ -216,14 +217,8 @@ class _Kernel:
         ]
 
         def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-            lets: list[Stmt] = []
-            vectors = []
             base = ir.add(ir.mul(ir.add(row0, k), self.columns), lane)
-            for v in range(tile.vectors):
-                name = ir.var(f"weights{v}", self.dtype)
-                where = ir.add(base, const(v * tile.width))
-                lets.append(ir.Let(name, ir.load(self.packed, where)))
-                vectors.append(name)
+            lets, vectors = load_vectors("weights", self.packed, base, tile)
             at = ir.load(self.offsets, ir.add(table, k))
             return (
                 lets,
@@ -237,10 +232,7 @@ class _Kernel:
             row_offset = ir.load(self.acc_offsets, ir.add(t, const(i)))
             return ir.add(ir.add(ir.add(first, row_offset), lane), const(v * tile.width))
 
-        return [
-            *names,
-            *register_tile(tile, self.dtype, self.acc, [(k, k0, k1)], step, acc_offset),
-        ]
+        return [*names, *register_tile(tile, self.dtype, self.acc, [(k, k0, k1)], step, acc_offset)]
 
     def _epilogue(self, n: Expr, first: Triple) -> list[Stmt]:
         """Epilogue of a block: transposed, a vector of output channels at a time."""

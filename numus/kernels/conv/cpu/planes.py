@@ -196,6 +196,18 @@ Loop = tuple[Expr, Expr, Expr]
 Step = Callable[[Expr], tuple[list[Stmt], list[Expr], list[Expr]]]
 
 
+def load_vectors(
+    name: str, buffer: ir.Buffer, start: Expr, tile: Tile
+) -> tuple[list[Stmt], list[Expr]]:
+    """Lets of the vectors of a register tile, from `start` on, and their names."""
+    names = [ir.var(f"{name}{v}", buffer.dtype) for v in range(tile.vectors)]
+    lets: list[Stmt] = [
+        ir.Let(x, ir.load(buffer, ir.add(start, const(v * tile.width))))
+        for v, x in enumerate(names)
+    ]
+    return lets, names
+
+
 def register_tile(
     tile: Tile,
     dtype: DType,

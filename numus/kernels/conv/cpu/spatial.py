@@ -17,6 +17,7 @@ from numus.kernels.conv.cpu.planes import (
     Triple,
     delinearize,
     floordiv,
+    load_vectors,
     mod,
     register_tile,
     volume,
@@ -149,13 +150,7 @@ class _Kernel:
 
         def step(j: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
             at = ir.add(ir.load(self.offsets, ir.add(table, r)), p)
-            lets: list[Stmt] = []
-            pixels = []
-            for v in range(tile.vectors):
-                name = ir.var(f"pixels{v}", self.dtype)
-                where = ir.add(ir.add(at, j), const(v * tile.width))
-                lets.append(ir.Let(name, ir.load(self.planes.buffer, where)))
-                pixels.append(name)
+            lets, pixels = load_vectors("pixels", self.planes.buffer, ir.add(at, j), tile)
             base = ir.add(first, ir.mul(r, self.rows))
             factors = [ir.load(self.packed, ir.add(base, const(i))) for i in range(tile.rows)]
             return lets, factors, pixels
@@ -196,11 +191,9 @@ class _Kernel:
         lets.append(ir.Let(y1, ir.idiv(ir.add(last_pixel, ir.sub(row, ONE)), row)))
         before = ir.mul(y, row)
         store = store_at(ir.add(first[1], y), ir.add(first[2], x), ir.add(before, x))
-        first_x = ir.maximum(ir.sub(first_pixel, before), 0)
-        last_x = ir.minimum(ir.sub(last_pixel, before), size[2])
-        body: list[Stmt] = [
-            ir.For(y, y0, y1, "serial", [ir.For(x, first_x, last_x, "lanes", store)])
-        ]
+        x0 = ir.maximum(ir.sub(first_pixel, before), 0)
+        x1 = ir.minimum(ir.sub(last_pixel, before), size[2])
+        body: list[Stmt] = [ir.For(y, y0, y1, "serial", [ir.For(x, x0, x1, "lanes", store)])]
         body = [*lets, ir.For(i, ZERO, ir.minimum(self.rows, outputs), "serial", body)]
         if s.block[0] is ONE:
             return [ir.Let(z, ZERO), *body]

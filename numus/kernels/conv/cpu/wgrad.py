@@ -18,6 +18,7 @@ from numus.kernels.conv.cpu.planes import (
     Triple,
     delinearize,
     floordiv,
+    load_vectors,
     mod,
     register_tile,
     volume,
@@ -179,14 +180,8 @@ class _Kernel:
         ]
 
         def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-            lets: list[Stmt] = []
-            vectors = []
             base = ir.add(weights, ir.mul(ir.add(ir.mul(y, self.width), x), self.columns))
-            for v in range(tile.vectors):
-                name = ir.var(f"dy{v}", self.dtype)
-                where = ir.add(ir.add(base, lane), const(v * tile.width))
-                lets.append(ir.Let(name, ir.load(self.packed, where)))
-                vectors.append(name)
+            lets, vectors = load_vectors("dy", self.packed, ir.add(base, lane), tile)
             at = ir.add(ir.mul(y, self.planes.size[2]), x)
             return (
                 lets,

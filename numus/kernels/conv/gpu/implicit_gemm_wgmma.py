@@ -59,13 +59,7 @@ def convolution(
 
 class _Block:
     def __init__(
-        self,
-        columns: int,
-        s: ConvSizes,
-        dtype: DType,
-        g: Expr,
-        data: ir.Buffer,
-        weights: ir.Buffer,
+        self, columns: int, s: ConvSizes, dtype: DType, g: Expr, data: ir.Buffer, weights: ir.Buffer
     ) -> None:
         self.columns, self.s, self.data, self.weights = columns, s, data, weights
         tiles = ir.mul(s.m_tiles, s.n_tiles)

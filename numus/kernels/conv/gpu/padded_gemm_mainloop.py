@@ -16,11 +16,7 @@ ZERO, YES, NO = const(0), const(True, dt.bool_), const(False, dt.bool_)
 
 
 def _operand(
-    rows: RowMatrix,
-    extent: Expr,
-    group_of: Callable[[Expr], Expr],
-    mn_major: bool,
-    copies: bool,
+    rows: RowMatrix, extent: Expr, group_of: Callable[[Expr], Expr], mn_major: bool, copies: bool
 ) -> StagedOperand:
     """An operand whose group follows from the matrix; `mn_major`: in shared memory."""
 

@@ -88,11 +88,7 @@ def _transpose(values: list[list[Expr]]) -> list[list[Expr]]:
 
 
 def _transform_2d(
-    body: list[Stmt],
-    matrix: Transform,
-    size: int,
-    load: Callable[[int, int], Expr],
-    dtype: DType,
+    body: list[Stmt], matrix: Transform, size: int, load: Callable[[int, int], Expr], dtype: DType
 ) -> list[list[Expr]]:
     """T X T' of a tile of size × size."""
     values = [[ir.var(f"value{i}_{j}", dtype) for j in range(size)] for i in range(size)]
