@@ -60,10 +60,10 @@ def _normal_reference(node: Node, x0: Array, x1: Array) -> Array:
     angle = (x1 << word(2)).view(signed).astype(real) * real.type(np.pi / 4) * unit
     along = np.where(x1 >> word(width - 1), -np.cos(angle), np.cos(angle))
     across = np.sin(angle)
-    turned = (x1 >> word(width - 2)) & word(1) != 0
+    swap = (x1 >> word(width - 2)) & word(1) != 0
     if node.params:
         along, across = across, along
-    return (radius * np.where(turned, across, along)).astype(real)
+    return (radius * np.where(swap, across, along)).astype(real)
 
 
 _normal = nondifferentiable("normal", "elementwise", _normal_reference, elementwise_batch)

@@ -21,7 +21,7 @@ class SmallK(MatmulSchedule):
             return False
         max_k = tuning.max_k
         if dtype.itemsize < 4 and MmaSync().supports(p, target):
-            max_k = tuning.max_k_beside_mma
+            max_k = tuning.max_k_with_mma
         return p.k <= max_k and min(p.m, p.n) >= tuning.min_extent
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:

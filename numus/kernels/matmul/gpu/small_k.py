@@ -27,7 +27,7 @@ class SmallKTuning:
     """Measured on one H200."""
 
     max_k: int = 16
-    max_k_beside_mma: int = 8  # where mma.sync is the alternative
+    max_k_with_mma: int = 8  # where mma.sync is the alternative
     min_extent: int = 32  # rows and columns, to fill a row of threads with vectors
     b_register_words: int = 64  # per thread
     thread_rows: tuple[int, ...] = (32, 16, 8)
