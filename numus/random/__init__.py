@@ -5,7 +5,7 @@ it; the same key gives the same numbers on every device and with any number of t
 function takes `key=`; without it, it draws from a generator of this process, which `seed(n)` starts
 anew: draw i after `seed(n)` uses `fold_in(key(n), i)`.
 
-How numbers are laid out. Counter i gives two words of 32 bits. N numbers that need one word each
+Layout. Counter i gives two words of 32 bits. N numbers that need one word each
 take ceil(N / 2) counters: the first words of all counters make the first half of the (row-major)
 result, the second words the other half. So they depend on N, and not on the shape. Numbers that
 need 64 bits (float64, uint64, integers from a range that is no power of two) take a counter each.
