@@ -430,6 +430,6 @@ def test_split_k_fills_all_sms() -> None:
     best, split_k, blocks_per_sm = fastest(target, [large, small], 0)
     assert (best.tile, split_k, blocks_per_sm) == ("small", 2 * sms, 2)  # two blocks per SM
     assert fastest(target, [large], 0)[1:] == (1, 1)
-    assert fastest(target, [small], 1 << 40)[1] == 1  # pieces cost what they move
-    few = Candidate("few", 1, 5, (1e4,), 5, least=1)
-    assert fastest(target, [few], 0)[1] in (2, 3, 5)  # of whole slices, none of them empty
+    assert fastest(target, [small], 1 << 40)[1] == 1  # splits cost the bytes they move
+    few = Candidate("few", 1, 5, (1e4,), 5, min_split_k_tiles=1)
+    assert fastest(target, [few], 0)[1] in (2, 3, 5)  # whole K-tiles, none of the splits empty

@@ -22,7 +22,7 @@ from numus.ir import const
 from numus.shapes import Shape
 from numus.target import Target
 
-ZERO, ONE, TWO = const(0), const(1), const(2)
+ZERO, TWO = const(0), const(2)
 
 MIN_EXTENT = 16  # of m, n and k, from which on expanding B pays
 BLOCK_ELEMENTS = 1024  # that a block expands

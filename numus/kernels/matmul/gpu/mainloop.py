@@ -17,7 +17,7 @@ from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import Coordinate, GemmCall, GemmSizes, Operand, when
 
-ZERO, ONE = const(0), const(1)
+ZERO = const(0)
 
 K_MAJOR_PADDING = 4  # words between K-major rows, against bank conflicts
 
