@@ -127,7 +127,7 @@ def test_code_that_was_not_used_for_longest_makes_room(tmp_path):
 
 
 def test_a_cache_past_its_limit_is_pruned_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "LIMIT", 0)
+    monkeypatch.setattr(cache, "MAX_BYTES", 0)
     cache.put("1" * 64, b"code")
     assert len(files(tmp_path)) == 1
     cache.put("1" * 62 + "00", b"code")

@@ -18,7 +18,6 @@ def capability_fields(capability: int) -> dict[str, Any]:
     hopper = capability // 10 == 9  # wgmma is of this architecture alone
     return {
         "features": frozenset({f"sm_{capability}"}),
-        "libraries": frozenset({"cublas", "cublaslt"}),
         "approx_math": hopper,
         "subgroup_size": 32,
         "vector_access_bytes": 16,
