@@ -22,8 +22,7 @@ _COMPILE_AT_CALL = 4
 
 def new_bytecode(runtime: Any) -> BytecodeBuilder | None:
     """Bytecode of a call without launches; None where the device has no fast-call VM."""
-    call_vm = getattr(runtime, "call_vm", None)
-    vm = None if call_vm is None else call_vm()
+    vm = runtime.call_vm()
     if vm is None:
         return None
     # Imported late: it takes time, and many programs never get here.

@@ -114,6 +114,10 @@ class Backend:
     def missing_feature(self, dtype: str) -> str:
         return ""
 
+    def call_vm(self) -> Any:
+        """The fast-call VM of graphs on this device; None: they are built by Python."""
+        return None
+
     def run(self: Any, launches: Sequence[Launch]) -> None:
         if launches:
             self.prepare(*launch_steps(launches)).run(*launch_arguments(launches))

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import gc
 import re
+import sys
 import threading
 import weakref
 
@@ -43,6 +44,26 @@ def test_repeated_operations_are_fast_calls(driver):
     assert {type(call).__name__ for call in eager_calls.structures.values()} == {
         "builtin_function_or_method"
     }
+
+
+def test_repeated_compositions_build_no_graph_in_python(driver):
+    """Templates of functions need the runtime's fast-call VM."""
+    x = tensor(4, 16)
+    for _ in range(6):
+        nm.eval(nm.softmax(x))
+    files = set()
+
+    def note(frame, event, arg):
+        if event == "call":
+            files.add(frame.f_code.co_filename.rpartition("numus/")[2])
+
+    sys.setprofile(note)
+    try:
+        nm.eval(nm.softmax(x))
+    finally:
+        sys.setprofile(None)
+    assert "functions/template_cache.py" in files
+    assert not [file for file in files if file.startswith(("functions/layers", "primitives"))]
 
 
 def test_large_temporaries_are_allocated_by_fast_calls(driver, monkeypatch):

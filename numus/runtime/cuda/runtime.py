@@ -25,6 +25,7 @@ from numus.runtime.memory_pool import Memory
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
+    from numus.runtime.pycall.vm import CallVM
     from numus.shapes import Shape
 
 
@@ -128,6 +129,9 @@ class CudaRuntime(CudaContext, Backend):
         return self.compiler.log
 
     # -- launches ---------------------------------------------------------------------------------
+
+    def call_vm(self) -> CallVM | None:
+        return self.host.call_vm()
 
     def prepare(self, steps: Sequence[LaunchStep], slots: int) -> CudaLaunchList:
         self.activate()
