@@ -76,11 +76,17 @@ from numus.functions import operators
 from numus.functions.interop import display
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
-from numus.functions.custom_op import CustomOp as _CustomOp, Spec as _Spec
 from numus import kernels, random
 
-# Operations with kernels of the user's own; they stand on tensors, above `kernels/`.
-kernels.CustomOp, kernels.Spec = _CustomOp, _Spec
+
+def _load_custom_op(name: str) -> Any:
+    # imported late: few programs have kernels of their own, and every start would pay for it
+    from numus.functions import custom_op
+
+    return getattr(custom_op, name)
+
+
+kernels.load_custom_op = _load_custom_op
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"

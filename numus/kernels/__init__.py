@@ -4,13 +4,20 @@ Users find here what they may ask for: a preference and registration of vendors'
 `register`), and kernels of their own (`CustomOp`).
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from numus.kernels.vendor import matmul as _matmul  # noqa: F401  registers NVIDIA's
 from numus.kernels.vendor.registry import Vendor, available, prefer, preference, register
 
 __all__ = ["CustomOp", "Spec", "Vendor", "available", "prefer", "preference", "register"]
 
-if TYPE_CHECKING:
-    CustomOp: Any  # set by `numus/__init__.py`: they are classes of the layer of functions
-    Spec: Any
+# Loads `CustomOp` and `Spec`, classes of the layer of functions, when they are first asked for;
+# `numus/__init__.py` sets it.
+load_custom_op: Callable[[str], Any] | None = None
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("CustomOp", "Spec") and load_custom_op is not None:
+        return load_custom_op(name)
+    raise AttributeError(f"module 'numus.kernels' has no attribute {name!r}")
