@@ -11,12 +11,6 @@ from numus.transforms.modes import (
 from numus.transforms.reverse import gradients as grad
 
 __all__ = [
-    "Context",
-    "Function",
-    "enable_grad",
-    "grad",
-    "inference_mode",
-    "is_grad_enabled",
-    "no_grad",
+    "Context", "Function", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
     "set_grad_enabled",
-]
+]  # fmt: skip

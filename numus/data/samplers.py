@@ -17,14 +17,9 @@ import numus as nm
 from numus.tensor import Tensor
 
 __all__ = [
-    "BatchSampler",
-    "DistributedSampler",
-    "RandomSampler",
-    "Sampler",
-    "SequentialSampler",
-    "SubsetRandomSampler",
-    "WeightedRandomSampler",
-]
+    "BatchSampler", "DistributedSampler", "RandomSampler", "Sampler", "SequentialSampler",
+    "SubsetRandomSampler", "WeightedRandomSampler",
+]  # fmt: skip
 
 
 Array = np.ndarray[Any, Any]

@@ -14,13 +14,8 @@ from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
 __all__ = [
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-]
+    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+]  # fmt: skip
 
 Sizes = int | tuple[int, ...]
 _MODES = ("zeros", "reflect", "replicate", "circular")

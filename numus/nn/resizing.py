@@ -10,15 +10,9 @@ from numus.nn.module import Module
 from numus.tensor import Tensor
 
 __all__ = [
-    "ChannelShuffle",
-    "Fold",
-    "PixelShuffle",
-    "PixelUnshuffle",
-    "Unfold",
-    "Upsample",
-    "UpsamplingBilinear2d",
-    "UpsamplingNearest2d",
-]
+    "ChannelShuffle", "Fold", "PixelShuffle", "PixelUnshuffle", "Unfold", "Upsample",
+    "UpsamplingBilinear2d", "UpsamplingNearest2d",
+]  # fmt: skip
 
 
 class Upsample(Module):

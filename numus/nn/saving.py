@@ -18,13 +18,9 @@ from numus.nn.safetensors import PathLike, SafetensorsFile, write
 from numus.tensor import Tensor
 
 __all__ = [
-    "load_checkpoint",
-    "load_model",
-    "load_safetensors",
-    "save_checkpoint",
-    "save_model",
+    "load_checkpoint", "load_model", "load_safetensors", "save_checkpoint", "save_model",
     "save_safetensors",
-]
+]  # fmt: skip
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 

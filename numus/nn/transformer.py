@@ -18,13 +18,9 @@ from numus.nn.norm import LayerNorm, RMSNorm
 from numus.tensor import Tensor
 
 __all__ = [
-    "Transformer",
-    "TransformerBlock",
-    "TransformerDecoder",
-    "TransformerDecoderLayer",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-]
+    "Transformer", "TransformerBlock", "TransformerDecoder", "TransformerDecoderLayer",
+    "TransformerEncoder", "TransformerEncoderLayer",
+]  # fmt: skip
 
 Activation = str | Callable[[Tensor], Tensor]
 _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}

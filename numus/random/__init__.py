@@ -20,27 +20,7 @@ from numus.random._permutation import choice, permutation, shuffle
 from numus.random._sampling import bernoulli, bits, integers, normal, rand, randint, randn, uniform
 
 __all__ = [
-    "bernoulli",
-    "bits",
-    "categorical",
-    "choice",
-    "dropout",
-    "dropout_mask",
-    "exponential",
-    "fold_in",
-    "get_state",
-    "gumbel",
-    "integers",
-    "key",
-    "normal",
-    "permutation",
-    "rand",
-    "randint",
-    "randn",
-    "seed",
-    "set_state",
-    "shuffle",
-    "split",
-    "truncated_normal",
-    "uniform",
-]
+    "bernoulli", "bits", "categorical", "choice", "dropout", "dropout_mask", "exponential",
+    "fold_in", "get_state", "gumbel", "integers", "key", "normal", "permutation", "rand", "randint",
+    "randn", "seed", "set_state", "shuffle", "split", "truncated_normal", "uniform",
+]  # fmt: skip

@@ -20,17 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
-    "Structure",
-    "broadcast_prefix",
-    "flatten",
-    "leaves",
-    "map",
-    "paths",
-    "reduce",
-    "register",
-    "structure",
-    "unflatten",
-]
+    "Structure", "broadcast_prefix", "flatten", "leaves", "map", "paths", "reduce", "register",
+    "structure", "unflatten",
+]  # fmt: skip
 
 _builtin_map = map  # before this module has its own
 

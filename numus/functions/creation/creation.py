@@ -23,25 +23,9 @@ from numus.shapes import Shape, as_shape, check_size, size_of
 from numus.tensor import ArrayLike, Tensor, scalar_node
 
 __all__ = [
-    "arange",
-    "empty",
-    "empty_like",
-    "eye",
-    "full",
-    "full_like",
-    "identity",
-    "linspace",
-    "logspace",
-    "meshgrid",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "tri",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]
+    "arange", "empty", "empty_like", "eye", "full", "full_like", "identity", "linspace", "logspace",
+    "meshgrid", "one_hot", "ones", "ones_like", "tri", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip
 
 DeviceLike = Device | str | None
 

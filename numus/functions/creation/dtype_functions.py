@@ -19,14 +19,8 @@ from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
 
 __all__ = [
-    "astype",
-    "can_cast",
-    "finfo",
-    "iinfo",
-    "isdtype",
-    "promote_types",
-    "result_type",
-]
+    "astype", "can_cast", "finfo", "iinfo", "isdtype", "promote_types", "result_type",
+]  # fmt: skip
 
 
 # -- conversions ----------------------------------------------------------------------------------

@@ -27,42 +27,11 @@ from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "abs",
-    "absolute",
-    "add",
-    "cbrt",
-    "clamp",
-    "clip",
-    "copysign",
-    "divide",
-    "divmod",
-    "float_power",
-    "floor_divide",
-    "fmax",
-    "fmin",
-    "fmod",
-    "heaviside",
-    "hypot",
-    "lerp",
-    "maximum",
-    "minimum",
-    "mod",
-    "multiply",
-    "negative",
-    "nextafter",
-    "positive",
-    "pow",
-    "power",
-    "reciprocal",
-    "remainder",
-    "rsqrt",
-    "sign",
-    "signbit",
-    "sqrt",
-    "square",
-    "subtract",
-    "true_divide",
-]
+    "abs", "absolute", "add", "cbrt", "clamp", "clip", "copysign", "divide", "divmod",
+    "float_power", "floor_divide", "fmax", "fmin", "fmod", "heaviside", "hypot", "lerp", "maximum",
+    "minimum", "mod", "multiply", "negative", "nextafter", "positive", "pow", "power", "reciprocal",
+    "remainder", "rsqrt", "sign", "signbit", "sqrt", "square", "subtract", "true_divide",
+]  # fmt: skip
 
 _NUMERIC = ("uint", "int", "float", "complex")
 _REAL = ("uint", "int", "float")

@@ -19,37 +19,12 @@ from numus.runtime.devices import Device
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "allclose",
-    "bitwise_and",
-    "bitwise_count",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "equal",
-    "greater",
-    "greater_equal",
-    "invert",
-    "isclose",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "left_shift",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "nan_to_num",
-    "not_equal",
-    "right_shift",
-    "where",
-]
+    "allclose", "bitwise_and", "bitwise_count", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "equal", "greater",
+    "greater_equal", "invert", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf",
+    "left_shift", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "nan_to_num", "not_equal", "right_shift", "where",
+]  # fmt: skip
 
 # -- comparisons ----------------------------------------------------------------------------------
 

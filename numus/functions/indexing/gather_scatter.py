@@ -36,23 +36,10 @@ from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import Tensor
 
 __all__ = [
-    "embedding_lookup",
-    "gather",
-    "gather_nd",
-    "index_add",
-    "index_select",
-    "masked_fill",
-    "masked_scatter",
-    "masked_select",
-    "put",
-    "put_along_axis",
-    "scatter",
-    "scatter_add",
-    "scatter_reduce",
-    "slice_assign",
-    "take",
-    "take_along_axis",
-]
+    "embedding_lookup", "gather", "gather_nd", "index_add", "index_select", "masked_fill",
+    "masked_scatter", "masked_select", "put", "put_along_axis", "scatter", "scatter_add",
+    "scatter_reduce", "slice_assign", "take", "take_along_axis",
+]  # fmt: skip
 
 # -- along one axis -------------------------------------------------------------------------------
 

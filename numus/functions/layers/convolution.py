@@ -32,14 +32,9 @@ from numus.shapes import Shape
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_general",
-    "conv_transpose1d",
-    "conv_transpose2d",
+    "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d",
-]
+]  # fmt: skip
 
 Sizes = int | Sequence[int]
 Padding = int | str | Sequence[int] | Sequence[tuple[int, int]]

@@ -31,21 +31,9 @@ from numus.shapes import normal_axes, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "addbmm",
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "dot",
-    "inner",
-    "kron",
-    "matmul",
-    "mm",
-    "mv",
-    "outer",
-    "tensordot",
-    "trace",
-    "vecdot",
-]
+    "addbmm", "addmm", "baddbmm", "bmm", "dot", "inner", "kron", "matmul", "mm", "mv", "outer",
+    "tensordot", "trace", "vecdot",
+]  # fmt: skip
 
 
 # -- dtypes ---------------------------------------------------------------------------------------

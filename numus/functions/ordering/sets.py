@@ -27,17 +27,9 @@ from numus.shapes import normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "intersect1d",
-    "isin",
-    "setdiff1d",
-    "setxor1d",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-]
+    "intersect1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values",
+]  # fmt: skip
 
 
 class UniqueAll(NamedTuple):

@@ -21,15 +21,9 @@ from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 
 __all__ = [
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
+    "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
     "logcumsumexp",
-]
+]  # fmt: skip
 
 
 # -- running sums and products --------------------------------------------------------------------

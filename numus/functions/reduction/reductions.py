@@ -30,22 +30,9 @@ from numus.tensor import Tensor
 Axis = int | Sequence[int] | None
 
 __all__ = [
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "count_nonzero",
-    "max",
-    "min",
-    "nanmax",
-    "nanmin",
-    "nansum",
-    "norm",
-    "prod",
-    "ptp",
-    "sum",
-    "vector_norm",
-]
+    "all", "amax", "amin", "any", "count_nonzero", "max", "min", "nanmax", "nanmin", "nansum",
+    "norm", "prod", "ptp", "sum", "vector_norm",
+]  # fmt: skip
 
 
 # -- what every reduction needs -------------------------------------------------------------------

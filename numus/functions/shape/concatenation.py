@@ -15,15 +15,8 @@ from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 
 __all__ = [
-    "cat",
-    "column_stack",
-    "concat",
-    "concatenate",
-    "dstack",
-    "hstack",
-    "stack",
-    "vstack",
-]
+    "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "vstack",
+]  # fmt: skip
 
 
 def _operands(arrays: Any, op: str) -> list[Node]:

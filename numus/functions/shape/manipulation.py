@@ -19,31 +19,11 @@ from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, attribute
 
 __all__ = [
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "broadcast_arrays",
-    "broadcast_to",
-    "clone",
-    "copy",
-    "expand",
-    "expand_dims",
-    "flatten",
-    "flip",
-    "matrix_transpose",
-    "moveaxis",
-    "movedim",
-    "permute",
-    "permute_dims",
-    "ravel",
-    "reshape",
-    "rot90",
-    "squeeze",
-    "swapaxes",
-    "transpose",
-    "unflatten",
-    "unsqueeze",
-]
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_to", "clone", "copy",
+    "expand", "expand_dims", "flatten", "flip", "matrix_transpose", "moveaxis", "movedim",
+    "permute", "permute_dims", "ravel", "reshape", "rot90", "squeeze", "swapaxes", "transpose",
+    "unflatten", "unsqueeze",
+]  # fmt: skip
 
 
 def _numbers(given: tuple[Any, ...]) -> Any:

@@ -15,15 +15,8 @@ from numus.shapes import as_shape, normal_axes, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
-    "array_split",
-    "chunk",
-    "diag",
-    "diagonal",
-    "narrow",
-    "sliding_window_view",
-    "split",
-    "unstack",
-]
+    "array_split", "chunk", "diag", "diagonal", "narrow", "sliding_window_view", "split", "unstack",
+]  # fmt: skip
 
 # -- ranges and sections --------------------------------------------------------------------------
 

@@ -13,37 +13,11 @@ from numus.nn.functional._tools import in_place, rounds_once
 from numus.tensor import Tensor
 
 __all__ = [
-    "celu",
-    "elu",
-    "geglu",
-    "gelu",
-    "glu",
-    "gumbel_softmax",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "log_softmax",
-    "logsigmoid",
-    "mish",
-    "prelu",
-    "relu",
-    "relu6",
-    "rrelu",
-    "selu",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softmin",
-    "softplus",
-    "softshrink",
-    "softsign",
-    "swiglu",
-    "tanh",
-    "tanhshrink",
-    "threshold",
-]
+    "celu", "elu", "geglu", "gelu", "glu", "gumbel_softmax", "hardshrink", "hardsigmoid",
+    "hardswish", "hardtanh", "leaky_relu", "log_softmax", "logsigmoid", "mish", "prelu", "relu",
+    "relu6", "rrelu", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "swiglu", "tanh", "tanhshrink", "threshold",
+]  # fmt: skip
 
 elu = in_place(nm.elu)
 gelu = nm.gelu

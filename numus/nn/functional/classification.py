@@ -12,19 +12,10 @@ from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
 __all__ = [
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "cross_entropy_loss",
-    "focal_loss",
-    "kl_div",
-    "multi_margin_loss",
-    "multilabel_margin_loss",
-    "multilabel_soft_margin_loss",
-    "nll_loss",
-    "sigmoid_focal_loss",
-    "soft_margin_loss",
-]
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy",
+    "cross_entropy_loss", "focal_loss", "kl_div", "multi_margin_loss", "multilabel_margin_loss",
+    "multilabel_soft_margin_loss", "nll_loss", "sigmoid_focal_loss", "soft_margin_loss",
+]  # fmt: skip
 
 
 # -- one class among several ----------------------------------------------------------------------

@@ -14,30 +14,11 @@ from numus.nn.functional._tools import in_place, measured, rounds_once
 from numus.tensor import Tensor
 
 __all__ = [
-    "alpha_dropout",
-    "batch_norm",
-    "bilinear",
-    "channel_shuffle",
-    "cosine_similarity",
-    "dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "embedding",
-    "embedding_bag",
-    "feature_alpha_dropout",
-    "group_norm",
-    "instance_norm",
-    "layer_norm",
-    "linear",
-    "local_response_norm",
-    "normalize",
-    "one_hot",
-    "pad",
-    "pairwise_distance",
-    "pdist",
-    "rms_norm",
-]
+    "alpha_dropout", "batch_norm", "bilinear", "channel_shuffle", "cosine_similarity", "dropout",
+    "dropout1d", "dropout2d", "dropout3d", "embedding", "embedding_bag", "feature_alpha_dropout",
+    "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "normalize",
+    "one_hot", "pad", "pairwise_distance", "pdist", "rms_norm",
+]  # fmt: skip
 
 batch_norm = nm.batch_norm
 group_norm = nm.group_norm

@@ -11,13 +11,9 @@ from numus.nn.functional.layers import pairwise_distance
 from numus.tensor import Tensor
 
 __all__ = [
-    "contrastive_loss",
-    "cosine_embedding_loss",
-    "hinge_embedding_loss",
-    "margin_ranking_loss",
-    "triplet_margin_loss",
-    "triplet_margin_with_distance_loss",
-]
+    "contrastive_loss", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
+    "triplet_margin_loss", "triplet_margin_with_distance_loss",
+]  # fmt: skip
 
 
 @measured

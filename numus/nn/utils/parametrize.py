@@ -19,12 +19,9 @@ from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
 __all__ = [
-    "ParametrizationList",
-    "cached",
-    "is_parametrized",
-    "register_parametrization",
+    "ParametrizationList", "cached", "is_parametrized", "register_parametrization",
     "remove_parametrizations",
-]
+]  # fmt: skip
 
 
 class _Cache(threading.local):

@@ -10,12 +10,9 @@ import numus as nm
 from numus.tensor import Tensor
 
 __all__ = [
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "get_total_norm",
-    "parameters_to_vector",
+    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector",
     "vector_to_parameters",
-]
+]  # fmt: skip
 
 
 def _with_gradients(parameters: Any) -> list[Tensor]:

@@ -12,17 +12,9 @@ from numus.optim.lr_scheduler.base import LRScheduler
 from numus.optim.optimizer import Optimizer
 
 __all__ = [
-    "SWALR",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "PolynomialLR",
-    "StepLR",
-]
+    "SWALR", "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LambdaLR", "LinearLR",
+    "MultiStepLR", "MultiplicativeLR", "PolynomialLR", "StepLR",
+]  # fmt: skip
 
 
 class LambdaLR(LRScheduler):
