@@ -76,6 +76,7 @@ class Expr:
         return unary("not", self)
 
     __truediv__ = _operator("div")
+    __floordiv__, __mod__ = _operator("idiv"), _operator("irem")  # truncate as C's (and Triton's)
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
     __lshift__ = _operator("shl")
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))

@@ -188,7 +188,7 @@ def _strided(reader: Reader, name: str, stride: Expr) -> StridedMatrix:
         return first_load(n).args[0]
 
     def aligned(n: Expr) -> Expr:
-        start = ir.add(ir.address(buffer), ir.mul(first(n), ir.const(x.dtype.itemsize)))
+        start = ir.address(buffer) + first(n) * x.dtype.itemsize
         return (start & ir.const(15)).eq(0)
 
     buffer: ir.Buffer = first_load(ZERO).attr

@@ -182,15 +182,15 @@ def _lower(problem: ConvProblem, tiling: ChannelTiling) -> list[LoweredKernel]:
         (-(-size_of(tiling.input_size) // lane) | 1) * lane
     )  # an odd number of vectors
     ones = (const(1), const(1), const(1))
-    buffer = ir.Buffer("planes", dtype, "scratch", ir.mul(s.in_channels, size))
+    buffer = ir.Buffer("planes", dtype, "scratch", s.in_channels * size)
     planes = InputPlanes(buffer, ones, ones, ScalarArgs(e)(tiling.input_size), size)
     data, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
 
     def store(n: Expr, group_: Expr, o: Expr, z: Expr, yx: Expr, value: Expr) -> list[Stmt]:
-        output = ir.add(ir.mul(group_, s.out_channels), o) if g.groups > 1 else o
+        output = group_ * s.out_channels + o if g.groups > 1 else o
         # addresses of row-major outputs simplify to `yx` again
         width = e.dim(g.out_size[2])
-        y, x = (ZERO, yx) if g.out_size[1] == 1 else (ir.idiv(yx, width), ir.irem(yx, width))
+        y, x = (ZERO, yx) if g.out_size[1] == 1 else (yx // width, yx % width)
         index = (z if tiling.images_are_depth else n, output, *(z, y, x)[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 

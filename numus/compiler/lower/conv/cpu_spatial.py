@@ -165,7 +165,7 @@ def _lower(problem: ConvProblem) -> LoweredKernel:
     stride = args(g.stride, 2)
     channels = e.scalar_arg(g.in_channels)
     channel_size = e.scalar_arg(size * lane)
-    scratch_size = ir.add(ir.mul(channels, channel_size), const(tile.columns))
+    scratch_size = channels * channel_size + tile.columns
     planes = InputPlanes(
         ir.Buffer("planes", dtype, "scratch", scratch_size),
         stride,
@@ -197,7 +197,7 @@ def _lower(problem: ConvProblem) -> LoweredKernel:
 
     def store(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
         *space, value = rest
-        output = ir.add(ir.mul(group_, s.out_channels), o) if g.groups > 1 else o
+        output = group_ * s.out_channels + o if g.groups > 1 else o
         index = (space[0] if tiling.images_are_depth else n, output, *space[5 - len(conv.shape) :])
         return epilogue(e, group, index, value)
 

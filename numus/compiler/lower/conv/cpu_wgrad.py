@@ -124,7 +124,7 @@ def _lower(problem: ConvProblem, tiling: WgradTiling) -> list[LoweredKernel]:
     images = e.scalar_arg(tiling.batch)
     dilation = args(g.dilation, 2)
     planes = InputPlanes(
-        ir.Buffer("planes", tiling.dtype, "scratch", ir.mul(images, size)),
+        ir.Buffer("planes", tiling.dtype, "scratch", images * size),
         dilation,
         args(tiling.phases),
         args(tiling.input_size),

@@ -107,11 +107,11 @@ class DepthwiseWgrad(FirstMatch):
             split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
         ) -> list[Stmt]:
             if splits == 1:
-                output = ir.add(ir.mul(group, sizes.out_channels), o)
+                output = group * sizes.out_channels + o
                 return k.store(image, output, pixel, value)
             row = image
             for i, n in zip(pixel, sizes.out_size, strict=True):
-                row = ir.add(ir.mul(row, n), i)
+                row = row * n + i
             return k.e.store(partial, (split, group, o, row), value)
 
         body = kernel.depthwise_wgrad(block, sizes, g.out_size, channels, k.operands, store)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Index
@@ -134,7 +133,7 @@ def operands(
     missing = 5 - len(conv.shape)
 
     def channel(group: Expr, size: Expr, i: Expr) -> Expr:
-        return ir.add(ir.mul(group, size), i) if g.groups > 1 else i
+        return group * size + i if g.groups > 1 else i
 
     def data(n: Expr, group: Expr, c: Expr, *at: Expr) -> Expr:
         image = at[0] if images_are_depth else n

@@ -139,11 +139,11 @@ def split_epilogue(e: Emitter, problem: ConvProblem, sizes: ConvSizes, partial: 
         if partial.shape[0] > 1:
             row = image
             for i, n in zip(pixel, sizes.out_size, strict=True):
-                row = ir.add(ir.mul(row, n), i)
+                row = row * n + i
             return e.store(partial, (split, group, o, row), value)
         output = o
         if problem.geometry.groups > 1:
-            output = ir.add(ir.mul(group, sizes.out_channels), o)
+            output = group * sizes.out_channels + o
         return epilogue(e, problem.group, (image, output, *pixel[missing:]), value)
 
     return store

@@ -116,14 +116,14 @@ class _Gemm:
         acc = self._mainloop(sizes, grid, g, left, right)
 
         def output_row(m: Expr) -> tuple[Expr, kernel.StoreElement]:
-            outer = ir.idiv(acc.origin[0], sizes.split_k)
-            split = ir.irem(acc.origin[0], sizes.split_k)
+            outer = acc.origin[0] // sizes.split_k
+            split = acc.origin[0] % sizes.split_k
             if plan.wgrad:
                 matrix, tap = grid.group_and_tap(outer)
                 image, at, inside = m, delinearize(tap, grid.taps), m < sizes.m
                 if plan.span > 1:  # rows of the GEMM are outputs of the last axis as well
                     width = u32(e.dim(plan.row_width))
-                    last, image = ir.idiv(u32(m), width), ir.irem(u32(m), width)
+                    last, image = u32(m) // width, u32(m) % width
                     inside = inside & (image < u32(e.dim(plan.geometry.batch)))
                     at = (*at[:2], last)
             else:
@@ -196,9 +196,9 @@ class _Gemm:
         if self.splits > 1:
             row = image
             for i, n in zip(pixel, self.out_size, strict=True):
-                row = ir.add(ir.mul(row, n), i)
+                row = row * n + i
             return e.store(self.partial, (split, group, o, row), value)
-        output = ir.add(ir.mul(group, e.dim(self.out_channels)), o) if self.groups > 1 else o
+        output = group * e.dim(self.out_channels) + o if self.groups > 1 else o
         missing = 5 - len(self.group.members[0].shape)
         return epilogue(e, self.group, (image, output, *pixel[missing:]), value)
 
@@ -207,9 +207,9 @@ class _Gemm:
     ) -> list[Stmt]:
         """Merged groups: products of one group with another are dropped."""
         batch, outputs = (u32(self.e.dim(n)) for n in (self.g.batch, self.g.out_channels))
-        merged, image = ir.idiv(u32(row), batch), ir.irem(u32(row), batch)
-        own, o = ir.idiv(u32(column), outputs), ir.irem(u32(column), outputs)
-        group = ir.add(ir.mul(group, self.e.dim(self.plan.merged)), merged.cast(ir.INDEX))
+        merged, image = u32(row) // batch, u32(row) % batch
+        own, o = u32(column) // outputs, u32(column) % outputs
+        group = group * self.e.dim(self.plan.merged) + merged.cast(ir.INDEX)
         index = (split, group, image.cast(ir.INDEX), pixel, o.cast(ir.INDEX))
         return [ir.If(merged.eq(own), self._store_output(*index, value))]
 
@@ -218,10 +218,10 @@ class _Gemm:
     ) -> list[Stmt]:
         """Columns are phases, the last first, of output channels."""
         outputs, dilation = self.e.dim(self.out_channels), self._triple(self.g.lhs_dilation)
-        o = ir.irem(u32(column), u32(outputs)).cast(ir.INDEX)
-        phase = delinearize(ir.idiv(u32(column), u32(outputs)), dilation)
+        o = (u32(column) % u32(outputs)).cast(ir.INDEX)
+        phase = delinearize(u32(column) // u32(outputs), dilation)
         d, h, w = (
-            ir.add(ir.mul(i, n), ir.sub(n, ir.add(p.cast(ir.INDEX), const(1))))
+            i * n + (n - (p.cast(ir.INDEX) + 1))
             for i, n, p in zip(pixel, dilation, phase, strict=True)
         )
         a, b, c = self.out_size

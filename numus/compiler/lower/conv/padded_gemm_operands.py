@@ -154,12 +154,12 @@ def _pad_channels_last(
         at = list(delinearize(u32(row), (a, b, c)))
         rest = u32(t)
         for n in sizes[4:0:-1]:
-            at.insert(0, ir.irem(rest, u32(n)))
-            rest = ir.idiv(rest, u32(n))
+            at.insert(0, rest % u32(n))
+            rest = rest // u32(n)
         group, *phase, image, d, h, w = (i.cast(ir.INDEX) for i in (rest, *at))
         axes = zip((d, h, w), sizes[1:4], phase, strict=True)
-        *rows, last = (ir.add(ir.mul(i, n), p) for i, n, p in axes)
-        return image, group, [*rows, ir.sub(last, e.dim(pad_low))]
+        *rows, last = (i * n + p for i, n, p in axes)
+        return image, group, [*rows, last - e.dim(pad_low)]
 
     def in_bounds(t: Expr, row: Expr) -> Expr:
         at = input_index(t, row)[2]
@@ -177,7 +177,7 @@ def _pad_channels_last(
         return value
 
     def store(t: Expr, row: Expr, channel: Expr, value: Expr) -> list[Stmt]:
-        at = ir.add(ir.mul(ir.add(ir.mul(t, rows), row), sizes[8]), channel)
+        at = (t * rows + row) * sizes[8] + channel
         return [ir.Store(e.buffer(copy, "write"), at, value)]
 
     block = ir.var("g")

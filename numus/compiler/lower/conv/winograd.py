@@ -101,8 +101,8 @@ class Winograd(FirstMatch):
 
 def _index(e: Emitter, shape: Shape) -> kernel.Index:
     def index(matrix: Expr, row: Expr, column: Expr) -> Expr:
-        at = ir.add(ir.mul(matrix, e.dim(shape[1])), row)
-        return ir.add(ir.mul(at, e.dim(shape[2])), column)
+        at = matrix * e.dim(shape[1]) + row
+        return at * e.dim(shape[2]) + column
 
     return index
 
@@ -149,7 +149,7 @@ def _output_transform(
 
     def store(row: Expr, image: Expr, y: Expr, x: Expr, i: int, j: int, value: Expr) -> list[Stmt]:
         first, second = (v.cast(ir.INDEX) for v in ((row, image) if wgrad else (image, row)))
-        at = [ir.add(origin.cast(ir.INDEX), ir.const(n)) for origin, n in ((y, i), (x, j))]
+        at = [origin.cast(ir.INDEX) + n for origin, n in ((y, i), (x, j))]
         inside = ir.const(True, dt.bool_)
         for position, size in zip(at, g.out_size[1:], strict=True):
             inside = inside & (position < e.dim(size))

@@ -139,14 +139,14 @@ class _Task:
         self.tiling, self.s, self.dtype, self.o, self.causal = tiling, sizes, dtype, o, causal
         s, tile = sizes, tiling.scores
         self.panel = tile.columns
-        self.n = ir.idiv(g, ir.mul(s.query_tasks, s.key_tasks))
-        part = ir.irem(g, ir.mul(s.query_tasks, s.key_tasks))
-        self.q0 = ir.mul(ir.idiv(part, s.key_tasks), s.query_rows)
-        self.k0 = ir.mul(ir.irem(part, s.key_tasks), s.key_rows)
-        self.rows = ir.sub(ir.minimum(ir.add(self.q0, s.query_rows), s.queries), self.q0)
-        self.k1 = ir.minimum(ir.add(self.k0, s.key_rows), s.keys)
+        self.n = g // (s.query_tasks * s.key_tasks)
+        part = g % (s.query_tasks * s.key_tasks)
+        self.q0 = part // s.key_tasks * s.query_rows
+        self.k0 = part % s.key_tasks * s.key_rows
+        self.rows = ir.minimum(self.q0 + s.query_rows, s.queries) - self.q0
+        self.k1 = ir.minimum(self.k0 + s.key_rows, s.keys)
         if causal:
-            self.k1 = ir.minimum(self.k1, ir.add(self.q0, self.rows))
+            self.k1 = ir.minimum(self.k1, self.q0 + self.rows)
         self.padded_rows = ceil_to(self.rows, self.panel)
         self.needs_ds = o.needs_ds
         self.scratch: list[ir.Buffer] = []
@@ -157,12 +157,12 @@ class _Task:
             return found
 
         rows, block = s.query_rows, s.key_block
-        self.probs = scratch("probs", ir.mul(s.query_block, block))
-        self.ds = scratch("ds", ir.mul(s.query_block, block))
-        self.q_panels = scratch("q_panels", ir.mul(rows, ceil_to(s.head_dim, UNROLL)))
-        self.k_tiles = scratch("k_tiles", ir.mul(block, ceil_to(s.head_dim, tile.column_block)))
-        self.g_panels = scratch("g_panels", ir.mul(rows, ceil_to(s.value_dim, UNROLL)))
-        self.v_tiles = scratch("v_tiles", ir.mul(block, ceil_to(s.value_dim, tile.column_block)))
+        self.probs = scratch("probs", s.query_block * block)
+        self.ds = scratch("ds", s.query_block * block)
+        self.q_panels = scratch("q_panels", rows * ceil_to(s.head_dim, UNROLL))
+        self.k_tiles = scratch("k_tiles", block * ceil_to(s.head_dim, tile.column_block))
+        self.g_panels = scratch("g_panels", rows * ceil_to(s.value_dim, UNROLL))
+        self.v_tiles = scratch("v_tiles", block * ceil_to(s.value_dim, tile.column_block))
         self.gradients: dict[str, _Gradient] = {}
         for name, tile, columns, right, size, result in (
             ("q", tiling.dq, s.head_dim, "k_rows", block, rows),
@@ -171,10 +171,7 @@ class _Task:
         ):
             if name in o.writes:
                 padded = ceil_to(columns, tile.columns)
-                buffers = (
-                    scratch(right, ir.mul(size, padded)),
-                    scratch(f"d{name}", ir.mul(result, padded)),
-                )
+                buffers = (scratch(right, size * padded), scratch(f"d{name}", result * padded))
                 self.gradients[name] = _Gradient(name, tile, columns, *buffers, o.writes[name])
         self.dq = self.gradients.get("q")
         self.by_key = [self.gradients[x] for x in ("k", "v") if x in self.gradients]
@@ -185,7 +182,7 @@ class _Task:
         s, o, n = self.s, self.o, self.n
 
         def query(read: Element) -> Callable[[Expr, Expr], Expr]:
-            return lambda r, c: read(n, ir.add(self.q0, r), c)
+            return lambda r, c: read(n, self.q0 + r, c)
 
         def scaled(t: Expr, r: Expr, c: Expr) -> Expr:
             return o.q(t, r, c) * o.scale
@@ -211,7 +208,7 @@ class _Task:
         if not self.causal:
             return []
         first = ir.maximum(self.k1, self.k0)
-        last = ir.minimum(ir.add(self.k0, self.s.key_rows), self.s.keys)
+        last = ir.minimum(self.k0 + self.s.key_rows, self.s.keys)
         out: list[Stmt] = []
         for d in self.by_key:
             r, c = ir.var(f"n{d.name}_r"), ir.var(f"n{d.name}_c")
@@ -223,11 +220,11 @@ class _Task:
     def _block(self, kb: Expr) -> list[Stmt]:
         """One block of keys: all blocks of queries that see it."""
         s, o, n, tile = self.s, self.o, self.n, self.tiling.scores
-        count = ir.sub(ir.minimum(ir.add(kb, s.key_block), self.k1), kb)
+        count = ir.minimum(kb + s.key_block, self.k1) - kb
         padded = ceil_to(count, tile.rows)
 
         def key(read: Element) -> Callable[[Expr, Expr], Expr]:
-            return lambda r, c: read(n, ir.add(kb, r), c)
+            return lambda r, c: read(n, kb + r, c)
 
         out = pack_tiles("k", self.k_tiles, key(o.k), tile, count, s.head_dim)
         if self.needs_ds:
@@ -239,8 +236,8 @@ class _Task:
         qb = ir.var("query_block")
         start = ZERO
         if self.causal:
-            skipped = ir.idiv(ir.maximum(ir.sub(kb, self.q0), 0), s.query_block)
-            start = ir.mul(skipped, s.query_block)
+            skipped = ir.maximum(kb - self.q0, 0) // s.query_block
+            start = skipped * s.query_block
         body = self._query_block(kb, qb, count, padded)
         out.append(ir.For(qb, start, self.rows, "serial", body, step=s.query_block))
         for d in self.by_key:
@@ -250,8 +247,8 @@ class _Task:
     def _query_block(self, kb: Expr, qb: Expr, count: Expr, padded: Expr) -> list[Stmt]:
         """P and dS of one block of queries and keys, then the GEMMs."""
         p, panel = ir.var("panel"), const(self.panel)
-        queries = ir.minimum(ir.sub(self.rows, qb), self.s.query_block)
-        used = self._used(kb, ir.add(qb, p), count)
+        queries = ir.minimum(self.rows - qb, self.s.query_block)
+        used = self._used(kb, qb + p, count)
         scores = self._scores(kb, qb, p, used)
         out: list[Stmt] = [ir.For(p, ZERO, queries, "serial", [scores], step=panel)]
         for d in reversed(self.by_key):
@@ -265,8 +262,8 @@ class _Task:
         rows = self.tiling.scores.rows
         if not self.causal:
             return ceil_to(count, rows)
-        last = ir.add(ir.add(self.q0, panel), const(self.panel))
-        return ceil_to(ir.maximum(ir.minimum(count, ir.sub(last, kb)), 0), rows)
+        last = self.q0 + panel + self.panel
+        return ceil_to(ir.maximum(ir.minimum(count, last - kb), 0), rows)
 
     # -- P and dS ---------------------------------------------------------------------------------
 
@@ -274,12 +271,12 @@ class _Task:
         """P ∘ M and dS of one panel: [panel][key][query]."""
         lane, t = ir.var("query"), ir.var("key_tile")
         tile, s, o, dtype = self.tiling.scores, self.s, self.o, self.dtype
-        row = ir.add(qb, p)
-        first = ir.add(self.q0, row)
+        row = qb + p
+        first = self.q0 + row
         body: list[Stmt] = []
         lses, deltas, queries = [], [], []
         for v in range(tile.vectors):
-            query = ir.add(first, ir.add(lane, const(v * tile.width)))
+            query = first + (lane + v * tile.width)
             exists = query < s.queries
             lses.append(ir.var(f"lse{v}", dtype))
             deltas.append(ir.var(f"delta{v}", dtype))
@@ -289,16 +286,16 @@ class _Task:
                 body.append(ir.Let(deltas[v], o.delta(self.n, query, exists)))
         acc = Accumulators("s", tile, dtype, lane)
         tiles = scores(
-            *(acc, self.k_tiles, ir.mul(t, ceil_to(s.head_dim, tile.column_block))),
-            *(self.q_panels, ir.mul(row, ceil_to(s.head_dim, UNROLL)), s.head_dim),
+            *(acc, self.k_tiles, t * ceil_to(s.head_dim, tile.column_block)),
+            *(self.q_panels, row * ceil_to(s.head_dim, UNROLL), s.head_dim),
         )
         zero = const(0, dtype)
 
         def element(i: int, v: int) -> tuple[Expr, Expr, Expr, Expr]:
-            key = ir.add(kb, ir.add(t, const(i)))
+            key = kb + (t + i)
             visible = is_visible(key, queries[v], s.keys, self.causal) & (queries[v] < s.queries)
-            at = ir.add(ir.mul(p, s.key_block), ir.mul(ir.add(t, const(i)), const(self.panel)))
-            return key, queries[v], visible, ir.add(at, acc.column(v))
+            at = p * s.key_block + (t + i) * self.panel
+            return key, queries[v], visible, at + acc.column(v)
 
         for i, v in acc.elements():
             key, query, visible, at = element(i, v)
@@ -312,8 +309,8 @@ class _Task:
         if self.needs_ds:
             dp = Accumulators("d", tile, dtype, lane)
             tiles += scores(
-                *(dp, self.v_tiles, ir.mul(t, ceil_to(s.value_dim, tile.column_block))),
-                *(self.g_panels, ir.mul(row, ceil_to(s.value_dim, UNROLL)), s.value_dim),
+                *(dp, self.v_tiles, t * ceil_to(s.value_dim, tile.column_block)),
+                *(self.g_panels, row * ceil_to(s.value_dim, UNROLL), s.value_dim),
             )
             for i, v in dp.elements():
                 key, query, visible, at = element(i, v)
@@ -340,16 +337,16 @@ class _Task:
         lane, c, t, p, q = (ir.var(f"{d.name}_{x}") for x in ("lane", "c", "t", "p", "q"))
         start, panel = ZERO, const(self.panel)
         if self.causal:
-            hidden = ir.sub(ir.add(kb, t), ir.add(self.q0, qb))
-            start = ir.mul(ir.idiv(ir.maximum(hidden, 0), panel), panel)
-        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(t, panel))
-        row = ir.mul(ir.add(ir.add(qb, p), q), const(d.tile.columns))
-        row = ir.add(ir.mul(c, self.padded_rows), row)
+            hidden = kb + t - (self.q0 + qb)
+            start = ir.maximum(hidden, 0) // panel * panel
+        rows = p * self.s.key_block + t * panel
+        row = (qb + p + q) * d.tile.columns
+        row = c * self.padded_rows + row
         loops = [(p, start, queries, panel), (q, ZERO, panel, const(UNROLL))]
         buffer = self.ds if d.name == "k" else self.probs
 
         def left(u: int, i: int) -> Expr:
-            return ir.load(buffer, ir.add(ir.add(rows, q), const(i * self.panel + u)))
+            return ir.load(buffer, rows + q + (i * self.panel + u))
 
         return self._gemm(d, lane, loops, left, row, (t, ZERO, padded), c)
 
@@ -359,14 +356,14 @@ class _Task:
         """dq += dS k of a block of keys."""
         lane, c, p, r, k = (ir.var(f"q_{x}") for x in ("lane", "c", "p", "r", "k"))
         panel = const(self.panel)
-        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(k, panel))
-        row = ir.add(ir.mul(c, padded), ir.mul(k, const(d.tile.columns)))
-        loops = [(k, ZERO, self._used(kb, ir.add(qb, p), count), const(UNROLL))]
+        rows = p * self.s.key_block + k * panel
+        row = c * padded + k * d.tile.columns
+        loops = [(k, ZERO, self._used(kb, qb + p, count), const(UNROLL))]
 
         def left(u: int, i: int) -> Expr:
-            return ir.load(self.ds, ir.add(ir.add(rows, r), const(u * self.panel + i)))
+            return ir.load(self.ds, rows + r + (u * self.panel + i))
 
-        first = ir.add(ir.add(qb, p), r)
+        first = qb + p + r
         body = self._gemm(d, lane, loops, left, row, (r, ZERO, panel), c, first)
         return [ir.For(p, ZERO, queries, "serial", body, step=panel)]
 
@@ -388,11 +385,11 @@ class _Task:
         row = r if result_row is None else result_row
 
         def right(u: int, column: Expr) -> Expr:
-            return ir.load(d.right, ir.add(ir.add(right_row, column), const(u * tile.columns)))
+            return ir.load(d.right, right_row + column + u * tile.columns)
 
         def at(i: int, v: int) -> Expr:
-            start = ir.mul(ir.add(row, const(i)), d.padded)
-            return ir.add(ir.add(start, c), acc.column(v))
+            start = (row + i) * d.padded
+            return start + c + acc.column(v)
 
         body = [
             *acc.set(lambda i, v: ir.load(d.result, at(i, v))),
@@ -408,12 +405,12 @@ class _Task:
     def _clear(self, d: _Gradient, rows: Expr) -> Stmt:
         i = ir.var(f"clear_d{d.name}")
         store = ir.Store(d.result, i, const(0, self.dtype))
-        return ir.For(i, ZERO, ir.mul(rows, d.padded), "lanes", [store])
+        return ir.For(i, ZERO, rows * d.padded, "lanes", [store])
 
     def _write(self, d: _Gradient, first: Expr, rows: Expr) -> list[Stmt]:
         r, c = ir.var(f"write_d{d.name}_r"), ir.var(f"write_d{d.name}_c")
-        value = ir.load(d.result, ir.add(ir.mul(r, d.padded), c))
+        value = ir.load(d.result, r * d.padded + c)
         if d.name == "q":
             value = value * self.o.scale
-        row = ir.For(c, ZERO, d.columns, "lanes", d.write(self.n, ir.add(first, r), c, value))
+        row = ir.For(c, ZERO, d.columns, "lanes", d.write(self.n, first + r, c, value))
         return [ir.For(r, ZERO, rows, "serial", [row])]

@@ -14,7 +14,6 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.cpu.tiles import (
-    ONE,
     UNROLL,
     ZERO,
     Accumulators,
@@ -93,13 +92,13 @@ def attention(
 
 def is_visible(key: Expr, query: Expr, keys: Expr, causal: bool) -> Expr:
     """True where a query attends to a key (indices fit in 32 bits)."""
-    limit = ir.minimum(ir.add(query, ONE), keys) if causal else keys
+    limit = ir.minimum(query + 1, keys) if causal else keys
     return key.cast(dt.int32) < limit.cast(dt.int32)
 
 
 def clamped(query: Expr, key: Expr, queries: Expr, keys: Expr) -> tuple[Expr, Expr]:
     """Indices clamped to the last query and key: cheaper than a mask for ignored loads."""
-    return ir.minimum(query, ir.sub(queries, ONE)), ir.minimum(key, ir.sub(keys, ONE))
+    return ir.minimum(query, queries - 1), ir.minimum(key, keys - 1)
 
 
 class _Task:
@@ -114,11 +113,11 @@ class _Task:
     ) -> None:
         self.tiling, self.s, self.dtype, self.o, self.causal = tiling, sizes, dtype, o, causal
         s, tile = sizes, tiling.scores
-        self.n = ir.idiv(g, s.tasks)
+        self.n = g // s.tasks
         # longest tasks first: under a causal mask, later queries see more keys
-        number = ir.sub(ir.sub(s.tasks, ONE), ir.irem(g, s.tasks))
-        self.first = ir.mul(number, s.rows)
-        self.rows = ir.sub(ir.minimum(ir.add(self.first, s.rows), s.queries), self.first)
+        number = s.tasks - 1 - g % s.tasks
+        self.first = number * s.rows
+        self.rows = ir.minimum(self.first + s.rows, s.queries) - self.first
         self.panel = tile.columns
         self.padded_width = ceil_to(s.value_dim, tiling.result.columns)
 
@@ -126,14 +125,12 @@ class _Task:
             return ir.Buffer(name, dtype, "scratch", size)
 
         slack = const(tile.width * tile.columns)
-        self.q = scratch("queries", ir.add(ir.mul(s.rows, ceil_to(s.head_dim, UNROLL)), slack))
-        self.staging = scratch(
-            "staging", ir.mul(const(tile.width), ceil_to(s.head_dim, tile.width))
-        )
-        self.k = scratch("keys", ir.mul(s.block, ceil_to(s.head_dim, tile.column_block)))
-        self.v = scratch("values", ir.mul(s.block, self.padded_width))
-        self.probs = scratch("probs", ir.mul(s.block, const(self.panel)))
-        self.result = scratch("result", ir.mul(s.rows, self.padded_width))
+        self.q = scratch("queries", s.rows * ceil_to(s.head_dim, UNROLL) + slack)
+        self.staging = scratch("staging", tile.width * ceil_to(s.head_dim, tile.width))
+        self.k = scratch("keys", s.block * ceil_to(s.head_dim, tile.column_block))
+        self.v = scratch("values", s.block * self.padded_width)
+        self.probs = scratch("probs", s.block * self.panel)
+        self.result = scratch("result", s.rows * self.padded_width)
         self.row_max = scratch("row_max", s.rows)
         self.row_sum = scratch("row_sum", s.rows)
         self.rescale = scratch("rescale", const(self.panel))
@@ -145,20 +142,19 @@ class _Task:
 
     def body(self) -> list[Stmt]:
         s, o, n = self.s, self.o, self.n
-        visible = ir.minimum(s.keys, ir.add(self.first, self.rows)) if self.causal else s.keys
+        visible = ir.minimum(s.keys, self.first + self.rows) if self.causal else s.keys
         kb = ir.var("key_block")
-        count = ir.sub(ir.minimum(ir.add(kb, s.block), visible), kb)
+        count = ir.minimum(kb + s.block, visible) - kb
         padded = ceil_to(count, self.tiling.scores.rows)
         p = ir.var("panel")
         per_block = pack_tiles(
-            *("k", self.k, lambda r, c: o.k(n, ir.add(kb, r), c), self.tiling.scores),
-            *(count, s.head_dim),
+            *("k", self.k, lambda r, c: o.k(n, kb + r, c), self.tiling.scores), *(count, s.head_dim)
         )
         if o.v is not None:
             values = o.v
             columns = self.tiling.result.columns
             per_block += pack_rows(
-                *("v", self.v, lambda r, c: values(n, ir.add(kb, r), c), columns),
+                *("v", self.v, lambda r, c: values(n, kb + r, c), columns),
                 *(count, padded, s.value_dim),
             )
         panels = self._panel(p, kb, count, padded)
@@ -172,7 +168,7 @@ class _Task:
 
     def _queries(self) -> list[Stmt]:
         def read(row: Expr, column: Expr) -> Expr:
-            return self.o.q(self.n, ir.add(self.first, row), column) * self.o.scale
+            return self.o.q(self.n, self.first + row, column) * self.o.scale
 
         arguments = (read, self.tiling.scores, self.rows, self.s.head_dim)
         if self.tiling.transpose_queries:
@@ -186,7 +182,7 @@ class _Task:
             ir.Store(self.row_max, j, const(NEG_INF, self.dtype)),
             ir.Store(self.row_sum, j, const(0, self.dtype)),
         ]
-        size = ir.mul(rows, self.padded_width)
+        size = rows * self.padded_width
         return [ir.For(i, ZERO, size, "lanes", clear), ir.For(j, ZERO, rows, "lanes", start)]
 
     # -- one panel of queries, one block of keys --------------------------------------------------
@@ -194,8 +190,8 @@ class _Task:
     def _panel(self, p: Expr, kb: Expr, count: Expr, padded: Expr) -> list[Stmt]:
         if not self.causal:
             return [self._scores(p, kb, padded), *self._accumulate(p, padded, padded)]
-        last = ir.add(ir.add(self.first, p), const(self.panel))
-        near = ir.sub(ir.minimum(ir.add(kb, count), last), kb)
+        last = self.first + p + self.panel
+        near = ir.minimum(kb + count, last) - kb
         used = ceil_to(near, self.tiling.scores.rows)
         return [ir.If(near > 0, [self._scores(p, kb, used), *self._accumulate(p, used, padded)])]
 
@@ -210,13 +206,13 @@ class _Task:
         t = ir.var("key_tile")
         body: list[Stmt] = []
         for v, row_max in enumerate(maxes):
-            body.append(ir.Set(row_max, ir.load(self.row_max, ir.add(p, acc.column(v)))))
+            body.append(ir.Set(row_max, ir.load(self.row_max, p + acc.column(v))))
         tiles = scores(
-            *(acc, self.k, ir.mul(t, ceil_to(s.head_dim, tile.column_block))),
-            *(self.q, ir.mul(p, ceil_to(s.head_dim, UNROLL)), s.head_dim),
+            *(acc, self.k, t * ceil_to(s.head_dim, tile.column_block)),
+            *(self.q, p * ceil_to(s.head_dim, UNROLL), s.head_dim),
         )
         for i, v in acc.elements():
-            key, query = self._indices(kb, ir.add(t, const(i)), p, acc.column(v))
+            key, query = self._indices(kb, t + i, p, acc.column(v))
             value = acc.read(i, v)
             if self.o.bias is not None:
                 value = value + self.o.bias(self.n, *clamped(query, key, s.queries, s.keys))
@@ -224,7 +220,7 @@ class _Task:
             value = select(is_visible(key, query, s.keys, self.causal), value, neg_inf)
             tiles += [
                 ir.Let(name, value),
-                ir.Store(self.probs, self._prob_at(ir.add(t, const(i)), acc.column(v)), name),
+                ir.Store(self.probs, self._prob_at(t + i, acc.column(v)), name),
                 ir.Set(maxes[v], select(name > ir.read(maxes[v]), name, ir.read(maxes[v]))),
             ]
         body.append(ir.For(t, ZERO, used, "serial", tiles, step=const(tile.rows)))
@@ -232,7 +228,7 @@ class _Task:
         for v, (row_max, row_sum) in enumerate(zip(maxes, row_sums, strict=True)):
             shift = ir.var(f"shift{v}", dtype)
             rescale = ir.var(f"rescale{v}", dtype)
-            at = ir.add(p, acc.column(v))
+            at = p + acc.column(v)
             new_max = ir.read(row_max)
             body += [
                 ir.Let(shift, select(new_max.eq(neg_inf), const(0, dtype), new_max)),
@@ -244,7 +240,7 @@ class _Task:
             shifts.append(shift)
         body.append(self._exponentials(p, kb, used, acc, shifts, row_sums))
         for v, row_sum in enumerate(row_sums):
-            body.append(ir.Store(self.row_sum, ir.add(p, acc.column(v)), ir.read(row_sum)))
+            body.append(ir.Store(self.row_sum, p + acc.column(v), ir.read(row_sum)))
         return ir.For(lane, ZERO, const(tile.width), "lanes", body)
 
     def _exponentials(
@@ -259,7 +255,7 @@ class _Task:
         k = ir.var("exp_k")
         body: list[Stmt] = []
         for u in range(UNROLL):
-            row = ir.add(k, const(u))
+            row = k + u
             for v, shift in enumerate(shifts):
                 prob_at = self._prob_at(row, acc.column(v))
                 prob = ir.var(f"prob{u}_{v}", self.dtype)
@@ -282,24 +278,16 @@ class _Task:
         acc = Accumulators("o", tile, self.dtype, lane)
 
         def at(i: int, v: int) -> Expr:
-            row = ir.mul(ir.add(ir.add(p, r), const(i)), self.padded_width)
-            return ir.add(ir.add(row, c), acc.column(v))
+            row = (p + r + i) * self.padded_width
+            return row + c + acc.column(v)
 
-        start = ir.add(ir.mul(c, padded), ir.mul(k, const(tile.columns)))
+        start = c * padded + k * tile.columns
         body = [
-            *acc.set(
-                lambda i, v: (
-                    ir.load(self.result, at(i, v)) * ir.load(self.rescale, ir.add(r, const(i)))
-                )
-            ),
+            *acc.set(lambda i, v: ir.load(self.result, at(i, v)) * ir.load(self.rescale, r + i)),
             *acc.add(
                 [(k, ZERO, used, const(UNROLL))],
-                lambda u, i: ir.load(
-                    self.probs, self._prob_at(ir.add(k, const(u)), ir.add(r, const(i)))
-                ),
-                lambda u, column: ir.load(
-                    self.v, ir.add(ir.add(start, column), const(u * tile.columns))
-                ),
+                lambda u, i: ir.load(self.probs, self._prob_at(k + u, r + i)),
+                lambda u, column: ir.load(self.v, start + column + u * tile.columns),
             ),
             *(ir.Store(self.result, at(i, v), acc.read(i, v)) for i, v in acc.elements()),
         ]
@@ -308,11 +296,11 @@ class _Task:
         return [ir.For(c, ZERO, self.s.value_dim, "serial", inner, step=const(tile.columns))]
 
     def _prob_at(self, key: Expr, query: Expr) -> Expr:
-        return ir.add(ir.mul(key, const(self.panel)), query)
+        return key * self.panel + query
 
     def _indices(self, kb: Expr, row: Expr, p: Expr, column: Expr) -> tuple[Expr, Expr]:
         """The key and the query of an element of the scores."""
-        return ir.add(kb, row), ir.add(ir.add(self.first, p), column)
+        return kb + row, self.first + p + column
 
     # -- epilogue ---------------------------------------------------------------------------------
 
@@ -322,12 +310,12 @@ class _Task:
         row_sum = ir.load(self.row_sum, q)
         lse = ir.load(self.row_max, q) + FUNCTIONS["log"](row_sum)
         lse = select(row_sum.eq(zero), const(float("inf"), self.dtype), lse)
-        write_lse = self.o.write_lse(self.n, ir.add(self.first, q), lse)
+        write_lse = self.o.write_lse(self.n, self.first + q, lse)
         out: list[Stmt] = [ir.For(q, ZERO, self.rows, "lanes", write_lse)]
         if self.o.v is not None:
             row_sum, factor = ir.load(self.row_sum, i), ir.var("factor", self.dtype)
-            value = ir.load(self.result, ir.add(ir.mul(i, self.padded_width), f)) * factor
-            write = self.o.write(self.n, ir.add(self.first, i), f, value)
+            value = ir.load(self.result, i * self.padded_width + f) * factor
+            write = self.o.write(self.n, self.first + i, f, value)
             row: list[Stmt] = [
                 ir.Let(factor, select(row_sum.eq(zero), zero, one / row_sum)),
                 ir.For(f, ZERO, self.s.value_dim, "lanes", write),

@@ -29,7 +29,7 @@ Read = Callable[[Expr, Expr], Expr]  # the element at (row, column)
 
 def ceil_to(a: Expr, b: int) -> Expr:
     """a, rounded up to a multiple of b."""
-    return ir.mul(ir.idiv(ir.add(a, const(b - 1)), const(b)), const(b))
+    return (a + (b - 1)) // b * b
 
 
 def round_up(n: int, to: int) -> int:
@@ -101,12 +101,12 @@ def pack_panels(
     """
     p, c, i = (ir.var(f"{name}_{x}") for x in "pcj")
     depth = ceil_to(columns, UNROLL)
-    at = ir.add(ir.add(ir.mul(p, depth), ir.mul(c, const(tile.columns))), i)
-    row = ir.For(c, ZERO, columns, "lanes", [ir.Store(buffer, at, read(ir.add(p, i), c))])
-    rest = ir.minimum(ir.sub(rows, p), tile.columns)
+    at = p * depth + c * tile.columns + i
+    row = ir.For(c, ZERO, columns, "lanes", [ir.Store(buffer, at, read(p + i, c))])
+    rest = ir.minimum(rows - p, tile.columns)
     panel = ir.For(i, ZERO, rest, "serial", [row])
     return [
-        _cleared(name, buffer, ir.mul(ceil_to(rows, tile.columns), depth), depth.ne(columns)),
+        _cleared(name, buffer, ceil_to(rows, tile.columns) * depth, depth.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [panel], step=const(tile.columns)),
     ]
 
@@ -127,24 +127,21 @@ def transpose_panels(
     width = const(tile.width)
     p, v, i, c, j = (ir.var(f"{name}_{x}") for x in "pvicj")
     pitch, depth = ceil_to(columns, tile.width), ceil_to(columns, UNROLL)
-    row = ir.add(p, ir.add(v, i))
-    row_at = ir.Store(staging, ir.add(ir.mul(i, pitch), c), read(row, c))
-    rows_left = ir.minimum(ir.sub(rows, ir.add(p, v)), width)
+    row = p + (v + i)
+    row_at = ir.Store(staging, i * pitch + c, read(row, c))
+    rows_left = ir.minimum(rows - (p + v), width)
     stage = ir.For(i, ZERO, rows_left, "serial", [ir.For(c, ZERO, columns, "lanes", [row_at])])
-    rows_in = [
-        ir.load(staging, ir.add(ir.add(ir.mul(const(k), pitch), c), j)) for k in range(tile.width)
-    ]
+    rows_in = [ir.load(staging, k * pitch + c + j) for k in range(tile.width)]
     lets, transposed_rows = transpose_registers(rows_in, j, buffer.dtype)
-    at = ir.add(ir.add(ir.mul(p, depth), v), j)
+    at = p * depth + v + j
     stores = [
-        ir.Store(buffer, ir.add(at, ir.mul(ir.add(c, const(k)), const(tile.columns))), x)
-        for k, x in enumerate(transposed_rows)
+        ir.Store(buffer, at + (c + k) * tile.columns, x) for k, x in enumerate(transposed_rows)
     ]
     transpose = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
     columns_loop = ir.For(c, ZERO, columns, "serial", [transpose], step=width)
     vectors = ir.For(v, ZERO, const(tile.columns), "serial", [stage, columns_loop], step=width)
     return [
-        _cleared(name, staging, ir.mul(width, pitch), pitch.ne(columns)),
+        _cleared(name, staging, width * pitch, pitch.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [vectors], step=const(tile.columns)),
     ]
 
@@ -155,13 +152,13 @@ def pack_tiles(
     """Tiles of rows, interleaved by blocks of columns; zeros beyond the last column."""
     t, i, b, j = (ir.var(f"{name}_{x}") for x in "tibj")
     depth = ceil_to(columns, tile.column_block)
-    size = ir.mul(ceil_to(rows, tile.rows), depth)
-    at = ir.add(ir.mul(t, depth), ir.mul(b, const(tile.rows)))
-    at = ir.add(ir.add(at, ir.mul(i, const(tile.column_block))), j)
-    store = ir.Store(buffer, at, read(ir.add(t, i), ir.add(b, j)))
-    vector = ir.For(j, ZERO, ir.minimum(ir.sub(columns, b), tile.column_block), "lanes", [store])
+    size = ceil_to(rows, tile.rows) * depth
+    at = t * depth + b * tile.rows
+    at = at + i * tile.column_block + j
+    store = ir.Store(buffer, at, read(t + i, b + j))
+    vector = ir.For(j, ZERO, ir.minimum(columns - b, tile.column_block), "lanes", [store])
     blocks = ir.For(b, ZERO, columns, "serial", [vector], step=const(tile.column_block))
-    row = ir.For(i, ZERO, ir.minimum(ir.sub(rows, t), tile.rows), "serial", [blocks])
+    row = ir.For(i, ZERO, ir.minimum(rows - t, tile.rows), "serial", [blocks])
     return [
         _cleared(name, buffer, size, depth.ne(columns)),
         ir.For(t, ZERO, rows, "serial", [row], step=const(tile.rows)),
@@ -174,16 +171,13 @@ def pack_rows(
     """Panels of `width` columns, row by row; zeros beyond the last row and column."""
     c, r, j = (ir.var(f"{name}_{x}") for x in "crj")
     padded_columns = ceil_to(columns, width)
-    at = ir.add(ir.add(ir.mul(c, padded), ir.mul(r, const(width))), j)
-    store = ir.Store(buffer, at, read(r, ir.add(c, j)))
-    row_at = ir.For(j, ZERO, ir.minimum(ir.sub(columns, c), width), "lanes", [store])
+    at = c * padded + r * width + j
+    store = ir.Store(buffer, at, read(r, c + j))
+    row_at = ir.For(j, ZERO, ir.minimum(columns - c, width), "lanes", [store])
     body: list[Stmt] = [ir.For(c, ZERO, columns, "serial", [row_at], step=const(width))]
     return [
         _cleared(
-            name,
-            buffer,
-            ir.mul(padded, padded_columns),
-            padded_columns.ne(columns) | padded.ne(rows),
+            name, buffer, padded * padded_columns, padded_columns.ne(columns) | padded.ne(rows)
         ),
         ir.For(r, ZERO, rows, "serial", body),
     ]
@@ -218,7 +212,7 @@ class Accumulators:
 
     def column(self, v: int) -> Expr:
         """The column that a lane of the v-th vector holds."""
-        return ir.add(self.lane, const(v * self.tile.width))
+        return self.lane + v * self.tile.width
 
     def add(
         self,
@@ -258,17 +252,14 @@ def scores(
     width, rows, lanes = acc.tile.column_block, acc.tile.rows, acc.tile.columns
     b, k = ir.var(f"{acc.name}_b"), ir.var(f"{acc.name}_k")
     depth = ceil_to(columns, UNROLL)
-    loops = [
-        (b, ZERO, depth, const(width)),
-        (k, ZERO, ir.minimum(ir.sub(depth, b), width), const(UNROLL)),
-    ]
-    block = ir.add(tile_at, ir.mul(b, const(rows)))
-    row_at = ir.add(panel_at, ir.mul(ir.add(b, k), const(lanes)))
+    loops = [(b, ZERO, depth, const(width)), (k, ZERO, ir.minimum(depth - b, width), const(UNROLL))]
+    block = tile_at + b * rows
+    row_at = panel_at + (b + k) * lanes
     return [
         *acc.clear(),
         *acc.add(
             loops,
-            lambda u, i: ir.load(tiles, ir.add(ir.add(block, k), const(i * width + u))),
-            lambda u, column: ir.load(panel, ir.add(ir.add(row_at, column), const(u * lanes))),
+            lambda u, i: ir.load(tiles, block + k + (i * width + u)),
+            lambda u, column: ir.load(panel, row_at + column + u * lanes),
         ),
     ]

@@ -73,17 +73,17 @@ class _Block:
         self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
         self.threads = ThreadGrid.of(tiling.threads)
         self.by_query = "q" in o.writes
-        self.n = ir.idiv(g, sizes.tasks)
+        self.n = g // sizes.tasks
         # longest blocks first: under a causal mask, later queries and earlier keys
-        index = ir.irem(g, sizes.tasks)
+        index = g % sizes.tasks
         if self.by_query:
-            index = ir.sub(ir.sub(sizes.tasks, const(1)), index)
-        self.first = ir.mul(index, const(tiling.rows))
+            index = sizes.tasks - 1 - index
+        self.first = index * tiling.rows
         self.rows, self.streamed_rows = sizes.queries, sizes.keys
         if not self.by_query:
             self.rows, self.streamed_rows = sizes.keys, sizes.queries
         elif causal:
-            last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
+            last = ir.minimum(self.first + tiling.rows, sizes.queries)
             self.streamed_rows = ir.minimum(sizes.keys, last)
         self.resident, self.streamed = (
             (("q", "g"), ("k", "v")) if self.by_query else (("k", "v"), ("q", "g"))
@@ -142,7 +142,7 @@ class _Block:
         body += [self._accumulate(result) for result in self.results]
         start = ZERO
         if self.causal and not self.by_query:
-            start = ir.mul(ir.idiv(self.first, const(p.block)), const(p.block))
+            start = self.first // p.block * p.block
         out.append(ir.For(b, start, self.streamed_rows, "serial", body, step=const(p.block)))
         return [*out, *(self._epilogue(result) for result in self.results)]
 
@@ -160,7 +160,7 @@ class _Block:
         def store(lane: Expr) -> list[Stmt]:
             stores: list[Stmt] = []
             for i, j in acc.elements():
-                row, column = ir.add(self.first, acc.row(lane, i)), acc.column(lane, j)
+                row, column = self.first + acc.row(lane, i), acc.column(lane, j)
                 value = acc.read(i, j)
                 stored = write(self.n, row, column, value if result == "v" else value * o.scale)
                 stores.append(ir.If((row < self.rows) & (column < columns), stored))
@@ -231,5 +231,5 @@ class _Block:
 
     def _indices(self, lane: Expr, b: Expr, i: int, j: int) -> tuple[Expr, Expr]:
         """The query and the key of a score."""
-        row, column = ir.add(self.first, self.scores.row(lane, i)), self.scores.column(lane, j)
-        return (row, ir.add(b, column)) if self.by_query else (ir.add(b, column), row)
+        row, column = self.first + self.scores.row(lane, i), self.scores.column(lane, j)
+        return (row, b + column) if self.by_query else (b + column, row)

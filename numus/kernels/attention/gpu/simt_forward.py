@@ -14,7 +14,6 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.gpu.simt_tiles import (
-    ONE,
     UNROLL,
     ZERO,
     AccumulatorTile,
@@ -101,11 +100,11 @@ class _Block:
     ) -> None:
         self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
         self.threads = ThreadGrid.of(tiling.threads)
-        self.n = ir.idiv(g, sizes.tasks)
+        self.n = g // sizes.tasks
         # longest blocks first: under a causal mask, later queries see more keys
-        number = ir.sub(ir.sub(sizes.tasks, ONE), ir.irem(g, sizes.tasks))
-        self.first = ir.mul(number, const(tiling.rows))
-        last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
+        number = sizes.tasks - 1 - g % sizes.tasks
+        self.first = number * tiling.rows
+        last = ir.minimum(self.first + tiling.rows, sizes.queries)
         self.visible = ir.minimum(sizes.keys, last) if causal else sizes.keys
         self.q = SmemTile("queries", dtype, tiling.head_dim, tiling.rows)
         self.k = SmemTile("keys", dtype, tiling.head_dim, tiling.block)
@@ -150,12 +149,12 @@ class _Block:
         s, o, scores = self.s, self.o, self.scores
         body: list[Stmt] = [*scores.clear(), scores.add(lane, self.q, self.k)]
         for i in range(scores.thread_rows):
-            query = ir.add(self.first, scores.row(lane, i))
-            limit = ir.minimum(ir.add(query, ONE), s.keys) if self.causal else s.keys
+            query = self.first + scores.row(lane, i)
+            limit = ir.minimum(query + 1, s.keys) if self.causal else s.keys
             query_clamped = ir.minimum(query, s.queries - 1)
             values, keys = [], []
             for j in range(scores.thread_columns):
-                key = ir.add(kb, scores.column(lane, j))
+                key = kb + scores.column(lane, j)
                 keys.append(ir.minimum(key, s.keys - 1))
                 value = scores.read(i, j) * o.scale
                 if o.bias is not None:
@@ -194,7 +193,7 @@ class _Block:
         one = const(1, self.dtype)
         body: list[Stmt] = []
         for i in range(self.scores.thread_rows):
-            query = ir.add(self.first, self.scores.row(lane, i))
+            query = self.first + self.scores.row(lane, i)
             denominator, factor = (
                 ir.var(f"denominator{i}", self.dtype),
                 ir.var(f"factor{i}", self.dtype),

@@ -38,10 +38,10 @@ class ThreadGrid:
         return self.rows * self.columns
 
     def row(self, lane: Expr) -> Expr:
-        return ir.idiv(lane, const(self.columns))
+        return lane // self.columns
 
     def column(self, lane: Expr) -> Expr:
-        return ir.irem(lane, const(self.columns))
+        return lane % self.columns
 
     def loop(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
         lane = ir.var(name)
@@ -60,7 +60,7 @@ def tile_index(per_thread: int, threads: int, lane: Expr, number: int) -> Expr:
     """Row (or column) of a tile that is a thread's `number`-th: vectors, strided over the grid."""
     vector = VECTOR if per_thread % VECTOR == 0 else 1
     offset = number // vector * (threads * vector) + number % vector
-    return ir.add(ir.mul(lane, const(vector)), const(offset))
+    return lane * vector + offset
 
 
 class SmemTile:
@@ -72,7 +72,7 @@ class SmemTile:
         self.buffer = ir.Buffer(name, dtype, "scratch", const(depth * self.pitch))
 
     def at(self, index: Expr, element: Expr) -> Expr:
-        return ir.add(ir.mul(index, const(self.pitch)), element)
+        return index * self.pitch + element
 
     @staticmethod
     def bytes(dtype: DType, depth: int, width: int) -> int:
@@ -104,12 +104,9 @@ def load_tile(
         values: list[tuple[Expr, Expr, Expr, Expr]] = []
         for number in range(batch):
             # an index that depends on the loop is not kept in registers across key blocks
-            at = ir.add(
-                ir.add(lane, ir.mul(batch_start, const(threads.count))),
-                const(number * threads.count),
-            )
-            row, column = ir.idiv(at, const(columns)), ir.irem(at, const(columns))
-            source = ir.add(first, row)
+            at = lane + batch_start * threads.count + number * threads.count
+            row, column = at // columns, at % columns
+            source = first + row
             in_bounds = (source < end) & (column < matrix.columns)
             if per_thread * threads.count != total or per_thread % batch:
                 in_bounds = in_bounds & (at < total)
@@ -167,7 +164,7 @@ class AccumulatorTile:
         k = ir.var(f"{self.name}_k")
         body: list[Stmt] = []
         for u in range(UNROLL):
-            step = ir.add(k, const(u))
+            step = k + u
             a, b = (
                 [ir.var(f"{self.name}{tag}{u}_{i}", self.dtype) for i in range(count)]
                 for tag, count in (("a", self.thread_rows), ("b", self.thread_columns))

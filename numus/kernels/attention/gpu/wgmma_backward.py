@@ -30,7 +30,6 @@ from numus.kernels.attention.gpu.wgmma_forward import (
 )
 from numus.kernels.attention.operands import BackwardOperands
 from numus.kernels.common.smem_tiles import (
-    ONE,
     ZERO,
     Matrix,
     SmemTile,
@@ -121,16 +120,16 @@ class _Block:
     ) -> None:
         self.tiling, self.s, self.o, self.causal = tiling, sizes, o, causal
         self.by_query, self.needs_ds = "q" in o.writes, o.needs_ds
-        self.n, task = ir.idiv(g, sizes.tasks), ir.irem(g, sizes.tasks)
+        self.n, task = g // sizes.tasks, g % sizes.tasks
         self.resident, self.streamed = ("k", "v"), ("q", "g")
         self.rows, self.columns = sizes.keys, sizes.queries
         if self.by_query:
             # longest blocks first: under a causal mask, later queries (and earlier keys)
-            task = ir.sub(ir.sub(sizes.tasks, ONE), task)
+            task = sizes.tasks - 1 - task
             self.resident, self.streamed = self.streamed, self.resident
             self.rows, self.columns = self.columns, self.rows
-        self.first = ir.mul(task, const(tiling.rows))
-        self.end = ir.minimum(ir.add(self.first, const(tiling.rows)), self.rows)
+        self.first = task * tiling.rows
+        self.end = ir.minimum(self.first + tiling.rows, self.rows)
         if self.by_query and causal:
             self.columns = ir.minimum(sizes.keys, self.end)
         self.factor = ir.var("factor", float32)
@@ -177,9 +176,9 @@ class _Block:
         if self.by_query:
             out.append(self._load_registers())
         start, block = ZERO, const(p.block)
-        stop = ir.idiv(ir.add(self.columns, const(p.block - 1)), block)
+        stop = (self.columns + (p.block - 1)) // block
         if self.causal and not self.by_query:
-            start = ir.idiv(self.first, block)
+            start = self.first // block
         j = ir.var("block")
         out += [
             ir.If(start < stop, self._load("first", start)),
@@ -195,7 +194,7 @@ class _Block:
         loads: list[Stmt] = []
         for name, vector in (("lse", self.o.lse), ("delta", self.o.delta)):
             for h in range(2):
-                query = ir.add(self.first, ir.accumulator_element(lane, 2 * h)[0])
+                query = self.first + ir.accumulator_element(lane, 2 * h)[0]
                 value = vector.read(self.n, query, query < self.s.queries)
                 loads.append(ir.Set(self.registers[name][h], value))
         return self._lanes(lane, loads)
@@ -207,7 +206,7 @@ class _Block:
 
     def _load(self, tag: str, j: Expr) -> list[Stmt]:
         """cp.async of the j-th streamed block."""
-        first, stage = ir.mul(j, const(self.tiling.block)), ir.irem(j, const(STAGES))
+        first, stage = j * self.tiling.block, j % STAGES
         sources = [*(self.tiles.get(name) for name in self.streamed), *self.vectors.values()]
         out: list[Stmt] = []
         for source in sources:
@@ -218,8 +217,8 @@ class _Block:
 
     def _block(self, j: Expr, stop: Expr) -> list[Stmt]:
         p = self.tiling
-        stage, first = ir.irem(j, const(STAGES)), ir.mul(j, const(p.block))
-        following = ir.add(j, ONE)
+        stage, first = j % STAGES, j * p.block
+        following = j + 1
         out: list[Stmt] = [
             ir.AsyncWait(0, fence=True),
             ir.If(following < stop, self._load("next", following)),
@@ -258,22 +257,22 @@ class _Block:
     def _needs_mask(self, first: Expr) -> Expr:
         """True where the block that begins at `first` has masked scores."""
         p = self.tiling
-        end = ir.add(first, const(p.block))
+        end = first + p.block
         if self.by_query:
-            outside, diagonal = end > self.s.keys, end > ir.add(self.first, ONE)
+            outside, diagonal = end > self.s.keys, end > self.first + 1
         else:
             outside = end > self.s.queries
-            diagonal = first < ir.add(self.first, const(p.rows - 1))
+            diagonal = first < self.first + (p.rows - 1)
         return outside | diagonal if self.causal else outside
 
     def _visible(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
         """Predicate of accumulators whose query attends to their key."""
         if self.by_query:
             return VisibilityMask(lane, self.first, first, self.s.keys, self.causal).of
-        query = ir.add(first, ir.accumulator_element(lane, 0)[1])
-        limit = ir.sub(self.s.queries, query).cast(dt.int32)
+        query = first + ir.accumulator_element(lane, 0)[1]
+        limit = (self.s.queries - query).cast(dt.int32)
         keys = [ir.accumulator_element(lane, 2 * h)[0] for h in range(2)]
-        starts = [ir.sub(ir.add(self.first, key), query).cast(dt.int32) for key in keys]
+        starts = [(self.first + key - query).cast(dt.int32) for key in keys]
 
         def visible(i: int) -> Expr:
             at = const(i // 4 * 8 + i % 2, dt.int32)
@@ -290,7 +289,7 @@ class _Block:
     def _score_index(self, first: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
         """Matrix, query and key of an element of a score tile, in bounds."""
         queries, keys = (self.first, first) if self.by_query else (first, self.first)
-        query, key = ir.add(queries, row), ir.add(keys, column)
+        query, key = queries + row, keys + column
         return self.n, ir.minimum(query, self.s.queries - 1), ir.minimum(key, self.s.keys - 1)
 
     def _score(self, tile: ScoreTile, lane: Expr, number: int) -> Expr:
@@ -348,6 +347,6 @@ class _Block:
 
         return store_accumulators(
             *(f"d{name}", self.tiling.threads, self.stage, 2 * len(acc), value),
-            lambda row, column, x: write(self.n, ir.add(self.first, row), column, x),
-            lambda row, column: (ir.add(self.first, row) < self.rows) & (column < columns),
+            lambda row, column, x: write(self.n, self.first + row, column, x),
+            lambda row, column: (self.first + row < self.rows) & (column < columns),
         )

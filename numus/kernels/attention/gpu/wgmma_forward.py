@@ -17,7 +17,6 @@ from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.operands import Operands, Score
 from numus.kernels.common.smem_tiles import (
-    ONE,
     ZERO,
     Matrix,
     SmemTile,
@@ -131,15 +130,15 @@ class ScoreTile:
     ) -> Stmt:
         """Load from `at(row, column)`: matrix, query and key, all in bounds."""
         i = ir.var(f"{self.name}_{tag}")
-        row, column = ir.idiv(i, const(self.columns)), ir.irem(i, const(self.columns))
+        row, column = i // self.columns, i % self.columns
         value = self.score(*at(row, column))
         if factor != 1:
             value = value * const(factor, float32)
-        store = ir.Store(self.buffer, ir.add(ir.mul(row, const(self.pitch)), column), value)
+        store = ir.Store(self.buffer, row * self.pitch + column, value)
         return ir.For(i, ZERO, const(self.rows * self.columns), "lanes", [store])
 
     def of(self, row: Expr, column: Expr) -> Expr:
-        return ir.load(self.buffer, ir.add(ir.mul(row, const(self.pitch)), column))
+        return ir.load(self.buffer, row * self.pitch + column)
 
 
 def tree_reduce(values: list[Expr], merge: Callable[[Expr, Expr], Expr]) -> Expr:
@@ -175,8 +174,8 @@ class VisibilityMask:
             row, column = ir.accumulator_element(lane, 2 * h)
             limit = keys
             if causal:
-                limit = ir.minimum(ir.add(ir.add(first, row), ONE), keys)
-            self.limits.append(ir.sub(limit, ir.add(block, column)).cast(dt.int32))
+                limit = ir.minimum(first + row + 1, keys)
+            self.limits.append((limit - (block + column)).cast(dt.int32))
 
     def of(self, number: int) -> Expr:
         return const(number // 4 * 8 + number % 2, dt.int32) < self.limits[row_half(number)]
@@ -187,11 +186,11 @@ class _Block:
         self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
         self.tiling, self.s, self.o, self.causal = tiling, sizes, o, causal
-        self.n = ir.idiv(g, sizes.tasks)
+        self.n = g // sizes.tasks
         # longest blocks first: under a causal mask, later queries see more keys
-        number = ir.sub(ir.sub(sizes.tasks, ONE), ir.irem(g, sizes.tasks))
-        self.first = ir.mul(number, const(tiling.rows))
-        self.last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
+        number = sizes.tasks - 1 - g % sizes.tasks
+        self.first = number * tiling.rows
+        self.last = ir.minimum(self.first + tiling.rows, sizes.queries)
         self.visible = ir.minimum(sizes.keys, self.last) if causal else sizes.keys
         self.q = SmemTile("queries", o.q, dtype, tiling.rows, tiling.head_dim)
         self.k = SmemTile("keys", o.k, dtype, tiling.keys, tiling.head_dim, STAGES)
@@ -214,10 +213,10 @@ class _Block:
 
     def body(self) -> list[Stmt]:
         p, keys = self.tiling, const(self.tiling.keys)
-        blocks = ir.idiv(ir.add(self.visible, const(p.keys - 1)), keys)
+        blocks = (self.visible + (p.keys - 1)) // keys
         # key blocks before the diagonal need no mask
-        unmasked = ir.minimum(ir.add(self.first, ONE), self.s.keys) if self.causal else self.s.keys
-        unmasked = ir.idiv(unmasked, keys)
+        unmasked = ir.minimum(self.first + 1, self.s.keys) if self.causal else self.s.keys
+        unmasked = unmasked // keys
         out: list[Stmt] = [
             ir.Let(self.factor, self.o.scale * const(LOG2E, float32)),
             *(ir.Set(x, ZERO_F32) for x in (*self.result, *self.row_sums)),
@@ -237,14 +236,14 @@ class _Block:
         out: list[Stmt] = []
         for tile in (self.k, self.v):
             if tile is not None:
-                first, stage = ir.mul(j, const(p.keys)), ir.irem(j, const(STAGES))
+                first, stage = j * p.keys, j % STAGES
                 out += tile.load(tag, p.threads, self.n, first, self.visible, stage)
         return out
 
     def _block(self, tag: str, j: Expr, blocks: Expr) -> list[Stmt]:
         p, s = self.tiling, self.s
-        stage, first_key = ir.irem(j, const(STAGES)), ir.mul(j, const(p.keys))
-        following = ir.add(j, ONE)
+        stage, first_key = j % STAGES, j * p.keys
+        following = j + 1
         out: list[Stmt] = [
             ir.AsyncWait(0, fence=True),
             ir.If(following < blocks, self._load(tag, following)),
@@ -260,7 +259,7 @@ class _Block:
         ]
 
         def at(row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-            query, key = ir.add(self.first, row), ir.add(first_key, column)
+            query, key = self.first + row, first_key + column
             return self.n, ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1)
 
         for name, tile in self.score_tiles.items():
@@ -332,7 +331,7 @@ class _Block:
             lse = ir.fma(ir.read(row_max), const(1 / LOG2E, float32), FUNCTIONS["log"](denominator))
             lse = select(denominator.eq(ZERO_F32), const(math.inf, float32), lse)
             row, column = ir.accumulator_element(lane, 2 * h)
-            query = ir.add(self.first, row)
+            query = self.first + row
             stores = self.o.write_lse(self.n, query, lse)
             if stores:
                 body.append(ir.If(column.eq(0) & (query < s.queries), stores))
@@ -346,10 +345,10 @@ class _Block:
             return ir.read(self.result[number]) * ir.read(self.row_sums[row_half(number)])
 
         def exists(row: Expr, column: Expr) -> Expr:
-            return (ir.add(self.first, row) < s.queries) & (column < s.value_dim)
+            return (self.first + row < s.queries) & (column < s.value_dim)
 
         def write(row: Expr, column: Expr, x: Expr) -> list[Stmt]:
-            return self.o.write(self.n, ir.add(self.first, row), column, x)
+            return self.o.write(self.n, self.first + row, column, x)
 
         return [
             *out,

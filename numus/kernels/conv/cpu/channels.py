@@ -14,7 +14,6 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.common.register_transpose import transpose_registers
 from numus.kernels.conv.cpu.planes import (
-    ONE,
     ZERO,
     Read,
     Task,
@@ -47,14 +46,14 @@ def pack_weights(
     """Panel g of the weights of all groups and phases: [k][out_channel]."""
     columns = const(tile.columns)
     phases = volume(s.lhs_dilation)
-    panel, phase = ir.irem(g, s.panels), mod(ir.idiv(g, s.panels), phases)
-    group = ir.idiv(g, ir.mul(s.panels, phases))
+    panel, phase = g % s.panels, mod(g // s.panels, phases)
+    group = g // (s.panels * phases)
     j = ir.var("pack_j")
     # columns past the last output channel repeat it: their results are not stored
-    o = ir.minimum(ir.add(ir.mul(panel, columns), j), ir.sub(s.out_channels, ONE))
+    o = ir.minimum(panel * columns + j, s.out_channels - 1)
 
     def pack(c: Expr, taps: Triple, _: list[Expr], index: Expr) -> list[Stmt]:
-        to = ir.add(ir.mul(ir.add(ir.mul(g, s.k_size), index), columns), j)
+        to = (g * s.k_size + index) * columns + j
         store = ir.Store(packed, to, weights(group, o, c, *taps).cast(dtype))
         return [ir.For(j, ZERO, columns, "lanes", [store])]
 
@@ -75,34 +74,34 @@ class _Kernel:
         self.s, self.tile, self.dtype, self.planes = s, tile, dtype, task.planes
         self.data, self.packed, self.store_output = task.data, packed, task.store
         self.columns = const(tile.columns)
-        self.group = ir.idiv(g, ir.mul(s.panel_tasks, s.block_tasks))
-        panel_task = ir.irem(ir.idiv(g, s.block_tasks), s.panel_tasks)
-        self.first_panel = ir.mul(panel_task, s.panels_per_task)
-        self.last_panel = ir.minimum(ir.add(self.first_panel, s.panels_per_task), s.panels)
-        self.first_block = ir.mul(ir.irem(g, s.block_tasks), s.blocks_per_task)
+        self.group = g // (s.panel_tasks * s.block_tasks)
+        panel_task = g // s.block_tasks % s.panel_tasks
+        self.first_panel = panel_task * s.panels_per_task
+        self.last_panel = ir.minimum(self.first_panel + s.panels_per_task, s.panels)
+        self.first_block = g % s.block_tasks * s.blocks_per_task
         self.phases = volume(s.lhs_dilation)
         self.phase = ir.var("phase")
         self.phase_at = delinearize(self.phase, s.lhs_dilation)
         # outputs of a block, all phases: rows, and planes of rows
         self.row = s.out_size[2]
-        self.plane = ir.mul(ir.mul(s.block[1], s.lhs_dilation[1]), self.row)
-        self.pixels = ir.mul(ir.mul(s.block[0], s.lhs_dilation[0]), self.plane)
+        self.plane = s.block[1] * s.lhs_dilation[1] * self.row
+        self.pixels = s.block[0] * s.lhs_dilation[0] * self.plane
         # whole vectors of pixels are transposed; rows of a tile past the end go behind them
-        self.padding_row = ir.add(self.pixels, const(tile.width))
-        self.panel_size = ir.mul(ir.add(self.padding_row, ONE), self.columns)
-        self.acc = ir.Buffer("acc", dtype, "scratch", ir.mul(s.panels_per_task, self.panel_size))
+        self.padding_row = self.pixels + tile.width
+        self.panel_size = (self.padding_row + 1) * self.columns
+        self.acc = ir.Buffer("acc", dtype, "scratch", s.panels_per_task * self.panel_size)
         columns_out = const(tile.width * _pitch(tile))
         self.transposed = ir.Buffer("transposed", dtype, "scratch", columns_out)
-        self.offsets = ir.Buffer("offsets", ir.INDEX, "scratch", ir.mul(self.phases, s.k_size))
+        self.offsets = ir.Buffer("offsets", ir.INDEX, "scratch", self.phases * s.k_size)
         self.k_counts = ir.Buffer("k_counts", ir.INDEX, "scratch", self.phases)
-        rows = ir.add(volume(s.block), const(tile.rows))
+        rows = volume(s.block) + tile.rows
         self.pixel_offsets = ir.Buffer("pixel_offsets", ir.INDEX, "scratch", rows)
         self.acc_offsets = ir.Buffer("acc_offsets", ir.INDEX, "scratch", rows)
 
     def lower(self) -> tuple[list[Stmt], list[ir.Buffer]]:
         s = self.s
         u = ir.var("block")
-        stop = ir.minimum(ir.add(self.first_block, s.blocks_per_task), s.num_blocks)
+        stop = ir.minimum(self.first_block + s.blocks_per_task, s.num_blocks)
         body = [*self._tables(), ir.For(u, self.first_block, stop, "serial", self._block(u))]
         buffers = [self.planes.buffer, self.acc, self.transposed]
         return body, [*buffers, self.offsets, self.k_counts, self.pixel_offsets, self.acc_offsets]
@@ -110,11 +109,11 @@ class _Kernel:
     def _tables(self) -> list[Stmt]:
         """Offsets of all taps of all channels from a pixel."""
         k_index = ir.Register("k_index", ir.INDEX)
-        table = ir.mul(self.phase, self.s.k_size)
+        table = self.phase * self.s.k_size
 
         def body(c: Expr, _: Triple, displacement: list[Expr], index: Expr) -> list[Stmt]:
-            offset = ir.add(ir.mul(c, self.planes.channel_size), self.planes.offset(displacement))
-            return [ir.Store(self.offsets, ir.add(table, index), offset)]
+            offset = c * self.planes.channel_size + self.planes.offset(displacement)
+            return [ir.Store(self.offsets, table + index, offset)]
 
         taps = for_each_tap(self.s, self.phase, k_index, body)
         count = ir.Store(self.k_counts, self.phase, ir.read(k_index))
@@ -133,9 +132,9 @@ class _Kernel:
         origin: list[Expr] = []
         for axis in range(3):
             if axis < 2:
-                lets.append(ir.Let(first[axis], ir.mul(at[axis], s.block[axis])))
+                lets.append(ir.Let(first[axis], at[axis] * s.block[axis]))
             origin.append(ir.var(f"origin_{'zyx'[axis]}"))
-            start = ir.add(ir.mul(first[axis], s.stride[axis]), s.tap_origin[axis])
+            start = first[axis] * s.stride[axis] + s.tap_origin[axis]
             lets.append(ir.Let(origin[axis], start))
         fill = self.planes.fill(
             s.in_channels,
@@ -147,7 +146,7 @@ class _Kernel:
         clear = ir.For(
             k,
             ZERO,
-            ir.mul(ir.sub(self.last_panel, self.first_panel), self.panel_size),
+            (self.last_panel - self.first_panel) * self.panel_size,
             "lanes",
             [ir.Store(self.acc, k, const(0, self.dtype))],
         )
@@ -161,7 +160,7 @@ class _Kernel:
         count = ir.var("rows")
         k0, panel, t = ir.var("k_start"), ir.var("panel"), ir.var("tile")
         entries = ir.load(self.k_counts, self.phase)
-        k1 = ir.minimum(ir.add(k0, s.k_block), entries)
+        k1 = ir.minimum(k0 + s.k_block, entries)
         tiles = ir.For(t, ZERO, count, "serial", self._multiply(panel, t, k0, k1), step=rows)
         panels = ir.For(panel, self.first_panel, self.last_panel, "serial", [tiles])
         return [
@@ -174,29 +173,26 @@ class _Kernel:
         """Input and accumulator offsets of each pixel of a phase."""
         s = self.s
         q: Triple = (ir.var("row_z"), ir.var("row_y"), ir.var("row_x"))
-        start = self.planes.offset([ir.mul(i, t) for i, t in zip(q, s.stride, strict=True)])
-        z, y, x = (
-            ir.add(ir.mul(i, d), r)
-            for i, d, r in zip(q, s.lhs_dilation, self.phase_at, strict=True)
-        )
-        acc_offset = ir.add(ir.add(ir.mul(z, self.plane), ir.mul(y, self.row)), x)
+        start = self.planes.offset([i * t for i, t in zip(q, s.stride, strict=True)])
+        z, y, x = (i * d + r for i, d, r in zip(q, s.lhs_dilation, self.phase_at, strict=True))
+        acc_offset = z * self.plane + y * self.row + x
         index = ir.var("row_index")
         body: list[Stmt] = [
             ir.Let(index, ir.read(row)),
             ir.Store(self.pixel_offsets, index, start),
-            ir.Store(self.acc_offsets, index, ir.mul(acc_offset, self.columns)),
-            ir.Set(row, ir.add(ir.read(row), ONE)),
+            ir.Store(self.acc_offsets, index, acc_offset * self.columns),
+            ir.Set(row, ir.read(row) + 1),
         ]
         for axis in (2, 1, 0):
             dilation = s.lhs_dilation[axis]
-            remaining = ir.add(ir.sub(s.out_size[axis], self.phase_at[axis]), ir.sub(dilation, ONE))
-            stop = ir.minimum(s.block[axis], ir.sub(floordiv(remaining, dilation), first[axis]))
+            remaining = s.out_size[axis] - self.phase_at[axis] + (dilation - 1)
+            stop = ir.minimum(s.block[axis], floordiv(remaining, dilation) - first[axis])
             body = [ir.For(q[axis], ZERO, stop, "serial", body)]
         extra = ir.var("row_extra")
-        past_end_at = ir.add(ir.read(row), extra)
+        past_end_at = ir.read(row) + extra
         past_end: list[Stmt] = [
             ir.Store(self.pixel_offsets, past_end_at, ZERO),
-            ir.Store(self.acc_offsets, past_end_at, ir.mul(self.padding_row, self.columns)),
+            ir.Store(self.acc_offsets, past_end_at, self.padding_row * self.columns),
         ]
         return [
             ir.Set(row, ZERO),
@@ -206,31 +202,26 @@ class _Kernel:
 
     def _multiply(self, panel: Expr, t: Expr, k0: Expr, k1: Expr) -> list[Stmt]:
         s, tile, k = self.s, self.tile, ir.var("k_index")
-        linear = ir.add(ir.mul(self.group, self.phases), self.phase)
-        linear = ir.add(ir.mul(linear, s.panels), panel)
-        row0 = ir.mul(linear, s.k_size)
-        table = ir.mul(self.phase, s.k_size)
+        linear = self.group * self.phases + self.phase
+        linear = linear * s.panels + panel
+        row0 = linear * s.k_size
+        table = self.phase * s.k_size
         pixel_offsets = [ir.var(f"start{i}") for i in range(tile.rows)]
         names: list[Stmt] = [
-            ir.Let(v, ir.load(self.pixel_offsets, ir.add(t, const(i))))
-            for i, v in enumerate(pixel_offsets)
+            ir.Let(v, ir.load(self.pixel_offsets, t + i)) for i, v in enumerate(pixel_offsets)
         ]
 
         def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-            base = ir.add(ir.mul(ir.add(row0, k), self.columns), lane)
+            base = (row0 + k) * self.columns + lane
             lets, vectors = load_vectors("weights", self.packed, base, tile)
-            at = ir.load(self.offsets, ir.add(table, k))
-            return (
-                lets,
-                [ir.load(self.planes.buffer, ir.add(v, at)) for v in pixel_offsets],
-                vectors,
-            )
+            at = ir.load(self.offsets, table + k)
+            return (lets, [ir.load(self.planes.buffer, v + at) for v in pixel_offsets], vectors)
 
-        first = ir.mul(ir.sub(panel, self.first_panel), self.panel_size)
+        first = (panel - self.first_panel) * self.panel_size
 
         def acc_offset(lane: Expr, i: int, v: int) -> Expr:
-            row_offset = ir.load(self.acc_offsets, ir.add(t, const(i)))
-            return ir.add(ir.add(ir.add(first, row_offset), lane), const(v * tile.width))
+            row_offset = ir.load(self.acc_offsets, t + i)
+            return first + row_offset + lane + v * tile.width
 
         return [*names, *register_tile(tile, self.dtype, self.acc, [(k, k0, k1)], step, acc_offset)]
 
@@ -240,34 +231,31 @@ class _Kernel:
         width, chunk = const(tile.width), const(TRANSPOSE_PIXELS)
         panel, v, z, x0 = (ir.var(f"out_{name}") for name in ("panel", "vector", "z", "x0"))
         p, j, i, x = (ir.var(f"out_{name}") for name in ("pixel", "lane", "i", "x"))
-        z0, y0 = (ir.mul(first[axis], s.lhs_dilation[axis]) for axis in (0, 1))
+        z0, y0 = (first[axis] * s.lhs_dilation[axis] for axis in (0, 1))
         depth, height = (
-            ir.minimum(ir.mul(s.block[axis], s.lhs_dilation[axis]), ir.sub(s.out_size[axis], start))
+            ir.minimum(s.block[axis] * s.lhs_dilation[axis], s.out_size[axis] - start)
             for axis, start in ((0, z0), (1, y0))
         )
-        area = ir.mul(height, self.row)
-        x1 = ir.minimum(ir.add(x0, chunk), area)
-        base = ir.mul(ir.sub(panel, self.first_panel), self.panel_size)
-        base = ir.add(ir.add(base, ir.mul(v, width)), j)
-        at = ir.add(ir.mul(z, self.plane), p)
-        rows = [
-            ir.load(self.acc, ir.add(base, ir.mul(ir.add(at, const(k)), self.columns)))
-            for k in range(tile.width)
-        ]
+        area = height * self.row
+        x1 = ir.minimum(x0 + chunk, area)
+        base = (panel - self.first_panel) * self.panel_size
+        base = base + v * width + j
+        at = z * self.plane + p
+        rows = [ir.load(self.acc, base + (at + k) * self.columns) for k in range(tile.width)]
         lets, columns_out = transpose_registers(rows, j, self.dtype)
         pitch = const(_pitch(tile))
-        index = ir.add(ir.sub(p, x0), j)
+        index = p - x0 + j
         stores = [
-            ir.Store(self.transposed, ir.add(ir.mul(const(k), pitch), index), value)
+            ir.Store(self.transposed, k * pitch + index, value)
             for k, value in enumerate(columns_out)
         ]
         vector = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
         transpose = ir.For(p, x0, x1, "serial", [vector], step=width)
-        o0 = ir.add(ir.mul(panel, self.columns), ir.mul(v, width))
-        value = ir.load(self.transposed, ir.add(ir.mul(i, pitch), ir.sub(x, x0)))
-        yx = ir.add(ir.mul(y0, self.row), x)
-        store = self.store_output(n, self.group, ir.add(o0, i), ir.add(z0, z), yx, value)
-        channels_left = ir.minimum(width, ir.sub(s.out_channels, o0))
+        o0 = panel * self.columns + v * width
+        value = ir.load(self.transposed, i * pitch + (x - x0))
+        yx = y0 * self.row + x
+        store = self.store_output(n, self.group, o0 + i, z0 + z, yx, value)
+        channels_left = ir.minimum(width, s.out_channels - o0)
         out = ir.For(i, ZERO, channels_left, "serial", [ir.For(x, x0, x1, "lanes", store)])
         body: list[Stmt] = [ir.For(x0, ZERO, area, "serial", [transpose, out], step=chunk)]
         for k, start, stop in (

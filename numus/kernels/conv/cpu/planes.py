@@ -103,22 +103,19 @@ class InputPlanes:
         bounds: list[tuple[Expr, Expr]] = []
         lets: list[list[Stmt]] = []
         for axis, name in enumerate("zyx"):
-            start, t = ir.add(origin[axis], fs[axis]), self.stride[axis]
-            before, count = ir.sub(ir.sub(t, ONE), start), self.size[axis]
+            start, t = origin[axis] + fs[axis], self.stride[axis]
+            before, count = t - 1 - start, self.size[axis]
             first, last = ir.var(f"fill_{name}0"), ir.var(f"fill_{name}1")
             bounds.append((first, last))
             lets.append(
                 [
                     ir.Let(first, clamped_div(before, t)),
-                    ir.Let(last, ir.minimum(clamped_div(ir.add(space[axis], before), t), count)),
+                    ir.Let(last, ir.minimum(clamped_div(space[axis] + before, t), count)),
                 ]
             )
-        at = [
-            ir.add(ir.add(o, f), ir.mul(q, t))
-            for o, f, q, t in zip(origin, fs, qs, self.stride, strict=True)
-        ]
+        at = [o + f + q * t for o, f, q, t in zip(origin, fs, qs, self.stride, strict=True)]
         value = read(a, *at).cast(self.buffer.dtype)
-        to = ir.add(ir.mul(a, self.channel_size), self._index(fs, qs))
+        to = a * self.channel_size + self._index(fs, qs)
         body: list[Stmt] = [ir.Store(self.buffer, to, value)]
         for axis in (2, 1, 0):
             kind = "lanes" if axis == 2 else "serial"
@@ -126,7 +123,7 @@ class InputPlanes:
         body = [*(let for part in lets for let in part), *body]
         for axis in (2, 1, 0):
             body = [ir.For(fs[axis], ZERO, self.phases[axis], "serial", body)]
-        clear = ir.Store(self.buffer, ir.add(ir.mul(a, self.channel_size), k), const(0, self.dtype))
+        clear = ir.Store(self.buffer, a * self.channel_size + k, const(0, self.dtype))
         body = [ir.For(k, ZERO, self.channel_size, "lanes", [clear]), *body]
         return [ir.For(a, ZERO, channels, "serial", body)]
 
@@ -140,7 +137,7 @@ class InputPlanes:
         total = ZERO
         for indices, counts in ((phases, self.phases), (inner, self.size)):
             for i, n in zip(indices, counts, strict=True):
-                total = ir.add(ir.mul(total, n), i)
+                total = total * n + i
         return total
 
     @property
@@ -166,11 +163,11 @@ class Task:
 
 
 def floordiv(a: Expr, b: Expr) -> Expr:
-    return a if b is ONE else ir.idiv(a, b)
+    return a if b is ONE else a // b
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    return ZERO if b is ONE else ir.irem(a, b)
+    return ZERO if b is ONE else a % b
 
 
 def clamped_div(a: Expr, b: Expr) -> Expr:
@@ -181,13 +178,13 @@ def clamped_div(a: Expr, b: Expr) -> Expr:
 def volume(numbers: Sequence[Expr]) -> Expr:
     total = ONE
     for n in numbers:
-        total = ir.mul(total, n)
+        total = total * n
     return total
 
 
 def delinearize(number: Expr, counts: Triple) -> Triple:
     """A linear index as one index per axis."""
-    z = floordiv(number, ir.mul(counts[1], counts[2]))
+    z = floordiv(number, counts[1] * counts[2])
     y = mod(floordiv(number, counts[2]), counts[1])
     return (z if counts[0] is not ONE else ZERO, y, mod(number, counts[2]))
 
@@ -202,8 +199,7 @@ def load_vectors(
     """Lets of the vectors of a register tile, from `start` on, and their names."""
     names = [ir.var(f"{name}{v}", buffer.dtype) for v in range(tile.vectors)]
     lets: list[Stmt] = [
-        ir.Let(x, ir.load(buffer, ir.add(start, const(v * tile.width))))
-        for v, x in enumerate(names)
+        ir.Let(x, ir.load(buffer, start + v * tile.width)) for v, x in enumerate(names)
     ]
     return lets, names
 
@@ -242,7 +238,7 @@ def register_tile(
     for i, v in elements:
         value = ir.read(acc[i][v])
         if place is None:
-            at = ir.add(j, const(i * tile.columns + v * tile.width))
+            at = j + (i * tile.columns + v * tile.width)
         else:
             at = place(j, i, v)
             value = ir.load(result, at) + value

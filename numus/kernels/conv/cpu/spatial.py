@@ -43,21 +43,19 @@ class _Kernel:
         self.s, self.tile, self.dtype, self.planes = s, tile, dtype, task.planes
         self.data, self.weights, self.store = task.data, task.weights, task.store
         rows = self.rows = const(tile.rows)
-        self.group = ir.idiv(g, ir.mul(s.panel_tasks, s.block_tasks))
-        panel_task = ir.irem(ir.idiv(g, s.block_tasks), s.panel_tasks)
-        self.first_channel = ir.mul(panel_task, ir.mul(s.panels_per_task, rows))
-        remaining = ir.idiv(
-            ir.add(ir.sub(s.out_channels, self.first_channel), ir.sub(rows, ONE)), rows
-        )
+        self.group = g // (s.panel_tasks * s.block_tasks)
+        panel_task = g // s.block_tasks % s.panel_tasks
+        self.first_channel = panel_task * (s.panels_per_task * rows)
+        remaining = (s.out_channels - self.first_channel + (rows - 1)) // rows
         self.panels = ir.minimum(s.panels_per_task, remaining)
-        self.first_block = ir.mul(ir.irem(g, s.block_tasks), s.blocks_per_task)
+        self.first_block = g % s.block_tasks * s.blocks_per_task
         self.phases = volume(s.lhs_dilation)
         self.phase = ir.var("phase")
         self.phase_at = delinearize(self.phase, s.lhs_dilation)
-        self.panel_size = ir.mul(s.k_size, rows)
-        packed_size = ir.mul(ir.mul(self.phases, s.panels_per_task), self.panel_size)
+        self.panel_size = s.k_size * rows
+        packed_size = self.phases * s.panels_per_task * self.panel_size
         self.packed = ir.Buffer("packed", dtype, "scratch", packed_size)
-        table_size = ir.mul(self.phases, s.k_size)
+        table_size = self.phases * s.k_size
         self.offsets = ir.Buffer("offsets", ir.INDEX, "scratch", table_size)
         self.k_counts = ir.Buffer("k_counts", ir.INDEX, "scratch", self.phases)
         self.result = ir.Buffer("tile", dtype, "scratch", const(tile.rows * tile.columns))
@@ -65,7 +63,7 @@ class _Kernel:
     def lower(self) -> tuple[list[Stmt], list[ir.Buffer]]:
         s = self.s
         u = ir.var("block")
-        stop = ir.minimum(ir.add(self.first_block, s.blocks_per_task), s.num_blocks)
+        stop = ir.minimum(self.first_block + s.blocks_per_task, s.num_blocks)
         body = [*self._tables(), ir.For(u, self.first_block, stop, "serial", self._block(u))]
         buffers = [self.planes.buffer, self.packed, self.offsets, self.k_counts, self.result]
         return body, buffers
@@ -77,18 +75,18 @@ class _Kernel:
         s = self.s
         k_index = ir.Register("k_index", ir.INDEX)
         i, panel = ir.var("pack_i"), ir.var("pack_panel")
-        o = ir.add(self.first_channel, ir.add(ir.mul(panel, self.rows), i))
+        o = self.first_channel + (panel * self.rows + i)
         # rows past the last output channel repeat it: their results are not stored
-        output = ir.minimum(o, ir.sub(s.out_channels, ONE))
+        output = ir.minimum(o, s.out_channels - 1)
 
         def body(c: Expr, taps: Triple, displacement: list[Expr], index: Expr) -> list[Stmt]:
-            offset = ir.add(ir.mul(c, self.planes.channel_size), self.planes.offset(displacement))
+            offset = c * self.planes.channel_size + self.planes.offset(displacement)
             weight = self.weights(self.group, output, c, *taps)
-            to = ir.add(ir.add(self._panel_start(panel), ir.mul(index, self.rows)), i)
+            to = self._panel_start(panel) + index * self.rows + i
             store = ir.Store(self.packed, to, weight.cast(self.dtype))
             row = ir.For(i, ZERO, self.rows, "lanes", [store])
             return [
-                ir.Store(self.offsets, ir.add(ir.mul(self.phase, s.k_size), index), offset),
+                ir.Store(self.offsets, self.phase * s.k_size + index, offset),
                 ir.For(panel, ZERO, self.panels, "serial", [row]),
             ]
 
@@ -98,8 +96,8 @@ class _Kernel:
 
     def _panel_start(self, panel: Expr) -> Expr:
         """Start of a panel of packed weights."""
-        number = ir.add(ir.mul(self.phase, self.s.panels_per_task), panel)
-        return ir.mul(number, self.panel_size)
+        number = self.phase * self.s.panels_per_task + panel
+        return number * self.panel_size
 
     # -- one block --------------------------------------------------------------------------------
 
@@ -112,8 +110,8 @@ class _Kernel:
         blocks = delinearize(mod(u, per_image), s.blocks)
         lets: list[Stmt] = [ir.Let(n, floordiv(u, per_image))]
         for axis in range(3):
-            lets.append(ir.Let(first[axis], ir.mul(blocks[axis], s.block[axis])))
-            start = ir.add(ir.mul(first[axis], s.stride[axis]), s.tap_origin[axis])
+            lets.append(ir.Let(first[axis], blocks[axis] * s.block[axis]))
+            start = first[axis] * s.stride[axis] + s.tap_origin[axis]
             lets.append(ir.Let(origin[axis], start))
         fill = self.planes.fill(
             s.in_channels, origin, s.in_size, lambda c, *at: self.data(n, self.group, c, *at)
@@ -128,14 +126,14 @@ class _Kernel:
         lets: list[Stmt] = []
         for axis in range(3):
             dilation = s.lhs_dilation[axis]
-            remaining = ir.add(ir.sub(s.out_size[axis], self.phase_at[axis]), ir.sub(dilation, ONE))
-            total = ir.sub(floordiv(remaining, dilation), first[axis])
+            remaining = s.out_size[axis] - self.phase_at[axis] + (dilation - 1)
+            total = floordiv(remaining, dilation) - first[axis]
             lets.append(ir.Let(size[axis], ir.minimum(s.block[axis], total)))
         row = self.planes.size[2]
-        area = ir.mul(self.planes.size[1], row)
+        area = self.planes.size[1] * row
         plane = ir.var("plane")  # from the first to the last output of an image
-        lets.append(ir.Let(plane, ir.add(ir.mul(ir.sub(size[1], ONE), row), size[2])))
-        flat = ir.add(ir.mul(ir.sub(size[0], ONE), area), plane)
+        lets.append(ir.Let(plane, (size[1] - 1) * row + size[2]))
+        flat = (size[0] - 1) * area + plane
         p, panel = ir.var("pixel"), ir.var("panel")
         stores = self._stores(n, first, size, plane, p, panel)
         multiply = self._multiply(p, panel)
@@ -146,13 +144,13 @@ class _Kernel:
     def _multiply(self, p: Expr, panel: Expr) -> list[Stmt]:
         tile, r = self.tile, ir.var("k_index")
         first = self._panel_start(panel)
-        table = ir.mul(self.phase, self.s.k_size)
+        table = self.phase * self.s.k_size
 
         def step(j: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-            at = ir.add(ir.load(self.offsets, ir.add(table, r)), p)
-            lets, pixels = load_vectors("pixels", self.planes.buffer, ir.add(at, j), tile)
-            base = ir.add(first, ir.mul(r, self.rows))
-            factors = [ir.load(self.packed, ir.add(base, const(i))) for i in range(tile.rows)]
+            at = ir.load(self.offsets, table + r) + p
+            lets, pixels = load_vectors("pixels", self.planes.buffer, at + j, tile)
+            base = first + r * self.rows
+            factors = [ir.load(self.packed, base + i) for i in range(tile.rows)]
             return lets, factors, pixels
 
         loops = [(r, ZERO, ir.load(self.k_counts, self.phase))]
@@ -163,39 +161,39 @@ class _Kernel:
     ) -> list[Stmt]:
         """Epilogue of a register tile, image by image."""
         s, columns, row = self.s, const(self.tile.columns), self.planes.size[2]
-        area = ir.mul(self.planes.size[1], row)
+        area = self.planes.size[1] * row
         z, i = ir.var("out_z"), ir.var("out_i")
-        o = ir.add(self.first_channel, ir.add(ir.mul(panel, self.rows), i))
-        outputs = ir.sub(s.out_channels, ir.add(self.first_channel, ir.mul(panel, self.rows)))
+        o = self.first_channel + (panel * self.rows + i)
+        outputs = s.out_channels - (self.first_channel + panel * self.rows)
         first_pixel, last_pixel = ir.var("out_begin"), ir.var("out_end")
-        offset = ir.sub(p, ir.mul(z, area))
+        offset = p - z * area
         lets: list[Stmt] = [
             ir.Let(first_pixel, ir.maximum(offset, 0)),
-            ir.Let(last_pixel, ir.minimum(ir.add(offset, columns), plane)),
+            ir.Let(last_pixel, ir.minimum(offset + columns, plane)),
         ]
-        base = ir.sub(ir.mul(i, columns), offset)
+        base = i * columns - offset
 
-        z_at = ir.add(first[0], z)
+        z_at = first[0] + z
 
         def store_at(y: Expr, x: Expr, at_: Expr) -> list[Stmt]:
             at = [
-                ir.add(ir.mul(i, d), r)
+                i * d + r
                 for i, d, r in zip((z_at, y, x), s.lhs_dilation, self.phase_at, strict=True)
             ]
-            value = ir.load(self.result, ir.add(base, at_))
+            value = ir.load(self.result, base + at_)
             return self.store(n, self.group, o, *at, value)
 
         y, x = ir.var("out_y"), ir.var("out_x")
         y0, y1 = ir.var("out_y0"), ir.var("out_y1")
-        lets.append(ir.Let(y0, ir.idiv(first_pixel, row)))
-        lets.append(ir.Let(y1, ir.idiv(ir.add(last_pixel, ir.sub(row, ONE)), row)))
-        before = ir.mul(y, row)
-        store = store_at(ir.add(first[1], y), ir.add(first[2], x), ir.add(before, x))
-        x0 = ir.maximum(ir.sub(first_pixel, before), 0)
-        x1 = ir.minimum(ir.sub(last_pixel, before), size[2])
+        lets.append(ir.Let(y0, first_pixel // row))
+        lets.append(ir.Let(y1, (last_pixel + (row - 1)) // row))
+        before = y * row
+        store = store_at(first[1] + y, first[2] + x, before + x)
+        x0 = ir.maximum(first_pixel - before, 0)
+        x1 = ir.minimum(last_pixel - before, size[2])
         body: list[Stmt] = [ir.For(y, y0, y1, "serial", [ir.For(x, x0, x1, "lanes", store)])]
         body = [*lets, ir.For(i, ZERO, ir.minimum(self.rows, outputs), "serial", body)]
         if s.block[0] is ONE:
             return [ir.Let(z, ZERO), *body]
-        last = ir.minimum(ir.add(ir.idiv(ir.add(p, ir.sub(columns, ONE)), area), ONE), size[0])
-        return [ir.For(z, ir.idiv(p, area), last, "serial", body)]
+        last = ir.minimum((p + (columns - 1)) // area + 1, size[0])
+        return [ir.For(z, p // area, last, "serial", body)]

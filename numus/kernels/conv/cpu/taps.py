@@ -37,15 +37,15 @@ class TapSizes:
 def _displacement(s: TapSizes, at: Triple, taps: Triple) -> tuple[list[Expr], Expr]:
     """Displacement of a tap from the block's origin; true where it hits an input element."""
     raw = [
-        ir.sub(ir.add(ir.mul(r, t), ir.mul(k, d)), low)
+        r * t + k * d - low
         for r, t, k, d, low in zip(at, s.stride, taps, s.dilation, s.padding_low, strict=True)
     ]
     hits = const(True, bool_)
     for i, d in zip(raw, s.lhs_dilation, strict=True):
         if d is not ONE:
-            hits = hits & ir.irem(i, d).eq(ZERO)
+            hits = hits & (i % d).eq(ZERO)
     displacement = [
-        ir.sub(floordiv(i, d), o) for i, d, o in zip(raw, s.lhs_dilation, s.tap_origin, strict=True)
+        floordiv(i, d) - o for i, d, o in zip(raw, s.lhs_dilation, s.tap_origin, strict=True)
     ]
     return displacement, hits
 
@@ -61,7 +61,7 @@ def for_each_tap(
     inner: list[Stmt] = [
         ir.Let(index, ir.read(entry)),
         *body(c, taps, displacement, index),
-        ir.Set(entry, ir.add(ir.read(entry), ONE)),
+        ir.Set(entry, ir.read(entry) + 1),
     ]
     if hits.op != "const":
         inner = [ir.If(hits, inner)]

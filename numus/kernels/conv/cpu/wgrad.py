@@ -12,7 +12,6 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.planes import (
-    ONE,
     ZERO,
     Task,
     Triple,
@@ -62,35 +61,35 @@ class _Kernel:
         self.data, self.weights, self.store_partial = task.data, task.weights, task.store
         self.rows, self.columns = const(tile.rows), const(tile.columns)
         self.tile_size = const(tile.rows * tile.columns)
-        self.split = ir.irem(g, s.splits)
-        linear = ir.idiv(g, s.splits)
-        self.first_image = ir.mul(ir.irem(linear, s.image_tasks), s.batch)
-        linear = ir.idiv(linear, s.image_tasks)
-        per_task = ir.mul(s.panels_per_task, self.columns)
-        self.first_channel = ir.mul(ir.irem(linear, s.panel_tasks), per_task)
-        self.group = ir.idiv(linear, s.panel_tasks)
-        self.count = ir.minimum(s.batch, ir.sub(s.images, self.first_image))
-        outputs = ir.add(ir.sub(s.out_channels, self.first_channel), ir.sub(self.columns, ONE))
-        self.panels = ir.minimum(s.panels_per_task, ir.idiv(outputs, self.columns))
+        self.split = g % s.splits
+        linear = g // s.splits
+        self.first_image = linear % s.image_tasks * s.batch
+        linear = linear // s.image_tasks
+        per_task = s.panels_per_task * self.columns
+        self.first_channel = linear % s.panel_tasks * per_task
+        self.group = linear // s.panel_tasks
+        self.count = ir.minimum(s.batch, s.images - self.first_image)
+        outputs = s.out_channels - self.first_channel + (self.columns - 1)
+        self.panels = ir.minimum(s.panels_per_task, outputs // self.columns)
         self.pixels = volume(s.out_size)
-        self.area = ir.mul(s.block[0], s.block[1])  # taps of a block
+        self.area = s.block[0] * s.block[1]  # taps of a block
         # of this block: the last ones may be smaller
         self.height, self.width = ir.var("height"), ir.var("width")
 
         def scratch(name: str, dtype: DType, size: Expr) -> ir.Buffer:
             return ir.Buffer(name, dtype, "scratch", size)
 
-        self.offsets = scratch("offsets", ir.INDEX, ir.mul(s.row_tiles, self.rows))
-        panel = ir.mul(self.area, s.panels_per_task)
-        self.packed = scratch("packed", dtype, ir.mul(panel, self.columns))
-        tiles = ir.mul(s.panels_per_task, s.row_tiles)
-        self.acc = scratch("acc", dtype, ir.mul(tiles, self.tile_size))
+        self.offsets = scratch("offsets", ir.INDEX, s.row_tiles * self.rows)
+        panel = self.area * s.panels_per_task
+        self.packed = scratch("packed", dtype, panel * self.columns)
+        tiles = s.panels_per_task * s.row_tiles
+        self.acc = scratch("acc", dtype, tiles * self.tile_size)
 
     def lower(self) -> tuple[list[Stmt], list[ir.Buffer]]:
         s = self.s
         u = ir.var("block")
-        first = ir.mul(self.split, s.blocks_per_split)
-        stop = ir.minimum(ir.add(first, s.blocks_per_split), s.num_blocks)
+        first = self.split * s.blocks_per_split
+        stop = ir.minimum(first + s.blocks_per_split, s.num_blocks)
         blocks = ir.For(u, first, stop, "serial", self._block(u))
         body = [self._table(), self._clear(), blocks, self._epilogue()]
         return body, [self.planes.buffer, self.packed, self.offsets, self.acc]
@@ -101,55 +100,55 @@ class _Kernel:
         """Offsets of the rows of a tile; rows past the end read the first."""
         s = self.s
         row = ir.var("row")
-        pixel = delinearize(ir.irem(row, self.pixels), s.out_size)
-        displacement = [ir.mul(p, t) for p, t in zip(pixel, s.stride, strict=True)]
-        image = ir.mul(ir.idiv(row, self.pixels), self.planes.channel_size)
-        offset = ir.add(image, self.planes.offset(displacement))
-        exists = row < ir.mul(self.count, self.pixels)
+        pixel = delinearize(row % self.pixels, s.out_size)
+        displacement = [p * t for p, t in zip(pixel, s.stride, strict=True)]
+        image = row // self.pixels * self.planes.channel_size
+        offset = image + self.planes.offset(displacement)
+        exists = row < self.count * self.pixels
         store = ir.Store(self.offsets, row, ir.select(exists, offset, ZERO))
-        return ir.For(row, ZERO, ir.mul(s.row_tiles, self.rows), "serial", [store])
+        return ir.For(row, ZERO, s.row_tiles * self.rows, "serial", [store])
 
     def _clear(self) -> Stmt:
         k = ir.var("acc_k")
-        size = ir.mul(ir.mul(self.panels, self.s.row_tiles), self.tile_size)
+        size = self.panels * self.s.row_tiles * self.tile_size
         return ir.For(k, ZERO, size, "lanes", [ir.Store(self.acc, k, const(0, self.dtype))])
 
     def _epilogue(self) -> Stmt:
         s = self.s
         panel, r, j = (ir.var(f"out_{name}") for name in ("panel", "row", "j"))
-        first = ir.mul(ir.mul(panel, s.row_tiles), self.tile_size)
-        value = ir.load(self.acc, ir.add(ir.add(first, ir.mul(r, self.columns)), j))
-        start = ir.add(self.first_channel, ir.mul(panel, self.columns))
-        row = ir.add(ir.mul(self.first_image, self.pixels), r)
-        store = self.store_partial(self.split, self.group, row, ir.add(start, j), value)
-        stop = ir.minimum(self.columns, ir.sub(s.out_channels, start))
+        first = panel * s.row_tiles * self.tile_size
+        value = ir.load(self.acc, first + r * self.columns + j)
+        start = self.first_channel + panel * self.columns
+        row = self.first_image * self.pixels + r
+        store = self.store_partial(self.split, self.group, row, start + j, value)
+        stop = ir.minimum(self.columns, s.out_channels - start)
         row_loop = ir.For(j, ZERO, stop, "lanes", store)
-        rows = ir.For(r, ZERO, ir.mul(self.count, self.pixels), "serial", [row_loop])
+        rows = ir.For(r, ZERO, self.count * self.pixels, "serial", [row_loop])
         return ir.For(panel, ZERO, self.panels, "serial", [rows])
 
     # -- one block of taps ------------------------------------------------------------------------
 
     def _block(self, u: Expr) -> list[Stmt]:
         s = self.s
-        per_channel = ir.mul(ir.mul(s.taps[0], s.blocks[0]), s.blocks[1])
+        per_channel = s.taps[0] * s.blocks[0] * s.blocks[1]
         c, kz, ky0, kx0 = (ir.var(name) for name in ("channel", "block_z", "block_y", "block_x"))
         within = mod(u, per_channel)
         lets: list[Stmt] = [
             ir.Let(c, floordiv(u, per_channel)),
-            ir.Let(kz, floordiv(within, ir.mul(s.blocks[0], s.blocks[1]))),
-            ir.Let(ky0, ir.mul(mod(floordiv(within, s.blocks[1]), s.blocks[0]), s.block[0])),
-            ir.Let(kx0, ir.mul(mod(within, s.blocks[1]), s.block[1])),
-            ir.Let(self.height, ir.minimum(s.block[0], ir.sub(s.taps[1], ky0))),
-            ir.Let(self.width, ir.minimum(s.block[1], ir.sub(s.taps[2], kx0))),
+            ir.Let(kz, floordiv(within, s.blocks[0] * s.blocks[1])),
+            ir.Let(ky0, mod(floordiv(within, s.blocks[1]), s.blocks[0]) * s.block[0]),
+            ir.Let(kx0, mod(within, s.blocks[1]) * s.block[1]),
+            ir.Let(self.height, ir.minimum(s.block[0], s.taps[1] - ky0)),
+            ir.Let(self.width, ir.minimum(s.block[1], s.taps[2] - kx0)),
         ]
         origin: Triple = (ir.var("origin_z"), ir.var("origin_y"), ir.var("origin_x"))
         lets += [
-            ir.Let(v, ir.sub(ir.mul(k, d), low))
+            ir.Let(v, k * d - low)
             for v, k, d, low in zip(origin, (kz, ky0, kx0), s.dilation, s.padding_low, strict=True)
         ]
 
         def read(image: Expr, *at: Expr) -> Expr:
-            return self.data(ir.add(self.first_image, image), self.group, c, *at)
+            return self.data(self.first_image + image, self.group, c, *at)
 
         fill = self.planes.fill(self.count, origin, s.in_size, read)
         return [*lets, *fill, *self._pack(c, (kz, ky0, kx0)), self._multiply()]
@@ -158,11 +157,11 @@ class _Kernel:
         """The weights of a block, in panels of output channels."""
         kz, ky0, kx0 = first
         panel, j, y, x = (ir.var(f"pack_{name}") for name in ("panel", "j", "y", "x"))
-        tap = ir.add(ir.mul(y, self.width), x)
-        to = ir.add(ir.mul(ir.add(ir.mul(panel, self.area), tap), self.columns), j)
-        o = ir.add(self.first_channel, ir.add(ir.mul(panel, self.columns), j))
-        o = ir.minimum(o, ir.sub(self.s.out_channels, ONE))
-        weight = self.weights(self.group, o, c, kz, ir.add(ky0, y), ir.add(kx0, x))
+        tap = y * self.width + x
+        to = (panel * self.area + tap) * self.columns + j
+        o = self.first_channel + (panel * self.columns + j)
+        o = ir.minimum(o, self.s.out_channels - 1)
+        weight = self.weights(self.group, o, c, kz, ky0 + y, kx0 + x)
         store = ir.Store(self.packed, to, weight.cast(self.dtype))
         pack: list[Stmt] = [ir.For(j, ZERO, self.columns, "lanes", [store])]
         for v, stop in ((x, self.width), (y, self.height), (panel, self.panels)):
@@ -172,27 +171,22 @@ class _Kernel:
     def _multiply(self) -> Stmt:
         s, tile = self.s, self.tile
         panel, t, y, x = (ir.var(f"sum_{name}") for name in ("panel", "tile", "y", "x"))
-        weights = ir.mul(ir.mul(panel, self.area), self.columns)
+        weights = panel * self.area * self.columns
         pixel_offsets = [ir.var(f"start{i}") for i in range(tile.rows)]
         names: list[Stmt] = [
-            ir.Let(v, ir.load(self.offsets, ir.add(ir.mul(t, self.rows), const(i))))
-            for i, v in enumerate(pixel_offsets)
+            ir.Let(v, ir.load(self.offsets, t * self.rows + i)) for i, v in enumerate(pixel_offsets)
         ]
 
         def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-            base = ir.add(weights, ir.mul(ir.add(ir.mul(y, self.width), x), self.columns))
-            lets, vectors = load_vectors("dy", self.packed, ir.add(base, lane), tile)
-            at = ir.add(ir.mul(y, self.planes.size[2]), x)
-            return (
-                lets,
-                [ir.load(self.planes.buffer, ir.add(v, at)) for v in pixel_offsets],
-                vectors,
-            )
+            base = weights + (y * self.width + x) * self.columns
+            lets, vectors = load_vectors("dy", self.packed, base + lane, tile)
+            at = y * self.planes.size[2] + x
+            return (lets, [ir.load(self.planes.buffer, v + at) for v in pixel_offsets], vectors)
 
-        tile_start = ir.mul(ir.add(ir.mul(panel, s.row_tiles), t), self.tile_size)
+        tile_start = (panel * s.row_tiles + t) * self.tile_size
 
         def where(lane: Expr, i: int, v: int) -> Expr:
-            return ir.add(ir.add(tile_start, lane), const(i * tile.columns + v * tile.width))
+            return tile_start + lane + (i * tile.columns + v * tile.width)
 
         taps = [(y, ZERO, self.height), (x, ZERO, self.width)]
         multiply = register_tile(tile, self.dtype, self.acc, taps, step, where)

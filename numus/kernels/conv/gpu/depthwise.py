@@ -61,11 +61,11 @@ def _is_const(e: Expr) -> bool:
 
 def _position(s: ConvSizes, axis: int, pixel: Expr, offset: Expr) -> tuple[Expr, Expr]:
     """Input position at an offset from a pixel's first tap, and whether it is in bounds."""
-    at = ir.sub(ir.add(ir.mul(pixel, s.stride[axis]), offset), s.padding_low[axis])
+    at = pixel * s.stride[axis] + offset - s.padding_low[axis]
     inside = at >= 0
     if not _is_const(s.lhs_dilation[axis]):
-        inside = inside & ir.irem(at, s.lhs_dilation[axis]).eq(0)
-        at = ir.idiv(at, s.lhs_dilation[axis])
+        inside = inside & (at % s.lhs_dilation[axis]).eq(0)
+        at = at // s.lhs_dilation[axis]
     return at, inside & (at < s.in_size[axis])
 
 
@@ -82,28 +82,28 @@ def depthwise_conv(
     each = const(THREAD_OUTPUTS)
 
     def threads_for(n: Expr) -> Expr:
-        return ir.idiv(ir.add(n, const(THREAD_OUTPUTS - 1)), each)
+        return (n + (THREAD_OUTPUTS - 1)) // each
 
     lane, c, a, b = (ir.var(name) for name in ("lane", "c", "tap_d", "tap_h"))
-    thread = u32(ir.add(ir.mul(g, const(THREADS)), lane))
+    thread = u32(g * THREADS + lane)
     width = threads_for(s.out_size[2]) if adjacent else s.out_size[2]
     shape = (s.out_size[0], s.out_size[1], width)
-    pixels, channels = u32(volume(shape)), u32(ir.mul(s.groups, s.out_channels))
-    rest = ir.idiv(thread, pixels)
-    output, image = (i.cast(ir.INDEX) for i in (ir.irem(rest, channels), ir.idiv(rest, channels)))
-    d, h, w = (i.cast(ir.INDEX) for i in delinearize(ir.irem(thread, pixels), shape))
+    pixels, channels = u32(volume(shape)), u32(s.groups * s.out_channels)
+    rest = thread // pixels
+    output, image = (i.cast(ir.INDEX) for i in (rest % channels, rest // channels))
+    d, h, w = (i.cast(ir.INDEX) for i in delinearize(thread % pixels, shape))
     outputs = range(THREAD_OUTPUTS)
     if adjacent:
-        indices = [(image, ir.add(ir.mul(w, each), const(u))) for u in outputs]
+        indices = [(image, w * each + u) for u in outputs]
         exists = [x < s.out_size[2] for _, x in indices]
     else:
-        indices = [(ir.add(ir.mul(image, each), const(u)), w) for u in outputs]
+        indices = [(image * each + u, w) for u in outputs]
         exists = [i < s.batch for i, _ in indices]
     exists[0] = TRUE
     acc = [ir.Register(f"sum{u}", dtype, lanes=True) for u in outputs]
-    channel = ir.add(ir.mul(ir.idiv(output, s.out_channels), s.in_channels), c)
-    at_d, in_d = _position(s, 0, d, ir.mul(a, s.dilation[0]))
-    at_h, in_h = _position(s, 1, h, ir.mul(b, s.dilation[1]))
+    channel = output // s.out_channels * s.in_channels + c
+    at_d, in_d = _position(s, 0, d, a * s.dilation[0])
+    at_h, in_h = _position(s, 1, h, b * s.dilation[1])
     values: dict[tuple[int, int], Expr] = {}  # by image, and offset from the first tap
     body: list[Stmt] = []
     for t in range(taps):
@@ -112,7 +112,7 @@ def depthwise_conv(
         for u in outputs:
             key = (0, u * s.stride[2].attr + t * s.dilation[2].attr) if adjacent else (u, t)
             if key not in values:
-                offset = const(key[1]) if adjacent else ir.mul(s.dilation[2], const(t))
+                offset = const(key[1]) if adjacent else s.dilation[2] * t
                 at_w, in_w = _position(s, 2, indices[0][1], offset)
                 inside = in_d & in_h & in_w
                 inside = inside if adjacent else inside & exists[u]
@@ -127,7 +127,7 @@ def depthwise_conv(
     for u, (i, x) in enumerate(indices):
         work.append(ir.If(exists[u], store(i, output, (d, h, x), ir.read(acc[u]))))
     images = s.batch if adjacent else threads_for(s.batch)
-    count = ir.mul(ir.mul(u32(images), channels), pixels)
+    count = u32(images) * channels * pixels
     return [ir.For(lane, ZERO, const(THREADS), "lanes", [ir.If(thread < count, work)])]
 
 
@@ -151,27 +151,27 @@ def depthwise_wgrad(
     """Body of thread block g: all pixels of one image and `block_channels` output channels, over
     `s.k_tiles` × `rows_per_block` rows of the window. lhs_dilation is 1."""
     dtype = operands.dtype
-    split, rest = ir.irem(g, s.splits), ir.idiv(g, s.splits)
-    tile, rest = ir.irem(rest, s.n_tiles), ir.idiv(rest, s.n_tiles)
-    image, group = ir.irem(rest, s.batch), ir.idiv(rest, s.batch)
-    last = ir.sub(s.out_channels, const(1))
-    tile0 = ir.mul(tile, const(block_channels))
-    channels = [ir.add(tile0, const(j)) for j in range(block_channels)]
-    outputs = [ir.add(ir.mul(group, s.out_channels), ir.minimum(o, last)) for o in channels]
+    split, rest = g % s.splits, g // s.splits
+    tile, rest = rest % s.n_tiles, rest // s.n_tiles
+    image, group = rest % s.batch, rest // s.batch
+    last = s.out_channels - 1
+    tile0 = tile * block_channels
+    channels = [tile0 + j for j in range(block_channels)]
+    outputs = [group * s.out_channels + ir.minimum(o, last) for o in channels]
     # threads are along the last axis of the window, and along as many rows as they suffice for
     lane, i, chunk = ir.var("lane"), ir.var("i"), ir.var("chunk")
-    columns = ir.minimum(s.taps[2], const(THREADS))
-    rows = ir.idiv(const(THREADS), columns)
-    thread_row = ir.idiv(lane, columns)
-    row = ir.add(ir.mul(ir.add(ir.mul(split, s.k_tiles), i), rows), thread_row)
-    rest, b = ir.idiv(u32(row), u32(s.taps[1])), ir.irem(u32(row), u32(s.taps[1]))
-    c, a = ir.idiv(rest, u32(s.taps[0])), ir.irem(rest, u32(s.taps[0]))
+    columns = ir.minimum(s.taps[2], THREADS)
+    rows = const(THREADS) // columns
+    thread_row = lane // columns
+    row = (split * s.k_tiles + i) * rows + thread_row
+    rest, b = u32(row) // u32(s.taps[1]), u32(row) % u32(s.taps[1])
+    c, a = rest // u32(s.taps[0]), rest % u32(s.taps[0])
     a, b, c = (t.cast(ir.INDEX) for t in (a, b, c))
-    e = ir.add(ir.mul(chunk, columns), ir.irem(lane, columns))
+    e = chunk * columns + lane % columns
     exists = (thread_row < rows) & (c < s.in_channels) & (e < s.taps[2])
-    channel = ir.add(ir.mul(group, s.in_channels), c)
+    channel = group * s.in_channels + c
     positions = [
-        [_position(s, axis, const(at), ir.mul(tap, s.dilation[axis])) for at in range(n)]
+        [_position(s, axis, const(at), tap * s.dilation[axis]) for at in range(n)]
         for axis, (tap, n) in enumerate(zip((a, b, e), out_size, strict=True))
     ]
     pixels = list(product(*(range(n) for n in out_size)))
@@ -195,7 +195,7 @@ def depthwise_wgrad(
             sum_ = ir.fma(value, w, ir.read(register), allow_unfused=True)
             body.append(ir.Set(register, sum_))
     registers = [register for pixel_acc in acc for register in pixel_acc]
-    chunks = ir.idiv(ir.add(s.taps[2], ir.sub(columns, const(1))), columns)
+    chunks = (s.taps[2] + (columns - 1)) // columns
     loop = ir.For(i, ZERO, s.k_tiles, "serial", [ir.For(chunk, ZERO, chunks, "serial", body)])
     clear: list[Stmt] = [ir.Set(register, zero) for register in registers]
     out: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", [*clear, loop])]

@@ -49,14 +49,14 @@ def u32(e: Expr) -> Expr:
 
 def volume(values: Triple) -> Expr:
     a, b, c = values
-    return ir.mul(ir.mul(a, b), c)
+    return a * b * c
 
 
 def delinearize(index: Expr, size: Triple) -> Triple:
     """A linear index as one per axis (32 bits)."""
     _, height, width = (u32(n) for n in size)
-    rest = ir.idiv(index, width)
-    return ir.idiv(rest, height), ir.irem(rest, height), ir.irem(index, width)
+    rest = index // width
+    return rest // height, rest % height, index % width
 
 
 class Im2col:
@@ -65,37 +65,37 @@ class Im2col:
     def __init__(self, s: ConvSizes, group: Expr) -> None:
         self.s, self.group = s, group
         self.pixels = volume(s.out_size)
-        self.m = ir.mul(s.batch, self.pixels)
-        self.k = ir.mul(s.in_channels, volume(s.taps))
+        self.m = s.batch * self.pixels
+        self.k = s.in_channels * volume(s.taps)
 
     def output_index(self, m: Expr) -> tuple[Expr, Triple]:
         """The image and the pixel of a row."""
         pixels = u32(self.pixels)
-        return ir.idiv(u32(m), pixels), delinearize(ir.irem(u32(m), pixels), self.s.out_size)
+        return u32(m) // pixels, delinearize(u32(m) % pixels, self.s.out_size)
 
     def tap_index(self, k: Expr) -> tuple[Triple, Expr]:
         """The tap and the channel of a column."""
         index, channels = u32(k), u32(self.s.in_channels)
-        return delinearize(ir.idiv(index, channels), self.s.taps), ir.irem(index, channels)
+        return delinearize(index // channels, self.s.taps), index % channels
 
     def input_index(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
         """Index of an element in the input, and whether it is in bounds."""
         s = self.s
         image, pixel = self.output_index(m)
         inside = m < self.m
-        index = ir.add(ir.mul(image, u32(s.groups)), u32(self.group))
+        index = image * u32(s.groups) + u32(self.group)
         for i, tap, size, stride, dilation, lhs_dilation, low in zip(
             *(pixel, taps, s.in_size, s.stride, s.dilation, s.lhs_dilation, s.padding_low),
             strict=True,
         ):
             # negative positions wrap around to large ones
-            at = ir.sub(ir.mul(i, u32(stride)), u32(low))
-            at = ir.add(at, ir.mul(tap, u32(dilation)))
+            at = i * u32(stride) - u32(low)
+            at = at + tap * u32(dilation)
             if lhs_dilation is not ONE:
-                inside = inside & ir.irem(at, u32(lhs_dilation)).eq(0)
-                at = ir.idiv(at, u32(lhs_dilation))
+                inside = inside & (at % u32(lhs_dilation)).eq(0)
+                at = at // u32(lhs_dilation)
             inside = inside & (at < u32(size))
-            index = ir.add(ir.mul(index, u32(size)), at)
-        index = ir.add(ir.mul(index, u32(s.in_channels)), channel)
+            index = index * u32(size) + at
+        index = index * u32(s.in_channels) + channel
         # predicated-off loads still translate their address
         return ir.select(inside, index, const(0, dt.uint32)).cast(ir.INDEX), inside

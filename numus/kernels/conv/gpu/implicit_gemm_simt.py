@@ -76,12 +76,12 @@ class _Block:
     ) -> None:
         self.tiling, self.s, self.dtype, self.data, self.weights = tiling, s, dtype, data, weights
         self.threads = ThreadGrid.of(tiling.threads)
-        tiles = ir.mul(s.m_tiles, s.n_tiles)
-        outer, inner = ir.idiv(g, tiles), ir.irem(g, tiles)
-        self.group, self.split = ir.idiv(outer, s.splits), ir.irem(outer, s.splits)
+        tiles = s.m_tiles * s.n_tiles
+        outer, inner = g // tiles, g % tiles
+        self.group, self.split = outer // s.splits, outer % s.splits
         # pixels are fastest: concurrent blocks share weights in L2
-        self.m0 = ir.mul(ir.irem(inner, s.m_tiles), const(tiling.pixels))
-        self.o0 = ir.mul(ir.idiv(inner, s.m_tiles), const(tiling.out_channels))
+        self.m0 = inner % s.m_tiles * tiling.pixels
+        self.o0 = inner // s.m_tiles * tiling.out_channels
         self.im2col = Im2col(s, self.group)
         self.weights_tile = SmemTile("smem_weights", dtype, tiling.k_tile, tiling.out_channels)
         self.data_tile = SmemTile("smem_data", dtype, tiling.k_tile, tiling.pixels)
@@ -96,14 +96,14 @@ class _Block:
 
     def body(self, epilogue: Epilogue) -> list[Stmt]:
         depth = const(self.tiling.k_tile)
-        all_tiles = ir.idiv(ir.add(self.im2col.k, const(self.tiling.k_tile - 1)), depth)
-        first = ir.mul(self.split, self.s.k_tiles)
-        stop = ir.minimum(ir.add(first, self.s.k_tiles), all_tiles)
+        all_tiles = (self.im2col.k + (self.tiling.k_tile - 1)) // depth
+        first = self.split * self.s.k_tiles
+        stop = ir.minimum(first + self.s.k_tiles, all_tiles)
         q = ir.var("k_tile")
 
         def multiply(lane: Expr) -> list[Stmt]:
             fma = self.acc.add(lane, self.weights_tile, self.data_tile)
-            return [*self.load_tile(lane, ir.add(q, const(1))), fma]
+            return [*self.load_tile(lane, q + 1), fma]
 
         store = self.threads.loop("store_tile", self.store_tile)
         loop = [store, self.threads.loop("multiply", multiply)]
@@ -120,33 +120,33 @@ class _Block:
         """k within the tile, and the output channel."""
         columns = const(self.tiling.out_channels)
         offset = number * self.tiling.threads // self.tiling.out_channels
-        return ir.add(ir.idiv(lane, columns), const(offset)), ir.irem(lane, columns)
+        return lane // columns + offset, lane % columns
 
     def data_index(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
         """k within the tile, and the pixel."""
         k_tile = const(self.tiling.k_tile)
         offset = number * self.tiling.threads // self.tiling.k_tile
-        return ir.irem(lane, k_tile), ir.add(ir.idiv(lane, k_tile), const(offset))
+        return lane % k_tile, lane // k_tile + offset
 
     def load_tile(self, lane: Expr, q: Expr) -> list[Stmt]:
         """Prefetch a K tile to registers; zeros out of bounds."""
         s = self.s
-        zero, start = const(0, self.dtype), ir.mul(q, const(self.tiling.k_tile))
+        zero, start = const(0, self.dtype), q * self.tiling.k_tile
         out: list[Stmt] = []
         for number, register in enumerate(self.next_weights):
             k, o = self.weight_index(lane, number)
-            k, o = ir.add(start, k), ir.add(self.o0, o)
+            k, o = start + k, self.o0 + o
             inside = (k < self.im2col.k) & (o < s.out_channels)
-            row = ir.add(ir.mul(self.group, self.im2col.k), k)
-            value = ir.load(self.weights, ir.add(ir.mul(row, s.out_channels), o), inside)
+            row = self.group * self.im2col.k + k
+            value = ir.load(self.weights, row * s.out_channels + o, inside)
             out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
         k, _ = self.data_index(lane, 0)
-        k_inside = ir.add(start, k) < self.im2col.k
-        taps, channel = self.im2col.tap_index(start if s.aligned_k else ir.add(start, k))
+        k_inside = start + k < self.im2col.k
+        taps, channel = self.im2col.tap_index(start if s.aligned_k else start + k)
         if s.aligned_k:
-            channel = ir.add(channel, u32(k))
+            channel = channel + u32(k)
         for number, register in enumerate(self.next_data):
-            m = ir.add(self.m0, self.data_index(lane, number)[1])
+            m = self.m0 + self.data_index(lane, number)[1]
             index, inside = self.im2col.input_index(m, taps, channel)
             inside = inside & k_inside
             value = ir.load(self.data, index, inside)
@@ -168,11 +168,11 @@ class _Block:
     def store_outputs(self, lane: Expr, epilogue: Epilogue) -> list[Stmt]:
         out: list[Stmt] = []
         for j in range(self.acc.thread_columns):
-            m = ir.add(self.m0, self.acc.column(lane, j))
+            m = self.m0 + self.acc.column(lane, j)
             image, (d, h, w) = self.im2col.output_index(m)
             at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
             for i in range(self.acc.thread_rows):
-                o = ir.add(self.o0, self.acc.row(lane, i))
+                o = self.o0 + self.acc.row(lane, i)
                 value = self.acc.read(i, j)
                 stores = epilogue(self.split, self.group, image.cast(ir.INDEX), at, o, value)
                 out.append(ir.If((m < self.im2col.m) & (o < self.s.out_channels), stores))

@@ -62,12 +62,12 @@ class _Block:
         self, columns: int, s: ConvSizes, dtype: DType, g: Expr, data: ir.Buffer, weights: ir.Buffer
     ) -> None:
         self.columns, self.s, self.data, self.weights = columns, s, data, weights
-        tiles = ir.mul(s.m_tiles, s.n_tiles)
-        outer, inner = ir.idiv(g, tiles), ir.irem(g, tiles)
-        self.group, self.split = ir.idiv(outer, s.splits), ir.irem(outer, s.splits)
+        tiles = s.m_tiles * s.n_tiles
+        outer, inner = g // tiles, g % tiles
+        self.group, self.split = outer // s.splits, outer % s.splits
         # rows are fastest: concurrent blocks share weights in L2
-        self.m0 = ir.mul(ir.irem(inner, s.m_tiles), const(M_TILE))
-        self.o0 = ir.mul(ir.idiv(inner, s.m_tiles), const(columns))
+        self.m0 = inner % s.m_tiles * M_TILE
+        self.o0 = inner // s.m_tiles * columns
         self.im2col = Im2col(s, self.group)
         self.m, self.k = self.im2col.m, self.im2col.k
         self.a = ir.Buffer("smem_a", dtype, "scratch", const(STAGES * M_TILE * K_TILE))
@@ -78,17 +78,17 @@ class _Block:
 
     def body(self, epilogue: Epilogue) -> list[Stmt]:
         s = self.s
-        all_tiles = ir.idiv(ir.add(self.k, const(K_TILE - 1)), const(K_TILE))
-        first = ir.mul(self.split, s.k_tiles)
-        stop = ir.minimum(ir.add(first, s.k_tiles), all_tiles)
+        all_tiles = (self.k + (K_TILE - 1)) // K_TILE
+        first = self.split * s.k_tiles
+        stop = ir.minimum(first + s.k_tiles, all_tiles)
         out: list[Stmt] = [ir.Set(c, const(0.0, float32)) for c in self.acc]
         for i in range(PREFETCH):
-            at = ir.add(first, const(i))
+            at = first + i
             out += [ir.If(at < stop, self.load_stage(f"prefetch{i}", at)), ir.AsyncCommit()]
         q = ir.var("k_tile")
-        stage, following = ir.irem(q, const(STAGES)), ir.add(q, const(PREFETCH))
-        left = ir.MmaOperand(self.a, ir.mul(stage, const(M_TILE * K_TILE)), True)
-        right = ir.MmaOperand(self.b, ir.mul(stage, const(self.columns * K_TILE)), True)
+        stage, following = q % STAGES, q + PREFETCH
+        left = ir.MmaOperand(self.a, stage * (M_TILE * K_TILE), True)
+        right = ir.MmaOperand(self.b, stage * (self.columns * K_TILE), True)
         body: list[Stmt] = [
             ir.AsyncWait(PREFETCH - 1, fence=True),
             ir.Wgmma(self.acc, left, right, self.columns, K_TILE),
@@ -102,34 +102,33 @@ class _Block:
         """cp.async of the q-th K tile: 8 threads for each row."""
         s = self.s
         lane = ir.var(tag)
-        row, vector = ir.idiv(lane, const(K_TILE // VECTOR)), ir.irem(lane, const(K_TILE // VECTOR))
-        start = ir.mul(q, const(K_TILE))
-        k = ir.add(start, ir.mul(vector, const(VECTOR)))
+        row, vector = lane // (K_TILE // VECTOR), lane % (K_TILE // VECTOR)
+        start = q * K_TILE
+        k = start + vector * VECTOR
         # all vectors of an aligned K tile are of one tap
         taps, channel = self.im2col.tap_index(start if s.aligned_k else k)
         if s.aligned_k:
-            channel = ir.add(channel, u32(ir.mul(vector, const(VECTOR))))
-        stage, offset0 = ir.irem(q, const(STAGES)), _swizzled(row, vector)
-        to0 = ir.add(ir.mul(stage, const(M_TILE * K_TILE)), offset0)
+            channel = channel + u32(vector * VECTOR)
+        stage, offset0 = q % STAGES, _swizzled(row, vector)
+        to0 = stage * (M_TILE * K_TILE) + offset0
         row_step = THREADS * VECTOR // K_TILE
         body: list[Stmt] = []
         for i in range(M_TILE // row_step):
             offset = const(i * row_step)
-            m = ir.add(ir.add(self.m0, row), offset)
+            m = self.m0 + row + offset
             index, inside = self.im2col.input_index(m, taps, channel)
             count = ir.select(inside & (k < self.k), const(VECTOR), ZERO)
-            to = ir.add(to0, ir.mul(offset, const(K_TILE)))
+            to = to0 + offset * K_TILE
             body.append(ir.AsyncCopy(self.a, to, self.data, index, count))
-        to0 = ir.add(ir.mul(stage, const(self.columns * K_TILE)), offset0)
+        to0 = stage * (self.columns * K_TILE) + offset0
         for i in range(self.columns // row_step):
             offset = const(i * row_step)
-            o = ir.add(ir.add(self.o0, row), offset)
-            index = ir.add(
-                ir.mul(ir.add(ir.mul(self.group, s.out_channels), self.o0), self.k),
-                ir.add(ir.add(ir.mul(row, self.k), k), ir.mul(offset, self.k)),
+            o = self.o0 + row + offset
+            index = (self.group * s.out_channels + self.o0) * self.k + (
+                row * self.k + k + offset * self.k
             )
             count = ir.select((o < s.out_channels) & (k < self.k), const(VECTOR), ZERO)
-            to = ir.add(to0, ir.mul(offset, const(K_TILE)))
+            to = to0 + offset * K_TILE
             body.append(ir.AsyncCopy(self.b, to, self.weights, index, count))
         return [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
 
@@ -142,18 +141,18 @@ class _Block:
             stage: list[Stmt] = []
             for i in range(EPILOGUE_COLUMNS // 2):
                 row, column = ir.accumulator_element(lane, i)
-                to = ir.add(ir.mul(column, const(EPILOGUE_PITCH)), row)
+                to = column * EPILOGUE_PITCH + row
                 stage.append(ir.Store(self.stage, to, ir.read(self.acc[first // 2 + i])))
             out.append(ir.For(lane, ZERO, const(THREADS), "lanes", stage))
-            row, column0 = ir.irem(thread, const(M_TILE)), ir.idiv(thread, const(M_TILE))
-            m = ir.add(self.m0, row)
+            row, column0 = thread % M_TILE, thread // M_TILE
+            m = self.m0 + row
             image, (d, h, w) = self.im2col.output_index(m)
             at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
             stores: list[Stmt] = []
             for i in range(EPILOGUE_COLUMNS * M_TILE // THREADS):
-                column = ir.add(column0, const(i * THREADS // M_TILE))
-                o = ir.add(ir.add(self.o0, column), const(first))
-                value = ir.load(self.stage, ir.add(ir.mul(column, const(EPILOGUE_PITCH)), row))
+                column = column0 + i * THREADS // M_TILE
+                o = self.o0 + column + first
+                value = ir.load(self.stage, column * EPILOGUE_PITCH + row)
                 stored = epilogue(self.split, self.group, image.cast(ir.INDEX), at, o, value)
                 stores.append(ir.If((m < self.m) & (o < s.out_channels), stored))
             out.append(ir.For(thread, ZERO, const(THREADS), "lanes", stores))
@@ -162,5 +161,5 @@ class _Block:
 
 def _swizzled(row: Expr, vector: Expr) -> Expr:
     """Offset of a vector in a K tile (128-byte swizzle)."""
-    swizzled = ir.binary("xor", vector, ir.irem(row, const(VECTOR)))
-    return ir.add(ir.mul(row, const(K_TILE)), ir.mul(swizzled, const(VECTOR)))
+    swizzled = vector ^ row % VECTOR
+    return row * K_TILE + swizzled * VECTOR

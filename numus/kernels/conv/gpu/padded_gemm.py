@@ -67,22 +67,22 @@ class PaddedGrid:
     def output_index(self, m: Expr) -> tuple[Expr, Triple, Expr]:
         """The image and the pixel of a row (32 bits), and whether it is an output."""
         a, b, c = (u32(n) for n in self.grid)
-        image = ir.mul(ir.mul(a, b), c)
-        at = delinearize(ir.irem(u32(m), image), self.grid)
+        image = a * b * c
+        at = delinearize(u32(m) % image, self.grid)
         inside = const(True, bool_)
         for i, n in zip(at, self.out_size, strict=True):
             inside = inside & (i < u32(n))
-        return ir.idiv(u32(m), image), at, inside
+        return u32(m) // image, at, inside
 
     def group_and_tap(self, matrix: Expr) -> tuple[Expr, Expr]:
         """The group and the tap (32 bits) of a matrix of wgrad."""
         taps = u32(volume(self.taps))
-        return ir.idiv(u32(matrix), taps).cast(ir.INDEX), ir.irem(u32(matrix), taps)
+        return (u32(matrix) // taps).cast(ir.INDEX), u32(matrix) % taps
 
     def tap_and_channels(self, k_tile: Expr) -> tuple[Expr, Expr]:
         """The tap (32 bits) of a K tile, and its number among the tap's."""
         per_tap = self.k_tiles_per_tap
-        return ir.idiv(u32(k_tile), u32(per_tap)), ir.irem(k_tile, per_tap)
+        return u32(k_tile) // u32(per_tap), k_tile % per_tap
 
     def row_shift(self, tap: Expr) -> Expr:
         """Rows of the grid from an output to a tap (32 bits), phases included."""
@@ -93,11 +93,11 @@ class PaddedGrid:
             strict=True,
         )
         for t, grid, stride, dilation, low, offset in axes:
-            at = ir.add(ir.mul(t, u32(dilation)), u32(offset))
-            phase = ir.add(ir.mul(phase, u32(stride)), ir.irem(at, u32(stride)))
-            shift = ir.add(ir.mul(shift, u32(grid)), ir.idiv(at, u32(stride)))
-            halo = ir.add(ir.mul(halo, grid), low)
-        return ir.add(shift.cast(ir.INDEX) - halo, ir.mul(phase.cast(ir.INDEX), self.phase_rows))
+            at = t * u32(dilation) + u32(offset)
+            phase = phase * u32(stride) + at % u32(stride)
+            shift = shift * u32(grid) + at // u32(stride)
+            halo = halo * grid + low
+        return shift.cast(ir.INDEX) - halo + phase.cast(ir.INDEX) * self.phase_rows
 
 
 StoreElement = Callable[[Expr, Expr], list[Stmt]]  # (column, value)
@@ -130,25 +130,25 @@ def epilogue(
         staging: list[Stmt] = []
         for number, c in enumerate(acc.registers):
             row, column = acc.coordinates(lane, number)
-            column = ir.add(column, const(-chunk * width))
-            store = ir.Store(stage, ir.add(ir.mul(column, const(pitch)), row), ir.read(c))
+            column = column + -chunk * width
+            store = ir.Store(stage, column * pitch + row, ir.read(c))
             in_chunk = (column >= 0) & (column < const(width))
             staging.append(store if chunks == 1 else ir.If(in_chunk, [store]))
         out.append(ir.For(lane, ZERO, const(acc.threads), "lanes", staging))
         for first in range(0, rows, acc.threads):
             thread, j = ir.var(f"out{chunk}_{first}"), ir.var(f"columns{chunk}_{first}")
-            row = ir.add(ir.irem(thread, const(rows)), const(first))
-            column0 = ir.idiv(thread, const(rows))
-            inside, store_element = output_row(ir.add(m0, row))
+            row = thread % rows + first
+            column0 = thread // rows
+            inside, store_element = output_row(m0 + row)
             loads: list[Stmt] = []
             stores: list[Stmt] = []
             for u in range(per_thread):
                 value = ir.var(f"v{chunk}_{first}_{u}", dtype)
-                linear = ir.add(ir.mul(j, const(per_thread)), const(u))
-                column = ir.add(ir.mul(linear, const(thread_columns)), column0)
-                at = ir.add(ir.mul(column, const(pitch)), row)
+                linear = j * per_thread + u
+                column = linear * thread_columns + column0
+                at = column * pitch + row
                 loads.append(ir.Let(value, ir.load(stage, at)))
-                n = ir.add(ir.add(n0, column), const(chunk * width))
+                n = n0 + column + chunk * width
                 stores.append(ir.If(n < columns, store_element(n, value)))
             iterations = const(width // thread_columns // per_thread)
             loop = ir.For(j, ZERO, iterations, "serial", [*loads, *stores])

@@ -35,8 +35,8 @@ def _operand(
 
 
 def _index(rows: RowMatrix, group: Expr, mn: Expr, column: Expr) -> Expr:
-    at = ir.add(ir.mul(mn, rows.row_stride), column)
-    return ir.add(ir.mul(group, rows.group_stride), at)
+    at = mn * rows.row_stride + column
+    return group * rows.group_stride + at
 
 
 def _read(rows: RowMatrix, group: Expr, mn: Expr, column: Expr, mask: Expr | None) -> Expr:
@@ -59,21 +59,21 @@ def forward_operands(
 
     def tile_shift(matrix: Expr, number: Expr) -> tuple[Expr, Expr]:
         tap, _ = grid.tap_and_channels(number)
-        shift, tap_start = grid.row_shift(tap), ir.mul(tap.cast(ir.INDEX), grid.k_per_tap)
-        return shift, ir.sub(ir.mul(shift, data.row_stride), tap_start)
+        shift, tap_start = grid.row_shift(tap), tap.cast(ir.INDEX) * grid.k_per_tap
+        return shift, shift * data.row_stride - tap_start
 
     def k_end(number: Expr) -> Expr:
         tap, _ = grid.tap_and_channels(number)
-        return ir.add(ir.mul(tap.cast(ir.INDEX), grid.k_per_tap), data.width)
+        return tap.cast(ir.INDEX) * grid.k_per_tap + data.width
 
     def group_of(matrix: Expr) -> Expr:
         return ZERO if grid.groups.op == "const" else matrix
 
     def read(matrix: Expr, mn: Expr, k: Expr, mask: Expr | None) -> Expr:
-        tap, channel = ir.idiv(u32(k), u32(grid.k_per_tap)), ir.irem(k, grid.k_per_tap)
+        tap, channel = u32(k) // u32(grid.k_per_tap), k % grid.k_per_tap
         if data.padded_taps:
             mask = channel < data.width if mask is None else mask & (channel < data.width)
-        return _read(data, group_of(matrix), ir.add(mn, grid.row_shift(tap)), channel, mask)
+        return _read(data, group_of(matrix), mn + grid.row_shift(tap), channel, mask)
 
     left = _operand(data, sizes[0], group_of, mn_major, copies)
     if copies:
@@ -104,10 +104,10 @@ def wgrad_operands(
 
     def tile_shift(matrix: Expr, _: Expr) -> tuple[Expr, Expr]:
         shift = shift_of(matrix)
-        return shift, ir.mul(shift, data.row_stride)
+        return shift, shift * data.row_stride
 
     def read(matrix: Expr, mn: Expr, k: Expr, mask: Expr | None) -> Expr:
-        return _read(data, group_of(matrix), ir.add(k, shift_of(matrix)), mn, mask)
+        return _read(data, group_of(matrix), k + shift_of(matrix), mn, mask)
 
     left = _operand(data, sizes[0], group_of, mn_major, copies)
     if copies:

@@ -60,21 +60,21 @@ def mainloop(
     outer, m0, n0 = tile
     matrix, first, k_tiles = s.k_range(outer, depth)
     number = ir.var("number")
-    k_tile, group = ir.add(first, number), matrix
+    k_tile, group = first + number, matrix
     if wgrad:
         group, tap = grid.group_and_tap(matrix)
-        k = ir.add(ir.mul(k_tile, const(depth)), grid.row_shift(tap))
+        k = k_tile * depth + grid.row_shift(tap)
         at = (k, m0) if data.k_major else (m0, k)
     else:
         tap, channels = grid.tap_and_channels(k_tile)
-        at = (ir.mul(channels, const(depth)), ir.add(m0, grid.row_shift(tap)))
+        at = (channels * depth, m0 + grid.row_shift(tap))
     a = data.tma(grid.groups, m0, TILE_M, group, number, at)
     b = weights.tma(grid.groups, n0, columns, group)
     size = ir.pipeline_smem_elements(dtype, TILE_M, columns, tiles.stages)
     scratch = ir.Buffer("k_tiles", dtype, "scratch", const(size))
     acc = [ir.Register(f"c{i}", float32, lanes=True) for i in range(columns // 2)]
     body += [ir.Set(c, const(0.0, float32)) for c in acc]
-    start = ir.mul(first, const(depth))
+    start = first * depth
     body.append(ir.WgmmaMainloop(acc, a, b, start, k_tiles, tiles.stages, scratch))
     shape = (TILE_M, columns)
     return Accumulators(

@@ -101,20 +101,20 @@ def _transform_2d(
 def _threads(g: Expr, rows: Expr, columns: Expr, emit: Emit) -> list[Stmt]:
     """A thread for each row (channel) and column (image and tile; 32 bits), columns fastest."""
     lane = ir.var("lane")
-    thread = ir.add(ir.mul(g, const(THREADS)), lane)
+    thread = g * THREADS + lane
     body: list[Stmt] = []
-    emit(body, ir.idiv(u32(thread), u32(columns)), ir.irem(u32(thread), u32(columns)))
-    work: list[Stmt] = [ir.If(thread < ir.mul(rows, columns), body)]
+    emit(body, u32(thread) // u32(columns), u32(thread) % u32(columns))
+    work: list[Stmt] = [ir.If(thread < rows * columns, body)]
     return [ir.For(lane, const(0), const(THREADS), "lanes", work)]
 
 
 def _tile_origin(column: Expr, tiles: tuple[Expr, Expr]) -> tuple[Expr, Expr, Expr]:
     """The image of a column, and the origin of its tile (32 bits)."""
     down, across = (u32(n) for n in tiles)
-    rest = ir.idiv(column, across)
+    rest = column // across
     step = const(OUTPUT_TILE, uint32)
-    at = ir.mul(ir.irem(rest, down), step), ir.mul(ir.irem(column, across), step)
-    return ir.idiv(rest, down), *at
+    at = rest % down * step, column % across * step
+    return rest // down, *at
 
 
 def to_domain(
@@ -134,7 +134,7 @@ def to_domain(
         image, y, x = _tile_origin(column, tiles)
 
         def load(i: int, j: int) -> Expr:
-            return read(row, image, ir.add(y, const(i, uint32)), ir.add(x, const(j, uint32)))
+            return read(row, image, y + i, x + j)
 
         values = _transform_2d(body, matrix, len(matrix[0]), load, dtype)
         for i, line in enumerate(values):
