@@ -75,6 +75,9 @@ class Expr:
     def __invert__(self) -> Expr:
         return unary("not", self)
 
+    def __divmod__(self, other: Operand) -> tuple[Expr, Expr]:
+        return self // other, self % other
+
     __truediv__ = _operator("div")
     __floordiv__, __mod__ = _operator("idiv"), _operator("irem")  # truncate as C's (and Triton's)
     __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")

@@ -66,11 +66,11 @@ class SmemTile:
 
     def k_major(self, stage: Expr = ZERO) -> ir.MmaOperand:
         """As an operand whose k are its columns."""
-        return ir.MmaOperand(self.buffer, ir.mul(stage, const(self.size)), True, self.rows)
+        return ir.MmaOperand(self.buffer, stage * self.size, True, self.rows)
 
     def mn_major(self, stage: Expr = ZERO) -> ir.MmaOperand:
         """As an operand whose k are its rows, all of them."""
-        return ir.MmaOperand(self.buffer, ir.mul(stage, const(self.size)), False)
+        return ir.MmaOperand(self.buffer, stage * self.size, False)
 
     def load(
         self, tag: str, threads: int, n: Expr, first: Expr, limit: Expr, stage: Expr = ZERO
@@ -80,7 +80,7 @@ class SmemTile:
         if memory is None:
             return self._evaluate(tag, threads, rows)
         aligned = memory.aligned(n)
-        whole = ir.add(first, const(self.rows)) <= limit
+        whole = first + self.rows <= limit
         whole = whole & self.matrix.columns.eq(const(self.columns))
         copy, predicated = (
             self._copy(f"{tag}{how}", threads, rows, how == "whole")
@@ -103,10 +103,10 @@ class SmemTile:
 
     def _swizzled(self, row: Expr, column: Expr) -> Expr:
         width = const(SWIZZLE_COLUMNS)
-        block, inner = ir.idiv(column, width), ir.irem(column, width)
-        vector = ir.binary("xor", ir.idiv(inner, const(VECTOR)), ir.irem(row, const(VECTOR)))
-        at = ir.add(ir.mul(block, const(SWIZZLE_COLUMNS * self.rows)), ir.mul(row, width))
-        return ir.add(at, ir.mul(vector, const(VECTOR)))
+        block, inner = divmod(column, width)
+        vector = ir.binary("xor", inner // VECTOR, row % VECTOR)
+        at = block * (SWIZZLE_COLUMNS * self.rows) + row * width
+        return at + vector * VECTOR
 
     def _thread_loop(self, threads: int, lane: Expr, body: list[Stmt]) -> list[Stmt]:
         """Threads without a vector are predicated off."""
@@ -114,7 +114,7 @@ class SmemTile:
         if self.rows * vectors < threads:
             body = [ir.If(lane < self.rows * vectors, body)]
         if vectors > self.columns // VECTOR:
-            body = [ir.If(ir.irem(lane, const(vectors)) < self.columns // VECTOR, body)]
+            body = [ir.If(lane % vectors < self.columns // VECTOR, body)]
         return [ir.For(lane, ZERO, const(threads), "lanes", body)]
 
     def _copy(self, tag: str, threads: int, part: _Rows, whole: bool) -> list[Stmt]:
@@ -122,23 +122,23 @@ class SmemTile:
         memory = self.matrix.memory
         assert memory is not None
         lane, vectors = ir.var(tag), const(self._row_vectors())
-        row, column = ir.idiv(lane, vectors), ir.mul(ir.irem(lane, vectors), const(VECTOR))
-        base = ir.add(memory.offset(n), ir.mul(first, memory.stride))
-        own = ir.add(ir.mul(row, memory.stride), column)
+        row, column = lane // vectors, lane % vectors * VECTOR
+        base = memory.offset(n) + first * memory.stride
+        own = row * memory.stride + column
         swizzled = self._swizzled(row, column)
         count, rows = self._thread_vectors(threads)
         body: list[Stmt] = []
         for number in range(count):
             down = const(number * rows)
-            to = ir.add(swizzled, ir.mul(down, const(SWIZZLE_COLUMNS)))
+            to = swizzled + down * SWIZZLE_COLUMNS
             if rows % VECTOR:
-                to = self._swizzled(ir.add(row, down), column)
-            to = ir.add(ir.mul(stage, const(self.size)), to)
-            index = ir.add(ir.add(base, ir.mul(down, memory.stride)), own)
+                to = self._swizzled(row + down, column)
+            to = stage * self.size + to
+            index = base + down * memory.stride + own
             left = const(VECTOR)
             if not whole:
-                exists = ir.add(ir.add(first, row), down) < limit
-                left = ir.select(exists, ir.sub(self.matrix.columns, column), ZERO)
+                exists = first + row + down < limit
+                left = ir.select(exists, self.matrix.columns - column, ZERO)
             body.append(ir.AsyncCopy(self.buffer, to, memory.buffer, index, left))
         return self._thread_loop(threads, lane, body)
 
@@ -147,17 +147,17 @@ class SmemTile:
         lane, number = ir.var(f"{tag}read"), ir.var(f"{tag}number")
         vectors = const(self._row_vectors())
         count, rows = self._thread_vectors(threads)
-        row = ir.add(ir.idiv(lane, vectors), ir.mul(number, const(rows)))
-        column = ir.mul(ir.irem(lane, vectors), const(VECTOR))
-        to = ir.add(ir.mul(stage, const(self.size)), self._swizzled(row, column))
+        row = lane // vectors + number * rows
+        column = lane % vectors * VECTOR
+        to = stage * self.size + self._swizzled(row, column)
         zero = const(0.0, float32).cast(self.buffer.dtype)
         body: list[Stmt] = []
         for u in range(VECTOR):
-            at = ir.add(column, const(u))
-            exists = (ir.add(first, row) < limit) & (at < self.matrix.columns)
-            value = self.matrix.read(n, ir.add(first, row), at, exists)
+            at = column + u
+            exists = (first + row < limit) & (at < self.matrix.columns)
+            value = self.matrix.read(n, first + row, at, exists)
             value = ir.select(exists, value, zero)
-            body.append(ir.Store(self.buffer, ir.add(to, const(u)), value))
+            body.append(ir.Store(self.buffer, to + u, value))
         loop = ir.For(number, ZERO, const(count), "serial", body)
         return [*self._thread_loop(threads, lane, [loop]), ir.AsyncFence()]
 
@@ -181,27 +181,27 @@ class SmemVector:
         self, tag: str, threads: int, n: Expr, first: Expr, limit: Expr, stage: Expr
     ) -> list[Stmt]:
         """Begin to load the elements from `first` on; zeros from `limit` on."""
-        start = ir.mul(stage, const(self.rows))
+        start = stage * self.rows
         lane = ir.var(f"{self.name}_{tag}read")
-        row = ir.add(first, lane)
+        row = first + lane
         value = self.vector.read(n, row, row < limit)
-        store = ir.Store(self.buffer, ir.add(start, lane), value)
+        store = ir.Store(self.buffer, start + lane, value)
         evaluate = ir.For(lane, ZERO, const(self.rows), "lanes", [store])
         memory = self.vector.memory
         if memory is None:
             return [evaluate]
         lane, width = ir.var(f"{self.name}_{tag}copy"), const(16 // float32.itemsize)
-        offset = ir.mul(lane, width)
-        row = ir.add(first, offset)
-        index, left = ir.add(memory.offset(n), row), ir.sub(limit, row)
-        copy = ir.AsyncCopy(self.buffer, ir.add(start, offset), memory.buffer, index, left)
+        offset = lane * width
+        row = first + offset
+        index, left = memory.offset(n) + row, limit - row
+        copy = ir.AsyncCopy(self.buffer, start + offset, memory.buffer, index, left)
         some = ir.If(lane < self.rows // 4, [copy])
         aligned = memory.aligned(n)
         copies = ir.For(lane, ZERO, const(threads), "lanes", [some])
         return [ir.If(aligned, [copies]), ir.If(~aligned, [evaluate])]
 
     def at(self, row: Expr, stage: Expr) -> Expr:
-        return ir.load(self.buffer, ir.add(ir.mul(stage, const(self.rows)), row))
+        return ir.load(self.buffer, stage * self.rows + row)
 
 
 SUBTILE_COLUMNS = 32  # that the epilogue stores at a time
@@ -239,23 +239,21 @@ def store_accumulators(
         to_shared: list[Stmt] = []
         for i in range(width // 2):
             row, column = ir.accumulator_element(lane, i)
-            to = ir.add(ir.mul(row, const(_LD)), column)
+            to = row * _LD + column
             to_shared.append(ir.Store(stage, to, value(first // 2 + i, lane)))
         out.append(ir.For(lane, ZERO, const(threads), "lanes", to_shared))
         across = const(width // VECTOR)
-        row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(VECTOR))
-        base = ir.add(ir.mul(row, const(_LD)), column)
-        column = ir.add(column, const(first))
+        row, column = at // across, at % across * VECTOR
+        base = row * _LD + column
+        column = column + first
         names = [ir.var(f"{tag}_v{first}_{u}", float32) for u in range(VECTOR)]
-        loads: list[Stmt] = [
-            ir.Let(name, ir.load(stage, ir.add(base, const(u)))) for u, name in enumerate(names)
-        ]
-        each = [write(row, ir.add(column, const(u)), name) for u, name in enumerate(names)]
+        loads: list[Stmt] = [ir.Let(name, ir.load(stage, base + u)) for u, name in enumerate(names)]
+        each = [write(row, column + u, name) for u, name in enumerate(names)]
         whole = [stores[k] for k in range(len(each[0])) for stores in each]
         u = ir.var(f"{tag}_one{first}")
-        one = write(row, ir.add(column, u), ir.load(stage, ir.add(base, u)))
-        last = exists(row, ir.add(column, const(VECTOR - 1)))
-        element = ir.If(exists(row, ir.add(column, u)), one)
+        one = write(row, column + u, ir.load(stage, base + u))
+        last = exists(row, column + (VECTOR - 1))
+        element = ir.If(exists(row, column + u), one)
         rest = ir.For(u, ZERO, const(VECTOR), "serial", [element])
         body: list[Stmt] = [ir.If(last, [*loads, *whole]), ir.If(~last, [rest])]
         out.append(ir.For(at, ZERO, const(rows * width // VECTOR), "lanes", body))

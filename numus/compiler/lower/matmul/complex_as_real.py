@@ -79,25 +79,25 @@ def _expand(b: Value, layouts: dict[Value, Shape]) -> tuple[LoweredKernel, Value
     rows, columns = (n, k) if k_major else (k, n)
     total = batches * rows * columns
     block, lane = ir.var("block"), ir.var("lane")
-    start = ir.mul(block, const(BLOCK_ELEMENTS))
-    at = ir.add(start, lane)
-    i, j = ir.idiv(at, e.dim(columns)), ir.irem(at, e.dim(columns))
-    batch = ir.idiv(i, e.dim(rows)) if batches > 1 else ZERO
-    i = ir.irem(i, e.dim(rows)) if batches > 1 else i
+    start = block * BLOCK_ELEMENTS
+    at = start + lane
+    i, j = divmod(at, e.dim(columns))
+    batch = i // e.dim(rows) if batches > 1 else ZERO
+    i = i % e.dim(rows) if batches > 1 else i
     re, im = e.value(b, (batch, j, i) if k_major else (batch, i, j))
     names = ir.var("re", real), ir.var("im", real)
     buffer = e.buffer(out, "write")
     ld = e.dim(2 * columns)
-    row = ir.add(ir.mul(batch, e.dim(2 * rows)), ir.mul(i, TWO))
-    first = ir.add(ir.mul(row, ld), ir.mul(j, TWO))
-    second = ir.add(first, ld)
+    row = batch * e.dim(2 * rows) + i * 2
+    first = row * ld + j * 2
+    second = first + ld
     upper, lower = (names[0], -names[1]), (names[1], names[0])  # by columns of B
     if not k_major:
         upper, lower = names, (-names[1], names[0])
     body: list[ir.Stmt] = [ir.Let(names[0], re), ir.Let(names[1], im)]
     for index, pair in ((first, upper), (second, lower)):
-        body += [ir.Store(buffer, ir.add(index, const(u)), v) for u, v in enumerate(pair)]
-    end = ir.minimum(const(BLOCK_ELEMENTS), ir.sub(e.scalar_arg(total), start))
+        body += [ir.Store(buffer, index + u, v) for u, v in enumerate(pair)]
+    end = ir.minimum(const(BLOCK_ELEMENTS), e.scalar_arg(total) - start)
     loop = ir.For(lane, ZERO, end, "lanes", body)
     grid = -(-total // BLOCK_ELEMENTS)
     return e.grid_kernel("expand_complex", block, [loop], grid, ("pack",)), out, strides

@@ -154,14 +154,14 @@ def _pack(
     across, down = e.scalar_arg(tasks_mn), e.scalar_arg(tasks_k)
     extent, rows = e.scalar_arg(task_panels * panels.extent), e.scalar_arg(task_k)
     task = ir.var("task")
-    batch = ir.idiv(task, ir.mul(across, down))
-    first = ir.mul(ir.irem(task, across), extent)
-    stop = ir.minimum(ir.add(first, extent), matrix.extent)
-    start = panels.size(ir.add(ir.mul(batch, panels.padded(matrix.extent)), first))
+    batch = task // (across * down)
+    first = task % across * extent
+    stop = ir.minimum(first + extent, matrix.extent)
+    start = panels.size(batch * panels.padded(matrix.extent) + first)
     k_range = None
     if not panels.k_major:
-        k0 = ir.mul(ir.irem(ir.idiv(task, across), down), rows)
-        k_range = (k0, ir.minimum(ir.add(k0, rows), panels.k))
+        k0 = task // across % down * rows
+        k_range = (k0, ir.minimum(k0 + rows, panels.k))
     body = panels.pack(buffer, start, MatrixRows(matrix, batch, first, stop), k_range)
     grid = work.batch * tasks_mn * tasks_k
     return e.grid_kernel("pack", task, body, grid, ("pack",)), packed, panels

@@ -111,8 +111,8 @@ def _tma_operand(
 
     def read(batch: Expr, mn: Expr, p: Expr, mask: Expr | None) -> Expr:
         slow, fast = (mn, p) if layout.k_major else (p, mn)
-        first = ir.mul(batch, e.dim(layout.batch_stride)) if batches > 1 else ZERO
-        index = ir.add(ir.add(first, ir.mul(slow, e.dim(layout.ld))), fast)
+        first = batch * e.dim(layout.batch_stride) if batches > 1 else ZERO
+        index = first + slow * e.dim(layout.ld) + fast
         return ir.load(buffer, index, mask)
 
     def tensor(origin: Expr, tile_mn: int, batch: Expr) -> ir.TmaTensor:
@@ -151,8 +151,8 @@ def _repack(
         return value
 
     def store(batch: Expr, row: Expr, column: Expr, value: Expr) -> list[Stmt]:
-        row = ir.add(ir.mul(batch, e.dim(rows)), row)
-        at = ir.add(ir.mul(row, e.dim(ld)), column)
+        row = batch * e.dim(rows) + row
+        at = row * e.dim(ld) + column
         return [ir.Store(e.buffer(packed, "write"), at, value)]
 
     block = ir.var("block")

@@ -71,13 +71,13 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         out.append(ir.Let(v, value))
         return v
 
-    batch = named("batch", ir.idiv(task, ir.mul(s.tasks_m, s.tasks_n)))
+    batch = named("batch", task // (s.tasks_m * s.tasks_n))
     # consecutive tasks share a block of B, which stays in L2
-    m0 = named("m0", ir.mul(ir.irem(task, s.tasks_m), s.task_rows))
-    task_n = ir.irem(ir.idiv(task, s.tasks_m), s.tasks_n)
-    n0 = named("n0", ir.mul(task_n, s.task_columns))
-    m1 = named("m1", ir.minimum(ir.add(m0, s.task_rows), s.m))
-    n1 = named("n1", ir.minimum(ir.add(n0, s.task_columns), s.n))
+    m0 = named("m0", task % s.tasks_m * s.task_rows)
+    task_n = task // s.tasks_m % s.tasks_n
+    n0 = named("n0", task_n * s.task_columns)
+    m1 = named("m1", ir.minimum(m0 + s.task_rows, s.m))
+    n1 = named("n1", ir.minimum(n0 + s.task_columns, s.n))
     scratch = []
     a, b = call.a, call.b
     if isinstance(a, Matrix) and blocking.a_access != "direct":
@@ -94,10 +94,10 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         columns, first = s.task_columns, n0
         if blocking.b_access == "direct":  # pack only the partial tile
             columns = const(blocking.columns)
-            first = ir.sub(n1, ir.irem(ir.sub(n1, n0), columns))
+            first = n1 - (n1 - n0) % columns
         buffer = ir.Buffer("packed_b", call.dtype, "scratch", panels.size(columns))
         out += panels.pack(buffer, ZERO, MatrixRows(b, batch, first, n1))
-        edge = Packed(buffer, ir.sub(ZERO, panels.size(ir.sub(first, n0))), panels)
+        edge = Packed(buffer, ZERO - panels.size(first - n0), panels)
         if blocking.b_access != "direct":
             b = edge
         scratch.append(buffer)
@@ -108,15 +108,15 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     size = const(blocking.rows * blocking.columns * blocking.parts)
     if blocking.k_blocked:  # partial sums of all tiles of a task wait in memory
         start = ir.var("k_start")
-        stop = ir.minimum(ir.add(start, s.block_k), s.k)
-        offset = ir.add(ir.mul(ip, s.task_columns), ir.mul(jp, const(blocking.rows)))
-        offset = ir.mul(offset, const(blocking.parts))
-        size = ir.mul(ir.mul(s.task_rows, s.task_columns), const(blocking.parts))
+        stop = ir.minimum(start + s.block_k, s.k)
+        offset = ip * s.task_columns + jp * blocking.rows
+        offset = offset * blocking.parts
+        size = s.task_rows * s.task_columns * blocking.parts
     partial = ir.Buffer("partial", call.dtype, "scratch", size)
     scratch.append(partial)
     at = _TilePosition(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, partial, offset)
     body = _tile(call, a, b, edge, at)
-    steps = (blocking.columns, ir.sub(n1, n0)), (blocking.rows, ir.sub(m1, m0))
+    steps = (blocking.columns, n1 - n0), (blocking.rows, m1 - m0)
     for v, (step, extent) in zip((jp, ip), steps, strict=True):
         body = [ir.For(v, ZERO, extent, "serial", body, step=const(step))]
     if blocking.k_blocked:
@@ -144,19 +144,19 @@ class _TilePosition:
 
     @property
     def m(self) -> Expr:
-        return ir.add(self.m0, self.ip)
+        return self.m0 + self.ip
 
     @property
     def n(self) -> Expr:
-        return ir.add(self.n0, self.jp)
+        return self.n0 + self.jp
 
     @property
     def rows(self) -> Expr:
-        return ir.sub(self.m1, self.m)
+        return self.m1 - self.m
 
     @property
     def columns(self) -> Expr:
-        return ir.sub(self.n1, self.n)
+        return self.n1 - self.n
 
     @property
     def complete(self) -> Expr:
@@ -165,8 +165,8 @@ class _TilePosition:
 
     def full(self, blocking: Blocking) -> Expr:
         """Complete, and all of the tile is in bounds."""
-        full = self.complete & (self.rows >= const(blocking.rows))
-        return full if blocking.whole_columns else full & (self.columns >= const(blocking.columns))
+        full = self.complete & (self.rows >= blocking.rows)
+        return full if blocking.whole_columns else full & (self.columns >= blocking.columns)
 
 
 def _tile(call: GemmCall, a: Operand, b: Operand, edge: Operand, at: _TilePosition) -> list[Stmt]:
@@ -180,12 +180,12 @@ def _tile(call: GemmCall, a: Operand, b: Operand, edge: Operand, at: _TilePositi
     if not blocking.whole_columns:
         most = blocking.columns
         if edge is not b:
-            out = [ir.If(at.columns >= const(most), out)]
+            out = [ir.If(at.columns >= most, out)]
             most -= 1
         while vectors:
-            fits = at.columns > const(vectors // 2 * blocking.width)
+            fits = at.columns > vectors // 2 * blocking.width
             if vectors < blocking.vectors or edge is not b:
-                fits = fits & (at.columns <= const(most))
+                fits = fits & (at.columns <= most)
             out.append(ir.If(fits, _register_tile(call, a, edge, at, vectors)))
             vectors //= 2
             most = vectors * blocking.width
@@ -212,7 +212,7 @@ def _register_tile(
         out: list[Stmt] = []
         bs = []
         for v in range(vectors):
-            value = b.columns(at.batch, ir.add(k, const(u)), at.n0, at.jp, lane, v * width)
+            value = b.columns(at.batch, k + u, at.n0, at.jp, lane, v * width)
             names = [ir.var(f"b{u}_{v}_{p}", dtype) for p in range(parts)]
             out += [ir.Let(name, x) for name, x in zip(names, value, strict=True)]
             bs.append(names)
@@ -225,7 +225,7 @@ def _register_tile(
     registers = [
         (
             sums[i][v][p],
-            ir.add(ir.add(at.offset, lane), const((i * parts + p) * blocking.columns + v * width)),
+            at.offset + lane + (i * parts + p) * blocking.columns + v * width,
         )
         for i in range(rows)
         for v in range(vectors)
@@ -237,7 +237,7 @@ def _register_tile(
         reload: list[Stmt] = [ir.Set(r, ir.load(at.partial, index)) for r, index in registers]
         body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, reload)]
     count = min(UNROLL_K, width)  # K-major panels are packed by vectors
-    whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), const(count)))
+    whole = at.k1 - (at.k1 - at.k0) % count
     prefetches = _prefetch(call, a, at, k, count)
     unrolled = [s for u in range(count) for s in (*step(k, u), *prefetches[u::count])]
     body.append(ir.For(k, at.k0, whole, "serial", unrolled, step=const(count)))
@@ -262,10 +262,10 @@ def _epilogue(
         """Row i through the epilogue."""
         out: list[Stmt] = []
         for v, parts in enumerate(sums[i]):
-            n = ir.add(ir.add(at.n, lane), const(v * blocking.width))
+            n = at.n + lane + v * blocking.width
             value = _scalar([ir.read(r) for r in parts])
             mask = n < at.n1 if masked else None
-            out += call.epilogue(at.batch, ir.add(at.m, const(i)), n, value, mask)
+            out += call.epilogue(at.batch, at.m + i, n, value, mask)
         return out
 
     full = at.full(blocking) if len(sums[0]) == blocking.vectors else FALSE
@@ -273,8 +273,7 @@ def _epilogue(
     if not call.stores_from_registers:
         return [*out, ir.If(~full, spill)]
     partial: list[Stmt] = [
-        ir.If(at.rows > const(i), store(i, not blocking.whole_columns))
-        for i in range(blocking.rows)
+        ir.If(at.rows > i, store(i, not blocking.whole_columns)) for i in range(blocking.rows)
     ]
     out.append(ir.If(at.complete & ~full, partial))
     return [*out, ir.If(~at.complete, spill)] if blocking.k_blocked else out
@@ -287,11 +286,11 @@ def _prefetch(call: GemmCall, a: Operand, at: _TilePosition, k: Expr, count: int
     if not blocking.prefetches:
         return []
     assert isinstance(a, Matrix)
-    first = a.read(at.batch, ir.add(at.m, const(blocking.rows)), ZERO, None)
+    first = a.read(at.batch, at.m + blocking.rows, ZERO, None)
     line = CACHE_LINE_BYTES // call.dtype.itemsize
-    base = ir.add(first.args[0], ir.mul(k, const(blocking.rows)))
+    base = first.args[0] + k * blocking.rows
     return [
-        ir.Prefetch(first.attr, ir.add(base, const(i)), write=False)
+        ir.Prefetch(first.attr, base + i, write=False)
         for i in range(0, count * blocking.rows, line)
     ]
 
@@ -327,10 +326,10 @@ def _store_partial(call: GemmCall, at: _TilePosition) -> list[Stmt]:
     def store(mask: Expr | None) -> list[Stmt]:
         value = []
         for p in range(blocking.parts):
-            row = ir.add(ir.mul(i, const(blocking.parts)), const(p))
-            index = ir.add(ir.add(at.offset, ir.mul(row, const(blocking.columns))), j)
+            row = i * blocking.parts + p
+            index = at.offset + row * blocking.columns + j
             value.append(ir.load(at.partial, index))
-        stores = call.epilogue(at.batch, ir.add(at.m, i), ir.add(at.n, j), _scalar(value), mask)
+        stores = call.epilogue(at.batch, at.m + i, at.n + j, _scalar(value), mask)
         unroll = blocking.vectors if mask is None else 1
         across = ir.For(j, ZERO, const(blocking.columns), "lanes", stores, unroll=unroll)
         return [ir.For(i, ZERO, rows, "serial", [across])]
@@ -338,8 +337,8 @@ def _store_partial(call: GemmCall, at: _TilePosition) -> list[Stmt]:
     ready = at.complete & ~at.full(blocking) if call.store_only else at.complete
     if blocking.whole_columns:
         return [ir.If(ready, store(None))]
-    masked = store(ir.add(at.n, j) < at.n1)
+    masked = store(at.n + j < at.n1)
     if call.store_only:
         return [ir.If(ready, masked)]
-    whole = at.columns >= const(blocking.columns)
+    whole = at.columns >= blocking.columns
     return [ir.If(ready & whole, store(None)), ir.If(ready & ~whole, masked)]

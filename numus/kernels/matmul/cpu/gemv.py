@@ -76,24 +76,24 @@ def gemv(
     """Statements and scratch of a task; `sizes` are rows, k, rows of a task, and tasks. `packed`:
     copy the vectors first."""
     extent, k_size, task_rows, tasks = sizes
-    batch = ir.idiv(task, tasks)
-    first = ir.mul(ir.irem(task, tasks), task_rows)
-    stop = ir.minimum(ir.add(first, task_rows), extent)
+    batch = task // tasks
+    first = task % tasks * task_rows
+    stop = ir.minimum(first + task_rows, extent)
     out: list[Stmt] = []
     scratch: list[ir.Buffer] = []
     count = range(shape.vectors)
     read = vectors.read
     if packed:
-        copy = ir.Buffer("vectors", dtype, "scratch", ir.mul(const(shape.vectors), k_size))
+        copy = ir.Buffer("vectors", dtype, "scratch", const(shape.vectors) * k_size)
         scratch.append(copy)
         c = ir.var("copy_k")
         for v in count:
-            at = ir.add(ir.mul(const(v), k_size), c)
+            at = const(v) * k_size + c
             store = ir.Store(copy, at, vectors.read(batch, const(v), c, None))
             out.append(ir.For(c, ZERO, k_size, "lanes", [store]))
 
         def read(batch: Expr, v: Expr, k: Expr, mask: Expr | None) -> Expr:
-            return ir.load(copy, ir.add(ir.mul(v, k_size), k), mask)
+            return ir.load(copy, v * k_size + k, mask)
 
     r, k = ir.var("r"), ir.var("k")
     rows = range(shape.rows)
@@ -102,7 +102,7 @@ def gemv(
     for v in count:
         step.append(ir.Let(ir.var(f"x{v}", dtype), read(batch, const(v), k, None)))
     for i in rows:
-        row = ir.minimum(ir.add(r, const(i)), ir.sub(extent, ONE))
+        row = ir.minimum(r + i, extent - 1)
         name = ir.var(f"a{i}", dtype)
         step.append(ir.Let(name, matrix.read(batch, row, k, None)))
         for v in count:
@@ -112,7 +112,7 @@ def gemv(
     body: list[Stmt] = [ir.Set(s, const(0, dtype)) for row_sums in sums for s in row_sums]
     body.append(ir.For(k, ZERO, k_size, "lanes", step, unroll=shape.unroll))
     for i in rows:
-        row = ir.add(r, const(i))
+        row = r + i
         stores: list[Stmt] = []
         for v in count:
             total = ir.var(f"total{i}_{v}", dtype)

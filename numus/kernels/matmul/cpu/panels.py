@@ -35,14 +35,14 @@ class Matrix:
 
     def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
         """Element k + u of row m0 + ip + i, in place; rows past the end repeat the last one."""
-        m = ir.minimum(ir.add(ir.add(m0, ip), const(i)), ir.sub(self.extent, ONE))
-        return _parts(self.read(batch, m, ir.add(k, const(u)), None))
+        m = ir.minimum(m0 + ip + i, self.extent - 1)
+        return _parts(self.read(batch, m, k + u, None))
 
     def columns(
         self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
     ) -> list[Expr]:
         """Row k of a panel, from column n0 + jp + offset on."""
-        n = ir.add(ir.add(ir.add(n0, jp), lane), const(offset))
+        n = n0 + jp + lane + offset
         return _parts(self.read(batch, n, k, None))
 
 
@@ -96,17 +96,17 @@ class Panels:
         k = self.k
         if self.k_major:
             width = const(self.blocking.width)
-            k = ir.mul(ir.idiv(ir.add(k, ir.sub(width, ONE)), width), width)
-        return ir.mul(k, const(self.blocking.parts))
+            k = (k + (width - 1)) // width * width
+        return k * self.blocking.parts
 
     def size(self, extent: Expr) -> Expr:
         """Elements of so many rows or columns, in whole panels."""
-        return ir.mul(extent, self.stride)
+        return extent * self.stride
 
     def padded(self, extent: Expr) -> Expr:
         """Rounded up to whole panels."""
         own = const(self.extent)
-        return ir.mul(ir.idiv(ir.add(extent, ir.sub(own, ONE)), own), own)
+        return (extent + (own - 1)) // own * own
 
     def pack(
         self, buffer: ir.Buffer, start: Expr, source: MatrixRows, k_range: Pair | None = None
@@ -124,31 +124,30 @@ class Panels:
         matrix, batch, first, stop = source
         parts, extent = self.blocking.parts, self.extent
         kb, p, k, j = (ir.var(f"pack_{'ab'[not self.of_a]}_{x}") for x in ("kb", "p", "k", "j"))
-        at = ir.add(start, ir.add(ir.mul(p, self.stride), ir.mul(k, const(extent * parts))))
-        mn = ir.add(first, ir.add(p, j))
-        end = ir.minimum(ir.add(kb, const(BLOCK_ROWS)), k_range[1])
+        at = start + p * self.stride + k * (extent * parts)
+        mn = first + p + j
+        end = ir.minimum(kb + BLOCK_ROWS, k_range[1])
 
         def rows(mask: Expr | None, vectors: int) -> list[Stmt]:
             value = _masked_parts(matrix.read(batch, mn, k, mask), mask)
             stores: list[Stmt] = [
-                ir.Store(buffer, ir.add(ir.add(at, j), const(i * extent)), x)
-                for i, x in enumerate(value)
+                ir.Store(buffer, at + j + i * extent, x) for i, x in enumerate(value)
             ]
             count = extent if self.of_a else vectors * self.blocking.width
             row = ir.For(j, ZERO, const(count), "lanes", stores, unroll=vectors)
             return [ir.For(k, kb, end, "serial", [row])]
 
-        left = ir.sub(stop, ir.add(first, p))
-        full = left >= const(extent)
+        left = stop - (first + p)
+        full = left >= extent
         vectors = 1 if self.of_a else self.blocking.vectors
         body: list[Stmt] = [ir.If(full, rows(None, vectors))]
         rest = ~full
         if vectors > 1:  # a tile reads no more than the one vector
-            one = left <= const(self.blocking.width)
+            one = left <= self.blocking.width
             body.append(ir.If(one, rows(mn < stop, 1)))
             rest = rest & ~one
         body.append(ir.If(rest, rows(mn < stop, vectors)))
-        panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(extent))
+        panels = ir.For(p, ZERO, stop - first, "serial", body, step=const(extent))
         return [ir.For(kb, *k_range, "serial", [panels], step=const(BLOCK_ROWS))]
 
     def _pack_k_major(self, buffer: ir.Buffer, start: Expr, source: MatrixRows) -> list[Stmt]:
@@ -157,31 +156,30 @@ class Panels:
         matrix, batch, first, stop = source
         parts, rows, width = self.blocking.parts, self.extent, self.blocking.width
         p, i, kb, kq, kk = (ir.var(f"pack_a_{x}") for x in ("p", "i", "kb", "kq", "kk"))
-        m = ir.minimum(ir.add(first, ir.add(p, i)), ir.sub(matrix.extent, ONE))
-        whole = ir.idiv(self.k, const(width))
+        m = ir.minimum(first + p + i, matrix.extent - 1)
+        whole = self.k // width
 
         def vector(kb: Expr, masked: bool) -> Stmt:
-            k = ir.add(ir.mul(kb, const(width)), kk)
+            k = kb * width + kk
             mask = k < self.k if masked else None
             value = _masked_parts(matrix.read(batch, m, k, mask), mask)
-            at = ir.add(start, ir.mul(p, self.stride))
-            at = ir.add(at, ir.mul(kb, const(rows * parts * width)))
-            at = ir.add(at, ir.mul(i, const(parts * width)))
+            at = start + p * self.stride
+            at = at + kb * (rows * parts * width)
+            at = at + i * (parts * width)
             stores: list[Stmt] = [
-                ir.Store(buffer, ir.add(ir.add(at, kk), const(q * width)), x)
-                for q, x in enumerate(value)
+                ir.Store(buffer, at + kk + q * width, x) for q, x in enumerate(value)
             ]
             return ir.For(kk, ZERO, const(width), "lanes", stores)
 
-        end = ir.minimum(ir.add(kq, const(BLOCK_VECTORS)), whole)
+        end = ir.minimum(kq + BLOCK_VECTORS, whole)
         row = ir.For(kb, kq, end, "serial", [vector(kb, False)])
         block = ir.For(i, ZERO, const(rows), "serial", [row])
         blocks = ir.For(kq, ZERO, whole, "serial", [block], step=const(BLOCK_VECTORS))
         rest = ir.If(
-            ir.mul(whole, const(width)) < self.k,
+            whole * width < self.k,
             [ir.For(i, ZERO, const(rows), "serial", [vector(whole, True)])],
         )
-        return [ir.For(p, ZERO, ir.sub(stop, first), "serial", [blocks, rest], step=const(rows))]
+        return [ir.For(p, ZERO, stop - first, "serial", [blocks, rest], step=const(rows))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,28 +192,26 @@ class Packed:
 
     def moved(self, batch: Expr, first: Expr, extent: Expr) -> Packed:
         """From row or column `first` of a matrix of the batch on."""
-        before = ir.add(ir.mul(batch, self.panels.padded(extent)), first)
-        return replace(self, offset=ir.add(self.offset, self.panels.size(before)))
+        before = batch * self.panels.padded(extent) + first
+        return replace(self, offset=self.offset + self.panels.size(before))
 
     def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
         b = self.panels.blocking
         rows, parts, width = b.rows, b.parts, b.width
-        at = ir.add(self.offset, ir.mul(ip, self.panels.stride))
+        at = self.offset + ip * self.panels.stride
         if b.a_mn_major:
-            at = ir.add(at, ir.mul(k, const(rows * parts)))
+            at = at + k * (rows * parts)
             offsets = [u * rows * parts + p * rows + i for p in range(parts)]
         else:
-            at = ir.add(at, ir.mul(ir.idiv(k, const(width)), const(rows * parts * width)))
-            at = ir.add(at, ir.irem(k, const(width)))
+            at = at + k // width * (rows * parts * width)
+            at = at + k % width
             offsets = [(i * parts + p) * width + u for p in range(parts)]
-        return [ir.load(self.buffer, ir.add(at, const(x))) for x in offsets]
+        return [ir.load(self.buffer, at + x) for x in offsets]
 
     def columns(
         self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
     ) -> list[Expr]:
         b = self.panels.blocking
-        at = ir.add(self.offset, ir.mul(jp, self.panels.stride))
-        at = ir.add(ir.add(at, ir.mul(k, const(b.columns * b.parts))), lane)
-        return [
-            ir.load(self.buffer, ir.add(at, const(p * b.columns + offset))) for p in range(b.parts)
-        ]
+        at = self.offset + jp * self.panels.stride
+        at = at + k * (b.columns * b.parts) + lane
+        return [ir.load(self.buffer, at + p * b.columns + offset) for p in range(b.parts)]

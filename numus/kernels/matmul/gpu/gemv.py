@@ -118,8 +118,8 @@ Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the v
 def gemv(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes, dtype = call.tile, call.sizes, call.dtype
-    batch = ir.idiv(block, sizes.blocks)
-    row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.block_rows))
+    batch = block // sizes.blocks
+    row0 = block % sizes.blocks * s.block_rows
     sums = register_tile(s.vectors, s.rows, dtype)
     out: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     lane = ir.var("lane")
@@ -141,7 +141,7 @@ def gemv(call: Call, block: Expr) -> Emitted:
 
 def _vector_indices(s: GemvShape, sizes: GemvSizes) -> list[Expr]:
     """Vectors past the end repeat the last one."""
-    last = ir.sub(sizes.vectors, ONE)
+    last = sizes.vectors - 1
     return [ir.minimum(const(r), last) if r else ZERO for r in range(s.vectors)]
 
 
@@ -150,13 +150,13 @@ def _k_major(
 ) -> list[Stmt]:
     s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
     vector = matrix.vector if vectorised else 1
-    last = ir.sub(sizes.rows, ONE)
-    rows = [ir.minimum(ir.add(row0, const(j)), last) for j in range(s.rows)]
+    last = sizes.rows - 1
+    rows = [ir.minimum(row0 + j, last) for j in range(s.rows)]
     k = ir.var("k")
     body: list[Stmt] = []
 
     def load(x: VectorOperand, mn: Expr, tag: str) -> list[Expr]:
-        at = [(mn, ir.add(k, const(u))) for u in range(vector)]
+        at = [(mn, k + u) for u in range(vector)]
         lets, found = (
             x.load_contiguous(batch, mn, k, vector, dtype, tag, vectorised)
             if x.k_major
@@ -171,7 +171,7 @@ def _k_major(
         for u in range(vector):
             for c, w in zip(sums[r], ws, strict=True):
                 body.append(ir.Set(c, multiply_add(w[u], xs[u], ir.read(c))))
-    start = ir.mul(lane, const(vector))
+    start = lane * vector
     return [ir.For(k, start, sizes.k, "serial", body, step=const(vector * s.threads))]
 
 
@@ -179,26 +179,26 @@ def _mn_major(
     call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
 ) -> list[Stmt]:
     s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
-    k_thread, row_thread = ir.idiv(lane, const(s.row_threads)), ir.irem(lane, const(s.row_threads))
-    row = ir.add(row0, ir.mul(row_thread, const(s.rows)))
+    k_thread, row_thread = divmod(lane, s.row_threads)
+    row = row0 + row_thread * s.rows
 
     def steps(k: Expr, count: int) -> list[Stmt]:
         body: list[Stmt] = []
         ws = []
         for u in range(count):
-            k_u, tag = ir.add(k, const(u)), f"w{u}"
+            k_u, tag = k + u, f"w{u}"
             if vectorised:
-                at = ir.minimum(row, ir.sub(sizes.rows, const(s.rows)))
+                at = ir.minimum(row, sizes.rows - s.rows)
                 lets, found = matrix.load_contiguous(batch, at, k_u, s.rows, dtype, tag, True)
             else:
-                last = ir.sub(sizes.rows, ONE)
-                each = [(ir.minimum(ir.add(row, const(j)), last), k_u) for j in range(s.rows)]
+                last = sizes.rows - 1
+                each = [(ir.minimum(row + j, last), k_u) for j in range(s.rows)]
                 lets, found = matrix.load_elements(batch, each, dtype, tag)
             body += lets
             ws.append(found)
         for r, index in enumerate(_vector_indices(s, sizes)):
             wide = vectorised and vectors.k_major and vectors.vector > 1 and count > 1
-            each = [(index, ir.add(k, const(u))) for u in range(count)]
+            each = [(index, k + u) for u in range(count)]
             lets, xs = (
                 vectors.load_contiguous(batch, index, k, count, dtype, f"x{r}", True)
                 if wide
@@ -213,8 +213,8 @@ def _mn_major(
     k, rest = ir.var("k"), ir.var("rest")
     if not vectorised:
         return [ir.For(rest, k_thread, sizes.k, "serial", steps(rest, 1), step=const(s.k_threads))]
-    unrolled = ir.mul(ir.idiv(sizes.k, const(s.unroll_k)), const(s.unroll_k))
-    start, end = ir.mul(k_thread, const(s.unroll_k)), ir.add(unrolled, k_thread)
+    unrolled = sizes.k // s.unroll_k * s.unroll_k
+    start, end = k_thread * s.unroll_k, unrolled + k_thread
     by = const(s.unroll_k * s.k_threads)
     return [
         ir.For(k, start, unrolled, "serial", steps(k, s.unroll_k), step=by),
@@ -235,34 +235,34 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
     each = s.k_threads // lanes
     results = at_a_time * s.row_threads
     ld = const(s.k_threads + min(lanes, 32))  # against bank conflicts
-    stage = ir.Buffer("stage", dtype, "scratch", ir.mul(const(results), ld))
+    stage = ir.Buffer("stage", dtype, "scratch", const(results) * ld)
     out: list[Stmt] = []
     for begin in range(0, s.sums, at_a_time):
         lane = ir.var(f"stage_lane{begin}")
-        k_thread = ir.idiv(lane, const(s.row_threads))
-        column = ir.irem(lane, const(s.row_threads))
+        k_thread = lane // s.row_threads
+        column = lane % s.row_threads
         to_shared: list[Stmt] = []
         for q, c in enumerate(flat[begin : begin + at_a_time]):
-            number = ir.add(column, const(q * s.row_threads))
-            at = ir.add(ir.mul(number, ld), k_thread)
+            number = column + q * s.row_threads
+            at = number * ld + k_thread
             to_shared.append(ir.Store(stage, at, ir.read(c)))
         out.append(ir.For(lane, ZERO, const(s.threads), "lanes", to_shared))
         # shuffles need all threads: those without a sum add up the last one again
         lane = ir.var(f"reduce_lane{begin}")
-        number, part = ir.idiv(lane, const(lanes)), ir.irem(lane, const(lanes))
-        base = ir.add(ir.mul(ir.minimum(number, const(results - 1)), ld), part)
+        number, part = divmod(lane, lanes)
+        base = ir.minimum(number, const(results - 1)) * ld + part
         total = ir.load(stage, base)
         for i in range(1, each):
-            total = total + ir.load(stage, ir.add(base, const(i * lanes)))
+            total = total + ir.load(stage, base + i * lanes)
         mask = 1
         while mask < lanes:
             total = total + ir.lanes_xor(total, mask)
             mask *= 2
         name = ir.var(f"sum{begin}", dtype)
-        column = ir.irem(number, const(s.row_threads))
-        which = ir.add(ir.idiv(number, const(s.row_threads)), const(begin))
-        vector, own = ir.idiv(which, const(s.rows)), ir.irem(which, const(s.rows))
-        row = ir.add(row0, ir.add(ir.mul(column, const(s.rows)), own))
+        column = number % s.row_threads
+        which = number // s.row_threads + begin
+        vector, own = divmod(which, s.rows)
+        row = row0 + column * s.rows + own
         has_sum = (number < results) & part.eq(0)
         exists = has_sum & (vector < sizes.vectors) & (row < sizes.rows)
         store = ir.If(exists, call.epilogue(batch, vector, row, name))

@@ -103,8 +103,8 @@ Fragments = list[list[list[ir.Register]]]  # [MMA down][MMA across]
 def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes = call.tile, call.sizes
-    batch = ir.idiv(block, sizes.blocks)
-    row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.rows))
+    batch = block // sizes.blocks
+    row0 = block % sizes.blocks * s.rows
     sums: Fragments = [
         [
             [ir.Register(f"c{i}_{j}_{u}", float32, lanes=True) for u in range(4)]
@@ -136,29 +136,29 @@ class _KLoop:
         self.call, self.batch, self.row0, self.sums = call, batch, row0, sums
         self.vectorised = vectorised
         self.lane = ir.var("lane" if vectorised else "slow_lane")
-        thread = ir.irem(self.lane, const(WARP))
-        self.warp = ir.idiv(self.lane, const(WARP))
-        self.row, self.word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+        thread = self.lane % WARP
+        self.warp = self.lane // WARP
+        self.row, self.word = thread // 4, thread % 4
 
     def loops(self) -> list[Stmt]:
         """Unrolled steps of all warps, then the rest, predicated."""
         s, k = self.call.tile, self.call.sizes.k
         i, j = (ir.var(f"{name}{'' if self.vectorised else '_slow'}") for name in ("step", "rest"))
         unroll = s.unroll if self.vectorised else 1
-        count = ir.idiv(k, const(s.block_k * unroll))
+        count = k // (s.block_k * unroll)
         body: list[Stmt] = []
         all_mmas: list[Stmt] = []
         for u in range(unroll):
-            step = ir.add(ir.mul(i, const(unroll)), const(u))
-            at = ir.add(ir.mul(step, const(s.warps)), self.warp)
-            lets, mmas = self.step(ir.mul(at, const(s.warp_k)), False, f"{u}")
+            step = i * unroll + u
+            at = step * s.warps + self.warp
+            lets, mmas = self.step(at * s.warp_k, False, f"{u}")
             body += lets
             all_mmas += mmas
         body += all_mmas
-        done = ir.mul(count, const(s.block_k * unroll))
-        left = ir.idiv(ir.add(ir.sub(k, done), const(s.block_k - 1)), const(s.block_k))
-        at = ir.add(ir.mul(j, const(s.warps)), self.warp)
-        lets, mmas = self.step(ir.add(done, ir.mul(at, const(s.warp_k))), True, "r")
+        done = count * (s.block_k * unroll)
+        left = (k - done + (s.block_k - 1)) // s.block_k
+        at = j * s.warps + self.warp
+        lets, mmas = self.step(done + at * s.warp_k, True, "r")
         inner: list[Stmt] = [
             ir.For(i, ZERO, count, "serial", body),
             ir.For(j, ZERO, left, "serial", [*lets, *mmas]),
@@ -175,12 +175,12 @@ class _KLoop:
         """Elements (mn, k ... k + count - 1); zeros past the end."""
         size, dtype = self.call.sizes.k, self.call.dtype
         if self.vectorised and x.k_major and x.vector >= count:
-            start = ir.minimum(k, ir.sub(size, const(count))) if predicated else k
+            start = ir.minimum(k, size - count) if predicated else k
             lets, found = x.load_contiguous(self.batch, mn, start, count, dtype, tag, True)
             exists = [k < size] * count
         else:
-            ks = [ir.add(k, const(u)) for u in range(count)]
-            last = ir.sub(size, ONE)
+            ks = [k + u for u in range(count)]
+            last = size - 1
             at = [(mn, ir.minimum(q, last) if predicated else q) for q in ks]
             lets, found = x.load_elements(self.batch, at, dtype, tag)
             exists = [q < size for q in ks]
@@ -193,7 +193,7 @@ class _KLoop:
     ) -> tuple[list[Stmt], list[Pairs]]:
         """Words of two vectors, 8 apart, for each MMA down."""
         s = self.call.tile
-        last = ir.sub(self.call.sizes.vectors, ONE)
+        last = self.call.sizes.vectors - 1
         lets: list[Stmt] = []
         found: list[Pairs] = []
         for i in range(s.mmas_m):
@@ -202,7 +202,7 @@ class _KLoop:
                 if half and s.half_m:
                     both.append([const(0, dt.uint32)] * (count // 2))
                     continue
-                mn = ir.minimum(ir.add(self.row, const(i * MMA_M + half * 8)), last)
+                mn = ir.minimum(self.row + i * MMA_M + half * 8, last)
                 name = f"x{tag}_{i}{half}"
                 some, values = self.load_along_k(self.call.b, mn, k, count, predicated, name)
                 lets += some
@@ -212,12 +212,12 @@ class _KLoop:
 
     def _k_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
         """A thread has a vector of each of its rows: words of two MMAs."""
-        k = ir.add(k0, ir.mul(self.word, const(VECTOR)))
-        last = ir.sub(self.call.sizes.rows, ONE)
+        k = k0 + self.word * VECTOR
+        last = self.call.sizes.rows - 1
         lets: list[Stmt] = []
         rows = []
         for j in range(self.call.tile.mmas_n):
-            row = ir.minimum(ir.add(self.row0, ir.add(self.row, const(j * MMA_N))), last)
+            row = ir.minimum(self.row0 + self.row + j * MMA_N, last)
             name = f"w{tag}_{j}"
             some, values = self.load_along_k(self.call.a, row, k, VECTOR, predicated, name)
             lets += some
@@ -235,21 +235,21 @@ class _KLoop:
     def _mn_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
         """A thread has vectors of rows at four steps of k; each row belongs to another MMA."""
         sizes, matrix, dtype = self.call.sizes, self.call.a, self.call.dtype
-        k = ir.add(k0, ir.mul(self.word, const(K_QUAD)))
-        row = ir.add(self.row0, ir.mul(self.row, const(VECTOR)))
+        k = k0 + self.word * K_QUAD
+        row = self.row0 + self.row * VECTOR
         lets: list[Stmt] = []
         rows = []
         for u in range(K_QUAD):
-            k_u, name = ir.add(k, const(u)), f"w{tag}_{u}"
-            at = ir.minimum(k_u, ir.sub(sizes.k, ONE)) if predicated else k_u
+            k_u, name = k + u, f"w{tag}_{u}"
+            at = ir.minimum(k_u, sizes.k - 1) if predicated else k_u
             if self.vectorised:
-                start = ir.minimum(row, ir.sub(sizes.rows, const(VECTOR)))
+                start = ir.minimum(row, sizes.rows - VECTOR)
                 some, values = matrix.load_contiguous(
                     self.batch, start, at, VECTOR, dtype, name, True
                 )
             else:
-                last = ir.sub(sizes.rows, ONE)
-                each = [(ir.minimum(ir.add(row, const(c)), last), at) for c in range(VECTOR)]
+                last = sizes.rows - 1
+                each = [(ir.minimum(row + c, last), at) for c in range(VECTOR)]
                 some, values = matrix.load_elements(self.batch, each, dtype, name)
             lets += some
             if predicated:
@@ -284,30 +284,30 @@ def _block_reduce(
     size = s.mmas_m * MMA_M * ld
     stage = ir.Buffer("stage", float32, "scratch", const(s.warps * size))
     lane = ir.var("stage_lane")
-    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-    row, pair = ir.idiv(thread, const(4)), ir.mul(ir.irem(thread, const(4)), const(2))
+    warp, thread = divmod(lane, WARP)
+    row, pair = thread // 4, thread % 4 * 2
     to_shared: list[Stmt] = []
     for i, mmas in enumerate(sums):
         for j, mma in enumerate(mmas):
             for u, c in enumerate(mma):
-                vector = ir.add(row, const(i * MMA_M + u // 2 * 8))
-                column = ir.add(pair, const(u % 2))
+                vector = row + i * MMA_M + u // 2 * 8
+                column = pair + u % 2
                 if s.k_major:
-                    column = ir.add(column, const(j * MMA_N))
+                    column = column + j * MMA_N
                 else:
-                    column = ir.add(ir.mul(column, const(VECTOR)), const(j))
-                at = ir.add(ir.mul(warp, const(size)), ir.mul(vector, const(ld)))
-                to_shared.append(ir.Store(stage, ir.add(at, column), ir.read(c)))
+                    column = column * VECTOR + j
+                at = warp * size + vector * ld
+                to_shared.append(ir.Store(stage, at + column, ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(s.threads), "lanes", to_shared)]
     lane = ir.var("reduce_lane")
-    vector, column = ir.idiv(lane, const(s.rows)), ir.irem(lane, const(s.rows))
-    at = ir.add(ir.mul(vector, const(ld)), column)
+    vector, column = divmod(lane, s.rows)
+    at = vector * ld + column
     total = ir.load(stage, at)
     for w in range(1, s.warps):
-        total = total + ir.load(stage, ir.add(at, const(w * size)))
+        total = total + ir.load(stage, at + w * size)
     name = ir.var("sum", float32)
-    n = ir.add(row0, column)
+    n = row0 + column
     store = ir.If(n < sizes.rows, [ir.Let(name, total), *call.epilogue(batch, vector, n, name)])
-    count = ir.mul(sizes.vectors, const(s.rows))
+    count = sizes.vectors * s.rows
     out.append(ir.For(lane, ZERO, count, "lanes", [store]))
     return out, stage

@@ -92,9 +92,9 @@ class OperandTile:
         return self.ld * (self.extent if self.operand.k_major else self.shape.k_words)
 
     def index(self, stage: Expr, mn: Expr, word: Expr) -> Expr:
-        base = ir.add(ir.mul(stage, const(self.stage_words)), const(self.offset))
+        base = stage * self.stage_words + self.offset
         slow, fast = (mn, word) if self.operand.k_major else (word, mn)
-        return ir.add(ir.add(base, ir.mul(slow, const(self.ld))), fast)
+        return base + slow * self.ld + fast
 
     @property
     def global_k_major(self) -> bool:
@@ -104,16 +104,16 @@ class OperandTile:
         """All elements of a K-tile exist."""
         o = self.operand
         k_size = k_size if o.k_end is None else o.k_end(k_tile)
-        last = ir.add(self.origin, const(self.extent))
-        begin = ir.mul(k_tile, const(self.shape.tile_k))
-        end = ir.add(begin, const(self.shape.tile_k))
+        last = self.origin + self.extent
+        begin = k_tile * self.shape.tile_k
+        end = begin + self.shape.tile_k
         if self.shape.clamped:
             return end <= k_size
         whole = (last <= o.extent) & (end <= k_size)
         if shift is None:
             return whole
         begin, end = (self.origin, last) if self.global_k_major else (begin, end)
-        return whole & (ir.add(begin, shift) >= 0) & (ir.add(end, shift) <= o.shift_extent)
+        return whole & (begin + shift >= 0) & (end + shift <= o.shift_extent)
 
     def load_paths(self, k_tile: Expr, k_size: Expr, shift: Expr | None) -> dict[str, Expr]:
         """Ways to load a K-tile, with their conditions: asynchronous copies of 16-byte vectors or
@@ -130,8 +130,8 @@ class OperandTile:
             return {**paths, other: ~o.aligned}
         # a vector must not reach past the last row or column
         vector = const(16 // self.shape.dtype.itemsize)
-        last = ir.add(self.origin, const(self.extent))
-        whole = in_bounds & ((last <= o.extent) | ir.irem(o.extent, vector).eq(0))
+        last = self.origin + self.extent
+        whole = in_bounds & ((last <= o.extent) | (o.extent % vector).eq(0))
         return {
             "vectors": o.aligned & whole,
             "vectors predicated": o.aligned & ~whole,
@@ -149,15 +149,15 @@ class OperandTile:
         vector = 1 if path.startswith("elements") else 16 // s.dtype.itemsize
         k_major = self.global_k_major
         total = self.extent * s.tile_k // vector
-        stage = ir.irem(k_tile, const(s.stages))
+        stage = k_tile % s.stages
         row_vectors = (s.tile_k if k_major else self.extent) // vector
-        row = ir.idiv(lane, const(row_vectors))
-        column = ir.mul(ir.irem(lane, const(row_vectors)), const(vector))
-        begin = ir.mul(k_tile, const(s.tile_k))
+        row = lane // row_vectors
+        column = lane % row_vectors * vector
+        begin = k_tile * s.tile_k
 
         def coordinates(row: Expr, right: int = 0) -> tuple[Expr, Expr]:
             """(mn, k) of a row in global memory."""
-            fast = ir.add(column, const(right))
+            fast = column + right
             return (row, fast) if k_major else (fast, row)
 
         def source(below: int, right: int) -> tuple[ir.Buffer, Expr]:
@@ -166,29 +166,29 @@ class OperandTile:
             if s.clamped:
                 return clamped_source(o.address, below, right)
             mn, k = coordinates(row)
-            buffer, first = o.address(batch, ir.add(self.origin, mn), ir.add(begin, k))
-            return buffer, ir.add(ir.add(first, const(right)), ir.mul(o.ld, const(below)))
+            buffer, first = o.address(batch, self.origin + mn, begin + k)
+            return buffer, first + right + o.ld * below
 
         def clamped_source(address: Address, below: int, right: int) -> tuple[ir.Buffer, Expr]:
             """The row clamped to the last one; 32-bit offsets take one multiplication."""
             mn, k = coordinates(row, right)
-            mn, far = ir.add(self.origin, mn), const(below, dt.int32)
+            mn, far = self.origin + mn, const(below, dt.int32)
             if not path.endswith("predicated"):
                 mn = ir.minimum(mn, o.extent - (1 if k_major else vector))
                 if k_major:
                     far = ir.minimum(far, (o.extent - 1 - mn).cast(dt.int32))
-            buffer, first = address(batch, mn, ir.add(begin, k))
+            buffer, first = address(batch, mn, begin + k)
             ld = o.ld.cast(dt.int32).cast(ir.INDEX)
-            return buffer, ir.add(first, ir.mul(ld, far.cast(ir.INDEX)))
+            return buffer, first + ld * far.cast(ir.INDEX)
 
         for share in range(-(-total // s.threads)):
             # threads move down rows of global memory, unless a row has more vectors than threads
             below, right = divmod(share * s.threads, row_vectors)
             right = right * vector if s.threads < row_vectors else 0
-            tile_mn, tile_k = coordinates(ir.add(row, const(below)), right)
-            word = ir.idiv(tile_k, const(s.word_elements)) if s.word_elements > 1 else tile_k
+            tile_mn, tile_k = coordinates(row + below, right)
+            word = tile_k // s.word_elements if s.word_elements > 1 else tile_k
             to = self.index(stage, tile_mn, word)
-            k, mn = ir.add(begin, tile_k), ir.add(self.origin, tile_mn)
+            k, mn = begin + tile_k, self.origin + tile_mn
             one: list[Stmt] = []
             if path != "evaluate":
                 buffer, index = source(below, right)
@@ -197,7 +197,7 @@ class OperandTile:
                 )
                 if shift is not None:
                     rows, elements = shift
-                    index, at = ir.add(index, elements), ir.add(mn if k_major else k, rows)
+                    index, at = index + elements, (mn if k_major else k) + rows
                     exists = exists & (at >= 0) & (at < o.shift_extent)
                 limit = const(vector)
                 if path.endswith("predicated"):
@@ -206,14 +206,14 @@ class OperandTile:
                 one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
             else:
                 for u in range(vector):
-                    i = ir.add(mn, const(0 if k_major else u))
-                    p = ir.add(k, const(u if k_major else 0))
+                    i = mn + (0 if k_major else u)
+                    p = k + (u if k_major else 0)
                     exists = (i < o.extent) & (p < k_size)
                     value = ir.select(exists, o.read(batch, i, p, exists), zero(s.dtype))
-                    target = ir.add(ir.mul(to, const(s.word_elements)), const(u))
+                    target = to * s.word_elements + u
                     one.append(ir.Store(self.elements, target, value))
             all_threads = (share + 1) * s.threads <= total
-            has_share = ir.add(lane, const(share * s.threads)) < const(total)
+            has_share = lane + share * s.threads < total
             out += one if all_threads else [ir.If(has_share, one)]
         return out
 
@@ -248,9 +248,9 @@ class SplitKSizes(GemmSizes):
 
     def k_range(self, which: Expr, tile_k: int) -> tuple[Expr, Expr, Expr]:
         """Batch, first K-tile and number of K-tiles of `which` = batch * split_k + split."""
-        first = ir.mul(ir.irem(which, self.split_k), self.k_tiles)
-        every = ir.idiv(ir.add(self.k, const(tile_k - 1)), const(tile_k))
-        return ir.idiv(which, self.split_k), first, ir.minimum(self.k_tiles, every - first)
+        first = which % self.split_k * self.k_tiles
+        every = (self.k + (tile_k - 1)) // tile_k
+        return which // self.split_k, first, ir.minimum(self.k_tiles, every - first)
 
 
 def _threads(count: int, lane: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
@@ -261,7 +261,7 @@ def multistage(tiles: Tiles, which: Expr, sizes: SplitKSizes, multiply: Multiply
     """The loop over K-tiles."""
     shape = tiles[0].shape
     batch, start, count = sizes.k_range(which, shape.tile_k)
-    end = ir.add(start, count)
+    end = start + count
     ahead = shape.stages - 1
 
     def load(name: str, k_tile: Expr) -> list[Stmt]:
@@ -280,11 +280,11 @@ def multistage(tiles: Tiles, which: Expr, sizes: SplitKSizes, multiply: Multiply
 
     out: list[Stmt] = []
     for number in range(ahead):
-        k_tile = ir.add(start, const(number))
+        k_tile = start + number
         out += [ir.If(k_tile < end, load(f"ahead{number}", k_tile)), ir.AsyncCommit()]
     q, lane = ir.var("k_tile"), ir.var("multiply")
-    next_ = ir.add(q, const(ahead))
-    products = multiply(lane, ir.irem(q, const(shape.stages)))
+    next_ = q + ahead
+    products = multiply(lane, q % shape.stages)
     body: list[Stmt] = [
         ir.AsyncWait(ahead - 1),
         ir.If(next_ < end, load("next", next_)),
@@ -301,15 +301,15 @@ def tile_coordinates(
     and the statements that define them. Concurrent blocks cover a square of tiles, for L2 reuse."""
     counts = (block, s.tiles_m, s.tiles_n, s.swizzle_m)
     block, down, across, swizzle_m = (e.cast(dt.uint32) for e in counts) if index32 else counts
-    tiles = ir.mul(down, across)
-    inner = ir.irem(block, tiles)
-    band = ir.mul(swizzle_m, across)
-    top = ir.mul(ir.idiv(inner, band), swizzle_m)
-    within = ir.irem(inner, band)
+    tiles = down * across
+    inner = block % tiles
+    band = swizzle_m * across
+    top = inner // band * swizzle_m
+    within = inner % band
     height = ir.minimum(swizzle_m, down - top)
-    found = (ir.idiv(block, tiles), ir.add(top, ir.irem(within, height)), ir.idiv(within, height))
+    found = (block // tiles, top + within % height, within // height)
     which, row, column = (e.cast(ir.INDEX) for e in found)
-    values = (which, ir.mul(row, const(tile_m)), ir.mul(column, const(tile_n)))
+    values = (which, row * tile_m, column * tile_n)
     names = (ir.var("which"), ir.var("m0"), ir.var("n0"))
     return names, [ir.Let(name, value) for name, value in zip(names, values, strict=True)]
 
@@ -347,9 +347,9 @@ def store_tile(
     which, m0, n0 = origin
     lane = ir.var(f"out{tag}")
     across = const(shape[1] // vector)
-    row, column = ir.idiv(lane, across), ir.mul(ir.irem(lane, across), const(vector))
-    base = ir.add(ir.mul(row, const(ld)), column)
-    at = (which, ir.add(m0, row), ir.add(n0, column))
+    row, column = lane // across, lane % across * vector
+    base = row * ld + column
+    at = (which, m0 + row, n0 + column)
     body = store_vector(call, stage, base, at, tag, vector)
     return ir.For(lane, ZERO, const(shape[0] * shape[1] // vector), "lanes", body)
 
@@ -361,14 +361,12 @@ def store_vector(
     epilogue, extents = call.epilogue, (call.sizes.m, call.sizes.n)
     which, m, n = at
     values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(vector)]
-    loads: list[Stmt] = [
-        ir.Let(v, ir.load(stage, ir.add(base, const(u)))) for u, v in enumerate(values)
-    ]
-    each = [epilogue(which, m, ir.add(n, const(u)), v) for u, v in enumerate(values)]
+    loads: list[Stmt] = [ir.Let(v, ir.load(stage, base + u)) for u, v in enumerate(values)]
+    each = [epilogue(which, m, n + u, v) for u, v in enumerate(values)]
     whole = [stores[i] for i in range(len(each[0])) for stores in each]
     u = ir.var(f"u{tag}")
-    one = epilogue(which, m, ir.add(n, u), ir.load(stage, ir.add(base, u)))
-    row, last = m < extents[0], ir.add(n, const(vector))
+    one = epilogue(which, m, n + u, ir.load(stage, base + u))
+    row, last = m < extents[0], n + vector
     return [
         ir.If(row & (last <= extents[1]), [*loads, *whole]),
         ir.If(row & (last > extents[1]), [ir.For(u, ZERO, extents[1] - n, "serial", one)]),

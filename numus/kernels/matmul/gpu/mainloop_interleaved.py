@@ -42,7 +42,7 @@ def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) ->
         q = ir.var(f"k_tile{tag}")
 
         def stage_of(k_tile: Expr) -> Expr:
-            return ir.irem(k_tile, const(shape.stages))
+            return k_tile % shape.stages
 
         def all_threads(name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
             lane = ir.var(f"{name}{tag}")
@@ -67,7 +67,7 @@ def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) ->
 
         def all_but_last(lane: Expr) -> list[Stmt]:
             body = restore(steps.load(0, lane, ZERO, ""))
-            pending = copies(lane, ir.add(q, const(ahead)))
+            pending = copies(lane, q + ahead)
             lets: list[ir.Let] = []
             for step in range(last):
                 lets = steps.load(step + 1, lane, stage_of(q), "")
@@ -77,12 +77,12 @@ def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) ->
 
         def last_step(lane: Expr) -> list[Stmt]:
             old = restore(steps.load(last, lane, ZERO, "last_"))
-            lets = steps.load(0, lane, stage_of(ir.add(q, ONE)), "after_")
+            lets = steps.load(0, lane, stage_of(q + 1), "after_")
             return [*old, *lets, *steps.multiply(last, "last_"), *carry(lets)]
 
         out: list[Stmt] = []
         for number in range(ahead):
-            k_tile = ir.add(start, const(number))
+            k_tile = start + number
             out += [all_threads(f"ahead{number}", partial(copies, k_tile=k_tile)), ir.AsyncCommit()]
         body = [
             all_threads("multiply", all_but_last),
@@ -91,7 +91,7 @@ def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) ->
             all_threads("multiply_last", last_step),
         ]
         out += [ir.AsyncWait(ahead - 1), all_threads("begin", first_fragments)]
-        return [*out, ir.For(q, start, ir.add(start, count), "serial", body), ir.AsyncWait(0)]
+        return [*out, ir.For(q, start, start + count, "serial", body), ir.AsyncWait(0)]
 
     conditions = [_vector_copyable(tile) for tile in tiles]
     possible = [x for x in conditions if x.op != "const" or x.attr]
@@ -119,8 +119,8 @@ def _vector_copyable(tile: OperandTile) -> Expr:
         return const(False, dt.bool_)
     if tile.global_k_major:
         return o.aligned
-    last = ir.add(tile.origin, const(tile.extent))
-    return o.aligned & ((last <= o.extent) | ir.irem(o.extent, const(vector)).eq(0))
+    last = tile.origin + tile.extent
+    return o.aligned & ((last <= o.extent) | (o.extent % vector).eq(0))
 
 
 def _copies(
@@ -131,33 +131,33 @@ def _copies(
     o, s, k_major = tile.operand, tile.shape, tile.global_k_major
     assert o.address is not None
     total = tile.extent * s.tile_k // vector
-    stage = ir.irem(k_tile, const(s.stages))
+    stage = k_tile % s.stages
     row_vectors = (s.tile_k if k_major else tile.extent) // vector
-    row = ir.idiv(lane, const(row_vectors))
-    column = ir.mul(ir.irem(lane, const(row_vectors)), const(vector))
-    begin = ir.mul(k_tile, const(s.tile_k))
+    row = lane // row_vectors
+    column = lane % row_vectors * vector
+    begin = k_tile * s.tile_k
     out: list[Stmt] = []
     for share in range(-(-total // s.threads)):
         below, right = divmod(share * s.threads, row_vectors)
         right = right * vector if s.threads < row_vectors else 0
-        fast = ir.add(column, const(right))
+        fast = column + right
         mn, k = (row, fast) if k_major else (fast, row)
-        first = ir.minimum(ir.add(tile.origin, mn), o.extent - (1 if k_major else vector))
-        buffer, index = o.address(batch, first, ir.add(begin, k))
+        first = ir.minimum(tile.origin + mn, o.extent - (1 if k_major else vector))
+        buffer, index = o.address(batch, first, begin + k)
         far = const(below, dt.int32)  # 32 bits: one multiplication
         if k_major and below:
             far = ir.minimum(far, (o.extent - 1 - first).cast(dt.int32))
         if below:
             ld = o.ld.cast(dt.int32).cast(ir.INDEX)
-            index = ir.add(index, ir.mul(ld, far.cast(ir.INDEX)))
+            index = index + ld * far.cast(ir.INDEX)
         if k_major:
-            mn = ir.add(mn, const(below))
+            mn = mn + below
         else:
-            k = ir.add(k, const(below))
+            k = k + below
         to = tile.index(stage, mn, k)
-        left = k_size - ir.add(begin, k)
+        left = k_size - (begin + k)
         limit = left if k_major else ir.select(left > 0, const(vector), ZERO)
         copy = ir.AsyncCopy(tile.words, to, buffer, index, limit, vector * s.dtype.itemsize)
-        exists = ir.add(lane, const(share * s.threads)) < const(total)
+        exists = lane + share * s.threads < total
         out.append(copy if (share + 1) * s.threads <= total else ir.If(exists, [copy]))
     return out

@@ -160,23 +160,23 @@ def accumulate(
     def load(step: int, lane: Expr, stage: Expr, tag: str) -> list[ir.Let]:
         """A thread's words: four per 16 rows of A (rows 8 apart, words 4 apart), two per 8 columns
         of B."""
-        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        row, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+        warp, thread = divmod(lane, WARP)
+        row, word = divmod(thread, 4)
 
         def fragments(tile: OperandTile, at: Expr, extent: int, mma: int, tag: str) -> list[ir.Let]:
-            first = ir.mul(at, const(extent))
+            first = at * extent
             out: list[ir.Let] = []
             for i in range(extent // mma):
                 for j in range(2 * mma // MMA_N):
                     down = i * mma + (j % 2 * 8 if mma == MMA_M else 0)
                     right = step * MMA_K_WORDS + (j // 2 if mma == MMA_M else j) * 4
-                    mn = ir.add(ir.add(first, row), const(down))
-                    index = tile.index(stage, mn, ir.add(word, const(right)))
+                    mn = first + row + down
+                    index = tile.index(stage, mn, word + right)
                     name = _name(tag, step, i, j, tile.words.dtype)
                     out.append(ir.Let(name, ir.load(tile.words, index)))
             return out
 
-        at_m, at_n = ir.idiv(warp, const(t.warps_n)), ir.irem(warp, const(t.warps_n))
+        at_m, at_n = divmod(warp, t.warps_n)
         fragments_a = fragments(a, at_m, warp_m, MMA_M, f"{tag}a")
         return [*fragments_a, *fragments(b, at_n, warp_n, MMA_N, f"{tag}b")]
 
@@ -202,14 +202,14 @@ def accumulate(
         out += multistage((a, b), origin[0], s, k_tile)
 
     def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
-        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        down, right = ir.idiv(warp, const(t.warps_n)), ir.irem(warp, const(t.warps_n))
+        warp, thread = divmod(lane, WARP)
+        down, right = divmod(warp, t.warps_n)
         (i, j), u = divmod(number // 4, warp_n // MMA_N), number % 4
-        row = ir.add(ir.mul(down, const(warp_m)), ir.idiv(thread, const(4)))
-        pair = ir.mul(ir.irem(thread, const(4)), const(2))
-        column = ir.add(ir.mul(right, const(warp_n)), pair)
-        row = ir.add(row, const(i * MMA_M + u // 2 * 8))
-        return row, ir.add(column, const(j * MMA_N + u % 2))
+        row = down * warp_m + thread // 4
+        pair = thread % 4 * 2
+        column = right * warp_n + pair
+        row = row + i * MMA_M + u // 2 * 8
+        return row, column + j * MMA_N + u % 2
 
     scratch = [a.words, a.elements]
     return Accumulators(
@@ -237,13 +237,13 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
         to_shared: list[Stmt] = []
         for number, c in enumerate(sums.registers):
             row, column = sums.coordinates(lane, number)
-            at = ir.add(ir.mul(row, const(ld)), ir.add(column, const(-subtile * columns)))
+            at = row * ld + column - subtile * columns
             to_shared.append(ir.Store(stage, at, ir.read(c)))
         if subtiles > 1:
-            warp_n = ir.irem(ir.idiv(lane, const(WARP)), const(t.warps_n))
-            own = ir.idiv(warp_n, const(t.warps_n // subtiles)).eq(subtile)
+            warp_n = lane // WARP % t.warps_n
+            own = (warp_n // (t.warps_n // subtiles)).eq(subtile)
             to_shared = [ir.If(own, to_shared)]
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
-        origin = (which, m0, ir.add(n0, const(subtile * columns)))
+        origin = (which, m0, n0 + subtile * columns)
         out.append(store_tile(call, stage, (t.m, columns), ld, origin, f"{subtile}", vector))
     return out, stage

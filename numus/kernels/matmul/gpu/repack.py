@@ -30,9 +30,9 @@ Store = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, row, column, v
 def _square(block: Expr, dtype: DType, tiles: Pair) -> tuple[Expr, Expr, Expr, int, ir.Buffer]:
     """Batch, first row and first column of a block; leading dimension and buffer of its square."""
     per_batch = ir.mul(*tiles)
-    batch, inner = ir.idiv(block, per_batch), ir.irem(block, per_batch)
-    row0 = ir.mul(ir.idiv(inner, tiles[1]), const(TILE))
-    column0 = ir.mul(ir.irem(inner, tiles[1]), const(TILE))
+    batch, inner = divmod(block, per_batch)
+    row0 = inner // tiles[1] * TILE
+    column0 = inner % tiles[1] * TILE
     ld = TILE + max(1, 4 // dtype.itemsize)  # against bank conflicts
     return batch, row0, column0, ld, ir.Buffer("square", dtype, "scratch", const(TILE * ld))
 
@@ -43,7 +43,7 @@ def repack(
     """Rows and columns are those of the result. `transposed`: the source is contiguous along them
     the other way."""
     batch, row0, column0, ld, square = _square(block, dtype, tiles)
-    ends = [ir.add(first, const(TILE)) for first in (row0, column0)]
+    ends = [first + TILE for first in (row0, column0)]
     whole = (ends[0] <= size[0]) & (ends[1] <= size[1])
 
     def copy(name: str, by_columns: bool, predicated: bool, read: _Read, write: _Write) -> Stmt:
@@ -52,10 +52,10 @@ def repack(
         reads: list[Stmt] = []
         writes: list[Stmt] = []
         for i in range(TILE * TILE // THREADS):
-            slow = ir.add(ir.idiv(lane, const(TILE)), const(i * THREADS // TILE))
-            fast = ir.irem(lane, const(TILE))
+            slow = lane // TILE + i * THREADS // TILE
+            fast = lane % TILE
             row, column = (fast, slow) if by_columns else (slow, fast)
-            exists = (ir.add(row0, row) < size[0]) & (ir.add(column0, column) < size[1])
+            exists = (row0 + row < size[0]) & (column0 + column < size[1])
             value = ir.var(f"{name}{i}", dtype)
             reads.append(ir.Let(value, read(row, column, exists if predicated else None)))
             done = write(row, column, value)
@@ -63,13 +63,13 @@ def repack(
         return ir.For(lane, ZERO, const(THREADS), "lanes", reads + writes)
 
     def source(row: Expr, column: Expr, mask: Expr | None) -> Expr:
-        return read(batch, ir.add(row0, row), ir.add(column0, column), mask)
+        return read(batch, row0 + row, column0 + column, mask)
 
     def target(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
-        return store(batch, ir.add(row0, row), ir.add(column0, column), value)
+        return store(batch, row0 + row, column0 + column, value)
 
     def index(row: Expr, column: Expr) -> Expr:
-        return ir.add(ir.mul(row, const(ld)), column)
+        return row * ld + column
 
     def to_shared(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
         return [ir.Store(square, index(row, column), value)]
@@ -107,12 +107,12 @@ def repack_padded(
     """
     batch, row0, column0, ld, square = _square(block, dtype, tiles)
     load_lane, store_lane = ir.var("load"), ir.var("store")
-    fast, slow = ir.irem(load_lane, const(TILE)), ir.idiv(load_lane, const(TILE))
+    fast, slow = load_lane % TILE, load_lane // TILE
     parts: dict[Expr, tuple[list[Stmt], list[Stmt], list[Stmt]]] = {}
     for j in range(TILE * TILE // THREADS):
-        far = ir.add(slow, const(j * THREADS // TILE))
+        far = slow + j * THREADS // TILE
         tile_row, tile_column = (far, fast) if same_order else (fast, far)
-        row, column = ir.add(row0, tile_row), ir.add(column0, tile_column)
+        row, column = row0 + tile_row, column0 + tile_column
         exists = (row < extents[0]) & inside(batch, row)
         loads, stores, clears = parts.setdefault(exists, ([], [], []))
         value = ir.var(f"v{j}", dtype)
@@ -121,7 +121,7 @@ def repack_padded(
         loads.append(
             ir.Let(value, found if known is None else ir.select(known, found, zero(dtype)))
         )
-        to = ir.add(ir.mul(tile_row, const(ld)), tile_column)
+        to = tile_row * ld + tile_column
         stores.append(ir.Store(square, to, value))
         clears.append(ir.Store(square, to, zero(dtype)))
     body: list[Stmt] = []
@@ -131,13 +131,13 @@ def repack_padded(
     vectors = TILE // STORE_VECTOR
     results: list[Stmt] = []
     for i in range(TILE * vectors // THREADS):
-        tile_row = ir.add(ir.idiv(store_lane, const(vectors)), const(i * THREADS // vectors))
-        tile_column = ir.mul(ir.irem(store_lane, const(vectors)), const(STORE_VECTOR))
-        row, column = ir.add(row0, tile_row), ir.add(column0, tile_column)
-        base = ir.add(ir.mul(tile_row, const(ld)), tile_column)
+        tile_row = store_lane // vectors + i * THREADS // vectors
+        tile_column = store_lane % vectors * STORE_VECTOR
+        row, column = row0 + tile_row, column0 + tile_column
+        base = tile_row * ld + tile_column
         values = [ir.var(f"w{i}_{u}", dtype) for u in range(STORE_VECTOR)]
-        body = [ir.Let(v, ir.load(square, ir.add(base, const(u)))) for u, v in enumerate(values)]
+        body = [ir.Let(v, ir.load(square, base + u)) for u, v in enumerate(values)]
         for u, v in enumerate(values):
-            body += store(batch, row, ir.add(column, const(u)), v)
+            body += store(batch, row, column + u, v)
         results.append(ir.If((row < extents[0]) & (column < extents[1]), body))
     return [*out, ir.For(store_lane, ZERO, const(THREADS), "lanes", results)], [square]

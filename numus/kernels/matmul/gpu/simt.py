@@ -53,13 +53,13 @@ class TileShape:
     def thread_position(self, lane: Expr) -> tuple[Expr, Expr]:
         """Position of a thread's tile in the block: down, and across."""
         if not self.unrolled:
-            return ir.idiv(lane, const(self.threads_n)), ir.irem(lane, const(self.threads_n))
+            return lane // self.threads_n, lane % self.threads_n
         down, across = WARP_SHAPE
-        warp, thread = ir.idiv(lane, const(down * across)), ir.irem(lane, const(down * across))
+        warp, thread = divmod(lane, down * across)
         warps_n = const(self.threads_n // across)
         return (
-            ir.add(ir.mul(ir.idiv(warp, warps_n), const(down)), ir.idiv(thread, const(across))),
-            ir.add(ir.mul(ir.irem(warp, warps_n), const(across)), ir.irem(thread, const(across))),
+            warp // warps_n * down + thread // across,
+            warp % warps_n * across + thread % across,
         )
 
     def smem_bytes(self, dtype: DType, store_only: bool) -> int:
@@ -109,14 +109,14 @@ class _RegisterStagedTile:
         """(mn, k) in the K-tile of a thread's `number`-th element."""
         fast, before = t.k if self.operand.k_major else self.extent, number * t.threads
         if not t.unrolled:
-            at = ir.add(lane, const(before))
-            row, column = ir.idiv(at, const(fast)), ir.irem(at, const(fast))
+            at = lane + before
+            row, column = divmod(at, fast)
         elif fast % t.threads == 0:
-            row, column = const(before // fast), ir.add(lane, const(before % fast))
+            row, column = const(before // fast), lane + before % fast
         else:
             assert t.threads % fast == 0
-            row, column = ir.idiv(lane, const(fast)), ir.irem(lane, const(fast))
-            row = ir.add(row, const(before // fast))
+            row, column = divmod(lane, fast)
+            row = row + before // fast
         return (row, column) if self.operand.k_major else (column, row)
 
     def load_global(
@@ -128,9 +128,9 @@ class _RegisterStagedTile:
         o = self.operand
         for number, register in enumerate(self.staged):
             mn, p = self.coordinates(t, lane, number)
-            mn, p = ir.add(self.origin, mn), ir.add(k0, p)
+            mn, p = self.origin + mn, k0 + p
             if k is None:
-                value = o.read(batch, ir.minimum(mn, ir.sub(o.extent, ONE)), p, None)
+                value = o.read(batch, ir.minimum(mn, o.extent - 1), p, None)
             else:
                 exists = (mn < o.extent) & (p < k)
                 value = o.read(batch, mn, p, exists)
@@ -142,7 +142,7 @@ class _RegisterStagedTile:
         out: list[Stmt] = []
         for number, register in enumerate(self.staged):
             mn, p = self.coordinates(t, lane, number)
-            at = ir.add(ir.mul(p, const(self.ld)), mn)
+            at = p * self.ld + mn
             out.append(ir.Store(self.buffer, at, ir.read(register)))
         return out
 
@@ -155,8 +155,8 @@ class _RegisterStagedTile:
         vector = min(VECTOR, size)
         for i in range(size):
             offset = const(i // vector * (self.extent * vector // size))
-            mn = ir.add(ir.mul(thread, const(vector)), offset)
-            at = ir.add(ir.add(ir.mul(k, const(self.ld)), mn), const(i % vector))
+            mn = thread * vector + offset
+            at = k * self.ld + mn + i % vector
             name = ir.var(f"{tag}{i}", self.buffer.dtype)
             out.append(ir.Let(name, ir.load(self.buffer, at)))
             names.append(name)
@@ -166,7 +166,7 @@ class _RegisterStagedTile:
         """Row or column in the tile of a thread's `number`-th element."""
         vector = min(VECTOR, size)
         offset = number // vector * (self.extent * vector // size) + number % vector
-        return ir.add(ir.mul(thread, const(vector)), const(offset))
+        return thread * vector + offset
 
 
 Call = GemmCall[TileShape, GemmSizes, Operand]
@@ -179,9 +179,9 @@ def _threads(t: TileShape, name: str, make: Callable[[Expr], list[Stmt]]) -> Stm
 
 def simt_gemm(call: Call, block: Expr) -> Emitted:
     s, t, dtype = call.sizes, call.tile, call.dtype
-    batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
-    m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
-    n0 = ir.mul(ir.irem(block, s.tiles_n), const(t.n))
+    batch = block // (s.tiles_m * s.tiles_n)
+    m0 = block // s.tiles_n % s.tiles_m * t.m
+    n0 = block % s.tiles_n * t.n
     out: list[Stmt] = []
     if t.unrolled:  # divided once, not for every K-tile
         found = (batch, m0, n0)
@@ -202,7 +202,7 @@ def simt_gemm(call: Call, block: Expr) -> Emitted:
         predicated = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, s.k)]
         if not t.unrolled:
             return predicated
-        in_bounds = ir.add(k_start, const(t.k)) <= s.k
+        in_bounds = k_start + t.k <= s.k
         plain = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, None)]
         return [ir.If(in_bounds, plain), ir.If(~in_bounds, predicated)]
 
@@ -211,7 +211,7 @@ def simt_gemm(call: Call, block: Expr) -> Emitted:
         kk = ir.var("kk")
         body: list[Stmt] = []
         for u in range(t.k if t.unrolled else UNROLL_K):
-            k = const(u) if t.unrolled else ir.add(kk, const(u))
+            k = const(u) if t.unrolled else kk + u
             lets_a, xs = a.load_fragment(t.thread_m, thread_m, k, f"a{u}_")
             lets_b, ys = b.load_fragment(t.thread_n, thread_n, k, f"b{u}_")
             body += [*lets_a, *lets_b]
@@ -221,7 +221,7 @@ def simt_gemm(call: Call, block: Expr) -> Emitted:
                     body.append(ir.Set(sums[i][j], new))
         if not t.unrolled:
             body = [ir.For(kk, ZERO, const(t.k), "serial", body, step=const(UNROLL_K))]
-        return [*load(lane, ir.add(k0, const(t.k))), *body]
+        return [*load(lane, k0 + t.k), *body]
 
     def store_shared(lane: Expr) -> list[Stmt]:
         return [x for tile in tiles for x in tile.store_shared(t, lane)]
@@ -254,8 +254,8 @@ def _epilogue(
             thread_m, _ = t.thread_position(lane)
             return [
                 store(
-                    ir.add(m0, a.index(t.thread_m, thread_m, i)),
-                    ir.add(n0, column(lane, j)),
+                    m0 + a.index(t.thread_m, thread_m, i),
+                    n0 + column(lane, j),
                     ir.read(sums[i][j]),
                 )
                 for i in range(t.thread_m)
@@ -269,15 +269,15 @@ def _epilogue(
     for i in range(t.thread_m):
 
         def to_shared(lane: Expr, i: int = i) -> list[Stmt]:
-            row = ir.mul(t.thread_position(lane)[0], const(t.n))
+            row = t.thread_position(lane)[0] * t.n
             return [
-                ir.Store(stage, ir.add(row, column(lane, j)), ir.read(sums[i][j]))
+                ir.Store(stage, row + column(lane, j), ir.read(sums[i][j]))
                 for j in range(t.thread_n)
             ]
 
         at = ir.var(f"out{i}")
-        thread_m, right = ir.idiv(at, const(t.n)), ir.irem(at, const(t.n))
-        m, n = ir.add(m0, a.index(t.thread_m, thread_m, i)), ir.add(n0, right)
+        thread_m, right = divmod(at, t.n)
+        m, n = m0 + a.index(t.thread_m, thread_m, i), n0 + right
         one = store(m, n, ir.load(stage, at))
         out.append(_threads(t, f"stage_lane{i}", to_shared))
         out.append(ir.For(at, ZERO, const(rows * t.n), "lanes", [one]))

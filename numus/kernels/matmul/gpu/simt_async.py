@@ -102,7 +102,7 @@ class _Fragment:
     def index(self, thread: Expr, number: int) -> Expr:
         """Row or column in the tile of a thread's `number`-th element."""
         offset = number // VECTOR * (self.threads * VECTOR) + number % VECTOR
-        return ir.add(ir.mul(thread, const(VECTOR)), const(offset))
+        return thread * VECTOR + offset
 
     def load(self, thread: Expr, stage: Expr, k: int, tag: str) -> list[Stmt]:
         words = self.tile.words
@@ -173,15 +173,15 @@ def _thread_position(t: TileShape, lane: Expr) -> tuple[Expr, Expr]:
     """Position of a thread's tile in the block. In square warps, pairs of threads share columns and
     every other thread shares rows: half a warp's loads are one access."""
     if not t.square_warps:
-        return ir.idiv(lane, const(t.threads_n)), ir.irem(lane, const(t.threads_n))
+        return lane // t.threads_n, lane % t.threads_n
     width = min(8, t.threads_n)
-    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+    warp, thread = divmod(lane, WARP)
     warps_n = const(t.threads_n // width)
-    right = ir.irem(ir.idiv(thread, const(2)), const(width))
-    down = ir.add(ir.mul(ir.idiv(thread, const(2 * width)), const(2)), ir.irem(thread, const(2)))
+    right = thread // 2 % width
+    down = thread // (2 * width) * 2 + thread % 2
     return (
-        ir.add(ir.mul(ir.idiv(warp, warps_n), const(WARP // width)), down),
-        ir.add(ir.mul(ir.irem(warp, warps_n), const(width)), right),
+        warp // warps_n * (WARP // width) + down,
+        warp % warps_n * width + right,
     )
 
 
@@ -212,9 +212,9 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
             for i in range(subtile * VECTOR, subtile * VECTOR + VECTOR):
                 number = i * t.thread_n + j
                 row, column = sums.coordinates(lane, number)
-                at = ir.add(ir.mul(ir.add(row, const(-subtile * rows)), const(ld)), column)
+                at = (row - subtile * rows) * ld + column
                 to_shared.append(ir.Store(stage, at, ir.read(sums.registers[number])))
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
-        origin = (which, ir.add(m0, const(subtile * rows)), n0)
+        origin = (which, m0 + subtile * rows, n0)
         out.append(store_tile(call, stage, (rows, t.n), ld, origin, f"{subtile}"))
     return out, stage

@@ -92,14 +92,14 @@ Position = tuple[Expr, Expr, Expr, Expr]  # batch, first row, row of the thread,
 
 def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
     t, s = call.tile, call.sizes
-    batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
-    m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
-    n0 = ir.mul(ir.irem(block, s.tiles_n), const(t.n))
+    batch = block // (s.tiles_m * s.tiles_n)
+    m0 = block // s.tiles_n % s.tiles_m * t.m
+    n0 = block % s.tiles_n * t.n
     lane = ir.var("lane")
-    thread_m, thread_n = ir.idiv(lane, const(t.threads_n)), ir.irem(lane, const(t.threads_n))
-    n = ir.add(n0, ir.mul(thread_n, const(t.thread_n)))
+    thread_m, thread_n = divmod(lane, t.threads_n)
+    n = n0 + thread_n * t.thread_n
     aligned = call.a.aligned & call.b.aligned
-    in_bounds = ir.add(n, const(t.thread_n)) <= s.n
+    in_bounds = n + t.thread_n <= s.n
     partial = (n < s.n) & ~in_bounds
     b_registers = [
         [ir.Register(f"b{p}_{u}", call.dtype, lanes=True) for u in range(t.thread_n)]
@@ -128,7 +128,7 @@ def _rows(
     column = n if in_bounds else ir.var(f"j{tag}")
     ks = [const(p) for p in range(t.k)]
     if not s.exact:  # past the end, the last element again, which counts as zero
-        ks = [ir.minimum(p, ir.sub(s.k, ONE)) for p in ks]
+        ks = [ir.minimum(p, s.k - 1) for p in ks]
     zero = const(0, dtype)
 
     def exists(p: int, value: Expr) -> Expr:
@@ -137,12 +137,12 @@ def _rows(
     body: list[Stmt] = []
     by_columns = vectorised and b.k_major and s.exact and t.k > 1
     for u in range(columns if by_columns else 0):
-        n_u = ir.add(column, const(u))
+        n_u = column + u
         lets, values = b.load_contiguous(batch, n_u, ZERO, t.k, dtype, f"b{tag}{u}", True)
         body += lets
         body += [ir.Set(row[u], v) for row, v in zip(b_registers, values, strict=True)]
     for p, k in enumerate([] if by_columns else ks):
-        at_k = [(ir.add(column, const(u)), k) for u in range(columns)]
+        at_k = [(column + u, k) for u in range(columns)]
         lets, values = (
             b.load_contiguous(batch, column, k, columns, dtype, f"b{tag}{p}", True)
             if vectorised and not b.k_major and b.vector >= columns
@@ -152,8 +152,8 @@ def _rows(
         body += [ir.Set(c, exists(p, v)) for c, v in zip(b_registers[p], values, strict=False)]
     row = ir.var(f"row{tag}")
     step = t.threads // t.threads_n
-    ms = [ir.add(row, const(i * step)) for i in range(t.unroll_m)]
-    last = ir.sub(s.m, ONE)
+    ms = [row + i * step for i in range(t.unroll_m)]
+    last = s.m - 1
     clamped = [ir.minimum(m, last) for m in ms] if t.unroll_m > 1 else ms
     loads: list[Stmt] = []
     rows: list[list[Expr]] = [[] for _ in ms]
@@ -185,11 +185,11 @@ def _rows(
                 total = multiply_add(values[p], ir.read(b_registers[p][u]), total)
             name = ir.var(f"c{tag}{i}_{u}", dtype)
             sums.append(ir.Let(name, total))
-            each.append(call.epilogue(batch, m, ir.add(column, const(u)), name))
+            each.append(call.epilogue(batch, m, column + u, name))
         one = [*sums, *(element[j] for j in range(len(each[0])) for element in each)]
         stores += [ir.If(m < s.m, one)] if t.unroll_m > 1 else one
-    first = ir.add(m0, thread_m)
-    end = ir.minimum(ir.add(m0, const(t.m)), s.m)
+    first = m0 + thread_m
+    end = ir.minimum(m0 + t.m, s.m)
     by = const(step * t.unroll_m)
     body.append(ir.For(row, first, end, "serial", [*loads, *stores], step=by))
     return body if in_bounds else [ir.For(column, n, s.n, "serial", body)]

@@ -29,9 +29,9 @@ class VectorOperand(Operand):
     ) -> tuple[list[Stmt], list[Expr]]:
         """Elements from here on in memory order: statements that load them, and their values."""
         if not vectorised or self.address is None or self.vector == 1 or count == 1:
-            at = [(mn, ir.add(k, const(u))) for u in range(count)]
+            at = [(mn, k + u) for u in range(count)]
             if not self.k_major:
-                at = [(ir.add(mn, const(u)), k) for u in range(count)]
+                at = [(mn + u, k) for u in range(count)]
             return self.load_elements(batch, at, dtype, tag)
         vector = min(self.vector, count)
         lets: list[Stmt] = []
@@ -39,7 +39,7 @@ class VectorOperand(Operand):
         buffer, first = self.address(batch, mn, k)
         for u in range(count):
             name = ir.var(f"{tag}_{u}", buffer.dtype)
-            value = ir.load(buffer, ir.add(first, const(u)))
+            value = ir.load(buffer, first + u)
             lets.append(ir.Let(name, value, vector=vector if u % vector == 0 else 0))
             values.append(name.cast(dtype))
         return lets, values

@@ -154,29 +154,29 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     sums = [ir.Register(f"c{i}", accumulator, lanes=True) for i in range(t.warp_n // 2)]
     overwrites = t.persistent and not promotes_accumulators(dtype)  # the first MMA of a tile
     aligned = call.a.aligned & call.b.aligned
-    start = ir.mul(first, const(k))
+    start = first * k
     mainloop = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, overwrites)
     out += [] if overwrites else [ir.Set(c, const(0, accumulator)) for c in sums]
     out.append(ir.If(aligned, [mainloop]))
     q = ir.var("k_tile")
-    k0 = ir.add(start, ir.mul(q, const(k)))
+    k0 = start + q * k
 
     def fill(tag: str, operand: TmaOperand, tile: ir.TmaTensor, offset: int) -> Stmt:
         """A tile in shared memory, element by element; a thread has 16 bytes at a time."""
         lane, vector = ir.var(f"fill_{tag}"), 16 // dtype.itemsize
         row_vectors = const((k if tile.k_major else tile.tile_mn) // vector)
-        slow = ir.idiv(lane, row_vectors)
-        fast = ir.mul(ir.irem(lane, row_vectors), const(vector))
+        slow = lane // row_vectors
+        fast = lane % row_vectors * vector
         mn, p = (slow, fast) if tile.k_major else (fast, slow)
-        to = ir.add(ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize), const(offset))
-        mn, p = ir.add(tile.mn_offset, mn), ir.add(k0, p)
+        to = ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize) + offset
+        mn, p = tile.mn_offset + mn, k0 + p
         body: list[Stmt] = []
         for u in range(vector):
-            mn_u = ir.add(mn, const(0 if tile.k_major else u))
-            k_u = ir.add(p, const(u if tile.k_major else 0))
+            mn_u = mn + (0 if tile.k_major else u)
+            k_u = p + (u if tile.k_major else 0)
             exists = (mn_u < operand.extent) & (k_u < s.k)
             value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
-            body.append(ir.Store(scratch, ir.add(to, const(u)), value))
+            body.append(ir.Store(scratch, to + u, value))
         return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
 
     mma = ir.WgmmaTile(sums, scratch, t.m, t.n, (a.k_major, b.k_major), q if overwrites else None)
@@ -200,17 +200,17 @@ def _epilogue(
     ld, warps_m = t.n + EPILOGUE_PADDING, const(t.m // 16)
     stage = ir.Buffer("stage", sums[0].dtype, "scratch", const(t.m * ld), aliases=scratch)
     lane = ir.var("stage_lane")
-    warp = ir.idiv(lane, const(32))
-    warp_m, warp_n = ir.irem(warp, warps_m), ir.idiv(warp, warps_m)
+    warp = lane // 32
+    warp_m, warp_n = warp % warps_m, warp // warps_m
     if t.m == TILE_M:
         warp_m, warp_n = warp, ZERO
-    row = ir.add(ir.mul(warp_m, const(16)), ir.idiv(ir.irem(lane, const(32)), const(4)))
-    column = ir.mul(ir.irem(lane, const(4)), const(2))
-    column = ir.add(ir.mul(warp_n, const(t.warp_n)), column)
+    row = warp_m * 16 + lane % 32 // 4
+    column = lane % 4 * 2
+    column = warp_n * t.warp_n + column
     to_shared: list[Stmt] = []
     for i, c in enumerate(sums):
         down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-        to = ir.add(ir.mul(ir.add(row, const(down)), const(ld)), column)
-        to_shared.append(ir.Store(stage, ir.add(to, const(right)), ir.read(c)))
+        to = (row + down) * ld + column
+        to_shared.append(ir.Store(stage, to + right, ir.read(c)))
     loop = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)
     return [loop, store_tile(call, stage, (t.m, t.n), ld, origin)], [stage]

@@ -52,9 +52,9 @@ class WarpEpilogue:
         results = ir.Buffer("results", dtype, "scratch", size, warp_private=True)
         size = const(nbytes // accumulator.itemsize)
         stage = ir.Buffer("stage", accumulator, "scratch", size, results, warp_private=True)
-        address = ir.add(ir.address(store.buffer), ir.mul(store.index, const(dtype.itemsize)))
+        address = ir.address(store.buffer) + store.index * dtype.itemsize
         (tile_m, tile_n), s = self.tile, self.call.sizes
-        in_bounds = (ir.add(m0, const(tile_m)) <= s.m) & (ir.add(n0, const(tile_n)) <= s.n)
+        in_bounds = (m0 + tile_m <= s.m) & (n0 + tile_n <= s.n)
         whole = ir.var("whole", bool_)
         return [
             ir.Let(whole, in_bounds & (address & const(15)).eq(0)),
@@ -75,13 +75,13 @@ class WarpEpilogue:
             lane, first, (which, m, n), rows = subtile.vectors()
             stores: list[Stmt] = []
             for i in range(WARP_ROWS // rows):
-                base = ir.add(first, const(i * rows * subtile.ld))
+                base = first + i * rows * subtile.ld
                 name = f"v{subtile.number}_{i}"
                 values = [ir.var(f"{name}_{u}", results.dtype) for u in range(STORE_VECTOR)]
                 for u, v in enumerate(values):
-                    stores.append(ir.Let(v, ir.load(results, ir.add(base, const(u)))))
+                    stores.append(ir.Let(v, ir.load(results, base + u)))
                 for u, v in enumerate(values):
-                    at = (which, ir.add(m, const(i * rows)), ir.add(n, const(u)))
+                    at = (which, m + i * rows, n + u)
                     store = self._element(at, ir.read(self.sums[0]))
                     vector = width if u % width == 0 else 0
                     stores.append(ir.Store(store.buffer, store.index, v, vector=vector))
@@ -94,9 +94,9 @@ class WarpEpilogue:
             body.append(subtile.to_shared(lambda at, c: c))
             lane, first, (which, m, n), rows = subtile.vectors()
             i = ir.var(f"row{subtile.number}")
-            down = ir.mul(i, const(rows))
-            base = ir.add(first, ir.mul(down, const(subtile.ld)))
-            at = (which, ir.add(m, down), n)
+            down = i * rows
+            base = first + down * subtile.ld
+            at = (which, m + down, n)
             one = store_vector(self.call, stage, base, at, f"s{subtile.number}")
             loop = ir.For(i, ZERO, const(WARP_ROWS // rows), "serial", one)
             body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", [loop]))
@@ -127,24 +127,24 @@ class _Subtile:
         """Thread, lane of its warp, index of the warp's rows in the buffer, and their origin."""
         which, m0, n0 = self.epilogue.origin
         lane = ir.var(f"{self.buffer.name}_{name}{self.number}")
-        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+        warp, thread = divmod(lane, WARP)
         warps_m = const(self.epilogue.tile[0] // WARP_ROWS)
-        m = ir.add(m0, ir.mul(ir.irem(warp, warps_m), const(WARP_ROWS)))
-        n = ir.add(n0, ir.mul(ir.idiv(warp, warps_m), const(self.epilogue.warp_n)))
-        n = ir.add(n, const(self.number * self.columns))
-        return lane, thread, ir.mul(warp, const(WARP_ROWS * self.ld)), (which, m, n)
+        m = m0 + warp % warps_m * WARP_ROWS
+        n = n0 + warp // warps_m * self.epilogue.warp_n
+        n = n + self.number * self.columns
+        return lane, thread, warp * (WARP_ROWS * self.ld), (which, m, n)
 
     def to_shared(self, value: Callable[[Coordinate, Expr], Expr]) -> Stmt:
         """Accumulators, or values made of them, to the buffer."""
         lane, thread, base, (which, m, n) = self._warp("in")
-        row, column = ir.idiv(thread, const(4)), ir.mul(ir.irem(thread, const(4)), const(2))
-        first = ir.add(base, ir.add(ir.mul(row, const(self.ld)), column))
-        m, n = ir.add(m, row), ir.add(n, column)
+        row, column = thread // 4, thread % 4 * 2
+        first = base + row * self.ld + column
+        m, n = m + row, n + column
         stores: list[Stmt] = []
         for i, c in enumerate(self.sums):
             down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-            at = (which, ir.add(m, const(down)), ir.add(n, const(right)))
-            to = ir.add(first, const(down * self.ld + right))
+            at = (which, m + down, n + right)
+            to = first + down * self.ld + right
             stores.append(ir.Store(self.buffer, to, value(at, ir.read(c))))
         return ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores)
 
@@ -152,7 +152,7 @@ class _Subtile:
         """Thread, index and coordinate of its first vector, and rows that a warp covers at once."""
         lane, thread, base, (which, m, n) = self._warp("out")
         across = const(self.columns // STORE_VECTOR)
-        row, column = ir.idiv(thread, across), ir.mul(ir.irem(thread, across), const(STORE_VECTOR))
-        first = ir.add(base, ir.add(ir.mul(row, const(self.ld)), column))
+        row, column = thread // across, thread % across * STORE_VECTOR
+        first = base + row * self.ld + column
         rows = WARP * STORE_VECTOR // self.columns
-        return lane, first, (which, ir.add(m, row), ir.add(n, column)), rows
+        return lane, first, (which, m + row, n + column), rows
