@@ -8,7 +8,7 @@ shares their blocks. CRC-32 is by instruction (Arm), carry-less multiplication (
 from __future__ import annotations
 
 from numus.codegen.cpu.target import LlvmTarget
-from numus.runtime.pycall.llvm_macros import expand
+from numus.runtime.llvm_macros import expand
 
 SYMBOLS = ("numus_gather", "numus_checksums")
 
@@ -25,7 +25,6 @@ SOURCE = (
     *("to", "stream"),  # output, and whether it is written with non-temporal stores
 )
 CHECKSUMS = ("data", "starts", "sizes", "sums")  # the last is output
-_POINTERS = {*CHECKSUMS, "indices", "kinds", "sources", "move", "error"}
 
 _POLYNOMIAL = 0xEDB88320  # of zlib, bit-reflected
 STREAM_BYTES = 128  # per iteration of non-temporal stores
@@ -40,43 +39,34 @@ def source(target: LlvmTarget) -> str:
     if target.arch == "arm" and "crc" in target.enabled:
         checksum = _ARM_CRC
     elif target.arch == "x86" and "pclmul" in target.enabled:
-        checksum = _PLAIN + _by_folding()
-        far, near = ("<i64 {}, i64 {}>".format(*folding(8 * n)) for n in (_FOLD_BYTES, 16))
-        checksum = expand(checksum, FAR=far, NEAR=near)
-    text = _scalars("gather", GATHER, _GATHER) + _scalars("checksums", CHECKSUMS, _CHECKSUMS)
-    text += expand(checksum, TABLES=_tables())
+        checksum = _by_folding()
+    far, near = ("<i64 {}, i64 {}>".format(*folding(8 * n)) for n in (_FOLD_BYTES, 16))
+    text = expand(
+        _GATHER + _CHECKSUMS + _PLAIN + checksum,
+        GATHER=GATHER,
+        SOURCE=SOURCE,
+        CHECKSUMS=CHECKSUMS,
+        TABLES=_tables(),
+        FAR=far,
+        NEAR=near,
+        STREAM_BYTES=STREAM_BYTES,
+    )
     return f'target triple = "{target.triple}"\n' + text
-
-
-def _scalars(name: str, names: tuple[str, ...], body: str) -> str:
-    """A kernel with named scalars."""
-    head = f"define void @numus_{name}(i64 %begin, i64 %end, i64 %worker, ptr %b, ptr %scalars)"
-    return f"{head} {{\nentry:\n{_words('scalars', names)}{body}}}\n"
-
-
-def _words(pointer: str, names: tuple[str, ...]) -> str:
-    """Loads of consecutive words."""
-    kinds = {name: "ptr" if name in _POINTERS else "i64" for name in names}
-    lines = [f"?%{name} = {kind} WORDS.{name} of %{pointer}" for name, kind in kinds.items()]
-    return expand("\n".join(lines), WORDS=names) + "\n"
 
 
 # -- constants of CRC-32 --------------------------------------------------------------------------
 
 
-def _table() -> list[int]:
-    """The CRC of each byte."""
-    found = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        found.append(byte)
-    return found
+def _step(value: int) -> int:
+    """One bit of zeros appended, modulo the polynomial."""
+    return value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
 
 
 def _tables() -> str:
     """The CRC of each byte followed by 0 to 7 zero bytes."""
-    first = _table()
+    first = list(range(256))
+    for _ in range(8):
+        first = [_step(x) for x in first]
     slices = [first]
     for _ in range(_SLICES - 1):
         slices.append([x >> 8 ^ first[x & 0xFF] for x in slices[-1]])
@@ -91,7 +81,7 @@ def folding(bits: int) -> tuple[int, int]:
         """x**power modulo the polynomial, reflected, as pclmulqdq takes it."""
         value = 1 << 31  # one, reflected
         for _ in range(power):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+            value = _step(value)
         return value << 1
 
     return remainder(bits + 32), remainder(bits - 32)
@@ -99,50 +89,43 @@ def folding(bits: int) -> tuple[int, int]:
 
 # -- rows -----------------------------------------------------------------------------------------
 
-_GATHER = f"""
-  %kind32 = trunc i64 %kind to i32
-  br label %block
-block:
-  %i = phi i64 [ %begin, %entry ], [ %i1, %next ]
+_GATHER = """
+define void @numus_gather(i64 %begin, i64 %end, i64 %worker, ptr %b, ptr %scalars) {
+  ?ptr indices, i64 count, ptr kinds, i32 kind, ptr sources = GATHER of %scalars
+  ?i64 row_chunks, i64 chunk, ptr move, ptr error = GATHER of %scalars
+  for %i in %begin..%end
   %row = udiv i64 %i, %row_chunks
   %number = urem i64 %i, %row_chunks
-  %index.at = getelementptr i64, ptr %indices, i64 %row
-  %given = load i64, ptr %index.at
-  %below = icmp slt i64 %given, 0
-  %behind = add i64 %given, %count
-  %index = select i1 %below, i64 %behind, i64 %given
-  %inside = icmp ult i64 %index, %count
-  br i1 %inside, label %look, label %odd
+  %given = i64 %indices[%row]
+  %negative = icmp slt i64 %given, 0
+  %wrapped = add i64 %given, %count
+  %index = select i1 %negative, i64 %wrapped, i64 %given
+  br ult i64 %index, %count, label %look, label %invalid
 look:
-  %kind.at = getelementptr i32, ptr %kinds, i64 %index
-  %found = load i32, ptr %kind.at
-  %same = icmp eq i32 %found, %kind32
-  br i1 %same, label %search, label %odd
-odd:
+  %found = i32 %kinds[%index]
+  br eq i32 %found, %kind, label %search, label %invalid
+invalid:
   store atomic i64 1, ptr %error monotonic, align 8
-  br label %next
+  br label %i.latch
 search:
   %source = phi ptr [ %sources, %look ], [ %source1, %past ]
   %chunk_index = phi i64 [ %number, %look ], [ %chunk_index1, %past ]
-{_words("source", SOURCE)}
-  %here = icmp ult i64 %chunk_index, %chunks
-  br i1 %here, label %good, label %past
+  ?i64 base, ptr starts, i64 stride, i64 size, i64 chunks, i64 to, i64 stream = SOURCE of %source
+  br ult i64 %chunk_index, %chunks, label %here, label %past
 past:
   %chunk_index1 = sub i64 %chunk_index, %chunks
-  %source1 = getelementptr i64, ptr %source, i64 {len(SOURCE)}
+  %source1 = getelementptr i64, ptr %source, i64 $SOURCE$
   br label %search
-good:
-  %listed = icmp ne ptr %starts, null
-  br i1 %listed, label %listing, label %stepping
-listing:
-  %start.at = getelementptr i64, ptr %starts, i64 %index
-  %start1 = load i64, ptr %start.at
+here:
+  br ne ptr %starts, null, label %listed, label %strided
+listed:
+  %start1 = i64 %starts[%index]
   br label %copy
-stepping:
+strided:
   %start2 = mul i64 %index, %stride
   br label %copy
 copy:
-  %start = phi i64 [ %start1, %listing ], [ %start2, %stepping ]
+  %start = phi i64 [ %start1, %listed ], [ %start2, %strided ]
   %skip = mul i64 %chunk_index, %chunk
   %from.row = add i64 %base, %start
   %from.n = add i64 %from.row, %skip
@@ -153,11 +136,10 @@ copy:
   %target = inttoptr i64 %to.n to ptr
   %left = sub i64 %size, %skip
   %n = call i64 @llvm.umin.i64(i64 %left, i64 %chunk)
-  %streams = icmp ne i64 %stream, 0
-  br i1 %streams, label %streamed, label %moved
+  br ne i64 %stream, 0, label %streamed, label %moved
 moved:
   %ignored = call ptr %move(ptr %target, ptr %from, i64 %n)
-  br label %next
+  br label %i.latch
 streamed:
   %at = phi i64 [ 0, %copy ], [ %at1, %streamed ]
   %f0 = getelementptr i8, ptr %from, i64 %at
@@ -168,38 +150,30 @@ streamed:
   %v1 = load <16 x i32>, ptr %f1, align 1
   store <16 x i32> %v0, ptr %t0, align 64, !nontemporal !0
   store <16 x i32> %v1, ptr %t1, align 64, !nontemporal !0
-  %at1 = add i64 %at, {STREAM_BYTES}
-  %more = icmp ult i64 %at1, %n
-  br i1 %more, label %streamed, label %next
-next:
-  %i1 = add i64 %i, 1
-  %again = icmp slt i64 %i1, %end
-  br i1 %again, label %block, label %done
+  %at1 = add i64 %at, $STREAM_BYTES$
+  br ult i64 %at1, %n, label %streamed, label %done
 done:
+  end
   fence seq_cst
   ret void
+}
 """
 
 # -- checksums ------------------------------------------------------------------------------------
 
 _CHECKSUMS = """
-  br label %block
-block:
-  %i = phi i64 [ %begin, %entry ], [ %i1, %block ]
-  %start.at = getelementptr i64, ptr %starts, i64 %i
-  %start = load i64, ptr %start.at
-  %size.at = getelementptr i64, ptr %sizes, i64 %i
-  %size = load i64, ptr %size.at
+define void @numus_checksums(i64 %begin, i64 %end, i64 %worker, ptr %b, ptr %scalars) {
+  ?ptr data, ptr starts, ptr sizes, ptr sums = CHECKSUMS of %scalars
+  for %i in %begin..%end
+  %start = i64 %starts[%i]
+  %size = i64 %sizes[%i]
   %from = getelementptr i8, ptr %data, i64 %start
   %state = call i32 @checksum(i32 -1, ptr %from, i64 %size)
   %sum = xor i32 %state, -1
-  %sum.at = getelementptr i32, ptr %sums, i64 %i
-  store i32 %sum, ptr %sum.at
-  %i1 = add i64 %i, 1
-  %more = icmp slt i64 %i1, %end
-  br i1 %more, label %block, label %done
-done:
+  %sums[%i] = i32 %sum
+  end
   ret void
+}
 """
 
 
@@ -211,8 +185,7 @@ def _slices() -> str:
   %shifted{i} = lshr i64 {"%mixed" if i < 4 else "%word"}, {8 * i}
   %byte{i} = and i64 %shifted{i}, 255
   %entry{i} = add i64 %byte{i}, {256 * (_SLICES - 1 - i)}
-  %e{i} = getelementptr i32, ptr @tables, i64 %entry{i}
-  %part{i} = load i32, ptr %e{i}
+  %part{i} = i32 @tables[%entry{i}]
   %sum{i} = xor i32 {before}, %part{i}"""
         before = f"%sum{i}"
     return text
@@ -228,8 +201,7 @@ entry:
 look:
   %at = phi i64 [ 0, %entry ], [ %at1, %step ]
   %now = phi i32 [ %state, %entry ], [ %sum0, %step ]
-  %any = icmp ult i64 %at, %whole
-  br i1 %any, label %step, label %rest
+  br ult i64 %at, %whole, label %step, label %rest
 step:
   %p = getelementptr i8, ptr %from, i64 %at
   %word = load i64, ptr %p, align 1
@@ -240,17 +212,14 @@ step:
 rest:
   %k = phi i64 [ %whole, %look ], [ %k1, %single ]
   %last = phi i32 [ %now, %look ], [ %last1, %single ]
-  %left = icmp ult i64 %k, %n
-  br i1 %left, label %single, label %done
+  br ult i64 %k, %n, label %single, label %done
 single:
-  %q = getelementptr i8, ptr %from, i64 %k
-  %byte = load i8, ptr %q
+  %byte = i8 %from[%k]
   %wide = zext i8 %byte to i32
   %mix = xor i32 %last, %wide
   %low = and i32 %mix, 255
   %low64 = zext i32 %low to i64
-  %e = getelementptr i32, ptr @tables, i64 %low64
-  %found = load i32, ptr %e
+  %found = i32 @tables[%low64]
   %rest8 = lshr i32 %last, 8
   %last1 = xor i32 %found, %rest8
   %k1 = add i64 %k, 1
@@ -262,19 +231,14 @@ declare i64 @llvm.umin.i64(i64, i64)
 !0 = !{{i32 1}}
 """
 
-_SLICING_BY_8 = (
-    _PLAIN
-    + """
+_SLICING_BY_8 = """
 define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {
   %sum = call i32 @plain(i32 %state, ptr %from, i64 %n)
   ret i32 %sum
 }
 """
-)
 
-_ARM_CRC = (
-    _PLAIN
-    + """
+_ARM_CRC = """
 declare i32 @llvm.aarch64.crc32x(i32, i64)
 
 define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {
@@ -284,8 +248,7 @@ entry:
 look:
   %at = phi i64 [ 0, %entry ], [ %at1, %step ]
   %now = phi i32 [ %state, %entry ], [ %now1, %step ]
-  %any = icmp ult i64 %at, %whole
-  br i1 %any, label %step, label %rest
+  br ult i64 %at, %whole, label %step, label %rest
 step:
   %p = getelementptr i8, ptr %from, i64 %at
   %word = load i64, ptr %p, align 1
@@ -299,7 +262,6 @@ rest:
   ret i32 %sum
 }
 """
-)
 
 
 def _fold(name: str, x: str, distance: str, onto: str) -> str:
@@ -340,8 +302,7 @@ declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8)
 define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {{
 entry:
   %last = alloca <2 x i64>
-  %long = icmp uge i64 %n, {_FOLD_BYTES}
-  br i1 %long, label %first, label %short
+  br uge i64 %n, {_FOLD_BYTES}, label %first, label %short
 short:
   %sum = call i32 @plain(i32 %state, ptr %from, i64 %n)
   ret i32 %sum
@@ -353,8 +314,7 @@ first:{_loads("l", "%from")}
 look:
   %at = phi i64 [ {_FOLD_BYTES}, %first ], [ %at1, %step ]{states}
   %at1 = add i64 %at, {_FOLD_BYTES}
-  %more = icmp ule i64 %at1, %n
-  br i1 %more, label %step, label %join
+  br ule i64 %at1, %n, label %step, label %join
 step:
   %base = getelementptr i8, ptr %from, i64 %at{_loads("m", "%base")}{steps}
   br label %look

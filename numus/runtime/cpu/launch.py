@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep
-from numus.runtime.cpu import launch_source, thread_pool_source
+from numus.runtime.cpu import launch_source
 from numus.runtime.cpu.thread_pool import Pool
+from numus.runtime.cpu.thread_pool_source import POOL
 from numus.runtime.pycall.builder import BytecodeBuilder
 from numus.runtime.pycall.vm import CallVM, Launcher
 
@@ -236,7 +237,7 @@ class CpuLaunchList(LaunchList):
             commands.words[buffers.threads_at] = threads
         for slot, address in fixed:
             commands.words[slot] = address
-        state = pool.address + 8 * thread_pool_source.STARTED
+        state = pool.address + 8 * POOL["started"]
         launcher = Launcher(pool.run_address, state, threads, ctypes.addressof(_NO_ERROR))
         return BytecodeBuilder(vm, launcher, commands, self._memory.allocate, (self, space))
 

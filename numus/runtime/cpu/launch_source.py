@@ -7,8 +7,6 @@ workers that are awake, and only the longest wake sleeping workers (`thread_pool
 
 from __future__ import annotations
 
-from numus.runtime.pycall.llvm_macros import RESOLVE_BUFFERS, expand
-
 # Words of a command buffer's header, and of each launch.
 HEADER = ("pool", "launches", "count", "slots", "threads")
 LAUNCH = (
@@ -19,12 +17,10 @@ LAUNCH = (
 )
 UNKNOWN_TICKS = -1  # unsigned: the longest
 
-_TEXT = """
+TEXT = """
 define internal void @find_buffers(ptr %launch, ptr %slots) {
-  ?%buffers = ptr LAUNCH.buffers of %launch
-  ?%refs = ptr LAUNCH.refs of %launch
-  ?%count = i64 LAUNCH.buffer_count of %launch
-  call void @resolve_buffers(ptr %buffers, ptr %refs, i64 %count, ptr %slots)
+  ?ptr buffers, ptr refs, i64 buffer_count = LAUNCH of %launch
+  call void @resolve_buffers(ptr %buffers, ptr %refs, i64 %buffer_count, ptr %slots)
   ret void
 }
 
@@ -32,34 +28,29 @@ define internal void @find_buffers(ptr %launch, ptr %slots) {
 define internal void @wave(i64 %begin, i64 %end, i64 %worker, ptr %launches, ptr %last) {
 entry:
   %id = and i64 %worker, 65535
-  %most = ptrtoint ptr %last to i64
+  %last_index = ptrtoint ptr %last to i64
   br label %look
 look:
   %i = phi i64 [ 0, %entry ], [ %j, %next ]
-  %start = phi i64 [ 0, %entry ], [ %stop, %next ]
+  %start = phi i64 [ 0, %entry ], [ %launch.end, %next ]
   %from = phi i64 [ %begin, %entry ], [ %from1, %next ]
-  %at = mul i64 %i, $LAUNCH$
-  %launch = getelementptr i64, ptr %launches, i64 %at
-  ?%stop = i64 LAUNCH.end of %launch
-  %here = icmp slt i64 %from, %stop
-  br i1 %here, label %run, label %next
+  %launch = getelementptr [$LAUNCH$ x i64], ptr %launches, i64 %i
+  ?i64 launch.end = LAUNCH of %launch
+  br slt i64 %from, %launch.end, label %run, label %next
 run:
-  %upto = call i64 @llvm.smin.i64(i64 %end, i64 %stop)
+  %upto = call i64 @llvm.smin.i64(i64 %end, i64 %launch.end)
   %first = sub i64 %from, %start
   %past = sub i64 %upto, %start
-  ?%fn = ptr LAUNCH.function of %launch
-  ?%buffers = ptr LAUNCH.buffers of %launch
-  ?%parameters = ptr LAUNCH.parameters of %launch
+  ?ptr function, ptr buffers, ptr parameters, i64 share = LAUNCH of %launch
   %scalars = getelementptr i64, ptr %parameters, i64 1
-  ?%share = i64 LAUNCH.share of %launch
   %who = or i64 %share, %id
-  call void %fn(i64 %first, i64 %past, i64 %who, ptr %buffers, ptr %scalars)
+  call void %function(i64 %first, i64 %past, i64 %who, ptr %buffers, ptr %scalars)
   br label %next
 next:
   %from1 = phi i64 [ %from, %look ], [ %upto, %run ]
   %j = add i64 %i, 1
   %left = icmp slt i64 %from1, %end
-  %known = icmp sle i64 %j, %most
+  %known = icmp sle i64 %j, %last_index
   %more = and i1 %left, %known
   br i1 %more, label %look, label %done
 done:
@@ -73,99 +64,78 @@ entry:
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
   %sum = phi i64 [ 0, %entry ], [ %end, %loop ]
-  %at = mul i64 %i, $LAUNCH$
-  %launch = getelementptr i64, ptr %launches, i64 %at
+  %launch = getelementptr [$LAUNCH$ x i64], ptr %launches, i64 %i
   call void @find_buffers(ptr %launch, ptr %slots)
-  ?%parameters = ptr LAUNCH.parameters of %launch
+  ?ptr parameters = LAUNCH of %launch
   %grid = load i64, ptr %parameters
   %end = add i64 %sum, %grid
-  ?LAUNCH.end of %launch = i64 %end
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  ?LAUNCH.share of %launch = i64 %share
+  ?LAUNCH of %launch = i64 end, i64 share
   %j = add i64 %i, 1
-  %more = icmp slt i64 %j, %count
-  br i1 %more, label %loop, label %done
+  br slt i64 %j, %count, label %loop, label %done
 done:
   ret i64 %end
 }
 
 define void @numus_run(ptr %commands) {
 entry:
-  ?%pool = ptr HEADER.pool of %commands
-  ?%launches = ptr HEADER.launches of %commands
-  ?%count = i64 HEADER.count of %commands
-  ?%slots = ptr HEADER.slots of %commands
-  ?%cap = i64 HEADER.threads of %commands
-  %threads_at = getelementptr i64, ptr %pool, i64 $THREADS$
-  %allowed = load atomic i64, ptr %threads_at monotonic, align 8
-  %threads = call i64 @llvm.smin.i64(i64 %cap, i64 %allowed)
-  %lock = getelementptr i64, ptr %pool, i64 $LOCK$
-  %share_from_at = getelementptr i64, ptr %pool, i64 $SHARE_FROM$
-  %wake_from_at = getelementptr i64, ptr %pool, i64 $WAKE_FROM$
+  ?ptr pool, ptr launches, i64 count, ptr slots, i64 threads = HEADER of %commands
+  ?at pool.threads, at lock, at share_from, at wake_from = POOL of %pool
+  %allowed = load atomic i64, ptr %pool.threads.at monotonic, align 8
+  %workers = call i64 @llvm.smin.i64(i64 %threads, i64 %allowed)
   br label %loop
 loop:
   ; `lock_state`: 0 not tried, 1 acquired, 2 another thread uses the pool: run alone
   %i = phi i64 [ 0, %entry ], [ %j, %latch ]
   %lock_state = phi i64 [ 0, %entry ], [ %lock_state1, %latch ]
-  %more = icmp slt i64 %i, %count
-  br i1 %more, label %next_launch, label %end
+  br slt i64 %i, %count, label %next_launch, label %end
 next_launch:
-  %at = mul i64 %i, $LAUNCH$
-  %launch = getelementptr i64, ptr %launches, i64 %at
-  ?%wave_size = i64 LAUNCH.wave_size of %launch
-  %alone1 = icmp eq i64 %wave_size, 1
-  br i1 %alone1, label %single, label %many
-many:
-  %total = call i64 @number_blocks(ptr %launch, i64 %wave_size, ptr %slots, i64 %threads)
+  %launch = getelementptr [$LAUNCH$ x i64], ptr %launches, i64 %i
+  ?i64 wave_size, at ticks = LAUNCH of %launch
+  br eq i64 %wave_size, 1, label %single, label %several
+several:
+  %total = call i64 @number_blocks(ptr %launch, i64 %wave_size, ptr %slots, i64 %workers)
   %last = sub i64 %wave_size, 1
   %last1 = inttoptr i64 %last to ptr
   br label %start
 single:
   call void @find_buffers(ptr %launch, ptr %slots)
-  ?%own = ptr LAUNCH.function of %launch
-  ?%own_buffers = ptr LAUNCH.buffers of %launch
-  ?%parameters = ptr LAUNCH.parameters of %launch
-  %own_grid = load i64, ptr %parameters
-  %own_scalars = getelementptr i64, ptr %parameters, i64 1
+  ?ptr own.function, ptr own.buffers, ptr parameters = LAUNCH of %launch
+  %own.grid = load i64, ptr %parameters
+  %own.scalars = getelementptr i64, ptr %parameters, i64 1
   br label %start
 start:
-  %fn = phi ptr [ @wave, %many ], [ %own, %single ]
-  %buffers = phi ptr [ %launch, %many ], [ %own_buffers, %single ]
-  %grid = phi i64 [ %total, %many ], [ %own_grid, %single ]
-  %scalars = phi ptr [ %last1, %many ], [ %own_scalars, %single ]
-  %large = icmp sgt i64 %grid, 1
-  %several = icmp sgt i64 %threads, 1
-  %shared = and i1 %large, %several
-  br i1 %shared, label %estimate, label %inline
+  %fn = phi ptr [ @wave, %several ], [ %own.function, %single ]
+  %buffers = phi ptr [ %launch, %several ], [ %own.buffers, %single ]
+  %grid = phi i64 [ %total, %several ], [ %own.grid, %single ]
+  %scalars = phi ptr [ %last1, %several ], [ %own.scalars, %single ]
+  %whole = shl i64 %grid, 16  ; all blocks are one thread's share
+  %parallelism = call i64 @llvm.smin.i64(i64 %grid, i64 %workers)
+  br sgt i64 %parallelism, 1, label %estimate, label %inline
 estimate:
-  ?%ticks_at = LAUNCH.ticks of %launch
-  %ticks = load i64, ptr %ticks_at
+  %ticks = load i64, ptr %ticks.at
   %began = call i64 @numus_ticks()
-  %share_from = load i64, ptr %share_from_at
-  %light = icmp ult i64 %ticks, %share_from
-  br i1 %light, label %inline_timed, label %acquire
+  %share_from = load i64, ptr %share_from.at
+  br ult i64 %ticks, %share_from, label %inline_timed, label %acquire
 inline_timed:
-  %one = shl i64 %grid, 16
-  call void %fn(i64 0, i64 %grid, i64 %one, ptr %buffers, ptr %scalars)
+  call void %fn(i64 0, i64 %grid, i64 %whole, ptr %buffers, ptr %scalars)
   br label %record_ticks
 acquire:
-  %untried = icmp eq i64 %lock_state, 0
-  br i1 %untried, label %try, label %have
+  br eq i64 %lock_state, 0, label %try, label %have
 try:
-  %swap = cmpxchg ptr %lock, i64 0, i64 1 acquire monotonic
+  %swap = cmpxchg ptr %lock.at, i64 0, i64 1 acquire monotonic
   %won = extractvalue { i64, i1 } %swap, 1
   %got = select i1 %won, i64 1, i64 2
   br label %have
 have:
   %lock_state2 = phi i64 [ %lock_state, %acquire ], [ %got, %try ]
-  %ours = icmp eq i64 %lock_state2, 1
-  br i1 %ours, label %parallel, label %inline
+  br eq i64 %lock_state2, 1, label %parallel, label %inline
 parallel:
-  %wake_from = load i64, ptr %wake_from_at
+  %wake_from = load i64, ptr %wake_from.at
   %wake = icmp uge i64 %ticks, %wake_from
   %active = call i64 @share(
-      ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake)
+      ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %workers, i1 %wake)
   br label %record_ticks
 record_ticks:
   ; an upper bound where work was shared
@@ -174,15 +144,13 @@ record_ticks:
   %ended = call i64 @numus_ticks()
   %passed = sub i64 %ended, %began
   %all = mul i64 %passed, %busy
-  store i64 %all, ptr %ticks_at
+  store i64 %all, ptr %ticks.at
   br label %latch
 inline:
   %lock_state3 = phi i64 [ %lock_state, %start ], [ %lock_state2, %have ]
-  %some = icmp sgt i64 %grid, 0
-  br i1 %some, label %call, label %latch
+  br sgt i64 %grid, 0, label %call, label %latch
 call:
-  %alone = shl i64 %grid, 16
-  call void %fn(i64 0, i64 %grid, i64 %alone, ptr %buffers, ptr %scalars)
+  call void %fn(i64 0, i64 %grid, i64 %whole, ptr %buffers, ptr %scalars)
   br label %latch
 latch:
   %lock_state1 = phi i64 [ %lock_state4, %record_ticks ], [ %lock_state3, %inline ],
@@ -190,10 +158,9 @@ latch:
   %j = add i64 %i, %wave_size
   br label %loop
 end:
-  %mine = icmp eq i64 %lock_state, 1
-  br i1 %mine, label %unlock, label %done
+  br eq i64 %lock_state, 1, label %unlock, label %done
 unlock:
-  store atomic i64 0, ptr %lock release, align 8
+  store atomic i64 0, ptr %lock.at release, align 8
   br label %done
 done:
   ret void
@@ -203,68 +170,35 @@ done:
 ; advances after a run, then two slots to swap. A cleared flag ends the loop.
 define i64 @numus_repeat(
     ptr %commands, i64 %count, ptr %table, i64 %steps, i64 %swaps, ptr %flag) {
-entry:
-  ?%slots = ptr HEADER.slots of %commands
-  %steps2 = shl i64 %steps, 1
-  %pairs = getelementptr i64, ptr %table, i64 %steps2
-  %has_flag = icmp ne ptr %flag, null
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %done, %next ]
-  %more = icmp slt i64 %i, %count
-  br i1 %more, label %run, label %end
-run:
+  ?ptr slots = HEADER of %commands
+  %pairs = getelementptr [2 x i64], ptr %table, i64 %steps
+  for %i in 0..%count
   call void @numus_run(ptr %commands)
-  %done = add i64 %i, 1
-  br label %move
-move:
-  %k = phi i64 [ 0, %run ], [ %k1, %moving ]
-  %moves = icmp slt i64 %k, %steps
-  br i1 %moves, label %moving, label %swap
-moving:
-  %k2 = shl i64 %k, 1
-  %entry_at = getelementptr i64, ptr %table, i64 %k2
-  %slot = load i64, ptr %entry_at
-  %by_at = getelementptr i64, ptr %entry_at, i64 1
-  %by = load i64, ptr %by_at
-  %at = getelementptr i64, ptr %slots, i64 %slot
-  %address = load i64, ptr %at
+  for %k in 0..%steps
+  %step = getelementptr [2 x i64], ptr %table, i64 %k
+  %slot = load i64, ptr %step
+  %by = i64 %step[1]
+  %address = i64 %slots[%slot]
   %moved = add i64 %address, %by
-  store i64 %moved, ptr %at
-  %k1 = add i64 %k, 1
-  br label %move
-swap:
-  %j = phi i64 [ 0, %move ], [ %j1, %swapping ]
-  %pair = icmp slt i64 %j, %swaps
-  br i1 %pair, label %swapping, label %check
-swapping:
-  %j2 = shl i64 %j, 1
-  %pair_at = getelementptr i64, ptr %pairs, i64 %j2
-  %first = load i64, ptr %pair_at
-  %second_at = getelementptr i64, ptr %pair_at, i64 1
-  %second = load i64, ptr %second_at
-  %first_at = getelementptr i64, ptr %slots, i64 %first
-  %other_at = getelementptr i64, ptr %slots, i64 %second
-  %x = load i64, ptr %first_at
-  %y = load i64, ptr %other_at
-  store i64 %y, ptr %first_at
-  store i64 %x, ptr %other_at
-  %j1 = add i64 %j, 1
-  br label %swap
+  %slots[%slot] = i64 %moved
+  end
+  for %j in 0..%swaps
+  %pair = getelementptr [2 x i64], ptr %pairs, i64 %j
+  %first = load i64, ptr %pair
+  %second = i64 %pair[1]
+  %x = i64 %slots[%first]
+  %y = i64 %slots[%second]
+  %slots[%first] = i64 %y
+  %slots[%second] = i64 %x
+  end
+  br eq ptr %flag, null, label %i.latch, label %check
 check:
-  br i1 %has_flag, label %read, label %next
-read:
   %value = load i8, ptr %flag
-  %clear = icmp eq i8 %value, 0
-  br i1 %clear, label %last, label %next
-next:
-  br label %loop
+  br eq i8 %value, 0, label %last, label %i.latch
 last:
+  %done = add i64 %i, 1
   ret i64 %done
-end:
-  ret i64 %i
+  end
+  ret i64 %count
 }
 """
-
-# Words of the pool (`$LOCK$`) are expanded by `thread_pool_source`.
-SOURCE = RESOLVE_BUFFERS + expand(_TEXT, HEADER=HEADER, LAUNCH=LAUNCH)

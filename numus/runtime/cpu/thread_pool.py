@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from numus import config
 from numus.runtime.cpu import thread_pool_source
 from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.thread_pool_source import POOL
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Pool:
 
     def _mark_started(self, threads: int) -> None:
         """Publish the number of running threads; 0: they must be started before a launch."""
-        self._state[thread_pool_source.STARTED] = threads
+        self._state[POOL["started"]] = threads
         self.started = threads > 0
 
     def _calibrate(self) -> tuple[int, float]:
@@ -82,14 +83,14 @@ class Pool:
         """Initialise the shared memory."""
         state = self._state
         ctypes.memset(self.address, 0, ctypes.sizeof(state))
-        state[thread_pool_source.STATE] = thread_pool_source.CLOSED
-        state[thread_pool_source.SPINS] = self._spins
-        state[thread_pool_source.THREADS] = self.threads
-        state[thread_pool_source.LIMIT] = self.threads
-        state[thread_pool_source.SHARE_FROM] = int(TUNING.share_seconds * self.ticks_per_second)
-        state[thread_pool_source.WAKE_FROM] = int(TUNING.wake_seconds * self.ticks_per_second)
+        state[POOL["state"]] = thread_pool_source.CLOSED
+        state[POOL["spins"]] = self._spins
+        state[POOL["threads"]] = self.threads
+        state[POOL["limit"]] = self.threads
+        state[POOL["share_from"]] = int(TUNING.share_seconds * self.ticks_per_second)
+        state[POOL["wake_from"]] = int(TUNING.wake_seconds * self.ticks_per_second)
         for i, address in enumerate(_system_calls(self.address)):
-            state[thread_pool_source.CALLS + i] = address
+            state[POOL["calls"] + i] = address
         self._workers = []
         self._mark_started(0)
 
@@ -120,7 +121,7 @@ class Pool:
             raise ValueError(f"the number of threads must be at least 1, not {count}")
         with self._lock:
             self.threads = count
-            self._state[thread_pool_source.THREADS] = count
+            self._state[POOL["threads"]] = count
             leaving = self._workers[max(0, count - 1) :]
             del self._workers[max(0, count - 1) :]
             self._mark_started(0)
@@ -130,7 +131,7 @@ class Pool:
         self, limit: int, leaving: list[threading.Thread], timeout: float | None = None
     ) -> None:
         """Workers with ids from `limit` on exit, after the launch they are in."""
-        self._state[thread_pool_source.LIMIT] = limit
+        self._state[POOL["limit"]] = limit
         if leaving:
             self._wake(self.address)
             for thread in leaving:
@@ -140,7 +141,7 @@ class Pool:
         """End all workers; later launches run on their caller's thread alone."""
         with self._lock:
             leaving, self._workers = self._workers, []
-            self._state[thread_pool_source.THREADS] = 1
+            self._state[POOL["threads"]] = 1
             self._dismiss(0, leaving, _EXIT_SECONDS)
             self._mark_started(1)
 
@@ -161,9 +162,9 @@ def _system_calls(pool: int) -> list[int]:
         ]
     c = ctypes.CDLL(None)
     c.pthread_mutex_init.argtypes = c.pthread_cond_init.argtypes = [ctypes.c_void_p] * 2
-    if c.pthread_mutex_init(pool + 8 * thread_pool_source.MUTEX, None):
+    if c.pthread_mutex_init(pool + 8 * POOL["mutex"], None):
         raise OSError("cannot initialise the worker pool's mutex")
-    if c.pthread_cond_init(pool + 8 * thread_pool_source.CONDITION, None):
+    if c.pthread_cond_init(pool + 8 * POOL["condition"], None):
         raise OSError("cannot initialise the worker pool's condition variable")
     return [
         address(c.sched_yield),

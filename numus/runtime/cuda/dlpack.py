@@ -16,8 +16,8 @@ from numus.dtypes import DType
 from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.context import CudaContext
+from numus.runtime.llvm_macros import expand
 from numus.runtime.memory_pool import Memory
-from numus.runtime.pycall.llvm_macros import expand
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
@@ -135,39 +135,25 @@ define void @numus_dlpack_bind(ptr %table) {
   ret void
 }
 define void @numus_dlpack_unused(ptr %capsule) {
-entry:
   %type = alloca ptr
   %value = alloca ptr
   %trace = alloca ptr
   %table = load ptr, ptr @api
-  ?%fetch = ptr TABLE.PyErr_Fetch of %table
-  ?%restore = ptr TABLE.PyErr_Restore of %table
-  ?%valid = ptr TABLE.PyCapsule_IsValid of %table
-  ?%get = ptr TABLE.PyCapsule_GetPointer of %table
-  ?%release = ptr TABLE.release of %table
-  ?%names = TABLE.names of %table
-  call void %fetch(ptr %type, ptr %value, ptr %trace)
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %j, %after ]
-  %name.at = getelementptr ptr, ptr %names, i64 %i
-  %name = load ptr, ptr %name.at
-  %is = call i32 %valid(ptr %capsule, ptr %name)
-  %ours = icmp ne i32 %is, 0
-  br i1 %ours, label %drop, label %after
+  ?ptr PyErr_Fetch, ptr PyErr_Restore, ptr PyCapsule_IsValid = TABLE of %table
+  ?ptr PyCapsule_GetPointer, ptr release, at names = TABLE of %table
+  call void %PyErr_Fetch(ptr %type, ptr %value, ptr %trace)
+  for %i in 0..2
+  %name = ptr %names.at[%i]
+  %valid = call i32 %PyCapsule_IsValid(ptr %capsule, ptr %name)
+  br ne i32 %valid, 0, label %drop, label %i.latch
 drop:
-  %held = call ptr %get(ptr %capsule, ptr %name)
-  call void %release(ptr %held)
-  br label %after
-after:
-  %j = add i64 %i, 1
-  %more = icmp ult i64 %j, 2
-  br i1 %more, label %next, label %done
-done:
+  %managed = call ptr %PyCapsule_GetPointer(ptr %capsule, ptr %name)
+  call void %release(ptr %managed)
+  end
   %t = load ptr, ptr %type
   %v = load ptr, ptr %value
   %r = load ptr, ptr %trace
-  call void %restore(ptr %t, ptr %v, ptr %r)
+  call void %PyErr_Restore(ptr %t, ptr %v, ptr %r)
   ret void
 }
 """

@@ -6,8 +6,6 @@ graph. Launches that recur with the same addresses are captured, a few graphs pe
 
 from __future__ import annotations
 
-from numus.runtime.pycall.llvm_macros import expand
-
 # Words of a fast call's header: arguments of the launch loop, then the number of slots (width), the
 # driver's functions (0: no graphs), the graph to replace next, and the cache: each entry is a graph
 # and the addresses it was captured with.
@@ -32,13 +30,13 @@ def entries(first: int, slots: int) -> list[int]:
     return [first + n * (1 + slots) for n in range(GRAPHS)]
 
 
-_TEXT = """
+TEXT = """
 define i1 @numus_cuda_capturing(ptr %driver, ptr %stream) {
   ; during a capture no graph can be made or destroyed
   %state = alloca i32
   store i32 0, ptr %state
-  ?%ask = ptr FUNCTIONS.cuStreamIsCapturing of %driver
-  %code = call i32 %ask(ptr %stream, ptr %state)
+  ?ptr cuStreamIsCapturing = FUNCTIONS of %driver
+  %code = call i32 %cuStreamIsCapturing(ptr %stream, ptr %state)
   %value = load i32, ptr %state
   %either = or i32 %code, %value
   %yes = icmp ne i32 %either, 0
@@ -46,106 +44,78 @@ define i1 @numus_cuda_capturing(ptr %driver, ptr %stream) {
 }
 define void @numus_cuda_call(ptr %head) {
 entry:
-  ?%launch = ptr HEAD.launch of %head
-  ?%encode = ptr HEAD.encode of %head
-  ?%records = ptr HEAD.records of %head
-  ?%count = i64 HEAD.count of %head
-  ?%slots = ptr HEAD.slots of %head
-  ?%stream = ptr HEAD.stream of %head
-  ?%failed = ptr HEAD.failed of %head
-  ?%last = ptr HEAD.last of %head
-  ?%number = i64 HEAD.number of %head
-  ?%width = i64 HEAD.width of %head
-  ?%driver = ptr HEAD.driver of %head
-  ?%next = i64 HEAD.next of %head
-  ?%graphs = ptr HEAD.graphs of %head
+  ?ptr launch, ptr encode, ptr records, i64 count, ptr slots, ptr stream = HEAD of %head
+  ?ptr failed, ptr last, i64 number, i64 width, ptr graphs = HEAD of %head
+  ?ptr driver, at driver, i64 next, at next = HEAD of %head
   %graph = alloca ptr
-  ?%driver.at = HEAD.driver of %head
-  ?%next.at = HEAD.next of %head
   %entry.words = add i64 %width, 1
   %key.bytes = shl i64 %width, 3
-  %none = icmp eq ptr %driver, null
-  br i1 %none, label %plain, label %seek
+  br eq ptr %driver, null, label %plain, label %seek
 seek:
   %e = phi i64 [ 0, %entry ], [ %e.next, %another ]
   %e.words = mul i64 %e, %entry.words
-  %held = getelementptr i64, ptr %graphs, i64 %e.words
-  br label %compare
-compare:
-  %i = phi i64 [ 0, %seek ], [ %i.next, %alike ]
-  %i.next = add i64 %i, 1
-  %all = icmp eq i64 %i, %width
-  br i1 %all, label %known, label %word
-word:
-  %k.at = getelementptr i64, ptr %held, i64 %i.next
-  %k = load i64, ptr %k.at
-  %n.at = getelementptr i64, ptr %slots, i64 %i
-  %n = load i64, ptr %n.at
-  %same = icmp eq i64 %k, %n
-  br i1 %same, label %alike, label %another
-alike:
-  br label %compare
+  %cached = getelementptr i64, ptr %graphs, i64 %e.words
+  %keys = getelementptr i64, ptr %cached, i64 1
+  for %i in 0..%width
+  %key = i64 %keys[%i]
+  %slot = i64 %slots[%i]
+  br eq i64 %key, %slot, label %i.latch, label %another
+  end
+  br label %known
 another:
   %e.next = add i64 %e, 1
-  %e.more = icmp ult i64 %e.next, $GRAPHS$
-  br i1 %e.more, label %seek, label %new
+  br ult i64 %e.next, $GRAPHS$, label %seek, label %new
 known:
-  %exec = load ptr, ptr %held
-  %made = icmp ne ptr %exec, null
-  br i1 %made, label %start, label %capture
+  %exec = load ptr, ptr %cached
+  br ne ptr %exec, null, label %start, label %capture
 start:
-  ?%launch.it = ptr FUNCTIONS.cuGraphLaunch of %driver
-  %ready = load ptr, ptr %held
-  %launched = call i32 %launch.it(ptr %ready, ptr %stream)
-  %fine = icmp eq i32 %launched, 0
-  br i1 %fine, label %done, label %plain
+  ?ptr cuGraphLaunch = FUNCTIONS of %driver
+  %ready = load ptr, ptr %cached
+  %launched = call i32 %cuGraphLaunch(ptr %ready, ptr %stream)
+  br eq i32 %launched, 0, label %done, label %plain
 capture:
   %c.capturing = call i1 @numus_cuda_capturing(ptr %driver, ptr %stream)
   br i1 %c.capturing, label %plain, label %begin.it
 begin.it:
-  ?%begin = ptr FUNCTIONS.cuStreamBeginCapture of %driver
-  %begun = call i32 %begin(ptr %stream, i32 1)  ; what other threads do is no matter
-  %begins = icmp eq i32 %begun, 0
-  br i1 %begins, label %record, label %plain
+  ?ptr cuStreamBeginCapture = FUNCTIONS of %driver
+  %begun = call i32 %cuStreamBeginCapture(ptr %stream, i32 1)  ; thread-local mode
+  br eq i32 %begun, 0, label %record, label %plain
 record:
   %recorded = call i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count,
     ptr %slots, ptr %stream)
-  ?%end = ptr FUNCTIONS.cuStreamEndCapture of %driver
+  ?ptr cuStreamEndCapture = FUNCTIONS of %driver
   store ptr null, ptr %graph
-  %ended = call i32 %end(ptr %stream, ptr %graph)
+  %ended = call i32 %cuStreamEndCapture(ptr %stream, ptr %graph)
   %ended.wide = zext i32 %ended to i64
   %wrong = or i64 %recorded, %ended.wide
-  %right = icmp eq i64 %wrong, 0
-  br i1 %right, label %make, label %never
+  br eq i64 %wrong, 0, label %make, label %never
 make:
-  ?%instantiate = ptr FUNCTIONS.cuGraphInstantiateWithFlags of %driver
+  ?ptr cuGraphInstantiateWithFlags = FUNCTIONS of %driver
   %captured = load ptr, ptr %graph
-  %instantiated = call i32 %instantiate(ptr %held, ptr %captured, i64 0)
-  ?%destroy = ptr FUNCTIONS.cuGraphDestroy of %driver
-  %destroyed = call i32 %destroy(ptr %captured)
-  %usable = icmp eq i32 %instantiated, 0
-  br i1 %usable, label %start, label %never
+  %instantiated = call i32 %cuGraphInstantiateWithFlags(ptr %cached, ptr %captured, i64 0)
+  ?ptr cuGraphDestroy = FUNCTIONS of %driver
+  %destroyed = call i32 %cuGraphDestroy(ptr %captured)
+  br eq i32 %instantiated, 0, label %start, label %never
 never:
-  store ptr null, ptr %held
+  store ptr null, ptr %cached
   store ptr null, ptr %driver.at
   br label %plain
 new:
   %next.words = mul i64 %next, %entry.words
   %oldest = getelementptr i64, ptr %graphs, i64 %next.words
   %old = load ptr, ptr %oldest
-  %empty = icmp eq ptr %old, null
-  br i1 %empty, label %remember, label %free
+  br eq ptr %old, null, label %remember, label %free
 free:
   %f.capturing = call i1 @numus_cuda_capturing(ptr %driver, ptr %stream)
   br i1 %f.capturing, label %plain, label %destroy.it
 destroy.it:
-  ?%let.go = ptr FUNCTIONS.cuGraphExecDestroy of %driver
-  %gone = call i32 %let.go(ptr %old)
+  ?ptr cuGraphExecDestroy = FUNCTIONS of %driver
+  %gone = call i32 %cuGraphExecDestroy(ptr %old)
   br label %remember
 remember:
   store ptr null, ptr %oldest
-  %keys = getelementptr i64, ptr %oldest, i64 1
-  call void @llvm.memcpy.p0.p0.i64(ptr %keys, ptr %slots, i64 %key.bytes, i1 false)
+  %new.keys = getelementptr i64, ptr %oldest, i64 1
+  call void @llvm.memcpy.p0.p0.i64(ptr %new.keys, ptr %slots, i64 %key.bytes, i1 false)
   %after = add i64 %next, 1
   %after.next = urem i64 %after, $GRAPHS$
   store i64 %after.next, ptr %next.at
@@ -162,6 +132,3 @@ done:
 }
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
-
-
-SOURCE = expand(_TEXT, HEAD=HEAD, FUNCTIONS=FUNCTIONS, GRAPHS=GRAPHS)

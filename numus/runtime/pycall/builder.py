@@ -302,12 +302,12 @@ class BytecodeBuilder:
         header = {
             "busy": 0,
             "arity": arity,
-            "guard_failed": self._object(guard_failed),
+            "sentinel": self._object(guard_failed),
             "acquire": 0 if lock is None else self._object(lock.acquire),
             "release": 0 if lock is None else self._object(lock.release),
-            "registers": self._registers,
+            "num_registers": self._registers,
             "commands": self._commands.header,
-            "entry": self._launcher.entry,
+            "run": self._launcher.entry,
             "ticks": -1,
             "gil_ticks": self._vm.keep_gil_ticks,
         }

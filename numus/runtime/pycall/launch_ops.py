@@ -22,19 +22,16 @@ def _check_unused(output: str) -> str:
     lines = []
     for i in range(OUTPUT_PARTS):
         lines += [
-            f"  %part{i}_at = getelementptr i64, ptr {output}, i64 {2 + i}",
-            f"  %part{i} = load ptr, ptr %part{i}_at",
+            f"  %part{i} = ptr {output}[{2 + i}]",
             f"  %count{i} = load i32, ptr %part{i}",
             f"  %ok{i} = icmp eq i32 %count{i}, 1",
         ]
     for i in range(OUTPUT_PARTS, OUTPUT_PARTS + OUTPUT_SLOTS):
         word = 2 + OUTPUT_PARTS + 2 * (i - OUTPUT_PARTS)
         lines += [
-            f"  %slot{i}_at = getelementptr i64, ptr {output}, i64 {word}",
-            f"  %slot{i} = load ptr, ptr %slot{i}_at",
+            f"  %slot{i} = ptr {output}[{word}]",
             f"  %is{i} = load ptr, ptr %slot{i}",
-            f"  %be{i}_at = getelementptr i64, ptr {output}, i64 {word + 1}",
-            f"  %be{i} = load ptr, ptr %be{i}_at",
+            f"  %be{i} = ptr {output}[{word + 1}]",
             f"  %ok{i} = icmp eq ptr %is{i}, %be{i}",
         ]
     known = "%ok0"
@@ -63,8 +60,7 @@ RECYCLE: an unused output of those at x: `a` = it, word z = its address, skip y 
   br label %search
 search:
   %tried = phi i64 [ 0, %RECYCLE ], [ %tried1, %in_use ]
-  %some = icmp slt i64 %tried, %recycle_count
-  br i1 %some, label %ask, label %next
+  br slt i64 %tried, %recycle_count, label %ask, label %next
 ask:
   %tried1 = add i64 %tried, 1
   %recycle_words = mul i64 %tried, $OUTPUT_WORDS$
@@ -75,50 +71,40 @@ in_use:
   br label %search
 reuse:
   %recycled = load ptr, ptr %output
-  %recycled_address_at = getelementptr i64, ptr %output, i64 1
-  %recycled_address = load i64, ptr %recycled_address_at
+  %recycled_address = i64 %output[1]
   store i64 %recycled_address, ptr %zp
   !void Py_IncRef(ptr %recycled)
   store ptr %recycled, ptr %at
   br label %jump
 
 LAUNCH: run the command buffer; guard: the word at y is x before, that at z is 0 afterwards
-  ?%commands_at = HEADER.commands of %code
-  ?%run_at = HEADER.entry of %code
-  ?%ticks_at = HEADER.ticks of %code
-  ?%gil_ticks_at = HEADER.gil_ticks of %code
   %state = load atomic i64, ptr %yp monotonic, align 8
-  %as_expected = icmp eq i64 %state, %x
-  br i1 %as_expected, label %launch, label %guard_failed
+  br eq i64 %state, %x, label %launch, label %guard_failed
 launch:
-  %commands = load ptr, ptr %commands_at
-  %start = load ptr, ptr %run_at
-  %ticks = load i64, ptr %ticks_at
-  %gil_ticks = load i64, ptr %gil_ticks_at
+  ?ptr commands, ptr run, at ticks, i64 gil_ticks = HEADER of %code
+  %ticks = load i64, ptr %ticks.at
   %before = call i64 @numus_ticks()
-  %keeps_gil = icmp ult i64 %ticks, %gil_ticks
-  br i1 %keeps_gil, label %with_gil, label %without_gil
+  br ult i64 %ticks, %gil_ticks, label %with_gil, label %without_gil
 with_gil:
-  call void %start(ptr %commands)
+  call void %run(ptr %commands)
   br label %ran
 without_gil:
   !%thread = ptr PyEval_SaveThread()
-  call void %start(ptr %commands)
+  call void %run(ptr %commands)
   !void PyEval_RestoreThread(ptr %thread)
   br label %ran
 ran:
   %now = call i64 @numus_ticks()
   %passed = sub i64 %now, %before
-  store i64 %passed, ptr %ticks_at
+  store i64 %passed, ptr %ticks.at
   %wrong_ = load i64, ptr %zp
   guard eq i64 %wrong_, 0
 
 ADD_OPERAND: account for the operand `a` of the graph under construction (x: a PENDING record)
-  ?%operand_none = ptr PENDING.none of %xp
+  ?ptr none, ptr nbytes = PENDING of %xp
   %operand_node = reg %a
   %operand_view = field %operand_node, view
-  %operand_pending = icmp eq ptr %operand_view, %operand_none
-  br i1 %operand_pending, label %operand_pending_node, label %operand_realised
+  br eq ptr %operand_view, %none, label %operand_pending_node, label %operand_realised
 operand_pending_node:
   ; a pending node: its depth and the bytes it retains
   %operand_depth_object = field %operand_node, depth
@@ -136,10 +122,8 @@ operand_realised:
   ; a value: the bytes of its elements, at most those of its memory (broadcast strides)
   %operand_storage = field %operand_view, storage
   %operand_memory = field %operand_storage, memory
-  ?%operand_nbytes = ptr PENDING.nbytes of %xp
-  !%operand_memory_bytes_object = ptr descr_get(ptr %operand_nbytes, ptr %operand_memory, ptr null)
-  %operand_is_memory = icmp ne ptr %operand_memory_bytes_object, null
-  br i1 %operand_is_memory, label %operand_size, label %failed
+  !%operand_memory_bytes_object = ptr descr_get(ptr %nbytes, ptr %operand_memory, ptr null)
+  br ne ptr %operand_memory_bytes_object, null, label %operand_size, label %failed
 operand_size:
   !%operand_memory_bytes = i64 PyLong_AsLongLong(ptr %operand_memory_bytes_object)
   !void Py_DecRef(ptr %operand_memory_bytes_object)
@@ -152,8 +136,7 @@ operand_size:
 operand_axis:
   %operand_i = phi i64 [ 0, %operand_size ], [ %operand_j, %operand_extent ]
   %operand_bytes = phi i64 [ %operand_item, %operand_size ], [ %operand_more, %operand_extent ]
-  %operand_left = icmp slt i64 %operand_i, %operand_rank
-  br i1 %operand_left, label %operand_extent, label %operand_all
+  br slt i64 %operand_i, %operand_rank, label %operand_extent, label %operand_all
 operand_extent:
   !%operand_extent_object = ptr PyTuple_GetItem(ptr %operand_shape, i64 %operand_i)
   !%operand_n = i64 PyLong_AsLongLong(ptr %operand_extent_object)
@@ -174,8 +157,7 @@ PENDING_BOUNDS: `a`, `x` = depth (+ y) and retained bytes of the graph; guard: t
   %bounds_direct = load i64, ptr %direct
   %bounds_bytes = add i64 %bounds_retained, %bounds_direct
   %bounds_max_depth = load i64, ptr %zp
-  %bounds_max_bytes_at = getelementptr i64, ptr %zp, i64 1
-  %bounds_max_bytes = load i64, ptr %bounds_max_bytes_at
+  %bounds_max_bytes = i64 %zp[1]
   %bounds_deep = icmp sgt i64 %bounds_depth, %bounds_max_depth
   %bounds_large = icmp sgt i64 %bounds_bytes, %bounds_max_bytes
   %bounds_inherited = icmp sgt i64 %bounds_retained, %bounds_direct
@@ -186,7 +168,6 @@ bounds_ok:
   !%bounds_depth_object = ptr PyLong_FromLongLong(i64 %bounds_depth)
   store ptr %bounds_depth_object, ptr %at
   !%bounds_bytes_object = ptr PyLong_FromLongLong(i64 %bounds_bytes)
-  #%bounds_bytes_at = %x
-  store ptr %bounds_bytes_object, ptr %bounds_bytes_at
+  %registers[%x] = ptr %bounds_bytes_object
   br label %next
 """.replace("$OUTPUT_WORDS$", str(OUTPUT_WORDS)).replace("  $UNUSED$", _check_unused("%output"))

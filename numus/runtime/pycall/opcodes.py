@@ -30,25 +30,21 @@ RETURN: return `a`
   br label %close
 
 LOAD_ARG: `a` = argument x
-  %load_arg_at = getelementptr ptr, ptr %args, i64 %x
-  %load_arg_ = load ptr, ptr %load_arg_at
+  %load_arg_ = ptr %args[%x]
   give_borrowed %load_arg_
 
 LOAD_CONST: `a` = object x
   give_borrowed %xp
 
 LOAD_FLOAT_ARG: `a` = argument x, a float, or converted from an int (y, z: these types)
-  %float_at = getelementptr ptr, ptr %args, i64 %x
-  %float_given = load ptr, ptr %float_at
+  %float_given = ptr %args[%x]
   !%float_type = ptr PyObject_Type(ptr %float_given)
   !void Py_DecRef(ptr %float_type)
-  %float_float = icmp eq ptr %float_type, %yp
-  br i1 %float_float, label %float_itself, label %float_other
+  br eq ptr %float_type, %yp, label %float_itself, label %float_other
 float_itself:
   give_borrowed %float_given
 float_other:
-  %float_int = icmp eq ptr %float_type, %zp
-  br i1 %float_int, label %float_made, label %guard_failed
+  br eq ptr %float_type, %zp, label %float_made, label %guard_failed
 float_made:
   !%float_ = ptr PyNumber_Float(ptr %float_given)
   give %float_ or failed
@@ -99,20 +95,16 @@ coalesce_ok:
 BROADCAST_SHAPE: `a` = shape `x`, or `y` where `x` is (); guard: equal, or one is ()
   %shape_one = reg %x
   %shape_other = reg %y
-  %shape_same = icmp eq ptr %shape_one, %shape_other
-  br i1 %shape_same, label %shape_done, label %shape_unequal
+  br eq ptr %shape_one, %shape_other, label %shape_done, label %shape_unequal
 shape_unequal:
   !%shape_rank = i64 PyTuple_Size(ptr %shape_one)
-  %shape_none = icmp eq i64 %shape_rank, 0
-  br i1 %shape_none, label %shape_done, label %shape_second
+  br eq i64 %shape_rank, 0, label %shape_done, label %shape_second
 shape_second:
   !%shape_other_rank = i64 PyTuple_Size(ptr %shape_other)
-  %shape_other_none = icmp eq i64 %shape_other_rank, 0
-  br i1 %shape_other_none, label %shape_done, label %shape_compare
+  br eq i64 %shape_other_rank, 0, label %shape_done, label %shape_compare
 shape_compare:
   !%shape_compared = i32 PyObject_RichCompareBool(ptr %shape_one, ptr %shape_other, i32 2)
-  %shape_ok = icmp sgt i32 %shape_compared, 0
-  br i1 %shape_ok, label %shape_done, label %failed
+  br sgt i32 %shape_compared, 0, label %shape_done, label %failed
 shape_done:
   %shape_ = phi ptr [ %shape_one, %BROADCAST_SHAPE ], [ %shape_other, %shape_unequal ],
     [ %shape_one, %shape_second ], [ %shape_one, %shape_compare ]
@@ -127,8 +119,7 @@ ADD_INT: `a` = the int `x` + y
 
 JUMP_IF: skip y instructions if `a` is the object x
   %jump_if_it = reg %a
-  %jump_if_is = icmp eq ptr %jump_if_it, %xp
-  br i1 %jump_if_is, label %jump, label %next
+  br eq ptr %jump_if_it, %xp, label %jump, label %next
 
 NEW: `a` = a new object of type x
   !%made_ = ptr PyType_GenericAlloc(ptr %xp, i64 0)
@@ -199,11 +190,9 @@ SLOT_IS_NOT: guard: the slot at offset x of `a` is not the object y
 
 SLOT_EQ: guard: the slot at offset x of `a` equals the object y
   %slot_eq_ = slot %a, %x
-  %slot_eq_same = icmp eq ptr %slot_eq_, %yp
-  br i1 %slot_eq_same, label %next, label %slot_eq_slow
+  br eq ptr %slot_eq_, %yp, label %next, label %slot_eq_slow
 slot_eq_slow:
-  %slot_eq_null = icmp eq ptr %slot_eq_, null
-  br i1 %slot_eq_null, label %guard_failed, label %slot_eq_compare
+  br eq ptr %slot_eq_, null, label %guard_failed, label %slot_eq_compare
 slot_eq_compare:
   !%slot_eq_compared = i32 PyObject_RichCompareBool(ptr %slot_eq_, ptr %yp, i32 2)
   guard sgt i32 %slot_eq_compared, 0 or failed
@@ -217,8 +206,7 @@ BITS_EQ: guard: the slot at offset x of `a`, as a double, has the bits y
 DICT_IS: guard: the dict `a` maps x to y, or lacks x and z is 1
   %dict_is_dict = reg %a
   !%dict_is_found = ptr PyDict_GetItemWithError(ptr %dict_is_dict, ptr %xp)
-  %dict_is_ok = icmp eq ptr %dict_is_found, %yp
-  br i1 %dict_is_ok, label %next, label %dict_lacks
+  br eq ptr %dict_is_found, %yp, label %next, label %dict_lacks
 dict_lacks:
   %dict_is_none = icmp eq ptr %dict_is_found, null
   %default = icmp eq i64 %z, 1
@@ -251,35 +239,29 @@ _names = itertools.count()
 
 def _load(found: re.Match[str]) -> str:
     value, how, source, key = found.groups()
-    n = f"%{how}{next(_names)}"
+    n = f"{how}{next(_names)}"
     if how == "field":
-        lines = [
-            f"?{n}o = i64 PENDING.{key} of %xp",
-            f"{n}p = getelementptr i8, ptr {source}, i64 {n}o",
-        ]
-        return "\n  ".join([*lines, f"{value} = load ptr, ptr {n}p"])
-    lines = [f"#{n} = {source}", f"{value if key is None else f'{n}r'} = load ptr, ptr {n}"]
-    if key is not None:
-        lines += [f"{n}p = getelementptr i8, ptr {n}r, i64 {key}", f"{value} = load ptr, ptr {n}p"]
-    return "\n  ".join(lines)
+        lines, offset = [f"?i64 {n}.{key} = PENDING of %xp"], f"%{n}.{key}"
+    else:
+        lines, offset = [f"%{n}r = ptr %registers[{source}]"], key
+        if key is None:
+            return f"{value} = ptr %registers[{source}]"
+        source = f"%{n}r"
+    lines.append(f"%{n}p = getelementptr i8, ptr {source}, i64 {offset}")
+    return "\n  ".join([*lines, f"{value} = load ptr, ptr %{n}p"])
 
 
 def _guard(found: re.Match[str]) -> str:
     condition, label = found.groups()
-    n = f"%guard{next(_names)}"
-    return f"{n} = icmp {condition}\n  br i1 {n}, label %next, label %{label or 'guard_failed'}"
+    return f"br {condition}, label %next, label %{label or 'guard_failed'}"
 
 
 def _give(found: re.Match[str]) -> str:
     borrowed, value, label = found.groups()
     lines = [f"!void Py_IncRef(ptr {value})"] if borrowed else []
     lines.append(f"store ptr {value}, ptr %at")
-    if label is None:
-        return "\n  ".join([*lines, "br label %next"])
-    n = f"%given{next(_names)}"
-    return "\n  ".join(
-        [*lines, f"{n} = icmp ne ptr {value}, null", f"br i1 {n}, label %next, label %{label}"]
-    )
+    to = f"br ne ptr {value}, null, label %next, label %{label}" if label else "br label %next"
+    return "\n  ".join([*lines, to])
 
 
 def _expand(text: str) -> str:

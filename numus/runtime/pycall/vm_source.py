@@ -8,19 +8,22 @@ where reference counts are, and the offsets of `__slots__`.
 
 from __future__ import annotations
 
+import itertools
+import re
+
 from numus.codegen.cpu.target import LlvmTarget
+from numus.runtime.llvm_macros import clock, expand
 from numus.runtime.pycall.launch_ops import PENDING
-from numus.runtime.pycall.llvm_macros import clock, expand
 from numus.runtime.pycall.opcodes import BODIES, INSTRUCTION_WORDS, OPCODES
 
 # Words at the start of a bytecode; the instructions follow.
 HEADER = (
     "busy",  # 1 while it runs: a nested call takes the slow path
     "arity",
-    "guard_failed",  # the object returned when a guard fails
+    "sentinel",  # the object returned when a guard fails
     *("acquire", "release"),  # methods of the lock held meanwhile; 0: no lock
-    "registers",  # their count
-    *("commands", "entry"),  # command buffer of LAUNCH, and the function that runs it
+    "num_registers",
+    *("commands", "run"),  # command buffer of LAUNCH, and the function that runs it
     "ticks",  # duration of the last launch
     "gil_ticks",  # shorter launches keep the GIL
 )
@@ -51,33 +54,21 @@ def source(target: LlvmTarget) -> str:
         *(f"{name}:{body}" for name, body in BODIES.items()),
         _EPILOGUE,
     ]
-    text = _expand_calls(expand("\n".join(lines), HEADER=HEADER, PENDING=PENDING))
+    text = expand(_expand_calls("\n".join(lines)), HEADER=HEADER, PENDING=PENDING)
     return f'target triple = "{target.triple}"\n' + text + clock(target)
 
 
 def _expand_calls(text: str) -> str:
-    """Expand `!%r = type Function(arguments)` (stable ABI) and `#%pointer = register number`."""
-    out: list[str] = []
-    for count, line in enumerate(text.splitlines()):
-        bare = line.strip()
-        if bare.startswith("!"):
-            before, _, call = bare[1:].rpartition("= ") if "= " in bare else ("", "", bare[1:])
-            kind, _, rest = call.partition(" ")
-            name, _, arguments = rest.partition("(")
-            n = f"api{count}"
-            target = f"{before.strip()} = " if before else ""
-            out += [
-                f"  %{n}t = load ptr, ptr @api",
-                f"  %{n}a = getelementptr ptr, ptr %{n}t, i64 {API.index(name)}",
-                f"  %{n} = load ptr, ptr %{n}a",
-                f"  {target}call {kind} %{n}({arguments}",
-            ]
-        elif bare.startswith("#"):
-            result, _, number = bare[1:].partition(" = ")
-            out.append(f"  {result} = getelementptr ptr, ptr %registers, i64 {number}")
-        else:
-            out.append(line)
-    return "\n".join(out)
+    """Expand `!%r = type Function(arguments)`: calls of the stable ABI."""
+    count = itertools.count()
+
+    def write(found: re.Match[str]) -> str:
+        result, kind, name, arguments = found.groups()
+        n = f"%api{next(count)}"
+        table = f"  {n}t = load ptr, ptr @api\n  {n} = ptr {n}t[{API.index(name)}]"
+        return f"{table}\n  {result or ''}call {kind} {n}({arguments}"
+
+    return re.sub(r"^ *!(%\w+ = )?(\w+) (\w+)\((.*)$", write, text, flags=re.M)
 
 
 _PROLOGUE = f"""
@@ -85,35 +76,24 @@ define ptr @numus_call(ptr %self, ptr %args, i64 %count) {{
 entry:
   !%capsule = ptr PyTuple_GetItem(ptr %self, i64 0)
   !%code = ptr PyLong_AsVoidPtr(ptr %capsule)
-  ?%busy = HEADER.busy of %code
-  ?%arity_at = HEADER.arity of %code
-  ?%sentinel_at = HEADER.guard_failed of %code
-  ?%acquire_at = HEADER.acquire of %code
-  ?%release_at = HEADER.release of %code
-  ?%registers_at = HEADER.registers of %code
-  %sentinel = load ptr, ptr %sentinel_at
-  %arity = load i64, ptr %arity_at
-  %fits = icmp eq i64 %arity, %count
-  br i1 %fits, label %lock, label %slow_path
+  ?at busy, i64 arity, ptr sentinel, ptr acquire, ptr release, i64 num_registers = HEADER of %code
+  br eq i64 %arity, %count, label %lock, label %slow_path
 slow_path:
   !void Py_IncRef(ptr %sentinel)
   ret ptr %sentinel
 lock:
-  %acquire = load ptr, ptr %acquire_at
   %has_lock = icmp ne ptr %acquire, null
   br i1 %has_lock, label %take, label %have
 take:
   !%locked = ptr PyObject_CallNoArgs(ptr %acquire)
-  %interrupted = icmp eq ptr %locked, null
-  br i1 %interrupted, label %stop, label %took
+  br eq ptr %locked, null, label %stop, label %took
 stop:
   ret ptr null
 took:
   !void Py_DecRef(ptr %locked)
   br label %have
 have:
-  %number_of = load i64, ptr %registers_at
-  %registers = alloca ptr, i64 %number_of
+  %registers = alloca ptr, i64 %num_registers
   %error = alloca ptr
   %error_value = alloca ptr
   %error_trace = alloca ptr
@@ -123,13 +103,12 @@ have:
   store i64 0, ptr %depth
   store i64 0, ptr %retained
   store i64 0, ptr %direct
-  %bytes = shl i64 %number_of, 3
+  %bytes = shl i64 %num_registers, 3
   call void @llvm.memset.p0.i64(ptr %registers, i8 0, i64 %bytes, i1 false)
-  %is_busy = load i64, ptr %busy
-  %free = icmp eq i64 %is_busy, 0
-  br i1 %free, label %begin, label %unlock
+  %busy = load i64, ptr %busy.at
+  br eq i64 %busy, 0, label %begin, label %unlock
 begin:
-  store i64 1, ptr %busy
+  store i64 1, ptr %busy.at
   %first = getelementptr i64, ptr %code, i64 {len(HEADER)}
   br label %decode
 next:
@@ -143,18 +122,14 @@ jump:
 decode:
   %instruction = phi ptr [ %first, %begin ], [ %after, %next ], [ %target, %jump ]
   %opcode = load i64, ptr %instruction
-  %p1 = getelementptr i64, ptr %instruction, i64 1
-  %a = load i64, ptr %p1
-  %p2 = getelementptr i64, ptr %instruction, i64 2
-  %x = load i64, ptr %p2
+  %a = i64 %instruction[1]
+  %x = i64 %instruction[2]
   %xp = inttoptr i64 %x to ptr
-  %p3 = getelementptr i64, ptr %instruction, i64 3
-  %y = load i64, ptr %p3
+  %y = i64 %instruction[3]
   %yp = inttoptr i64 %y to ptr
-  %p4 = getelementptr i64, ptr %instruction, i64 4
-  %z = load i64, ptr %p4
+  %z = i64 %instruction[4]
   %zp = inttoptr i64 %z to ptr
-  #%at = %a
+  %at = getelementptr ptr, ptr %registers, i64 %a
   switch i64 %opcode, label %guard_failed ["""
 
 _EPILOGUE = """
@@ -170,30 +145,21 @@ guard_failed:
 close:
   %made = phi ptr [ null, %guard_failed ], [ null, %raised ], [ %given, %RETURN ]
   %wrong = phi i1 [ false, %guard_failed ], [ true, %raised ], [ false, %RETURN ]
-  store i64 0, ptr %busy
+  store i64 0, ptr %busy.at
   br label %unlock
 unlock:
   %result = phi ptr [ null, %have ], [ %made, %close ]
   %raise = phi i1 [ false, %have ], [ %wrong, %close ]
   br i1 %has_lock, label %release_lock, label %decref
 release_lock:
-  %release = load ptr, ptr %release_at
   !%released = ptr PyObject_CallNoArgs(ptr %release)
   !void Py_DecRef(ptr %released)
   br label %decref
 decref:
-  %i = phi i64 [ 0, %unlock ], [ 0, %release_lock ], [ %j, %decref_next ]
-  %left = icmp slt i64 %i, %number_of
-  br i1 %left, label %one, label %done
-one:
-  #%owned_at = %i
-  %owned_ref = load ptr, ptr %owned_at
-  !void Py_DecRef(ptr %owned_ref)
-  br label %decref_next
-decref_next:
-  %j = add i64 %i, 1
-  br label %decref
-done:
+  for %i in 0..%num_registers
+  %owned = ptr %registers[%i]
+  !void Py_DecRef(ptr %owned)
+  end
   br i1 %raise, label %restore, label %no_error
 restore:
   %error1 = load ptr, ptr %error
@@ -202,8 +168,7 @@ restore:
   !void PyErr_Restore(ptr %error1, ptr %error2, ptr %error3)
   ret ptr null
 no_error:
-  %has_failed = icmp eq ptr %result, null
-  br i1 %has_failed, label %slow_path, label %return
+  br eq ptr %result, null, label %slow_path, label %return
 return:
   ret ptr %result
 }
