@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numus as nm
 from numus.nn import functional as F
@@ -21,36 +20,32 @@ Sizes = int | tuple[int, ...]
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def _each(layer: _Windowed, name: str, sizes: Sizes) -> tuple[int, ...]:
-    """One number for each axis of space."""
-    rank = layer._rank
-    found = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
-    if len(found) != rank:
-        raise ValueError(
-            f"{type(layer).__name__}: {name} is a number or {rank} of them, not {sizes}"
-        )
-    return found
-
-
 class _Windowed(Module):
-    """What convolutions and their transposes share."""
+    """Arguments, parameters and `repr` of convolutions and transposed convolutions."""
 
-    _rank: int
+    _rank: ClassVar[int]
+    _function: ClassVar[Callable[..., Tensor]]
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
     padding: Any
-    _function: Callable[..., Tensor]
+    dilation: tuple[int, ...]
     weight: Parameter
     bias: Parameter | None
 
-    def _set(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Sizes,
-        stride: Sizes,
-        padding: Any,
-        dilation: Sizes,
-        groups: int,
-    ) -> None:
+    def __init_subclass__(cls, rank: int = 0, function: Any = None) -> None:
+        super().__init_subclass__()
+        if function is not None:
+            cls._rank, cls._function = rank, staticmethod(function)
+
+    def _per_axis(self, name: str, sizes: Sizes) -> tuple[int, ...]:
+        found = (sizes,) * self._rank if isinstance(sizes, int) else tuple(sizes)
+        if len(found) != self._rank:
+            raise ValueError(
+                f"{type(self).__name__}: {name} is a number or {self._rank} of them, not {sizes}"
+            )
+        return found
+
+    def _set(self, in_channels: int, out_channels: int, groups: int, **sizes: Any) -> None:
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{type(self).__name__}: in_channels={in_channels} and out_channels={out_channels} "
@@ -58,11 +53,9 @@ class _Windowed(Module):
             )
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.kernel_size = _each(self, "kernel_size", kernel_size)
-        self.stride = _each(self, "stride", stride)
-        self.padding = padding if isinstance(padding, str) else _each(self, "padding", padding)
-        self.dilation = _each(self, "dilation", dilation)
         self.groups = groups
+        for name, size in sizes.items():
+            setattr(self, name, size if isinstance(size, str) else self._per_axis(name, size))
 
     def _fill(self, shape: tuple[int, ...], bias: bool, device: Any, dtype: Any) -> None:
         options = {"dtype": dtype or nm.float32, "device": device}
@@ -72,10 +65,7 @@ class _Windowed(Module):
 
     def reset_parameters(self) -> None:
         """Draw first values: uniform, within one over the root of the number of inputs."""
-        bound = 1 / math.sqrt(init.fans(self.weight)[0])
-        init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            init.uniform_(self.bias, -bound, bound)
+        init.fan_in_uniform_(self, init.fans(self.weight)[0])
 
     def extra_repr(self) -> str:
         shown = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
@@ -108,7 +98,8 @@ class _Conv(_Windowed):
                 f"{type(self).__name__}: padding_mode {padding_mode!r} is none of "
                 f"{', '.join(_MODES)}"
             )
-        self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        self._set(in_channels, out_channels, groups, **sizes, padding=padding)
         if isinstance(self.padding, str) and self.padding not in ("valid", "same"):
             raise ValueError(
                 f"{type(self).__name__}: padding is numbers, 'valid' or 'same', not {padding!r}"
@@ -127,36 +118,26 @@ class _Conv(_Windowed):
         if self.padding_mode != "zeros":
             x = F.pad(x, self._margins(), mode=self.padding_mode)
             padding = (0,) * self._rank
-        convolve = type(self)._function
         options = (self.stride, padding, self.dilation, self.groups)
-        return convolve(x, self.weight, self.bias, *options)
+        return self._function(x, self.weight, self.bias, *options)
 
     def _margins(self) -> list[int]:
-        """Widths around an input, the last axis first."""
-        margins = []
-        for k, d, p in zip(self.kernel_size, self.dilation, self._numbers(), strict=True):
-            total = d * (k - 1)
-            low = p if p is not None else total // 2
-            margins.append((low, p if p is not None else total - total // 2))
-        return [n for pair in reversed(margins) for n in pair]
-
-    def _numbers(self) -> tuple[int | None, ...]:
-        """The padding of each axis; None: as much as keeps the size."""
+        """The padding before and after each axis, the last axis first."""
         if self.padding == "same":
-            return (None,) * self._rank
-        return (0,) * self._rank if isinstance(self.padding, str) else self.padding
+            totals = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+            return [n for t in reversed(totals) for n in (t // 2, t - t // 2)]
+        padding = (0,) * self._rank if self.padding == "valid" else self.padding
+        return [p for p in reversed(padding) for _ in range(2)]
 
 
-class Conv1d(_Conv):
+class Conv1d(_Conv, rank=1, function=nm.conv1d):
     """Windows of (N, C, L) times weights of shape (outputs, channels / groups, taps).
 
     Arguments as of `Conv2d`, one number each.
     """
 
-    _rank, _function = 1, staticmethod(nm.conv1d)
 
-
-class Conv2d(_Conv):
+class Conv2d(_Conv, rank=2, function=nm.conv2d):
     """Windows of (N, C, H, W) times weights of shape (outputs, channels / groups, taps).
 
     >>> from numus import nn
@@ -174,19 +155,17 @@ class Conv2d(_Conv):
         padding_mode: what is put around: "zeros", "reflect", "replicate" or "circular".
     """
 
-    _rank, _function = 2, staticmethod(nm.conv2d)
 
-
-class Conv3d(_Conv):
+class Conv3d(_Conv, rank=3, function=nm.conv3d):
     """Windows of (N, C, D, H, W) times weights of shape (outputs, channels / groups, taps).
 
     Arguments as of `Conv2d`.
     """
 
-    _rank, _function = 3, staticmethod(nm.conv3d)
-
 
 class _ConvTranspose(_Windowed):
+    output_padding: tuple[int, ...]
+
     def __init__(
         self,
         in_channels: int,
@@ -207,50 +186,40 @@ class _ConvTranspose(_Windowed):
                 f"{type(self).__name__}: only padding_mode 'zeros' has a transpose, not "
                 f"{padding_mode!r}"
             )
-        self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        self.output_padding = _each(self, "output_padding", output_padding)
+        sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        sizes |= {"padding": padding, "output_padding": output_padding}
+        self._set(in_channels, out_channels, groups, **sizes)
         shape = (in_channels, out_channels // groups, *self.kernel_size)
         self._fill(shape, bias, device, dtype)
 
     def forward(self, x: Any, output_size: Any = None) -> Tensor:
         """Each element's window of weights, added up; `output_size` names one of several sizes."""
         extra = self.output_padding if output_size is None else self._extra(x, output_size)
-        convolve = type(self)._function
         options = (self.stride, self.padding, extra, self.groups, self.dilation)
-        return convolve(x, self.weight, self.bias, *options)
+        return self._function(x, self.weight, self.bias, *options)
 
     def _extra(self, x: Any, output_size: Any) -> tuple[int, ...]:
         wanted = tuple(output_size)[-self._rank :]
-        sizes = zip(
-            x.shape[-self._rank :],
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.kernel_size,
-            strict=True,
-        )
-        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in sizes]
-        extra = tuple(w - m for w, m in zip(wanted, least, strict=True))
-        if any(
-            not 0 <= e < max(s, d)
-            for e, s, d in zip(extra, self.stride, self.dilation, strict=True)
-        ):
+        shape, steps = x.shape[-self._rank :], (self.stride, self.padding, self.dilation)
+        sizes = zip(shape, *steps, self.kernel_size, strict=True)
+        smallest = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in sizes]
+        extra = tuple(w - m for w, m in zip(wanted, smallest, strict=True))
+        limits = map(max, self.stride, self.dilation)
+        if not all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
             raise nm.errors.ShapeError(
-                f"{type(self).__name__}: output_size {wanted} is not within a stride of {least}"
+                f"{type(self).__name__}: output_size {wanted} is not within a stride of {smallest}"
             )
         return extra
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTranspose, rank=1, function=nm.conv_transpose1d):
     """The transpose of Conv1d; weights are (channels, outputs / groups, taps).
 
     Arguments as of `ConvTranspose2d`, one number each.
     """
 
-    _rank, _function = 1, staticmethod(nm.conv_transpose1d)
 
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTranspose, rank=2, function=nm.conv_transpose2d):
     """The transpose of Conv2d; weights are (channels, outputs / groups, taps).
 
     >>> from numus import nn
@@ -262,13 +231,9 @@ class ConvTranspose2d(_ConvTranspose):
             which of several sizes it came from. Other arguments as of `Conv2d`.
     """
 
-    _rank, _function = 2, staticmethod(nm.conv_transpose2d)
 
-
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTranspose, rank=3, function=nm.conv_transpose3d):
     """The transpose of Conv3d; weights are (channels, outputs / groups, taps).
 
     Arguments as of `ConvTranspose2d`.
     """
-
-    _rank, _function = 3, staticmethod(nm.conv_transpose3d)

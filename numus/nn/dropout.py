@@ -5,24 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from numus.nn import functional as F
-from numus.nn.module import Module
+from numus.nn.function_layer import UnaryLayer, layer
 from numus.tensor import Tensor
 
 __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
 
 
-class _Dropout(Module):
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        if not 0.0 <= p <= 1.0:
-            raise ValueError(f"{type(self).__name__}: p is a probability, not {p}")
-        self.p = p
-        self.inplace = inplace
+@layer
+class _Dropout(UnaryLayer):
+    p: float = 0.5
+    inplace: bool = False
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}" + ", inplace=True" * self.inplace
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p <= 1.0:
+            raise ValueError(f"{type(self).__name__}: p is a probability, not {self.p}")
+
+    def forward(self, x: Any) -> Tensor:
+        return self._function(x, self.p, self.training, self.inplace)
 
 
-class Dropout(_Dropout):
+class Dropout(_Dropout, function=F.dropout):
     """Each element zero with probability p, the others divided by 1 - p. In evaluation, nothing.
 
     >>> from numus import nn
@@ -30,40 +32,22 @@ class Dropout(_Dropout):
     [1.0, 1.0, 1.0]
     """
 
-    def forward(self, x: Any) -> Tensor:
-        return F.dropout(x, self.p, self.training, self.inplace)
 
-
-class Dropout1d(_Dropout):
+class Dropout1d(_Dropout, function=F.dropout1d):
     """Whole channels of (N, C, L) zero with probability p."""
 
-    def forward(self, x: Any) -> Tensor:
-        return F.dropout1d(x, self.p, self.training, self.inplace)
 
-
-class Dropout2d(_Dropout):
+class Dropout2d(_Dropout, function=F.dropout2d):
     """Whole channels of (N, C, H, W) zero with probability p."""
 
-    def forward(self, x: Any) -> Tensor:
-        return F.dropout2d(x, self.p, self.training, self.inplace)
 
-
-class Dropout3d(_Dropout):
+class Dropout3d(_Dropout, function=F.dropout3d):
     """Whole channels of (N, C, D, H, W) zero with probability p."""
 
-    def forward(self, x: Any) -> Tensor:
-        return F.dropout3d(x, self.p, self.training, self.inplace)
 
-
-class AlphaDropout(_Dropout):
+class AlphaDropout(_Dropout, function=F.alpha_dropout):
     """Dropout that keeps mean and variance of what a SELU gives."""
 
-    def forward(self, x: Any) -> Tensor:
-        return F.alpha_dropout(x, self.p, self.training, self.inplace)
 
-
-class FeatureAlphaDropout(_Dropout):
+class FeatureAlphaDropout(_Dropout, function=F.feature_alpha_dropout):
     """AlphaDropout of whole channels."""
-
-    def forward(self, x: Any) -> Tensor:
-        return F.feature_alpha_dropout(x, self.p, self.training, self.inplace)

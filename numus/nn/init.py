@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 import numus as nm
 from numus.tensor import Tensor
 
@@ -23,9 +25,13 @@ def _fill(tensor: Tensor, values: Tensor) -> Tensor:
         return tensor.assign(values.to(tensor.device))
 
 
+def _options(tensor: Tensor) -> dict[str, Any]:
+    return {"dtype": tensor.dtype, "device": tensor.device}
+
+
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """The same number everywhere."""
-    return _fill(tensor, nm.full(tensor.shape, val, dtype=tensor.dtype, device=tensor.device))
+    return _fill(tensor, nm.full(tensor.shape, val, **_options(tensor)))
 
 
 def zeros_(tensor: Tensor) -> Tensor:
@@ -40,16 +46,12 @@ def ones_(tensor: Tensor) -> Tensor:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, *, key: Any = None) -> Tensor:
     """Numbers from [a, b)."""
-    drawn = nm.random.uniform(tensor.shape, a, b, dtype=tensor.dtype, device=tensor.device, key=key)
-    return _fill(tensor, drawn)
+    return _fill(tensor, nm.random.uniform(tensor.shape, a, b, key=key, **_options(tensor)))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, *, key: Any = None) -> Tensor:
     """Normal numbers."""
-    drawn = nm.random.normal(
-        tensor.shape, mean, std, dtype=tensor.dtype, device=tensor.device, key=key
-    )
-    return _fill(tensor, drawn)
+    return _fill(tensor, nm.random.normal(tensor.shape, mean, std, key=key, **_options(tensor)))
 
 
 def trunc_normal_(
@@ -62,14 +64,8 @@ def trunc_normal_(
     key: Any = None,
 ) -> Tensor:
     """Normal numbers on the condition that they lie in [a, b]."""
-    drawn = nm.random.truncated_normal(
-        tensor.shape,
-        (a - mean) / std,
-        (b - mean) / std,
-        dtype=tensor.dtype,
-        device=tensor.device,
-        key=key,
-    )
+    low, high = (a - mean) / std, (b - mean) / std
+    drawn = nm.random.truncated_normal(tensor.shape, low, high, key=key, **_options(tensor))
     return _fill(tensor, drawn * std + mean)
 
 
@@ -131,6 +127,14 @@ def fans(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * window, tensor.shape[0] * window
 
 
+def fan_in_uniform_(layer: Any, fan_in: int) -> None:
+    """Draw the weight and bias of a layer from ±1 / sqrt(fan_in), PyTorch's default."""
+    bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+    for parameter in (layer.weight, layer.bias):
+        if parameter is not None:
+            uniform_(parameter, -bound, bound)
+
+
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, *, key: Any = None) -> Tensor:
     """Uniform numbers whose variance suits both directions (Glorot and Bengio)."""
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
@@ -181,17 +185,10 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, *, key: Any = None) -> Tensor
     rows = tensor.shape[0]
     columns = math.prod(tensor.shape[1:])
     tall = nm.random.normal((max(rows, columns), min(rows, columns)), dtype="float64", key=key)
-    basis = _orthonormal(tall)
+    q, r = np.linalg.qr(tall.numpy())
+    basis = nm.asarray(q * np.where(np.diagonal(r) < 0, -1.0, 1.0))  # unique, so uniform
     basis = basis if rows >= columns else basis.T
     return _fill(tensor, (basis * gain).reshape(tensor.shape))
-
-
-def _orthonormal(tall: Tensor) -> Tensor:
-    """The Q of a QR decomposition with a positive diagonal of R: uniform among all of them."""
-    import numpy as np
-
-    q, r = np.linalg.qr(tall.numpy())
-    return nm.asarray(q * np.where(np.diagonal(r) < 0, -1.0, 1.0))
 
 
 def _ranked(op: str, tensor: Tensor, rank: int) -> Tensor:

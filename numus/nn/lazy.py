@@ -14,25 +14,11 @@ from typing import Any, ClassVar
 import numus as nm
 from numus.errors import TracingError
 from numus.graph import current_trace
-from numus.nn.conv import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
+from numus.nn import conv, norm
 from numus.nn.linear import Linear
 from numus.nn.module import Module
-from numus.nn.norm import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-)
 from numus.nn.parameter import Parameter, replace
+from numus.tensor import Tensor
 
 __all__ = [
     "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d",
@@ -57,20 +43,18 @@ class UninitializedParameter(Parameter):
 
 
 class LazyLayer(Module, ABC):
-    """What lazy layers share. One takes the arguments of the layer that it becomes, all but that
-    for the number of its inputs, and keeps them until this is known.
-    """
+    """A layer that takes the arguments of the one it becomes, all but its number of inputs."""
 
-    _becomes: ClassVar[type[Module]]
+    _becomes: ClassVar[type[Any]]
     _size: ClassVar[str]  # the argument that is not known
     __signature__: ClassVar[inspect.Signature]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, becomes: type[Module] | None = None) -> None:
         super().__init_subclass__()
-        if hasattr(cls, "_becomes"):
-            whole = inspect.signature(cls._becomes)
+        if becomes is not None:
+            whole = inspect.signature(becomes)
             rest = [x for name, x in whole.parameters.items() if name != cls._size]
-            cls.__signature__ = whole.replace(parameters=rest)
+            cls._becomes, cls.__signature__ = becomes, whole.replace(parameters=rest)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -88,32 +72,31 @@ class LazyLayer(Module, ABC):
         """Whether the number of inputs is not known yet."""
         return True
 
-    def _of_input(self, x: Any) -> int:
+    def _of_input(self, x: Tensor) -> int:
         """The number of inputs from one of them: the size of the second axis."""
-        size: int = x.shape[1]
-        return size
+        return x.shape[1]
 
     @abstractmethod
     def _of_state(self, shapes: Shapes) -> int | None:
         """The number of inputs from the shapes of a state dict, if it tells."""
 
     def complete(self, size: int) -> None:
-        """Become the layer that has so many inputs."""
+        """Become the layer that has `size` inputs."""
         if current_trace() is not None:
             raise TracingError(
                 f"{type(self).__name__}: call the model once before it is traced, so that its "
                 "parameters are there"
             )
-        held = {n: p for n, p in vars(self).items() if isinstance(p, Parameter)}
+        empty = {n: p for n, p in vars(self).items() if isinstance(p, Parameter)}
         made = self._becomes(**{self._size: size}, **self._arguments, **self._options)
         made.train(self.training)
-        if held:
-            first = next(iter(held.values()))
+        if empty:
+            first = next(iter(empty.values()))
             made.to(first.device, dtype=first.dtype)
         object.__setattr__(self, "__class__", self._becomes)
         hooks = self._hooks
         for name, x in vars(made).items():
-            mine = held.get(name)
+            mine = empty.get(name)
             if isinstance(x, Parameter) and mine is not None:
                 replace(mine, x.detach())
                 object.__setattr__(mine, "__class__", Parameter)
@@ -132,7 +115,45 @@ class LazyLayer(Module, ABC):
         return ", ".join(f"{k}={v}" for k, v in self._arguments.items())
 
 
-class LazyLinear(LazyLayer):
+class _LazyLinear(LazyLayer):
+    _size = "in_features"
+
+    def _of_input(self, x: Tensor) -> int:
+        return x.shape[-1]
+
+    def _of_state(self, shapes: Shapes) -> int | None:
+        return shapes["weight"][1] if "weight" in shapes else None
+
+
+class _LazyConv(LazyLayer):
+    _size = "in_channels"
+
+    def _of_input(self, x: Tensor) -> int:
+        """Of (N, C, ...), or of one example (C, ...)."""
+        return x.shape[-1 - self._becomes._rank]
+
+    def _of_state(self, shapes: Shapes) -> int | None:
+        return shapes["weight"][1] * self._arguments["groups"] if "weight" in shapes else None
+
+
+class _LazyConvTranspose(_LazyConv):
+    def _of_state(self, shapes: Shapes) -> int | None:
+        return shapes["weight"][0] if "weight" in shapes else None
+
+
+class _LazyNorm(LazyLayer):
+    _size = "num_features"
+
+    def _of_state(self, shapes: Shapes) -> int | None:
+        return next((shapes[n][0] for n in ("weight", "running_mean") if n in shapes), None)
+
+
+class _LazyInstanceNorm(_LazyNorm):
+    def _of_input(self, x: Tensor) -> int:
+        return x.shape[1 - max(self._becomes._ranks)]
+
+
+class LazyLinear(_LazyLinear, becomes=Linear):
     """A linear map of as many features as the first input has.
 
     >>> from numus import nn
@@ -143,119 +164,50 @@ class LazyLinear(LazyLayer):
     Linear(in_features=3, out_features=5, bias=True)
     """
 
-    _becomes, _size = Linear, "in_features"
 
-    def _of_input(self, x: Any) -> int:
-        size: int = x.shape[-1]
-        return size
-
-    def _of_state(self, shapes: Shapes) -> int | None:
-        return shapes["weight"][1] if "weight" in shapes else None
-
-
-class _LazyWindowed(LazyLayer):
-    _size = "in_channels"
-
-    def _of_input(self, x: Any) -> int:
-        """Of (N, C, ...), or of one example (C, ...)."""
-        size: int = x.shape[-1 - self._becomes._rank]  # type: ignore[attr-defined]
-        return size
-
-
-class _LazyConv(_LazyWindowed):
-    def _of_state(self, shapes: Shapes) -> int | None:
-        if "weight" not in shapes:
-            return None
-        groups: int = self._arguments["groups"]
-        return shapes["weight"][1] * groups
-
-
-class _LazyConvTranspose(_LazyWindowed):
-    def _of_state(self, shapes: Shapes) -> int | None:
-        return shapes["weight"][0] if "weight" in shapes else None
-
-
-class LazyConv1d(_LazyConv):
+class LazyConv1d(_LazyConv, becomes=conv.Conv1d):
     """Conv1d of as many channels as the first input has."""
 
-    _becomes = Conv1d
 
-
-class LazyConv2d(_LazyConv):
+class LazyConv2d(_LazyConv, becomes=conv.Conv2d):
     """Conv2d of as many channels as the first input has."""
 
-    _becomes = Conv2d
 
-
-class LazyConv3d(_LazyConv):
+class LazyConv3d(_LazyConv, becomes=conv.Conv3d):
     """Conv3d of as many channels as the first input has."""
 
-    _becomes = Conv3d
 
-
-class LazyConvTranspose1d(_LazyConvTranspose):
+class LazyConvTranspose1d(_LazyConvTranspose, becomes=conv.ConvTranspose1d):
     """ConvTranspose1d of as many channels as the first input has."""
 
-    _becomes = ConvTranspose1d
 
-
-class LazyConvTranspose2d(_LazyConvTranspose):
+class LazyConvTranspose2d(_LazyConvTranspose, becomes=conv.ConvTranspose2d):
     """ConvTranspose2d of as many channels as the first input has."""
 
-    _becomes = ConvTranspose2d
 
-
-class LazyConvTranspose3d(_LazyConvTranspose):
+class LazyConvTranspose3d(_LazyConvTranspose, becomes=conv.ConvTranspose3d):
     """ConvTranspose3d of as many channels as the first input has."""
 
-    _becomes = ConvTranspose3d
 
-
-class _LazyNorm(LazyLayer):
-    _size = "num_features"
-
-    def _of_state(self, shapes: Shapes) -> int | None:
-        found = [shapes[n][0] for n in ("weight", "running_mean") if n in shapes]
-        return found[0] if found else None
-
-
-class _LazyInstanceNorm(_LazyNorm):
-    def _of_input(self, x: Any) -> int:
-        size: int = x.shape[1 - max(self._becomes._ranks)]  # type: ignore[attr-defined]
-        return size
-
-
-class LazyBatchNorm1d(_LazyNorm):
+class LazyBatchNorm1d(_LazyNorm, becomes=norm.BatchNorm1d):
     """BatchNorm1d of as many channels as the first input has."""
 
-    _becomes = BatchNorm1d
 
-
-class LazyBatchNorm2d(_LazyNorm):
+class LazyBatchNorm2d(_LazyNorm, becomes=norm.BatchNorm2d):
     """BatchNorm2d of as many channels as the first input has."""
 
-    _becomes = BatchNorm2d
 
-
-class LazyBatchNorm3d(_LazyNorm):
+class LazyBatchNorm3d(_LazyNorm, becomes=norm.BatchNorm3d):
     """BatchNorm3d of as many channels as the first input has."""
 
-    _becomes = BatchNorm3d
 
-
-class LazyInstanceNorm1d(_LazyInstanceNorm):
+class LazyInstanceNorm1d(_LazyInstanceNorm, becomes=norm.InstanceNorm1d):
     """InstanceNorm1d of as many channels as the first input has."""
 
-    _becomes = InstanceNorm1d
 
-
-class LazyInstanceNorm2d(_LazyInstanceNorm):
+class LazyInstanceNorm2d(_LazyInstanceNorm, becomes=norm.InstanceNorm2d):
     """InstanceNorm2d of as many channels as the first input has."""
 
-    _becomes = InstanceNorm2d
 
-
-class LazyInstanceNorm3d(_LazyInstanceNorm):
+class LazyInstanceNorm3d(_LazyInstanceNorm, becomes=norm.InstanceNorm3d):
     """InstanceNorm3d of as many channels as the first input has."""
-
-    _becomes = InstanceNorm3d

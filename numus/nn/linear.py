@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numus as nm
 from numus.nn import functional as F
 from numus.nn import init
+from numus.nn.function_layer import UnaryLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
@@ -50,10 +50,7 @@ class Linear(Module):
 
     def reset_parameters(self) -> None:
         """Draw first values: uniform, within one over the root of the number of inputs."""
-        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
-        init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            init.uniform_(self.bias, -bound, bound)
+        init.fan_in_uniform_(self, self.in_features)
 
     def forward(self, x: Any) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -83,10 +80,7 @@ class Bilinear(Module):
 
     def reset_parameters(self) -> None:
         """Draw first values: uniform, within one over the root of the number of inputs."""
-        bound = 1 / math.sqrt(self.weight.shape[1])
-        init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            init.uniform_(self.bias, -bound, bound)
+        init.fan_in_uniform_(self, self.weight.shape[1])
 
     def forward(self, x1: Any, x2: Any) -> Tensor:
         return F.bilinear(x1, x2, self.weight, self.bias)
@@ -99,29 +93,23 @@ class Bilinear(Module):
         )
 
 
-class Flatten(Module):
+@layer
+class Flatten(UnaryLayer, function=nm.flatten):
     """Axes from start_dim to end_dim as one."""
 
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        self.start_dim = start_dim
-        self.end_dim = end_dim
-
-    def forward(self, x: Any) -> Tensor:
-        return nm.flatten(x, self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+    start_dim: int = 1
+    end_dim: int = -1
 
 
-class Unflatten(Module):
+@layer
+class Unflatten(UnaryLayer):
     """One axis as several."""
 
-    def __init__(self, dim: int, unflattened_size: Any) -> None:
-        self.dim = dim
-        self.unflattened_size = tuple(unflattened_size)
+    dim: int
+    unflattened_size: Any
+
+    def __post_init__(self) -> None:
+        self.unflattened_size = tuple(self.unflattened_size)
 
     def forward(self, x: Any) -> Tensor:
         return nm.unflatten(x, self.dim, self.unflattened_size)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
+from numus.nn.function_layer import UnaryLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
@@ -17,10 +18,38 @@ __all__ = [
 ]  # fmt: skip
 
 
+class _Affine(Module):
+    """A norm with a learned scale and, with `bias`, a learned shift."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _set(self, shape: Any, affine: bool, bias: bool, device: Any, dtype: Any) -> None:
+        options = {"dtype": dtype or nm.float32, "device": device}
+        self.weight = Parameter(nm.ones(shape, **options)) if affine else None
+        self.bias = Parameter(nm.zeros(shape, **options)) if affine and bias else None
+
+
 # -- over trailing axes ---------------------------------------------------------------------------
 
 
-class LayerNorm(Module):
+class _TrailingNorm(_Affine):
+    normalized_shape: tuple[int, ...]
+    eps: Any
+    elementwise_affine: bool
+
+    def _set_trailing(self, shape: Any, eps: float | None, affine: bool, *options: Any) -> None:
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.eps = eps
+        self.elementwise_affine = affine
+        self._set(self.normalized_shape, affine, *options)
+
+    def extra_repr(self) -> str:
+        affine = self.elementwise_affine
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={affine}"
+
+
+class LayerNorm(_TrailingNorm):
     """Mean 0 and variance 1 over the last axes, then scaled and shifted.
 
     >>> from numus import nn
@@ -42,27 +71,13 @@ class LayerNorm(Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        shape = normalized_shape
-        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        options = {"dtype": dtype or nm.float32, "device": device}
-        affine = elementwise_affine
-        self.weight = Parameter(nm.ones(self.normalized_shape, **options)) if affine else None
-        self.bias = (
-            Parameter(nm.zeros(self.normalized_shape, **options)) if affine and bias else None
-        )
+        self._set_trailing(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, x: Any) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
 
-
-class RMSNorm(Module):
+class RMSNorm(_TrailingNorm):
     """Divided by the root of the mean of squares over the last axes, then scaled.
 
     Args:
@@ -79,26 +94,16 @@ class RMSNorm(Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        shape = normalized_shape
-        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        ones = nm.ones(self.normalized_shape, dtype=dtype or nm.float32, device=device)
-        self.weight = Parameter(ones) if elementwise_affine else None
+        self._set_trailing(normalized_shape, eps, elementwise_affine, False, device, dtype)
 
     def forward(self, x: Any) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
 
 
 # -- over channels --------------------------------------------------------------------------------
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Groups of channels normalised, each example by itself.
 
     Args:
@@ -126,43 +131,41 @@ class GroupNorm(Module):
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
-        options = {"dtype": dtype or nm.float32, "device": device}
-        self.weight = Parameter(nm.ones((num_channels,), **options)) if affine else None
-        self.bias = Parameter(nm.zeros((num_channels,), **options)) if affine and bias else None
+        self._set((num_channels,), affine, bias, device, dtype)
 
     def forward(self, x: Any) -> Tensor:
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, "
-            f"affine={self.weight is not None}"
-        )
+        affine = self.weight is not None
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={affine}"
 
 
-class LocalResponseNorm(Module):
+@layer
+class LocalResponseNorm(UnaryLayer, function=F.local_response_norm):
     """Divided by a power of the sum of squares of neighbouring channels.
 
     x / (k + alpha * mean of squares) ** beta, where the mean is over `size` channels.
     """
 
-    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
-        self.size = size
-        self.alpha = alpha
-        self.beta = beta
-        self.k = k
-
-    def forward(self, x: Any) -> Tensor:
-        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
 
     def extra_repr(self) -> str:
-        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+        return super().extra_repr().removeprefix("size=")
 
 
-class _Running(Module):
-    """What batch and instance norm share: an affine map and running statistics, by channel."""
+class _Running(_Affine):
+    """Batch and instance norm: an affine map and running statistics by channel."""
 
-    _ranks: tuple[int, ...]
+    _ranks: ClassVar[tuple[int, ...]]
+
+    def __init_subclass__(cls, ranks: tuple[int, ...] | None = None) -> None:
+        super().__init_subclass__()
+        if ranks is not None:
+            cls._ranks = ranks
 
     def __init__(
         self,
@@ -181,21 +184,16 @@ class _Running(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        options = {"dtype": dtype or nm.float32, "device": device}
-        self.weight = Parameter(nm.ones((num_features,), **options)) if affine else None
-        self.bias = Parameter(nm.zeros((num_features,), **options)) if affine and bias else None
+        self._set((num_features,), affine, bias, device, dtype)
         self.running_mean: Tensor | None
         self.running_var: Tensor | None
         self.num_batches_tracked: Tensor | None
-        tracked = track_running_stats
-        self.register_buffer(
-            "running_mean", nm.zeros((num_features,), **options) if tracked else None
-        )
-        self.register_buffer(
-            "running_var", nm.ones((num_features,), **options) if tracked else None
-        )
-        seen = nm.zeros((), dtype=nm.int64, device=device) if tracked else None
-        self.register_buffer("num_batches_tracked", seen)
+        options = {"dtype": dtype or nm.float32, "device": device}
+        first = {"running_mean": nm.zeros((num_features,), **options)}
+        first |= {"running_var": nm.ones((num_features,), **options)}
+        first |= {"num_batches_tracked": nm.zeros((), dtype=nm.int64, device=device)}
+        for name, tensor in first.items():
+            self.register_buffer(name, tensor if track_running_stats else None)
 
     def reset_running_stats(self) -> None:
         """Forget what has been seen."""
@@ -204,6 +202,11 @@ class _Running(Module):
             self.running_var.assign(1.0)
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.assign(0)
+
+    def _tensors(self) -> tuple[Any, Any, Any, Any, bool]:
+        """Statistics, scale and shift, and whether to use the statistics of the batch."""
+        own = (self.running_mean, self.running_var, self.weight, self.bias)
+        return *own, self.training or self.running_mean is None
 
     def _checked(self, x: Any) -> Tensor:
         x = nm.asarray(x)
@@ -231,26 +234,14 @@ class _BatchNorm(_Running):
 
     def forward(self, x: Any) -> Tensor:
         x = self._checked(x)
-        batch = self.training or self.running_mean is None
-        return F.batch_norm(
-            x,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            batch,
-            self._momentum(),
-            self.eps,
-        )
+        return F.batch_norm(x, *self._tensors(), self._momentum(), self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, ranks=(2, 3)):
     """Channels of (N, C) or (N, C, L) normalised over the batch. Arguments as of `BatchNorm2d`."""
 
-    _ranks = (2, 3)
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, ranks=(4,)):
     """Channels of (N, C, H, W) normalised over the batch.
 
     >>> from numus import nn
@@ -267,13 +258,9 @@ class BatchNorm2d(_BatchNorm):
         track_running_stats: keep running statistics, and use them in evaluation.
     """
 
-    _ranks = (4,)
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, ranks=(5,)):
     """Channels of (N, C, D, H, W) normalised over the batch. Arguments as of `BatchNorm2d`."""
-
-    _ranks = (5,)
 
 
 class _InstanceNorm(_Running):
@@ -295,41 +282,27 @@ class _InstanceNorm(_Running):
     def forward(self, x: Any) -> Tensor:
         x = self._checked(x)
         single = x.ndim == self._ranks[0]
-        y = F.instance_norm(
-            x[None] if single else x,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            self.training or self.running_mean is None,
-            self.momentum or 0.0,
-            self.eps,
-        )
+        x = x[None] if single else x
+        y = F.instance_norm(x, *self._tensors(), self.momentum or 0.0, self.eps)
         return y[0] if single else y
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, ranks=(2, 3)):
     """Channels of (N, C, L) or (C, L) normalised, each example by itself.
 
     Arguments as of `BatchNorm2d`.
     """
 
-    _ranks = (2, 3)
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, ranks=(3, 4)):
     """Channels of (N, C, H, W) or (C, H, W) normalised, each example by itself.
 
     Arguments as of `BatchNorm2d`.
     """
 
-    _ranks = (3, 4)
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, ranks=(4, 5)):
     """Channels of (N, C, D, H, W) or (C, D, H, W) normalised, each example by itself.
 
     Arguments as of `BatchNorm2d`.
     """
-
-    _ranks = (4, 5)

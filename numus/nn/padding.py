@@ -1,4 +1,4 @@
-"""Room around the last axes: zeros, a constant, a mirror, the edge, or the other side."""
+"""Padding of the last axes: zeros, a constant, reflection, replication, or circular."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class _Pad(Module):
 
     axes = 1
     mode = "constant"
+
+    def __init_subclass__(cls, axes: int | None = None, mode: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.axes, cls.mode = axes or cls.axes, mode or cls.mode
 
     def __init__(self, padding: int | Sequence[int]) -> None:
         sides = 2 * self.axes
@@ -51,91 +55,61 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_Pad, axes=1):
     """Zeros around the last axis."""
 
-    axes, mode = 1, "constant"
 
-
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, axes=2):
     """Zeros around the last two axes."""
 
-    axes, mode = 2, "constant"
 
-
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_Pad, axes=3):
     """Zeros around the last three axes."""
 
-    axes, mode = 3, "constant"
 
-
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, axes=1):
     """A constant around the last axis."""
 
-    axes, mode = 1, "constant"
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, axes=2):
     """A constant around the last two axes."""
 
-    axes, mode = 2, "constant"
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, axes=3):
     """A constant around the last three axes."""
 
-    axes, mode = 3, "constant"
+
+class ReflectionPad1d(_Pad, axes=1, mode="reflect"):
+    """The input mirrored at its edges, around the last axis."""
 
 
-class ReflectionPad1d(_Pad):
-    """What is inside, mirrored at the edges, around the last axis."""
-
-    axes, mode = 1, "reflect"
+class ReflectionPad2d(_Pad, axes=2, mode="reflect"):
+    """The input mirrored at its edges, around the last two axes."""
 
 
-class ReflectionPad2d(_Pad):
-    """What is inside, mirrored at the edges, around the last two axes."""
-
-    axes, mode = 2, "reflect"
+class ReflectionPad3d(_Pad, axes=3, mode="reflect"):
+    """The input mirrored at its edges, around the last three axes."""
 
 
-class ReflectionPad3d(_Pad):
-    """What is inside, mirrored at the edges, around the last three axes."""
-
-    axes, mode = 3, "reflect"
+class ReplicationPad1d(_Pad, axes=1, mode="replicate"):
+    """The edges repeated around the last axis."""
 
 
-class ReplicationPad1d(_Pad):
-    """The edges, again and again, around the last axis."""
-
-    axes, mode = 1, "replicate"
+class ReplicationPad2d(_Pad, axes=2, mode="replicate"):
+    """The edges repeated around the last two axes."""
 
 
-class ReplicationPad2d(_Pad):
-    """The edges, again and again, around the last two axes."""
-
-    axes, mode = 2, "replicate"
+class ReplicationPad3d(_Pad, axes=3, mode="replicate"):
+    """The edges repeated around the last three axes."""
 
 
-class ReplicationPad3d(_Pad):
-    """The edges, again and again, around the last three axes."""
-
-    axes, mode = 3, "replicate"
+class CircularPad1d(_Pad, axes=1, mode="circular"):
+    """The opposite side, around the last axis."""
 
 
-class CircularPad1d(_Pad):
-    """What is at the other side, around the last axis."""
-
-    axes, mode = 1, "circular"
+class CircularPad2d(_Pad, axes=2, mode="circular"):
+    """The opposite side, around the last two axes."""
 
 
-class CircularPad2d(_Pad):
-    """What is at the other side, around the last two axes."""
-
-    axes, mode = 2, "circular"
-
-
-class CircularPad3d(_Pad):
-    """What is at the other side, around the last three axes."""
-
-    axes, mode = 3, "circular"
+class CircularPad3d(_Pad, axes=3, mode="circular"):
+    """The opposite side, around the last three axes."""

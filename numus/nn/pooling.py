@@ -1,12 +1,11 @@
-"""Poolings: the largest, the mean or a norm of every window."""
+"""Poolings: the maximum, the mean or a norm of every window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numus as nm
-from numus.nn.module import Module
+from numus.nn.function_layer import FunctionLayer, layer
 from numus.tensor import Tensor
 
 __all__ = [
@@ -19,50 +18,35 @@ __all__ = [
 Sizes = int | tuple[int, ...]
 
 
-class _Pool(Module):
-    """A function of windows; what it was made with is shown in print."""
+class _Pool(FunctionLayer):
+    """Windows whose stride is their size by default."""
 
-    _function: Callable[..., Any]
+    kernel_size: Any
+    stride: Any
 
-    def _options(self) -> dict[str, Any]:
-        hidden = ("training", "_buffers", "_hooks")
-        return {name: value for name, value in self.__dict__.items() if name not in hidden}
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return type(self)._function(*args, **self._options(), **kwargs)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self._options().items())
+    def __post_init__(self) -> None:
+        if self.stride is None:
+            self.stride = self.kernel_size
 
 
-# -- the largest ----------------------------------------------------------------------------------
+# -- the maximum ----------------------------------------------------------------------------------
 
 
+@layer
 class _MaxPool(_Pool):
-    def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.dilation = dilation
-        self.return_indices = return_indices
-        self.ceil_mode = ceil_mode
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    padding: Sizes = 0
+    dilation: Sizes = 1
+    return_indices: bool = False
+    ceil_mode: bool = False
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(_MaxPool, function=nm.max_pool1d):
     """The largest element of every window of (N, C, L). Arguments as of `MaxPool2d`."""
 
-    _function = staticmethod(nm.max_pool1d)
 
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(_MaxPool, function=nm.max_pool2d):
     """The largest element of every window of (N, C, H, W).
 
     >>> from numus import nn
@@ -70,94 +54,64 @@ class MaxPool2d(_MaxPool):
     (1, 3, 3, 2)
 
     Args:
-        kernel_size: of a window: a number, or one for each axis.
-        stride: how far windows are apart; as far as they are wide where it is not given.
-        padding: how much is put around, of which nothing is ever the largest.
-        dilation: how far the elements of a window are apart.
-        return_indices: also give where they were, for `MaxUnpool2d`.
-        ceil_mode: also take windows that lie inside only in part.
+        kernel_size: the size of a window: a number, or one for each axis.
+        stride: the distance between windows; `kernel_size` by default.
+        padding: the width of implicit -inf padding around the input.
+        dilation: the distance between the elements of a window.
+        return_indices: also give the indices of the maxima, for `MaxUnpool2d`.
+        ceil_mode: also take windows that are only partly within the input.
     """
 
-    _function = staticmethod(nm.max_pool2d)
 
-
-class MaxPool3d(_MaxPool):
+class MaxPool3d(_MaxPool, function=nm.max_pool3d):
     """The largest element of every window of (N, C, D, H, W). Arguments as of `MaxPool2d`."""
 
-    _function = staticmethod(nm.max_pool3d)
 
-
+@layer
 class _MaxUnpool(_Pool):
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    padding: Sizes = 0
 
     def forward(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
         """Elements back at the indices that a pooling with `return_indices` took them from."""
-        return type(self)._function(x, indices, **self._options(), output_size=output_size)
+        return self._function(x, indices, **self._options(), output_size=output_size)
 
 
-class MaxUnpool1d(_MaxUnpool):
+class MaxUnpool1d(_MaxUnpool, function=nm.max_unpool1d):
     """The elements of a MaxPool1d back at their indices, zeros elsewhere."""
 
-    _function = staticmethod(nm.max_unpool1d)
 
-
-class MaxUnpool2d(_MaxUnpool):
+class MaxUnpool2d(_MaxUnpool, function=nm.max_unpool2d):
     """The elements of a MaxPool2d back at their indices, zeros elsewhere."""
 
-    _function = staticmethod(nm.max_unpool2d)
 
-
-class MaxUnpool3d(_MaxUnpool):
+class MaxUnpool3d(_MaxUnpool, function=nm.max_unpool3d):
     """The elements of a MaxPool3d back at their indices, zeros elsewhere."""
 
-    _function = staticmethod(nm.max_unpool3d)
+
+# -- the mean, and norms --------------------------------------------------------------------------
 
 
-# -- the mean -------------------------------------------------------------------------------------
+@layer
+class _AvgPool(_Pool):
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    padding: Sizes = 0
+    ceil_mode: bool = False
+    count_include_pad: bool = True
 
 
-class AvgPool1d(_Pool):
+@layer
+class _AvgPoolWithDivisor(_AvgPool):
+    divisor_override: int | None = None
+
+
+class AvgPool1d(_AvgPool, function=nm.avg_pool1d):
     """The mean of every window of (N, C, L). Arguments as of `AvgPool2d`."""
 
-    _function = staticmethod(nm.avg_pool1d)
 
-    def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.ceil_mode = ceil_mode
-        self.count_include_pad = count_include_pad
-
-
-class _AvgPool(_Pool):
-    def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.ceil_mode = ceil_mode
-        self.count_include_pad = count_include_pad
-        self.divisor_override = divisor_override
-
-
-class AvgPool2d(_AvgPool):
+class AvgPool2d(_AvgPoolWithDivisor, function=nm.avg_pool2d):
     """The mean of every window of (N, C, H, W).
 
     >>> from numus import nn
@@ -165,41 +119,29 @@ class AvgPool2d(_AvgPool):
     1.5
 
     Args:
-        kernel_size, stride, padding, ceil_mode: as of `MaxPool2d`; zeros are put around.
-        count_include_pad: whether these zeros count.
-        divisor_override: what sums are divided by instead of how many elements there are.
+        kernel_size, stride, padding, ceil_mode: as of `MaxPool2d`; the padding is zeros.
+        count_include_pad: whether the padding counts.
+        divisor_override: the divisor of sums; by default, the number of elements.
     """
 
-    _function = staticmethod(nm.avg_pool2d)
 
-
-class AvgPool3d(_AvgPool):
+class AvgPool3d(_AvgPoolWithDivisor, function=nm.avg_pool3d):
     """The mean of every window of (N, C, D, H, W). Arguments as of `AvgPool2d`."""
 
-    _function = staticmethod(nm.avg_pool3d)
 
-
+@layer
 class _LPPool(_Pool):
-    def __init__(
-        self,
-        norm_type: float,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        ceil_mode: bool = False,
-    ) -> None:
-        self.norm_type = norm_type
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.ceil_mode = ceil_mode
+    norm_type: float
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    ceil_mode: bool = False
 
 
-class LPPool1d(_LPPool):
+class LPPool1d(_LPPool, function=nm.lp_pool1d):
     """The p-norm of every window of (N, C, L). Arguments as of `LPPool2d`."""
 
-    _function = staticmethod(nm.lp_pool1d)
 
-
-class LPPool2d(_LPPool):
+class LPPool2d(_LPPool, function=nm.lp_pool2d):
     """The p-norm of every window of (N, C, H, W).
 
     Args:
@@ -207,30 +149,24 @@ class LPPool2d(_LPPool):
         kernel_size, stride, ceil_mode: as of `MaxPool2d`.
     """
 
-    _function = staticmethod(nm.lp_pool2d)
 
-
-class LPPool3d(_LPPool):
+class LPPool3d(_LPPool, function=nm.lp_pool3d):
     """The p-norm of every window of (N, C, D, H, W). Arguments as of `LPPool2d`."""
-
-    _function = staticmethod(nm.lp_pool3d)
 
 
 # -- to a size ------------------------------------------------------------------------------------
 
 
-class _AdaptiveAvgPool(_Pool):
-    def __init__(self, output_size: Any) -> None:
-        self.output_size = output_size
+@layer
+class _AdaptivePool(FunctionLayer):
+    output_size: Any
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+class AdaptiveAvgPool1d(_AdaptivePool, function=nm.adaptive_avg_pool1d):
     """Means over (N, C, L), to a given length."""
 
-    _function = staticmethod(nm.adaptive_avg_pool1d)
 
-
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+class AdaptiveAvgPool2d(_AdaptivePool, function=nm.adaptive_avg_pool2d):
     """Means over (N, C, H, W), to a given size; None keeps an axis.
 
     >>> from numus import nn
@@ -238,34 +174,23 @@ class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     (2, 3, 1, 5)
     """
 
-    _function = staticmethod(nm.adaptive_avg_pool2d)
 
-
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+class AdaptiveAvgPool3d(_AdaptivePool, function=nm.adaptive_avg_pool3d):
     """Means over (N, C, D, H, W), to a given size; None keeps an axis."""
 
-    _function = staticmethod(nm.adaptive_avg_pool3d)
+
+@layer
+class _AdaptiveMaxPool(_AdaptivePool):
+    return_indices: bool = False
 
 
-class _AdaptiveMaxPool(_Pool):
-    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        self.output_size = output_size
-        self.return_indices = return_indices
-
-
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool, function=nm.adaptive_max_pool1d):
     """The largest elements of (N, C, L), to a given length."""
 
-    _function = staticmethod(nm.adaptive_max_pool1d)
 
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool, function=nm.adaptive_max_pool2d):
     """The largest elements of (N, C, H, W), to a given size; None keeps an axis."""
 
-    _function = staticmethod(nm.adaptive_max_pool2d)
 
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool, function=nm.adaptive_max_pool3d):
     """The largest elements of (N, C, D, H, W), to a given size; None keeps an axis."""
-
-    _function = staticmethod(nm.adaptive_max_pool3d)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numus as nm
 from numus.nn import functional as F
-from numus.nn.module import Module
-from numus.tensor import Tensor
+from numus.nn.function_layer import UnaryLayer, layer
 
 __all__ = [
     "ChannelShuffle", "Fold", "PixelShuffle", "PixelUnshuffle", "Unfold", "Upsample",
@@ -15,30 +14,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Upsample(Module):
+@layer
+class Upsample(UnaryLayer, function=nm.interpolate):
     """(N, C, *space) with its space in another size, or some times as large."""
 
-    def __init__(
-        self,
-        size: Any = None,
-        scale_factor: Any = None,
-        mode: str = "nearest",
-        align_corners: bool | None = None,
-        recompute_scale_factor: bool | None = None,
-    ) -> None:
-        if (size is None) == (scale_factor is None):
-            raise ValueError("Upsample: give size or scale_factor")
-        self.size = size
-        self.scale_factor = scale_factor
-        self.mode = mode
-        self.align_corners = align_corners
-        self.recompute_scale_factor = recompute_scale_factor
+    size: Any = None
+    scale_factor: Any = None
+    mode: str = "nearest"
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
 
-    def forward(self, x: Any) -> Tensor:
-        return nm.interpolate(
-            *(x, self.size, self.scale_factor, self.mode, self.align_corners),
-            recompute_scale_factor=self.recompute_scale_factor,
-        )
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.scale_factor is None):
+            raise ValueError("Upsample: give size or scale_factor")
 
     def extra_repr(self) -> str:
         size = f"size={self.size}" if self.size else f"scale_factor={self.scale_factor}"
@@ -59,77 +47,43 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, "bilinear", True)
 
 
-class PixelShuffle(Module):
+@layer
+class PixelShuffle(UnaryLayer, function=nm.pixel_shuffle):
     """(N, C r², H, W) as (N, C, H r, W r)."""
 
-    def __init__(self, upscale_factor: int) -> None:
-        self.upscale_factor = upscale_factor
-
-    def forward(self, x: Any) -> Tensor:
-        return nm.pixel_shuffle(x, self.upscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
+    upscale_factor: int
 
 
-class PixelUnshuffle(Module):
+@layer
+class PixelUnshuffle(UnaryLayer, function=nm.pixel_unshuffle):
     """(N, C, H r, W r) as (N, C r², H, W)."""
 
-    def __init__(self, downscale_factor: int) -> None:
-        self.downscale_factor = downscale_factor
-
-    def forward(self, x: Any) -> Tensor:
-        return nm.pixel_unshuffle(x, self.downscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
+    downscale_factor: int
 
 
-class ChannelShuffle(Module):
+@layer
+class ChannelShuffle(UnaryLayer, function=F.channel_shuffle):
     """Channels of `groups` groups, one of each group in turn."""
 
-    def __init__(self, groups: int) -> None:
-        self.groups = groups
-
-    def forward(self, x: Any) -> Tensor:
-        return F.channel_shuffle(x, self.groups)
-
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"
+    groups: int
 
 
-class Unfold(Module):
+@layer
+class Unfold(UnaryLayer, function=nm.unfold):
     """All windows of (N, C, H, W) as columns (N, C taps, windows)."""
 
-    def __init__(
-        self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-    ) -> None:
-        self.options = (kernel_size, dilation, padding, stride)
-
-    def forward(self, x: Any) -> Tensor:
-        return nm.unfold(x, *self.options)
-
-    def extra_repr(self) -> str:
-        return "kernel_size={}, dilation={}, padding={}, stride={}".format(*self.options)
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
 
 
-class Fold(Module):
-    """Columns (N, C taps, windows) added up where their windows lie in (N, C, H, W)."""
+@layer
+class Fold(UnaryLayer, function=nm.fold):
+    """Columns (N, C taps, windows) added up at the positions of their windows in (N, C, H, W)."""
 
-    def __init__(
-        self,
-        output_size: Any,
-        kernel_size: Any,
-        dilation: Any = 1,
-        padding: Any = 0,
-        stride: Any = 1,
-    ) -> None:
-        self.output_size = output_size
-        self.options = (kernel_size, dilation, padding, stride)
-
-    def forward(self, x: Any) -> Tensor:
-        return nm.fold(x, self.output_size, *self.options)
-
-    def extra_repr(self) -> str:
-        names = "kernel_size={}, dilation={}, padding={}, stride={}".format(*self.options)
-        return f"output_size={self.output_size}, {names}"
+    output_size: Any
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
