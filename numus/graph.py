@@ -150,9 +150,11 @@ class Node:
 
 
 Array = np.ndarray[Any, Any]
-Vjp = Callable[[Node, Node], Sequence[Node | None]]
-Jvp = Callable[[Node, Sequence[Node | None]], Node | None]
-Batch = Callable[[Node, Sequence[Node], Sequence[bool], int], Node]
+Nodes = Sequence[Node]
+Tangents = Sequence[Node | None]  # or cotangents: None is zero
+Vjp = Callable[[Node, Node], Tangents]
+Jvp = Callable[[Node, Tangents], Node | None]
+Batch = Callable[[Node, Nodes, Sequence[bool], int], Node]
 Reference = Callable[..., Array]
 
 PRIMITIVES: dict[str, Primitive] = {}

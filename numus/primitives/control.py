@@ -12,25 +12,26 @@ from typing import Any, Protocol
 
 from numus.dispatch.apply import apply
 from numus.dtypes import DType, bool_
-from numus.graph import Array, Node, Primitive, View
+from numus.graph import Array, Node, Nodes, Primitive, View
 from numus.primitives.views import permute
 from numus.shapes import Shape
 
 
 class Call(Protocol):
-    """What a call node holds: it has no values of its own, so it may be used again."""
+    """The parameter of a call node: it has no values of its own, so it may be used again."""
 
     name: str
     results: list[tuple[Shape, DType]]
     batch_axes: list[int]  # where each result has the axis that `batched` gave it
 
-    def run(self, place: Any, operands: Sequence[Node]) -> list[View]:
+    def run(self, device: Any, operands: Nodes) -> list[View]:
         """Compute the results from realised operands."""
 
-    def batched(
-        self, operands: Sequence[Node], flags: Sequence[bool], size: int
-    ) -> tuple[Call, tuple[Node, ...]]:
-        """The call over a new leading axis of the flagged operands, and what it is applied to."""
+    def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
+        """The call over a new leading axis of the flagged operands, and its operands."""
+
+
+BoundCall = tuple[Call, tuple[Node, ...]]
 
 
 def _no_reference(node: Node, *arrays: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from numus.dispatch.apply import apply
-from numus.graph import Node, Primitive
+from numus.graph import Node, Nodes, Primitive, Tangents
 from numus.primitives.broadcast import broadcast
 
 # -- graft ----------------------------------------------------------------------------------------
@@ -47,14 +47,10 @@ class Rule(Protocol):
 
     count: int  # of outputs
 
-    def vjp(
-        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
         """A cotangent for each operand, from one for each output."""
 
-    def jvp(
-        self, operands: Sequence[Node], tangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
         """A tangent for each output, from one for each operand."""
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> Rule:

@@ -1,12 +1,13 @@
-"""checkpoint: compute again on the way back instead of keeping values."""
+"""checkpoint: rematerialisation of a function's intermediate values in its derivatives."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from numus.graph import Node, mode, now
+from numus.graph import Node, Nodes, Tangents, mode, now
 from numus.primitives.source import forget
 from numus.primitives.structure import barrier
 from numus.tensor import Tensor
@@ -21,8 +22,8 @@ __all__ = ["checkpoint"]
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     """A function with f's values and derivatives that keeps none of f's intermediate values.
 
-    What a derivative needs of them is computed again when it is asked for. f itself runs once: the
-    second time its graph is rebuilt, so random draws are the same and effects happen once.
+    Derivatives compute those they need again. f itself runs once: the second time its graph is
+    rebuilt, so random draws are the same and effects happen once.
     Tensors that f closes over get their gradients.
 
     >>> import numus as nm
@@ -36,24 +37,24 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         since = now()
         result = f(*args, **kwargs)
-        form, outputs = flatten(result)
+        spec, outputs = flatten(result)
         if not (mode.grad and any(y.tracked and y.serial > since for y in outputs)):
             return result
         _, given = flatten((args, kwargs))
-        order, captured = _younger(outputs, since)
+        order, captured = _nodes_since(outputs, since)
         operands = tuple(dict.fromkeys((*given, *captured)))
-        rule = CheckpointRule(Recipe(order, operands, outputs), len(outputs))
+        rule = CheckpointRule(len(outputs), Recipe(order, operands, outputs))
         for node in order:
             node.tracked = False
             if node.view is not None:
                 forget(node)
-        return connected(rule, form, outputs, operands)
+        return connected(rule, spec, outputs, operands)
 
     return run
 
 
-def _younger(outputs: Iterable[Node], since: int) -> tuple[list[Node], list[Node]]:
-    """The nodes that a call has made, inputs first, and older ones whose derivative it has part in.
+def _nodes_since(outputs: Iterable[Node], since: int) -> tuple[list[Node], list[Node]]:
+    """The nodes that a call has made, inputs first, and the older tracked ones that it uses.
 
     Placeholders count as the latter, tracked or not: vmap has to find them among the operands.
     """
@@ -70,39 +71,27 @@ def _younger(outputs: Iterable[Node], since: int) -> tuple[list[Node], list[Node
         elif node.inputs:
             made.add(node)
             stack.extend(node.inputs)
-    in_order = sorted(made, key=lambda n: n.serial)
-    return in_order, sorted(captured, key=lambda n: n.serial)
+    in_order, older = (sorted(nodes, key=lambda n: n.serial) for nodes in (made, captured))
+    return in_order, older
 
 
+@dataclass(eq=False)
 class CheckpointRule(CallRule):
     """Both derivatives are those of the call's graph, built again on its operands."""
 
-    def __init__(self, recipe: Recipe, count: int) -> None:
-        super().__init__()
-        self._recipe = recipe
-        self.count = count
+    recipe: Recipe
 
-    def _again(self, operands: Sequence[Node]) -> Trace:
+    def _retraced(self, operands: Nodes) -> Trace:
         # the barrier keeps a compiler from merging this with the first computation
         fresh = [Tensor(barrier(x, "checkpoint")) for x in operands]
 
         def replay(*xs: Tensor) -> list[Tensor]:
-            return [Tensor(y) for y in self._recipe.replay([x._node for x in xs])]
+            return [Tensor(y) for y in self.recipe.replay([x._node for x in xs])]
 
         return Trace("checkpoint", replay, fresh)
 
-    def vjp(
-        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
-        trace = self._again(operands)
-        found = trace.reverse(cotangents)
-        trace.close(found)
-        return found
+    def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
+        return self._retraced(operands).vjp(cotangents)
 
-    def jvp(
-        self, operands: Sequence[Node], tangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
-        trace = self._again(operands)
-        found = trace.forward(tangents)
-        trace.close(found)
-        return found
+    def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
+        return self._retraced(operands).jvp(tangents)

@@ -1,7 +1,7 @@
-"""A function that runs once, in Python, for all examples of a batch or all turns of a loop.
+"""Effect checks of functions that run once for all examples of a batch or iterations of a loop.
 
-Tensors from outside cannot be changed in place there: the new value would be one that only a
-single example or turn has. It would be lost with the old one, so it is refused where it happens.
+They cannot change outer tensors in place: the new value would be that of a single example or
+iteration. Such a change is an error where it happens.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ Words = tuple[Node, Node]
 
 
 class EffectCheck:
-    """What such a function may do to its surroundings, from now on."""
+    """The side effects that such a function may have, from now on."""
+
+    _refuses_all = False  # else only values that depend on placeholders
 
     def __init__(self, op: str) -> None:
         self._op = op
         self._since = now()
-        self._born: dict[int, weakref.ref[Tensor]] = {}  # tensors made inside on older nodes
+        self._born: dict[int, weakref.ref[Tensor]] = {}  # tensors made by it on older nodes
 
     def binds(self, handle: Tensor, node: Node) -> None:
-        """A tensor is about to stand for a node."""
+        """A tensor is about to be bound to a node."""
         old = handle._node
         if old is node:
             self._born[id(handle)] = weakref.ref(handle)
-        elif old.serial <= self._since and self._refuses(node):
+        elif old.serial <= self._since and (self._refuses_all or node.abstract):
             known = self._born.get(id(handle))
             if known is None or known() is not handle:
                 self._refuse("a tensor", "")
@@ -42,12 +44,8 @@ class EffectCheck:
             self._refuse("the .grad of a tensor", " (nm.grad gives gradients as values)")
 
     def draws(self, words: Words) -> Words:
-        """The words of a key of the generator, for each turn."""
+        """The words of a generator's key, for each iteration."""
         return words
-
-    def _refuses(self, new: Node) -> bool:
-        """Whether an older tensor must not stand for a node."""
-        return bool(new.abstract)
 
     def _refuse(self, what: str, hint: str) -> None:
         raise TracingError(
@@ -58,18 +56,17 @@ class EffectCheck:
 
 
 class BranchEffects(EffectCheck):
-    """Both branches of a choice run in Python: neither may change anything outside."""
+    """Both branches run in Python: neither may change outer tensors."""
 
-    def _refuses(self, new: Node) -> bool:
-        return True
+    _refuses_all = True
 
 
 class LoopEffects(BranchEffects):
-    """A loop's body runs in Python once. Random numbers are others at each turn."""
+    """A loop's body runs in Python once. Random numbers differ between iterations."""
 
     def __init__(self, op: str) -> None:
         super().__init__(op)
-        self.iteration: Node | None = None  # its index, where it was asked for
+        self.iteration: Node | None = None  # its index, if random numbers are drawn
 
     def draws(self, words: Words) -> Words:
         if self.iteration is None:

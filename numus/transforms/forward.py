@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from numus.graph import Node
+from numus.graph import Node, Nodes, Tangents
 from numus.primitives.custom import call_of
 
 
-def push_forward(order: Sequence[Node], seeds: Mapping[Node, Node]) -> dict[Node, Node]:
+def push_forward(order: Nodes, seeds: Mapping[Node, Node]) -> dict[Node, Node]:
     """The tangents of the nodes on the tape `order`, from those of some. Absent ones are zero."""
     tangents = dict(seeds)
-    calls: dict[Any, Sequence[Node | None]] = {}
+    calls: dict[Any, Tangents] = {}
     for node in order:
         inputs = [tangents.get(x) for x in node.inputs]
         if node in seeds or all(t is None for t in inputs):

@@ -14,7 +14,7 @@ __all__ = ["Context", "Function"]
 
 
 class Context:
-    """What `forward` leaves for `backward`: saved tensors, and anything else as attributes."""
+    """State from `forward` for `backward`: saved tensors, and anything else as attributes."""
 
     def __init__(self) -> None:
         self.saved_tensors: tuple[Any, ...] = ()
@@ -63,7 +63,7 @@ class Function:
         if not (mode.grad and any(x.tracked for x in nodes)):
             return value
         result, values = flatten(value)
-        saved, kept = flatten(ctx.saved_tensors)
+        residual, saved = flatten(ctx.saved_tensors)
         ctx.saved_tensors = ()
         several = isinstance(value, tuple)
 
@@ -74,5 +74,5 @@ class Function:
             answer = cls.backward(own, *(grads if several else (grads,)))
             return answer if isinstance(answer, tuple) else (answer,)
 
-        rule = VjpRule(cls.__name__, backward, arguments, saved, result)
-        return connected(rule, result, values, (*nodes, *kept))
+        rule = VjpRule(len(result), cls.__name__, backward, arguments, residual, result)
+        return connected(rule, result, values, (*nodes, *saved))

@@ -1,7 +1,7 @@
-"""Derivatives of functions: grad, vjp, jvp and what follows from them.
+"""Derivatives of functions: grad, vjp, jvp, linearize and hvp.
 
-Arguments and results are containers of tensors. Inside the function values are concrete, so
-Python conditions on them work; every transformation nests in every other.
+Arguments and results are containers of tensors. Values in the function are concrete, so Python
+conditions on them work; every transformation nests in every other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from numus.errors import GradientError
 from numus.evaluation.evaluate import evaluate
-from numus.graph import Node, grad_mode
+from numus.graph import Node, Tangents, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.primitives.source import placeholder
@@ -23,32 +23,21 @@ from numus.transforms.trace import Trace, filled, matching, require_function, te
 __all__ = ["grad", "hvp", "jvp", "linearize", "value_and_grad", "vjp"]
 
 Function = Callable[..., Any]
-
-
-def chosen(argnums: int | Sequence[int], args: Sequence[Any], op: str) -> list[int]:
-    """The positions that `argnums` names, counted from the front and checked."""
-    given = [argnums] if isinstance(argnums, int) else list(argnums)
-    out = []
-    for n in given:
-        n = operator.index(n)
-        if not -len(args) <= n < len(args):
-            raise ValueError(f"{op}: argnums names argument {n}, but {len(args)} were given")
-        out.append(n % len(args))
-    if len(set(out)) != len(out):
-        raise ValueError(f"{op}: argnums {argnums} names an argument twice")
-    return out
+Argnums = int | Sequence[int]
 
 
 def trace_call(
-    op: str,
-    f: Function,
-    argnums: int | Sequence[int],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    has_aux: bool,
+    op: str, f: Function, argnums: Argnums, args: Sequence[Any], kwargs: Any, has_aux: bool
 ) -> Trace:
     """Record a call with respect to some of its arguments."""
-    positions = chosen(argnums, args, op)
+    positions = []
+    for n in [argnums] if isinstance(argnums, int) else argnums:
+        n = operator.index(n)
+        if not -len(args) <= n < len(args):
+            raise ValueError(f"{op}: argnums names argument {n}, but {len(args)} were given")
+        positions.append(n % len(args))
+    if len(set(positions)) != len(positions):
+        raise ValueError(f"{op}: argnums {argnums} names an argument twice")
 
     def call(*primals: Any) -> Any:
         full_args = list(args)
@@ -56,27 +45,18 @@ def trace_call(
             full_args[position] = primal
         return f(*full_args, **kwargs)
 
-    return Trace(
-        op,
-        call,
-        [args[i] for i in positions],
-        has_aux=has_aux,
-        floats_only=True,
-        names=[f"argument {i}" for i in positions],
-    )
+    primals = [args[i] for i in positions]
+    return Trace(op, call, primals, has_aux=has_aux, floats_only=True, positions=positions)
 
 
-def by_argument(trace: Trace, argnums: int | Sequence[int], nodes: Sequence[Node | None]) -> Any:
-    """Results laid out as the arguments are: bare for one argument, a tuple for several."""
+def by_argument(trace: Trace, argnums: Argnums, nodes: Tangents) -> Any:
+    """Results in the form of the arguments: bare for one argument, a tuple for several."""
     parts = trace.split(tensors, nodes)
     return parts[0] if isinstance(argnums, int) else tuple(parts)
 
 
 def value_and_grad(
-    f: Function,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
     """A function that gives (f's value, its gradient).
 
@@ -89,12 +69,11 @@ def value_and_grad(
     >>> value.item(), slope.item()
     (9.0, 6.0)
     """
-    op = "grad"
-    require_function(f, op)
+    require_function(f, "grad")
 
     @functools.wraps(f)
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        trace = trace_call(op, f, argnums, args, kwargs, has_aux)
+        trace = trace_call("grad", f, argnums, args, kwargs, has_aux)
         y = _scalar(trace, holomorphic)
         found = filled(trace.reverse([full_like(y, 1)]), trace.primals)
         if holomorphic:
@@ -134,10 +113,7 @@ def _scalar(trace: Trace, holomorphic: bool) -> Node:
 
 
 def grad(
-    f: Function,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
     """A function that gives the gradient of a scalar function: see `value_and_grad`.
 
@@ -215,7 +191,7 @@ def _tangents(trace: Trace, tangents: Sequence[Any]) -> list[Node | None]:
 def linearize(f: Function, *primals: Any) -> tuple[Any, Function]:
     """f's value and the linear function that maps tangents of the primals to its tangent.
 
-    f runs once; what the linear function needs is computed once.
+    f runs once, and the residuals of the linear function are computed once.
     """
     trace = Trace("linearize", f, primals)
     spots = [
@@ -230,11 +206,11 @@ def linearize(f: Function, *primals: Any) -> tuple[Any, Function]:
     outputs = [t for t in found if t is not None]
     order = dependents(outputs, inputs)
     recipe = Recipe(order, inputs, outputs)
-    within = {*order, *inputs}
-    kept = [x for node in order for x in node.inputs if x not in within]
-    trace.close(kept)
-    # what is at home on every device stays so: by itself it would land on the default one
-    evaluate([x for x in kept if not x.abstract and x.device is not None])
+    variant = {*order, *inputs}
+    residuals = [x for node in order for x in node.inputs if x not in variant]
+    trace.close(residuals)
+    # constants of no device remain so: evaluated, they would be on the default one
+    evaluate([x for x in residuals if not x.abstract and x.device is not None])
 
     def apply_tangents(*tangents: Any) -> Any:
         given = [

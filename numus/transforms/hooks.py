@@ -1,4 +1,4 @@
-"""Being told of gradients while `backward()` runs: on one tensor, or on every leaf."""
+"""Gradient hooks, called while `backward()` runs: on one tensor, or on every leaf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _next_key = itertools.count().__next__
 
 
 class RemovableHandle:
-    """What registering a hook gives back. Use `remove()`, or the handle as a context manager."""
+    """A registered hook. Remove it by `remove()`, or use the handle as a context manager."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
         self._hooks = hooks
@@ -49,10 +49,9 @@ def _slot(x: Tensor, what: str) -> GradSlot:
 
 @method("register_hook")
 def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call `hook(gradient)` when this tensor's gradient is known; what it returns replaces it.
+    """Call `hook(gradient)` when this tensor's gradient is known; its result replaces it.
 
-    It belongs to the value the tensor has now: later in-place changes do not take it along, but
-    on leaves, which stay themselves.
+    It belongs to the current value of the tensor: in-place changes drop it, except on leaves.
     """
     return RemovableHandle(_slot(self, "register_hook").hooks, hook)
 
@@ -84,9 +83,9 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 class BackwardHook:
-    """Told of every leaf whose gradient is complete, while `backward()` still works on others.
+    """Called for every leaf whose gradient is complete, while `backward()` still works on others.
 
-    Subclass it and `register_backward_hook` it: to average gradients between processes, for one.
+    Subclass it and `register_backward_hook` it: to average gradients between processes, say.
     """
 
     def on_leaf_grad_ready(self, leaf: Tensor, grad: Tensor) -> Tensor | None:
@@ -94,34 +93,34 @@ class BackwardHook:
         raise NotImplementedError
 
 
-_on_leaves: dict[int, BackwardHook] = {}
+_leaf_hooks: dict[int, BackwardHook] = {}
 
 
 def register_backward_hook(hook: BackwardHook) -> RemovableHandle:
-    """Let a hook be told of every leaf's gradient, in every `backward()` from now on."""
+    """Call a hook for every leaf's gradient, in every `backward()` from now on."""
     if not callable(getattr(hook, "on_leaf_grad_ready", None)):
         raise TypeError(f"register_backward_hook: takes a BackwardHook, not {type(hook).__name__}")
-    return RemovableHandle(_on_leaves, hook)
+    return RemovableHandle(_leaf_hooks, hook)
 
 
-# -- what reverse mode calls ----------------------------------------------------------------------
+# -- called by reverse mode -----------------------------------------------------------------------
 
 
 def run(node: Node, g: Node) -> Node:
-    """The gradient after the hooks of the tensor that `node` stands for."""
+    """The gradient after the hooks of a node's tensor."""
     for hook in tuple(node.grad_slot.hooks.values()):
         g = _replaced(g, hook(Tensor(g)), "a hook")
     return g
 
 
 def deliver(node: Node, g: Node) -> None:
-    """Add a complete gradient to the `.grad` it belongs to, telling whoever listens."""
+    """Add a complete gradient to its `.grad`, and call hooks."""
     slot: GradSlot = node.grad_slot
     owner = slot.owner()
     owner = Tensor(node) if owner is None else owner
     if slot.leaf:
-        for listener in tuple(_on_leaves.values()):
-            g = _replaced(g, listener.on_leaf_grad_ready(owner, Tensor(g)), "a BackwardHook")
+        for leaf_hook in tuple(_leaf_hooks.values()):
+            g = _replaced(g, leaf_hook.on_leaf_grad_ready(owner, Tensor(g)), "a BackwardHook")
     slot.grad = Tensor(g if slot.grad is None else ew.add(slot.grad._node, g))
     for hook in tuple(slot.later_hooks.values()):
         hook(owner)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from numus import dtypes as dt
-from numus.dtypes import DType
 from numus.errors import GradientError
-from numus.graph import Node
+from numus.graph import Node, Nodes, Tangents
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full_like
 from numus.primitives.source import iota, placeholder
 from numus.primitives.views import permute, reshape
-from numus.runtime.devices import Device
 from numus.shapes import size_of
-from numus.transforms.functional import by_argument, conjugate, trace_call
+from numus.transforms.functional import Argnums, by_argument, conjugate, trace_call
 from numus.transforms.trace import Trace, require_function
 from numus.transforms.tree import unflatten
 from numus.transforms.vmap import batch
@@ -27,10 +25,7 @@ Function = Callable[..., Any]
 
 
 def jacrev(
-    f: Function,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
     """A function that gives the Jacobian of f, row by row in reverse mode.
 
@@ -48,10 +43,7 @@ def jacrev(
         trace = trace_call("jacrev", f, argnums, args, kwargs, has_aux)
         _check(trace, holomorphic, trace.outputs, "results")
         rows = []
-        for i, y in enumerate(trace.outputs):
-            spot = placeholder(y.shape, y.dtype, y.device, "jacrev")
-            seeds = [spot if k == i else None for k in range(len(trace.outputs))]
-            found = _along(trace.reverse(seeds), trace.primals, spot)
+        for y, found in _directions(trace.op, trace.reverse, trace.outputs, trace.primals):
             if holomorphic:
                 found = [conjugate(g) for g in found]  # type: ignore[misc]
             rows.append([reshape(g, y.shape + g.shape[1:]) for g in found])
@@ -61,10 +53,7 @@ def jacrev(
 
 
 def jacfwd(
-    f: Function,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
     """A function that gives the Jacobian of f as `jacrev` does, column by column in forward mode.
 
@@ -76,21 +65,17 @@ def jacfwd(
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         trace = trace_call("jacfwd", f, argnums, args, kwargs, has_aux)
         _check(trace, holomorphic, trace.primals, "arguments")
-        columns = []
-        for i, x in enumerate(trace.primals):
-            spot = placeholder(x.shape, x.dtype, x.device, "jacfwd")
-            seeds = [spot if k == i else None for k in range(len(trace.primals))]
-            found = _along(trace.forward(seeds), trace.outputs, spot)
-            columns.append(
-                [reshape(permute(t, (*range(1, t.ndim), 0)), t.shape[1:] + x.shape) for t in found]
-            )
+        columns = [
+            [reshape(permute(t, (*range(1, t.ndim), 0)), t.shape[1:] + x.shape) for t in found]
+            for x, found in _directions(trace.op, trace.forward, trace.primals, trace.outputs)
+        ]
         rows = [[c[k] for c in columns] for k in range(len(trace.outputs))]
         return _finish(trace, argnums, rows, has_aux)
 
     return jacobian
 
 
-def hessian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def hessian(f: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
     """A function that gives the second derivatives of f: forward over reverse.
 
     >>> import numus as nm
@@ -100,23 +85,29 @@ def hessian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
     return jacfwd(jacrev(f, argnums, has_aux), argnums, has_aux)
 
 
-def _along(found: Sequence[Node | None], like: Sequence[Node], spot: Node) -> list[Node]:
-    """Derivatives that are linear in `spot`, for every unit vector in its place."""
-    count = size_of(spot.shape)
-    basis = reshape(_eye(count, spot.dtype, spot.device), (count, *spot.shape))
-    nodes = [full_like(x, 0) if g is None else g for g, x in zip(found, like, strict=True)]
-    return [
-        g if carries else broadcast(full_like(g, 0), (count, *g.shape))
-        for g, carries in batch(nodes, {spot: basis}, count)
-    ]
+def _directions(
+    op: str, derivative: Callable[[Tangents], Tangents], sources: Nodes, targets: Nodes
+) -> Iterator[tuple[Node, list[Node]]]:
+    """For each source, the derivatives of the targets along every unit vector of it: batched over
+    a seed, in which they are linear.
+    """
+    for i, x in enumerate(sources):
+        count = size_of(x.shape)
+        seed = placeholder(x.shape, x.dtype, x.device, op)
+        found = derivative([seed if k == i else None for k in range(len(sources))])
+        at = iota(count, dt.int64, x.device)
+        eye = ew.cast(ew.eq(reshape(at, (count, 1)), reshape(at, (1, count))), x.dtype)
+        nodes = [full_like(y, 0) if g is None else g for g, y in zip(found, targets, strict=True)]
+        yield (
+            x,
+            [
+                g if carries else broadcast(full_like(g, 0), (count, *g.shape))
+                for g, carries in batch(nodes, {seed: reshape(eye, (count, *x.shape))}, count)
+            ],
+        )
 
 
-def _eye(count: int, dtype: DType, device: Device | None) -> Node:
-    at = iota(count, dt.int64, device)
-    return ew.cast(ew.eq(reshape(at, (count, 1)), reshape(at, (1, count))), dtype)
-
-
-def _check(trace: Trace, holomorphic: bool, nodes: Sequence[Node], what: str) -> None:
+def _check(trace: Trace, holomorphic: bool, nodes: Nodes, what: str) -> None:
     for node in nodes:
         if holomorphic and not node.dtype.is_complex:
             raise GradientError(f"{trace.op}: holomorphic needs complex {what}")
@@ -129,9 +120,7 @@ def _check(trace: Trace, holomorphic: bool, nodes: Sequence[Node], what: str) ->
             raise GradientError(f"{trace.op}: {what} of {node.dtype.name} have no Jacobian")
 
 
-def _finish(
-    trace: Trace, argnums: int | Sequence[int], rows: list[list[Node]], has_aux: bool
-) -> Any:
+def _finish(trace: Trace, argnums: Argnums, rows: list[list[Node]], has_aux: bool) -> Any:
     trace.close([node for row in rows for node in row])
     jacobian = unflatten(trace.structure, [by_argument(trace, argnums, row) for row in rows])
     return (jacobian, trace.aux) if has_aux else jacobian

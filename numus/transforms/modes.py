@@ -1,4 +1,4 @@
-"""Switching off (and on) what gradients need: context managers and decorators."""
+"""Grad mode: context managers and decorators that switch tracking off and on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_g
 
 
 class _GradMode:
-    """A context in which recording is on or off, for one thread; also decorates functions."""
+    """A context in which tracking is on or off, for one thread; also decorates functions."""
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
@@ -35,19 +35,17 @@ class _GradMode:
 
 
 def no_grad(function: Callable[..., Any] | None = None) -> Any:
-    """Results made inside are not tracked: `with nm.no_grad():`, `@nm.no_grad()`, `@nm.no_grad`.
+    """Results are not tracked: `with nm.no_grad():`, `@nm.no_grad()`, `@nm.no_grad`.
 
-    It holds for every kind of derivative, forward mode included: what is computed inside is a
-    constant for them. A transformation that is applied inside still differentiates.
+    It applies to every kind of derivative, forward mode included: results are constants for them.
+    A transformation that is applied within it still differentiates.
     """
-    context = _GradMode(False)
-    return context if function is None else context(function)
+    return _GradMode(False) if function is None else _GradMode(False)(function)
 
 
 def enable_grad(function: Callable[..., Any] | None = None) -> Any:
-    """Track again inside a `no_grad`."""
-    context = _GradMode(True)
-    return context if function is None else context(function)
+    """Track again within a `no_grad`."""
+    return _GradMode(True) if function is None else _GradMode(True)(function)
 
 
 def inference_mode(given: bool | Callable[..., Any] = True) -> Any:
@@ -58,22 +56,22 @@ def inference_mode(given: bool | Callable[..., Any] = True) -> Any:
 
 
 class set_grad_enabled(_GradMode):  # noqa: N801
-    """Switch recording at once; as a context manager or decorator, only for what is inside."""
+    """Switch tracking at once; as a context manager or decorator, only for its body."""
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(bool(enabled))
-        self._at_first = mode.grad
+        self._outer = mode.grad
         mode.grad = self._enabled
 
     def __enter__(self) -> None:
-        self._before.append(self._at_first)
+        self._before.append(self._outer)
         mode.grad = self._enabled
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        mode.grad = self._at_first
+        mode.grad = self._outer
         return super().__call__(function)
 
 
 def is_grad_enabled() -> bool:
-    """Whether results are tracked here and now."""
+    """True if results are tracked in this thread now."""
     return mode.grad

@@ -1,17 +1,18 @@
 """Reverse mode: a walk back along the tape, graph to graph.
 
-Each tracked node hands the cotangent that has gathered at it to its inputs, by the vjp rule of its
-primitive. The walk is iterative and in order of age, so that a node's cotangent is complete when
+Each tracked node passes its accumulated cotangent to its inputs, by the vjp rule of its primitive.
+The walk is iterative and from younger to older nodes, so that a node's cotangent is complete when
 it is met and sums are always formed in the same order.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.graph import Node, grad_mode, mode, now
+from numus.graph import Node, Nodes, grad_mode, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.primitives.custom import call_of
@@ -20,19 +21,17 @@ from numus.tensor import GradSlot, Tensor, detached, method, node_of
 from numus.transforms import hooks, vjp_cache
 from numus.transforms.tape import tape
 
-OnReady = Callable[[Node, Node], None]
+OnReady = Callable[[Node, Node], None] | None
+Seeds = Mapping[Node, Node]
 
 
 def pull_back(
-    order: Sequence[Node],
-    seeds: Mapping[Node, Node],
-    wanted: Sequence[Node],
-    on_ready: OnReady | None = None,
+    order: Nodes, seeds: Seeds, wanted: Nodes, on_ready: OnReady = None
 ) -> dict[Node, Node]:
     """The cotangents of the wanted nodes (each another), from those of some on the tape `order`.
 
-    Wanted nodes that the seeds do not depend on are left out. `ready` is told of each as soon as
-    it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
+    Wanted nodes that the seeds do not depend on are left out. `on_ready` is called with each as
+    soon as it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
     """
     hooked = any(n.grad_slot is not None and n.grad_slot.hooks for n in wanted)
     known = None if hooked else vjp_cache.lookup(order, seeds, wanted)
@@ -49,7 +48,7 @@ def pull_back(
 
 
 def _walk_back(
-    order: Sequence[Node], seeds: Mapping[Node, Node], wanted: set[Node], on_ready: OnReady | None
+    order: Nodes, seeds: Seeds, wanted: set[Node], on_ready: OnReady
 ) -> dict[Node, Node]:
     """`pull_back`, node by node, by the rules of primitives."""
     needed: set[Node] = set()
@@ -98,20 +97,13 @@ def _walk_back(
     return found
 
 
-def _total(parts: Sequence[Node]) -> Node:
-    """The sum of the cotangents that arrived at a node, in that order; those of slices which make
-    up the whole are put side by side.
-    """
-    total = _side_by_side(parts)
-    if total is None:
-        total = parts[0]
-        for part in parts[1:]:
-            total = ew.add(total, part)
-    return total
+def _total(parts: Nodes) -> Node:
+    """The sum of the cotangents of a node, in order; those of all its slices are concatenated."""
+    return _concatenated(parts) or functools.reduce(ew.add, parts)
 
 
-def _side_by_side(parts: Sequence[Node]) -> Node | None:
-    """Slices padded with zeros, as the whole that they are cut from; None where they aren't."""
+def _concatenated(parts: Nodes) -> Node | None:
+    """The concatenation of slices that are padded with zeros; None where parts are not that."""
     if len(parts) < 2 or any(p.prim.name != "pad" or any(p.params[2]) for p in parts):
         return None
     low, high, _ = parts[0].params
@@ -131,15 +123,15 @@ def _side_by_side(parts: Sequence[Node]) -> Node | None:
 
 
 def _gather(gathered: dict[Any, list[Node | None]], call: Any, node: Node, g: Node | None) -> None:
-    """Hold back a cotangent until those of the call's other outputs are complete."""
+    """Store a cotangent until those of the call's other outputs are complete."""
     if g is not None:
         rule, index = node.params
-        held = gathered.setdefault(call, [None] * rule.count)
-        before = held[index]
-        held[index] = g if before is None else ew.add(before, g)
+        stored = gathered.setdefault(call, [None] * rule.count)
+        before = stored[index]
+        stored[index] = g if before is None else ew.add(before, g)
 
 
-# -- the tape's face: backward() ------------------------------------------------------------------
+# -- backward() and autograd.grad -----------------------------------------------------------------
 
 
 @method("backward")
@@ -175,17 +167,21 @@ def backward(
     if inputs is None:
         wanted = [n for n in order if n.grad_slot is not None and n.grad_slot.retains]
     else:
-        wanted = _saved_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
+        tensors = [inputs] if isinstance(inputs, Tensor) else inputs
+        wanted = _required(tensors, "backward()")
+        for x in tensors:
+            if x._node.grad_slot is None:
+                x._node.grad_slot = GradSlot(leaf=False, owner=x)
 
-    def ready(node: Node, g: Node) -> None:
-        hooks.deliver(node, g if create_graph else _plain(g))
+    def on_ready(node: Node, g: Node) -> None:
+        hooks.deliver(node, g if create_graph else _untracked(g))
 
     with grad_mode(create_graph):
-        pull_back(order, {root: seed}, wanted, ready)
+        pull_back(order, {root: seed}, wanted, on_ready)
 
 
-def _plain(g: Node) -> Node:
-    """A gradient without history; one that was handed in may have brought some."""
+def _untracked(g: Node) -> Node:
+    """A gradient without history, which a given seed may have."""
     return detached(g, sees_writes=False) if g.tracked else g
 
 
@@ -211,15 +207,12 @@ def start(node: Node, gradient: Any, op: str) -> Node:
     return seed
 
 
-def _saved_inputs(inputs: Sequence[Tensor]) -> list[Node]:
-    wanted: dict[Node, None] = {}
+def _required(inputs: Sequence[Tensor], op: str) -> list[Node]:
+    """The nodes of tensors that must require gradients, each once."""
     for i, x in enumerate(inputs):
         if not x._node.tracked:
-            raise GradientError(f"backward(): inputs[{i}] does not require gradients")
-        if x._node.grad_slot is None:
-            x._node.grad_slot = GradSlot(leaf=False, owner=x)
-        wanted[x._node] = None
-    return list(wanted)
+            raise GradientError(f"{op}: inputs[{i}] does not require gradients")
+    return list(dict.fromkeys(x._node for x in inputs))
 
 
 def gradients(
@@ -230,9 +223,8 @@ def gradients(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of tape tensors with respect to others, without touching any `.grad`.
-
-    The tape's other face, as `torch.autograd.grad`; public as `nm.autograd.grad`.
+    """The gradients of tensors with respect to others, without touching any `.grad`: public as
+    `nm.autograd.grad`, like `torch.autograd.grad`.
     """
     op = "autograd.grad"
     results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
@@ -243,12 +235,9 @@ def gradients(
     for y, g in zip(results, grad_outputs, strict=True):
         seed = start(y._node, g, op)
         seeds[y._node] = ew.add(seeds[y._node], seed) if y._node in seeds else seed
-    for i, x in enumerate(sources):
-        if not x._node.tracked:
-            raise GradientError(f"{op}: inputs[{i}] does not require gradients")
-    order = tape(seeds)
+    wanted = _required(sources, op)
     with grad_mode(create_graph):
-        found = pull_back(order, seeds, list({x._node: None for x in sources}))
+        found = pull_back(tape(seeds), seeds, wanted)
     out: list[Tensor | None] = []
     for i, x in enumerate(sources):
         g = found.get(x._node)
@@ -257,5 +246,5 @@ def gradients(
                 f"{op}: the outputs do not depend on inputs[{i}]; pass allow_unused=True to get "
                 "None for it"
             )
-        out.append(None if g is None else Tensor(g if create_graph else _plain(g)))
+        out.append(None if g is None else Tensor(g if create_graph else _untracked(g)))
     return tuple(out)

@@ -1,4 +1,4 @@
-"""A stretch of graph as a recipe: what to do with which operands, holding no values."""
+"""Recipes: subgraphs without values, replayed on other operands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Node, Primitive, mode
+from numus.graph import Node, Nodes, Primitive, mode
 from numus.primitives.custom import graft
 from numus.runtime.devices import Device
 from numus.shapes import Shape
@@ -27,12 +27,10 @@ class Recipe:
     """How some nodes were made from others, to be made again from different ones.
 
     `order` lists the nodes to make, inputs first; `inputs` are those that `replay` replaces.
-    Other nodes that they stand on are used as they are.
+    Other nodes that they depend on are used themselves.
     """
 
-    def __init__(
-        self, order: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]
-    ) -> None:
+    def __init__(self, order: Iterable[Node], inputs: Nodes, outputs: Nodes) -> None:
         position: dict[Node, int] = {}
         for node in inputs:
             position[node] = len(position)
@@ -46,28 +44,24 @@ class Recipe:
             self._shapes.append(node.shape)
         self._outputs = [position.get(x, x) for x in outputs]
 
-    def products(self, least: int) -> list[int]:
-        """Which steps are products of matrices that sum over at least so many elements."""
-        return [
-            number
-            for number, step in enumerate(self._steps)
-            if step.prim.name == "contract" and self._shape(step.operands[0])[-1] >= least
-        ]
-
-    def _shape(self, operand: int | Node) -> Shape:
-        return self._shapes[operand] if isinstance(operand, int) else operand.shape
+    def matmuls(self, min_depth: int) -> list[int]:
+        """Steps that are matmuls of at least this inner dimension."""
+        found = []
+        for number, step in enumerate(self._steps):
+            if step.prim.name == "contract":
+                x = step.operands[0]
+                if (self._shapes[x] if isinstance(x, int) else x.shape)[-1] >= min_depth:
+                    found.append(number)
+        return found
 
     def replay(
-        self,
-        operands: Sequence[Node],
-        known: Mapping[int, Node] | None = None,
-        wanted: Sequence[int] = (),
+        self, operands: Nodes, known: Mapping[int, Node] | None = None, wanted: Sequence[int] = ()
     ) -> list[Node]:
-        """The outputs that follow from other inputs of the same shapes and dtypes; after them, what
-        the `wanted` steps gave.
+        """The outputs that follow from other inputs of the same shapes and dtypes; after them, the
+        results of the `wanted` steps.
 
-        Steps that were recorded under `no_grad` are not tracked this time either. What is `known`
-        of steps is not computed again, only differentiated.
+        Steps that were recorded under `no_grad` are not tracked this time either. Steps whose
+        results are `known` are not computed again, only differentiated.
         """
         made = list(operands)
         ambient = mode.grad
@@ -88,7 +82,7 @@ class Recipe:
 
 
 def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[Node]:
-    """The nodes that the outputs stand on and that stand on these placeholders, inputs first."""
+    """The nodes between these placeholders and the outputs, inputs first."""
     if not placeholders:
         return []
     since = min(p.serial for p in placeholders)

@@ -2,8 +2,8 @@
 
 Nodes that are tracked keep their inputs, so the graph itself is the tape. A transformation that
 differentiates with respect to its arguments gives them nodes of their own (`variable`), runs the
-function, and walks back from the results no further than those: what is older cannot depend on
-them. As every call has its own variables, nested transformations never mistake one for another.
+function, and walks back from the results no further than those: older nodes cannot depend on them.
+As every call has its own variables, nesting is free of perturbation confusion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def variable(x: Node) -> Node:
 
 
 def tape(roots: Iterable[Node], since: int = 0) -> list[Node]:
-    """The tracked nodes younger than `since` that the roots stand on, inputs first."""
+    """The tracked nodes younger than `since` that the roots depend on, inputs first."""
     found = {n for n in roots if n.tracked and n.serial > since}
     stack = list(found)
     while stack:
@@ -38,7 +38,7 @@ def tape(roots: Iterable[Node], since: int = 0) -> list[Node]:
 
 
 def leads_outside(order: Iterable[Node], since: int) -> bool:
-    """Whether anything on this stretch of tape is also differentiable by older nodes."""
+    """True if any node of this tape is also differentiable by older nodes."""
     for node in order:
         if node.grad_slot is not None and is_leaf(node):
             return True
@@ -48,8 +48,8 @@ def leads_outside(order: Iterable[Node], since: int) -> bool:
     return False
 
 
-def settle(order: Iterable[Node]) -> None:
-    """Stop tracking what only the variables of a finished transformation made trackable."""
+def untrack(order: Iterable[Node]) -> None:
+    """Stop tracking nodes that were tracked only for the variables of a finished transformation."""
     for node in order:
         if not is_leaf(node):
             node.tracked = mode.grad and any(x.tracked for x in node.inputs)
@@ -58,5 +58,5 @@ def settle(order: Iterable[Node]) -> None:
 
 
 def is_leaf(node: Node) -> bool:
-    """Whether this is where `backward()` leaves a gradient and ends."""
+    """True if `backward()` ends here and stores a gradient."""
     return node.grad_slot is not None and node.grad_slot.leaf

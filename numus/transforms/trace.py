@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.graph import Node, grad_mode, mode, now
+from numus.graph import Node, Nodes, Tangents, grad_mode, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.tensor import Tensor, detached, node_of
 from numus.transforms import tree
 from numus.transforms.forward import push_forward
 from numus.transforms.reverse import pull_back
-from numus.transforms.tape import leads_outside, settle, tape, variable
+from numus.transforms.tape import leads_outside, tape, untrack, variable
 from numus.transforms.tree import Structure
 
 
 def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]:
-    """The nodes of a container's leaves; what is not a number is an error that names its path."""
+    """The nodes of a container's leaves; errors name the path of a leaf that is no number."""
     if container.__class__ is Tensor:  # most are
         return [container._node], tree.LEAF
     leaves, structure = tree.flatten(container)
@@ -35,13 +35,13 @@ def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]
 
 
 def require_function(f: Any, op: str) -> None:
-    """Refuse what cannot be called, where it is handed over and not where it would be called."""
+    """Raise where a function is passed rather than where it would be called."""
     if not callable(f):
         raise TypeError(f"{op}: takes a function, not {type(f).__name__}")
 
 
-def tensors(structure: Structure, nodes: Sequence[Node | None]) -> Any:
-    """A container of tensors; None stays None."""
+def tensors(structure: Structure, nodes: Tangents) -> Any:
+    """A container of tensors, or None for nodes that are None."""
     if structure is tree.LEAF and nodes[0] is not None:
         return Tensor(nodes[0])
     return tree.unflatten(structure, [None if n is None else Tensor(n) for n in nodes])
@@ -62,14 +62,14 @@ class Trace:
         *,
         has_aux: bool = False,
         floats_only: bool = False,
-        names: Sequence[str] | None = None,
+        positions: Sequence[int] | None = None,
     ) -> None:
         require_function(f, op)
         self.op = op
         self.structures: list[Structure] = []
         self.primals: list[Node] = []
         for i, primal in enumerate(primals):
-            name = names[i] if names else f"argument {i}"
+            name = f"argument {positions[i] if positions else i}"
             nodes, structure = nodes_of(primal, op, name)
             if floats_only:
                 _require_floats(nodes, structure, op, name)
@@ -79,12 +79,11 @@ class Trace:
         self.variables = [variable(x) if x.dtype.is_inexact else x for x in self.primals]
         with grad_mode(True):
             result = f(*self.split(tensors, self.variables))
+        self.aux = None
         if has_aux:
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise TypeError(f"{op}: with has_aux the function must return (result, aux)")
             result, self.aux = result
-        else:
-            self.aux = None
         self.outputs, self.structure = nodes_of(result, op, "the result")
         others = [x._node for x in tree.leaves(self.aux) if isinstance(x, Tensor)]
         self.order = tape((*self.outputs, *others), self.since)
@@ -99,7 +98,7 @@ class Trace:
             at += structure.count
         return out
 
-    def reverse(self, cotangents: Sequence[Node | None]) -> list[Node | None]:
+    def reverse(self, cotangents: Tangents) -> list[Node | None]:
         """Cotangents of the primals from those of the outputs."""
         seeds: dict[Node, Node] = {}
         for y, g in zip(self.outputs, cotangents, strict=True):
@@ -110,7 +109,7 @@ class Trace:
             found = pull_back(self.order, seeds, list(dict.fromkeys(self.variables)))
         return [found.get(v) for v in self.variables]
 
-    def forward(self, tangents: Sequence[Node | None]) -> list[Node | None]:
+    def forward(self, tangents: Tangents) -> list[Node | None]:
         """Tangents of the outputs from those of the primals."""
         seeds = {
             v: t
@@ -122,13 +121,25 @@ class Trace:
             found = push_forward(self.order, seeds)
         return [found.get(y) for y in self.outputs]
 
-    def close(self, results: Sequence[Node | None]) -> None:
-        """Nobody will ask for derivatives by the variables again: let go of what they need."""
-        settle(self.order)
-        settle(tape([n for n in results if n is not None], self.since))
+    def close(self, results: Tangents) -> None:
+        """Stop tracking for the variables, which are not differentiated any more."""
+        untrack(self.order)
+        untrack(tape([n for n in results if n is not None], self.since))
+
+    def vjp(self, cotangents: Tangents) -> list[Node | None]:
+        """`reverse`, after which nothing else is differentiated."""
+        found = self.reverse(cotangents)
+        self.close(found)
+        return found
+
+    def jvp(self, tangents: Tangents) -> list[Node | None]:
+        """`forward`, after which nothing else is differentiated."""
+        found = self.forward(tangents)
+        self.close(found)
+        return found
 
     def value(self) -> Any:
-        """The function's result, differentiable by what is outside the call and nothing else."""
+        """The function's result, differentiable by captured tensors only."""
         outputs = [
             y if self.outside or not y.tracked else detached(y, sees_writes=False)
             for y in self.outputs
@@ -136,7 +147,7 @@ class Trace:
         return tensors(self.structure, outputs)
 
 
-def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: str) -> None:
+def _require_floats(nodes: Nodes, structure: Structure, op: str, name: str) -> None:
     for i, node in enumerate(nodes):
         if not node.dtype.is_inexact:
             raise GradientError(
@@ -145,7 +156,7 @@ def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: 
             )
 
 
-def filled(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
+def filled(found: Tangents, like: Nodes) -> list[Node | None]:
     """Zeros for derivatives that nothing contributed to; None where there are none."""
     return [
         full_like(x, 0) if g is None and x.dtype.is_inexact else g
@@ -153,10 +164,8 @@ def filled(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | No
     ]
 
 
-def matching(
-    container: Any, structure: Structure, like: Sequence[Node], op: str, what: str
-) -> list[Node | None]:
-    """The nodes of tangents or cotangents, each checked against the value it belongs to.
+def matching(container: Any, structure: Structure, like: Nodes, op: str, what: str) -> Tangents:
+    """The nodes of tangents or cotangents, each checked against its primal.
 
     None stands for zero, for one leaf or for everything below a path.
     """

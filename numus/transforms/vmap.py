@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.graph import Node, checking_effects, mode
+from numus.graph import Node, Nodes, Tangents, checking_effects, mode
 from numus.primitives.broadcast import broadcast
 from numus.primitives.source import placeholder
 from numus.primitives.views import permute
@@ -23,12 +23,9 @@ __all__ = ["vmap"]
 Axes = Any  # an integer, None, or a container of them
 
 
-def batch(
-    outputs: Sequence[Node], sources: Mapping[Node, Node], size: int
-) -> list[tuple[Node, bool]]:
-    """The outputs when placeholders are replaced by nodes with a new leading axis of extent `size`.
-
-    With each comes whether it carries that axis. What was recorded under `no_grad` stays so.
+def batch(outputs: Nodes, sources: Mapping[Node, Node], size: int) -> list[tuple[Node, bool]]:
+    """The outputs when placeholders are replaced by nodes with a new leading axis of extent `size`,
+    each with whether it carries that axis. Nodes recorded under `no_grad` remain untracked.
     """
     made = dict(sources)
     ambient = mode.grad
@@ -80,7 +77,7 @@ def vmap(
             for leaf, axis, path in zip(leaves, axes, paths, strict=True)
         ]
         size = _common_size(nodes, paths, axis_size)
-        inside = EffectCheck("vmap")
+        effects = EffectCheck("vmap")
         spots: dict[Node, Node] = {}
         for i, node in enumerate(nodes):
             if node is not None:
@@ -89,12 +86,12 @@ def vmap(
                 spots[spot] = node
                 leaves[i] = Tensor(spot)
         inner_args, inner_kwargs = tree.unflatten(structure, leaves)
-        with checking_effects(inside):
+        with checking_effects(effects):
             answer = f(*inner_args, **inner_kwargs)
         outputs, out_structure = nodes_of(answer, "vmap", "the result")
         axes_out = tree.broadcast_prefix(out_axes, out_structure, "vmap: out_axes")
         results = [
-            Tensor(_placed(y, carries, size, axis))
+            Tensor(_with_axis(y, carries, size, axis))
             for (y, carries), axis in zip(batch(outputs, spots, size), axes_out, strict=True)
         ]
         return tree.unflatten(out_structure, results)
@@ -105,36 +102,34 @@ def vmap(
 def _leading(x: Node, axis: int, path: str) -> Node:
     """x with the mapped axis in front."""
     if x.ndim == 0:
-        raise ShapeError(f"vmap: {_argument(path)} has no axis to map; give it in_axes None")
-    at = normal_axis(axis, x.ndim, f"vmap: in_axes for {_argument(path)}")
+        raise ShapeError(f"vmap: {argument_name(path)} has no axis to map; give it in_axes None")
+    at = normal_axis(axis, x.ndim, f"vmap: in_axes for {argument_name(path)}")
     return permute(x, (at, *(i for i in range(x.ndim) if i != at)))
 
 
-def _argument(path: str) -> str:
-    """A path into (args, kwargs) in words."""
+def argument_name(path: str) -> str:
+    """A path into (args, kwargs), in errors."""
     inner = path.partition("]")[2]
     return f"argument {inner[1:].replace(']', '', 1)}"
 
 
-def _common_size(nodes: Sequence[Node | None], paths: Sequence[str], given: int | None) -> int:
+def _common_size(nodes: Tangents, paths: Sequence[str], given: int | None) -> int:
     size, by = given, "axis_size"
     for node, path in zip(nodes, paths, strict=True):
         if node is None:
             continue
+        name, extent = argument_name(path), node.shape[0]
         if size is None:
-            size, by = node.shape[0], _argument(path)
-        elif node.shape[0] != size:
-            raise ShapeError(
-                f"vmap: the mapped axes differ: {by} has {size}, {_argument(path)} has "
-                f"{node.shape[0]}"
-            )
+            size, by = extent, name
+        elif extent != size:
+            raise ShapeError(f"vmap: the mapped axes differ: {by} has {size}, {name} has {extent}")
     if size is None:
         raise ShapeError("vmap: no argument is mapped; give axis_size, or an axis in in_axes")
     return size
 
 
-def _placed(y: Node, carries: bool, size: int, axis: int | None) -> Node:
-    """A result with its mapped axis where it belongs."""
+def _with_axis(y: Node, carries: bool, size: int, axis: int | None) -> Node:
+    """A result with its mapped axis at this position."""
     if axis is None:
         if carries:
             raise ShapeError("vmap: a result with out_axes None depends on a mapped argument")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.graph import Node
+from numus.graph import Node, Nodes
 from numus.primitives.structure import concat
 from numus.primitives.views import flip, permute, reshape, slice_, take_range
 from numus.shapes import normal_axis
-from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.trace import nodes_of, require_function
+from numus.transforms.trace import nodes_of, require_function, tensors
 
 __all__ = ["associative_scan"]
 
@@ -40,28 +39,21 @@ def associative_scan(
     if len(extents) > 1:
         raise ShapeError(f"{op}: the extents along the axis differ: {sorted(extents)}")
 
-    def combine(a: Sequence[Node], b: Sequence[Node]) -> list[Node]:
-        first, second = (
-            tree.unflatten(
-                structure, [Tensor(_moved(x, 0, at)) for x, at in zip(p, axes, strict=True)]
-            )
-            for p in (a, b)
-        )
-        found, shape = nodes_of(f(first, second), op, "the result")
+    def container(rows: Nodes) -> Any:
+        return tensors(structure, [_moved(x, 0, at) for x, at in zip(rows, axes, strict=True)])
+
+    def combine(a: Nodes, b: Nodes) -> list[Node]:
+        found, shape = nodes_of(f(container(a), container(b)), op, "the result")
         if shape != structure:
-            raise ValueError(
-                f"{op}: f changes the structure at {tree.difference(structure, shape)}"
-            )
+            where = tree.difference(structure, shape)
+            raise ValueError(f"{op}: f changes the structure at {where}")
         return [_moved(y, at, 0) for y, at in zip(found, axes, strict=True)]
 
     rows = [_moved(x, at, 0) for x, at in zip(nodes, axes, strict=True)]
-    if reverse:
-        rows = [flip(x, (0,)) for x in rows]
-    found = _scanned(combine, rows)
-    if reverse:
-        found = [flip(x, (0,)) for x in found]
-    results = [Tensor(_moved(y, 0, at)) for y, at in zip(found, axes, strict=True)]
-    return tree.unflatten(structure, results)
+    if not reverse:
+        return container(_scanned(combine, rows))
+    found = _scanned(combine, [flip(x, (0,)) for x in rows])
+    return container([flip(x, (0,)) for x in found])
 
 
 def _moved(x: Node, source: int, target: int) -> Node:
@@ -78,7 +70,7 @@ def _every_other(x: Node, start: int, stop: int) -> Node:
 
 
 def _scanned(combine: Callable[..., list[Node]], rows: list[Node]) -> list[Node]:
-    """Neighbours are combined in pairs, the pairs scanned, and what lies between filled in."""
+    """Blelloch scan: adjacent pairs are combined, the pairs scanned, and odd rows filled in."""
     n = rows[0].shape[0]
     if n < 2:
         return rows

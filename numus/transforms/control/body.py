@@ -7,7 +7,7 @@ operands of the call: they are computed once, and derivatives reach them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.compiler.hooks import before_run
@@ -15,216 +15,217 @@ from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
-from numus.graph import Node, View, checking_effects, grad_mode, mode
+from numus.graph import Node, Nodes, Tangents, View, checking_effects, grad_mode, mode
+from numus.primitives import elementwise as ew
+from numus.primitives import structure as st
 from numus.primitives.broadcast import broadcast
 from numus.primitives.source import placeholder, value
-from numus.primitives.structure import copy as copied
-from numus.primitives.structure import distinct_copy
+from numus.primitives.views import reshape
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.effects import EffectCheck
+from numus.transforms.rules import instantiate_zeros
 from numus.transforms.subgraph import Recipe, dependents
+from numus.transforms.trace import Trace
 from numus.transforms.vmap import batch
 
 Type = tuple[Shape, DType]
+Layout = tuple[Shape, ...]  # strides of each input
 
-_FEW_ROWS = 8
-_DEEP = 16  # elements that a product sums over, from which on it costs more than memory
+_PACKED_MATMUL_MIN_ROWS = 8
+_SAVED_MATMUL_MIN_DEPTH = 16  # from this inner dimension on, a matmul costs more than memory
 
 
-def types_of(nodes: Sequence[Node]) -> list[Type]:
+def types_of(nodes: Nodes) -> list[Type]:
     return [(x.shape, x.dtype) for x in nodes]
 
 
-def text(kind: Type) -> str:
-    """A type as errors name it."""
-    return f"{kind[1].name}{list(kind[0])}"
-
-
-def spots(
-    kinds: Sequence[Type], device: Device | None, what: str, tracked: bool | None = None
+def placeholders(
+    types: Sequence[Type], device: Device | None, op: str, tracked: bool | None = None
 ) -> list[Node]:
-    """The arguments of a body that is traced here and now."""
+    """The arguments of a body that is being traced."""
     found = []
-    for shape, dtype in kinds:
-        node = placeholder(shape, dtype, device, what)
+    for shape, dtype in types:
+        node = placeholder(shape, dtype, device, op)
         node.tracked = dtype.is_inexact and (mode.grad if tracked is None else tracked)
         found.append(node)
     return found
 
 
-def device_of(nodes: Sequence[Node]) -> Device:
-    """Where a call happens."""
+def device_of(nodes: Nodes) -> Device:
     return next((x.device for x in nodes if x.device is not None), default.device)
 
 
 class Body:
     """A traced function: of arguments and then constants, to results."""
 
-    def __init__(
-        self,
-        arguments: Sequence[Node],
-        outputs: Sequence[Node],
-    ) -> None:
+    def __init__(self, arguments: Nodes, outputs: Nodes) -> None:
         order = dependents(outputs, arguments)
         self.recipe = Recipe(order, arguments, outputs)
-        self.inputs = types_of(arguments)
-        self.results = types_of(outputs)
-        self._plain = not any(n.prim.name in STANDALONE for n in order)
-        self._replays: dict[Any, Any] = {}
+        self.inputs, self.results = types_of(arguments), types_of(outputs)
+        self._is_one_program = not any(n.prim.name in STANDALONE for n in order)
+        self._plans: dict[Any, Any] = {}
 
-    def __call__(self, operands: Sequence[Node]) -> list[Node]:
+    def __call__(self, operands: Nodes) -> list[Node]:
         """The results for some arguments and constants, as a graph."""
         return self.recipe.replay(operands)
 
-    def on_tensors(self, *operands: Tensor) -> list[Tensor]:
-        return [Tensor(y) for y in self.recipe.replay([x._node for x in operands])]
+    def on_tensors(self, *operands: Tensor, known: Mapping[int, Node] | None = None) -> Any:
+        """The results as tensors; steps whose results are `known` are only differentiated."""
+        return [Tensor(y) for y in self.recipe.replay([x._node for x in operands], known)]
 
-    def keeping(self, count: int) -> Body:
-        """The body that also gives what the way back needs, after its results: its first arguments,
-        and products, which cost more to compute again than to keep.
-        """
-        arguments = spots(self.inputs, None, "a body", True)
+    # -- derivatives ------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _matmuls(self) -> list[int]:
+        """Steps whose results are saved for backward: they cost more to compute again."""
+        return self.recipe.matmuls(_SAVED_MATMUL_MIN_DEPTH)
+
+    def saving_residuals(self, count: int) -> Body:
+        """The body that also returns what backward needs: its first arguments, and matmuls."""
+        arguments = placeholders(self.inputs, None, "a body", True)
         with grad_mode(True):
-            found = self.recipe.replay(arguments, wanted=self.products)
+            found = self.recipe.replay(arguments, wanted=self._matmuls)
         results = len(self.results)
         return Body(arguments, [*found[:results], *arguments[:count], *found[results:]])
 
-    @functools.cached_property
-    def products(self) -> list[int]:
-        """Steps of the body whose results are kept for the way back."""
-        return self.recipe.products(_DEEP)
+    def vjp(self, op: str, primals: Nodes, cotangents: Tangents, matmuls: Nodes = ()) -> Tangents:
+        """Cotangents of the inputs; `matmuls`: saved results of those steps, if there are any."""
+        known = dict(zip(self._matmuls, matmuls, strict=True)) if matmuls else None
+        body = functools.partial(self.on_tensors, known=known)
+        return Trace(op, body, [Tensor(x) for x in primals]).vjp(cotangents)
 
-    def with_products(self, products: Sequence[Node]) -> Callable[..., list[Tensor]]:
-        """The body as a function of tensors, given the results of those steps."""
-        known = dict(zip(self.products, products, strict=True))
-
-        def run(*operands: Tensor) -> list[Tensor]:
-            return [Tensor(y) for y in self.recipe.replay([x._node for x in operands], known)]
-
-        return run
+    def jvp(
+        self, op: str, primals: Sequence[Tensor], tangents: Tangents
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
+        """The results and their tangents."""
+        trace = Trace(op, self.on_tensors, primals)
+        found = trace.forward(tangents)
+        trace.close([*found, *trace.outputs])
+        return tree.leaves(trace.value()), tensors_of(instantiate_zeros(found, self.results))
 
     # -- running ----------------------------------------------------------------------------------
 
     def is_native(self, dev: Device) -> bool:
-        """Whether it is one program on a device."""
-        return self._plain and dev.kind != "reference"
+        """True if it is one program on a device."""
+        return self._is_one_program and dev.kind != "reference"
 
-    def evaluated(self, operands: Sequence[Node]) -> list[Node]:
+    def evaluated(self, operands: Nodes) -> list[Node]:
         """The results, by building and evaluating the graph."""
         with grad_mode(False):
             results = self.recipe.replay(operands)
         evaluate(results)
         return results
 
-    def replay(self, dev: Device, layout: tuple[Shape, ...]) -> Any:
-        """The compiled body for inputs of these strides: each result fills a block of its own."""
-        found = self._replays.get((dev, layout))
+    def plan(self, dev: Device, operands: Nodes, layout: Layout, runs: bool = True) -> Any:
+        """The compiled body for inputs of these strides, each result in a block of its own. Hooks
+        are told that it runs on the operands (or their first slices)."""
+        found = self._plans.get((dev, layout))
         if found is None:
-            found = self._replays[dev, layout] = self._compile(dev, layout)
+            found = self._plans[dev, layout] = self._compile(dev, layout)
+        if before_run and runs:
+            leaves = [
+                value(View(view.storage, view.offset, strides), shape, dtype, dev)
+                for view, (shape, dtype), strides in zip(
+                    views_of(operands), self.inputs, layout, strict=True
+                )
+            ]
+            for hook in before_run:
+                hook(dev, found.plan, [*leaves, *found.constant_leaves], found.constants)
         return found
 
-    def _compile(self, dev: Device, layout: tuple[Shape, ...]) -> Any:
-        # Imported late: the compiler is needed only by those who run something.
+    def _compile(self, dev: Device, layout: Layout) -> Any:
+        # Imported late: the compiler is needed only to run something.
         from numus.compiler.traced_plan import cached_plan
 
-        arguments = spots(self.inputs, dev, "a body", False)
+        arguments = placeholders(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
             found = cached_plan(dev, outputs, arguments, layout)
             blocks = [out.block for out in found.outputs if out.input is None]
-            apart = []
+            distinct = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
                 own = out.input is None and blocks.count(out.block) == 1
                 rows = out.strides == row_major(y.shape)
-                apart.append(y if own and rows else distinct_copy(y, i))
-        return found if apart == outputs else cached_plan(dev, apart, arguments, layout)
+                distinct.append(y if own and rows else st.distinct_copy(y, i))
+        return found if distinct == outputs else cached_plan(dev, distinct, arguments, layout)
 
     # -- batches ----------------------------------------------------------------------------------
 
     def batched(self, flags: Sequence[bool], size: int) -> Body:
         """The body over a new leading axis of the flagged inputs, and of every result."""
-        kinds = [
+        types = [
             ((size, *shape) if flag else shape, dtype)
             for (shape, dtype), flag in zip(self.inputs, flags, strict=True)
         ]
-        narrow = spots(self.inputs, None, "vmap", True)
-        wide = spots(kinds, None, "vmap", True)
+        single = placeholders(self.inputs, None, "vmap", True)
+        whole = placeholders(types, None, "vmap", True)
+        triples = list(zip(single, whole, flags, strict=True))
         with grad_mode(True):
-            outputs = self.recipe.replay(
-                [n if flag else w for n, w, flag in zip(narrow, wide, flags, strict=True)]
-            )
-            sources = {n: w for n, w, flag in zip(narrow, wide, flags, strict=True) if flag}
+            outputs = self.recipe.replay([x if flag else xs for x, xs, flag in triples])
             made = [
                 y if carries else broadcast(y, (size, *y.shape))
-                for y, carries in batch(outputs, sources, size)
+                for y, carries in batch(outputs, {x: xs for x, xs, flag in triples if flag}, size)
             ]
-        return Body(wide, made)
+        return Body(whole, made)
 
 
-def show(body: Body, replay: Any, dev: Device, operands: Sequence[Node], layout: Any) -> None:
-    """Let those who watch programs see a body, on operands (or their first slices)."""
-    if not before_run:
-        return
-    leaves = []
-    for x, (shape, dtype), strides in zip(operands, body.inputs, layout, strict=True):
-        assert x.view is not None
-        leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, dev))
-    for watch in before_run:
-        watch(dev, replay.plan, [*leaves, *replay.constant_leaves], replay.constants)
-
-
-def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+def constants_of(arguments: Nodes, outputs: Nodes) -> list[Node]:
     """Loop-invariant inputs of a body's results, without plain numbers."""
     order = dependents(outputs, arguments)
-    inside = {*order, *arguments}
+    variant = {*order, *arguments}
     inputs = [x for node in order for x in node.inputs] + list(outputs)
-    return list(dict.fromkeys(x for x in inputs if x not in inside and not _is_number(x)))
-
-
-def with_layouts(
-    constants: Sequence[Node], arguments: Sequence[Node], outputs: Sequence[Node]
-) -> list[Node]:
-    """The constants of a loop; transposed matmul operands are copied to a contiguous layout, once
-    for all iterations. Matmuls of few rows read them unpacked.
-    """
-    read = set()
-    for node in dependents(outputs, arguments):
-        if node.prim.name == "contract" and node.shape[-2] >= _FEW_ROWS:
-            read.add(node.inputs[1])
-    return [copied(x) if x in read and x.prim.name == "permute" else x for x in constants]
+    return list(dict.fromkeys(x for x in inputs if x not in variant and not _is_number(x)))
 
 
 def _is_number(x: Node) -> bool:
     return x.prim.name == "constant" and x.view is None
 
 
+def with_layouts(constants: Nodes, arguments: Nodes, outputs: Nodes) -> list[Node]:
+    """The constants of a loop; transposed matmul operands are copied to a contiguous layout, once
+    for all iterations. Matmuls of few rows read them unpacked.
+    """
+    read = {
+        node.inputs[1]
+        for node in dependents(outputs, arguments)
+        if node.prim.name == "contract" and node.shape[-2] >= _PACKED_MATMUL_MIN_ROWS
+    }
+    return [st.copy(x) if x in read and x.prim.name == "permute" else x for x in constants]
+
+
 def call_on(
-    f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any, inside: EffectCheck
+    f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Nodes, effects: EffectCheck
 ) -> Any:
     """f of containers of tensors on these nodes."""
     left = iter(nodes)
     args = [tree.unflatten(s, [Tensor(next(left)) for _ in range(s.count)]) for s in structures]
-    with checking_effects(inside):
+    with checking_effects(effects):
         return f(*args)
 
 
-def check_types(
-    op: str, what: str, found: Sequence[Node], wanted: Sequence[Type], structure: tree.Structure
-) -> None:
-    """Refuse results that are not of the types they have to be."""
-    for y, kind, path in zip(found, wanted, tree.paths(structure), strict=True):
-        if (y.shape, y.dtype) != kind:
+def text(x: Node) -> str:
+    """A node's type in errors."""
+    return f"{x.dtype.name}{list(x.shape)}"
+
+
+def check_types(op: str, what: str, found: Nodes, wanted: Nodes, structure: tree.Structure) -> None:
+    """Raise for results of other types than those of `wanted`."""
+    for y, x, path in zip(found, wanted, tree.paths(structure), strict=True):
+        if (y.shape, y.dtype) != (x.shape, x.dtype):
             raise ShapeError(
-                f"{op}: {what}{path} is {text((y.shape, y.dtype))}, but has to be {text(kind)}, as "
-                "it goes in; cast or reshape one of them"
+                f"{op}: {what}{path} is {text(y)}, but has to be {text(x)}, as it goes in; cast or "
+                "reshape one of them"
             )
 
 
-def addresses_of(nodes: Sequence[Node]) -> list[int]:
-    """Where realised nodes lie."""
+def views_of(nodes: Nodes) -> list[View]:
+    return [x.view for x in nodes if x.view is not None]
+
+
+def addresses_of(nodes: Nodes) -> list[int]:
     return [
         x.view.storage.memory.address + x.view.offset * x.dtype.itemsize
         for x in nodes
@@ -233,20 +234,27 @@ def addresses_of(nodes: Sequence[Node]) -> list[int]:
 
 
 def block_bytes(kind: Type) -> int:
-    """How much memory a result takes."""
     return size_of(kind[0]) * kind[1].itemsize
 
 
-def stable_carry(nodes: Sequence[Node], dev: Device) -> list[Node]:
+def stable_carry(nodes: Nodes, dev: Device) -> list[Node]:
     """Copies of carried values in memory of their own, which a loop may write to."""
     with grad_mode(False):
-        copies = [distinct_copy(x, i) for i, x in enumerate(nodes)]
+        copies = [st.distinct_copy(x, i) for i, x in enumerate(nodes)]
     for x in copies:
         x.device = dev
     evaluate(copies)
     return copies
 
 
-def tensors_of(nodes: Sequence[Node | None]) -> list[Tensor | None]:
-    """Tensors on nodes; None stays None."""
+def select_entries(mask: Node, a: Node, b: Node) -> Node:
+    """Entries along the first axis of a where the mask holds, else of b."""
+    return ew.where(broadcast(reshape(mask, mask.shape + (1,) * (a.ndim - 1)), a.shape), a, b)
+
+
+def tensors_of(nodes: Tangents) -> list[Tensor | None]:
     return [None if x is None else Tensor(x) for x in nodes]
+
+
+def nodes_or_none(tensors: Sequence[Tensor | None]) -> list[Node | None]:
+    return [None if t is None else t._node for t in tensors]

@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numus.dtypes import bool_
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import elements
-from numus.graph import Node, Storage, View, grad_mode, mode
+from numus.graph import Node, Nodes, Storage, Tangents, View, grad_mode, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast, full
-from numus.primitives.custom import custom
-from numus.primitives.views import reshape
+from numus.primitives.control import BoundCall
 from numus.runtime.devices import Device
 from numus.shapes import row_major
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
-from numus.transforms.control.body import (
-    Body,
-    addresses_of,
-    call_on,
-    constants_of,
-    device_of,
-    show,
-    spots,
-    stable_carry,
-    text,
-    types_of,
-)
+from numus.transforms.control import body as bodies
+from numus.transforms.control.body import Body, types_of
 from numus.transforms.effects import BranchEffects
-from numus.transforms.rules import CallRule
-from numus.transforms.trace import Trace, nodes_of, require_function
+from numus.transforms.rules import CallRule, differentiated, instantiate_zeros
+from numus.transforms.trace import nodes_of, require_function, tensors
 
 __all__ = ["cond"]
 
 Function = Callable[..., Any]
 
 
-def run_body(body: Body, dev: Device, operands: Sequence[Node]) -> list[View]:
+def run_body(body: Body, dev: Device, operands: Nodes) -> list[View]:
     """The results of a body, in memory of their own."""
     if not body.is_native(dev):
-        found = stable_carry(body.evaluated(operands), dev)
-        return [y.view for y in found if y.view is not None]
-    layout = tuple([x.view.strides for x in operands if x.view is not None])
-    replay = body.replay(dev, layout)
-    show(body, replay, dev, operands, layout)
-    blocks = replay.run(addresses_of(operands), ())
+        return bodies.views_of(bodies.stable_carry(body.evaluated(operands), dev))
+    plan = body.plan(dev, operands, tuple([view.strides for view in bodies.views_of(operands)]))
+    blocks = plan.run(bodies.addresses_of(operands), ())
     return [
         View(Storage(blocks[out.block]), 0, row_major(shape))
-        for out, (shape, _) in zip(replay.outputs, body.results, strict=True)
+        for out, (shape, _) in zip(plan.outputs, body.results, strict=True)
     ]
 
 
-class StraightCall:
-    """A body that simply runs."""
+class BodyCall:
+    """An unconditional call of a body."""
 
     name = "body"
 
@@ -64,13 +51,11 @@ class StraightCall:
         self.results = body.results
         self.batch_axes = [0] * len(body.results)
 
-    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
+    def run(self, dev: Device, operands: Nodes) -> list[View]:
         return run_body(self.body, dev, operands)
 
-    def batched(
-        self, operands: Sequence[Node], flags: Sequence[bool], size: int
-    ) -> tuple[control.Call, tuple[Node, ...]]:
-        return StraightCall(self.body.batched(flags, size)), tuple(operands)
+    def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
+        return BodyCall(self.body.batched(flags, size)), tuple(operands)
 
 
 class CondCall:
@@ -85,42 +70,28 @@ class CondCall:
         self.batch_axes = [0] * len(self.results)
 
     def parts(self, rest: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """What each branch gets of the operands after the predicate."""
+        """The operands of each branch, of those after the predicate."""
         first = len(self.branches[0].inputs)
-        shared = list(rest[: self.shared])
-        return list(rest[:first]), [*shared, *rest[first:]]
+        return list(rest[:first]), [*rest[: self.shared], *rest[first:]]
 
-    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
+    def run(self, dev: Device, operands: Nodes) -> list[View]:
         which = 0 if elements(operands[0]) else 1
         return run_body(self.branches[which], dev, self.parts(operands[1:])[which])
 
-    def batched(
-        self, operands: Sequence[Node], flags: Sequence[bool], size: int
-    ) -> tuple[control.Call, tuple[Node, ...]]:
+    def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
+        pairs = zip(self.branches, self.parts(flags[1:]), strict=True)
+        left, right = (body.batched(own, size) for body, own in pairs)
         if not flags[0]:
-            left, right = (
-                b.batched(f, size)
-                for b, f in zip(self.branches, self.parts(flags[1:]), strict=True)
-            )
             return CondCall((left, right), self.shared), tuple(operands)
-        # each entry has a predicate of its own: both branches run, and results are picked
-        arguments = spots(types_of(operands), None, "vmap", True)
+        # each entry has a predicate of its own: both branches run, and results are selected
+        arguments = bodies.placeholders(types_of(operands), None, "vmap", True)
         with grad_mode(True):
-            left_results, right_results = (
-                b.batched(f, size)(given)
-                for b, f, given in zip(
-                    self.branches,
-                    self.parts(flags[1:]),
-                    self.parts(arguments[1:]),
-                    strict=True,
-                )
-            )
-            mask = arguments[0]
-            picked = [
-                ew.where(broadcast(reshape(mask, (size,) + (1,) * (a.ndim - 1)), a.shape), a, b)
-                for a, b in zip(left_results, right_results, strict=True)
+            mine, others = self.parts(arguments[1:])
+            selected = [
+                bodies.select_entries(arguments[0], a, b)
+                for a, b in zip(left(mine), right(others), strict=True)
             ]
-        return StraightCall(Body(arguments, picked)), tuple(operands)
+        return BodyCall(Body(arguments, selected)), tuple(operands)
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> Any:
@@ -153,103 +124,56 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
         nodes, structure = nodes_of(operand, op, f"operand {i}")
         given += nodes
         structures.append(structure)
-    inside = BranchEffects(op)
-    arguments = spots(types_of(given), device_of([test, *given]), op)
-    results, shapes = zip(
-        *(
-            nodes_of(
-                call_on(f, structures, arguments, inside), op, f"the result of the {name} branch"
-            )
-            for f, name in ((true_fun, "true"), (false_fun, "false"))
-        ),
-        strict=True,
+    effects = BranchEffects(op)
+    arguments = bodies.placeholders(types_of(given), bodies.device_of([test, *given]), op)
+    (left, shape), (right, other_shape) = (
+        nodes_of(bodies.call_on(f, structures, arguments, effects), op, f"the result of {name}")
+        for f, name in ((true_fun, "the true branch"), (false_fun, "the false branch"))
     )
-    _check_branches(results, shapes)
-    constants = [constants_of(arguments, found) for found in results]
-    left, right = (
-        Body([*arguments, *held], found) for held, found in zip(constants, results, strict=True)
-    )
-    call = CondCall((left, right), len(given))
-    chosen = branch(call, (test, *given, *constants[0], *constants[1]))
-    return tree.unflatten(shapes[0], [Tensor(y) for y in chosen])
-
-
-def _check_branches(results: Sequence[Any], shapes: Sequence[tree.Structure]) -> None:
-    if shapes[0] != shapes[1]:
-        where = tree.difference(shapes[0], shapes[1])
+    if shape != other_shape:
+        where = tree.difference(shape, other_shape)
         raise ValueError(f"cond: the branches give different structures at {where}")
-    for a, b, path in zip(*results, tree.paths(shapes[0]), strict=True):
+    for a, b, path in zip(left, right, tree.paths(shape), strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
-            kinds = [text((x.shape, x.dtype)) for x in (a, b)]
             raise ShapeError(
-                f"cond: the branches differ at result{path}: {kinds[0]} where true, {kinds[1]} "
-                "where false; cast or reshape one of them"
+                f"cond: the branches differ at result{path}: {bodies.text(a)} where true, "
+                f"{bodies.text(b)} where false; cast or reshape one of them"
             )
+    constants = [bodies.constants_of(arguments, found) for found in (left, right)]
+    branches = Body([*arguments, *constants[0]], left), Body([*arguments, *constants[1]], right)
+    call = CondCall(branches, len(given))
+    every = (test, *given, *constants[0], *constants[1])
+    results = control.call(call, every)
+    if mode.grad and any(x.tracked for x in every):
+        results = differentiated(CondRule(len(results), call), results, every)
+    return tensors(shape, results)
 
 
-def branch(call: CondCall, operands: tuple[Node, ...]) -> list[Node]:
-    """The nodes of a choice's results."""
-    found = control.call(call, operands)
-    if not (mode.grad and any(x.tracked for x in operands)):
-        return found
-    rule = CondRule(call)
-    return [custom(rule, i, y, operands) if y.dtype.is_inexact else y for i, y in enumerate(found)]
-
-
+@dataclass(eq=False)
 class CondRule(CallRule):
     """The derivative of a choice is a choice of derivatives."""
 
-    def __init__(self, call: CondCall) -> None:
-        super().__init__()
-        self._call = call
-        self.count = len(call.results)
+    call: CondCall
 
-    def vjp(
-        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
-        positions = self._call.parts(range(1, len(operands)))
+    def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
+        def backward(body: Body, positions: list[int]) -> list[Tensor | None]:
+            found = body.vjp("cond", [operands[i] for i in positions], cotangents)
+            by_position = dict(zip(positions, found, strict=True))
+            every = [by_position.get(i) for i in range(len(operands))]
+            return bodies.tensors_of(instantiate_zeros(every, types_of(operands)))
 
-        def back(which: int) -> Function:
-            def run() -> list[Tensor]:
-                chosen = [operands[i] for i in positions[which]]
-                body = self._call.branches[which]
-                trace = Trace("cond", body.on_tensors, [Tensor(x) for x in chosen])
-                found = trace.reverse(list(cotangents))
-                trace.close(found)
-                by_position = dict(zip(positions[which], found, strict=True))
-                return [
-                    Tensor(_filled(by_position.get(i), x))
-                    for i, x in enumerate(operands)
-                    if x.dtype.is_inexact
-                ]
+        return self._choice(operands, backward)
 
-            return run
+    def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
+        def forward(body: Body, positions: list[int]) -> list[Tensor | None]:
+            primals = [Tensor(operands[i]) for i in positions]
+            return body.jvp("cond", primals, [tangents[i] for i in positions])[1]
 
-        found = iter(cond(Tensor(operands[0]), back(0), back(1)))
-        return [next(found)._node if x.dtype.is_inexact else None for x in operands]
+        return self._choice(operands, forward)
 
-    def jvp(
-        self, operands: Sequence[Node], tangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
-        positions = self._call.parts(range(1, len(operands)))
-
-        def forward(which: int) -> Function:
-            def run() -> list[Tensor]:
-                chosen = [Tensor(operands[i]) for i in positions[which]]
-                trace = Trace("cond", self._call.branches[which].on_tensors, chosen)
-                found = trace.forward([tangents[i] for i in positions[which]])
-                trace.close(found)
-                return [
-                    Tensor(_filled(t, y))
-                    for t, y in zip(found, trace.outputs, strict=True)
-                    if y.dtype.is_inexact
-                ]
-
-            return run
-
-        found = iter(cond(Tensor(operands[0]), forward(0), forward(1)))
-        return [next(found)._node if dtype.is_inexact else None for _, dtype in self._call.results]
-
-
-def _filled(g: Node | None, like: Node) -> Node:
-    return full(like.shape, 0, like.dtype) if g is None else g
+    def _choice(self, operands: Nodes, derivative: Function) -> Tangents:
+        """A derivative of the branch that ran, given its body and the positions of its operands."""
+        positions = self.call.parts(range(1, len(operands)))
+        pairs = zip(self.call.branches, positions, strict=True)
+        true_fun, false_fun = (functools.partial(derivative, *pair) for pair in pairs)
+        return bodies.nodes_or_none(cond(Tensor(operands[0]), true_fun, false_fun))

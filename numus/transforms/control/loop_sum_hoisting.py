@@ -1,33 +1,33 @@
-"""Sums over the turns of a loop that are taken after it.
+"""Loop-sum hoisting: accumulations in a loop that become one reduction after it.
 
-A loop that adds a product at each turn, as the gradient of weights does, reads and writes the whole
-sum at each turn, and its products are thin. Where both factors are there in every turn, the sum is
-one product of all of them: what the loop has to give is the factors.
+A loop that adds a matmul in each iteration, as the gradient of weights does, reads and writes the
+whole sum each time, and its matmuls are skinny. If the loop stacks both operands instead, the sum
+is one matmul over all iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
-from numus.graph import Node
+from numus.graph import Node, Nodes
 from numus.primitives.broadcast import reduce_sum
 from numus.primitives.contract import contract
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
-Stacked = Callable[[Node], Node]  # all turns of a value of the body, along a first axis
+Stacked = Callable[[Node], Node]  # a value of the body in all iterations, along a first axis
 
 
-class HoistedSum:
-    """The sum over all turns of a value of a loop's body, from parts that are given for each."""
+class HoistedSum(NamedTuple):
+    """The sum of a value of a loop's body over all iterations, from stacked parts."""
 
-    def __init__(self, parts: Sequence[Node], finish: Callable[[Stacked], Node]) -> None:
-        self.parts = parts
-        self.finish = finish
+    parts: Nodes
+    finish: Callable[[Stacked], Node]
 
 
 def total_of(node: Node) -> HoistedSum | None:
-    """How to sum a value after the loop; None where it has to be summed inside."""
+    """The sum of a value, taken after the loop; None where the loop has to accumulate it."""
     name = node.prim.name
     if name == "reduce_sum":
         (x,) = node.inputs
@@ -47,23 +47,20 @@ def total_of(node: Node) -> HoistedSum | None:
 
 
 def _matmul(node: Node) -> HoistedSum:
-    left, right = node.inputs
-    sides = [_untransposed(left), _untransposed(right)]
+    (left, left_transposed), (right, right_transposed) = map(_untransposed, node.inputs)
 
-    def flat(stacked: Stacked, at: int, depth: int) -> Node:
+    def flat(rows: Node, inner_last: bool) -> Node:
         """One operand of all iterations, flattened: the reduced axis includes the iterations."""
-        x, transposed = sides[at]
-        rows = stacked(x)
-        if (depth == 1) != transposed:  # it is the last axis of what the body has
+        if inner_last:
             rows = permute(rows, (0, 2, 1))
         iterations, inner, outer = rows.shape
         return reshape(rows, (iterations * inner, outer))
 
     def finish(stacked: Stacked) -> Node:
-        a, b = flat(stacked, 0, 1), flat(stacked, 1, 0)
+        a, b = flat(stacked(left), not left_transposed), flat(stacked(right), right_transposed)
         return contract(permute(a, (1, 0)), b, node.dtype, node.params)
 
-    return HoistedSum([x for x, _ in sides], finish)
+    return HoistedSum([left, right], finish)
 
 
 def _untransposed(x: Node) -> tuple[Node, bool]:
@@ -73,6 +70,6 @@ def _untransposed(x: Node) -> tuple[Node, bool]:
     return x, False
 
 
-def worth_it(node: Node, new: Sequence[Node]) -> bool:
-    """Whether stacking the operands of all iterations costs less than accumulating the value."""
+def worth_it(node: Node, new: Nodes) -> bool:
+    """True if stacking the operands of all iterations costs less than accumulating the value."""
     return sum(size_of(x.shape) for x in new) <= size_of(node.shape)

@@ -8,13 +8,15 @@ from typing import Any
 
 from numus.compiler.hooks import before_run
 from numus.evaluation.evaluate import evaluate
-from numus.graph import Node, Storage, View, grad_mode
+from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
 from numus.transforms.subgraph import Recipe
 
-Run = Callable[[Sequence[View], Sequence[Any]], list[View]]
+Views = Sequence[View]
+Numbers = Sequence[Any]
+Run = Callable[[Views, Numbers], list[View]]
 
 
 class Program:
@@ -26,9 +28,9 @@ class Program:
 
     def __init__(
         self,
-        outputs: Sequence[Node],
-        inputs: Sequence[Node],
-        scalars: Sequence[Node],
+        outputs: Nodes,
+        inputs: Nodes,
+        scalars: Nodes,
         in_place: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._in_place = in_place
@@ -58,7 +60,8 @@ class Program:
         if self.device is None:
             return self._run_as_graph
         if any(x.prim.name == "call" for x in self._order):
-            return self._in_segments()
+            segments = Segments(self._order, self._inputs, self._scalars, self._outputs)
+            return lambda views, numbers: segments.run(self.device, views, numbers)
         # Imported late: the compiler is needed only to run something.
         from numus.compiler.graph.signature import GraphSignature
         from numus.compiler.traced_plan import TracedPlan
@@ -68,30 +71,25 @@ class Program:
         plan = TracedPlan(self.device, graph, self._outputs, self._inputs, scalars, self._in_place)
         return CompiledRun(self, plan)
 
-    def _in_segments(self) -> Run:
-        """Loops and branches, with programs between them."""
-        segments = Segments(self._order, self._inputs, self._scalars, self._outputs)
-        return lambda views, numbers: segments.run(self.device, views, numbers)
-
-    def _constants(self, numbers: Sequence[Any]) -> list[Node]:
-        return [constant(n, x.dtype) for n, x in zip(numbers, self._scalars, strict=True)]
-
-    def _values(self, views: Sequence[View]) -> list[Node]:
-        return [
+    def _values(self, views: Views, numbers: Numbers) -> tuple[list[Node], list[Node]]:
+        """Inputs and scalars as nodes."""
+        inputs = [
             value(view, x.shape, x.dtype, x.device or self.device or default.device)
             for view, x in zip(views, self._inputs, strict=True)
         ]
+        return inputs, [constant(n, x.dtype) for n, x in zip(numbers, self._scalars, strict=True)]
 
-    def notify_hooks(self, plan: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
-        leaves = [*self._values(views), *plan.constant_leaves]
-        constants = [*self._constants(numbers), *plan.constants]
+    def notify_hooks(self, plan: Any, views: Views, numbers: Numbers) -> None:
+        inputs, scalars = self._values(views, numbers)
+        leaves, constants = [*inputs, *plan.constant_leaves], [*scalars, *plan.constants]
         for hook in before_run:
             hook(self.device, plan.plan, leaves, constants)
 
-    def _run_as_graph(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+    def _run_as_graph(self, views: Views, numbers: Numbers) -> list[View]:
         """Across devices: build the graph on the inputs and evaluate it."""
+        inputs, scalars = self._values(views, numbers)
         with grad_mode(False):
-            found = self._recipe.replay([*self._values(views), *self._constants(numbers)])
+            found = self._recipe.replay([*inputs, *scalars])
         evaluate(found)
         views = [y.view for y in found if y.view is not None]
         return [View(view.storage.copy(), view.offset, view.strides) for view in views]
@@ -107,10 +105,7 @@ class CompiledRun:
         self._constant_views = [x.view for x in plan.constant_leaves]
 
     def __call__(
-        self,
-        views: Sequence[View],
-        numbers: Sequence[Any],
-        donated: dict[int, Any] | None = None,
+        self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
     ) -> list[View]:
         plan = self.plan
         if before_run:
@@ -133,27 +128,20 @@ class CompiledRun:
 class Segments:
     """A graph with control flow: programs and calls alternately."""
 
-    def __init__(
-        self,
-        order: Sequence[Node],
-        inputs: Sequence[Node],
-        scalars: Sequence[Node],
-        outputs: Sequence[Node],
-    ) -> None:
-        self._inputs = list(inputs)
-        self._outputs = list(outputs)
+    def __init__(self, order: Nodes, inputs: Nodes, scalars: Nodes, outputs: Nodes) -> None:
+        self._inputs, self._scalars, self._outputs = list(inputs), scalars, list(outputs)
         self._steps: list[tuple[Program, list[Node], list[Node], Node | None]] = []
-        users: dict[Node, list[Node]] = {}
+        self._users: dict[Node, list[Node]] = {}
         for node in order:
             for x in node.inputs:
-                users.setdefault(x, []).append(node)
+                self._users.setdefault(x, []).append(node)
         known = dict.fromkeys(inputs)
         self._elements: dict[Node, list[Node]] = {}
         for whole in [x for x in order if x.prim.name == "call"]:
-            self._add(list(whole.inputs), known, scalars, users, set(outputs), whole)
-            self._elements[whole] = users.get(whole, [])
+            self._add(list(whole.inputs), known, set(outputs), whole)
+            self._elements[whole] = self._users.get(whole, [])
             known.update(dict.fromkeys(self._elements[whole]))
-        self._add(self._outputs, known, scalars, users, set(), None)
+        self._add(self._outputs, known, set(), None)
         self._dead_after = self._last_uses()
 
     def _last_uses(self) -> list[list[Node]]:
@@ -169,25 +157,18 @@ class Segments:
         return dead[::-1]
 
     def _add(
-        self,
-        wanted: Sequence[Node],
-        known: dict[Node, None],
-        scalars: Sequence[Node],
-        users: dict[Node, list[Node]],
-        final: set[Node],
-        whole: Node | None,
+        self, wanted: Nodes, known: dict[Node, None], final: set[Node], whole: Node | None
     ) -> None:
         """A program for the wanted values, and for those it computes that are used later."""
-        made = _between(wanted, (*known, *scalars))
-        inside = set(made)
-        later = [x for x in made if x in final or any(u not in inside for u in users.get(x, ()))]
+        made = dict.fromkeys(_between(wanted, (*known, *self._scalars)))
+        later = [x for x in made if x in final or not made.keys() >= {*self._users.get(x, ())}]
         outputs = list(dict.fromkeys([*(x for x in wanted if x not in known), *later]))
         read = {x for node in made for x in node.inputs}
         inputs = [x for x in known if x in read]
-        self._steps.append((Program(outputs, inputs, scalars), inputs, outputs, whole))
+        self._steps.append((Program(outputs, inputs, self._scalars), inputs, outputs, whole))
         known.update(dict.fromkeys(outputs))
 
-    def run(self, device: Any, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+    def run(self, device: Any, views: Views, numbers: Numbers) -> list[View]:
         known = dict(zip(self._inputs, views, strict=True))
         given = operands = found = None  # a step keeps nothing of the last one alive
         for (program, inputs, outputs, whole), dead in zip(
@@ -208,7 +189,7 @@ class Segments:
         return [known[y] for y in self._outputs]
 
 
-def _run_constant_calls(nodes: Sequence[Node]) -> None:
+def _run_constant_calls(nodes: Nodes) -> None:
     """Run loops and branches of constants, once and for all."""
     found = []
     seen: set[Node] = set()
@@ -224,7 +205,7 @@ def _run_constant_calls(nodes: Sequence[Node]) -> None:
     evaluate(found)
 
 
-def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None:
+def _only_device(order: Nodes, inputs: Nodes) -> Device | None:
     """The only device, if it has a compiler."""
     found = {n.device for n in (*order, *inputs) if n.device is not None}
     device = found.pop() if len(found) == 1 else None if found else default.device
@@ -233,7 +214,7 @@ def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None
     return None if any(n.prim.name == "transfer" for n in order) else device
 
 
-def _between(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+def _between(outputs: Nodes, inputs: Nodes) -> list[Node]:
     """The abstract nodes that the outputs depend on, inputs first."""
     known = set(inputs)
     seen: set[Node] = set()
