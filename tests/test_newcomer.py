@@ -87,11 +87,12 @@ def rows(g, n, k, a, b, store, dtype):
 from numus import ir
 from numus import dtypes as dt
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.matmul.problem import MatmulSchedule, store_epilogue
+from numus.compiler.lower.matmul.problem import store_epilogue
+from numus.compiler.lower.schedule import InOrder
 from numus.kernels.matmul.cpu.naive import rows
 
 
-class Naive(MatmulSchedule):
+class Naive(InOrder):
     name = "naive"
 
     def supports(self, problem, target):

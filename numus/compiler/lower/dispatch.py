@@ -15,7 +15,6 @@ from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_concat, lower_loops
 from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
 from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
-from numus.compiler.lower.matmul.vendor import lower_vendor_matmul
 from numus.compiler.lower.scan.cpu import lower_scan
 from numus.compiler.lower.scan.gpu import lower_scan_gpu
 from numus.compiler.lower.scatter.cpu import lower_scatter
@@ -50,17 +49,10 @@ class Family:
         return self.lowering(problem.group, problem.layouts, problem.target)
 
 
-def _vendor_or_own_gemm(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    by_vendor = lower_vendor_matmul(group, layouts, target)
-    return lower_gpu_matmul(group, layouts, target) if by_vendor is None else by_vendor
-
-
 def _gpu_convolution(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    return gpu_conv.lower_convolution(group, layouts, target, _vendor_or_own_gemm)
+    return gpu_conv.lower_convolution(group, layouts, target, lower_gpu_matmul)
 
 
 def _families(name: str, cpu: Lowering, gpu: Lowering) -> tuple[Schedule[Problem], ...]:
@@ -71,7 +63,7 @@ def _families(name: str, cpu: Lowering, gpu: Lowering) -> tuple[Schedule[Problem
 FAMILIES = {
     "loop": _families("loops", lower_loops, lower_loops),
     "concat": _families("concat", lower_concat, lower_concat),
-    "contract": _families("GEMM", lower_cpu_matmul, _vendor_or_own_gemm),
+    "contract": _families("GEMM", lower_cpu_matmul, lower_gpu_matmul),
     "convolve": _families("convolution", cpu_conv.lower_convolution, _gpu_convolution),
     "scan": _families("scan", lower_scan, lower_scan_gpu),
     "sort": _families("sort", lower_sort, lower_sort_gpu),

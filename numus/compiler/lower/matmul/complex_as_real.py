@@ -7,7 +7,7 @@ multiplies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus import ir
@@ -17,24 +17,23 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.matmul.gpu_operands import MatrixLayout, contiguous_along, matrix_layout
-from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule, lower_epilogue
+from numus.compiler.lower.matmul.problem import MatmulProblem, lower_epilogue
+from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.ir import const
 from numus.shapes import Shape
 from numus.target import Target
 
-ZERO, TWO = const(0), const(2)
+ZERO = const(0)
 
 MIN_EXTENT = 16  # of m, n and k, from which on expanding B pays
 BLOCK_ELEMENTS = 1024  # that a block expands
 
-Lower = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
 
-
-class ComplexAsReal(MatmulSchedule):
+class ComplexAsReal(InOrder):
     name = "complex_as_real"
 
-    def __init__(self, lower_real: Lower) -> None:
-        self.lower_real = lower_real
+    def __init__(self, real: Sequence[Schedule[MatmulProblem]]) -> None:
+        self.real_schedules = real
 
     def supports(self, problem: MatmulProblem, target: Target) -> bool:
         p, dtype = problem, problem.matmul.dtype
@@ -61,7 +60,8 @@ class ComplexAsReal(MatmulSchedule):
         near = {**layouts, left: (2 * layout.batch_stride, 2 * layout.ld, 1), right: strides}
         shape = (p.batch, p.m, 2 * p.n)
         whole = Value.fresh("contract", "contract", (left, right), None, shape, real)
-        for step in self.lower_real(FusionGroup.of_stored(whole, group.position), near, target):
+        gemm = MatmulProblem(FusionGroup.of_stored(whole, group.position), near, target)
+        for step in select(self.real_schedules, gemm).lower(gemm):
             names = {left: base, whole: p.matmul}
             step.buffers = [names.get(v, v) for v in step.buffers]
             steps.append(step)
@@ -78,26 +78,19 @@ def _expand(b: Value, layouts: dict[Value, Shape]) -> tuple[LoweredKernel, Value
     e = Emitter(layouts, block_size=256)
     rows, columns = (n, k) if k_major else (k, n)
     total = batches * rows * columns
-    block, lane = ir.var("block"), ir.var("lane")
+    block, lane, batch = ir.var("block"), ir.var("lane"), ZERO
     start = block * BLOCK_ELEMENTS
-    at = start + lane
-    i, j = divmod(at, e.dim(columns))
-    batch = i // e.dim(rows) if batches > 1 else ZERO
-    i = i % e.dim(rows) if batches > 1 else i
+    i, j = divmod(start + lane, e.dim(columns))
+    if batches > 1:
+        batch, i = divmod(i, e.dim(rows))
     re, im = e.value(b, (batch, j, i) if k_major else (batch, i, j))
-    names = ir.var("re", real), ir.var("im", real)
-    buffer = e.buffer(out, "write")
-    ld = e.dim(2 * columns)
-    row = batch * e.dim(2 * rows) + i * 2
-    first = row * ld + j * 2
-    second = first + ld
-    upper, lower = (names[0], -names[1]), (names[1], names[0])  # by columns of B
-    if not k_major:
-        upper, lower = names, (-names[1], names[0])
-    body: list[ir.Stmt] = [ir.Let(names[0], re), ir.Let(names[1], im)]
-    for index, pair in ((first, upper), (second, lower)):
+    x, y = ir.var("re", real), ir.var("im", real)
+    buffer, ld = e.buffer(out, "write"), e.dim(2 * columns)
+    first = (batch * e.dim(2 * rows) + i * 2) * ld + j * 2
+    upper, lower = ((x, -y), (y, x)) if k_major else ((x, y), (-y, x))  # K-major: columns of B
+    body: list[ir.Stmt] = [ir.Let(x, re), ir.Let(y, im)]
+    for index, pair in ((first, upper), (first + ld, lower)):
         body += [ir.Store(buffer, index + u, v) for u, v in enumerate(pair)]
     end = ir.minimum(const(BLOCK_ELEMENTS), e.scalar_arg(total) - start)
-    loop = ir.For(lane, ZERO, end, "lanes", body)
-    grid = -(-total // BLOCK_ELEMENTS)
+    loop, grid = ir.For(lane, ZERO, end, "lanes", body), -(-total // BLOCK_ELEMENTS)
     return e.grid_kernel("expand_complex", block, [loop], grid, ("pack",)), out, strides

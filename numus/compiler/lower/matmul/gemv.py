@@ -5,21 +5,27 @@ The operand with more rows (or columns) is the matrix; it is axis 1 of C where i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.gpu_operands import contiguous_along, vector_operand
-from numus.compiler.lower.matmul.mma_sync import MmaSync, mma_dtype
-from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule, store_epilogue
+from numus.compiler.lower.matmul.gpu_gemm import MmaSync, mma_dtype
+from numus.compiler.lower.matmul.gpu_operands import contiguous_along, gemm_call, vector_operand
+from numus.compiler.lower.matmul.problem import MatmulProblem
 from numus.compiler.lower.matmul.split_k import split_by_views
 from numus.compiler.lower.matmul.wgmma import Wgmma
+from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt
+from numus.ir import Expr
 from numus.kernels.matmul.gpu import gemv as kernel
 from numus.kernels.matmul.gpu import gemv_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall
 from numus.kernels.matmul.gpu.vector_loads import VectorOperand
 from numus.target import Target
+
+ShapeT = TypeVar("ShapeT", kernel.GemvShape, mma_kernel.GemvShape)
 
 
 def _matrix_axis(p: MatmulProblem) -> int:
@@ -29,6 +35,10 @@ def _matrix_axis(p: MatmulProblem) -> int:
 def _is_k_major(p: MatmulProblem) -> bool:
     axis = _matrix_axis(p)
     return contiguous_along(p.matmul.inputs[axis - 1], p.layouts, 3 - axis)
+
+
+def _matrix_itemsize(p: MatmulProblem) -> int:
+    return p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
 
 
 def _is_candidate(p: MatmulProblem) -> bool:
@@ -46,7 +56,7 @@ def _has_float16_mma(p: MatmulProblem) -> bool:
     return dtype is not None and dtype.itemsize == 2 and dtype.name in p.target.mma
 
 
-class GemvMmaSync(MatmulSchedule):
+class GemvMmaSync(InOrder):
     name = "gemv_mma_sync"
 
     def supports(self, problem: MatmulProblem, target: Target) -> bool:
@@ -56,27 +66,14 @@ class GemvMmaSync(MatmulSchedule):
         return _is_candidate(p) and few and large and _has_float16_mma(p)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p, shape = problem, self._shape(problem)
-        split_k = mma_kernel.choose_split_k(p.target, shape, p.batch, max(p.m, p.n), p.k)
-        return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
+        def shape(p: MatmulProblem) -> mma_kernel.GemvShape:
+            size = (p.batch, max(p.m, p.n), min(p.m, p.n), p.k)
+            return mma_kernel.choose_shape(p.target, _is_k_major(p), *size)
 
-    def _shape(self, p: MatmulProblem) -> mma_kernel.GemvShape:
-        rows, vectors = max(p.m, p.n), min(p.m, p.n)
-        return mma_kernel.choose_shape(p.target, _is_k_major(p), p.batch, rows, vectors, p.k)
-
-    def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        shape, dtype = self._shape(problem), problem.a.dtype
-        builder = _Builder(problem, shape.threads, shape.rows)
-        matrix, vectors = builder.operands(dtype)
-        if not shape.k_major and problem.k % mma_kernel.K_QUAD:
-            matrix.address = None
-        if matrix.vector < mma_kernel.VECTOR:
-            matrix.address = None
-        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, builder.epilogue, True)
-        return builder.kernel(self.name, mma_kernel.gemv_mma_sync(call, builder.block))
+        return _lower(problem, self.name, shape, problem.a.dtype, mma_kernel.gemv_mma_sync)
 
 
-class Gemv(MatmulSchedule):
+class Gemv(InOrder):
     """Where no tensor-core GEMM supports the problem. A single vector times a K-major matrix is a
     reduction of rows (`lower/loops/`)."""
 
@@ -91,64 +88,48 @@ class Gemv(MatmulSchedule):
             max_vectors = mma_kernel.TUNING.min_vectors - 1
         if min(p.m, p.n) > max_vectors:
             return False
-        k_bytes = p.k * p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
-        long = k_bytes >= kernel.TUNING.min_k_bytes
+        long = p.k * _matrix_itemsize(p) >= kernel.TUNING.min_k_bytes
         return not _is_k_major(p) or (min(p.m, p.n) > 1 and long)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        p, shape = problem, self._shape(problem)
-        split_k = kernel.choose_split_k(p.target, shape, p.batch, max(p.m, p.n), p.k)
-        return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
+        def shape(p: MatmulProblem) -> kernel.GemvShape:
+            size = (p.batch, max(p.m, p.n), min(p.m, p.n), p.k)
+            return kernel.choose_shape(p.target, _matrix_itemsize(p), _is_k_major(p), *size)
 
-    def _shape(self, p: MatmulProblem) -> kernel.GemvShape:
-        itemsize = p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
-        rows, vectors = max(p.m, p.n), min(p.m, p.n)
-        return kernel.choose_shape(p.target, itemsize, _is_k_major(p), p.batch, rows, vectors, p.k)
-
-    def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        shape, dtype = self._shape(problem), dt.compute_dtype(problem.matmul.dtype)
-        builder = _Builder(problem, shape.threads, shape.block_rows)
-        matrix, vectors = builder.operands(dtype, 16 if shape.k_major else shape.rows)
-        if not shape.k_major and matrix.vector < shape.rows:
-            matrix.address = None  # whole vectors or none
-        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, builder.epilogue, True)
-        return builder.kernel(self.name, kernel.gemv(call, builder.block))
+        dtype = dt.compute_dtype(problem.matmul.dtype)
+        return _lower(problem, self.name, shape, dtype, kernel.gemv)
 
 
-def _even_split_k(split_k: int, k: int) -> int:
-    """Fewer splits, of equal size, so that their loads are whole vectors."""
-    while split_k > 1 and k % (mma_kernel.VECTOR * split_k):
-        split_k -= 1
-    return split_k
+def _lower(
+    problem: MatmulProblem,
+    name: str,
+    shape_of: Callable[[MatmulProblem], ShapeT],
+    dtype: DType,
+    emit: Callable[[GemmCall[ShapeT, kernel.GemvSizes, VectorOperand], Expr], Emitted],
+) -> list[LoweredKernel]:
+    """A matrix times vectors in `dtype`, and the sum of the splits of k."""
 
-
-class _Builder:
-    """Operands, sizes and epilogue of one kernel."""
-
-    def __init__(self, problem: MatmulProblem, threads: int, block_rows: int) -> None:
-        p = self.problem = problem
-        self.layouts = p.input_layouts
-        self.axis, self.block = _matrix_axis(p), ir.var("block")
-        self.e = Emitter(self.layouts, block_size=threads)
-        self.blocks = -(-max(p.m, p.n) // block_rows)
-        vectors, rows, k = (self.e.dim(x) for x in (min(p.m, p.n), max(p.m, p.n), p.k))
-        self.sizes = kernel.GemvSizes(vectors, rows, k, self.e.scalar_arg(self.blocks))
-
-    def operands(self, dtype: DType, max_vector: int = 16) -> tuple[VectorOperand, VectorOperand]:
-        """The matrix and the vectors."""
-        inputs, other = self.problem.matmul.inputs, 3 - self.axis
-        matrix, vectors = inputs[self.axis - 1], inputs[other - 1]
-        return (
-            vector_operand(self.e, matrix, self.axis, self.layouts, dtype, max_vector),
-            vector_operand(self.e, vectors, other, self.layouts, dtype),
+    def lower_part(p: MatmulProblem) -> list[LoweredKernel]:
+        shape, axis = shape_of(p), _matrix_axis(p)
+        e, block = Emitter(p.input_layouts, block_size=shape.threads), ir.var("block")
+        blocks = -(-max(p.m, p.n) // shape.block_rows)
+        count, rows, k = (e.dim(x) for x in (min(p.m, p.n), max(p.m, p.n), p.k))
+        sizes = kernel.GemvSizes(count, rows, k, e.scalar_arg(blocks))
+        matrix, vectors = (
+            vector_operand(e, p.matmul.inputs[i - 1], i, dtype, max_vector)
+            for i, max_vector in ((axis, shape.max_vector), (3 - axis, 16))
         )
+        if not shape.loads_vectors(matrix.vector, p.k):
+            matrix.address = None
+        call = gemm_call(e, p.group, shape, sizes, dtype, (matrix, vectors))
+        if axis == 1:
+            store = call.epilogue
+            call.epilogue = lambda batch, vector, row, value: store(batch, row, vector, value)
+        body, e.scratch = emit(call, block)
+        return [e.grid_kernel(name, block, body, p.batch * blocks, p.group.notes)]
 
-    def epilogue(self, batch: Expr, vector: Expr, row: Expr, value: Expr) -> list[Stmt]:
-        at = (batch, row, vector) if self.axis == 1 else (batch, vector, row)
-        group = self.problem.group
-        return store_epilogue(self.e, group, at, value.cast(group.members[0].dtype))
-
-    def kernel(self, name: str, emitted: Emitted) -> list[LoweredKernel]:
-        body, self.e.scratch = emitted
-        grid, notes = self.problem.batch * self.blocks, self.problem.group.notes
-        return [self.e.grid_kernel(name, self.block, body, grid, notes)]
+    p = problem
+    split_k = shape_of(p).split_k(p.target, p.batch, max(p.m, p.n), p.k)
+    while split_k > 1 and p.k % (mma_kernel.VECTOR * split_k):
+        split_k -= 1  # equal splits, so that their loads are whole vectors
+    return split_by_views(p, split_k, lower_part)

@@ -9,26 +9,16 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.matmul.complex_as_real import ComplexAsReal
 from numus.compiler.lower.matmul.gemv import Gemv, GemvMmaSync
-from numus.compiler.lower.matmul.mma_sync import MmaSync
+from numus.compiler.lower.matmul.gpu_gemm import MmaSync, Simt, SimtAsync, SmallK
 from numus.compiler.lower.matmul.problem import Loops, MatmulProblem
-from numus.compiler.lower.matmul.simt import Simt
-from numus.compiler.lower.matmul.simt_async import SimtAsync
-from numus.compiler.lower.matmul.small_k import SmallK
+from numus.compiler.lower.matmul.vendor import VendorMatmul
 from numus.compiler.lower.matmul.wgmma import Wgmma
 from numus.compiler.lower.schedule import Schedule, select
 from numus.shapes import Shape
 from numus.target import Target
 
-
-def lower_gpu_matmul(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    problem = MatmulProblem(group, layouts, target)
-    return select(SCHEDULES, problem).lower(problem)
-
-
-SCHEDULES: Sequence[Schedule[MatmulProblem]] = (
-    ComplexAsReal(lower_gpu_matmul),
+Schedules = Sequence[Schedule[MatmulProblem]]
+REAL_SCHEDULES: Schedules = (
     GemvMmaSync(),
     Gemv(),
     Loops(),
@@ -38,3 +28,11 @@ SCHEDULES: Sequence[Schedule[MatmulProblem]] = (
     SimtAsync(),
     Simt(),
 )
+SCHEDULES: Schedules = (VendorMatmul(), ComplexAsReal(REAL_SCHEDULES), *REAL_SCHEDULES)
+
+
+def lower_gpu_matmul(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
+    problem = MatmulProblem(group, layouts, target)
+    return select(SCHEDULES, problem).lower(problem)

@@ -5,9 +5,8 @@ Axis 1 is m of A, axis 2 is n of B: `axis` says which operand it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from numus import dtypes as dt
 from numus import ir
@@ -15,14 +14,12 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_stride_count
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.matmul.problem import MatmulProblem, store_epilogue
-from numus.compiler.lower.matmul.split_k import split_in_kernel
 from numus.dtypes import DType
 from numus.ir import Expr, const
-from numus.kernels.matmul.gpu import mma_sync, simt_async
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand, OperandT, SizesT, TileT
+from numus.kernels.matmul.gpu.problem import GemmCall, Operand, OperandT, SizesT, TileT
 from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
 from numus.kernels.matmul.gpu.wgmma import swizzle_m
 from numus.shapes import Shape
@@ -33,9 +30,6 @@ ZERO = const(0)
 Layouts = dict[Value, Shape]
 
 MAX_COPY_LD = 1 << 31  # elements: asynchronous copies compute offsets in 32 bits
-
-
-StagedTile = TypeVar("StagedTile", mma_sync.TileShape, simt_async.TileShape)
 
 
 def gemm_call(
@@ -102,8 +96,10 @@ def matrix_layout(x: Value, layouts: Layouts, axis: int) -> MatrixLayout | None:
     return MatrixLayout(False, k, batch) if mn == 1 else None
 
 
-def operand_layouts(matmul: Value, layouts: Layouts) -> list[MatrixLayout | None]:
-    return [matrix_layout(x, layouts, axis) for axis, x in enumerate(matmul.inputs, 1)]
+def layouts(problem: MatmulProblem) -> list[MatrixLayout | None]:
+    """Of A and B."""
+    known = problem.input_layouts
+    return [matrix_layout(x, known, axis) for axis, x in enumerate(problem.matmul.inputs, 1)]
 
 
 def is_async_copyable(layout: MatrixLayout | None, target: Target) -> bool:
@@ -136,21 +132,21 @@ class _Reader:
         return (ir.address(buffer) & const(nbytes - 1)).eq(0)
 
 
-def register_operand(e: Emitter, x: Value, axis: int, layouts: Layouts, dtype: DType) -> Operand:
+def register_operand(e: Emitter, x: Value, axis: int, dtype: DType) -> Operand:
     """An operand that goes through registers to shared memory, in the dtype of the computation."""
     reader = _Reader(e, x, axis, dtype)
-    return Operand(reader.read, reader.extent, contiguous_along(x, layouts, 3 - axis))
+    return Operand(reader.read, reader.extent, contiguous_along(x, e.layouts, 3 - axis))
 
 
 def staged_operand(
-    e: Emitter, x: Value, axis: int, layouts: Layouts, target: Target, mn_major: bool
+    e: Emitter, x: Value, axis: int, target: Target, mn_major: bool
 ) -> StagedOperand:
     """An operand staged in shared memory in its own order, or always `mn_major`: copied
     asynchronously from memory if possible, else evaluated."""
     reader = _Reader(e, x, axis)
-    layout = matrix_layout(x, layouts, axis)
+    layout = matrix_layout(x, e.layouts, axis)
     aligned = layout is not None and layout.is_vector_aligned(x.dtype)
-    k_major = contiguous_along(x, layouts, 3 - axis) if layout is None else layout.k_major
+    k_major = contiguous_along(x, e.layouts, 3 - axis) if layout is None else layout.k_major
     copyable = is_async_copyable(layout, target)
     if x.dtype.itemsize < 4:  # the elements of a word are contiguous along k
         copyable = copyable and k_major and aligned
@@ -159,54 +155,23 @@ def staged_operand(
     if layout is None or not copyable:
         return StagedOperand(reader.read, reader.extent, smem_k_major, None, const(False, dt.bool_))
     condition = reader.aligned(16) & const(aligned, dt.bool_)
-    ld = e.dim(layout.ld)
-    return StagedOperand(
-        *(reader.read, reader.extent, smem_k_major, reader.address, condition, ld),
-        transposed=k_major and mn_major,
-    )
+    at = (reader.read, reader.extent, smem_k_major, reader.address, condition, e.dim(layout.ld))
+    return StagedOperand(*at, transposed=k_major and mn_major)
 
 
-def lower_staged(
-    problem: MatmulProblem,
-    name: str,
-    kernel: Callable[[GemmCall[StagedTile, SplitKSizes, StagedOperand], Expr], Emitted],
-    tile: StagedTile,
-    dtype: DType,
-    tile_k: int,
-    split_k: int,
-    mn_major: bool = False,
-) -> list[LoweredKernel]:
-    """A GEMM whose operands are staged in shared memory, and the sum of its splits."""
-    p, layouts = problem, problem.input_layouts
-
-    def lower_part(part: FusionGroup) -> LoweredKernel:
-        e, block = Emitter(layouts, block_size=tile.threads), ir.var("block")
-        sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
-        operands = (
-            staged_operand(e, x, axis, layouts, p.target, mn_major)
-            for axis, x in enumerate(p.matmul.inputs, 1)
-        )
-        body, e.scratch = kernel(gemm_call(e, part, tile, sizes, dtype, operands), block)
-        return e.grid_kernel(name, block, body, grid, part.notes)
-
-    return split_in_kernel(p, split_k, lower_part)
-
-
-def vector_operand(
-    e: Emitter, x: Value, axis: int, layouts: Layouts, dtype: DType, max_vector: int = 16
-) -> VectorOperand:
+def vector_operand(e: Emitter, x: Value, axis: int, dtype: DType, max_vector: int) -> VectorOperand:
     """An operand that threads load into registers, as vectors of up to `max_vector` elements."""
     reader = _Reader(e, x, axis, dtype)
-    layout = matrix_layout(x, layouts, axis)
+    layout = matrix_layout(x, e.layouts, axis)
+    k_major = contiguous_along(x, e.layouts, 3 - axis) if layout is None else layout.k_major
+    elements = VectorOperand(reader.read, reader.extent, k_major)
     if layout is None or x.dtype.kind == "bool":
-        k_major = contiguous_along(x, layouts, 3 - axis) if layout is None else layout.k_major
-        return VectorOperand(reader.read, reader.extent, k_major)
+        return elements
     vector = min(max_vector, MAX_ACCESS_BYTES // x.dtype.itemsize)
-    row = x.shape[3 - axis] if layout.k_major else x.shape[axis]
+    row = x.shape[3 - axis] if k_major else x.shape[axis]
     while vector > 1 and (layout.ld % vector or layout.batch_stride % vector or row % vector):
         vector //= 2
     if vector == 1:
-        return VectorOperand(reader.read, reader.extent, layout.k_major)
+        return elements
     aligned = reader.aligned(vector * x.dtype.itemsize)
-    at = (reader.read, reader.extent, layout.k_major, reader.address)
-    return VectorOperand(*at, vector, aligned)
+    return replace(elements, address=reader.address, vector=vector, aligned=aligned)

@@ -9,7 +9,7 @@ from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_gemm_as_reduction, lower_loops
-from numus.compiler.lower.schedule import Problem
+from numus.compiler.lower.schedule import InOrder, Problem
 from numus.ir import Expr, Stmt
 from numus.shapes import Shape, row_major
 from numus.target import Target
@@ -77,23 +77,12 @@ def lower_epilogue(problem: MatmulProblem, result: Value) -> list[LoweredKernel]
     tail = [v for v in group.members[1:] if v is not result]
     if not tail:
         return []
-    rest = FusionGroup(tail[0], group.position)
-    rest.members = tail
-    rest.stored = group.stored - {problem.matmul, result}
+    rest = FusionGroup.of(tail, group.stored - {problem.matmul, result}, group.position)
     layouts = {**problem.input_layouts, result: row_major(result.shape)}
     return lower_loops(rest, layouts, problem.target)
 
 
-class MatmulSchedule:
-    """Base of the schedules: the order of their list decides."""
-
-    name: str
-
-    def cost(self, problem: MatmulProblem, target: Target) -> float:
-        return 0.0
-
-
-class Loops(MatmulSchedule):
+class Loops(InOrder):
     """A reduction of products: tiny matmuls, a single vector, complex numbers and booleans."""
 
     name = "loops"

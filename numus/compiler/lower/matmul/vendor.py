@@ -12,67 +12,11 @@ from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.matmul.problem import MatmulProblem, lower_epilogue
+from numus.compiler.lower.schedule import InOrder
 from numus.kernels.vendor.matmul import MATMUL_BIAS, GemmProblem, StridedMatrix
-from numus.kernels.vendor.registry import choose_vendor
+from numus.kernels.vendor.registry import Vendor, choose_vendor
 from numus.shapes import Shape, row_major
 from numus.target import Target
-
-
-def lower_vendor_matmul(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel] | None:
-    """Kernels of a group whose matmul a library computes; None where numus does."""
-    p = MatmulProblem(group, layouts, target)
-    matmul, a, b = p.matmul, p.a, p.b
-    if matmul.size == 0 or p.k == 0 or a.dtype is not b.dtype:
-        return None
-    tf32 = matmul.params == "tf32" and a.dtype is dt.float32
-    if matmul.params is not None and not tf32:  # a precision that only numus knows
-        return None
-    layouts = p.input_layouts
-    found = [_strided_matrix(x, layouts) for x in (a, b)]
-    left, right = (
-        StridedMatrix(0, x.shape[1] * x.shape[2], x.shape[2], False) if f is None else f[1]
-        for x, f in zip((a, b), found, strict=True)
-    )
-    copied = sum(2 * _nbytes(x) for x, f in zip((a, b), found, strict=True) if f is None)
-
-    def problem(bias: bool, has_epilogue: bool) -> GemmProblem:
-        extra_bytes = copied + (2 * _nbytes(matmul) if has_epilogue else 0)
-        sizes, dtypes = (p.batch, p.m, p.n, p.k), (a.dtype.name, matmul.dtype.name)
-        flags = (has_epilogue, tf32, bias, copied > 0)
-        return GemmProblem(*sizes, *dtypes, left, right, extra_bytes, *flags)
-
-    bias = _bias(group, layouts)
-    vendor, result = None, matmul
-    if bias is not None:
-        gemm = problem(True, has_epilogue=any(v is not bias.total for v in group.members[1:]))
-        vendor, result = choose_vendor(MATMUL_BIAS, gemm, target), bias.total
-    if vendor is None:
-        bias, result = None, matmul
-        gemm = problem(False, has_epilogue=len(group.members) > 1)
-        vendor = choose_vendor("contract", gemm, target)
-    if vendor is None:
-        return None
-    steps: list[LoweredKernel] = []
-
-    def copy(x: Value) -> Value:
-        made = Value.fresh("copy", "barrier", (x,), None, x.shape, x.dtype)
-        steps.extend(lower_loops(FusionGroup.of_stored(made, group.position), layouts, target))
-        return made
-
-    sources = [copy(x) if f is None else f[0] for x, f in zip((a, b), found, strict=True)]
-    if bias is not None:
-        sources.append(bias.vector if bias.vector in layouts else copy(bias.vector))
-    access = ["read"] * len(sources) + ["write"]
-    buffers = tuple(
-        ir.Buffer(f"b{i}", dt.real_of(v.dtype), how)
-        for i, (v, how) in enumerate(zip((*sources, result), access, strict=True))
-    )
-    notes = (matmul.op,) if bias is None else (matmul.op, "add")
-    kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, problem=gemm)
-    steps.append(LoweredKernel(kernel, [*sources, result], [], 1, []))
-    return steps + lower_epilogue(p, result)
 
 
 class _Bias(NamedTuple):
@@ -80,6 +24,75 @@ class _Bias(NamedTuple):
 
     total: Value  # the sum
     vector: Value
+
+
+class _Call(NamedTuple):
+    """A library's kernel, and what it is given."""
+
+    vendor: Vendor
+    gemm: GemmProblem
+    bases: list[Value | None]  # in whose memory A and B are; None: an expression
+    bias: _Bias | None
+
+
+class VendorMatmul(InOrder):
+    name = "vendor_matmul"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        return _choose(problem) is not None
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p, layouts, call = problem, problem.input_layouts, _choose(problem)
+        assert call is not None
+        steps: list[LoweredKernel] = []
+
+        def copy(x: Value) -> Value:
+            made = Value.fresh("copy", "barrier", (x,), None, x.shape, x.dtype)
+            group = FusionGroup.of_stored(made, p.group.position)
+            steps.extend(lower_loops(group, layouts, p.target))
+            return made
+
+        sources = [base or copy(x) for x, base in zip((p.a, p.b), call.bases, strict=True)]
+        result, ops = p.matmul, [p.matmul.op]
+        if call.bias is not None:
+            result, vector = call.bias
+            sources.append(vector if vector in layouts else copy(vector))
+            ops.append("add")
+        access = ["read"] * len(sources) + ["write"]
+        buffers = tuple(
+            ir.Buffer(f"b{i}", dt.real_of(v.dtype), how)
+            for i, (v, how) in enumerate(zip((*sources, result), access, strict=True))
+        )
+        vendor, gemm = call.vendor, call.gemm
+        notes = tuple(ops)
+        kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, problem=gemm)
+        steps.append(LoweredKernel(kernel, [*sources, result], [], 1, []))
+        return steps + lower_epilogue(p, result)
+
+
+def _choose(p: MatmulProblem) -> _Call | None:
+    """The library that computes the matmul, with its bias if it can; None where numus does."""
+    matmul, a, b, layouts = p.matmul, p.a, p.b, p.input_layouts
+    if matmul.size == 0 or p.k == 0 or a.dtype is not b.dtype:
+        return None
+    tf32 = matmul.params == "tf32" and a.dtype is dt.float32
+    if matmul.params is not None and not tf32:  # a precision that only numus knows
+        return None
+    (base_a, left), (base_b, right) = (_strided_matrix(x, layouts) for x in (a, b))
+    bases = [base_a, base_b]
+    copied = sum(2 * _nbytes(x) for x, base in zip((a, b), bases, strict=True) if base is None)
+    bias = _bias(p.group, layouts)
+    for fused in (bias, None) if bias else (None,):
+        result = matmul if fused is None else fused.total
+        has_epilogue = any(v is not result for v in p.group.members[1:])
+        extra_bytes = copied + (2 * _nbytes(matmul) if has_epilogue else 0)
+        sizes, dtypes = (p.batch, p.m, p.n, p.k), (a.dtype.name, matmul.dtype.name)
+        flags = (has_epilogue, tf32, fused is not None, copied > 0)
+        gemm = GemmProblem(*sizes, *dtypes, left, right, extra_bytes, *flags)
+        vendor = choose_vendor(MATMUL_BIAS if fused else "contract", gemm, p.target)
+        if vendor is not None:
+            return _Call(vendor, gemm, bases, fused)
+    return None
 
 
 def _bias(group: FusionGroup, layouts: dict[Value, Shape]) -> _Bias | None:
@@ -107,18 +120,15 @@ def _nbytes(x: Value) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _strided_matrix(x: Value, layouts: dict[Value, Shape]) -> tuple[Value, StridedMatrix] | None:
-    """The value in whose memory an operand is, and its layout there; None of an expression, or
-    where neither rows nor columns are contiguous."""
-    view = strided_view(x, layouts)
-    if view is None:
-        return None
-    batch, row, column = view.strides
+def _strided_matrix(x: Value, layouts: dict[Value, Shape]) -> tuple[Value | None, StridedMatrix]:
+    """The value in whose memory an operand is, and its layout there; that of a copy (and None) of
+    an expression, or where neither rows nor columns are contiguous."""
     _, rows, columns = x.shape
-    if batch < 0 or view.offset < 0:
-        return None
-    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
-        return view.base, StridedMatrix(view.offset, batch, max(row, columns), False)
-    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
-        return view.base, StridedMatrix(view.offset, batch, max(column, rows), True)
-    return None
+    view = strided_view(x, layouts)
+    if view is not None and view.strides[0] >= 0 and view.offset >= 0:
+        batch, row, column = view.strides
+        if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+            return view.base, StridedMatrix(view.offset, batch, max(row, columns), False)
+        if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+            return view.base, StridedMatrix(view.offset, batch, max(column, rows), True)
+    return None, StridedMatrix(0, rows * columns, columns, False)

@@ -7,15 +7,11 @@ from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.gpu_operands import (
-    MatrixLayout,
-    contiguous_along,
-    gemm_call,
-    operand_layouts,
-    split_k_sizes,
-)
-from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
+from numus.compiler.lower.matmul import gpu_operands
+from numus.compiler.lower.matmul.gpu_operands import MatrixLayout
+from numus.compiler.lower.matmul.problem import MatmulProblem
 from numus.compiler.lower.matmul.split_k import split_in_kernel
+from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import repack
@@ -57,7 +53,7 @@ def is_tma_readable(layout: MatrixLayout | None, dtype: DType) -> bool:
     return layout.k_major or dtype in _FLOAT16
 
 
-class Wgmma(MatmulSchedule):
+class Wgmma(InOrder):
     name = "wgmma_gemm"
 
     def supports(self, problem: MatmulProblem, target: Target) -> bool:
@@ -67,7 +63,7 @@ class Wgmma(MatmulSchedule):
         reused = REPACK_MIN_EXTENT_BATCHED if p.batch > 1 else REPACK_MIN_EXTENT[dtype.itemsize]
         if min(p.m, p.n) >= reused or dtype in _FLOAT8:
             return True
-        return all(is_tma_readable(x, dtype) for x in operand_layouts(p.matmul, p.layouts))
+        return all(is_tma_readable(x, dtype) for x in gpu_operands.layouts(p))
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
         p, layouts = problem, problem.input_layouts
@@ -76,8 +72,8 @@ class Wgmma(MatmulSchedule):
         tile, split_k = kernel.choose_tile(p.target, dtype, p.matmul.shape, p.k, persistent=True)
         repacks: list[LoweredKernel] = []
         operands: list[tuple[Value, MatrixLayout]] = []
-        found = operand_layouts(p.matmul, layouts)
-        for axis, (x, layout) in enumerate(zip(p.matmul.inputs, found, strict=True), 1):
+        found = zip(p.matmul.inputs, gpu_operands.layouts(p), strict=True)
+        for axis, (x, layout) in enumerate(found, 1):
             if layout is None or not is_tma_readable(layout, dtype):
                 step, x, layout = _repack(x, layouts, axis)
                 repacks.append(step)
@@ -90,12 +86,14 @@ class Wgmma(MatmulSchedule):
             if t.persistent and not stores_whole_rows(itemsizes, p.n):
                 t = kernel.fit_stages(p.target, (t.m, t.n), per_sm, persistent=False)
             e, block = Emitter(layouts, block_size=t.threads(dtype)), ir.var("block")
-            sizes, grid = split_k_sizes(e, p, (t.m, t.n), kernel.tile_k(dtype), split_k)
+            sizes, grid = gpu_operands.split_k_sizes(
+                e, p, (t.m, t.n), kernel.tile_k(dtype), split_k
+            )
             tma_operands = (
                 _tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
                 for axis, (x, layout) in enumerate(operands)
             )
-            call = gemm_call(e, part, t, sizes, dtype, tma_operands)
+            call = gpu_operands.gemm_call(e, part, t, sizes, dtype, tma_operands)
             body, e.scratch = kernel.wgmma_gemm(call, block)
             resident = p.target.num_cores * per_sm if t.persistent else 0
             return e.grid_kernel(self.name, block, body, grid, part.notes, resident)
@@ -134,7 +132,7 @@ def _repack(
     x: Value, layouts: dict[Value, Shape], axis: int
 ) -> tuple[LoweredKernel, Value, MatrixLayout]:
     """A kernel that repacks an operand for TMA, its result and that one's layout."""
-    natural = contiguous_along(x, layouts, 3 - axis)
+    natural = gpu_operands.contiguous_along(x, layouts, 3 - axis)
     k_major = natural or x.dtype not in _FLOAT16
     batches, k, extent = x.shape[0], x.shape[3 - axis], x.shape[axis]
     rows, columns = (extent, k) if k_major else (k, extent)

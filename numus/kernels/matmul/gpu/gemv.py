@@ -67,6 +67,21 @@ class GemvShape:
         """Accumulators of a thread."""
         return self.rows * self.vectors
 
+    @property
+    def max_vector(self) -> int:
+        """Elements of the matrix that a thread loads at once."""
+        return 16 if self.k_major else self.rows
+
+    def loads_vectors(self, vector: int, k: int) -> bool:
+        """Of the matrix, if so many elements are aligned: of MN-major ones, whole vectors."""
+        return self.k_major or vector >= self.rows
+
+    def split_k(self, target: Target, batch: int, rows: int, k: int) -> int:
+        """Splits of k where there are fewer blocks than SMs."""
+        blocks = batch * -(-rows // self.block_rows)
+        min_k = 4 * self.k_threads * (self.rows if self.k_major else self.unroll_k)
+        return max(1, min(target.num_cores // blocks, k // max(min_k, 512)))
+
 
 def choose_shape(
     target: Target, itemsize: int, k_major: bool, batch: int, rows: int, vectors: int, k: int
@@ -92,13 +107,6 @@ def choose_shape(
     while threads > 64 and threads // row_threads > max(16, k // unroll_k):
         threads //= 2
     return GemvShape(False, count, own, threads, row_threads, unroll_k)
-
-
-def choose_split_k(target: Target, s: GemvShape, batch: int, rows: int, k: int) -> int:
-    """Splits of k where there are fewer blocks than SMs."""
-    blocks = batch * -(-rows // s.block_rows)
-    min_k = 4 * s.k_threads * (s.rows if s.k_major else s.unroll_k)
-    return max(1, min(target.num_cores // blocks, k // max(min_k, 512)))
 
 
 @dataclass(slots=True)

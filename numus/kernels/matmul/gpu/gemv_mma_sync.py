@@ -9,6 +9,7 @@ a block share k, and reduce through shared memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from numus import dtypes as dt
 from numus import ir
@@ -51,13 +52,14 @@ class GemvShape:
     warps: int
     half_m: bool  # at most 8 vectors
     unroll: int = 2
+    max_vector: ClassVar[int] = VECTOR  # elements of the matrix that a thread loads at once
 
     @property
     def threads(self) -> int:
         return self.warps * WARP
 
     @property
-    def rows(self) -> int:
+    def block_rows(self) -> int:
         return self.mmas_n * MMA_N
 
     @property
@@ -71,7 +73,16 @@ class GemvShape:
 
     @property
     def smem_bytes(self) -> int:
-        return self.warps * self.mmas_m * MMA_M * (self.rows + MMA_N) * float32.itemsize
+        return self.warps * self.mmas_m * MMA_M * (self.block_rows + MMA_N) * float32.itemsize
+
+    def loads_vectors(self, vector: int, k: int) -> bool:
+        """Of the matrix, if so many elements are aligned."""
+        return vector >= VECTOR and (self.k_major or k % K_QUAD == 0)
+
+    def split_k(self, target: Target, batch: int, rows: int, k: int) -> int:
+        """Splits of k where there are too few blocks for the SMs."""
+        blocks = batch * -(-rows // self.block_rows)
+        return max(1, min(2 * target.num_cores // blocks, k // (4 * self.block_k)))
 
 
 def choose_shape(
@@ -90,12 +101,6 @@ def choose_shape(
     return found
 
 
-def choose_split_k(target: Target, s: GemvShape, batch: int, rows: int, k: int) -> int:
-    """Splits of k where there are too few blocks for the SMs."""
-    blocks = batch * -(-rows // s.rows)
-    return max(1, min(2 * target.num_cores // blocks, k // (4 * s.block_k)))
-
-
 Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the vectors
 Fragments = list[list[list[ir.Register]]]  # [MMA down][MMA across]
 
@@ -104,7 +109,7 @@ def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes = call.tile, call.sizes
     batch = block // sizes.blocks
-    row0 = block % sizes.blocks * s.rows
+    row0 = block % sizes.blocks * s.block_rows
     sums: Fragments = [
         [
             [ir.Register(f"c{i}_{j}_{u}", float32, lanes=True) for u in range(4)]
@@ -280,7 +285,7 @@ def _block_reduce(
 ) -> tuple[list[Stmt], ir.Buffer]:
     """Sums over the warps, through shared memory, and the epilogue."""
     s, sizes = call.tile, call.sizes
-    ld = s.rows + MMA_N  # against bank conflicts
+    ld = s.block_rows + MMA_N  # against bank conflicts
     size = s.mmas_m * MMA_M * ld
     stage = ir.Buffer("stage", float32, "scratch", const(s.warps * size))
     lane = ir.var("stage_lane")
@@ -300,7 +305,7 @@ def _block_reduce(
                 to_shared.append(ir.Store(stage, at + column, ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(s.threads), "lanes", to_shared)]
     lane = ir.var("reduce_lane")
-    vector, column = divmod(lane, s.rows)
+    vector, column = divmod(lane, s.block_rows)
     at = vector * ld + column
     total = ir.load(stage, at)
     for w in range(1, s.warps):
@@ -308,6 +313,6 @@ def _block_reduce(
     name = ir.var("sum", float32)
     n = row0 + column
     store = ir.If(n < sizes.rows, [ir.Let(name, total), *call.epilogue(batch, vector, n, name)])
-    count = sizes.vectors * s.rows
+    count = sizes.vectors * s.block_rows
     out.append(ir.For(lane, ZERO, count, "lanes", [store]))
     return out, stage

@@ -62,5 +62,11 @@ def when(condition: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
     return [ir.If(condition, body())]
 
 
-def register_tile(m: int, n: int, dtype: DType) -> list[list[ir.Register]]:
-    return [[ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(n)] for i in range(m)]
+def tile_origin(s: GemmSizes, block: Expr, tile_m: int, tile_n: int) -> Coordinate:
+    """The first element of a block's tile; tiles of a row are consecutive."""
+    m0, n0 = block // s.tiles_n % s.tiles_m * tile_m, block % s.tiles_n * tile_n
+    return block // (s.tiles_m * s.tiles_n), m0, n0
+
+
+def register_tile(m: int, n: int, dtype: DType, name: str = "c") -> list[list[ir.Register]]:
+    return [[ir.Register(f"{name}{i}_{j}", dtype, lanes=True) for j in range(n)] for i in range(m)]

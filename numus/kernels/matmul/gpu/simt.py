@@ -23,6 +23,7 @@ from numus.kernels.matmul.gpu.problem import (
     GemmSizes,
     Operand,
     register_tile,
+    tile_origin,
 )
 from numus.kernels.matmul.gpu.vector_loads import multiply_add
 from numus.target import Target
@@ -179,9 +180,7 @@ def _threads(t: TileShape, name: str, make: Callable[[Expr], list[Stmt]]) -> Stm
 
 def simt_gemm(call: Call, block: Expr) -> Emitted:
     s, t, dtype = call.sizes, call.tile, call.dtype
-    batch = block // (s.tiles_m * s.tiles_n)
-    m0 = block // s.tiles_n % s.tiles_m * t.m
-    n0 = block % s.tiles_n * t.n
+    batch, m0, n0 = tile_origin(s, block, t.m, t.n)
     out: list[Stmt] = []
     if t.unrolled:  # divided once, not for every K-tile
         found = (batch, m0, n0)

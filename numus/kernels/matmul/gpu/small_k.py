@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GemmCall, GemmSizes
+from numus.kernels.matmul.gpu.problem import (
+    Emitted,
+    GemmCall,
+    GemmSizes,
+    register_tile,
+    tile_origin,
+)
 from numus.kernels.matmul.gpu.vector_loads import (
     MAX_ACCESS_BYTES,
     VectorOperand,
@@ -49,6 +55,7 @@ class TileShape:
     threads: int
     thread_m: int
     unroll_m: int  # rows whose loads overlap
+    exact: bool  # there are as many steps of k
 
     @property
     def m(self) -> int:
@@ -74,37 +81,27 @@ def choose_tile(
     tiny = tile_k < TUNING.tiny_k
     per_sm = TUNING.tiny_k_blocks_per_sm if tiny else TUNING.blocks_per_sm
     for thread_m in TUNING.thread_rows:
-        tile = TileShape(tile_k, thread_n, threads_n, threads, thread_m, unroll_m)
+        tile = TileShape(tile_k, thread_n, threads_n, threads, thread_m, unroll_m, k == tile_k)
         if batch * -(-m // tile.m) * -(-n // tile.n) >= per_sm * target.num_cores:
             break
     return tile
 
 
-@dataclass(slots=True)
-class SmallKSizes(GemmSizes):
-    exact: bool  # k is the tile's
-
-
-Call = GemmCall[TileShape, SmallKSizes, VectorOperand]
+Call = GemmCall[TileShape, GemmSizes, VectorOperand]
 Registers = list[list[ir.Register]]  # [k][column]
 Position = tuple[Expr, Expr, Expr, Expr]  # batch, first row, row of the thread, first column
 
 
-def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
+def small_k_gemm(call: Call, block: Expr) -> Emitted:
     t, s = call.tile, call.sizes
-    batch = block // (s.tiles_m * s.tiles_n)
-    m0 = block // s.tiles_n % s.tiles_m * t.m
-    n0 = block % s.tiles_n * t.n
+    batch, m0, n0 = tile_origin(s, block, t.m, t.n)
     lane = ir.var("lane")
     thread_m, thread_n = divmod(lane, t.threads_n)
     n = n0 + thread_n * t.thread_n
     aligned = call.a.aligned & call.b.aligned
     in_bounds = n + t.thread_n <= s.n
     partial = (n < s.n) & ~in_bounds
-    b_registers = [
-        [ir.Register(f"b{p}_{u}", call.dtype, lanes=True) for u in range(t.thread_n)]
-        for p in range(t.k)
-    ]
+    b_registers = register_tile(t.k, t.thread_n, call.dtype, "b")
     vectorised, elements, last = (
         _rows(call, b_registers, (batch, m0, thread_m, n), *how)
         for how in ((True, True), (False, True), (False, False))
@@ -114,7 +111,7 @@ def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
         body.append(ir.If(in_bounds, vectorised))
     else:
         body += [ir.If(in_bounds & aligned, vectorised), ir.If(in_bounds & ~aligned, elements)]
-    return [ir.For(lane, ZERO, const(t.threads), "lanes", [*body, ir.If(partial, last)])]
+    return [ir.For(lane, ZERO, const(t.threads), "lanes", [*body, ir.If(partial, last)])], []
 
 
 def _rows(
@@ -127,15 +124,15 @@ def _rows(
     columns = t.thread_n if in_bounds else 1
     column = n if in_bounds else ir.var(f"j{tag}")
     ks = [const(p) for p in range(t.k)]
-    if not s.exact:  # past the end, the last element again, which counts as zero
+    if not t.exact:  # past the end, the last element again, which counts as zero
         ks = [ir.minimum(p, s.k - 1) for p in ks]
     zero = const(0, dtype)
 
     def exists(p: int, value: Expr) -> Expr:
-        return value if s.exact else ir.select(const(p) < s.k, value, zero)
+        return value if t.exact else ir.select(const(p) < s.k, value, zero)
 
     body: list[Stmt] = []
-    by_columns = vectorised and b.k_major and s.exact and t.k > 1
+    by_columns = vectorised and b.k_major and t.exact and t.k > 1
     for u in range(columns if by_columns else 0):
         n_u = column + u
         lets, values = b.load_contiguous(batch, n_u, ZERO, t.k, dtype, f"b{tag}{u}", True)
@@ -167,7 +164,7 @@ def _rows(
         for i, m in enumerate(clamped):
             lets, rows[i] = (
                 a.load_contiguous(batch, m, ZERO, t.k, dtype, f"a{tag}{i}", True)
-                if vectorised and a.k_major and s.exact
+                if vectorised and a.k_major and t.exact
                 else a.load_elements(batch, [(m, k) for k in ks], dtype, f"a{tag}{i}")
             )
             loads += lets
