@@ -34,10 +34,20 @@ def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
     return _ACTIVATIONS[given]
 
 
+class _Residual(Module):
+    """Blocks added to their input, with a norm before each (`norm_first`) or after each sum."""
+
+    norm_first: bool
+
+    def _add(self, x: Tensor, norm: Module, block: Callable[[Tensor], Tensor]) -> Tensor:
+        out: Tensor = x + block(norm(x)) if self.norm_first else norm(x + block(x))
+        return out
+
+
 # -- a block for language models ------------------------------------------------------------------
 
 
-class TransformerBlock(Module):
+class TransformerBlock(_Residual):
     """Attention to itself and a feed-forward net, each added to x (batch, length, size).
 
     >>> from numus import nn
@@ -89,20 +99,6 @@ class TransformerBlock(Module):
         self.linear2 = Linear(ff_dim, d_model, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
 
-    def _attend(self, x: Tensor, mask: Any, padding: Any, cache: Any) -> Tensor:
-        out, _ = self.self_attn(
-            x,
-            key_padding_mask=padding,
-            need_weights=False,
-            attn_mask=mask,
-            is_causal=self.causal,
-            cache=cache,
-        )
-        return self.dropout(out)
-
-    def _feed(self, x: Tensor) -> Tensor:
-        return self.dropout(self.linear2(self.activation(self.linear1(x))))
-
     def forward(
         self,
         x: Any,
@@ -112,18 +108,30 @@ class TransformerBlock(Module):
         cache: KVCache | StaticKVCache | None = None,
     ) -> Tensor:
         """x after the block; masks and cache as in MultiheadAttention."""
-        if self.norm_first:
-            x = x + self._attend(self.norm1(x), attn_mask, key_padding_mask, cache)
-            return x + self._feed(self.norm2(x))
-        x = self.norm1(x + self._attend(x, attn_mask, key_padding_mask, cache))
-        return self.norm2(x + self._feed(x))
+
+        def attend(x: Tensor) -> Tensor:
+            masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            options: dict[str, Any] = {"is_causal": self.causal, "cache": cache}
+            return self.dropout(self.self_attn(x, need_weights=False, **masks, **options)[0])
+
+        def feed(x: Tensor) -> Tensor:
+            return self.dropout(self.linear2(self.activation(self.linear1(x))))
+
+        return self._add(self._add(x, self.norm1, attend), self.norm2, feed)
 
 
 # -- PyTorch's layers -----------------------------------------------------------------------------
 
 
-class _Layer(Module):
-    """What encoder and decoder layers share."""
+class _Layer(_Residual):
+    """PyTorch's encoder and decoder layers: one or two attentions, and a feed-forward net."""
+
+    _attentions = 1
+    self_attn: MultiheadAttention
+    norm1: LayerNorm
+    norm2: LayerNorm
+    dropout1: Dropout
+    dropout2: Dropout
 
     def __init__(
         self,
@@ -140,29 +148,23 @@ class _Layer(Module):
         dtype: Any = None,
     ) -> None:
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-
-        def attention() -> MultiheadAttention:
-            return MultiheadAttention(
-                d_model, nhead, dropout, bias, batch_first=batch_first, **options
-            )
-
-        self.self_attn = attention()
-        if isinstance(self, TransformerDecoderLayer):
-            self.multihead_attn = attention()
+        names = ("self_attn", "multihead_attn")[: self._attentions]
+        for name in names:
+            heads = (d_model, nhead, dropout, bias)
+            setattr(self, name, MultiheadAttention(*heads, batch_first=batch_first, **options))
         self.linear1 = Linear(d_model, dim_feedforward, bias, **options)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, **options)
-        for i in range(1, 3 + isinstance(self, TransformerDecoderLayer)):
-            norm = LayerNorm(d_model, layer_norm_eps, bias=bias, **options)
-            setattr(self, f"norm{i}", norm)
+        for i in range(1, self._attentions + 2):
+            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias, **options))
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.norm_first = norm_first
         self.activation = _activation(activation)
 
-    norm1: LayerNorm
-    norm2: LayerNorm
-    dropout1: Dropout
-    dropout2: Dropout
+    def _attend(self, x: Tensor, padding: Any, mask: Any, causal: bool) -> Tensor:
+        """Attention to the input itself."""
+        options = {"need_weights": False, "attn_mask": mask, "is_causal": causal}
+        return self.dropout1(self.self_attn(x, x, x, padding, **options)[0])
 
     def _feed(self, x: Tensor, last: Dropout) -> Tensor:
         return last(self.linear2(self.dropout(self.activation(self.linear1(x)))))
@@ -193,20 +195,9 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Any = None,
         is_causal: bool = False,
     ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            out, _ = self.self_attn(
-                *(x, x, x, src_key_padding_mask),
-                need_weights=False,
-                attn_mask=src_mask,
-                is_causal=is_causal,
-            )
-            return self.dropout1(out)
-
-        if self.norm_first:
-            x = src + attend(self.norm1(src))
-            return x + self._feed(self.norm2(x), self.dropout2)
-        x = self.norm1(src + attend(src))
-        return self.norm2(x + self._feed(x, self.dropout2))
+        masks = (src_key_padding_mask, src_mask, is_causal)
+        x = self._add(src, self.norm1, lambda x: self._attend(x, *masks))
+        return self._add(x, self.norm2, lambda x: self._feed(x, self.dropout2))
 
 
 class TransformerDecoderLayer(_Layer):
@@ -215,6 +206,7 @@ class TransformerDecoderLayer(_Layer):
     Arguments as of `TransformerEncoderLayer`.
     """
 
+    _attentions = 2
     multihead_attn: MultiheadAttention
     norm3: LayerNorm
     dropout3: Dropout
@@ -230,34 +222,31 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            out, _ = self.self_attn(
-                *(x, x, x, tgt_key_padding_mask),
-                need_weights=False,
-                attn_mask=tgt_mask,
-                is_causal=tgt_is_causal,
-            )
-            return self.dropout1(out)
-
         def look(x: Tensor) -> Tensor:
-            out, _ = self.multihead_attn(
-                *(x, memory, memory, memory_key_padding_mask),
-                need_weights=False,
-                attn_mask=memory_mask,
-                is_causal=memory_is_causal,
-            )
-            return self.dropout2(out)
+            options = {"attn_mask": memory_mask, "is_causal": memory_is_causal}
+            sources = (x, memory, memory, memory_key_padding_mask)
+            return self.dropout2(self.multihead_attn(*sources, need_weights=False, **options)[0])
 
-        if self.norm_first:
-            x = tgt + attend(self.norm1(tgt))
-            x = x + look(self.norm2(x))
-            return x + self._feed(self.norm3(x), self.dropout3)
-        x = self.norm1(tgt + attend(tgt))
-        x = self.norm2(x + look(x))
-        return self.norm3(x + self._feed(x, self.dropout3))
+        masks = (tgt_key_padding_mask, tgt_mask, tgt_is_causal)
+        x = self._add(tgt, self.norm1, lambda x: self._attend(x, *masks))
+        x = self._add(x, self.norm2, look)
+        return self._add(x, self.norm3, lambda x: self._feed(x, self.dropout3))
 
 
-class TransformerEncoder(Module):
+class _Stack(Module):
+    """Copies of a layer one after the other, and a norm after the last."""
+
+    def _copies(self, layer: Module, count: int, norm: Module | None) -> None:
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(count))
+        self.norm = norm
+
+    def _apply(self, x: Any, *args: Any, **kwargs: Any) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, *args, **kwargs)
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerEncoder(_Stack):
     """Encoder layers one after the other: copies of the one given.
 
     >>> from numus import nn
@@ -279,8 +268,7 @@ class TransformerEncoder(Module):
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
     ) -> None:
-        self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
-        self.norm = norm
+        self._copies(encoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -289,12 +277,10 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool = False,
     ) -> Tensor:
-        for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, is_causal)
-        return src if self.norm is None else self.norm(src)
+        return self._apply(src, mask, src_key_padding_mask, is_causal)
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(_Stack):
     """Decoder layers one after the other: `num_layers` copies of `decoder_layer`.
 
     Args:
@@ -302,14 +288,11 @@ class TransformerDecoder(Module):
     """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        self.layers = ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers))
-        self.norm = norm
+        self._copies(decoder_layer, num_layers, norm)
 
     def forward(self, tgt: Any, memory: Any, *args: Any, **kwargs: Any) -> Tensor:
         """The layers' output; further arguments are those of TransformerDecoderLayer."""
-        for layer in self.layers:
-            tgt = layer(tgt, memory, *args, **kwargs)
-        return tgt if self.norm is None else self.norm(tgt)
+        return self._apply(tgt, memory, *args, **kwargs)
 
 
 class Transformer(Module):
@@ -344,15 +327,11 @@ class Transformer(Module):
         shared: Any = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps)
         shared += (batch_first, norm_first, bias, device, dtype)
 
-        def norm() -> LayerNorm:
-            return LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
-
-        self.encoder = TransformerEncoder(
-            TransformerEncoderLayer(*shared), num_encoder_layers, norm()
-        )
-        self.decoder = TransformerDecoder(
-            TransformerDecoderLayer(*shared), num_decoder_layers, norm()
-        )
+        options: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        norms = [LayerNorm(d_model, layer_norm_eps, **options) for _ in range(2)]
+        first, second = TransformerEncoderLayer(*shared), TransformerDecoderLayer(*shared)
+        self.encoder = TransformerEncoder(first, num_encoder_layers, norms[0])
+        self.decoder = TransformerDecoder(second, num_decoder_layers, norms[1])
         self.batch_first = batch_first
         for parameter in self.parameters():
             if parameter.ndim > 1:
@@ -373,12 +352,8 @@ class Transformer(Module):
         memory_is_causal: bool = False,
     ) -> Tensor:
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
-        return self.decoder(
-            *(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask),
-            memory_key_padding_mask=memory_key_padding_mask,
-            tgt_is_causal=tgt_is_causal,
-            memory_is_causal=memory_is_causal,
-        )
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        return self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:

@@ -6,7 +6,6 @@ Names, arguments and state dicts are PyTorch's.
 # ruff: noqa: F401, F403
 from numus.optim import lr_scheduler, swa_utils
 from numus.optim.adam import *
-from numus.optim.adam_variants import *
 from numus.optim.adaptive import *
 from numus.optim.averaging import *
 from numus.optim.grad_scaler import *
@@ -15,5 +14,4 @@ from numus.optim.lbfgs import *
 from numus.optim.lr_scheduler import *
 from numus.optim.optimizer import *
 from numus.optim.sgd import *
-from numus.optim.simple import *
 from numus.optim.training import *

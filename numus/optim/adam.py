@@ -4,53 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numus as nm
-from numus.optim.optimizer import (
-    Numbers,
-    Optimizer,
-    ParamGroup,
-    State,
-    check,
-    count_of_steps,
-    decayed,
-    takes_hints,
-)
+from numus.optim import optimizer as base
+from numus.optim.optimizer import Numbers, Optimizer, ParamGroup, State
 from numus.tensor import Tensor
 
-__all__ = ["LAMB", "Adam", "AdamW", "Lion"]
-
-
-def _checked(
-    name: str, lr: float, betas: tuple[float, float], weight_decay: float, eps: float = 0.0
-) -> None:
-    check(name, lr=(lr, lr >= 0), weight_decay=(weight_decay, weight_decay >= 0))
-    check(name, eps=(eps, eps >= 0))
-    check(name, **{f"betas[{i}]": (b, 0 <= b < 1) for i, b in enumerate(betas)})
-
-
-def _moment_numbers(group: Mapping[str, Any]) -> dict[str, float]:
-    """What moments need. 1 - beta and log(beta) are taken here, where there are digits for them."""
-    beta1, beta2 = group["betas"]
-    return {
-        "lr": group["lr"],
-        "weight_decay": group["weight_decay"],
-        "share1": 1 - beta1,
-        "beta2": beta2,
-        "share2": 1 - beta2,
-        "log_beta1": math.log(beta1) if beta1 else -math.inf,
-        "log_beta2": math.log(beta2) if beta2 else -math.inf,
-    }
-
-
-def _moments(g: Tensor, state: State, n: Numbers) -> tuple[Tensor, Tensor]:
-    """Running means of the gradient and of its square."""
-    mean = state["exp_avg"] + (g - state["exp_avg"]) * n.share1
-    square = state["exp_avg_sq"] * n.beta2 + g * g * n.share2
-    state["exp_avg"].assign(mean)
-    state["exp_avg_sq"].assign(square)
-    return mean, square
+__all__ = ["LAMB", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"]
 
 
 def _unbiased(log_beta: Tensor, step: Tensor) -> Tensor:
@@ -59,15 +20,24 @@ def _unbiased(log_beta: Tensor, step: Tensor) -> Tensor:
 
 
 class _AdamLike(Optimizer):
-    """What Adam and its kin share: running means, and weight decay of either kind."""
+    """Running means of gradients, and weight decay of either kind."""
+
+    _not_negative: ClassVar[tuple[str, ...]] = ("lr", "eps", "weight_decay")
 
     def __init__(self, params: Any, options: dict[str, Any]) -> None:
-        names = ("lr", "betas", "weight_decay", "eps")
-        _checked(type(self).__name__, *(options[name] for name in names))
+        for i, beta in enumerate(options["betas"]):
+            base.check(type(self).__name__, **{f"betas[{i}]": (beta, 0 <= beta < 1)})
         super().__init__(params, options)
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return {**_moment_numbers(group), "eps": group["eps"]}
+        """1 - beta and log(beta) are taken in float64, where there are digits for them."""
+        beta1, beta2 = group["betas"]
+        return {
+            **{name: group[name] for name in self._not_negative},
+            **{"share1": 1 - beta1, "share2": 1 - beta2, "beta2": beta2},
+            "log_beta1": math.log(beta1) if beta1 else -math.inf,
+            "log_beta2": math.log(beta2) if beta2 else -math.inf,
+        }
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         assert step is not None
@@ -78,16 +48,23 @@ class _AdamLike(Optimizer):
         }
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
-        zeros = {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
-        return {"step": count_of_steps(p), **zeros}
+        return base.zeros_and_step(p, "exp_avg", "exp_avg_sq")
+
+    def _moments(self, g: Tensor, state: State, n: Numbers) -> tuple[Tensor, Tensor]:
+        """Running means of the gradient and of its square."""
+        mean = state["exp_avg"] + (g - state["exp_avg"]) * n.share1
+        square = state["exp_avg_sq"] * n.beta2 + g * g * n.share2
+        state["exp_avg"].assign(mean)
+        state["exp_avg_sq"].assign(square)
+        return mean, square
 
     def _shrink(self, p: Tensor, g: Tensor, group: ParamGroup, n: Numbers) -> tuple[Tensor, Tensor]:
         if not group["decoupled_weight_decay"]:
-            return p, decayed(p, g, group, n)
+            return p, base.decayed(p, g, group, n)
         return (p * n.shrunk if group["weight_decay"] else p), g
 
 
-@takes_hints
+@base.takes_hints
 class Adam(_AdamLike):
     """Steps of about lr in every coordinate: running mean over the root of running square.
 
@@ -122,8 +99,7 @@ class Adam(_AdamLike):
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         options |= {"amsgrad": amsgrad, "maximize": maximize}
-        options |= {"decoupled_weight_decay": decoupled_weight_decay}
-        super().__init__(params, options)
+        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         assert step is not None
@@ -139,14 +115,14 @@ class Adam(_AdamLike):
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         p, g = self._shrink(p, g, group, n)
-        mean, square = _moments(g, state, n)
+        mean, square = self._moments(g, state, n)
         if group["amsgrad"]:
             square = nm.maximum(state["max_exp_avg_sq"], square)
             state["max_exp_avg_sq"].assign(square)
         return p - mean * n.size / (nm.sqrt(square) * n.scale + n.eps)
 
 
-@takes_hints
+@base.takes_hints
 class AdamW(Adam):
     """Adam that shrinks parameters directly, not by way of their gradients.
 
@@ -169,13 +145,15 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
 
-class Lion(Optimizer):
+class Lion(_AdamLike):
     """Steps of lr in every coordinate, by the sign of a mean of gradients (Chen et al.).
 
     Args:
         betas: what is kept of the mean for the step that is taken, and for the steps after it.
         weight_decay: parameters shrink by lr times this at each step.
     """
+
+    _not_negative = ("lr", "weight_decay")
 
     def __init__(
         self,
@@ -186,12 +164,8 @@ class Lion(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _checked("Lion", lr, betas, weight_decay)
         options = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, options)
-
-    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return _moment_numbers(group)
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         return {"shrunk": 1 - n.lr * n.weight_decay}
@@ -228,7 +202,7 @@ class LAMB(_AdamLike):
         super().__init__(params, {**options, "maximize": maximize})
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
-        mean, square = _moments(g, state, n)
+        mean, square = self._moments(g, state, n)
         direction = mean / n.weight1 / (nm.sqrt(square / n.weight2) + n.eps)
         if group["weight_decay"]:
             direction = direction + p * n.weight_decay
@@ -236,3 +210,129 @@ class LAMB(_AdamLike):
         both = (own > 0) & (length > 0)
         trust = nm.where(both, own / nm.where(both, length, 1.0), 1.0)
         return p - direction * (trust * n.lr)
+
+
+@base.takes_hints
+class NAdam(_AdamLike):
+    """Adam with Nesterov's momentum (Dozat).
+
+    Args:
+        momentum_decay: how fast the momentum comes to its first beta. Others as of `Adam`.
+    """
+
+    _not_negative = ("lr", "eps", "weight_decay", "momentum_decay")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        options |= {"momentum_decay": momentum_decay, "maximize": maximize}
+        super().__init__(params, {**options, "decoupled_weight_decay": decoupled_weight_decay})
+
+    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
+        decay = group["momentum_decay"] * math.log(0.96)
+        return {**super()._numbers(group), "beta1": group["betas"][0], "log_decay": decay}
+
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        assert step is not None
+        time = step.astype(n.lr.dtype)
+        now = n.beta1 * (1 - 0.5 * nm.exp(time * n.log_decay))
+        following = n.beta1 * (1 - 0.5 * nm.exp((time + 1) * n.log_decay))
+        return {**super()._derived(n, step), "now": now, "following": following}
+
+    def _state(self, p: Tensor, group: ParamGroup) -> State:
+        one = nm.ones((), dtype=nm.float32, device=p.device)
+        return {**super()._state(p, group), "mu_product": one}
+
+    def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
+        p, g = self._shrink(p, g, group, n)
+        mean, square = self._moments(g, state, n)
+        product = state["mu_product"].astype(p.dtype) * n.now
+        state["mu_product"].assign(product)
+        spread = nm.sqrt(square / n.weight2) + n.eps
+        by_gradient = n.lr * (1 - n.now) / (1 - product)
+        by_mean = n.lr * n.following / (1 - product * n.following)
+        return p - by_gradient * g / spread - by_mean * mean / spread
+
+
+@base.takes_hints
+class RAdam(_AdamLike):
+    """Adam whose steps wait until running squares can be trusted (Liu et al.).
+
+    Arguments as of `Adam`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, options)
+
+    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
+        longest = 2 / (1 - group["betas"][1]) - 1
+        return {**super()._numbers(group), "longest": longest}
+
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        assert step is not None
+        common = super()._derived(n, step)
+        time = step.astype(n.lr.dtype)
+        length = n.longest - 2 * time * (1 - common["weight2"]) / common["weight2"]
+        trusted = length > 5
+        safe = nm.where(trusted, length, 6.0)
+        share = (safe - 4) * (safe - 2) * n.longest / ((n.longest - 4) * (n.longest - 2) * safe)
+        rectified = nm.sqrt(share * common["weight2"])
+        return {**common, "trusted": trusted, "rectified": rectified}
+
+    def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
+        p, g = self._shrink(p, g, group, n)
+        mean, square = self._moments(g, state, n)
+        size = nm.where(n.trusted, n.rectified / (nm.sqrt(square) + n.eps), 1.0)
+        return p - n.lr * (mean / n.weight1) * size
+
+
+@base.takes_hints
+class Adamax(_AdamLike):
+    """Adam by the largest gradient of late, instead of a running square. Arguments as of `Adam`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        options |= {"maximize": maximize, "decoupled_weight_decay": False}
+        super().__init__(params, options)
+
+    def _state(self, p: Tensor, group: ParamGroup) -> State:
+        return base.zeros_and_step(p, "exp_avg", "exp_inf")
+
+    def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
+        g = base.decayed(p, g, group, n)
+        mean = state["exp_avg"] + (g - state["exp_avg"]) * n.share1
+        largest = nm.maximum(state["exp_inf"] * n.beta2, nm.abs(g) + n.eps)
+        state["exp_avg"].assign(mean)
+        state["exp_inf"].assign(largest)
+        return p - n.lr / n.weight1 * mean / largest

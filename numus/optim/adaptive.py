@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numus as nm
-from numus.optim.optimizer import (
-    Numbers,
-    Optimizer,
-    ParamGroup,
-    State,
-    check,
-    count_of_steps,
-    decayed,
-    takes_hints,
-)
+from numus.optim import optimizer as base
+from numus.optim.optimizer import Numbers, Optimizer, ParamGroup, State
 from numus.tensor import Tensor
 
 __all__ = ["Adadelta", "Adafactor", "Adagrad", "RMSprop"]
 
 
-@takes_hints
+@base.takes_hints
 class Adagrad(Optimizer):
     """Gradients over the root of the sum of all their squares.
 
@@ -30,6 +22,9 @@ class Adagrad(Optimizer):
         weight_decay: the gradient of this times half the square of the parameters is added.
         initial_accumulator_value: what the sum begins with.
     """
+
+    _reads = ("lr", "lr_decay", "weight_decay", "eps")
+    _not_negative = (*_reads, "initial_accumulator_value")
 
     def __init__(
         self,
@@ -42,30 +37,23 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        start = initial_accumulator_value
-        check("Adagrad", lr=(lr, lr >= 0), lr_decay=(lr_decay, lr_decay >= 0))
-        check("Adagrad", eps=(eps, eps >= 0), weight_decay=(weight_decay, weight_decay >= 0))
-        check("Adagrad", initial_accumulator_value=(start, start >= 0))
         options = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
         options |= {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
         super().__init__(params, options)
 
-    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return {name: group[name] for name in ("lr", "lr_decay", "weight_decay", "eps")}
-
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         start = nm.full_like(p, group["initial_accumulator_value"])
-        return {"step": count_of_steps(p), "sum": start}
+        return {"step": base.count_of_steps(p), "sum": start}
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
-        g = decayed(p, g, group, n)
+        g = base.decayed(p, g, group, n)
         total = state["sum"] + g * g
         state["sum"].assign(total)
         lr = n.lr / (1 + (state["step"].astype(p.dtype) - 1) * n.lr_decay)
         return p - g * lr / (nm.sqrt(total) + n.eps)
 
 
-@takes_hints
+@base.takes_hints
 class RMSprop(Optimizer):
     """Gradients over the root of a running mean of their squares.
 
@@ -75,6 +63,8 @@ class RMSprop(Optimizer):
         momentum: what is kept of the last step.
         centered: divide by the deviation instead: the running mean of gradients taken off.
     """
+
+    _reads = _not_negative = ("lr", "alpha", "eps", "weight_decay", "momentum")
 
     def __init__(
         self,
@@ -88,24 +78,20 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check("RMSprop", lr=(lr, lr >= 0), alpha=(alpha, alpha >= 0), eps=(eps, eps >= 0))
-        check("RMSprop", weight_decay=(weight_decay, weight_decay >= 0))
-        check("RMSprop", momentum=(momentum, momentum >= 0))
         options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         options |= {"momentum": momentum, "centered": centered, "maximize": maximize}
         super().__init__(params, options)
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        same = {n: group[n] for n in ("lr", "alpha", "eps", "weight_decay", "momentum")}
-        return {**same, "share": 1 - group["alpha"]}
+        return {**super()._numbers(group), "share": 1 - group["alpha"]}
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         names = ["square_avg"]
         names += ["momentum_buffer"] * bool(group["momentum"]) + ["grad_avg"] * group["centered"]
-        return {"step": count_of_steps(p), **{name: nm.zeros_like(p) for name in names}}
+        return base.zeros_and_step(p, *names)
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
-        g = decayed(p, g, group, n)
+        g = base.decayed(p, g, group, n)
         square = state["square_avg"] * n.alpha + g * g * n.share
         state["square_avg"].assign(square)
         if group["centered"]:
@@ -120,7 +106,7 @@ class RMSprop(Optimizer):
         return p - velocity * n.lr
 
 
-@takes_hints
+@base.takes_hints
 class Adadelta(Optimizer):
     """Gradients in units of past steps: no learning rate to choose.
 
@@ -128,6 +114,8 @@ class Adadelta(Optimizer):
         rho: what is kept of the running means at each step.
         weight_decay: the gradient of this times half the square of the parameters is added.
     """
+
+    _reads = _not_negative = ("lr", "rho", "eps", "weight_decay")
 
     def __init__(
         self,
@@ -139,21 +127,18 @@ class Adadelta(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check("Adadelta", lr=(lr, lr >= 0), rho=(rho, 0 <= rho <= 1), eps=(eps, eps >= 0))
-        check("Adadelta", weight_decay=(weight_decay, weight_decay >= 0))
+        base.check("Adadelta", rho=(rho, rho <= 1))
         options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize})
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        same = {name: group[name] for name in ("lr", "rho", "eps", "weight_decay")}
-        return {**same, "share": 1 - group["rho"]}
+        return {**super()._numbers(group), "share": 1 - group["rho"]}
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
-        zeros = {"square_avg": nm.zeros_like(p), "acc_delta": nm.zeros_like(p)}
-        return {"step": count_of_steps(p), **zeros}
+        return base.zeros_and_step(p, "square_avg", "acc_delta")
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
-        g = decayed(p, g, group, n)
+        g = base.decayed(p, g, group, n)
         square = state["square_avg"] * n.rho + g * g * n.share
         delta = g * nm.sqrt(state["acc_delta"] + n.eps) / nm.sqrt(square + n.eps)
         state["square_avg"].assign(square)
@@ -161,7 +146,7 @@ class Adadelta(Optimizer):
         return p - delta * n.lr
 
 
-@takes_hints
+@base.takes_hints
 class Adafactor(Optimizer):
     """Adam's divisor from the sums of squares of rows and columns alone (Shazeer and Stern).
 
@@ -171,6 +156,9 @@ class Adafactor(Optimizer):
             epsilon where it isn't given.
         d: the size above which an update is cut down.
     """
+
+    _reads = ("lr", "beta2_decay", "d", "weight_decay")
+    _not_negative = ("lr", "weight_decay")
 
     def __init__(
         self,
@@ -183,17 +171,15 @@ class Adafactor(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check("Adafactor", lr=(lr, lr >= 0), beta2_decay=(beta2_decay, beta2_decay <= 0))
-        check("Adafactor", d=(d, d >= 1), weight_decay=(weight_decay, weight_decay >= 0))
+        base.check("Adafactor", beta2_decay=(beta2_decay, beta2_decay <= 0), d=(d, d >= 1))
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d}
         super().__init__(params, {**options, "weight_decay": weight_decay, "maximize": maximize})
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        same = {name: group[name] for name in ("lr", "beta2_decay", "d", "weight_decay")}
-        return {**same, "smallest": group["eps"][1]}
+        return {**super()._numbers(group), "smallest": group["eps"][1]}
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
-        state = {"step": count_of_steps(p)}
+        state = {"step": base.count_of_steps(p)}
         if p.ndim < 2:
             return state | {"variance": nm.zeros_like(p)}
         rows = nm.zeros((*p.shape[:-1], 1), dtype=p.dtype, device=p.device)

@@ -15,7 +15,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -72,7 +72,12 @@ def _number(x: float, dtype: DType, device: Any) -> Tensor:
 class Optimizer:
     """The base of optimisers: define `_state` and `_update` (and `_numbers`)."""
 
+    _not_negative: ClassVar[tuple[str, ...]] = ()  # hyperparameters that are checked
+    _reads: ClassVar[tuple[str, ...]] = ("lr",)  # hyperparameters that a step uses as they are
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        for name in self._not_negative:
+            check(type(self).__name__, **{name: (defaults[name], defaults[name] >= 0)})
         self.defaults = defaults
         self.state: dict[Tensor, State] = {}
         self.param_groups: list[ParamGroup] = []
@@ -95,7 +100,7 @@ class Optimizer:
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         """The numbers that a step uses, from the hyperparameters of a group."""
-        return {"lr": group["lr"]}
+        return {name: group[name] for name in self._reads}
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         """What follows from the numbers and the count of steps, for all parameters alike."""
@@ -333,6 +338,11 @@ def settle(tensors: Iterable[Tensor]) -> None:
 def count_of_steps(p: Tensor) -> Tensor:
     """The count of steps at the beginning; whole numbers are exact in float32 up to 2^24."""
     return nm.zeros((), dtype=nm.float32, device=p.device)
+
+
+def zeros_and_step(p: Tensor, *names: str) -> State:
+    """State that begins as zeros, and the count of steps."""
+    return {"step": count_of_steps(p), **{name: nm.zeros_like(p) for name in names}}
 
 
 def decayed(p: Tensor, g: Tensor, group: Mapping[str, Any], n: Numbers) -> Tensor:

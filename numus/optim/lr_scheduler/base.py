@@ -76,6 +76,16 @@ class LRScheduler:
         self.__dict__.update(state_dict)
 
 
+def per_group(op: str, name: str, given: Any, optimizer: Optimizer) -> list[Any]:
+    """A value for each group: the one given for all, or one of as many."""
+    count = len(optimizer.param_groups)
+    if not isinstance(given, Sequence):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"{op}: {len(given)} values of {name} for {count} groups of parameters")
+    return list(given)
+
+
 def refuse_in_trace(schedule: Any) -> None:
     """A step that a trace would take once for all calls is an error."""
     trace = current_trace()

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.optim.lr_scheduler.base import LRScheduler
-from numus.optim.optimizer import Optimizer, ParamGroup
+from numus.optim.lr_scheduler.base import LRScheduler, per_group
+from numus.optim.optimizer import Optimizer
 
 __all__ = ["CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR"]
 
@@ -45,16 +45,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
 
-def _each(op: str, name: str, rates: float | Sequence[float], optimizer: Optimizer) -> list[float]:
-    """A rate for each group: the one given for all, or one of as many."""
-    count = len(optimizer.param_groups)
-    if not isinstance(rates, Sequence):
-        return [rates] * count
-    if len(rates) != count:
-        raise ValueError(f"{op}: {len(rates)} values of {name} for {count} groups of parameters")
-    return list(rates)
-
-
 def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
@@ -63,22 +53,29 @@ def _line(start: float, end: float, share: float) -> float:
     return start + (end - start) * share
 
 
-class _Momenta:
-    """The hyperparameter that is turned against the rate: momentum, or the first of betas."""
+class _CycleLR(LRScheduler):
+    """A cycle of rates in which momentum, or the first of betas, goes the other way."""
 
-    def __init__(self, optimizer: Optimizer, name: str) -> None:
-        if "momentum" in optimizer.defaults:
-            self.key = "momentum"
-        elif "betas" in optimizer.defaults:
-            self.key = "betas"
-        else:
-            raise ValueError(f"{name}: {type(optimizer).__name__} has no momentum to cycle")
+    def _cycle_momentum(self, optimizer: Optimizer, wanted: bool) -> None:
+        found = [key for key in ("momentum", "betas") if key in optimizer.defaults]
+        if wanted and not found:
+            op, kind = type(self).__name__, type(optimizer).__name__
+            raise ValueError(f"{op}: {kind} has no momentum to cycle")
+        self._momenta = found[0] if wanted else None
 
-    def set(self, group: ParamGroup, value: float) -> None:
-        group[self.key] = value if self.key == "momentum" else (value, *group["betas"][1:])
+    def _set_momentum(self, value: float) -> None:
+        for group in self._groups:
+            if self._momenta == "momentum":
+                group["momentum"] = value
+            elif self._momenta == "betas":
+                group["betas"] = (value, *group["betas"][1:])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimiser and functions."""
+        return {k: v for k, v in super().state_dict().items() if k != "_momenta"}
 
 
-class OneCycleLR(LRScheduler):
+class OneCycleLR(_CycleLR):
     """Up to max_lr and down far below the start, once; momentum the other way round (Smith).
 
     >>> from numus import nn, optim
@@ -126,24 +123,18 @@ class OneCycleLR(LRScheduler):
         self.anneal_strategy = anneal_strategy
         self.cycle_momentum = cycle_momentum
         low, high = ("max_momentum", "base_momentum")
-        bounds = {"base_momentum": base_momentum, "max_momentum": max_momentum}
         rise = float(pct_start * total_steps) - 1
-        # each phase: where it ends, and from what to what rates and momenta go
+        # each phase: its last step, and the first and last of its rates and momenta
         self._phases: list[tuple[float, str, str, str, str]]
+        self._phases = [(rise, "initial_lr", "max_lr", low, high)]
         if three_phase:
-            self._phases = [
-                (rise, "initial_lr", "max_lr", low, high),
-                (2 * rise, "max_lr", "initial_lr", high, low),
-                (total_steps - 1, "initial_lr", "min_lr", low, low),
-            ]
+            self._phases.append((2 * rise, "max_lr", "initial_lr", high, low))
+            self._phases.append((total_steps - 1, "initial_lr", "min_lr", low, low))
         else:
-            self._phases = [
-                (rise, "initial_lr", "max_lr", low, high),
-                (total_steps - 1, "max_lr", "min_lr", high, low),
-            ]
-        self._bounds = bounds
-        self._momenta = _Momenta(optimizer, "OneCycleLR") if cycle_momentum else None
-        tops = _each("OneCycleLR", "max_lr", max_lr, optimizer)
+            self._phases.append((total_steps - 1, "max_lr", "min_lr", high, low))
+        self._bounds = {"base_momentum": base_momentum, "max_momentum": max_momentum}
+        self._cycle_momentum(optimizer, cycle_momentum)
+        tops = per_group("OneCycleLR", "max_lr", max_lr, optimizer)
         if last_epoch == -1:
             for group, top in zip(optimizer.param_groups, tops, strict=True):
                 group["max_lr"] = top
@@ -162,19 +153,11 @@ class OneCycleLR(LRScheduler):
         start = ends[index - 1] if index else 0.0
         share = (self.last_epoch - start) / (ends[index] - start)
         _, first, last, low, high = self._phases[index]
-        if self._momenta is not None:
-            for group in self._groups:
-                momentum = between(self._bounds[low], self._bounds[high], share)
-                self._momenta.set(group, momentum)
+        self._set_momentum(between(self._bounds[low], self._bounds[high], share))
         return [between(g[first], g[last], share) for g in self._groups]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimiser."""
-        state = super().state_dict()
-        return {k: v for k, v in state.items() if k != "_momenta"}
 
-
-class CyclicLR(LRScheduler):
+class CyclicLR(_CycleLR):
     """Up from base_lr to max_lr and down again, over and over.
 
     Args:
@@ -203,14 +186,14 @@ class CyclicLR(LRScheduler):
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise ValueError(f"CyclicLR: mode {mode!r} is not known, and there is no scale_fn")
         down = step_size_up if step_size_down is None else step_size_down
-        self.max_lrs = _each("CyclicLR", "max_lr", max_lr, optimizer)
+        self.max_lrs = per_group("CyclicLR", "max_lr", max_lr, optimizer)
         self.total_size = float(step_size_up + down)
         self.step_ratio = step_size_up / self.total_size
         self.mode, self.gamma = mode, gamma
         self.scale_fn, self.scale_mode = scale_fn, scale_mode
         self._bounds = (base_momentum, max_momentum)
-        self._momenta = _Momenta(optimizer, "CyclicLR") if cycle_momentum else None
-        lowest = _each("CyclicLR", "base_lr", base_lr, optimizer)
+        self._cycle_momentum(optimizer, cycle_momentum)
+        lowest = per_group("CyclicLR", "base_lr", base_lr, optimizer)
         if last_epoch == -1:
             for group, rate in zip(optimizer.param_groups, lowest, strict=True):
                 group["lr"] = group["initial_lr"] = rate
@@ -229,13 +212,7 @@ class CyclicLR(LRScheduler):
         x = 1 + self.last_epoch / self.total_size - cycle
         share = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
         share *= self._height(cycle)
-        if self._momenta is not None:
-            low, high = self._bounds
-            for group in self._groups:
-                self._momenta.set(group, high - (high - low) * share)
+        low, high = self._bounds
+        self._set_momentum(high - (high - low) * share)
         rates = zip(self.base_lrs, self.max_lrs, strict=True)
         return [low + (high - low) * share for low, high in rates]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimiser and functions."""
-        return {k: v for k, v in super().state_dict().items() if k != "_momenta"}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from numus.optim.lr_scheduler.base import LRScheduler
+from numus.optim.lr_scheduler.base import LRScheduler, per_group
 from numus.optim.optimizer import Optimizer
 
 __all__ = [
@@ -17,43 +16,50 @@ __all__ = [
 ]  # fmt: skip
 
 
-class LambdaLR(LRScheduler):
-    """The first rate times a function of the step."""
-
+class _FunctionLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, lr_lambda: Any, last_epoch: int = -1) -> None:
-        self.lr_lambdas = _functions(optimizer, lr_lambda)
+        self.lr_lambdas = per_group(type(self).__name__, "lr_lambda", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
+    def _scaled(self, rates: list[float]) -> list[float]:
+        return [x * f(self.last_epoch) for x, f in zip(rates, self.lr_lambdas, strict=True)]
+
+
+class LambdaLR(_FunctionLR):
+    """The first rate times a function of the step."""
+
     def get_lr(self) -> list[float]:
-        pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
-        return [base * f(self.last_epoch) for base, f in pairs]
+        return self._scaled(self.base_lrs)
 
 
-class MultiplicativeLR(LRScheduler):
+class MultiplicativeLR(_FunctionLR):
     """The rate times a function of the step, again and again."""
 
     _relative = True
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Any, last_epoch: int = -1) -> None:
-        self.lr_lambdas = _functions(optimizer, lr_lambda)
-        super().__init__(optimizer, last_epoch)
+    def get_lr(self) -> list[float]:
+        return self._scaled(self._current()) if self.last_epoch else self._current()
+
+
+class _FactorLR(LRScheduler):
+    """Rates times a factor: `_ratio` of the step before, or `_factor` of the first."""
+
+    def _ratio(self) -> float:
+        raise NotImplementedError
+
+    def _factor(self) -> float:
+        raise NotImplementedError
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0:
-            return self._current()
-        pairs = zip(self._current(), self.lr_lambdas, strict=True)
-        return [rate * f(self.last_epoch) for rate, f in pairs]
+        ratio = self._ratio()
+        return [rate * ratio for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        factor = self._factor()
+        return [rate * factor for rate in self.base_lrs]
 
 
-def _functions(optimizer: Optimizer, given: Any) -> list[Callable[[int], float]]:
-    count = len(optimizer.param_groups)
-    found = list(given) if isinstance(given, (list, tuple)) else [given] * count
-    if len(found) != count:
-        raise ValueError(f"there are {len(found)} functions for {count} groups of parameters")
-    return found
-
-
-class StepLR(LRScheduler):
+class StepLR(_FactorLR):
     """The rate times gamma, every step_size steps.
 
     >>> from numus import nn, optim
@@ -72,15 +78,14 @@ class StepLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
-        turn = self.last_epoch > 0 and self.last_epoch % self.step_size == 0
-        return [rate * self.gamma if turn else rate for rate in self._current()]
+    def _ratio(self) -> float:
+        return 1.0 if not self.last_epoch or self.last_epoch % self.step_size else self.gamma
 
-    def _lr_at(self) -> list[float]:
-        return [b * self.gamma ** (self.last_epoch // self.step_size) for b in self.base_lrs]
+    def _factor(self) -> float:
+        return float(self.gamma ** (self.last_epoch // self.step_size))
 
 
-class MultiStepLR(LRScheduler):
+class MultiStepLR(_FactorLR):
     """The rate times gamma at each milestone."""
 
     def __init__(
@@ -94,16 +99,14 @@ class MultiStepLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
-        times = Counter(self.milestones)[self.last_epoch]
-        return [rate * self.gamma**times for rate in self._current()]
+    def _ratio(self) -> float:
+        return self.gamma ** self.milestones.count(self.last_epoch)
 
-    def _lr_at(self) -> list[float]:
-        passed = bisect_right(self.milestones, self.last_epoch)
-        return [base * self.gamma**passed for base in self.base_lrs]
+    def _factor(self) -> float:
+        return self.gamma ** bisect_right(self.milestones, self.last_epoch)
 
 
-class ExponentialLR(LRScheduler):
+class ExponentialLR(_FactorLR):
     """The rate times gamma at every step."""
 
     _relative = True
@@ -112,14 +115,14 @@ class ExponentialLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
-        return [rate * (self.gamma if self.last_epoch else 1.0) for rate in self._current()]
+    def _ratio(self) -> float:
+        return self.gamma if self.last_epoch else 1.0
 
-    def _lr_at(self) -> list[float]:
-        return [base * self.gamma**self.last_epoch for base in self.base_lrs]
+    def _factor(self) -> float:
+        return self.gamma**self.last_epoch
 
 
-class ConstantLR(LRScheduler):
+class ConstantLR(_FactorLR):
     """The rate times a factor for the first `total_iters` steps."""
 
     def __init__(
@@ -133,16 +136,14 @@ class ConstantLR(LRScheduler):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
-        scale = {0: self.factor, self.total_iters: 1.0 / self.factor}.get(self.last_epoch, 1.0)
-        return [rate * scale for rate in self._current()]
+    def _ratio(self) -> float:
+        return {0: self.factor, self.total_iters: 1.0 / self.factor}.get(self.last_epoch, 1.0)
 
-    def _lr_at(self) -> list[float]:
-        scale = self.factor if self.last_epoch < self.total_iters else 1.0
-        return [base * scale for base in self.base_lrs]
+    def _factor(self) -> float:
+        return self.factor if self.last_epoch < self.total_iters else 1.0
 
 
-class LinearLR(LRScheduler):
+class LinearLR(_FactorLR):
     """The rate times a factor that goes from one number to another in a line: a warm-up.
 
     >>> from numus import nn, optim
@@ -172,23 +173,17 @@ class LinearLR(LRScheduler):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, epoch: int) -> float:
-        share = min(epoch, self.total_iters) / self.total_iters
+    def _factor(self, back: int = 0) -> float:
+        share = min(self.last_epoch - back, self.total_iters) / self.total_iters
         return self.start_factor + (self.end_factor - self.start_factor) * share
 
-    def get_lr(self) -> list[float]:
+    def _ratio(self) -> float:
         if self.last_epoch == 0:
-            return [rate * self.start_factor for rate in self._current()]
-        if self.last_epoch > self.total_iters:
-            return self._current()
-        scale = self._factor(self.last_epoch) / self._factor(self.last_epoch - 1)
-        return [rate * scale for rate in self._current()]
-
-    def _lr_at(self) -> list[float]:
-        return [base * self._factor(self.last_epoch) for base in self.base_lrs]
+            return self.start_factor
+        return 1.0 if self.last_epoch > self.total_iters else self._factor() / self._factor(1)
 
 
-class PolynomialLR(LRScheduler):
+class PolynomialLR(_FactorLR):
     """The rate falls to 0 as a power of the steps that are left of `total_iters`."""
 
     _relative = True
@@ -204,15 +199,15 @@ class PolynomialLR(LRScheduler):
         self.power = power
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
+    def _ratio(self) -> float:
         if self.last_epoch == 0 or self.last_epoch > self.total_iters:
-            return self._current()
-        left, before = self.total_iters - self.last_epoch, self.total_iters - self.last_epoch + 1
-        return [rate * (left / before) ** self.power for rate in self._current()]
+            return 1.0
+        left = self.total_iters - self.last_epoch
+        return float((left / (left + 1)) ** self.power)
 
-    def _lr_at(self) -> list[float]:
+    def _factor(self) -> float:
         left = 1 - min(self.last_epoch, self.total_iters) / self.total_iters
-        return [base * left**self.power for base in self.base_lrs]
+        return float(left**self.power)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -266,9 +261,8 @@ class SWALR(LRScheduler):
                 f'SWALR: anneal_strategy {anneal_strategy!r} is "cos" or "linear", anneal_epochs '
                 f"{anneal_epochs} not negative"
             )
-        groups = optimizer.param_groups
-        rates = [swa_lr] * len(groups) if isinstance(swa_lr, (int, float)) else list(swa_lr)
-        for group, rate in zip(groups, rates, strict=True):
+        rates = per_group("SWALR", "swa_lr", swa_lr, optimizer)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["swa_lr"] = rate
         self.anneal_epochs = anneal_epochs
         self.anneal_strategy = anneal_strategy

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from numus.optim.lr_scheduler.base import per_group
 from numus.optim.optimizer import Optimizer
 
 __all__ = ["ReduceLROnPlateau"]
@@ -39,8 +40,7 @@ class ReduceLROnPlateau:
                 f"max, threshold_mode {threshold_mode!r} one of rel and abs"
             )
         self.optimizer = optimizer
-        groups = optimizer.param_groups
-        self.min_lrs = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * len(groups)
+        self.min_lrs = per_group("ReduceLROnPlateau", "min_lr", min_lr, optimizer)
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.cooldown, self.eps = cooldown, eps
@@ -68,8 +68,8 @@ class ReduceLROnPlateau:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-                rate = max(group["lr"] * self.factor, least)
+            for group, lowest in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+                rate = max(group["lr"] * self.factor, lowest)
                 if group["lr"] - rate > self.eps:
                     group["lr"] = rate
             self.cooldown_counter = self.cooldown
