@@ -125,6 +125,9 @@ class Backend:
 
 # -- launches -------------------------------------------------------------------------------------
 
+Values = Sequence[int | float]  # grids and scalars
+BoundLaunch = Callable[[Sequence[int], Values], None]
+
 
 @dataclass(slots=True)
 class Launch:
@@ -132,7 +135,7 @@ class Launch:
 
     program: Any
     memories: Sequence[Any]
-    scalars: Sequence[int | float]
+    scalars: Values
     grid: int
 
 
@@ -170,9 +173,8 @@ def launch_steps(
         for memory in launch.memories:
             buffers.append(None if memory is None else (slots, 0))
             slots += memory is not None
-        steps.append(
-            LaunchStep(launch.program, buffers, scratch=scratch(launch) if scratch else None)
-        )
+        sizes = scratch(launch) if scratch else None
+        steps.append(LaunchStep(launch.program, buffers, scratch=sizes))
     return steps, slots
 
 
@@ -186,20 +188,17 @@ def launch_arguments(launches: Sequence[Launch]) -> tuple[list[int], list[int | 
     return addresses, values
 
 
-BoundLaunch = Callable[[Sequence[int], Sequence[int | float]], None]
-
-
 class LaunchList(ABC):
     """Kernels prepared once and run many times, by several threads at once."""
 
     @abstractmethod
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def run(self, addresses: Sequence[int], values: Values) -> None:
         """Run with one address per slot and, for each step, its grid followed by its scalars."""
 
-    def bind_values(self, values: Sequence[int | float], changing: Sequence[int]) -> BoundLaunch:
+    def bind_values(self, values: Values, changing: Sequence[int]) -> BoundLaunch:
         """`run` as a function of the addresses and of the values at the indices `changing`."""
 
-        def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
+        def launch(addresses: Sequence[int], changed: Values) -> None:
             current = list(values)
             for i, value in zip(changing, changed, strict=True):
                 current[i] = value
@@ -209,7 +208,7 @@ class LaunchList(ABC):
 
     def repeat(
         self,
-        values: Sequence[int | float],
+        values: Values,
         addresses: list[int],
         count: int,
         steps: Sequence[tuple[int, int]],
@@ -237,7 +236,7 @@ class LaunchList(ABC):
         return count
 
     def call_builder(
-        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
     ) -> Any:
         """A fast call around the launches (`runtime/pycall`); None where unsupported.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -11,49 +12,20 @@ from numus import config
 from numus.errors import DeviceError, DTypeError
 from numus.runtime.contract import Runtime
 
-# Backends are imported on first use.
 
-
-def _start_cpu(index: int) -> Runtime[Any]:
-    from numus.runtime.cpu import CpuRuntime
-
-    return CpuRuntime()
-
-
-def _start_null(index: int) -> Runtime[Any]:
-    from numus.runtime.null import NullRuntime
-
-    return NullRuntime()
-
-
-def _start_reference(index: int) -> Runtime[Any]:
-    from numus.runtime.reference import ReferenceRuntime
-
-    return ReferenceRuntime()
-
-
-def _start_cuda(index: int) -> Runtime[Any]:
-    from numus.runtime.cpu import CpuRuntime
-    from numus.runtime.cuda import CudaRuntime
-
-    host = device("cpu").runtime  # compiles the launch loop
-    assert isinstance(host, CpuRuntime)
-    return CudaRuntime(host, index)
-
-
-def _start_webgpu(index: int) -> Runtime[Any]:
-    from numus.runtime.webgpu import WebGpuRuntime
-
-    return WebGpuRuntime(index)
+def _import(module: str, name: str) -> Any:
+    """A class or module of a backend, imported on first use."""
+    return getattr(importlib.import_module(f"numus.runtime.{module}"), name)
 
 
 # Starts the runtime of a kind of device, by index.
 BACKENDS: dict[str, Callable[[int], Runtime[Any]]] = {
-    "cpu": _start_cpu,
-    "null": _start_null,
-    "reference": _start_reference,
-    "cuda": _start_cuda,
-    "webgpu": _start_webgpu,
+    "cpu": lambda index: _import("cpu", "CpuRuntime")(),
+    "null": lambda index: _import("null", "NullRuntime")(),
+    "reference": lambda index: _import("reference", "ReferenceRuntime")(),
+    # the CPU compiles CUDA's launch loop
+    "cuda": lambda index: _import("cuda", "CudaRuntime")(device("cpu").runtime, index),
+    "webgpu": lambda index: _import("webgpu", "WebGpuRuntime")(index),
 }
 
 # DLPack's numbers of devices whose memory other libraries can use in place.
@@ -65,13 +37,7 @@ GPUS = ("cuda", "webgpu")  # fastest first
 
 def _gpu_module(kind: str) -> Any:
     """The module that counts the GPUs of a kind, and gives a hint where there are none."""
-    if kind == "cuda":
-        from numus.runtime.cuda import driver
-
-        return driver
-    from numus.runtime.webgpu import adapters
-
-    return adapters
+    return _import(kind, "driver" if kind == "cuda" else "adapters")
 
 
 class Device:

@@ -18,9 +18,11 @@ Elements of arrays, fused compare-and-branch, and counting loops:
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from numus.codegen.cpu.target import LlvmTarget
 
@@ -74,6 +76,11 @@ define i64 @numus_ticks() {{
 }}
 declare i64 @llvm.readcyclecounter()
 """
+
+
+def function_address(function: Any) -> int:
+    """The address of a ctypes function, for native code."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 Record = tuple[str, ...] | Mapping[str, int]

@@ -73,7 +73,19 @@ def gib(n: int) -> str:
     return f"{n / 2**30:.2f} GiB"
 
 
-class MemoryPool(ABC):
+class PoolCounters:
+    """Bytes and blocks of a memory pool."""
+
+    def __init__(self) -> None:
+        self.in_use = self.pooled = self.peak = self.allocations = 0
+        self.mapped = 0  # allocations that found no free block
+
+    def stats(self) -> dict[str, int]:
+        names = ("in_use", "pooled", "peak", "allocations", "mapped")
+        return {name: getattr(self, name) for name in names}
+
+
+class MemoryPool(PoolCounters, ABC):
     """Blocks of one device's memory, mapped by `obtain` and unmapped by `release`."""
 
     min_bytes: int  # of a block, and the alignment of all
@@ -86,9 +98,8 @@ class MemoryPool(ABC):
     lowest_address_first = False
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self.device = device
-        self.in_use = self.pooled = self.peak = self.allocations = 0
-        self.mapped = 0  # allocations that found no free block
         self.max_pooled_bytes = 1 << 62
         self._classes: dict[int, _SizeClass] = {}
         self._by_request: dict[int, _SizeClass] = {}
@@ -179,12 +190,3 @@ class MemoryPool(ABC):
             f"{self.device} cannot provide {gib(size)}: {gib(self.in_use)} are in use by tensors, "
             f"{state}; free tensors, or use smaller ones"
         )
-
-    def stats(self) -> dict[str, int]:
-        return {
-            "in_use": self.in_use,
-            "pooled": self.pooled,
-            "peak": self.peak,
-            "allocations": self.allocations,
-            "mapped": self.mapped,
-        }

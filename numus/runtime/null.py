@@ -15,7 +15,8 @@ import numpy as np
 
 from numus import dtypes
 from numus.ir import kernel_text
-from numus.runtime.contract import Backend, Launch, LaunchList, LaunchStep
+from numus.runtime.contract import Backend, Launch, LaunchList, LaunchStep, Values
+from numus.runtime.programs import KernelProgram
 from numus.target import Target
 
 if TYPE_CHECKING:
@@ -64,27 +65,10 @@ class NullMemory:
         self._counts.bytes_in_use -= self.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class NullProgram:
+class NullProgram(KernelProgram):
     """A kernel; its source is its IR."""
 
-    kernel: Any
-
-    @property
-    def name(self) -> str:
-        return str(self.kernel.name)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(self.kernel.notes)
-
-    @property
-    def text(self) -> str:
-        return kernel_text(self.kernel)
-
-    @property
-    def source(self) -> str:
-        return self.text
+    __slots__ = ()
 
 
 class NullLaunchList(LaunchList):
@@ -94,7 +78,7 @@ class NullLaunchList(LaunchList):
         self._runtime = runtime
         self._steps = steps
 
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def run(self, addresses: Sequence[int], values: Values) -> None:
         for step in self._steps:
             self._runtime.counts.waves += not step.concurrent
             self._runtime.count(step.program, step.nbytes or ())

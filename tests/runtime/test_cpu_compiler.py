@@ -168,7 +168,7 @@ def test_targets_describe_machines():
 
 
 def test_facts():
-    from numus.runtime.cpu.properties import target
+    from numus.runtime.cpu.runtime import target
 
     found = target()
     assert found.vector_bytes == host().vector_bytes

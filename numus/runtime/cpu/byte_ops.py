@@ -18,12 +18,13 @@ from numus.runtime.cpu.byte_ops_source import STREAM_BYTES
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory
+from numus.runtime.llvm_macros import function_address
 
 Array = np.ndarray[Any, Any]
 
 _NEVER = 1 << 62
 _CHUNK_BYTES = 1 << 15  # of a row, copied by one block
-_MEMMOVE = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+_MEMMOVE = function_address(ctypes.memmove)
 
 
 class _NativeProgram(NamedTuple):

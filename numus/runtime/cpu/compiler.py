@@ -9,18 +9,42 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from numus.ir import kernel_text
 from numus.runtime import cache
-from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cpu.jit import Jit
-from numus.runtime.cpu.program import CpuProgram
+from numus.runtime.programs import CompileRecord, KernelProgram, formats_of, scratch_nbytes
 
 _JIT = Path(__file__).with_name("jit.py")
 _CODEGEN = ("llvm", "cpu")
+
+
+class CpuProgram(KernelProgram):
+    """A kernel loaded into this process; immutable."""
+
+    __slots__ = ("_render", "address", "buffers", "formats", "key", "outputs", "scratch")
+
+    def __init__(self, kernel: Any, key: str, address: int, render: Callable[[], str]) -> None:
+        super().__init__(kernel)
+        self.key = key
+        self.address = address  # of the native function
+        self.buffers = len(kernel.buffers)
+        self.outputs = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "write")
+        self.scratch = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "scratch")
+        self.formats = formats_of(kernel)
+        self._render = render
+
+    @property
+    def source(self) -> str:
+        """The LLVM IR it was compiled from."""
+        return self._render()
+
+    def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
+        """Bytes per worker of each scratch buffer."""
+        return scratch_nbytes(self.kernel, scalars) if self.scratch else []
 
 
 class Compiler:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep
+from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep, Values
 from numus.runtime.cpu import launch_source
 from numus.runtime.cpu.thread_pool import Pool
 from numus.runtime.cpu.thread_pool_source import POOL
@@ -153,17 +153,31 @@ class CpuLaunchList(LaunchList):
         self._buffers = _CommandBuffers(pool, self.steps, slots, self._workers)
         self._submit = pool.run
 
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def run(self, addresses: Sequence[int], values: Values) -> None:
         """Run all steps; returns when they are done."""
+        buffers, commands, memory = self._fill(addresses, values)
+        self._submit(commands.header)
+        buffers.release(commands)
+        del memory
+
+    def _fill(
+        self, addresses: Sequence[int], values: Values
+    ) -> tuple[_CommandBuffers, _CommandBuffer, Memory | None]:
+        """A command buffer with these addresses and values, and its scratch memory, if any: it is
+        reused by one kernel after the other."""
         if not self._pool.started:
             self._pool.start()
-        if self._pool.threads > self._workers:
-            self._run_with_scratch(addresses, values)
-            return
-        commands = self._buffers.acquire()
-        self._buffers.pack(commands.data, 0, *addresses, *values)
-        self._submit(commands.header)
-        self._buffers.release(commands)
+        threads, buffers = self._pool.threads, self._buffers
+        memory, scratch = None, list[int]()
+        if threads > self._workers:
+            buffers, pitch = self._any_threads, self._pitch(values)
+            memory = self._memory.allocate(threads * pitch)
+            scratch = self._scratch_words(values, memory.address, pitch)
+        commands = buffers.acquire()
+        if memory is not None:
+            commands.words[buffers.threads_at] = threads
+        buffers.pack(commands.data, 0, *addresses, *scratch, *values)
+        return buffers, commands, memory
 
     @functools.cached_property
     def _any_threads(self) -> _CommandBuffers:
@@ -172,7 +186,7 @@ class CpuLaunchList(LaunchList):
             return self._buffers
         return _CommandBuffers(self._pool, self.steps, self.slots, 0)
 
-    def bind_values(self, values: Sequence[int | float], changing: Sequence[int]) -> BoundLaunch:
+    def bind_values(self, values: Values, changing: Sequence[int]) -> BoundLaunch:
         """Command buffers that hold the values: a run writes addresses, and what changes."""
         by_run = super().bind_values(values, changing)
         pool, submit, workers = self._pool, self._submit, self._workers
@@ -188,7 +202,7 @@ class CpuLaunchList(LaunchList):
             buffers.pack(commands.data, 0, *([0] * self.slots), *values)
             return commands.data, commands, commands.header
 
-        def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
+        def launch(addresses: Sequence[int], changed: Values) -> None:
             if not pool.started:
                 pool.start()
             if pool.threads > workers:
@@ -213,7 +227,7 @@ class CpuLaunchList(LaunchList):
         return self._pool.threads
 
     def call_builder(
-        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
     ) -> BytecodeBuilder | None:
         vm = self._call_vm()
         if vm is None:
@@ -243,7 +257,7 @@ class CpuLaunchList(LaunchList):
 
     def repeat(
         self,
-        values: Sequence[int | float],
+        values: Values,
         addresses: Sequence[int],
         count: int,
         steps: Sequence[tuple[int, int]],
@@ -252,36 +266,18 @@ class CpuLaunchList(LaunchList):
         runtime: Any = None,
     ) -> int:
         """All runs in one native call."""
-        if not self._pool.started:
-            self._pool.start()
-        threads, buffers = self._pool.threads, self._buffers
-        memory, scratch = None, list[int]()
-        if threads > self._workers:
-            buffers = self._any_threads
-            memory, scratch = self._allocate_scratch(values, threads)
-        commands = buffers.acquire()
-        if scratch:
-            commands.words[buffers.threads_at] = threads
-        buffers.pack(commands.data, 0, *addresses, *scratch, *values)
+        buffers, commands, memory = self._fill(addresses, values)
         pairs = [word for pair in (*steps, *swaps) for word in pair]
         words = (ctypes.c_int64 * max(len(pairs), 1))(*pairs)
         done = self._pool.repeat(
             *(commands.header, count, ctypes.addressof(words), len(steps), len(swaps)),
             None if flag is None else flag.address,
         )
-        del memory
         buffers.release(commands)
+        del memory
         return done
 
-    def _allocate_scratch(
-        self, values: Sequence[int | float], threads: int
-    ) -> tuple[Memory, list[int]]:
-        """Scratch memory of a run, reused by one kernel after the other, and its words."""
-        pitch = self._pitch(values)
-        block = self._memory.allocate(threads * pitch)
-        return block, self._scratch_words(values, block.address, pitch)
-
-    def _scratch_sizes(self, values: Sequence[int | float]) -> Iterator[list[int]]:
+    def _scratch_sizes(self, values: Values) -> Iterator[list[int]]:
         """Bytes per worker of each scratch buffer, for each step that has some."""
         at = 0
         for step in self.steps:
@@ -290,26 +286,16 @@ class CpuLaunchList(LaunchList):
                 yield step.program.scratch_nbytes(values[at + 1 : at + 1 + count])
             at += count + 1
 
-    def _pitch(self, values: Sequence[int | float]) -> int:
+    def _pitch(self, values: Values) -> int:
         """Bytes per worker, for the step that needs most."""
         return max(map(sum, self._scratch_sizes(values)))
 
-    def _scratch_words(self, values: Sequence[int | float], address: int, pitch: int) -> list[int]:
+    def _scratch_words(self, values: Values, address: int, pitch: int) -> list[int]:
         """For each step the addresses of its buffers, and the bytes between two workers."""
         words = []
         for sizes in self._scratch_sizes(values):
             words += [*itertools.accumulate(sizes[:-1], initial=address), pitch]
         return words
-
-    def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        threads, buffers = self._pool.threads, self._any_threads
-        memory, scratch = self._allocate_scratch(values, threads)
-        commands = buffers.acquire()
-        commands.words[buffers.threads_at] = threads
-        buffers.pack(commands.data, 0, *addresses, *scratch, *values)
-        self._submit(commands.header)
-        buffers.release(commands)
-        del memory
 
 
 _NO_ERROR = ctypes.c_int64(0)  # CPU launches do not fail

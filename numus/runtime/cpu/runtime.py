@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.compile_log import CompileRecord
+from numus import config, dtypes
+from numus.codegen.cpu.target import cache_sizes, cache_ways, host
 from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
-from numus.runtime.cpu import properties
 from numus.runtime.cpu.byte_ops import ByteOps
-from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.compiler import Compiler, CpuProgram
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
-from numus.runtime.cpu.program import CpuProgram
 from numus.runtime.cpu.thread_pool import Pool
+from numus.runtime.programs import CompileRecord
 from numus.runtime.pycall.vm import CallVM, is_supported
+from numus.target import Target
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -27,15 +28,35 @@ if TYPE_CHECKING:
 _MAX_PREPARED = 1024
 
 
+def target() -> Target:
+    """The description of this CPU."""
+    machine = host()
+    l1, l2 = cache_sizes()
+    return Target(
+        name="cpu",
+        description=f"{machine.cpu} ({machine.vector_bytes * 8}-bit vectors)",
+        dtypes=frozenset(d.name for d in dtypes.ALL),
+        vector_bytes=machine.vector_bytes,
+        vector_registers=machine.vector_registers,
+        l1_bytes=l1,
+        l2_bytes=l2,
+        l1_ways=cache_ways(),
+        masked_store_min_bytes=machine.masked_store_min_bytes,
+        num_cores=config.default_threads(),
+        language="llvm",
+        fma=machine.arch != "x86" or "fma" in machine.enabled,
+        features=machine.enabled | {machine.arch},
+    )
+
+
 class CpuRuntime(Backend):
     """The CPU as a device; one per process (`numus.runtime.get("cpu")`)."""
 
     def __init__(self) -> None:
-        self.target = properties.target()
+        self.target = target()
         self.memory = MemoryPool()
         self.compiler = Compiler()
         self.allocate = self.memory.allocate
-        self._pool: Pool | None = None
         self._call_vm: CallVM | None = None
         self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
         if hasattr(os, "register_at_fork"):
@@ -45,11 +66,9 @@ class CpuRuntime(Backend):
         self.memory.after_fork()
         self.compiler.after_fork()
 
-    @property
+    @functools.cached_property
     def pool(self) -> Pool:
-        if self._pool is None:
-            self._pool = Pool(self.compiler)
-        return self._pool
+        return Pool(self.compiler)
 
     @functools.cached_property
     def byte_ops(self) -> ByteOps:
@@ -58,9 +77,7 @@ class CpuRuntime(Backend):
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def wrap(self, array: np.ndarray[Any, Any]) -> Memory:
-        """A contiguous NumPy array's own memory, without a copy."""
-        return wrap(array)
+    wrap = staticmethod(wrap)
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         array = np.ascontiguousarray(array)
@@ -95,17 +112,12 @@ class CpuRuntime(Backend):
     def call_vm(self) -> CallVM | None:
         """The fast-call VM; None where this Python does not support it."""
         if self._call_vm is None and is_supported():
-            target = self.compiler.jit.target
-            self._call_vm = CallVM(self.compiler.native, target, self.pool.ticks_per_second)
+            jit = self.compiler.jit
+            self._call_vm = CallVM(self.compiler.native, jit.target, self.pool.ticks_per_second)
         return self._call_vm
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""
-        if launches:
-            self._prepared_for(launches).run(*launch_arguments(launches))
-
-    def _prepared_for(self, launches: Sequence[Launch]) -> CpuLaunchList:
-        """The launch list of these programs, one slot per memory."""
         key = tuple([id(x.program) * 64 + sum(m is not None for m in x.memories) for x in launches])
         found = self._prepared.get(key)
         if found is None:
@@ -113,7 +125,7 @@ class CpuRuntime(Backend):
                 self._prepared.clear()
             # it keeps its programs alive, so that their ids stay unique
             found = self._prepared[key] = self.prepare(*launch_steps(launches))
-        return found
+        found.run(*launch_arguments(launches))
 
     def synchronize(self) -> None:
         """Launches are done when `run` returns."""

@@ -15,6 +15,7 @@ from numus import config
 from numus.runtime.cpu import thread_pool_source
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.thread_pool_source import POOL
+from numus.runtime.llvm_macros import function_address
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,9 @@ class Pool:
         )
         self.run_address = run
         self.run: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
-        words = (ctypes.c_int64, ctypes.c_void_p)
-        self.repeat: Callable[..., int] = ctypes.CFUNCTYPE(
-            words[0], words[1], words[0], words[1], words[0], words[0], words[1]
-        )(repeat)
-        self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker)
+        n, p = ctypes.c_int64, ctypes.c_void_p
+        self.repeat: Callable[..., int] = ctypes.CFUNCTYPE(n, p, n, p, n, n, p)(repeat)
+        self._worker = ctypes.CFUNCTYPE(None, p, n)(worker)
         self._wake = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(wake)
         self._spin = ctypes.CFUNCTYPE(None, ctypes.c_int64)(spin)
         self._ticks: Callable[[], int] = ctypes.CFUNCTYPE(ctypes.c_int64)(ticks)
@@ -89,8 +88,8 @@ class Pool:
         state[POOL["limit"]] = self.threads
         state[POOL["share_from"]] = int(TUNING.share_seconds * self.ticks_per_second)
         state[POOL["wake_from"]] = int(TUNING.wake_seconds * self.ticks_per_second)
-        for i, address in enumerate(_system_calls(self.address)):
-            state[POOL["calls"] + i] = address
+        for i, address in enumerate(_system_calls(self.address), POOL["calls"]):
+            state[i] = address
         self._workers = []
         self._mark_started(0)
 
@@ -148,28 +147,17 @@ class Pool:
 
 def _system_calls(pool: int) -> list[int]:
     """Addresses of the functions of `SYSTEM`."""
-
-    def address(function: object) -> int:
-        return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
-
     if sys.platform == "win32":
         kernel = ctypes.WinDLL("kernel32")
         base = ctypes.WinDLL("api-ms-win-core-synch-l1-2-0")
-        return [
-            address(kernel.SwitchToThread),
-            address(base.WaitOnAddress),
-            address(base.WakeByAddressAll),
-        ]
+        functions = (kernel.SwitchToThread, base.WaitOnAddress, base.WakeByAddressAll)
+        return [function_address(f) for f in functions]
     c = ctypes.CDLL(None)
     c.pthread_mutex_init.argtypes = c.pthread_cond_init.argtypes = [ctypes.c_void_p] * 2
     if c.pthread_mutex_init(pool + 8 * POOL["mutex"], None):
         raise OSError("cannot initialise the worker pool's mutex")
     if c.pthread_cond_init(pool + 8 * POOL["condition"], None):
         raise OSError("cannot initialise the worker pool's condition variable")
-    return [
-        address(c.sched_yield),
-        address(c.pthread_mutex_lock),
-        address(c.pthread_mutex_unlock),
-        address(c.pthread_cond_wait),
-        address(c.pthread_cond_broadcast),
-    ]
+    mutex = (c.pthread_mutex_lock, c.pthread_mutex_unlock)
+    condition = (c.pthread_cond_wait, c.pthread_cond_broadcast)
+    return [function_address(f) for f in (c.sched_yield, *mutex, *condition)]

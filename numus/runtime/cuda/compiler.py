@@ -23,9 +23,9 @@ from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import CompileError
 from numus.ir import kernel_text
 from numus.runtime import cache
-from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.program import CudaProgram, symbol
+from numus.runtime.programs import CompileRecord
 
 _CODEGEN = ("llvm", "nvptx")
 
@@ -138,19 +138,8 @@ class _Build:
         code = self._code()
         began = time.perf_counter()
         compiler, kernel = self._compiler, self._kernel
-        static = renderer.static_scratch(kernel)
-        program = CudaProgram(
-            *(
-                kernel,
-                self._key,
-                code,
-                renderer.cta_threads(kernel),
-                static,
-                renderer.STATIC_SHARED,
-            ),
-            *(renderer.tensor_maps(kernel), renderer.has_dependent_launch(compiler.capability)),
-            lambda: compiler.ptx(kernel),
-        )
+        overlaps = renderer.has_dependent_launch(compiler.capability)
+        program = CudaProgram(kernel, self._key, code, overlaps, lambda: compiler.ptx(kernel))
         seconds = self._seconds + time.perf_counter() - began
         compiler.log.append(
             CompileRecord(kernel.name, self._key, kernel.notes, self._cause, seconds, program)

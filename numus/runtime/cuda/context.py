@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
@@ -17,8 +18,8 @@ from numus.runtime.contract import LaunchStep
 from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import driver, graph_source
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
-from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.properties import capability_fields
+from numus.runtime.memory_pool import MemoryPool, gib
 from numus.runtime.pycall.vm import Launcher
 from numus.target import Target
 
@@ -50,6 +51,33 @@ class _Current(threading.local):
 _current = _Current()
 
 
+class _MemoryPool(MemoryPool):
+    """Blocks of a GPU's memory, reused at once: all work runs in order on one stream."""
+
+    min_bytes = 256  # the driver's alignment
+    classes_per_octave = 8
+    slab_bytes = 1 << 21
+    max_slab_block_bytes = 1 << 19
+    lowest_address_first = True  # recurring addresses let launch lists be replayed as graphs
+
+    def __init__(self, device: str, activate: Callable[[], None]) -> None:
+        super().__init__(device)
+        self._activate = activate  # makes the device's context current
+
+    def obtain(self, size: int) -> int:
+        self._activate()
+        try:
+            return int(driver.call("cuMemAlloc", size))
+        except driver.DriverMemoryError:
+            free, total = driver.call("cuMemGetInfo")
+        raise self.out_of_memory(size, f"{gib(int(free))} are free of {gib(int(total))} in all")
+
+    def release(self, address: int) -> None:
+        """Free a block; the driver waits for running work."""
+        self._activate()
+        driver.call("cuMemFree", address)
+
+
 class CudaContext:
     """The state of one device. With an older `capability`, kernels are compiled for that one.
 
@@ -73,7 +101,7 @@ class CudaContext:
         self.capability = capability or 10 * major + minor
         self.target = self._target()
         self.max_dynamic_shared = self.target.shared_bytes // 2  # two blocks per SM at least
-        self.memory = MemoryPool(self.name, self.activate)
+        self.memory = _MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
         self._load_launcher()
         # graphs to destroy when no capture is under way, and events to reuse: an event may be part

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from numus.errors import DeviceError
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda.context import CudaContext
-from numus.runtime.cuda.cublaslt import load
+from numus.runtime.cuda.cublaslt import call, load
+from numus.runtime.llvm_macros import function_address
 
 _FUNCTIONS = {"float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2"}
 _SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -46,16 +46,10 @@ def _handle(context: CudaContext) -> tuple[int, Any]:
     handle = ctypes.c_void_p()
     memory = context.allocate(_WORKSPACE_BYTES)
     stream, size = ctypes.c_void_p(context.stream_id), ctypes.c_size_t(_WORKSPACE_BYTES)
-    _check("cublasCreate_v2", library().cublasCreate_v2(ctypes.byref(handle)))
-    _check("cublasSetStream_v2", library().cublasSetStream_v2(handle, stream))
-    start = ctypes.c_void_p(memory.address)
-    _check("cublasSetWorkspace_v2", library().cublasSetWorkspace_v2(handle, start, size))
+    call(library(), "cublasCreate_v2", ctypes.byref(handle))
+    call(library(), "cublasSetStream_v2", handle, stream)
+    call(library(), "cublasSetWorkspace_v2", handle, ctypes.c_void_p(memory.address), size)
     return handle.value or 0, memory
-
-
-def _check(name: str, status: int) -> None:
-    if status != 0:
-        raise DeviceError(f"cuda: {name}: cuBLAS status {status}")
 
 
 class Gemv:
@@ -79,20 +73,16 @@ class Gemv:
             *(0, p.k if stride == 1 else stride, zero, 0, count, 0, 0),
         ]
         self._name = _FUNCTIONS[p.dtype]
-        self._function = getattr(library(), self._name)
+        function = getattr(library(), self._name)
         word, int_ = ctypes.c_void_p, ctypes.c_int
-        self._function.argtypes = [
+        function.argtypes = [
             *(word, int_, int_, int_, int_, int_, word, word, int_),
             *(word, int_, word, word, int_),
         ]
         size = ctypes.sizeof(scalar)
         a, b = (1, 0) if rows else (0, 1)  # indices of the matrix and the vector
-        self._addresses = (
-            (7, a, matrix.offset * size),
-            (9, b, vector.offset * size),
-            (12, 2, 0),
-        )
-        address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self._addresses = ((7, a, matrix.offset * size), (9, b, vector.offset * size), (12, 2, 0))
+        address = function_address(function)
         self.native = NativeLaunch(address, tuple(self._arguments), self._addresses)
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
@@ -100,4 +90,4 @@ class Gemv:
         arguments = list(self._arguments)
         for word, buffer, offset in self._addresses:
             arguments[word] = addresses[buffer] + offset
-        _check(self._name, self._function(*arguments[:14]))
+        call(library(), self._name, *arguments[:14])

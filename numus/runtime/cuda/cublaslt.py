@@ -17,6 +17,7 @@ from numus.errors import DeviceError
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.vendor_source import EXTRA_WORD
+from numus.runtime.llvm_macros import function_address
 
 # cudaDataType and cublasComputeType_t
 _TYPES = {
@@ -76,7 +77,10 @@ def is_supported(p: Any, target: Any) -> bool:
 @functools.cache
 def library() -> Any:
     """The loaded library; None where there is none."""
-    return load("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
+    found = load("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
+    if found is not None:
+        found.cublasLtMatmul.argtypes = [*[ctypes.c_void_p] * 14, ctypes.c_size_t, ctypes.c_void_p]
+    return found
 
 
 def load(name: str, function: str) -> Any:
@@ -108,8 +112,9 @@ def _by_name(name: str) -> Any:
     return None
 
 
-def _call(name: str, *args: Any) -> None:
-    status = getattr(library(), name)(*args)
+def call(library: Any, name: str, *args: Any) -> None:
+    """Call a library's function and check its status."""
+    status = getattr(library, name)(*args)
     if status != 0:
         raise DeviceError(f"cuda: {name}: cuBLAS status {status}")
 
@@ -120,12 +125,11 @@ class _Handle:
     def __init__(self, create: str, destroy: str, *args: Any) -> None:
         self.value = ctypes.c_void_p()
         self._destroy = getattr(library(), destroy)  # kept: modules may be gone at exit
-        _call(create, ctypes.byref(self.value), *args)
+        call(library(), create, ctypes.byref(self.value), *args)
 
     def set(self, how: str, attribute: int, value: Any) -> None:
-        _call(
-            how, self.value, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
-        )
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        call(library(), how, self.value, attribute, ctypes.byref(value), size)
 
     def __del__(self) -> None:
         if self.value:
@@ -182,7 +186,7 @@ class Matmul:
 
         self._left, self._right = operand(p.a, p.m, p.k), operand(p.b, p.k, p.n)
         self._result = _layout(_TYPES[p.result][0], p.m, p.n, p.n, p.batch, p.m * p.n)
-        self._offsets = [x.offset * _itemsize(p.dtype) for x in (p.a, p.b)]
+        self._offsets = [x.offset * _ITEM_BYTES.get(p.dtype, 8) for x in (p.a, p.b)]
         real = ctypes.c_double if scale in (1, 5) else ctypes.c_float
         scalar = real * (2 if scale in (4, 5) else 1)
         self._one, self._zero = scalar(1), scalar(0)
@@ -195,16 +199,16 @@ class Matmul:
         self._result_layout = self._result.value.value
         self._scalars = ctypes.addressof(self._one), ctypes.addressof(self._zero)
         arguments = self._arguments(0, 0, 0, self._algorithm(_ALIGNMENT), 0)
-        function = ctypes.cast(_matmul(), ctypes.c_void_p).value or 0
+        function = function_address(library().cublasLtMatmul)
         left, right = self._offsets
         out = 3 if p.bias else 2  # index of the result; the workspace follows
         addresses = [(3, 1, right), (5, 0, left), (8, out, 0), (10, out, 0), (13, out + 1, 0)]
         setter = None
         if p.bias:
             addresses.append((EXTRA_WORD, 2, 0))
-            function_ = ctypes.cast(getattr(library(), _DESCRIBE), ctypes.c_void_p).value or 0
+            describe = function_address(getattr(library(), _DESCRIBE))
             description = self._description.value.value or 0
-            setter = (function_, description, _BIAS_POINTER, ctypes.sizeof(ctypes.c_void_p))
+            setter = (describe, description, _BIAS_POINTER, ctypes.sizeof(ctypes.c_void_p))
         self.native = NativeLaunch(function, tuple(arguments), tuple(addresses), setter)
 
     def _arguments(
@@ -232,7 +236,8 @@ class Matmul:
             preference.set(set_, attribute, ctypes.c_uint32(alignment))
         found, count = _Heuristic(), ctypes.c_int(0)
         a, b, d = self._right.value, self._left.value, self._result.value
-        _call(
+        call(
+            library(),
             *("cublasLtMatmulAlgoGetHeuristic", self._handle.value, self._description.value),
             *(a, b, d, d, preference.value, 1, ctypes.byref(found), ctypes.byref(count)),
         )
@@ -252,9 +257,8 @@ class Matmul:
             bits |= addresses[2]
             self._description.set(_DESCRIBE, _BIAS_POINTER, ctypes.c_uint64(addresses[2]))
         algorithm = self._algorithm(bits & -bits)
-        status = _matmul()(*self._arguments(left, right, result, algorithm, workspace))
-        if status != 0:
-            raise DeviceError(f"cuda: cublasLtMatmul: cuBLAS status {status}")
+        arguments = self._arguments(left, right, result, algorithm, workspace)
+        call(library(), "cublasLtMatmul", *arguments)
 
 
 @functools.lru_cache(4096)
@@ -269,15 +273,4 @@ def has_algorithm(problem: Any) -> bool:
     return True
 
 
-@functools.cache
-def _matmul() -> Any:
-    function = library().cublasLtMatmul
-    word = ctypes.c_void_p
-    function.argtypes = [*[word] * 14, ctypes.c_size_t, word]
-    return function
-
-
-def _itemsize(dtype: str) -> int:
-    return {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "complex128": 16}.get(
-        dtype, 8
-    )
+_ITEM_BYTES = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "complex128": 16}

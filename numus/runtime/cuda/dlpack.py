@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.context import CudaContext
-from numus.runtime.llvm_macros import expand
+from numus.runtime.llvm_macros import expand, function_address
 from numus.runtime.memory_pool import Memory
 from numus.shapes import Shape
 
@@ -166,8 +166,7 @@ def _destructor(compiler: Any) -> tuple[int, Any]:
     source = expand(_DESTRUCTOR, TABLE=_TABLE)
     bind, unused = compiler.native(source, ("numus_dlpack_bind", "numus_dlpack_unused"))
     functions = (*(getattr(ctypes.pythonapi, name) for name in _API), _release_native)
-    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
-    words = (*addresses, *map(ctypes.addressof, _NAMES))
+    words = (*map(function_address, functions), *map(ctypes.addressof, _NAMES))
     table = (ctypes.c_void_p * len(words))(*words)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(table))
     return int(unused), table
@@ -187,6 +186,7 @@ def export_tensor(
     """A capsule on device memory, to be used on the consumer's stream (-1: without waiting)."""
     if stream == 0:
         raise ValueError("__dlpack__: stream 0 is ambiguous on CUDA; 1 is the default stream")
+    context.early_results.pop(memory.address, None)  # the consumer may write to it
     if stream != -1:
         context.order(context.stream, _stream(stream))
     extents = ctypes.c_int64 * max(1, len(shape))

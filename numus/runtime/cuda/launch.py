@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
-from numus.runtime.contract import LaunchList, LaunchStep
+from numus.runtime.contract import LaunchList, LaunchStep, Values
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.context import CudaContext
@@ -151,7 +151,7 @@ class CudaLaunchList(LaunchList):
         ]
         return {slot: n for n, slot in sorted(early)[: TUNING.max_early_results]}
 
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def run(self, addresses: Sequence[int], values: Values) -> None:
         """Launch all steps, in order."""
         context = self._context
         context.activate()
@@ -222,7 +222,7 @@ class CudaLaunchList(LaunchList):
         step.program.launch([words[slot] + offset for slot, offset in references], workspace)
 
     def call_builder(
-        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
     ) -> BytecodeBuilder | None:
         context = self._context
         vm = context.host.call_vm()
@@ -287,9 +287,7 @@ class CudaLaunchList(LaunchList):
         l2_bytes = self._context.target.l2_bytes
         return sum(step.nbytes or (l2_bytes,)) <= l2_bytes // TUNING.single_kernel_l2_share
 
-    def _allocate_scratch(
-        self, values: Sequence[int | float], temporaries: list[Memory]
-    ) -> list[int]:
+    def _allocate_scratch(self, values: Values, temporaries: list[Memory]) -> list[int]:
         """Global memory for every block of the grid; 0 for scratch in shared memory."""
         grids, at = [], 0
         for step in self.steps:

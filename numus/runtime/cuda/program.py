@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from numus.ir import kernel_text
+from numus.codegen.nvptx import renderer
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cpu.program import formats_of
 from numus.runtime.cuda import driver
+from numus.runtime.programs import KernelProgram, formats_of
 
 _MAX_SYMBOL = 80  # characters
 
@@ -20,13 +20,13 @@ def symbol(kernel: Any) -> str:
     return f"numus_{words[:_MAX_SYMBOL]}"
 
 
-class CudaProgram:
-    """A kernel loaded into a device's context; may be shared between threads."""
+class CudaProgram(KernelProgram):
+    """A kernel loaded into a device's context."""
 
     __slots__ = (
-        *("_allowed_shared", "_source", "address", "block_size", "dynamic_scratch", "formats"),
-        *("function", "kernel", "key", "module", "name", "notes", "num_buffers"),
-        *("programmatic_launch", "shared_bytes", "static_scratch", "tensor_maps"),
+        *("_allowed_shared", "_render", "address", "block_size", "dynamic_scratch", "formats"),
+        *("function", "key", "module", "num_buffers", "programmatic_launch", "shared_bytes"),
+        *("static_scratch", "tensor_maps"),
     )
 
     def __init__(
@@ -34,30 +34,24 @@ class CudaProgram:
         kernel: Any,
         key: str,
         image: bytes,
-        block_size: int,
-        static_scratch: tuple[int, list[Any]],
-        static_limit: int,
-        tensor_maps: list[Any],
         programmatic_launch: bool,
-        source: Callable[[], str],
+        render: Callable[[], str],
     ) -> None:
-        self.name: str = kernel.name
-        self.notes: tuple[str, ...] = kernel.notes
+        super().__init__(kernel)
         self.key = key
-        self.kernel = kernel
-        self.block_size = block_size
-        self.tensor_maps = tensor_maps  # of tensors that TMA reads
+        self.block_size = renderer.cta_threads(kernel)
+        self.tensor_maps = renderer.tensor_maps(kernel)  # of tensors that TMA reads
         self.programmatic_launch = programmatic_launch  # it waits for earlier kernels by itself
-        self._source = source
+        self._render = render
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
         name = symbol(kernel).encode()
         self.function = driver.call("cuModuleGetFunction", self.module, name, doing=doing)
         self.address = int(self.function)
-        nbytes, buffers = static_scratch
+        nbytes, buffers = renderer.static_scratch(kernel)
         # of constant size: in static shared memory, or first in the dynamic one beyond its limit
         self.static_scratch = frozenset(i for i, b in enumerate(kernel.buffers) if b in buffers)
-        self.shared_bytes = nbytes if nbytes > static_limit else 0
+        self.shared_bytes = nbytes if nbytes > renderer.STATIC_SHARED else 0
         scratch = [i for i, b in enumerate(kernel.buffers) if b.access == "scratch"]
         self.dynamic_scratch = tuple(i for i in scratch if i not in self.static_scratch)
         self.num_buffers = len(kernel.buffers)
@@ -65,18 +59,9 @@ class CudaProgram:
         self._allowed_shared = 0
 
     @property
-    def label(self) -> str:
-        return f"{self.name!r} ({', '.join(self.notes)})"
-
-    @property
     def source(self) -> str:
         """The PTX it was assembled from."""
-        return self._source()
-
-    @property
-    def text(self) -> str:
-        """The kernel IR it was rendered from."""
-        return kernel_text(self.kernel)
+        return self._render()
 
     def allow_shared(self, nbytes: int) -> None:
         """Raise the kernel's limit of dynamic shared memory."""
@@ -86,11 +71,8 @@ class CudaProgram:
             driver.call("cuFuncSetAttribute", self.function, key, nbytes)
             self._allowed_shared = nbytes
 
-    def __repr__(self) -> str:
-        return f"CudaProgram({self.name!r})"
 
-
-class VendorProgram:
+class VendorProgram(KernelProgram):
     """A kernel of a vendor library; to a launch list, one without scalars and scratch."""
 
     address = block_size = shared_bytes = 0
@@ -101,28 +83,15 @@ class VendorProgram:
     tensor_maps: tuple[Any, ...] = ()
 
     def __init__(self, kernel: Any, launch: Any) -> None:
-        self.name: str = kernel.name
-        self.notes: tuple[str, ...] = kernel.notes
-        self.kernel = kernel
+        super().__init__(kernel)
         self.launch = launch
         self.native: NativeLaunch | None = getattr(launch, "native", None)
         self.num_buffers = len(kernel.buffers)
-
-    @property
-    def label(self) -> str:
-        return f"{self.name!r} ({', '.join(self.notes)})"
 
     @property
     def source(self) -> str:
         """The problem that the library solves."""
         return str(self.kernel.problem)
 
-    @property
-    def text(self) -> str:
-        return kernel_text(self.kernel)
-
     def allow_shared(self, nbytes: int) -> None:
         """The library sets the limit of its kernels itself."""
-
-    def __repr__(self) -> str:
-        return f"VendorProgram({self.name!r})"

@@ -10,10 +10,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus.ir import kernel_text
-from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
 from numus.runtime.cpu import CpuRuntime
-from numus.runtime.cpu.program import scratch_nbytes
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.context import CudaContext
@@ -22,11 +20,11 @@ from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
+from numus.runtime.programs import CompileRecord, scratch_nbytes
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
     from numus.runtime.pycall.vm import CallVM
-    from numus.shapes import Shape
 
 
 class CudaRuntime(CudaContext, Backend):
@@ -80,26 +78,7 @@ class CudaRuntime(CudaContext, Backend):
         finally:
             self._free_stagings.append(staging)
 
-    def import_dlpack(self, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
-        """Another library's memory on this device: block, offset, shape, strides, dtype."""
-        return dlpack.import_tensor(self, producer)
-
-    def export_dlpack(
-        self,
-        memory: Memory,
-        offset: int,
-        shape: Shape,
-        strides: Shape,
-        dtype: DType,
-        stream: int | None,
-        versioned: bool,
-        read_only: bool,
-    ) -> Any:
-        """A DLPack capsule on this device's memory, ready on the consumer's stream."""
-        self.early_results.pop(memory.address, None)  # the consumer may write to it
-        return dlpack.export_tensor(
-            self, memory, offset, shape, strides, dtype, stream, versioned, read_only
-        )
+    import_dlpack, export_dlpack = dlpack.import_tensor, dlpack.export_tensor
 
     def memory_stats(self) -> dict[str, int]:
         return self.memory.stats()
@@ -141,9 +120,5 @@ class CudaRuntime(CudaContext, Backend):
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they may still be under way on return."""
-        self.prepare(*launch_steps(launches, _scratch)).run(*launch_arguments(launches))
-
-
-def _scratch(launch: Launch) -> list[int] | None:
-    """Bytes of each scratch buffer of a launch, from its scalars."""
-    return scratch_nbytes(launch.program.kernel, launch.scalars)
+        steps = launch_steps(launches, lambda x: scratch_nbytes(x.program.kernel, x.scalars))
+        self.prepare(*steps).run(*launch_arguments(launches))

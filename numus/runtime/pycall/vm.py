@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numus.codegen.cpu.target import LlvmTarget
+from numus.runtime.llvm_macros import function_address
 from numus.runtime.pycall import vm_source
 from numus.runtime.pycall.vm_source import API
 
@@ -74,10 +75,6 @@ def is_supported() -> bool:
     )
 
 
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
 class Launcher(NamedTuple):
     """How LAUNCH runs a command buffer. All fields but `expected` are addresses."""
 
@@ -106,7 +103,7 @@ class CallVM:
         slot.argtypes = [ctypes.py_object, ctypes.c_int]
         members = type(_Member.__dict__["member"])
         own = {"descr_get": slot(members, _TP_DESCR_GET), "descr_set": slot(members, _TP_DESCR_SET)}
-        addresses = [own[name] if name in own else _address(getattr(python, name)) for name in API]
+        addresses = [own.get(name) or function_address(getattr(python, name)) for name in API]
         self._api = (ctypes.c_void_p * len(API))(*addresses)
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(self._api))
         self._method = _Method(b"jitted", function, _METH_FASTCALL, None)

@@ -6,18 +6,18 @@ sizes or buffers change.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from numus.codegen.wgsl.bindings import Variant
-from numus.runtime.contract import LaunchList, LaunchStep
+from numus.runtime.contract import LaunchList, LaunchStep, Values
 from numus.runtime.webgpu.context import GpuContext
-from numus.runtime.webgpu.encoding import pass_encoder
-from numus.runtime.webgpu.memory import OFFSET_BITS, Memory
+from numus.runtime.webgpu.memory import OFFSET_BITS, GpuSession, Memory
 from numus.runtime.webgpu.programs import Pipeline, pack, repack
-from numus.runtime.webgpu.session import GpuSession
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _ALIGNMENT = 256  # bytes, of uniform arrays and of buffers in a merged binding
@@ -192,7 +192,7 @@ class WebGpuLaunchList(LaunchList):
         self._values: Sequence[Any] = ()  # of the last run
         self._runs: OrderedDict[tuple[int, ...], _CachedRun] = OrderedDict()
 
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def run(self, addresses: Sequence[int], values: Values) -> None:
         """Encode all steps and submit them."""
         context = self._session.alive()
         with self._session.lock:
@@ -206,7 +206,7 @@ class WebGpuLaunchList(LaunchList):
                 context.raise_if_lost(error)
                 raise
 
-    def _run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def _run(self, addresses: Sequence[int], values: Values) -> None:
         context, find = self._context, self._session.memory_of
         slots = [(find(address >> OFFSET_BITS), address & _OFFSET_MASK) for address in addresses]
         if self._uniform_buffer is None:
@@ -226,7 +226,7 @@ class WebGpuLaunchList(LaunchList):
     def _encode(self, dispatches: Sequence[_Dispatch]) -> Any:
         encoder = self._context.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        set_pipeline, set_bind_group, dispatch = pass_encoder(compute)
+        set_pipeline, set_bind_group, dispatch = _pass_encoder(compute)
         last = None
 
         def copy(copies: Sequence[Copy]) -> None:
@@ -235,7 +235,7 @@ class WebGpuLaunchList(LaunchList):
             for each in copies:
                 encoder.copy_buffer_to_buffer(*each)
             compute, last = encoder.begin_compute_pass(), None
-            set_pipeline, set_bind_group, dispatch = pass_encoder(compute)
+            set_pipeline, set_bind_group, dispatch = _pass_encoder(compute)
 
         for pipeline, bind_group, x, y, staging in dispatches:
             if staging.before:
@@ -250,9 +250,7 @@ class WebGpuLaunchList(LaunchList):
         compute.end()
         return encoder.finish()
 
-    def _with_values(
-        self, values: Sequence[int | float]
-    ) -> Iterator[tuple[_Step, Sequence[int | float]]]:
+    def _with_values(self, values: Values) -> Iterator[tuple[_Step, Values]]:
         """Each step with its grid and scalars."""
         at = 0
         for step in self._steps:
@@ -263,7 +261,7 @@ class WebGpuLaunchList(LaunchList):
         self,
         key: tuple[int, ...],
         slots: Sequence[Block],
-        values: Sequence[int | float],
+        values: Values,
         temporaries: list[Memory],
     ) -> tuple[list[_Dispatch], bool]:
         """The dispatches of a run, and whether the uniform arrays changed."""
@@ -291,7 +289,7 @@ class WebGpuLaunchList(LaunchList):
             self._runs.popitem(last=False)
         return dispatches, stale
 
-    def _update_scalars(self, values: Sequence[int | float]) -> bool | None:
+    def _update_scalars(self, values: Values) -> bool | None:
         """Take over the scalars of a run; whether any changed, None where a size did."""
         if values == self._values:
             return False
@@ -410,3 +408,37 @@ def _binding_offset(step: _Step, which: int, block: Block) -> int:
 
 def _entry(binding: int, buffer: Any, offset: int, size: int) -> dict[str, Any]:
     return {"binding": binding, "resource": {"buffer": buffer, "offset": offset, "size": size}}
+
+
+# -- command encoding -----------------------------------------------------------------------------
+
+# Calls of wgpu-native without the Python binding's error check after each: a training step is a few
+# hundred dispatches. Errors show when the pass is finished.
+_PassEncoder = tuple[Callable[[Any], None], Callable[[Any], None], Callable[[int, int], None]]
+
+
+@functools.cache
+def _native() -> tuple[Any, ...] | None:
+    """The functions of wgpu-native; None where this version lacks one."""
+    api = importlib.import_module("wgpu.backends.wgpu_native._api")
+    names = ("SetPipeline", "SetBindGroup", "DispatchWorkgroups")
+    found = [getattr(api.lib, f"wgpuComputePassEncoder{name}", None) for name in names]
+    return None if None in found else (*found, api.ffi.NULL)
+
+
+def _pass_encoder(compute: Any) -> _PassEncoder:
+    """(set_pipeline, set_bind_group, dispatch_workgroups) of a compute pass."""
+    native = _native()
+    handle = getattr(compute, "_internal", None)
+    if native is None or handle is None:
+        return (
+            compute.set_pipeline,
+            lambda group: compute.set_bind_group(0, group),
+            compute.dispatch_workgroups,
+        )
+    set_pipeline, set_bind_group, dispatch, null = native
+    return (
+        lambda pipeline: set_pipeline(handle, pipeline._internal),
+        lambda group: set_bind_group(handle, 0, group._internal, 0, null),
+        lambda x, y: dispatch(handle, x, y, 1),
+    )

@@ -13,7 +13,9 @@ from weakref import ref
 
 import numpy as np
 
-from numus.errors import OutOfMemoryError
+from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime.memory_pool import PoolCounters
+from numus.runtime.webgpu import adapters
 from numus.runtime.webgpu.context import GpuContext, lost_error
 
 OFFSET_BITS = 40  # an address is a buffer id above so many bits, and an offset below
@@ -39,10 +41,11 @@ class Memory:
         self.pool.release(self.id)
 
 
-class BufferPool:
+class BufferPool(PoolCounters):
     """Buffers of one device."""
 
     def __init__(self, context: GpuContext) -> None:
+        super().__init__()
         self.context = context
         usage = context.wgpu.BufferUsage
         self._storage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
@@ -56,7 +59,6 @@ class BufferPool:
         self._lock = threading.RLock()
         self._live: dict[int, ref[Memory]] = {}  # by id
         self._max_bytes: int = context.limits["max-buffer-size"]
-        self.in_use = self.pooled = self.peak = self.allocations = self.mapped = 0
 
     def allocate(self, nbytes: int) -> Memory:
         if self.context.lost:
@@ -143,15 +145,6 @@ class BufferPool:
                 buffer.destroy()
             self.pooled = 0
 
-    def stats(self) -> dict[str, int]:
-        return {
-            "in_use": self.in_use,
-            "pooled": self.pooled,
-            "peak": self.peak,
-            "allocations": self.allocations,
-            "mapped": self.mapped,
-        }
-
     # -- between host and device ------------------------------------------------------------------
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
@@ -190,4 +183,44 @@ class BufferPool:
         staging.unmap()
         with self._lock:
             self._staging.setdefault(size, []).append(staging)
+        return found
+
+
+class GpuSession:
+    """The current context and pool of an adapter, across lost devices, which launches, pipelines
+    and user kernels share."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.lock = threading.RLock()
+        self._last_lost: GpuContext | None = None
+        self._start()
+
+    def _start(self) -> None:
+        context = GpuContext.get(self.index)
+        if context is None:
+            raise DeviceError(
+                f"there is no WebGPU adapter {self.index} here; {adapters.unavailable_hint()}"
+            )
+        self.context: GpuContext = context
+        self.pool = BufferPool(context)
+
+    def restart(self) -> None:
+        """Replace a lost context by a new one."""
+        self._last_lost = self.context
+        self._start()
+
+    def alive(self) -> GpuContext:
+        """The current context; raises where it is lost."""
+        if self.context.lost:
+            raise lost_error(self.context)
+        return self.context
+
+    def memory_of(self, buffer_id: int) -> Memory:
+        """The live block with a buffer id; it may be gone with a lost device."""
+        found = self.pool.find(buffer_id)
+        if found is None:
+            if self._last_lost is not None:
+                raise lost_error(self._last_lost)
+            raise DeviceError(f"memory that is not, or no longer, on {self.context.name}")
         return found

@@ -21,9 +21,9 @@ from numus.codegen.wgsl.bindings import UniformScalar, Variant
 from numus.codegen.wgsl.renderer import Shader
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
-from numus.runtime.compile_log import CompileRecord
+from numus.runtime.programs import CompileRecord, KernelProgram
 from numus.runtime.webgpu.context import GpuContext
-from numus.runtime.webgpu.session import GpuSession
+from numus.runtime.webgpu.memory import GpuSession
 
 _MAX_UNROLL = 32
 _MAX_CACHED_SIZES = 64  # launch sizes whose variant a program remembers
@@ -39,13 +39,11 @@ class Pipeline:
     scalars: dict[str, UniformScalar]  # by slot
 
 
-class WebGpuProgram:
+class WebGpuProgram(KernelProgram):
     """A kernel and the variants of it that launches have needed so far."""
 
     def __init__(self, cache: PipelineCache, kernel: Any) -> None:
-        self.kernel = kernel
-        self.name: str = kernel.name
-        self.notes: tuple[str, ...] = kernel.notes
+        super().__init__(kernel)
         self.slots = [slot for slot, _ in kernel.scalars]
         self._cache = cache
         self._variants: dict[Variant, Pipeline] = {}
@@ -59,10 +57,6 @@ class WebGpuProgram:
     @functools.cached_property
     def _index_width(self) -> index_width.IndexWidth:
         return index_width.IndexWidth(self.kernel)
-
-    @property
-    def text(self) -> str:
-        return kernel_text(self.kernel)
 
     @property
     def source(self) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Backend, LaunchStep
+from numus.runtime.programs import CompileRecord
 from numus.runtime.webgpu.context import GpuContext, lost_error
 from numus.runtime.webgpu.launch import WebGpuLaunchList
-from numus.runtime.webgpu.memory import BufferPool, Memory
+from numus.runtime.webgpu.memory import BufferPool, GpuSession, Memory
 from numus.runtime.webgpu.programs import PipelineCache, WebGpuProgram
-from numus.runtime.webgpu.session import GpuSession
 from numus.runtime.webgpu.user_kernels import UserKernels
 from numus.target import Target
 

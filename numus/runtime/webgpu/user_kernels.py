@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from numus.dtypes import DType
 from numus.errors import CompileError, DeviceError, DTypeError
 from numus.runtime.webgpu.context import GpuContext
-from numus.runtime.webgpu.memory import Memory
-from numus.runtime.webgpu.session import GpuSession
+from numus.runtime.webgpu.memory import GpuSession, Memory
 
 # The WGSL type of a dtype, and the feature that it takes.
 TYPES = {
