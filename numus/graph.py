@@ -194,7 +194,6 @@ class Primitive:
         self,
         name: str,
         kind: str,
-        *,
         reference: Reference,
         vjp: Vjp | None = None,
         jvp: Jvp | None = None,

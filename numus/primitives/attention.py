@@ -70,6 +70,11 @@ def _apply(
     return apply(prim, tuple(given.values()), params, shape, dtype)
 
 
+def _in_order(node: Node, found: rules.Cotangents) -> tuple[Node | None, ...]:
+    """The cotangent of each input."""
+    return tuple(found.get(name) for name in node.params.names)
+
+
 def _named(node: Node, tangents: Sequence[Node | None]) -> dict[str, Node]:
     """The tangents that are not zero, by the names of their operands."""
     pairs = zip(node.params.names, tangents, strict=True)
@@ -122,18 +127,14 @@ def _lse_reference(node: Node, *arrays: Array) -> Array:
 
 
 def _lse_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
-    found = rules.lse_vjp(_operands(node), g)
-    return tuple(found.get(name) for name in node.params.names)
+    return _in_order(node, rules.lse_vjp(_operands(node), g))
 
 
-_lse = Primitive(
-    "attention_lse",
-    "attention",
-    reference=_lse_reference,
-    vjp=_lse_vjp,
-    jvp=lambda node, tangents: rules.lse_jvp(_operands(node), _named(node, tangents)),
-    batch=_batch,
-)
+def _lse_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    return rules.lse_jvp(_operands(node), _named(node, tangents))
+
+
+_lse = Primitive("attention_lse", "attention", _lse_reference, _lse_vjp, _lse_jvp, _batch)
 
 
 def attention_lse(q: Node, k: Node, scale: Node, bias: Node | None, causal: bool) -> Node:
@@ -159,27 +160,21 @@ def _attention_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     wide = o.lse.dtype
     delta = reduce_sum(ew.mul(ew.cast(g, wide), ew.cast(node, wide)), (2,))
 
-    def grad(which: str, x: Node) -> Node | None:
-        return attention_grad(which, o, g, delta) if x.tracked else None
-
-    found = {
-        "q": grad("q", o.q),
-        "k": grad("k", o.k),
-        "v": grad("v", o.v),
-        "bias": None if not (o.bias and o.bias.tracked) else rules.bias_cotangent(o, g, delta),
+    operands = {"q": o.q, "k": o.k, "v": o.v}
+    found: rules.Cotangents = {
+        which: attention_grad(which, o, g, delta) for which, x in operands.items() if x.tracked
     }
-    return tuple(found.get(name) for name in node.params.names)
+    if o.bias is not None and o.bias.tracked:
+        found["bias"] = rules.bias_cotangent(o, g, delta)
+    return _in_order(node, found)
+
+
+def _attention_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    return rules.attention_jvp(_operands(node), _named(node, tangents), node.dtype)
 
 
 _attention = Primitive(
-    "attention",
-    "attention",
-    reference=_attention_reference,
-    vjp=_attention_vjp,
-    jvp=lambda node, tangents: rules.attention_jvp(
-        _operands(node), _named(node, tangents), node.dtype
-    ),
-    batch=_batch,
+    "attention", "attention", _attention_reference, _attention_vjp, _attention_jvp, _batch
 )
 
 
@@ -222,8 +217,7 @@ def _grad_reference(node: Node, *arrays: Array) -> Array:
 
 def _grad_vjp(node: Node, h: Node) -> tuple[Node | None, ...]:
     g = node.inputs[node.params.names.index("g")]
-    found = rules.grad_vjp(_operands(node), g, node.params.which, h)
-    return tuple(found.get(name) for name in node.params.names)
+    return _in_order(node, rules.grad_vjp(_operands(node), g, node.params.which, h))
 
 
 def _grad_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
@@ -232,14 +226,7 @@ def _grad_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return rules.grad_jvp(_operands(node), g, node.params.which, t, node.dtype)
 
 
-_grad = Primitive(
-    "attention_grad",
-    "attention_grad",
-    reference=_grad_reference,
-    vjp=_grad_vjp,
-    jvp=_grad_jvp,
-    batch=_batch,
-)
+_grad = Primitive("attention_grad", "attention_grad", _grad_reference, _grad_vjp, _grad_jvp, _batch)
 
 
 def attention_grad(which: str, o: Operands, g: Node, delta: Node) -> Node:

@@ -11,6 +11,7 @@ holds the row sums of P ∘ T.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -52,14 +53,6 @@ def _transposed(x: Node) -> Node:
     return permute(x, (0, 2, 1))
 
 
-def _total(*terms: Node | None) -> Node | None:
-    found: Node | None = None
-    for t in terms:
-        if t is not None:
-            found = t if found is None else ew.add(found, t)
-    return found
-
-
 class _Formulas:
     """The matrices above, built on demand."""
 
@@ -69,7 +62,6 @@ class _Formulas:
         self.v = None if o.v is None else self.cast(o.v)
         self.g = None if g is None else self.cast(g)
         self.P = ew.exp(ew.sub(self._scores(), self.column(o.lse)))
-        self._D: Node | None = None
 
     def cast(self, x: Node) -> Node:
         return ew.cast(x, self.o.wide)
@@ -107,13 +99,11 @@ class _Formulas:
     def cotangent_of_weights(self, g: Node, v: Node) -> Node:
         return self.dropped_out(self.mul(g, _transposed(v)))
 
-    @property
+    @functools.cached_property
     def D(self) -> Node:
-        if self._D is None:
-            assert self.g is not None
-            assert self.v is not None
-            self._D = self.cotangent_of_weights(self.g, self.v)
-        return self._D
+        assert self.g is not None
+        assert self.v is not None
+        return self.cotangent_of_weights(self.g, self.v)
 
     @property
     def d(self) -> Node:
@@ -130,7 +120,7 @@ class _Formulas:
     ) -> Node | None:
         by_q = None if q is None else self.mul(self.scaled(self.cast(q)), _transposed(self.k))
         by_k = None if k is None else self.mul(self.scaled(self.q), _transposed(self.cast(k)))
-        return _total(by_q, by_k, None if bias is None else self.cast(bias))
+        return ew.total(by_q, by_k, None if bias is None else self.cast(bias))
 
     def tangent_of_weights(self, T: Node) -> Node:
         return ew.mul(self.P, ew.sub(T, self.rows(ew.mul(self.P, T))))
@@ -173,7 +163,7 @@ def _attention_tangent(
 ) -> Node | None:
     T = f.tangent_of_scores(q, k, bias)
     assert f.v is not None
-    return _total(
+    return ew.total(
         None if T is None else f.mul(f.dropped_out(f.tangent_of_weights(T)), f.v),
         None if v is None else f.mul(f.dropped_out(f.P), f.cast(v)),
     )
@@ -198,29 +188,29 @@ def grad_jvp(o: Operands, g: Node, which: str, t: Named, dtype: DType) -> Node |
     T = f.tangent_of_scores(t.get("q"), t.get("k"), t.get("bias"))
     dP = None if T is None else f.tangent_of_weights(T)
     if which == "v":
-        found = _total(
+        found = ew.total(
             None if dP is None else f.mul(_transposed(f.dropped_out(dP)), f.g),
             None if tg is None else f.mul(_transposed(f.dropped_out(f.P)), f.cast(tg)),
         )
         return None if found is None else ew.cast(found, dtype)
-    dD = _total(
+    dD = ew.total(
         None if tg is None else f.cotangent_of_weights(f.cast(tg), f.v),
         None if tv is None else f.cotangent_of_weights(f.g, f.cast(tv)),
     )
-    dd = _total(
+    dd = ew.total(
         None if dP is None else f.rows(ew.mul(dP, f.D)),
         None if dD is None else f.rows(ew.mul(f.P, dD)),
     )
     dZ = None if dP is None else ew.mul(dP, ew.sub(f.D, f.d))
     if dd is not None:
         change = ew.neg(dd) if dD is None else ew.sub(dD, dd)
-        dZ = _total(dZ, ew.mul(f.P, change))
+        dZ = ew.total(dZ, ew.mul(f.P, change))
     moved = t.get("k" if which == "q" else "q")
 
     def transposed_for(x: Node) -> Node:
         return x if which == "q" else _transposed(x)
 
-    found = _total(
+    found = ew.total(
         None if dZ is None else f.mul(transposed_for(dZ), f.k if which == "q" else f.q),
         None if moved is None else f.mul(transposed_for(f.Z), f.cast(moved)),
     )
@@ -247,7 +237,7 @@ def grad_vjp(o: Operands, g: Node, which: str, h: Node) -> Cotangents:
         dP = ew.sub(ew.sub(ew.mul(T, f.D), ew.mul(T, f.d)), ew.mul(r, f.D))
         dv = f.mul(_transposed(f.dropped_out(f.tangent_of_weights(T))), f.g)
     if hv is not None:
-        dP = _total(dP, f.cotangent_of_weights(f.g, hv))
+        dP = ew.total(dP, f.cotangent_of_weights(f.g, hv))
     assert dP is not None
     dS = ew.mul(f.P, ew.sub(dP, f.rows(ew.mul(f.P, dP))))
     dq, dk = f.mul(dS, f.k), f.mul(_transposed(dS), f.q)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from numus.graph import Batch, Node, Primitive, Reference
+from numus.graph import Batch, Jvp, Node, Primitive, Reference
 
 
 def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
@@ -22,4 +22,9 @@ def zero_jvp(node: Node, tangents: Sequence[Node | None]) -> None:
 
 def nondifferentiable(name: str, kind: str, reference: Reference, batch: Batch) -> Primitive:
     """A primitive whose derivative is zero almost everywhere."""
-    return Primitive(name, kind, reference=reference, vjp=zero_vjp, jvp=zero_jvp, batch=batch)
+    return Primitive(name, kind, reference, zero_vjp, zero_jvp, batch)
+
+
+def unary_jvp(rule: Callable[[Node, Node], Node | None]) -> Jvp:
+    """The jvp of a primitive that is differentiated by its first input, as rule(node, tangent)."""
+    return lambda node, tangents: None if tangents[0] is None else rule(node, tangents[0])

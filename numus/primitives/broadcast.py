@@ -10,8 +10,10 @@ import numpy as np
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
 from numus.graph import Array, Node, Primitive
+from numus.primitives.base import unary_jvp
+from numus.primitives.references import widen
 from numus.primitives.source import constant
-from numus.primitives.views import make_view, reshape, shear, view_jvp
+from numus.primitives.views import make_view, reshape, shear
 from numus.shapes import Shape, check_size
 
 # -- broadcast ------------------------------------------------------------------------------------
@@ -30,7 +32,7 @@ _broadcast = Primitive(
     "broadcast",
     "view",
     vjp=lambda node, g: (unbroadcast(g, node.inputs[0].shape),),
-    jvp=view_jvp(lambda t, shape: broadcast(t, shape)),
+    jvp=unary_jvp(lambda node, t: broadcast(t, node.params)),
     batch=_broadcast_batch,
     reference=lambda node, x: np.broadcast_to(x, node.shape),
 )
@@ -50,10 +52,15 @@ def broadcast(x: Node, shape: Shape) -> Node:
     return make_view(_broadcast, x, shape, shape, layout)
 
 
+def batch_all(inputs: Sequence[Node], batched: Sequence[bool], size: int) -> list[Node]:
+    """Inputs of a batching rule, all of them over the new leading axis."""
+    pairs = zip(inputs, batched, strict=True)
+    return [x if is_batched else broadcast(x, (size, *x.shape)) for x, is_batched in pairs]
+
+
 def sliding_windows(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
     """Sliding windows along an axis; the position in the window becomes a new last axis."""
-    count = (x.shape[axis] - (size - 1) * dilation - 1) // step + 1
-    count = max(count, 0)
+    count = max((x.shape[axis] - (size - 1) * dilation - 1) // step + 1, 0)
     wide = broadcast(reshape(x, (*x.shape, 1)), (*x.shape, size))
     return shear(wide, axis, x.ndim, count, step, dilation, 0, 1)
 
@@ -100,12 +107,10 @@ def reduction_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool],
 
 def define_reduction(name: str, function: Callable[..., Array], vjp: Any, jvp: Any) -> Primitive:
     def reference(node: Node, x: Array) -> Array:
-        if node.inputs[0].dtype.is_narrow_float:
-            x = x.astype(np.float32)
         with np.errstate(all="ignore"):
-            return np.asarray(function(x, node.params)).astype(node.dtype.np)
+            return np.asarray(function(widen(x), node.params)).astype(node.dtype.np)
 
-    return Primitive(name, "reduce", reference=reference, vjp=vjp, jvp=jvp, batch=reduction_batch)
+    return Primitive(name, "reduce", reference, vjp, unary_jvp(jvp), reduction_batch)
 
 
 def reduce(prim: Primitive, x: Node, axes: Shape) -> Node:
@@ -116,7 +121,7 @@ _sum = define_reduction(
     "reduce_sum",
     lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype),
     lambda node, g: (expand(g, node.inputs[0], node.params),),
-    lambda node, ts: None if ts[0] is None else reduce_sum(ts[0], node.params),
+    lambda node, t: reduce_sum(t, node.params),
 )
 
 
@@ -130,7 +135,5 @@ def unbroadcast(g: Node, shape: Shape) -> Node:
     if g.shape == shape:
         return g
     lead = len(g.shape) - len(shape)
-    axes = tuple(range(lead)) + tuple(
-        lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1
-    )
-    return reshape(reduce_sum(g, axes), shape)
+    repeated = (lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1)
+    return reshape(reduce_sum(g, (*range(lead), *repeated)), shape)

@@ -13,7 +13,8 @@ from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
 from numus.graph import TF32, Array, Node, Primitive, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast
+from numus.primitives.broadcast import batch_all
+from numus.primitives.references import widen
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
@@ -25,8 +26,7 @@ def _transpose(x: Node) -> Node:
 
 
 def _adjoint(x: Node) -> Node:
-    x = _transpose(x)
-    return ew.conj(x) if x.dtype.is_complex else x
+    return ew.conjugate(_transpose(x))
 
 
 def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
@@ -48,16 +48,11 @@ def _gradient_like(x: Node, left: Node, right: Node, precision: str | None) -> N
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    a, b = node.inputs
-    ta, tb = tangents
-    terms = []
-    if ta is not None:
-        terms.append(contract(ta, b, node.dtype, node.params))
-    if tb is not None:
-        terms.append(contract(a, tb, node.dtype, node.params))
-    if not terms:
-        return None
-    return terms[0] if len(terms) == 1 else ew.add(*terms)
+    (a, b), (ta, tb) = node.inputs, tangents
+    return ew.total(
+        None if ta is None else contract(ta, b, node.dtype, node.params),
+        None if tb is None else contract(a, tb, node.dtype, node.params),
+    )
 
 
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
@@ -68,27 +63,28 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
     if not batched[1] and outer == 1:  # the batch joins the rows: one larger matmul
         left, right = reshape(a, (size * rows, depth)), reshape(b, (depth, columns))
         return reshape(contract(left, right, node.dtype, node.params), (size, *node.shape))
-    if not batched[0]:
-        a = broadcast(a, (size, *a.shape))
-    if not batched[1]:
-        b = broadcast(b, (size, *b.shape))
+    a, b = batch_all(inputs, batched, size)
     a = reshape(a, (size * outer, rows, depth))
     b = reshape(b, (size * outer, depth, columns))
     return reshape(contract(a, b, node.dtype, node.params), (size, *node.shape))
 
 
 def _reference(node: Node, a: Array, b: Array) -> Array:
-    if node.inputs[0].dtype.is_narrow_float:
-        a, b = a.astype(np.float32), b.astype(np.float32)
-    elif node.dtype.is_integer:
+    a, b = widen(a), widen(b)
+    if node.dtype.is_integer:
         a, b = a.astype(node.dtype.np), b.astype(node.dtype.np)
     with np.errstate(all="ignore"):
         return np.matmul(a, b).astype(node.dtype.np)
 
 
-_contract = Primitive(
-    "contract", "contract", reference=_reference, vjp=_vjp, jvp=_jvp, batch=_batch
-)
+_contract = Primitive("contract", "contract", _reference, _vjp, _jvp, _batch)
+
+
+def matmul_precision(precision: str | None, *dtypes: DType) -> str | None:
+    """TF32 or None of operands and a result; "as set": that of nm.autocast."""
+    if precision == "as set":
+        precision = TF32 if mode.autocast is TF32 else None
+    return precision if all(dtype is float32 for dtype in dtypes) else None
 
 
 def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -> Node:
@@ -96,8 +92,5 @@ def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -
 
     `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.
     """
-    if precision == "as set":
-        precision = TF32 if mode.autocast is TF32 else None
-    if a.dtype is not float32 or dtype is not float32:
-        precision = None
+    precision = matmul_precision(precision, a.dtype, dtype)
     return apply(_contract, (a, b), precision, (*a.shape[:-1], b.shape[-1]), dtype)

@@ -44,7 +44,7 @@ def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], siz
 
 
 # It has no value of its own; as a bool it is never tracked.
-_call = Primitive("call", "control", reference=_no_reference, batch=_call_batch)
+_call = Primitive("call", "control", _no_reference, batch=_call_batch)
 
 
 def _element_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
@@ -54,9 +54,7 @@ def _element_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], 
     return permute(out, (axis, *(i for i in range(out.ndim) if i != axis)))
 
 
-_get_tuple_element = Primitive(
-    "get_tuple_element", "control", reference=_no_reference, batch=_element_batch
-)
+_get_tuple_element = Primitive("get_tuple_element", "control", _no_reference, batch=_element_batch)
 
 
 def get_tuple_element(whole: Node, index: int) -> Node:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.dtypes import DType, float32
-from numus.graph import TF32, Array, Node, Primitive, mode
+from numus.dtypes import DType
+from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
-from numus.primitives.contract import contract
+from numus.primitives.contract import contract, matmul_precision
 from numus.primitives.views import flip, permute, reshape, slice_
 from numus.shapes import Shape, check_size, size_of
 
@@ -65,10 +65,6 @@ def _as_weights(g: Node) -> Node:
 def _lead(x: Node, first: Shape) -> Shape:
     """A permutation of the first three axes of x with its second (or first) split."""
     return (*first, *range(3, x.ndim + 1))
-
-
-def _conj(x: Node) -> Node:
-    return ew.conj(x) if x.dtype.is_complex else x
 
 
 def input_gradient(
@@ -115,30 +111,22 @@ def weight_gradient(
 def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     x, w = node.inputs
     groups, windows, precision = node.params
-    g = ew.cast(g, x.dtype)
-    return (
-        input_gradient(g, _conj(w), windows, _spatial(x), groups, x.dtype, precision)
-        if x.tracked
-        else None,
-        weight_gradient(_conj(x), g, windows, _spatial(w), groups, w.dtype, precision)
-        if w.tracked
-        else None,
-    )
+    g, gx, gw = ew.cast(g, x.dtype), None, None
+    if x.tracked:
+        gx = input_gradient(g, ew.conjugate(w), windows, _spatial(x), groups, x.dtype, precision)
+    if w.tracked:
+        gw = weight_gradient(ew.conjugate(x), g, windows, _spatial(w), groups, w.dtype, precision)
+    return gx, gw
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    x, w = node.inputs
+    (x, w), (tx, tw) = node.inputs, tangents
     groups, windows, precision = node.params
-    tx, tw = tangents
     rest = (windows, _spatial(node), groups, node.dtype, precision)
-    terms = []
-    if tx is not None:
-        terms.append(convolve(tx, w, *rest))
-    if tw is not None:
-        terms.append(convolve(x, tw, *rest))
-    if not terms:
-        return None
-    return terms[0] if len(terms) == 1 else ew.add(*terms)
+    return ew.total(
+        None if tx is None else convolve(tx, w, *rest),
+        None if tw is None else convolve(x, tw, *rest),
+    )
 
 
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
@@ -188,9 +176,9 @@ def _reference(node: Node, x: Array, w: Array) -> Array:
         to, where = [], []  # the positions of the result that this tap contributes to, and of x
         for v, tap, count, extent in zip(windows, k, extents, size, strict=True):
             at = np.arange(count) * v.stride + tap * v.dilation - v.padding_low
-            inside = (at % v.lhs_dilation == 0) & (at >= 0) & (at < extent * v.lhs_dilation)
-            to.append(np.flatnonzero(inside))
-            where.append(at[inside] // v.lhs_dilation)
+            valid = (at % v.lhs_dilation == 0) & (at >= 0) & (at < extent * v.lhs_dilation)
+            to.append(np.flatnonzero(valid))
+            where.append(at[valid] // v.lhs_dilation)
         part = x[_at(np.ix_(*where))]
         shape = part.shape[3:]
         with np.errstate(all="ignore"):
@@ -199,9 +187,7 @@ def _reference(node: Node, x: Array, w: Array) -> Array:
     return out.reshape(node.shape).astype(node.dtype.np)
 
 
-_convolve = Primitive(
-    "convolve", "convolve", reference=_reference, vjp=_vjp, jvp=_jvp, batch=_batch
-)
+_convolve = Primitive("convolve", "convolve", _reference, _vjp, _jvp, _batch)
 
 
 def convolve(
@@ -218,10 +204,7 @@ def convolve(
 
     `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.
     """
-    if precision == "as set":
-        precision = TF32 if mode.autocast is TF32 else None
-    if x.dtype is not float32 or dtype is not float32:
-        precision = None
+    precision = matmul_precision(precision, x.dtype, dtype)
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
     if groups == 1 and size_of(_spatial(w)) == 1 and _is_strided_slice(windows, extents, x):
         steps = (1, 1, *(v.stride for v in windows))

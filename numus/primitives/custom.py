@@ -7,17 +7,13 @@ from typing import Protocol
 
 from numus.dispatch.apply import apply
 from numus.graph import Node, Nodes, Primitive, Tangents
-from numus.primitives.broadcast import broadcast
+from numus.primitives.broadcast import batch_all
 
 # -- graft ----------------------------------------------------------------------------------------
 
 
 def _graft_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    value, source = (
-        x if is_batched else broadcast(x, (size, *x.shape))
-        for x, is_batched in zip(inputs, batched, strict=True)
-    )
-    return graft(value, source)
+    return graft(*batch_all(inputs, batched, size))
 
 
 _graft = Primitive(
@@ -75,10 +71,8 @@ def _custom_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 
 def _custom_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     rule, index = node.params
-    value, *operands = inputs
-    if not batched[0]:
-        value = broadcast(value, (size, *value.shape))
-    return custom(rule.batched(size, tuple(batched[1:])), index, value, tuple(operands))
+    (value,) = batch_all(inputs[:1], batched[:1], size)
+    return custom(rule.batched(size, tuple(batched[1:])), index, value, tuple(inputs[1:]))
 
 
 _custom = Primitive(

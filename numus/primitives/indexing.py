@@ -14,11 +14,11 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.base import nondifferentiable
-from numus.primitives.broadcast import broadcast, full
+from numus.primitives.base import nondifferentiable, unary_jvp
+from numus.primitives.broadcast import batch_all, broadcast, full
 from numus.primitives.source import constant, iota
 from numus.primitives.views import permute, reshape
-from numus.shapes import Shape
+from numus.shapes import Shape, size_of
 
 # -- gather ---------------------------------------------------------------------------------------
 
@@ -29,36 +29,24 @@ def _gather_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     return (scatter(zeros, tuple(indices), g, node.params, "add"), *(None for _ in indices))
 
 
-def _gather_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    return None if t is None else gather(t, node.inputs[1:], node.params)
-
-
-def _own_rows(index: Node, size: int) -> Node:
-    """0 … size - 1 along the leading axis of `index`'s shape: each batch entry reads its own."""
-    rows = reshape(iota(size, dt.int64, index.device), (size, *(1,) * (index.ndim - 1)))
-    return broadcast(rows, index.shape)
-
-
-def _batch_indices(indices: Sequence[Node], batched: Sequence[bool], size: int) -> list[Node]:
-    return [
-        i if is_batched else broadcast(i, (size, *i.shape))
-        for i, is_batched in zip(indices, batched, strict=True)
-    ]
+def positions(like: Node, axis: int) -> Node:
+    """For each element of a node's shape its index along an axis."""
+    n = like.shape[axis]
+    line = tuple(n if i == axis else 1 for i in range(like.ndim))
+    return broadcast(reshape(iota(n, dt.int64, like.device), line), like.shape)
 
 
 def _gather_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     x, *indices = inputs
+    wide = tuple(batch_all(indices, batched[1:], size))
     if not batched[0]:
-        return gather(x, tuple(_batch_indices(indices, batched[1:], size)), node.params)
+        return gather(x, wide, node.params)
     if not any(batched[1:]):
         out = gather(x, tuple(indices), tuple(a + 1 for a in node.params))
         lead = indices[0].ndim  # index axes come first, then the batch axis: bring it forward
-        order = (lead, *range(lead), *range(lead + 1, out.ndim))
-        return permute(out, order)
-    wide = _batch_indices(indices, batched[1:], size)
-    rows = _own_rows(wide[0], size)
-    return gather(x, (rows, *wide), (0, *(a + 1 for a in node.params)))
+        return permute(out, (lead, *range(lead), *range(lead + 1, out.ndim)))
+    # each batch entry reads its own
+    return gather(x, (positions(wide[0], 0), *wide), (0, *(a + 1 for a in node.params)))
 
 
 def _gather_reference(node: Node, x: Array, *indices: Array) -> Array:
@@ -75,7 +63,7 @@ _gather = Primitive(
     "gather",
     reference=_gather_reference,
     vjp=_gather_vjp,
-    jvp=_gather_jvp,
+    jvp=unary_jvp(lambda node, t: gather(t, node.inputs[1:], node.params)),
     batch=_gather_batch,
 )
 
@@ -91,16 +79,8 @@ def gather(x: Node, indices: tuple[Node, ...], axes: Shape) -> Node:
 
 def index_along(index: Node, axis: int) -> tuple[tuple[Node, ...], Shape]:
     """Index arrays and axes for `gather` and `scatter` that move only along one axis."""
-    rank = index.ndim
-
-    def positions(i: int, n: int) -> Node:
-        line = reshape(
-            iota(n, dt.int64, index.device), tuple(n if j == i else 1 for j in range(rank))
-        )
-        return broadcast(line, index.shape)
-
-    at = (index if i == axis else positions(i, n) for i, n in enumerate(index.shape))
-    return tuple(at), tuple(range(rank))
+    axes = tuple(range(index.ndim))
+    return tuple(index if i == axis else positions(index, i) for i in axes), axes
 
 
 # -- nonzero --------------------------------------------------------------------------------------
@@ -152,11 +132,9 @@ def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
         count = scatter(hit_x, at, _inside(hit_u, node), axes, "add")
         share = ew.div(g, count)
         return (ew.mul(share, hit_x), _inside(ew.mul(gather(share, at, axes), hit_u), node), *none)
-    # mul: a factor's cotangent is multiplied by all other factors of its place
-    by_x = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
-    by_u = _other_factors(node)
-    if x.dtype.is_complex:
-        by_x, by_u = ew.conj(by_x), ew.conj(by_u)
+    # mul: a factor's cotangent is multiplied by all other factors of its element
+    by_x = ew.conjugate(scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul"))
+    by_u = ew.conjugate(_other_factors(node))
     return (ew.mul(g, by_x), _inside(ew.mul(gather(g, at, axes), by_u), node), *none)
 
 
@@ -198,15 +176,13 @@ def _inside(value: Node, node: Node) -> Node:
 
 
 def _written(node: Node, g: Node) -> Node:
-    """The cotangent of updates under "set": only the last write to a place counts."""
+    """The cotangent of updates under "set": only the last write to an element counts."""
     axes, _ = node.params
     x, updates, *indices = node.inputs
     at = tuple(indices)
-    count = 1
-    for n in indices[0].shape:
-        count *= n
-    order = reshape(iota(count, dt.int64, x.device), indices[0].shape)
-    order = reshape(order, (*order.shape, *(1,) * (updates.ndim - order.ndim)))
+    shape = indices[0].shape
+    order = iota(size_of(shape), dt.int64, x.device)
+    order = reshape(order, (*shape, *(1,) * (updates.ndim - len(shape))))
     order = broadcast(order, updates.shape)
     last = scatter(full(x.shape, -1, dt.int64), at, order, axes, "set")
     won = ew.eq(gather(last, at, axes), order)
@@ -237,20 +213,14 @@ def _scatter_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 
 def _scatter_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     axes, mode = node.params
-    x, updates, *indices = inputs
-    if not batched[0]:
-        x = broadcast(x, (size, *x.shape))
-    if not batched[1]:
-        updates = broadcast(updates, (size, *updates.shape))
-    wide = _batch_indices(indices, batched[2:], size)
-    rows = _own_rows(wide[0], size)
-    return scatter(x, (rows, *wide), updates, (0, *(a + 1 for a in axes)), mode)
+    x, updates, *indices = batch_all(inputs, batched, size)
+    rows = positions(indices[0], 0)
+    return scatter(x, (rows, *indices), updates, (0, *(a + 1 for a in axes)), mode)
 
 
 def _scatter_reference(node: Node, x: Array, updates: Array, *indices: Array) -> Array:
     axes, mode = node.params
-    rest = [i for i in range(x.ndim) if i not in axes]
-    order = (*axes, *rest)
+    order = (*axes, *(i for i in range(x.ndim) if i not in axes))
     out = np.array(np.transpose(x, order))
     if updates.size:
         ok = np.ones(indices[0].shape, bool)
@@ -258,8 +228,8 @@ def _scatter_reference(node: Node, x: Array, updates: Array, *indices: Array) ->
             ok &= (i >= 0) & (i < x.shape[a])
         where = tuple(i[ok] for i in indices)
         if mode == "set":
-            for place, row in zip(zip(*where, strict=True), updates[ok], strict=True):
-                out[place] = row
+            for index, row in zip(zip(*where, strict=True), updates[ok], strict=True):
+                out[index] = row
         else:
             with np.errstate(all="ignore"):
                 _COMBINE[mode].at(out, where, updates[ok])
@@ -267,12 +237,7 @@ def _scatter_reference(node: Node, x: Array, updates: Array, *indices: Array) ->
 
 
 _scatter = Primitive(
-    "scatter",
-    "scatter",
-    reference=_scatter_reference,
-    vjp=_scatter_vjp,
-    jvp=_scatter_jvp,
-    batch=_scatter_batch,
+    "scatter", "scatter", _scatter_reference, _scatter_vjp, _scatter_jvp, _scatter_batch
 )
 
 

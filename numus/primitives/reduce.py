@@ -6,7 +6,7 @@ bits accumulate in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from numus.primitives.broadcast import (
     reduced_shape,
     reduction_batch,
 )
+from numus.primitives.references import widen
 from numus.primitives.scan import scan
 from numus.primitives.source import constant
 from numus.primitives.structure import concat
@@ -41,16 +42,12 @@ def _others_product(x: Node, axes: Shape) -> Node:
     flat = reshape(permute(x, order), (*(x.shape[a] for a in rest), count))
     last = flat.ndim - 1
 
-    def shifted(products: Node, left: bool) -> Node:
-        one = full((*flat.shape[:-1], 1), 1, x.dtype)
-        if left:
-            return concat((one, take_range(products, last, 0, count - 1)), last)
-        return concat((take_range(products, last, 1, count), one), last)
-
     if count == 0:
         return x
-    before = shifted(scan("prod", flat, last, reverse=False), left=True)
-    after = shifted(scan("prod", flat, last, reverse=True), left=False)
+    one = full((*flat.shape[:-1], 1), 1, x.dtype)
+    before = take_range(scan("prod", flat, last, reverse=False), last, 0, count - 1)
+    after = take_range(scan("prod", flat, last, reverse=True), last, 1, count)
+    before, after = concat((one, before), last), concat((after, one), last)
     others = reshape(ew.mul(before, after), tuple(x.shape[a] for a in order))
     back = tuple(order.index(i) for i in range(x.ndim))
     return permute(others, back)
@@ -58,16 +55,11 @@ def _others_product(x: Node, axes: Shape) -> Node:
 
 def _prod_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
-    d = _others_product(x, node.params)
-    if x.dtype.is_complex:
-        d = ew.conj(d)
+    d = ew.conjugate(_others_product(x, node.params))
     return (ew.mul(expand(g, x, node.params), d),)
 
 
-def _prod_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    if t is None:
-        return None
+def _prod_jvp(node: Node, t: Node) -> Node:
     return reduce_sum(ew.mul(t, _others_product(node.inputs[0], node.params)), node.params)
 
 
@@ -97,19 +89,14 @@ def _extreme_vjp(node: Node, g: Node) -> tuple[Node]:
     return (ew.mul(expand(g, node.inputs[0], node.params), _hits(node)),)
 
 
-def _extreme_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    return None if t is None else reduce_sum(ew.mul(t, _hits(node)), node.params)
+def _extreme_jvp(node: Node, t: Node) -> Node:
+    return reduce_sum(ew.mul(t, _hits(node)), node.params)
 
 
-def _extreme(name: str, function: Callable[..., Array]) -> Primitive:
-    return define_reduction(
-        name, lambda x, axes: function(x, axis=axes), _extreme_vjp, _extreme_jvp
-    )
-
-
-_max = _extreme("reduce_max", np.max)
-_min = _extreme("reduce_min", np.min)
+_max, _min = (
+    define_reduction(name, lambda x, axes, f=f: f(x, axis=axes), _extreme_vjp, _extreme_jvp)
+    for name, f in (("reduce_max", np.max), ("reduce_min", np.min))
+)
 
 
 def reduce_max(x: Node, axes: Shape) -> Node:
@@ -141,10 +128,7 @@ def _sqdev_vjp(node: Node, g: Node) -> tuple[Node]:
     return (ew.mul(expand(ew.mul(g, constant(2.0, g.dtype)), x, node.params), d),)
 
 
-def _sqdev_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    if t is None:
-        return None
+def _sqdev_jvp(node: Node, t: Node) -> Node:
     d = _deviation(node.inputs[0], node.params)
     return reduce_sum(ew.mul(ew.mul(t, constant(2.0, t.dtype)), d), node.params)
 
@@ -163,9 +147,7 @@ def reduce_sqdev(x: Node, axes: Shape) -> Node:
 
 def _arg(name: str, function: Callable[..., Array]) -> Primitive:
     def reference(node: Node, x: Array) -> Array:
-        if node.inputs[0].dtype.is_narrow_float:
-            x = x.astype(np.float32)
-        return np.asarray(function(x, axis=node.params[0])).astype(np.int64)
+        return np.asarray(function(widen(x), axis=node.params[0])).astype(np.int64)
 
     return nondifferentiable(name, "reduce", reference, reduction_batch)
 

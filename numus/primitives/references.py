@@ -11,6 +11,11 @@ from numus.dtypes import DType
 from numus.graph import Array
 
 
+def widen(x: Array) -> Array:
+    """Floats below 32 bits as float32, in which kernels compute."""
+    return x.astype(dt.compute_dtype(dt.as_dtype(x.dtype)).np, copy=False)
+
+
 def special(name: str) -> Callable[..., Array]:
     """A function of scipy.special, which is imported when it is called."""
 

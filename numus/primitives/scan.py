@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,24 +11,23 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast, full
-from numus.primitives.indexing import gather, index_along, scatter
-from numus.primitives.source import constant, iota
+from numus.primitives.base import unary_jvp
+from numus.primitives.broadcast import full
+from numus.primitives.indexing import gather, index_along, positions, scatter
+from numus.primitives.references import widen
+from numus.primitives.source import constant
 from numus.primitives.structure import concat
-from numus.primitives.views import pad, reshape, take_range
+from numus.primitives.views import pad, take_range
 
 
 def _argextreme(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
     """Indices of the elements that a cumulative max or min takes."""
-    x, axis = node.inputs[0], node.params[1]
-    n = x.shape[axis]
-    line = tuple(n if i == axis else 1 for i in range(x.ndim))
-    here = broadcast(reshape(iota(n, dt.int64, x.device), line), x.shape)
-    reverse = node.params[2]
+    x, (_, axis, reverse) = node.inputs[0], node.params
+    here = positions(x, axis)
     # a new extreme stands where the running value is the element itself; NaN stays once met
     new = ew.or_(ew.eq(x, node), ew.and_(ew.ne(x, x), ew.ne(node, node)))
     if reverse:
-        source = scan("min", ew.where(new, here, constant(n, dt.int64)), axis, reverse=True)
+        source = scan("min", ew.where(new, here, constant(x.shape[axis], dt.int64)), axis, True)
     else:
         source = scan("max", ew.where(new, here, constant(-1, dt.int64)), axis)
     return index_along(source, axis)
@@ -41,9 +40,7 @@ def _vjp(node: Node, g: Node) -> tuple[Node]:
     if op in ("max", "min"):
         at, axes = _argextreme(node)
         return (scatter(full(g.shape, 0, g.dtype), at, g, axes, "add"),)
-    links, own = _links(node), _own(node)
-    if g.dtype.is_complex:
-        links, own = ew.conj(links), ew.conj(own)
+    links, own = ew.conjugate(_links(node)), ew.conjugate(_own(node))
     return (ew.mul(_linear_recurrence(links, g, axis, back=not reverse), own),)
 
 
@@ -97,46 +94,33 @@ def _linear_recurrence(links: Node, b: Node, axis: int, back: bool) -> Node:
             b = ew.add(b, pad(part, reach, zeros))
         left = n - step
         if left > step:
-            links = ew.mul(
-                take_range(links, axis, step, left), take_range(links, axis, 0, left - step)
-            )
+            after = take_range(links, axis, step, left)
+            links = ew.mul(after, take_range(links, axis, 0, left - step))
         step *= 2
     return b
 
 
-def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _jvp(node: Node, t: Node) -> Node:
     op, axis, reverse = node.params
-    t = tangents[0]
-    if t is None:
-        return None
     if op == "sum":
         return scan("sum", t, axis, reverse)
     if op in ("max", "min"):
-        at, axes = _argextreme(node)
-        return gather(t, at, axes)
+        return gather(t, *_argextreme(node))
     return _linear_recurrence(_links(node), ew.mul(t, _own(node)), axis, back=reverse)
 
 
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "sum": np.add.accumulate,
-    "prod": np.multiply.accumulate,
-    "max": np.maximum.accumulate,
-    "min": np.minimum.accumulate,
-    "logsumexp": np.logaddexp.accumulate,
+_FUNCTIONS = {
+    **{"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum},
+    "logsumexp": np.logaddexp,
 }
 
 
 def _reference(node: Node, x: Array) -> Array:
     op, axis, reverse = node.params
-    if node.dtype.is_narrow_float:
-        x = x.astype(np.float32)
+    x = np.flip(widen(x), axis) if reverse else widen(x)
+    dtype = {"dtype": x.dtype} if op in ("sum", "prod") else {}
     with np.errstate(all="ignore"):
-        if reverse:
-            x = np.flip(x, axis)
-        if op in ("sum", "prod"):
-            out = _FUNCTIONS[op](x, axis=axis, dtype=x.dtype)
-        else:
-            out = _FUNCTIONS[op](x, axis=axis)
+        out = _FUNCTIONS[op].accumulate(x, axis=axis, **dtype)
         return (np.flip(out, axis) if reverse else out).astype(node.dtype.np)
 
 
@@ -145,7 +129,7 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
     return scan(op, inputs[0], axis + 1, reverse)
 
 
-_scan = Primitive("scan", "scan", reference=_reference, vjp=_vjp, jvp=_jvp, batch=_batch)
+_scan = Primitive("scan", "scan", _reference, _vjp, unary_jvp(_jvp), _batch)
 
 
 def scan(op: str, x: Node, axis: int, reverse: bool = False) -> Node:

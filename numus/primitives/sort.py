@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
-from numus.primitives.base import nondifferentiable
+from numus.primitives.base import nondifferentiable, unary_jvp
 from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather, index_along, scatter
+from numus.shapes import Shape
 
 
 def _order_reference(x: Array, axis: int, descending: bool) -> Array:
@@ -28,7 +27,7 @@ _argsort = nondifferentiable(
     "argsort",
     "sort",
     lambda node, x: _order_reference(x, *node.params).astype(np.int64),
-    lambda node, inputs, batched, size: argsort(inputs[0], node.params[0] + 1, node.params[1]),
+    lambda node, xs, batched, size: argsort(xs[0], node.params[0] + 1, node.params[1]),
 )
 
 
@@ -43,9 +42,7 @@ _topk = nondifferentiable(
     lambda node, x: np.take(
         _order_reference(x, node.params[0], node.params[2]), range(node.params[1]), node.params[0]
     ).astype(np.int64),
-    lambda node, inputs, batched, size: topk(
-        inputs[0], node.params[0] + 1, node.params[1], node.params[2]
-    ),
+    lambda node, xs, batched, size: topk(xs[0], node.params[0] + 1, *node.params[1:]),
 )
 
 
@@ -55,18 +52,14 @@ def topk(x: Node, axis: int, count: int, descending: bool) -> Node:
     return apply(_topk, (x,), (axis, count, descending), shape, dt.int64)
 
 
+def _sorted_from(node: Node) -> tuple[tuple[Node, ...], Shape]:
+    """Indices and axes of the input's elements in sorted order."""
+    return index_along(argsort(node.inputs[0], *node.params), node.params[0])
+
+
 def _sort_vjp(node: Node, g: Node) -> tuple[Node]:
-    x = node.inputs[0]
-    at, axes = index_along(argsort(x, *node.params), node.params[0])
-    return (scatter(full(x.shape, 0, g.dtype), at, g, axes, "set"),)
-
-
-def _sort_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    if t is None:
-        return None
-    at, axes = index_along(argsort(node.inputs[0], *node.params), node.params[0])
-    return gather(t, at, axes)
+    at, axes = _sorted_from(node)
+    return (scatter(full(node.shape, 0, g.dtype), at, g, axes, "set"),)
 
 
 _sort = Primitive(
@@ -76,8 +69,8 @@ _sort = Primitive(
         x, _order_reference(x, *node.params), node.params[0]
     ),
     vjp=_sort_vjp,
-    jvp=_sort_jvp,
-    batch=lambda node, inputs, batched, size: sort(inputs[0], node.params[0] + 1, node.params[1]),
+    jvp=unary_jvp(lambda node, t: gather(t, *_sorted_from(node))),
+    batch=lambda node, xs, batched, size: sort(xs[0], node.params[0] + 1, node.params[1]),
 )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.graph import Array, Node, Primitive
-from numus.primitives.broadcast import broadcast, full
+from numus.graph import Node, Primitive
+from numus.primitives.base import unary_jvp
+from numus.primitives.broadcast import batch_all, full
 from numus.primitives.views import take_range
 from numus.runtime.devices import Device
 
@@ -17,13 +19,9 @@ from numus.runtime.devices import Device
 
 
 def _concat_vjp(node: Node, g: Node) -> tuple[Node, ...]:
-    parts = []
-    at = 0
-    for x in node.inputs:
-        end = at + x.shape[node.params]
-        parts.append(take_range(g, node.params, at, end))
-        at = end
-    return tuple(parts)
+    sizes = [x.shape[node.params] for x in node.inputs]
+    ends = itertools.accumulate(sizes)
+    return tuple(take_range(g, node.params, e - n, e) for n, e in zip(sizes, ends, strict=True))
 
 
 def _concat_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
@@ -36,21 +34,13 @@ def _concat_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return concat(parts, node.params)
 
 
-def _concat_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    parts = tuple(
-        x if is_batched else broadcast(x, (size, *x.shape))
-        for x, is_batched in zip(inputs, batched, strict=True)
-    )
-    return concat(parts, node.params + 1)
-
-
 _concat = Primitive(
     "concat",
     "concat",
     reference=lambda node, *xs: np.concatenate(xs, axis=node.params),
     vjp=_concat_vjp,
     jvp=_concat_jvp,
-    batch=_concat_batch,
+    batch=lambda node, *args: concat(tuple(batch_all(*args)), node.params + 1),
 )
 
 
@@ -68,20 +58,16 @@ def concat(xs: tuple[Node, ...], axis: int) -> Node:
 
 
 def _identity(name: str) -> Primitive:
-    def reference(node: Node, x: Array) -> Array:
-        return np.array(x)
-
-    prim = Primitive(
+    return Primitive(
         name,
         "barrier",
-        reference=reference,
+        reference=lambda node, x: np.array(x),
         vjp=lambda node, g: (g,),
         jvp=lambda node, ts: ts[0],
-        batch=lambda node, inputs, batched, size: apply(
-            prim, (inputs[0],), node.params, inputs[0].shape, node.dtype
+        batch=lambda node, xs, batched, size: apply(
+            node.prim, (xs[0],), node.params, xs[0].shape, node.dtype
         ),
     )
-    return prim
 
 
 _copy = _identity("copy")
@@ -118,8 +104,8 @@ _transfer = Primitive(
     "barrier",
     reference=lambda node, x: np.array(x),
     vjp=_transfer_vjp,
-    jvp=lambda node, ts: None if ts[0] is None else transfer(ts[0], node.params),
-    batch=lambda node, inputs, batched, size: transfer(inputs[0], node.params),
+    jvp=unary_jvp(lambda node, t: transfer(t, node.params)),
+    batch=lambda node, xs, batched, size: transfer(xs[0], node.params),
 )
 
 

@@ -7,14 +7,16 @@ viewed by strides in O(1). `broadcast` is in a file with its transpose, the sum.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from operator import mul
 from typing import Any
 
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.graph import Array, Jvp, Node, Primitive, View, active_hooks, is_captured, mode
+from numus.graph import Array, Node, Primitive, View, active_hooks, is_captured, mode
+from numus.primitives.base import unary_jvp
 from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of
 
@@ -51,22 +53,14 @@ def window(x: Node, start: int, strides: Shape, shape: Shape) -> Node | None:
     return make_view(VALUE, x, None, shape, (view.offset + start, strides))
 
 
-def view_jvp(build: Callable[[Node, Any], Node]) -> Jvp:
-    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-        t = tangents[0]
-        return None if t is None else build(t, node.params)
-
-    return jvp
-
-
 # -- reshape --------------------------------------------------------------------------------------
 
 _reshape = Primitive(
     "reshape",
     "view",
     vjp=lambda node, g: (reshape(g, node.inputs[0].shape),),
-    jvp=view_jvp(lambda t, shape: reshape(t, shape)),
-    batch=lambda node, inputs, batched, size: reshape(inputs[0], (size, *node.shape)),
+    jvp=unary_jvp(lambda node, t: reshape(t, node.params)),
+    batch=lambda node, xs, batched, size: reshape(xs[0], (size, *node.shape)),
     reference=lambda node, x: np.reshape(x, node.shape),
 )
 
@@ -98,20 +92,15 @@ def identity(x: Node, *, sees_writes: bool = False) -> Node:
 
 
 def _inverse(axes: Shape) -> Shape:
-    out = [0] * len(axes)
-    for i, a in enumerate(axes):
-        out[a] = i
-    return tuple(out)
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
 _permute = Primitive(
     "permute",
     "view",
     vjp=lambda node, g: (permute(g, _inverse(node.params)),),
-    jvp=view_jvp(lambda t, axes: permute(t, axes)),
-    batch=lambda node, inputs, batched, size: permute(
-        inputs[0], (0, *(a + 1 for a in node.params))
-    ),
+    jvp=unary_jvp(lambda node, t: permute(t, node.params)),
+    batch=lambda node, xs, batched, size: permute(xs[0], (0, *(a + 1 for a in node.params))),
     reference=lambda node, x: np.transpose(x, node.params),
 )
 
@@ -138,16 +127,6 @@ def _identity_axes(ndim: int) -> Shape:
 # -- slice ----------------------------------------------------------------------------------------
 
 
-def _slice_vjp(node: Node, g: Node) -> tuple[Node]:
-    starts, steps = node.params
-    return (unslice(g, starts, steps, node.inputs[0].shape),)
-
-
-def _slice_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    starts, steps = node.params
-    return None if tangents[0] is None else slice_(tangents[0], starts, steps, node.shape)
-
-
 def unslice(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
     """The transpose of `slice_`: x at the elements it reads of an array of `shape`, else zero."""
     flips = tuple(i for i, step in enumerate(steps) if step < 0)
@@ -164,24 +143,20 @@ def unslice(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
 
 
 def _slice_reference(node: Node, x: Array) -> Array:
-    starts, steps = node.params
-    return x[
-        tuple(
-            slice(0, 0)
-            if count == 0
-            else slice(start, None if (stop := start + count * step) < 0 else stop, step)
-            for start, step, count in zip(starts, steps, node.shape, strict=True)
-        )
-    ]
+    def range_of(start: int, step: int, count: int) -> slice:
+        stop = start + count * step
+        return slice(start, None if stop < 0 else stop, step) if count else slice(0, 0)
+
+    return x[tuple(map(range_of, *node.params, node.shape))]
 
 
 _slice = Primitive(
     "slice",
     "view",
-    vjp=_slice_vjp,
-    jvp=_slice_jvp,
-    batch=lambda node, inputs, batched, size: slice_(
-        inputs[0], (0, *node.params[0]), (1, *node.params[1]), (size, *node.shape)
+    vjp=lambda node, g: (unslice(g, node.params[0], node.params[1], node.inputs[0].shape),),
+    jvp=unary_jvp(lambda node, t: slice_(t, node.params[0], node.params[1], node.shape)),
+    batch=lambda node, xs, batched, size: slice_(
+        xs[0], (0, *node.params[0]), (1, *node.params[1]), (size, *node.shape)
     ),
     reference=_slice_reference,
 )
@@ -226,20 +201,12 @@ def _pad_slice(x: Node, node: Node) -> Node:
     return slice_(x, low, tuple(i + 1 for i in inner), node.inputs[0].shape)
 
 
-def _pad_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    low, high, inner = node.params
-    return pad(inputs[0], (0, *low), (0, *high), (0, *inner))
-
-
 def _pad_reference(node: Node, x: Array) -> Array:
     low, _, inner = node.params
     out = np.zeros(node.shape, node.dtype.np)
     if x.size:
-        where = tuple(
-            slice(a, a + (n - 1) * (i + 1) + 1, i + 1)
-            for a, i, n in zip(low, inner, x.shape, strict=True)
-        )
-        out[where] = x
+        axes = zip(low, inner, x.shape, strict=True)
+        out[tuple(slice(a, a + (n - 1) * (i + 1) + 1, i + 1) for a, i, n in axes)] = x
     return out
 
 
@@ -247,8 +214,8 @@ _pad = Primitive(
     "pad",
     "view",
     vjp=lambda node, g: (_pad_slice(g, node),),
-    jvp=view_jvp(lambda t, params: pad(t, *params)),
-    batch=_pad_batch,
+    jvp=unary_jvp(lambda node, t: pad(t, *node.params)),
+    batch=lambda node, xs, batched, size: pad(xs[0], *((0, *widths) for widths in node.params)),
     reference=_pad_reference,
 )
 
@@ -258,9 +225,8 @@ def pad(x: Node, low: Shape, high: Shape, inner: Shape | None = None) -> Node:
     inner = inner or (0,) * x.ndim
     if not any(low) and not any(high) and not any(inner):
         return x
-    shape = tuple(
-        a + b + n + max(n - 1, 0) * i for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
-    )
+    axes = zip(low, high, inner, x.shape, strict=True)
+    shape = tuple(a + b + n + max(n - 1, 0) * i for a, b, i, n in axes)
     return make_view(_pad, x, (low, high, inner), check_size(shape, "pad"))
 
 
@@ -271,11 +237,6 @@ def _shear_vjp(node: Node, g: Node) -> tuple[Node]:
     axis, along, _, scale, slope, offset, divide = node.params
     extent = node.inputs[0].shape[axis]
     return (shear(g, axis, along, extent, divide, -slope, -offset, scale),)
-
-
-def _shear_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    axis, along, *rest = node.params
-    return shear(inputs[0], axis + 1, along + 1, *rest)
 
 
 def _shear_reference(node: Node, x: Array) -> Array:
@@ -298,8 +259,10 @@ _shear = Primitive(
     "shear",
     "view",
     vjp=_shear_vjp,
-    jvp=view_jvp(lambda t, params: shear(t, *params)),
-    batch=_shear_batch,
+    jvp=unary_jvp(lambda node, t: shear(t, *node.params)),
+    batch=lambda node, xs, batched, size: shear(
+        xs[0], node.params[0] + 1, node.params[1] + 1, *node.params[2:]
+    ),
     reference=_shear_reference,
 )
 
@@ -316,9 +279,8 @@ def shear(
     params = (axis, along, extent, scale, slope, offset, divide)
     layout = None
     if x.view is not None and divide == 1 and size_of(shape):
-        ends = [
-            i * scale + j * slope + offset for i in (0, extent - 1) for j in (0, shape[along] - 1)
-        ]
+        corners = itertools.product((0, extent - 1), (0, shape[along] - 1))
+        ends = [i * scale + j * slope + offset for i, j in corners]
         if min(ends) >= 0 and max(ends) < x.shape[axis]:
             strides = list(x.view.strides)
             step = strides[axis]

@@ -5,17 +5,18 @@ The derivative rules themselves need these operations, so the two share a file.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Jvp, Node, Primitive
 from numus.primitives import references
-from numus.primitives.base import nondifferentiable, zero_jvp, zero_vjp
+from numus.primitives.base import nondifferentiable, unary_jvp, zero_jvp, zero_vjp
 from numus.primitives.broadcast import broadcast, unbroadcast
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -25,6 +26,7 @@ from numus.shapes import broadcast as broadcast_shapes
 Partial = Callable[..., Any]
 Unary = Callable[[Node], Node]
 Binary = Callable[[Node, Node], Node]
+Builder = TypeVar("Builder", Unary, Binary)
 
 
 def elementwise_batch(
@@ -58,25 +60,37 @@ def _jvp_from(partials: Partial) -> Callable[[Node, Sequence[Node | None]], Node
         derivatives = partials(node, *node.inputs)
         if not isinstance(derivatives, tuple):
             derivatives = (derivatives,)
-        total: Node | None = None
-        for d, t in zip(derivatives, tangents, strict=True):
-            if d is not None and t is not None:
-                term = _scale(t, d)
-                total = term if total is None else add(total, term)
-        if total is not None and total.shape != node.shape:
-            total = broadcast(total, node.shape)
-        return total
+        pairs = zip(derivatives, tangents, strict=True)
+        out = total(*(None if d is None or t is None else _scale(t, d) for d, t in pairs))
+        return None if out is None else broadcast(out, node.shape)
 
     return jvp
 
 
-def _scale(x: Node, by: Node | int, conjugate: bool = False) -> Node:
+def _scale(x: Node, by: Node | int, adjoint: bool = False) -> Node:
     """x times a derivative; 1 and -1 are free."""
     if isinstance(by, int):
         return x if by == 1 else neg(x)
-    if conjugate and by.dtype.is_complex:
+    if adjoint and by.dtype.is_complex:
         by = conj(by)
     return mul(x, by)
+
+
+def total(*terms: Node | None) -> Node | None:
+    """The sum of terms, of which None are zero."""
+    given = [x for x in terms if x is not None]
+    return functools.reduce(add, given) if given else None
+
+
+def conjugate(x: Node) -> Node:
+    """The conjugate; real nodes as they are."""
+    return conj(x) if x.dtype.is_complex else x
+
+
+def _named(build: Builder, name: str) -> Builder:
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"The elementwise primitive `{name}`."
+    return build
 
 
 def _elementwise(
@@ -85,23 +99,12 @@ def _elementwise(
     """A row of the tables. `computes`: floats below 32 bits go through float32, as in kernels."""
 
     def evaluate(node: Node, *arrays: Array) -> Array:
-        operands = arrays
-        if computes:
-            operands = tuple(
-                a.astype(np.float32) if x.dtype.is_narrow_float else a
-                for a, x in zip(arrays, node.inputs, strict=True)
-            )
+        operands = map(references.widen, arrays) if computes else arrays
         with np.errstate(all="ignore"):
             return np.asarray(reference(*operands)).astype(node.dtype.np)
 
-    return Primitive(
-        name,
-        "elementwise",
-        reference=evaluate,
-        vjp=zero_vjp if partials is None else _vjp_from(partials),
-        jvp=zero_jvp if partials is None else _jvp_from(partials),
-        batch=elementwise_batch,
-    )
+    rules = (zero_vjp, zero_jvp) if partials is None else (_vjp_from(partials), _jvp_from(partials))
+    return Primitive(name, "elementwise", evaluate, *rules, elementwise_batch)
 
 
 # -- one operand ----------------------------------------------------------------------------------
@@ -113,9 +116,7 @@ def unary(name: str, reference: Callable[..., Array], partial: Partial | None) -
     def build(x: Node) -> Node:
         return apply(prim, (x,), None, x.shape, x.dtype)
 
-    build.__name__ = build.__qualname__ = name
-    build.__doc__ = f"The elementwise primitive `{name}`."
-    return build
+    return _named(build, name)
 
 
 def scalar_like(value: float, like: Node) -> Node:
@@ -148,20 +149,15 @@ def binary(
         shape = a.shape if a.shape == b.shape else broadcast_shapes(a.shape, b.shape, prim.public)
         return apply(prim, (a, b), None, shape, result or a.dtype)
 
-    build.__name__ = build.__qualname__ = name
-    build.__doc__ = f"The elementwise primitive `{name}`."
-    return build
+    return _named(build, name)
 
 
 def _extreme_partials(y: Node, a: Node, b: Node) -> tuple[Node, Node]:
     # ties share the gradient equally: symmetric in the operands
-    half = scalar_like(0.5, y)
-    one, zero = scalar_like(1, y), scalar_like(0, y)
+    half, one, zero = (scalar_like(value, y) for value in (0.5, 1, 0))
     tie = eq(a, b)
-    return (
-        where(tie, half, where(eq(a, y), one, zero)),
-        where(tie, half, where(eq(b, y), one, zero)),
-    )
+    by_a, by_b = (where(tie, half, where(eq(x, y), one, zero)) for x in (a, b))
+    return by_a, by_b
 
 
 add: Binary = binary("add", np.add, lambda y, a, b: (1, 1))
@@ -200,27 +196,25 @@ def _where_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     )
 
 
-def _where_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    _, ta, tb = tangents
-    if ta is None and tb is None:
-        return None
-    zero = scalar_like(0, node)
-    out = where(node.inputs[0], zero if ta is None else ta, zero if tb is None else tb)
-    if out.shape != node.shape:
-        out = broadcast(out, node.shape)
-    return out
+def _linear_jvp(build: Callable[[Node, Node, Node], Node]) -> Jvp:
+    """The jvp of an operation that is linear in its last two operands, as build(node, ta, tb)."""
 
+    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+        ta, tb = tangents[-2:]
+        if ta is None and tb is None:
+            return None
+        zero = scalar_like(0, node.inputs[-1])
+        return broadcast(build(node, ta or zero, tb or zero), node.shape)
 
-def _where_reference(node: Node, condition: Array, a: Array, b: Array) -> Array:
-    return np.where(condition, a, b)
+    return jvp
 
 
 _where = Primitive(
     "where",
     "elementwise",
-    reference=_where_reference,
+    reference=lambda node, condition, a, b: np.asarray(np.where(condition, a, b)),
     vjp=_where_vjp,
-    jvp=_where_jvp,
+    jvp=_linear_jvp(lambda node, ta, tb: where(node.inputs[0], ta, tb)),
     batch=elementwise_batch,
 )
 
@@ -239,19 +233,12 @@ def _cast_vjp(node: Node, g: Node) -> tuple[Node | None]:
     return (cast(g, source) if source.is_inexact and node.dtype.is_inexact else None,)
 
 
-def _cast_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    t = tangents[0]
-    if t is None or not node.dtype.is_inexact:
-        return None
-    return cast(t, node.dtype)
-
-
 _cast = Primitive(
     "cast",
     "elementwise",
     reference=lambda node, x: references.cast(x, node.dtype),
     vjp=_cast_vjp,
-    jvp=_cast_jvp,
+    jvp=unary_jvp(lambda node, t: cast(t, node.dtype) if node.dtype.is_inexact else None),
     batch=elementwise_batch,
 )
 
@@ -269,10 +256,8 @@ def cast(x: Node, dtype: DType) -> Node:
 
 def _cast_number(x: Node, dtype: DType) -> Any:
     value = references.cast(x.prim.reference(x), dtype)
-    return value.astype(np.complex128).item() if dtype.is_complex else _plain(value, dtype)
-
-
-def _plain(value: Array, dtype: DType) -> Any:
+    if dtype.is_complex:
+        value = value.astype(np.complex128)
     return float(value) if dtype.kind == "float" else value.item()
 
 
@@ -292,24 +277,20 @@ def bitcast(x: Node, dtype: DType) -> Node:
 def _dtype_changing(
     name: str, reference: Callable[..., Array], to: Callable[[DType], DType], vjp: Any, jvp: Any
 ) -> Unary:
+    """An operation on complex numbers, with vjp(node, g) and jvp(node, t) of its one operand."""
     prim = Primitive(
         name,
         "elementwise",
         reference=lambda node, *xs: np.asarray(reference(*xs)).astype(node.dtype.np),
-        vjp=vjp,
-        jvp=jvp,
+        vjp=lambda node, g: (vjp(node, g),),
+        jvp=unary_jvp(jvp),
         batch=elementwise_batch,
     )
 
     def build(x: Node) -> Node:
         return apply(prim, (x,), None, x.shape, to(x.dtype))
 
-    build.__name__ = build.__qualname__ = name
-    return build
-
-
-def _map_tangent(build: Unary) -> Any:
-    return lambda node, ts: None if ts[0] is None else build(ts[0])
+    return _named(build, name)
 
 
 def _direction_tangent(x: Node, t: Node) -> Node:
@@ -324,64 +305,38 @@ def _direction_tangent(x: Node, t: Node) -> Node:
     return where(at_zero, scalar_like(0, x), div(sub(t, mul(direction, along)), safe))
 
 
-def _sign_vjp(node: Node, g: Node) -> tuple[Node | None]:
+def _sign_rule(node: Node, t: Node) -> Node | None:
     x = node.inputs[0]
-    return (_direction_tangent(x, g) if x.dtype.is_complex else None,)
+    return _direction_tangent(x, t) if x.dtype.is_complex else None
 
 
-def _sign_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    x, t = node.inputs[0], tangents[0]
-    return None if t is None or not x.dtype.is_complex else _direction_tangent(x, t)
+sign: Unary = _dtype_changing("sign", references.sign, lambda d: d, _sign_rule, _sign_rule)
 
 
-sign: Unary = _dtype_changing("sign", references.sign, lambda d: d, _sign_vjp, _sign_jvp)
-
-
-def _abs_vjp(node: Node, g: Node) -> tuple[Node]:
+def _abs_vjp(node: Node, g: Node) -> Node:
     x = node.inputs[0]
-    if x.dtype.is_complex:
-        return (mul(cast(g, x.dtype), sign(x)),)
-    return (mul(g, sign(x)),)
+    return mul(cast(g, x.dtype), sign(x))
 
 
-def _abs_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    x, t = node.inputs[0], tangents[0]
-    if t is None:
-        return None
-    if x.dtype.is_complex:
-        return real(mul(conj(sign(x)), t))
-    return mul(t, sign(x))
+def _abs_jvp(node: Node, t: Node) -> Node:
+    x = node.inputs[0]
+    return real(mul(conj(sign(x)), t)) if x.dtype.is_complex else mul(t, sign(x))
+
+
+def _zero(g: Node) -> Node:
+    return constant(0.0, g.dtype)
 
 
 abs_: Unary = _dtype_changing("abs", np.abs, dt.real_of, _abs_vjp, _abs_jvp)
 real: Unary = _dtype_changing(
-    "real",
-    np.real,
-    dt.real_of,
-    lambda node, g: (complex_(g, constant(0.0, g.dtype)),),
-    _map_tangent(lambda t: real(t)),
+    "real", np.real, dt.real_of, lambda node, g: complex_(g, _zero(g)), lambda node, t: real(t)
 )
 imag: Unary = _dtype_changing(
-    "imag",
-    np.imag,
-    dt.real_of,
-    lambda node, g: (complex_(constant(0.0, g.dtype), g),),
-    _map_tangent(lambda t: imag(t)),
+    "imag", np.imag, dt.real_of, lambda node, g: complex_(_zero(g), g), lambda node, t: imag(t)
 )
 conj: Unary = _dtype_changing(
-    "conj", np.conj, lambda d: d, lambda node, g: (conj(g),), _map_tangent(lambda t: conj(t))
+    "conj", np.conj, lambda d: d, lambda node, g: conj(g), lambda node, t: conj(t)
 )
-
-
-def _complex_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
-    a, b = tangents
-    if a is None and b is None:
-        return None
-    zero = constant(0.0, node.inputs[0].dtype)
-    out = complex_(zero if a is None else a, zero if b is None else b)
-    if out.shape != node.shape:
-        out = broadcast(out, node.shape)
-    return out
 
 
 def _complex_reference(node: Node, a: Array, b: Array) -> Array:
@@ -394,11 +349,10 @@ _complex = Primitive(
     "complex",
     "elementwise",
     reference=_complex_reference,
-    vjp=lambda node, g: (
-        unbroadcast(real(g), node.inputs[0].shape),
-        unbroadcast(imag(g), node.inputs[1].shape),
+    vjp=lambda node, g: tuple(
+        unbroadcast(f(g), x.shape) for f, x in zip((real, imag), node.inputs, strict=True)
     ),
-    jvp=_complex_jvp,
+    jvp=_linear_jvp(lambda node, ta, tb: complex_(ta, tb)),
     batch=elementwise_batch,
 )
 

@@ -25,7 +25,16 @@ from numus.primitives.elementwise.arithmetic import (
     where,
 )
 
-_c = scalar_like
+_c, special = scalar_like, references.special
+
+
+def _one_minus_square(x: Node) -> Node:
+    return mul(sub(_c(1, x), x), add(_c(1, x), x))
+
+
+def _gaussian(x: Node, scale: float) -> Node:
+    return mul(_c(scale, x), exp(neg(mul(x, x))))
+
 
 sqrt: Unary = unary("sqrt", np.sqrt, lambda y, x: div(_c(0.5, x), y))
 rsqrt: Unary = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x)))
@@ -40,10 +49,8 @@ log1p: Unary = unary("log1p", np.log1p, lambda y, x: div(_c(1, x), add(x, _c(1, 
 sin: Unary = unary("sin", np.sin, lambda y, x: cos(x))
 cos: Unary = unary("cos", np.cos, lambda y, x: neg(sin(x)))
 tan: Unary = unary("tan", np.tan, lambda y, x: add(mul(y, y), _c(1, x)))
-asin: Unary = unary("asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
-acos: Unary = unary(
-    "acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
-)
+asin: Unary = unary("asin", np.arcsin, lambda y, x: rsqrt(_one_minus_square(x)))
+acos: Unary = unary("acos", np.arccos, lambda y, x: neg(rsqrt(_one_minus_square(x))))
 atan: Unary = unary("atan", np.arctan, lambda y, x: div(_c(1, x), add(mul(x, x), _c(1, x))))
 sinh: Unary = unary("sinh", np.sinh, lambda y, x: cosh(x))
 cosh: Unary = unary("cosh", np.cosh, lambda y, x: sinh(x))
@@ -52,27 +59,15 @@ asinh: Unary = unary("asinh", np.arcsinh, lambda y, x: rsqrt(add(mul(x, x), _c(1
 acosh: Unary = unary(
     "acosh", np.arccosh, lambda y, x: mul(rsqrt(sub(x, _c(1, x))), rsqrt(add(x, _c(1, x))))
 )
-atanh: Unary = unary(
-    "atanh", np.arctanh, lambda y, x: div(_c(1, x), mul(sub(_c(1, x), x), add(_c(1, x), x)))
-)
-erf: Unary = unary(
-    "erf",
-    references.special("erf"),
-    lambda y, x: mul(_c(2 / math.sqrt(math.pi), x), exp(neg(mul(x, x)))),
-)
-erfc: Unary = unary(
-    "erfc",
-    references.special("erfc"),
-    lambda y, x: mul(_c(-2 / math.sqrt(math.pi), x), exp(neg(mul(x, x)))),
-)
+atanh: Unary = unary("atanh", np.arctanh, lambda y, x: div(_c(1, x), _one_minus_square(x)))
+erf: Unary = unary("erf", special("erf"), lambda y, x: _gaussian(x, 2 / math.sqrt(math.pi)))
+erfc: Unary = unary("erfc", special("erfc"), lambda y, x: _gaussian(x, -2 / math.sqrt(math.pi)))
 erfinv: Unary = unary(
-    "erfinv",
-    references.special("erfinv"),
-    lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y))),
+    "erfinv", special("erfinv"), lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y)))
 )
 ndtr: Unary = unary(
     "ndtr",
-    references.special("ndtr"),
+    special("ndtr"),
     lambda y, x: mul(_c(1 / math.sqrt(2 * math.pi), x), exp(mul(_c(-0.5, x), mul(x, x)))),
 )
 # (2k + 1) B_2k for k = 8 … 1: see `_tetragamma`
@@ -103,9 +98,9 @@ def _tetragamma(y: Node, x: Node) -> Node:
     return neg(add(total, where(reflected, beyond, _c(0, x))))
 
 
-lgamma: Unary = unary("lgamma", references.special("gammaln"), lambda y, x: digamma(x))
-digamma: Unary = unary("digamma", references.special("digamma"), lambda y, x: trigamma(x))
-trigamma: Unary = unary("trigamma", lambda x: references.special("polygamma")(1, x), _tetragamma)
+lgamma: Unary = unary("lgamma", special("gammaln"), lambda y, x: digamma(x))
+digamma: Unary = unary("digamma", special("digamma"), lambda y, x: trigamma(x))
+trigamma: Unary = unary("trigamma", lambda x: special("polygamma")(1, x), _tetragamma)
 
 
 sigmoid: Unary = unary("sigmoid", references.sigmoid, lambda y, x: mul(y, sub(_c(1, x), y)))
