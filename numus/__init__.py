@@ -12,25 +12,7 @@ import sys
 from math import e, inf, nan, pi
 from typing import Any
 
-from numus.dtypes import (
-    DType,
-    bfloat16,
-    complex64,
-    complex128,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from numus.dtypes import *
 from numus.dtypes import bool_ as bool
 from numus.runtime.devices import Device, device
 from numus.tensor import Tensor

@@ -1,13 +1,8 @@
 """The tape's tools under the names that PyTorch gives them."""
 
-from numus.transforms.function import Context, Function
-from numus.transforms.modes import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    no_grad,
-    set_grad_enabled,
-)
+# ruff: noqa: F403, F405
+from numus.transforms.function import *
+from numus.transforms.modes import *
 from numus.transforms.reverse import gradients as grad
 
 __all__ = [

@@ -14,6 +14,11 @@ import numpy as np
 
 from numus.errors import DTypeError
 
+__all__ = [
+    "DType", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float16",
+    "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
+
 NumPyDType = np.dtype[Any]
 
 # kind -> rank; a higher rank absorbs a lower one
@@ -233,6 +238,7 @@ def _float_holding(integer: DType) -> DType:
 
 
 _SCALAR_KIND: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
+_SCALAR_DTYPE = {kind: _ALIASES[t] for t, kind in _SCALAR_KIND.items()}
 
 
 class Weak:
@@ -276,9 +282,7 @@ def scalar_dtype(value: Any) -> DType:
     kind = scalar_kind(value)
     if kind is None:
         raise DTypeError(f"{value!r} of type {type(value).__name__} is not a Python scalar")
-    return {"bool": bool_, "int": default_int, "float": default_float, "complex": default_complex}[
-        kind
-    ]
+    return _SCALAR_DTYPE[kind]
 
 
 def can_cast(source: DType, target: DType) -> bool:

@@ -98,22 +98,9 @@ class Node:
     """One operation, or one realised value."""
 
     __slots__ = (
-        "__weakref__",
-        "abstract",
-        "depth",
-        "device",
-        "dtype",
-        "grad_slot",
-        "handle",
-        "inputs",
-        "params",
-        "prim",
-        "retained_bytes",
-        "serial",
-        "shape",
-        "tracked",
-        "view",
-    )
+        "__weakref__", "abstract", "depth", "device", "dtype", "grad_slot", "handle", "inputs",
+        "params", "prim", "retained_bytes", "serial", "shape", "tracked", "view",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -235,41 +222,30 @@ active_hooks: list[None] = []
 
 
 @contextlib.contextmanager
-def tracing(trace: Any) -> Iterator[None]:
-    """Report the operations inside to a trace: their nodes, tensors and gradients."""
+def _hooked(kind: str, hook: Any) -> Iterator[None]:
+    before = getattr(mode, kind)
     active_hooks.append(None)
-    mode.trace = trace
+    setattr(mode, kind, hook)
     try:
         yield
     finally:
-        mode.trace = None
+        setattr(mode, kind, before)
         active_hooks.pop()
 
 
-@contextlib.contextmanager
-def calling_node_hook(hook: Any) -> Iterator[None]:
-    """Call a hook for each concrete node made inside."""
-    before = mode.node_hook
-    active_hooks.append(None)
-    mode.node_hook = hook
-    try:
-        yield
-    finally:
-        mode.node_hook = before
-        active_hooks.pop()
+def tracing(trace: Any) -> contextlib.AbstractContextManager[None]:
+    """Report operations to a trace: their nodes, tensors and gradients."""
+    return _hooked("trace", trace)
 
 
-@contextlib.contextmanager
-def checking_effects(check: Any) -> Iterator[None]:
+def calling_node_hook(hook: Any) -> contextlib.AbstractContextManager[None]:
+    """Call a hook for each new concrete node."""
+    return _hooked("node_hook", hook)
+
+
+def checking_effects(check: Any) -> contextlib.AbstractContextManager[None]:
     """Check the side effects of a vmapped function or loop body, which also draws random keys."""
-    before = mode.effects
-    active_hooks.append(None)
-    mode.effects = check
-    try:
-        yield
-    finally:
-        mode.effects = before
-        active_hooks.pop()
+    return _hooked("effects", check)
 
 
 def has_active_hook() -> bool:
@@ -292,7 +268,7 @@ def is_captured(node: Node) -> bool:
 
 @contextlib.contextmanager
 def grad_mode(enabled: bool) -> Iterator[None]:
-    """True if operations inside are tracked for gradients."""
+    """Track operations for gradients, or not."""
     before = mode.grad
     mode.grad = enabled
     try:

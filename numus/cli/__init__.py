@@ -10,6 +10,7 @@ numus explain FILE      run a Python file and show the kernels behind it
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; with none, say which there are."""
+    """Run a command; without one, list them."""
     parser = argparse.ArgumentParser("numus", description="Arrays, gradients and networks.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -47,27 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     explain.add_argument("file", type=Path)
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="of the file's program")
 
-    options = parser.parse_args(arguments)
-    # each command is imported when it is asked for: they bring the whole of numus with them
-    if options.command == "info":
-        from numus.cli.info import show
-
-        show(measured=not options.quick)
-    elif options.command == "train":
-        from numus.cli.train import run as train_from
-
-        train_from(options.config, epochs=options.epochs, device=options.device)
-    elif options.command == "bench":
-        from numus.cli.bench import run as measure
-
-        measure(options.names, options.device, options.seconds)
-    elif options.command == "demo":
-        from numus.cli.demo import run
-
-        run(options.device, options.digits, options.steps, options.out)
-    elif options.command == "explain":
-        from numus.cli.explaining import run_file
-
-        run_file(options.file, options.arguments, source=options.source)
-    else:
+    options = vars(parser.parse_args(arguments))
+    command = options.pop("command")
+    if command is None:
         parser.print_help()
+        return
+    # imported when it is asked for: a command brings the whole of numus with it
+    importlib.import_module(f"numus.cli.{command}").run(**options)

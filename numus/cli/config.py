@@ -116,10 +116,8 @@ class Table:
     def error(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.config.path}: [{self.name}] {key} {what}")
 
-    def made(
-        self, make: Callable[..., Any], what: str, *given: Any, skip: Iterable[str] = ()
-    ) -> Any:
-        """Call something with the rest of the table; a key that it does not take is told."""
+    def made(self, make: Callable[..., Any], what: str, *given: Any) -> Any:
+        """Call a function with the rest of the table; a key that it does not take is an error."""
         options = self.rest()
         parameters = inspect.signature(make).parameters.values()
         named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -128,13 +126,9 @@ class Table:
             for key in options:
                 if key not in named:
                     raise self.error(key, f"is not an option of {what}{_meant(key, named)}")
-        absent = [
-            p.name
-            for p in parameters
-            if p.name in named and p.default is p.empty and p.name not in options
-        ]
-        if absent:
-            raise self.error(absent[0], f"is missing: {what} needs it")
+        for p in parameters:
+            if p.name in named and p.default is p.empty and p.name not in options:
+                raise self.error(p.name, f"is missing: {what} needs it")
         try:
             return make(*given, **options)
         except (TypeError, ValueError) as error:

@@ -119,10 +119,8 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
     def step(rows: Tensor) -> Tensor:
         optimizer.zero_grad()
         scores = model(rows[:, :-1])[:, sums.answer - 1 :]
-        wanted = rows[:, sums.answer :]
-        loss: Tensor = nn.functional.cross_entropy(
-            scores.reshape((-1, TOKENS)), wanted.reshape((-1,))
-        )
+        targets = rows[:, sums.answer :].reshape((-1,))
+        loss: Tensor = nn.functional.cross_entropy(scores.reshape((-1, TOKENS)), targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

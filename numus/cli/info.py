@@ -1,4 +1,4 @@
-"""`numus info`: what there is to compute on."""
+"""`numus info`: the devices, and what they reach."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Table
 import numus as nm
 from numus.functions.inspect import limits
 
-__all__ = ["show"]
+__all__ = ["run"]
 
 
-def show(*, measured: bool = True) -> None:
-    """Print a table of the devices."""
+def run(*, quick: bool = False) -> None:
+    """Print a table of the devices; `quick`: measure nothing."""
     console = Console()
     table = Table(title=f"numus {nm.__version__} on Python {platform.python_version()}")
     for column in ("device", "what it is", "features", "memory", "GB/s", "GFLOP/s (f32)"):
@@ -29,12 +29,12 @@ def show(*, measured: bool = True) -> None:
         if name == "cpu":  # dozens of instruction sets, which the description sums up
             features = f"{len(target.features)} instruction sets"
         speeds = ["-", "-"]
-        if measured:
+        if not quick:
             bandwidth, flops = limits(name)
             speeds = [f"{bandwidth / 1e9:.1f}", f"{flops / 1e9:.0f}"]
         memory = target.memory_bytes or (_host_memory() if name == "cpu" else 0)
-        held = f"{memory / 1e9:.1f} GB" if memory else "-"
-        table.add_row(name, target.description, features, held, *speeds)
+        size = f"{memory / 1e9:.1f} GB" if memory else "-"
+        table.add_row(name, target.description, features, size, *speeds)
     console.print(table)
     console.print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
 

@@ -17,25 +17,20 @@ from numus.tensor import Tensor
 __all__ = ["run"]
 
 TABLES = ("run", "model", "data", "loss", "metrics", "optimizer", "scheduler", "trainer")
-OPTIMIZERS = {
-    name: kind
-    for name, kind in vars(optim).items()
-    if inspect.isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
-}
-SCHEDULERS = {
-    name: kind
-    for name, kind in vars(optim.lr_scheduler).items()
-    if inspect.isclass(kind) and name != "LRScheduler"
-}
+
+
+def _classes(module: Any, base: type) -> dict[str, Any]:
+    return {k: v for k, v in vars(module).items() if inspect.isclass(v) and issubclass(v, base)}
+
+
+OPTIMIZERS = _classes(optim, optim.Optimizer)
+SCHEDULERS = _classes(optim.lr_scheduler, object)
+del OPTIMIZERS["Optimizer"], SCHEDULERS["LRScheduler"]  # which are abstract
+LAYERS = _classes(nn, nn.Module)
 LOSSES = {
     name: function
     for name, function in vars(nn.functional).items()
     if name.endswith(("_loss", "cross_entropy", "with_logits", "kl_div"))
-}
-LAYERS = {
-    name: kind
-    for name, kind in vars(nn).items()
-    if inspect.isclass(kind) and issubclass(kind, nn.Module)
 }
 
 
@@ -46,7 +41,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean distance from what was wanted."""
+    """The mean distance from the targets."""
     distance: Tensor = nm.abs(outputs - targets).mean()
     return distance
 
@@ -55,12 +50,10 @@ History = list[dict[str, Any]]
 METRICS = {"accuracy": accuracy, "mean_absolute_error": mean_absolute_error}
 
 
-def run(
-    path: Path, *, epochs: int | None = None, device: str | None = None
-) -> list[dict[str, Any]]:
-    """Train as a file says; options that are given here go before those of the file."""
+def run(config: Path, *, epochs: int | None = None, device: str | None = None) -> History:
+    """Train as a file says; options that are given here override those of the file."""
     try:
-        return _run(Config(path), epochs, device)
+        return _run(Config(config), epochs, device)
     except ConfigError as error:
         raise SystemExit(f"numus train: {error}") from None
 
@@ -84,22 +77,12 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     loss = _loss(config.table("loss", needed=True))
     trainer_table = config.table("trainer")
     callbacks, every = _callbacks(trainer_table)
-    trainer = _trainer(
-        trainer_table,
-        optimizer,
-        model,
-        loss,
-        _metrics(config.table("metrics")),
-        _scheduler(config.table("scheduler"), optimizer, len(train) * epochs),
-    )
+    metrics = _metrics(config.table("metrics"))
+    scheduler = _scheduler(config.table("scheduler"), optimizer, len(train) * epochs)
+    trainer = _trainer(trainer_table, optimizer, model, loss, metrics, scheduler)
     console.print(f"{name}: {model.num_parameters():,} parameters on {device}, files in {folder}")
-    history = trainer.fit(
-        *(train, epochs),
-        validation=validation,
-        callbacks=callbacks,
-        folder=folder,
-        checkpoint_every=every,
-    )
+    options = {"validation": validation, "callbacks": callbacks, "checkpoint_every": every}
+    history = trainer.fit(train, epochs, folder=folder, **options)
     nn.save_model(model, folder / "model.safetensors")
     console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
     return history
@@ -189,12 +172,8 @@ def _loss(table: Table) -> Any:
 def _metrics(table: Table) -> dict[str, Any]:
     names = table.take("names", list, [])
     table.end()
-    return {
-        name.rpartition(":")[2]: named(
-            Table(table.config, "metrics", {"names": name}), "names", METRICS
-        )
-        for name in names
-    }
+    parts = {name: Table(table.config, "metrics", {"names": name}) for name in names}
+    return {name.rpartition(":")[2]: named(t, "names", METRICS) for name, t in parts.items()}
 
 
 def _optimizer(table: Table, model: nn.Module) -> optim.Optimizer:

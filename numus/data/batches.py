@@ -1,15 +1,16 @@
-"""Batches of records gathered where they lie, not record by record.
+"""Batches of records, gathered array by array from the mapped file.
 
-Records of a file mostly have one form, and differ in what their arrays hold and in a few numbers.
-When a record is read for the first time, its form and its numbers are noted. From then on a batch
-of records of one form is made without a look at any of them: each array of the form is copied from
-all records into one array of the batch, and the numbers are picked from what was noted.
+Records of a file mostly have one form, and differ in the elements of their arrays and in a few
+numbers. When a record is read for the first time, its form and its numbers are cached. From then on
+a batch of records of one form is made without parsing any: each array of the form is gathered from
+all records into one array of the batch, and the numbers come from the cache.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
-UNREAD, BYTES, ODD = 0, 1, 2  # forms that are none; ODD: such records are read one by one
-_MANY_FORMS, _MANY_HEADS = 64, 4096  # more are not kept: such records have little in common
+UNREAD, BYTES, ODD = 0, 1, 2  # not forms; ODD: such records are read one by one
+_MAX_FORMS, _MAX_HEADS = 64, 4096  # beyond these, records have too little in common
 FRAME_SIZE = 16  # bytes of a record before its contents
 _COLUMNS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float32, str: np.object_}
 
@@ -37,9 +38,8 @@ class Form:
 
     def __init__(self, forms: Forms, number: int, found: Layout, start: int) -> None:
         self._build = found.build
-        self._columns: list[Array] = [
-            np.empty(len(forms.of), _COLUMNS[type(x)]) for x in found.values
-        ]
+        count = len(forms.of)
+        self._columns: list[Array] = [np.empty(count, _COLUMNS[type(x)]) for x in found.values]
         first = forms.data.ctypes.data + FRAME_SIZE + start
         starts = forms.index.ctypes.data
         sources = [Source(first + at, starts, size) for _, _, at, size in found.arrays]
@@ -48,14 +48,14 @@ class Form:
             if column.dtype != object:
                 sources.append(Source(column.ctypes.data, 0, column.itemsize))
                 kinds.append((as_dtype(column.dtype), ()))
-        # of a batch: the axes behind that of examples, and the strides of all
+        # dtype, axes after the batch axis, and the strides of all
         self._kinds = [(d, s, (math.prod(s), *row_major(s))) for d, s in kinds]
-        self._has_words = any(c.dtype == object for c in self._columns)
+        self._has_strings = any(c.dtype == object for c in self._columns)
         self._gather = runtime.get("cpu").byte_ops.gatherer(sources, forms.of, number)
         self._arrays = len(found.arrays)
 
     def note(self, positions: list[int], values: list[list[Any]]) -> None:
-        """Remember the numbers and strings of records."""
+        """Cache the numbers and strings of records."""
         for column, part in zip(self._columns, zip(*values, strict=True), strict=True):
             column[positions] = part
 
@@ -66,7 +66,7 @@ class Form:
             return None
         made = self._arrays_in(memories, len(positions))
         numbers = values = iter(made[self._arrays :])
-        if self._has_words:
+        if self._has_strings:
             values = (
                 column[positions].tolist() if column.dtype == object else next(numbers)
                 for column in self._columns
@@ -74,7 +74,7 @@ class Form:
         return self._build(iter(made), values)
 
     def _arrays_in(self, memories: list[Any], count: int) -> list[Any]:
-        """Memory of the host as tensors, where tensors are made there; else as arrays."""
+        """Host memory as tensors if the default device is the CPU, else as arrays."""
         dev = device()
         found = zip(memories, self._kinds, strict=True)
         if dev.kind == "cpu":
@@ -101,28 +101,21 @@ class Forms:
         self._adding = threading.Lock()
 
     def learn(self, positions: Array, starts: Array, sizes: Array) -> None:
-        """Note the forms of records, whose contents are at these bytes of the file."""
+        """Cache the forms of records, whose contents are at these bytes of the file."""
         data = self.data.data
         kinds, lengths, good = heads(data, starts, sizes)
         for begin, size in zip(starts[~good].tolist(), sizes[~good].tolist(), strict=True):
-            head(data[begin : begin + size])  # which says what is wrong with it
+            head(data[begin : begin + size])  # raises
         trees = kinds != 0
         self.of[positions[~trees]] = BYTES
-        noted: dict[int, tuple[list[int], list[list[Any]]]] = {}
-        known = self._heads
+        noted: dict[int, tuple[list[int], list[list[Any]]]] = defaultdict(lambda: ([], []))
         begins = starts[trees] + HEAD_SIZE
-        ends = (begins + lengths[trees]).tolist()
-        rows = zip(
-            *(positions[trees].tolist(), begins.tolist(), ends, sizes[trees].tolist()), strict=True
-        )
+        columns = positions[trees], begins, begins + lengths[trees], sizes[trees]
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         for position, begin, end, size in rows:
             text = data[begin:end].tobytes()
-            number, values, needed = known.get(text) or self._read(text)
-            if needed > size:
-                number = ODD
-            group = noted.get(number)
-            if group is None:
-                group = noted[number] = ([], [])
+            number, values, needed = self._heads.get(text) or self._read(text)
+            group = noted[ODD if needed > size else number]
             group[0].append(position)
             group[1].append(values)
         for number, (found, values) in noted.items():
@@ -136,18 +129,21 @@ class Forms:
         start = HEAD_SIZE + len(text)
         needed = start + max((at + size for _, _, at, size in found.arrays), default=0)
         noted = self._number(found, start), found.values, needed
-        if len(self._heads) < _MANY_HEADS:
+        if len(self._heads) < _MAX_HEADS:
             self._heads[text] = noted
         return noted
 
     def _number(self, found: Layout, start: int) -> int:
-        plain = all(type(x) in _COLUMNS and _fits(x) for x in found.values)
+        plain = all(
+            type(x) in _COLUMNS and (type(x) is not int or -(1 << 63) <= x < 1 << 63)
+            for x in found.values
+        )
         gathers = found.arrays or any(type(x) is not str for x in found.values)
         if found.has_bytes or not plain or not gathers:
             return ODD
         key = found.form, start
         with self._adding:
-            if key not in self._numbers and len(self._numbers) < _MANY_FORMS:
+            if key not in self._numbers and len(self._numbers) < _MAX_FORMS:
                 number = self._numbers[key] = len(self._known)
                 self._known.append(Form(self, number, found, start))
             return self._numbers.get(key, ODD)
@@ -159,7 +155,3 @@ class Forms:
         except IndexError:
             return None
         return self._known[number].batch(positions) if number > ODD else None
-
-
-def _fits(x: Any) -> bool:
-    return type(x) is not int or -(1 << 63) <= x < 1 << 63

@@ -1,4 +1,4 @@
-"""From examples to a batch: arrays stacked, containers taken apart and put together."""
+"""Collation: examples to a batch, by stacking the arrays of their containers."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def default_convert(example: Any) -> Any:
 
 
 def stacked(examples: Sequence[Any], where: str) -> Any:
-    """Examples as NumPy arrays: what workers do, without touching a device."""
+    """Examples stacked as NumPy arrays, without touching a device: the work of workers."""
     first = examples[0]
     if isinstance(first, (Tensor, np.ndarray, np.generic)):
         arrays = [np.asarray(x) for x in examples]
         shapes = {a.shape for a in arrays}
         if len(shapes) > 1:
+            listed = ", ".join(map(str, sorted(shapes)))
             raise ShapeError(
-                f"default_collate: {where or 'examples'} of shapes "
-                f"{', '.join(map(str, sorted(shapes)))} do not stack; give the loader a collate_fn "
-                "that pads them"
+                f"default_collate: {where or 'examples'} of shapes {listed} do not stack; give the "
+                "loader a collate_fn that pads them"
             )
         return np.stack(arrays)
     for kind, dtype in ((bool, np.bool_), (int, np.int64), (float, np.float32)):
@@ -66,9 +66,7 @@ def stacked(examples: Sequence[Any], where: str) -> Any:
         parts = [
             stacked(part, f"{where}[{i}]") for i, part in enumerate(zip(*examples, strict=True))
         ]
-        if hasattr(first, "_fields"):
-            return type(first)(*parts)
-        return type(first)(parts)
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     if dataclasses.is_dataclass(first):
         names = [f.name for f in dataclasses.fields(first)]
         made = {n: stacked([getattr(x, n) for x in examples], f"{where}.{n}") for n in names}
@@ -95,7 +93,7 @@ def as_tensors(batch: Any, device: Any = None) -> Any:
 
 
 def map_leaves(batch: Any, f: Any) -> Any:
-    """A batch with each array, tensor, number … of it replaced; lists of strings stay."""
+    """A batch with f applied to each array, tensor, number …, except lists of strings."""
     kind = type(batch)
     if kind is Tensor or kind is np.ndarray:
         return f(batch)
@@ -107,7 +105,6 @@ def map_leaves(batch: Any, f: Any) -> Any:
         parts = [map_leaves(x, f) for x in batch]
         return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return kind(
-            **{f_.name: map_leaves(getattr(batch, f_.name), f) for f_ in dataclasses.fields(batch)}
-        )
+        names = [field.name for field in dataclasses.fields(batch)]
+        return kind(**{name: map_leaves(getattr(batch, name), f) for name in names})
     return f(batch)

@@ -1,8 +1,8 @@
-"""Examples as bytes, without pickle: what a record of an .rrec file holds.
+"""Examples as bytes, without pickle: the contents of a record of an .rrec file.
 
-A record is raw bytes, or a tree of dicts, lists, tuples, numbers, strings, None and arrays. Of a
-tree, a line of JSON says the structure; the arrays follow, each at a multiple of 8 bytes, so that
-they can be read where they lie.
+A record is raw bytes, or a tree of dicts, lists, tuples, numbers, strings, None and arrays. The
+structure of a tree is a line of JSON; the arrays follow, each at a multiple of 8 bytes, so that
+they can be views of a mapped file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 _ALIGN = 8
 _HEAD = struct.Struct("<B3xI")  # the kind, and the length of the JSON
 HEAD_SIZE = _HEAD.size
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 def encode(example: Any) -> bytes:
@@ -36,21 +36,21 @@ def encode(example: Any) -> bytes:
     arrays: list[bytes] = []
     size = 0
 
-    def describe(x: Any) -> Any:
+    def append(data: bytes) -> int:
+        """Add aligned bytes; returns their offset."""
         nonlocal size
+        arrays.append(data + b"\0" * (-len(data) % _ALIGN))
+        size += len(arrays[-1])
+        return size - len(arrays[-1])
+
+    def describe(x: Any) -> Any:
         if isinstance(x, (Tensor, np.ndarray, np.generic)):
             array = np.asarray(x)
-            name = dt.as_dtype(array.dtype).name  # refuses what numus has no dtype for
-            data = np.ascontiguousarray(array).tobytes()
-            start = size
-            arrays.append(data + b"\0" * (-len(data) % _ALIGN))
-            size += len(arrays[-1])
+            name = dt.as_dtype(array.dtype).name  # raises where numus has no such dtype
+            start = append(np.ascontiguousarray(array).tobytes())
             return {"a": [name, list(array.shape), start]}
         if isinstance(x, (bytes, bytearray)):
-            start = size
-            arrays.append(bytes(x) + b"\0" * (-len(x) % _ALIGN))
-            size += len(arrays[-1])
-            return {"b": [len(x), start]}
+            return {"b": [len(x), append(bytes(x))]}
         if isinstance(x, Mapping):
             if any(not isinstance(k, str) for k in x):
                 raise TypeError(f"a record's dicts have strings for keys, not {list(x)}")
@@ -70,20 +70,16 @@ def encode(example: Any) -> bytes:
 
 
 class Layout:
-    """What the head of a record says: its structure, and where in it arrays and bytes lie."""
+    """The head of a record: its structure, and the offsets of arrays and bytes."""
 
     def __init__(self, text: bytes) -> None:
         """Read a line of JSON, which may be anything."""
-        try:
-            self._tree = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"a record's structure cannot be read: {error}") from None
-        self.arrays: list[tuple[dt.DType, tuple[int, ...], int, int]] = []  # ..., where, how long
-        self.values: list[Any] = []  # numbers and strings, as they are in the JSON
+        self.arrays: list[tuple[dt.DType, tuple[int, ...], int, int]] = []  # ..., offset, bytes
+        self.values: list[Any] = []  # numbers and strings of the JSON
         self.has_bytes = False
         try:
-            self.form = self._read(self._tree, 0)  # the structure without its values
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self.form = self._read(json.loads(text), 0)  # the structure without its values
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RecordError(f"a record's structure cannot be read: {error}") from None
         # most records are a dict of arrays and values: their names, and which are values
         self._flat: list[tuple[str, bool]] | None = None
@@ -92,8 +88,8 @@ class Layout:
 
     def _read(self, tree: Any, depth: int) -> Any:
         ((form, x),) = tree.items()
-        if depth > _DEEPEST:
-            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
         if form == "a":
             name, shape, at = x
             dtype = dt.as_dtype(name)
@@ -126,10 +122,6 @@ class Layout:
             return {k: next(values if is_value else arrays) for k, is_value in self._flat}
         return _build(self.form, arrays, values)
 
-    def parts(self, data: memoryview) -> Iterator[Any]:
-        """The arrays and bytes where they lie behind the head, in the order of the tree."""
-        return _parts(self.form, data)
-
 
 def _build(form: Any, arrays: Iterator[Any], values: Iterator[Any]) -> Any:
     kind = form[0]
@@ -144,6 +136,7 @@ def _build(form: Any, arrays: Iterator[Any], values: Iterator[Any]) -> Any:
 
 
 def _parts(form: Any, data: memoryview) -> Iterator[Any]:
+    """Arrays and bytes as views of the data after the head, in the order of the tree."""
     kind = form[0]
     if kind == "a":
         _, dtype, shape, at = form
@@ -158,22 +151,19 @@ def _parts(form: Any, data: memoryview) -> Iterator[Any]:
         if at + size > len(data):
             raise RecordError(f"{size} bytes do not fit their record")
         yield bytes(data[at : at + size])
-    elif kind == "d":
-        for _, inner in form[1]:
-            yield from _parts(inner, data)
-    elif kind in "tl":
-        for inner in form[1]:
-            yield from _parts(inner, data)
+    elif kind in "dtl":
+        for entry in form[1]:
+            yield from _parts(entry[1] if kind == "d" else entry, data)
 
 
 @functools.lru_cache(maxsize=4096)
 def layout(text: bytes) -> Layout:
-    """The layout that a head says; the heads of a file's records are mostly the same few."""
+    """The layout of a head; a file's records mostly share a few."""
     return Layout(text)
 
 
 def head(data: memoryview) -> tuple[int, int]:
-    """The kind of a record, and where what its head describes begins."""
+    """The kind of a record, and the offset of the contents after its head."""
     if len(data) < _HEAD.size:
         raise RecordError(f"a record of {len(data)} bytes has no head")
     kind, length = _HEAD.unpack_from(data)
@@ -183,12 +173,12 @@ def head(data: memoryview) -> tuple[int, int]:
 
 
 def heads(data: memoryview, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
-    """Of records at these bytes: their kinds, the lengths of their JSON, and which are right."""
-    room = sizes >= HEAD_SIZE
-    words = np.frombuffer(data, "<u8", len(data) // 8)[np.where(room, starts, 0) >> 3]
+    """Of records at these bytes: their kinds, the lengths of their JSON, and which are valid."""
+    fits = sizes >= HEAD_SIZE
+    words = np.frombuffer(data, "<u8", len(data) // 8)[np.where(fits, starts, 0) >> 3]
     kinds, lengths = (words & 0xFF).astype(np.int64), (words >> 32).astype(np.int64)
-    right = room & (kinds <= 1) & (HEAD_SIZE + lengths <= sizes) & (lengths % _ALIGN == 0)
-    return kinds, lengths, right
+    valid = fits & (kinds <= 1) & (HEAD_SIZE + lengths <= sizes) & (lengths % _ALIGN == 0)
+    return kinds, lengths, valid
 
 
 def decode(data: memoryview) -> Any:
@@ -197,4 +187,4 @@ def decode(data: memoryview) -> Any:
     if kind == 0:
         return bytes(data[_HEAD.size :])
     found = layout(bytes(data[_HEAD.size : start]))
-    return found.build(found.parts(data[start:]), iter(found.values))
+    return found.build(_parts(found.form, data[start:]), iter(found.values))

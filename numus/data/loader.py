@@ -1,4 +1,4 @@
-"""DataLoader: batches of a dataset, in an order that is told, made ahead of time."""
+"""DataLoader: batches of a dataset, in the order of a sampler, prefetched by workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numus.tensor import Tensor
 
 __all__ = ["DataLoader"]
 
-_HAND_OVER = 4e-4  # seconds: a batch that takes less is made sooner than a thread hands it over
+_WORKER_MIN_SECONDS = 4e-4  # a batch that takes less is made sooner than a thread passes it on
 
 
 class DataLoader:
@@ -123,17 +123,13 @@ class DataLoader:
     # -- iteration --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        tasks: Iterator[Any]
-        if self._streamed:
-            tasks = itertools.repeat(None)
-        else:
-            tasks = self._places()
+        tasks: Iterator[Any] = itertools.repeat(None) if self._streamed else self._positions()
         self._given, self._skip = self._skip, 0
         tasks = itertools.islice(tasks, self._given, None)
-        return self._counted(self._placed(self._made(tasks)))
+        return self._counted(self._on_device(self._made(tasks)))
 
-    def _places(self) -> Iterator[Any]:
-        """Of each example or of each batch: arrays, where the dataset gives many at once."""
+    def _positions(self) -> Iterator[Any]:
+        """Of each example or of each batch: arrays, if the dataset has `get_batch`."""
         batches = self.batch_sampler
         if batches is None:
             return iter(self.sampler)
@@ -146,7 +142,7 @@ class DataLoader:
         if self._streamed:
             maker = functools.partial(_streamed, self.batch_size, self.drop_last, self.collate_fn)
         else:
-            maker = functools.partial(_by_place, self.batch_sampler is not None, self.collate_fn)
+            maker = functools.partial(_by_position, self.batch_sampler is not None, self.collate_fn)
         if self.num_workers == 0:
             make = maker(self.dataset)
             for task in tasks:
@@ -157,7 +153,7 @@ class DataLoader:
             return
         if self.worker_type == "thread" and self.worker_init_fn is None and self._at_once():
             yield from _while_quick(maker(self.dataset), tasks)
-        crew, self._crew = self._crew, None  # whoever iterates at the same time gets another one
+        crew, self._crew = self._crew, None  # concurrent iterations have others
         if crew is None:
             job = Job(self.dataset, maker, self.worker_init_fn, self.num_workers, default.device)
             crew = Crew(self.worker_type, job, self.timeout or None)
@@ -166,7 +162,7 @@ class DataLoader:
         try:
             yield from crew.results(tasks, self.prefetch_factor)
         except BaseException:
-            crew.close()  # answers may be under way
+            crew.close()  # results may be in flight
             raise
         if self.persistent_workers and self._crew is None:
             self._crew = crew
@@ -176,16 +172,15 @@ class DataLoader:
     def _at_once(self) -> bool:
         return self.collate_fn is None and _batches_of(self.dataset) is not None
 
-    def _placed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Batches as tensors; on a device, each is on its way before the last is given."""
+    def _on_device(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Batches as tensors; on a device, each is transferred while the last is used."""
         if self.device is None:
             yield from map(as_tensors, batches)
             return
         waiting = []
         for batch in batches:
-            placed = as_tensors(batch, self.device)
-            nm.eval([x for x in nm.tree.leaves(placed) if isinstance(x, Tensor)])
-            waiting.append(placed)
+            waiting.append(as_tensors(batch, self.device))
+            nm.eval([x for x in nm.tree.leaves(waiting[-1]) if isinstance(x, Tensor)])
             if len(waiting) > 1:
                 yield waiting.pop(0)
         yield from waiting
@@ -196,19 +191,19 @@ class DataLoader:
             yield batch
         self._given = 0
 
-    # -- going on where it was --------------------------------------------------------------------
+    # -- resuming ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches of this epoch were given, and the order's key and epoch."""
+        """The number of batches given in this epoch, and the key and epoch of the sampler."""
         state: dict[str, Any] = {"given": self._given}
         if hasattr(self.sampler, "state_dict"):
             state["sampler"] = self.sampler.state_dict()
-            if self._given:  # the epoch that runs is to come again
+            if self._given:  # the current epoch is resumed
                 state["sampler"]["epoch"] -= 1
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was asked for."""
+        """Resume the next iteration where `state_dict` was called."""
         self._skip = state_dict["given"]
         if "sampler" in state_dict:
             self.sampler.load_state_dict(state_dict["sampler"])
@@ -217,7 +212,7 @@ class DataLoader:
 # -- in the worker --------------------------------------------------------------------------------
 
 
-def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]:
+def _by_position(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]:
     at_once = _batches_of(dataset) if collate is None else None
 
     def make(task: Any) -> Any:
@@ -233,21 +228,19 @@ def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]
 
 
 def _while_quick(make: Callable[[Any], Any], tasks: Iterator[Any]) -> Iterator[Any]:
-    """Batches made by the caller itself, until two of them in a row take so long that workers are
-    of use.
-    """
+    """Batches made by the caller itself, until workers would be faster for two in a row."""
     slow = 0
     for task in tasks:
         began = time.perf_counter()
         batch = make((task,))
-        slow = slow + 1 if time.perf_counter() - began > _HAND_OVER else 0
+        slow = slow + 1 if time.perf_counter() - began > _WORKER_MIN_SECONDS else 0
         yield batch
         if slow == 2:
             return
 
 
 def _batches_of(dataset: Any) -> Callable[[Any], Any] | None:
-    """What gives many examples of a dataset at once, if it can; of some of its examples, too."""
+    """The `get_batch` of a dataset, or of the dataset of a subset; None if it has none."""
     if isinstance(dataset, Subset):
         whole = _batches_of(dataset.dataset)
         positions = np.asarray(dataset.indices, np.int64)
@@ -256,14 +249,10 @@ def _batches_of(dataset: Any) -> Callable[[Any], Any] | None:
 
 
 def _has(dataset: Any, name: str) -> bool:
-    """Whether a dataset has a method for many examples that its `__getitem__` is not newer than: a
-    subclass that makes something else of each example means all of them.
-    """
+    """True if a dataset has a batched method that no subclass's `__getitem__` overrides."""
     for cls in type(dataset).__mro__:
-        if name in vars(cls):
-            return True
-        if "__getitem__" in vars(cls):
-            return False
+        if name in vars(cls) or "__getitem__" in vars(cls):
+            return name in vars(cls)
     return False
 
 

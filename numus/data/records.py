@@ -1,4 +1,4 @@
-"""Records: examples in one .rrec file, read where they lie in the file's pages.
+"""Records: examples in one .rrec file, read from its memory-mapped pages.
 
     header    64 bytes: "RREC", version (u32), number of records (u64), where the index begins
               (u64), checksum of the index (u32), checksum of the header (u32), zeros
@@ -17,9 +17,8 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -38,7 +37,7 @@ _HEADER = struct.Struct("<4sIQQI")  # without its own checksum
 _HEADER_SIZE = 64
 _FRAME = struct.Struct("<QI")  # likewise
 _CHECK = struct.Struct("<I")
-_STRETCH = 1 << 17  # bytes of a file that systems read at once
+_READAHEAD_BYTES = 1 << 17  # that systems read at once
 
 PathLike = str | os.PathLike[str]
 
@@ -49,8 +48,7 @@ def _header(count: int, index_at: int, index_sum: int) -> bytes:
     return head.ljust(_HEADER_SIZE, b"\0")
 
 
-def _unfinished() -> bytes:
-    return _header(0, 0, 0)
+_UNFINISHED = _header(0, 0, 0)
 
 
 def _read_header(data: Any, path: PathLike, size: int) -> tuple[int, int, int]:
@@ -91,22 +89,22 @@ class RecordWriter:
         self.path = Path(path)
         self._offsets: list[int] = []
         self._file: BinaryIO = open(self.path, "wb")  # noqa: SIM115
-        self._file.write(_unfinished())
+        self._file.write(_UNFINISHED)
         self._end = _HEADER_SIZE
 
     @classmethod
     def create(cls, path: PathLike) -> RecordWriter:
-        """A new file, in position of one that may be there."""
+        """A new file; replaces one that exists."""
         return cls(path)
 
     @classmethod
     def append(cls, path: PathLike) -> RecordWriter:
-        """A writer that goes on behind the last whole record of a file, finished or not."""
+        """A writer that continues after the last whole record of a file, finished or not."""
         writer = object.__new__(cls)
         writer.path = Path(path)
         writer._offsets, writer._end = _whole_records(path)
         writer._file = open(path, "r+b")  # noqa: SIM115
-        writer._file.write(_unfinished())
+        writer._file.write(_UNFINISHED)
         writer._file.truncate(writer._end)
         writer._file.seek(writer._end)
         return writer
@@ -150,23 +148,20 @@ class RecordWriter:
         self._file.close()
 
     def close(self) -> None:
-        """Let the file go as it is: unfinished, unless `finish` was called."""
+        """Close the file: unfinished, unless `finish` was called."""
         self._file.close()
 
     def __enter__(self) -> RecordWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
-        else:
-            self.close()
+        self.close()
 
 
 def _whole_records(path: PathLike) -> tuple[list[int], int]:
-    """Where the records begin that are whole, one after the other, and where the last ends."""
+    """The offsets of the whole records, and the end of the last."""
     size = os.path.getsize(path)
     offsets: list[int] = []
     at = _HEADER_SIZE
@@ -203,10 +198,10 @@ def _data_end(file: BinaryIO, size: int) -> int:
 
 
 class RecordDataset(Dataset):
-    """The records of a file, each found at once wherever it lies.
+    """The records of a file, with random access.
 
-    Arrays are views of the file's pages, which the system reads when they are looked at; reading
-    takes no lock, so any number of threads may read.
+    Arrays are views of the file's memory-mapped pages; reading takes no lock, so any number of
+    threads may read.
 
     Args:
         verify: check each record's checksum when it is read for the first time.
@@ -283,7 +278,7 @@ class RecordDataset(Dataset):
         return contents
 
     def _read(self, indices: Any) -> np.ndarray[Any, Any]:
-        """Places of records, each of which has been read."""
+        """Positions of records, all of which have been read."""
         positions = np.asarray(indices, np.int64)
         try:
             unread = self._forms.of[positions] == UNREAD
@@ -297,8 +292,8 @@ class RecordDataset(Dataset):
         return positions
 
     def _learn(self, wanted: np.ndarray[Any, Any]) -> None:
-        """Check records that are read for the first time, and note what they look like: many at
-        once, and so with them their neighbours, which the system has read as well.
+        """Check records that are read for the first time, and cache their forms: together with
+        their neighbours, which the system has read ahead.
         """
         positions = self._with_neighbours(wanted)
         at = self._index[positions]
@@ -312,24 +307,23 @@ class RecordDataset(Dataset):
             sums = self._words[words + 1] & 0xFFFFFFFF
             good &= runtime.get("cpu").byte_ops.checksums(self._forms.data, starts, sizes) == sums
         for position in np.intersect1d(positions[~good], wanted).tolist():
-            self.contents(position)  # which says what is wrong with it
+            self.contents(position)  # raises
         self._verified[positions[good]] = self.verify
         try:
             self._forms.learn(positions[good], starts[good], sizes[good])
         except RecordError:
             for position in wanted.tolist():
-                self[position]  # the one that cannot be read says so
-            # a neighbour cannot
+                self[position]  # raises if it cannot be read; else a neighbour cannot
             mine = np.isin(positions, wanted)
             self._forms.learn(positions[mine], starts[mine], sizes[mine])
 
     def _with_neighbours(self, wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Places of records, and of others that lie in the same stretches of the file."""
-        many = _STRETCH * len(self) // max(self._end, 1)  # that lie in one
-        if many < 2:
+        """Positions of records, and of unread ones that are read ahead with them."""
+        count = _READAHEAD_BYTES * len(self) // max(self._end, 1)
+        if count < 2:
             return wanted
-        groups = np.unique(wanted // many) * many
-        positions = (groups[:, None] + np.arange(many)).ravel()
+        groups = np.unique(wanted // count) * count
+        positions = (groups[:, None] + np.arange(count)).ravel()
         positions = positions[positions < len(self)]
         return positions[self._forms.of[positions] == UNREAD]
 
@@ -353,9 +347,6 @@ class RecordDataset(Dataset):
         stops = (at + FRAME_SIZE + self._words[at >> 3]).tolist()
         pages = self._pages
         return [pages[a:b] for a, b in zip(starts, stops, strict=True)]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
 
     def __getstate__(self) -> dict[str, Any]:  # a worker process opens the file for itself
         return {k: v for k, v in self.__dict__.items() if k not in _OF_THE_FILE}

@@ -1,10 +1,11 @@
-"""Programs that rewrite graphs: derivatives, vmap, checkpoints.
+"""Transformations of graphs: derivatives, vmap, checkpoints, jit, control flow.
 
-`tape` says what a derivative walks, `reverse` and `forward` walk it, `functional` and `jacobian`
-are their public faces on functions, `Tensor.backward` the one on tensors. `vmap` rewrites the graph
-of one example into that of many.
+`reverse` and `forward` walk the `tape`; `functional` and `jacobian` are their public interface on
+functions, `Tensor.backward` that on tensors. `vmap` rewrites the graph of one example into that of
+a batch.
 """
 
+# ruff: noqa: F403, F405
 from numus.transforms import tree
 from numus.transforms.checkpoint import checkpoint
 from numus.transforms.control import associative_scan, cond, fori_loop, scan, while_loop
@@ -14,13 +15,7 @@ from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_gra
 from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
 from numus.transforms.jacobian import hessian, jacfwd, jacrev
 from numus.transforms.jit import jit
-from numus.transforms.modes import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    no_grad,
-    set_grad_enabled,
-)
+from numus.transforms.modes import *
 from numus.transforms.vmap import vmap
 
 __all__ = [

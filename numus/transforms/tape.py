@@ -57,6 +57,10 @@ def untrack(order: Iterable[Node]) -> None:
                 forget(node)
 
 
+def is_tracked_leaf(node: Node) -> bool:
+    return node.tracked and is_leaf(node)
+
+
 def is_leaf(node: Node) -> bool:
     """True if `backward()` ends here and stores a gradient."""
-    return node.grad_slot is not None and node.grad_slot.leaf
+    return node.grad_slot is not None and bool(node.grad_slot.leaf)

@@ -1,4 +1,4 @@
-"""Containers of tensors: what transformations take and give back.
+"""Containers of tensors (pytrees): the arguments and results of transformations.
 
 A container is a dict, list, tuple, named tuple, dataclass, None, or a class that was registered,
 nested to any depth; everything else is a leaf. Flattening is deterministic: the entries of a dict
@@ -28,7 +28,7 @@ _builtin_map = map  # before this module has its own
 
 
 class Structure:
-    """What is left of a container when its leaves are taken out. Compares and hashes by value."""
+    """A container without its leaves (JAX: PyTreeDef). Compares and hashes by value."""
 
     __slots__ = ("_hash", "children", "count", "kind", "names", "static")
 
@@ -73,21 +73,18 @@ class _Star:
         return "*"
 
 
+Taken = tuple[tuple[Any, ...], Sequence[Any], Any]  # names, entries, static
+
+
 class _Kind(NamedTuple):
     """How one type of container is taken apart and put together."""
 
-    take: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any], Any]]  # names, entries, static
+    take: Callable[[Any], Taken]
     make: Callable[[Structure, list[Any]], Any]
     show: Callable[[Any], str]  # a name as a step of a path
 
 
-def _bracket(name: Any) -> str:
-    return f"[{name!r}]"
-
-
-def _attribute(name: Any) -> str:
-    return f".{name}"
-
+_bracket, _attribute = "[{!r}]".format, ".{}".format
 
 LEAF = Structure(None, (), ())
 _NONE = Structure(type(None), (), ())
@@ -101,7 +98,7 @@ def _key_order(keys: Iterable[Any]) -> list[Any]:
         return sorted(keys, key=lambda k: (type(k).__name__, repr(k)))
 
 
-def _take_dict(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+def _take_dict(x: Any) -> Taken:
     names = tuple(_key_order(x))
     factory = x.default_factory if type(x) is defaultdict else None
     return names, [x[k] for k in names], (tuple(x), factory)
@@ -139,7 +136,7 @@ def register(
     if kind in _KINDS and _KINDS[kind] is not None:
         raise ValueError(f"tree.register: {kind.__name__} is a container already")
 
-    def taken(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+    def taken(x: Any) -> Taken:
         entries, rest = take(x)
         return tuple(range(len(entries))), entries, rest
 
@@ -170,7 +167,7 @@ def _dataclass_kind(kind: type) -> _Kind:
     names = tuple(f.name for f in fields if not f.metadata.get("static"))
     fixed = tuple(f.name for f in fields if f.metadata.get("static"))
 
-    def take(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+    def take(x: Any) -> Taken:
         return names, [getattr(x, n) for n in names], tuple(getattr(x, n) for n in fixed)
 
     def make(structure: Structure, entries: list[Any]) -> Any:
@@ -184,7 +181,7 @@ def _dataclass_kind(kind: type) -> _Kind:
 
 
 def entries(x: Any) -> Sequence[Any] | None:
-    """What a container holds directly; None for a leaf."""
+    """The entries of a container; None for a leaf."""
     kind = _kind_of(x)
     return None if kind is None else kind.take(x)[1]
 
@@ -210,18 +207,16 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """A container of this structure with these leaves."""
     given = list(leaves)
     if len(given) != structure.count:
-        raise ValueError(
-            f"tree.unflatten: {len(given)} leaves for a structure of {structure.count}"
-        )
+        count = structure.count
+        raise ValueError(f"tree.unflatten: {len(given)} leaves for a structure of {count}")
     return _unflatten(structure, iter(given))
 
 
 def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     if structure.kind is None:
         return next(leaves)
-    kind = _KINDS[structure.kind]
-    assert kind is not None
-    return kind.make(structure, [_unflatten(c, leaves) for c in structure.children])
+    entries = [_unflatten(c, leaves) for c in structure.children]
+    return _KINDS[structure.kind].make(structure, entries)  # type: ignore[union-attr]
 
 
 def leaves(tree: Any) -> list[Any]:
@@ -243,10 +238,13 @@ def _paths(structure: Structure, prefix: str) -> Iterator[str]:
     if structure.kind is None:
         yield prefix
         return
-    kind = _KINDS[structure.kind]
-    assert kind is not None
     for name, child in zip(structure.names, structure.children, strict=True):
-        yield from _paths(child, prefix + kind.show(name))
+        yield from _paths(child, prefix + _step(structure, name))
+
+
+def _step(structure: Structure, name: Any) -> str:
+    """The path from a container to one of its entries."""
+    return _KINDS[structure.kind].show(name)  # type: ignore[index, union-attr]
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -282,9 +280,7 @@ def difference(a: Structure, b: Structure, path: str = "") -> str:
         return f"{where}: entries {list(a.names)} and {list(b.names)}"
     for name, x, y in zip(a.names, a.children, b.children, strict=True):
         if x != y:
-            kind = _KINDS[a.kind]  # type: ignore[index]
-            assert kind is not None
-            return difference(x, y, path + kind.show(name))
+            return difference(x, y, path + _step(a, name))
     return f"{where}: static parts differ"
 
 
@@ -312,26 +308,22 @@ def _broadcast_prefix(
     if prefix is None or ends(prefix):
         yield from (prefix for _ in range(shape.count))
         return
+    where = path or "the top"
     if shape.kind is None:
         if _kind_of(prefix) is not None:
-            raise ValueError(f"{op}: {path or 'the top'} is {type(prefix).__name__}, not one value")
+            raise ValueError(f"{op}: {where} is {type(prefix).__name__}, not one value")
         yield prefix
         return
     same = type(prefix) is shape.kind or (type(prefix) in _LISTS and shape.kind in _LISTS)
     own = _kind_of(prefix) if same else None
     if own is None:
-        raise ValueError(
-            f"{op}: {path or 'the top'} is {type(prefix).__name__} where {_name(shape)} is expected"
-        )
+        found, wanted = type(prefix).__name__, _name(shape)
+        raise ValueError(f"{op}: {where} is {found} where {wanted} is expected")
     names, entries, _ = own.take(prefix)
     if names != shape.names:
-        raise ValueError(
-            f"{op}: {path or 'the top'} has entries {list(names)}, expected {list(shape.names)}"
-        )
-    kind = _KINDS[shape.kind]
-    assert kind is not None
+        raise ValueError(f"{op}: {where} has entries {list(names)}, expected {list(shape.names)}")
     for name, entry, child in zip(names, entries, shape.children, strict=True):
-        yield from _broadcast_prefix(entry, child, op, path + kind.show(name), ends)
+        yield from _broadcast_prefix(entry, child, op, path + _step(shape, name), ends)
 
 
 _LISTS = (list, tuple)

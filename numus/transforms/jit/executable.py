@@ -16,16 +16,16 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate
-from numus.graph import SOLE_REFERENCE, Node, View, has_active_hook, mode
+from numus.graph import SOLE_REFERENCE, Nodes, View, has_active_hook, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
-from numus.shapes import size_of
+from numus.shapes import Shape, size_of
 from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
 from numus.transforms.jit.fast_path import FastPath
 from numus.transforms.jit.inputs import InputRef
-from numus.transforms.jit.program import CompiledRun, Run
-from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization
+from numus.transforms.jit.program import CompiledRun, Run, Views
+from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization, Values
 from numus.transforms.jit.tracing import TraceBailout
 
 
@@ -38,28 +38,26 @@ class Executables:
 
     def get(self, leaves: Sequence[Any]) -> Executable | None:
         """The executable of a call; None where the spec's guards fail."""
-        spec = self.spec
         nodes = []
-        for source in spec.inputs:
+        for source in self.spec.inputs:
             node = source.find(leaves)
             if node is None:
                 return None
             nodes.append(node)
-        if not spec.guards.hold(leaves):
+        if not self.spec.guards.hold(leaves):
             return None
         evaluate(nodes)
         layout = tuple([node.view.strides for node in nodes if node.view is not None])
-        found = self._by_layout.get(layout)
-        if found is None:
-            found = self._by_layout[layout] = Executable(spec, nodes, len(leaves))
-        return found
+        if layout not in self._by_layout:
+            self._by_layout[layout] = Executable(self.spec, nodes, layout, len(leaves))
+        return self._by_layout[layout]
 
 
 class Executable:
     """Called with the leaves of the arguments, it returns the result, or `GUARD_FAILED`."""
 
-    def __init__(self, spec: Spec, nodes: Sequence[Node], arity: int) -> None:
-        run = spec.program.runner(tuple([n.view.strides for n in nodes if n.view is not None]))
+    def __init__(self, spec: Spec, nodes: Nodes, layout: tuple[Shape, ...], arity: int) -> None:
+        run = spec.program.runner(layout)
         inputs = zip(spec.inputs, nodes, strict=True)
         self.spec = spec
         self._special = Specialization(
@@ -176,7 +174,7 @@ class Executable:
         except TraceBailout:
             return GUARD_FAILED
 
-    def _draw(self, run: Run, views: Sequence[View], scalars: list[Any]) -> list[View]:
+    def _draw(self, run: Run, views: Views, scalars: list[Any]) -> list[View]:
         """A run with random keys, which are returned if it fails."""
         generators = self.spec.generators
         taken = 0
@@ -190,12 +188,7 @@ class Executable:
             raise
 
     def _apply_effects(
-        self,
-        leaves: Sequence[Any],
-        numbers: Sequence[Any],
-        found: Sequence[View],
-        made: dict[int, Tensor],
-        done: Collection[int],
+        self, leaves: Values, numbers: Values, found: Views, made: Any, done: Collection[int]
     ) -> None:
         """Write outputs to tensors, gradients and variables."""
         effects = self.spec.effects
@@ -261,10 +254,8 @@ def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, in
 
 
 def _int_range(dtype: DType) -> range | None:
-    if not dtype.is_integer:
-        return None
     low, high = dt.int_range(dtype)
-    return range(low, high + 1)
+    return range(low, high + 1) if dtype.is_integer else None
 
 
 def owns_memory(tensor: Tensor) -> bool:

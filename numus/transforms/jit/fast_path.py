@@ -150,16 +150,16 @@ class _CallWriter:
 
     def _tensor(self, ref: InputRef) -> int:
         key = ref.key()
-        if key not in self._tensors:
-            if isinstance(ref, GradientRef):
-                found = self._code.get_member(self._grad_slot(ref), GradSlot, "_grad")
-            elif isinstance(ref, ArgumentRef):
-                found = self._code.load_arg(ref.index)
-            else:
-                assert ref.reader is not None
-                found = self._code.call(ref.reader)
-            self._tensors[key] = found
-        return self._tensors[key]
+        if key in self._tensors:
+            return self._tensors[key]
+        if isinstance(ref, GradientRef):
+            found = self._code.get_member(self._grad_slot(ref), GradSlot, "_grad")
+        elif isinstance(ref, ArgumentRef):
+            found = self._code.load_arg(ref.index)
+        else:
+            assert ref.reader is not None
+            found = self._code.call(ref.reader)
+        return self._tensors.setdefault(key, found)
 
     def _node(self, ref: InputRef) -> int:
         key = ref.key()

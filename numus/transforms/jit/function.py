@@ -22,22 +22,20 @@ from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.executable import Executables
-from numus.transforms.jit.inputs import is_leaf_node
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.traced import TraceReader
 from numus.transforms.jit.tracing import Trace, TraceBailout
 from numus.transforms.jit.variables import Variables
+from numus.transforms.tape import is_tracked_leaf
 from numus.transforms.trace import require_function
+from numus.transforms.vmap import argument_name
 
 Function = Callable[..., Any]
 Numbers = list[tuple[int, type]]  # leaves that are Python numbers, and their types
 
 _WARNING_STACK_LEVEL = 6  # the line that called the function
 _WARN_AFTER_TRACES = 8
-
-
-def _no_fast_path(*args: Any) -> Any:
-    return GUARD_FAILED
+_NUMBERS = (int, float, complex)
 
 
 class Static:
@@ -91,14 +89,17 @@ class Jitted:
     ) -> None:
         self._f = f
         self._name = getattr(f, "__qualname__", type(f).__name__)
-        self._static_argnums, self._static_argnames = _statics(f, static_argnums, static_argnames)
-        self._donated = _numbers(donate)
-        _check_argnums(f, self._name, static_argnums=_numbers(static_argnums), donate=self._donated)
+        static, self._donated = (
+            frozenset([given] if isinstance(given, int) else map(operator.index, given))
+            for given in (static_argnums, donate)
+        )
+        names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+        _check_arguments(f, self._name, names, static_argnums=static, donate=self._donated)
+        self._static_argnums, self._static_argnames = _statics(f, static, names)
         self._traced: dict[Any, list[Executables | None]] = {}  # None: not traceable
         self._count = 0
-        self._fast_path: Callable[..., Any] = (
-            _no_fast_path  # of the last call, if its args were flat
-        )
+        # that of the last call, if its arguments were flat
+        self._fast_path: Callable[..., Any] = lambda *args: GUARD_FAILED
 
     def function(self) -> Function:
         """The function that users call: a plain one is cheapest, and binds as a method."""
@@ -117,11 +118,9 @@ class Jitted:
         if has_active_hook():
             return self._f(*args, **kwargs)
         leaves, structure = self._flattened(args, kwargs)
-        specs, numbers, plain = self._read(leaves, structure)
-        if plain:
-            return self._f(*args, **kwargs)
-        key = (structure, specs, mode.grad, mode.autocast, default.device)
         try:
+            specs, numbers = self._read(leaves, structure)
+            key = (structure, specs, mode.grad, mode.autocast, default.device)
             with storage_lock.lock:
                 return self._call(key, leaves, numbers)
         except TraceBailout:
@@ -142,15 +141,13 @@ class Jitted:
             kwargs = {k: Static(v) if k in self._static_argnames else v for k, v in kwargs.items()}
         return tree.flatten((args, kwargs))
 
-    def _read(
-        self, leaves: list[Any], structure: tree.Structure
-    ) -> tuple[tuple[Any, ...], Numbers, bool]:
-        """The arguments' specs, the numbers among them, and whether the call is inside another
-        transformation, so that the function must run eagerly.
+    def _read(self, leaves: list[Any], structure: tree.Structure) -> tuple[Any, Numbers]:
+        """The arguments' specs, and the numbers among them. Bails out if the call is part of
+        another transformation.
         """
         pending = [x._node for x in leaves if isinstance(x, Tensor) and x._node.view is None]
         if any(n.abstract for n in pending):
-            return (), [], True
+            raise TraceBailout
         if pending:
             evaluate(pending)
         specs: list[Any] = []
@@ -162,23 +159,23 @@ class Jitted:
                 leaves[i] = x = Tensor(from_host(array, dt.as_dtype(array.dtype), default.device))
             if isinstance(x, Tensor):
                 node = x._node
-                leaf = is_leaf_node(node)
+                leaf = is_tracked_leaf(node)
                 if node.tracked and mode.grad and not leaf:
-                    return (), [], True
+                    raise TraceBailout
                 specs.append((node.shape, node.dtype, node.device, leaf))
-            elif kind in (int, float, complex):
+            elif kind in _NUMBERS:
                 specs.append(kind)
                 numbers.append((i, kind))
             else:
                 specs.append(self._static(x, structure, i))
-        return tuple(specs), numbers, False
+        return tuple(specs), numbers
 
     def _static(self, x: Any, structure: tree.Structure, i: int) -> Any:
         value = x.value if isinstance(x, Static) else x
         try:
             hash(value)
         except TypeError:
-            where = _argument(tree.paths(structure)[i])
+            where = argument_name(tree.paths(structure)[i])
             raise TypeError(
                 f"nm.jit of {self._name}: {where} is a {type(value).__name__}, which is neither a "
                 "tensor, a number nor a container of them, and cannot be compared by value (it "
@@ -219,7 +216,7 @@ class Jitted:
                     trace.inputs[i] = same[id(x)]._node
                 arguments[i] = (x, same[id(x)])
                 inner.append(same[id(x)])
-            elif specs[i] in (int, float, complex):
+            elif specs[i] in _NUMBERS:
                 inner.append(Scalar(trace, operator.itemgetter(numbers.index((i, type(x)))), x))
             else:
                 inner.append(x.value if isinstance(x, Static) else x)
@@ -276,11 +273,10 @@ class Jitted:
             if other_structure != structure:
                 found = [f"the arguments differ at {tree.difference(other_structure, structure)}"]
             else:
+                pairs = zip(tree.paths(structure), other_specs, specs, strict=True)
                 found = [
-                    f"{_argument(path)}: {_text(new)} where {_text(old)} was"
-                    for path, old, new in zip(
-                        tree.paths(structure), other_specs, specs, strict=True
-                    )
+                    f"{argument_name(path)}: {_text(new)} where {_text(old)} was"
+                    for path, old, new in pairs
                     if old != new
                 ]
             if modes != other_modes:
@@ -341,28 +337,24 @@ def _is_flat(key: Any) -> bool:
     )
 
 
-_NUMBERS = (int, float, complex)
+def _parameters(f: Function) -> tuple[list[inspect.Parameter], list[str]]:
+    """All parameters, and the names of positional ones; raises if f has no signature."""
+    every = list(inspect.signature(f).parameters.values())
+    return every, [p.name for p in every if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def _numbers(given: int | Iterable[int]) -> frozenset[int]:
-    return frozenset([given] if isinstance(given, int) else map(operator.index, given))
-
-
-def _argument(path: str) -> str:
-    """A path into (args, kwargs), in words."""
-    inner = path.partition("]")[2]
-    return f"argument {inner[1:].replace(']', '', 1)}"
-
-
-def _check_argnums(f: Function, name: str, **given: frozenset[int]) -> None:
-    """Raise for positions that f does not have."""
+def _check_arguments(f: Function, name: str, names: set[str], **given: frozenset[int]) -> None:
+    """Raise for static names, and positions of options, that f does not have."""
     try:
-        parameters = list(inspect.signature(f).parameters.values())
+        parameters, positional = _parameters(f)
     except (TypeError, ValueError):
         return
+    unknown = names - {p.name for p in parameters}
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ValueError(f"jit: static_argnames names {unknown}, which f does not take")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    count = len(positional)
     for option, positions in given.items():
         for position in sorted(positions):
             if not -count <= position < count:
@@ -372,29 +364,15 @@ def _check_argnums(f: Function, name: str, **given: frozenset[int]) -> None:
                 )
 
 
-def _statics(
-    f: Function, argnums: int | Iterable[int], argnames: str | Iterable[str]
-) -> tuple[frozenset[int], frozenset[str]]:
+def _statics(f: Function, positions: frozenset[int], names: set[str]) -> tuple[Any, Any]:
     """Static arguments by position and by name: each implies the other, where f has a signature."""
-    positions = set(_numbers(argnums))
-    names = {argnames} if isinstance(argnames, str) else set(argnames)
     try:
-        parameters = list(inspect.signature(f).parameters.values())
+        positional = _parameters(f)[1]
     except (TypeError, ValueError):
-        return frozenset(positions), frozenset(names)
-    positional = [
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    known = {p.name for p in parameters}
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters) and names - known:
-        raise ValueError(f"jit: static_argnames names {names - known}, which f does not take")
-    for position in list(positions):
-        if -len(positional) <= position < len(positional):
-            names.add(positional[position])
-    for name in list(names):
-        if name in positional:
-            positions.add(positional.index(name))
-    return frozenset(positions), frozenset(names)
+        return positions, names
+    count = len(positional)
+    names = names | {positional[i] for i in positions if -count <= i < count}
+    return positions | {positional.index(x) for x in names if x in positional}, names
 
 
 def jit(

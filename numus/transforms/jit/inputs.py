@@ -13,6 +13,7 @@ from typing import Any
 
 from numus.graph import Node
 from numus.tensor import GradSlot, Tensor
+from numus.transforms.tape import is_tracked_leaf
 
 
 class InputRef(ABC):
@@ -83,7 +84,7 @@ class TracedInput:
         self.dtype = node.dtype
         self.device = node.device
         self.tracked = node.tracked
-        self.leaf = is_leaf_node(node)
+        self.leaf = is_tracked_leaf(node)
 
     def find(self, leaves: Sequence[Any]) -> Node | None:
         """The current node; None where its properties differ from the traced one's."""
@@ -100,12 +101,7 @@ class TracedInput:
             or (node.device is not self.device and node.view is not None)
             or node.abstract
             or node.tracked != self.tracked
-            or is_leaf_node(node) != self.leaf
+            or is_tracked_leaf(node) != self.leaf
         ):
             return None
         return node
-
-
-def is_leaf_node(node: Node) -> bool:
-    """True if `backward()` leaves gradients here."""
-    return node.tracked and node.grad_slot is not None and bool(node.grad_slot.leaf)

@@ -98,20 +98,11 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda self: _apply(function, self)
 
 
-def _is_number(x: Any) -> bool:
-    return type(x) in _KINDS or isinstance(x, Scalar)
-
-
-def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _binary(function: Callable[..., Any], reflected: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Scalar, other: Any) -> Any:
-        return _apply(function, self, other) if _is_number(other) else NotImplemented
-
-    return method
-
-
-def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Scalar, other: Any) -> Any:
-        return _apply(function, other, self) if _is_number(other) else NotImplemented
+        if not (type(other) in _KINDS or isinstance(other, Scalar)):
+            return NotImplemented
+        return _apply(function, other, self) if reflected else _apply(function, self, other)
 
     return method
 
@@ -120,7 +111,7 @@ for _name in "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift".s
     _function = getattr(operator, _name)
     _name = _name.rstrip("_")
     setattr(Scalar, f"__{_name}__", _binary(_function))
-    setattr(Scalar, f"__r{_name}__", _reflected(_function))
+    setattr(Scalar, f"__r{_name}__", _binary(_function, reflected=True))
 for _name in "lt le gt ge eq ne".split():
     setattr(Scalar, f"__{_name}__", _binary(getattr(operator, _name)))
 for _name in "neg pos abs invert".split():

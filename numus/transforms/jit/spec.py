@@ -23,8 +23,9 @@ from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import TraceBailout
 from numus.transforms.jit.variables import ABSENT, Change, Precondition, VariableRef
 
+Values = Sequence[Any]  # leaves of a call's arguments, or the Python numbers among them
 # A leaf of the result: an output of the program, or a function of (leaves, numbers) of the call.
-Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
+Result = int | Callable[[Values, Values], Any]
 
 
 class ConstantResult:
@@ -35,7 +36,7 @@ class ConstantResult:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __call__(self, leaves: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    def __call__(self, leaves: Values, numbers: Values) -> Any:
         return self.value
 
 
@@ -56,14 +57,11 @@ class VariableWrite:
     def __init__(
         self, change: Change, results: list[Result], leaves: list[bool], structure: tree.Structure
     ) -> None:
-        self._namespace = change.namespace
-        self._key = change.key
+        self._namespace, self._key = change.namespace, change.key
         self._deletes = change.after is ABSENT
-        self.results = results
-        self._requires_grad = leaves
-        self._structure = structure
+        self.results, self._requires_grad, self._structure = results, leaves, structure
 
-    def value(self, leaves: Sequence[Any], numbers: Sequence[Any], made: dict[int, Tensor]) -> Any:
+    def value(self, leaves: Values, numbers: Values, made: dict[int, Tensor]) -> Any:
         """The value after a call."""
         found = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in self.results]
         found = [
@@ -95,7 +93,7 @@ class Effects:
 
 
 class Donated:
-    """In the place of a trace: the tensor has been donated."""
+    """The `abstract` of a donated tensor's node: using it is an error."""
 
     word = "donated"
 
@@ -181,9 +179,8 @@ class Guards:
             slot = ref.slot(leaves)
             if slot is None or (slot._grad is None) != was_none:
                 return False
-        for source in self.several_refs:
-            if source.find(leaves) is None:
-                return False
+        if any(source.find(leaves) is None for source in self.several_refs):
+            return False
         if not all(condition.holds() for condition in self.preconditions):
             return False
         for read, flag in self.flags:
@@ -235,9 +232,7 @@ class Spec:
 
 
 class InputGuard(NamedTuple):
-    """An input of an executable: where it is found (an argument, a reader, or a reference), and
-    its required properties.
-    """
+    """An input of an executable: an argument, a reader or a reference, and required properties."""
 
     argument: int | None
     reader: Any

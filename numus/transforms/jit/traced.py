@@ -9,29 +9,13 @@ from numus.evaluation.evaluate import evaluate
 from numus.graph import Node
 from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms import tree
-from numus.transforms.jit.inputs import (
-    ArgumentRef,
-    GradientRef,
-    HandleRef,
-    InputRef,
-    TracedInput,
-    is_leaf_node,
-)
+from numus.transforms.jit import spec as sp
+from numus.transforms.jit.inputs import ArgumentRef, GradientRef, HandleRef, InputRef, TracedInput
 from numus.transforms.jit.program import Program
 from numus.transforms.jit.scalars import Scalar
-from numus.transforms.jit.spec import (
-    Binding,
-    CapturedTensors,
-    ConstantResult,
-    Effects,
-    Guards,
-    Result,
-    Spec,
-    VariableWrite,
-    alias_pattern,
-)
 from numus.transforms.jit.tracing import Trace, TraceBailout, handles_of
 from numus.transforms.jit.variables import Change, Precondition, Variables
+from numus.transforms.tape import is_tracked_leaf
 
 Arguments = dict[int, tuple[Tensor, Tensor]]  # given and traced tensors, by leaf
 
@@ -55,9 +39,7 @@ class TraceReader:
         self._numbers: dict[tuple[Node, int], int] = {}
         self._handles: dict[Node, Tensor] = {}  # the first handle of a result
 
-    def read(
-        self, numbers: Sequence[tuple[int, type]], donated: Sequence[int], result: Any
-    ) -> Spec:
+    def read(self, numbers: list[tuple[int, type]], donated: list[int], result: Any) -> sp.Spec:
         trace, arguments = self._trace, self._arguments
         leaves, structure = tree.flatten(result)
         results = [self._result(x) for x in leaves]
@@ -75,12 +57,12 @@ class TraceReader:
         }
         scalars = [node for _, node in trace.scalars.values()]
         scalars += [word for _, *words in trace.keys for word in words]
-        effects = Effects(bindings, grads, donated, variables, in_place)
-        return Spec(
+        effects = sp.Effects(bindings, grads, donated, variables, in_place)
+        return sp.Spec(
             name=str(trace),
             program=Program(self._outputs, nodes, scalars, list(in_place)),
             inputs=inputs,
-            numbers=list(numbers),
+            numbers=numbers,
             scalars=[(number, node.dtype) for number, node in trace.scalars.values()],
             generators=[generator for generator, _, _ in trace.keys],
             results=results,
@@ -134,13 +116,13 @@ class TraceReader:
 
     # -- outputs and effects ----------------------------------------------------------------------
 
-    def _result(self, x: Any) -> Result:
+    def _result(self, x: Any) -> sp.Result:
         """How a call makes one leaf of its result."""
         if isinstance(x, Scalar):
             compute = x.compute
             return lambda leaves, numbers: compute(numbers)
         if not isinstance(x, Tensor):
-            return ConstantResult(x)
+            return sp.ConstantResult(x)
         ref = self._ref(x)
         if ref is not None:
             if isinstance(ref, ArgumentRef):
@@ -157,17 +139,17 @@ class TraceReader:
         first = self._handles.setdefault(node, x)
         return self._output(node, None if first is x else x)
 
-    def _variable_write(self, change: Change) -> VariableWrite:
+    def _variable_write(self, change: Change) -> sp.VariableWrite:
         leaves, structure = tree.flatten(change.after)
-        results: list[Result] = []
+        results: list[sp.Result] = []
         grads = []
         for x in leaves:
             is_new = isinstance(x, Tensor) and self._ref(x) is None
-            grads.append(is_new and is_leaf_node(x._node))
+            grads.append(is_new and is_tracked_leaf(x._node))
             results.append(self._output(x._node) if grads[-1] else self._result(x))
-        return VariableWrite(change, results, grads, structure)
+        return sp.VariableWrite(change, results, grads, structure)
 
-    def _bindings(self) -> list[Binding]:
+    def _bindings(self) -> list[sp.Binding]:
         """Tensors bound to another node after the call."""
         trace = self._trace
         changed: list[tuple[InputRef | None, Node, Node]] = [
@@ -180,10 +162,10 @@ class TraceReader:
         for ref, old, new in changed:
             if new is old or ref is None:
                 continue
-            leaf = is_leaf_node(new)
+            leaf = is_tracked_leaf(new)
             if new.tracked and not (leaf and new.grad_slot is old.grad_slot):
                 raise TraceBailout
-            found.append(Binding(ref, self._output(new), leaf))
+            found.append(sp.Binding(ref, self._output(new), leaf))
         return found
 
     def _grads(self) -> list[tuple[GradientRef, int | InputRef | None]]:
@@ -239,17 +221,17 @@ class TraceReader:
             nodes.append(trace.inputs[i])
         return found, nodes
 
-    def _guards(self, inputs: Sequence[TracedInput], effects: Effects) -> Guards:
+    def _guards(self, inputs: Sequence[TracedInput], effects: sp.Effects) -> sp.Guards:
         trace, arguments = self._trace, self._arguments
         changed = [b.target.index for b in effects.bindings if isinstance(b.target, ArgumentRef)]
         changes_arguments = any(
             inner._node is not trace.inputs[i] for i, (_, inner) in arguments.items()
         )
-        aliases = alias_pattern([given for given, _ in arguments.values()])
+        aliases = sp.alias_pattern([given for given, _ in arguments.values()])
         distinct = aliases == tuple(range(len(aliases)))
         matters = changes_arguments or (effects.donated and len(aliases) > 1)
         shared = self._changes.shared
-        return Guards(
+        return sp.Guards(
             grads=[
                 (GradientRef(self._owner(slot)), grad is None)
                 for slot, grad in trace.grads_read.items()
@@ -267,7 +249,7 @@ class TraceReader:
             ],
             arguments=sorted(arguments),
             aliases=None if distinct and not matters else aliases,
-            changed=CapturedTensors(b.target for b in effects.bindings),
+            changed=sp.CapturedTensors(b.target for b in effects.bindings),
             changed_arguments=changed,
-            captured=CapturedTensors(r for x in inputs for r in x.refs),
+            captured=sp.CapturedTensors(r for x in inputs for r in x.refs),
         )

@@ -27,7 +27,7 @@ ALL: Any = object()  # the key of a list as a whole
 
 _MAX_NAMESPACES = 100_000  # a search that reaches more is cut short
 _MAX_ENTRIES = 10_000  # larger containers are data, not state
-_LIBRARIES = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "jax", "pytest", "_pytest"}
+_LIBRARIES = {*sys.stdlib_module_names, "numus", "numpy", "torch", "jax", "pytest", "_pytest"}
 _LIBRARIES -= {"__main__"}
 
 
@@ -74,24 +74,54 @@ class Namespace(ABC):
         return value.__class__ is bool or _is_layer(value.__class__)
 
 
-class CellVariableRef(Namespace):
+class Attributes(Namespace):
+    """Attributes of an object, which its class may forbid to set."""
+
+    _base: Any = object
+
+    def get(self, key: Any) -> Any:
+        return getattr(self.container, key, ABSENT)
+
+    def put(self, key: Any, value: Any) -> None:
+        self._base.__setattr__(self.container, key, value)
+
+    def drop(self, key: Any) -> None:
+        self._base.__delattr__(self.container, key)
+
+
+class SlotAttributes(Attributes):
+    """The `__slots__` of an object."""
+
+    def contents(self) -> Mapping[Any, Any]:
+        members = [x for kind in type(self.container).__mro__ for x in vars(kind).items()]
+        names = [name for name, x in members if isinstance(x, types.MemberDescriptorType)]
+        return {x: self.get(x) for x in names if self.get(x) is not ABSENT}
+
+
+class ClassAttributes(Attributes):
+    """The attributes of a user-defined class."""
+
+    _base = type
+
+    def contents(self) -> Mapping[Any, Any]:
+        return {k: v for k, v in vars(self.container).items() if not k.startswith("__")}
+
+    def get(self, key: Any) -> Any:
+        return vars(self.container).get(key, ABSENT)
+
+
+class CellVariable(Attributes):
     """A variable of an enclosing function."""
 
     def contents(self) -> Mapping[Any, Any]:
-        value = self.get(None)
-        return {} if value is ABSENT else {None: value}
+        value = self.get("cell_contents")
+        return {} if value is ABSENT else {"cell_contents": value}
 
     def get(self, key: Any) -> Any:
         try:
             return self.container.cell_contents
         except ValueError:
             return ABSENT
-
-    def put(self, key: Any, value: Any) -> None:
-        self.container.cell_contents = value
-
-    def drop(self, key: Any) -> None:
-        del self.container.cell_contents
 
 
 class DictEntries(Namespace):
@@ -166,45 +196,6 @@ class ListElements(Namespace):
             del self.container[len(before) :]
 
 
-class SlotAttributes(Namespace):
-    """The `__slots__` of an object."""
-
-    def contents(self) -> Mapping[Any, Any]:
-        found = {}
-        for kind in type(self.container).__mro__:
-            for name, member in vars(kind).items():
-                if isinstance(member, types.MemberDescriptorType):
-                    value = self.get(name)
-                    if value is not ABSENT:
-                        found[name] = value
-        return found
-
-    def get(self, key: Any) -> Any:
-        return getattr(self.container, key, ABSENT)
-
-    def put(self, key: Any, value: Any) -> None:
-        object.__setattr__(self.container, key, value)
-
-    def drop(self, key: Any) -> None:
-        object.__delattr__(self.container, key)
-
-
-class ClassAttributes(Namespace):
-    """The attributes of a user-defined class."""
-
-    def contents(self) -> Mapping[Any, Any]:
-        return {k: v for k, v in vars(self.container).items() if not k.startswith("__")}
-
-    def get(self, key: Any) -> Any:
-        return vars(self.container).get(key, ABSENT)
-
-    def put(self, key: Any, value: Any) -> None:
-        type.__setattr__(self.container, key, value)
-
-    def drop(self, key: Any) -> None:
-        type.__delattr__(self.container, key)
-
-
 class VariableRef(InputRef):
     """A variable's tensor, or a leaf of the container in it."""
 
@@ -247,13 +238,10 @@ class Precondition:
     """The required structure of a variable before a call."""
 
     def __init__(self, change: Change) -> None:
-        self._namespace = change.namespace
-        self._key = change.key
-        self._value = change.before  # where it held no tensor
-        self._structure: tuple[list[Any], tree.Structure] | None = None
-        if change.key is ALL or _has_tensors(change.before):
-            self._value = ABSENT
-            self._structure = _structure(change.before)
+        self._namespace, self._key = change.namespace, change.key
+        has_structure = change.key is ALL or _has_tensors(change.before)
+        self._structure = _structure(change.before) if has_structure else None
+        self._value = ABSENT if has_structure else change.before
 
     def holds(self) -> bool:
         value = self._namespace.get(self._key)
@@ -374,14 +362,11 @@ def _namespaces(x: Any) -> Iterator[Namespace]:
     if isinstance(x, types.FunctionType):
         if _is_own(x):
             for cell in x.__closure__ or ():
-                yield CellVariableRef(cell)
+                yield CellVariable(cell)
             yield from _globals(x)
-    elif isinstance(x, dict):
+    elif isinstance(x, (dict, list)):
         if len(x) <= _MAX_ENTRIES:
-            yield DictEntries(x)
-    elif isinstance(x, list):
-        if len(x) <= _MAX_ENTRIES:
-            yield ListElements(x)
+            yield DictEntries(x) if isinstance(x, dict) else ListElements(x)
     elif isinstance(x, type):
         if _is_own(x):
             yield ClassAttributes(x)
@@ -416,7 +401,7 @@ def _is_own(x: Any) -> bool:
 
 
 def _is_users(module: str) -> bool:
-    return module.partition(".")[0] not in {"numus", *_LIBRARIES}
+    return module.partition(".")[0] not in _LIBRARIES
 
 
 def _has_state(kind: type) -> bool:

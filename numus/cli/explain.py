@@ -13,12 +13,12 @@ from rich.console import Console
 import numus as nm
 from numus.tensor import Tensor
 
-__all__ = ["run_file"]
+__all__ = ["run"]
 
 
-def run_file(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> None:
-    """Run a Python file as a program, then print the kernels that ran. Tensors that it leaves
-    behind without having looked at them are evaluated as well.
+def run(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> None:
+    """Run a Python file as a program, then print the kernels that ran. Its global tensors are
+    evaluated as well.
     """
     console = Console(highlight=False)
     if not file.is_file():
