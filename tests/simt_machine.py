@@ -256,7 +256,7 @@ class _Block:
 
     def sync(self, s: ir.Stmt, c: _Context) -> None:
         n = len(c.ids)
-        args = [np.broadcast_to(self.value(e, c), n) for e in ir.operands(s)]
+        args = [np.broadcast_to(self.value(e, c), n) for e in ir.expressions_of(s)]
         if isinstance(s, ir.WarpMultisplit):
             assert n == self.kernel.block_size, "a divergent multisplit"
             assert (args[1] < 1 << s.bits).all()

@@ -1,4 +1,4 @@
-"""Memory dependences of emitted values: which ones a write invalidates."""
+"""Scoped bindings, and memory dependences: which emitted values a write invalidates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from typing import Any
 
 from numus.ir import Expr
 
+UndoLog = list[tuple[dict[Any, Any], Any, Any]]  # (table, key, previous value) of a scope
 _NONE: frozenset[Any] = frozenset()
+
+
+def bind(log: UndoLog, table: dict[Any, Any], key: Any, value: Any) -> None:
+    log.append((table, key, table.get(key)))
+    table[key] = value
+
+
+def undo(log: UndoLog) -> None:
+    """Restore the tables bound in a scope."""
+    for table, key, previous in reversed(log):
+        if previous is None:
+            table.pop(key, None)
+        else:
+            table[key] = previous
 
 
 @dataclass(slots=True)
@@ -20,19 +35,13 @@ class MemoryDependences:
 
     def record(self, e: Expr) -> None:
         """Add an expression whose operands are recorded."""
-        found = _NONE
-        for a in e.args:
-            d = self.sources.get(a)
-            if d:
-                found = found | d
-        if e.op == "read":
-            found = found | {e.attr}
+        found = _NONE.union(*(self.sources[a] for a in e.args if a in self.sources))
+        if e.op == "read" or (e.op in ("load", "load4") and e.attr.access != "read"):
+            found |= {e.attr}
         elif e.op == "lanes_reduce":
-            found = found | {e.attr[1]}
+            found |= {e.attr[1]}
         elif e.op == "lanes_min_where":
-            found = found | {*e.attr}
-        elif e.op in ("load", "load4") and e.attr.access != "read":
-            found = found | {e.attr}
+            found |= {*e.attr}
         if found:
             self.sources[e] = found
             for memory in found:

@@ -63,7 +63,7 @@ from numus.ir.expressions import (
     unary,
     var,
 )
-from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit, operands
+from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.kernel import Kernel
 from numus.ir.printer import kernel_text
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
@@ -84,7 +84,15 @@ from numus.ir.tensor_core import (
     pipeline_smem_elements,
     swizzle,
 )
-from numus.ir.visit import expressions_of, loop_invariant, post_order, statements, walk
+from numus.ir.visit import (
+    body_expressions,
+    expressions_of,
+    loads,
+    loop_invariant,
+    post_order,
+    statements,
+    walk,
+)
 
 __all__ = [
     "BINARY", "COMPARES", "INDEX", "SWIZZLE_BYTES", "UNARY", "AsyncCommit", "AsyncCopy",
@@ -92,10 +100,10 @@ __all__ = [
     "FlagRead", "For", "If", "Kernel", "Let", "MmaOperand", "MmaSync", "Operand", "Prefetch",
     "Register", "Set", "SetFlag", "SpinWait", "Stmt", "Store", "TmaTensor", "WarpMultisplit",
     "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element", "add", "address",
-    "approx_div", "approx_rsqrt", "binary", "cast", "const", "const_value", "evaluate_size", "exp2",
-    "expressions_of", "fma", "idiv", "irem", "isnan", "kernel_text", "lanes_last",
-    "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor", "load", "log2", "loop_invariant",
-    "make", "maximum", "minimum", "mul", "new_build", "operands", "pipeline_smem_elements",
-    "post_order", "read", "reciprocal", "scalar", "select", "slow_path_select", "sqrt",
-    "statements", "sub", "swizzle", "unary", "var", "walk",
+    "approx_div", "approx_rsqrt", "binary", "body_expressions", "cast", "const", "const_value",
+    "evaluate_size", "exp2", "expressions_of", "fma", "idiv", "irem", "isnan", "kernel_text",
+    "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor", "load", "loads",
+    "log2", "loop_invariant", "make", "maximum", "minimum", "mul", "new_build",
+    "pipeline_smem_elements", "post_order", "read", "reciprocal", "scalar", "select",
+    "slow_path_select", "sqrt", "statements", "sub", "swizzle", "unary", "var", "walk",
 ]  # fmt: skip

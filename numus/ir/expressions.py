@@ -10,6 +10,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
+from numus.errors import CompileError
 
 INDEX = dt.int64
 
@@ -136,10 +137,15 @@ class Buffer:
     aliases: Buffer | None = None
     warp_private: bool = False
 
+    @property
+    def scratch_size(self) -> Expr:
+        if self.size is None:
+            raise CompileError(f"scratch buffer {self.name!r} has no size")
+        return self.size
+
     def count(self, scalars: Mapping[str, int]) -> int:
         """Elements of scratch per worker, for these scalar arguments."""
-        assert self.size is not None
-        return evaluate_size(self.size, scalars)
+        return evaluate_size(self.scratch_size, scalars)
 
 
 @dataclass(eq=False, slots=True)
@@ -263,9 +269,7 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
         raise TypeError(f"IR {op}: {a.dtype} with {b.dtype}")
     if op in COMPARES:
         if a.op == "const" and b.op == "const":
-            x, y = const_value(a), const_value(b)
-            results = {"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y}
-            return const(results.get(op, x != y), dt.bool_)
+            return const(getattr(operator, op)(const_value(a), const_value(b)), dt.bool_)
         return make(op, dt.bool_, (a, b))
     if a.dtype is dt.bool_ and op in ("and", "or"):
         for x, y in ((a, b), (b, a)):
@@ -292,36 +296,25 @@ def add(a: Expr, b: Expr) -> Expr:
         elif b.op == "add":
             return add(add(a, b.args[0]), b.args[1])
         # (x // c) * c + x % c is x, wherever the two stand in a sum
-        whole = _rejoin(a, b)
-        if whole is not None:
+        if (whole := _rejoin(a, b)) is not None:
             return whole
-        if a.op == "add":
-            whole = _rejoin(a.args[1], b)
-            if whole is not None:
-                return add(a.args[0], whole)
+        if a.op == "add" and (whole := _rejoin(a.args[1], b)) is not None:
+            return add(a.args[0], whole)
     return binary("add", a, b)
 
 
 def _rejoin(a: Expr, b: Expr) -> Expr | None:
     for quotient, rest in ((a, b), (b, a)):
-        if rest.op != "irem":
+        if rest.op != "irem" or quotient.op != "mul":
             continue
         x, c = rest.args
-        scale: Expr | None = None
-        if quotient.op == "mul":
-            for q, s in (quotient.args, quotient.args[::-1]):
-                if q.op == "idiv" and q.args == (x, c) and s is c:
-                    return x
-                # ((x // c) % d) * c + x % c is x % (c * d)
-                if (
-                    q.op == "irem"
-                    and s is c
-                    and q.args[0].op == "idiv"
-                    and q.args[0].args == (x, c)
-                ):
-                    scale = q.args[1]
-        if scale is not None:
-            return irem(x, mul(c, scale))
+        whole = idiv(x, c)
+        for q, s in (quotient.args, quotient.args[::-1]):
+            if q is whole and s is c:
+                return x
+            # ((x // c) % d) * c + x % c is x % (c * d)
+            if q.op == "irem" and s is c and q.args[0] is whole:
+                return irem(x, mul(c, q.args[1]))
     return None
 
 

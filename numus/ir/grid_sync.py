@@ -63,12 +63,3 @@ class SpinWait(Stmt):
 
     flags: Buffer
     reads: list[FlagRead]
-
-
-def operands(s: Stmt) -> list[Expr]:
-    """Expressions evaluated by the statements of this module."""
-    if isinstance(s, (AtomicAdd, SetFlag)):
-        return [s.index, s.value]
-    if isinstance(s, WarpMultisplit):
-        return [s.offset, s.bucket]
-    return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []

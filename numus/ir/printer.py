@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from numus.ir.expressions import (
-    INDEX,
-    Expr,
-    Register,
-    const_value,
-)
-from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit, operands
+from numus.ir.expressions import INDEX, Expr, Register, const_value
+from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.kernel import Kernel
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import (
@@ -26,6 +21,7 @@ from numus.ir.tensor_core import (
     WgmmaTile,
     WgmmaWait,
 )
+from numus.ir.visit import expressions_of
 
 
 def kernel_text(kernel: Kernel) -> str:
@@ -33,6 +29,13 @@ def kernel_text(kernel: Kernel) -> str:
     if kernel.cached_text is None:
         kernel.cached_text = _Printer(kernel).text()
     return kernel.cached_text
+
+
+def _operands(s: Stmt) -> list[Expr]:
+    """Operands that are printed in order, ahead of the statement's own names."""
+    if isinstance(s, AsyncCopy):
+        return [s.dst_index, s.src_index, s.valid_elements]
+    return [] if isinstance(s, (BlockReduce, BlockScan)) else expressions_of(s)
 
 
 class _Printer:
@@ -79,6 +82,9 @@ class _Printer:
     def registers(self, registers: Iterable[Register]) -> str:
         return ", ".join(self.name(r, "r") for r in registers)
 
+    def variables(self, values: Iterable[Expr]) -> str:
+        return ", ".join(self.name(v, "v") for v in values)
+
     def exprs(self, values: Iterable[Expr], depth: int) -> str:
         return ", ".join(self.expr(e, depth) for e in values)
 
@@ -123,96 +129,78 @@ class _Printer:
         return self.names[e]
 
     def block(self, body: Iterable[Stmt], depth: int) -> None:
-        pad = "  " * depth
         for s in body:
-            if isinstance(s, For):
-                start, stop, step = (self.expr(x, depth) for x in (s.start, s.stop, s.step))
-                by = f" by {step}" if step != "1" else ""
+            text = self.statement(s, depth)
+            self.lines.append("  " * depth + text)
+            if isinstance(s, (For, If)):
+                self.scopes.append([])
+                self.block(s.body, depth + 1)
+                self.pop()
+
+    def statement(self, s: Stmt, depth: int) -> str:
+        """The text of a statement, after the lines of its operands."""
+        names, args = self.names, [self.expr(e, depth) for e in _operands(s)]
+        match s:
+            case For():
+                by = f" by {args[2]}" if args[2] != "1" else ""
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
                 times += f" by vectors of {s.width}" if s.width else ""
                 times += " resident" if s.resident else ""
                 times += f" {s.full_vectors} full" if s.full_vectors else ""
-                self.lines.append(
-                    f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
-                )
-                self.inner(s.body, depth + 1)
-            elif isinstance(s, If):
-                condition = self.expr(s.condition, depth)
-                self.lines.append(f"{pad}if {condition}:")
-                self.inner(s.body, depth + 1)
-            elif isinstance(s, Let):
-                value = self.expr(s.value, depth)
+                return f"for {self.name(s.var, 'v')} in {args[0]}..{args[1]}{by}: {s.kind}{times}"
+            case If():
+                return f"if {args[0]}:"
+            case Let():
                 how = " early" if s.early else f" vector of {s.vector}" if s.vector else ""
-                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{how}")
-            elif isinstance(s, Set):
-                value = self.expr(s.value, depth)
-                lanes = " per lane" if s.register.lanes else ""
-                dtype = s.register.dtype.name
-                self.lines.append(
-                    f"{pad}set {self.name(s.register, 'r')}: {dtype}{lanes} = {value}"
-                )
-            elif isinstance(s, Store):
-                index, value = self.expr(s.index, depth), self.expr(s.value, depth)
-                mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
-                how = f" vector of {s.vector}" if s.vector else ""
-                self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}{how}")
-            elif isinstance(s, (BlockReduce, BlockScan)):
-                self.collective(s, depth)
-            elif isinstance(s, Prefetch):
-                index, why = self.expr(s.index, depth), "" if s.write else " to read"
-                self.lines.append(f"{pad}prefetch {self.names[s.buffer]}[{index}]{why}")
-            elif isinstance(s, (AtomicAdd, WarpMultisplit, SetFlag, SpinWait)):
-                self.sync(s, depth)
-            else:
-                self.lines.append(f"{pad}{self.tensor_core(s, depth)}")
-
-    def sync(self, s: Stmt, depth: int) -> None:
-        pad = "  " * depth
-        args = [self.expr(e, depth) for e in operands(s)]
-        if isinstance(s, AtomicAdd):
-            self.lines.append(f"{pad}{self.names[s.buffer]}[{args[0]}] += {args[1]}")
-        elif isinstance(s, WarpMultisplit):
-            name, counters = self.name(s.rank, "v"), self.names[s.counters]
-            self.lines.append(
-                f"{pad}{name} = multisplit {counters}[{args[0]} + {args[1]} of {s.bits} bits]"
-            )
-        elif isinstance(s, SetFlag):
-            self.lines.append(f"{pad}set_flag {self.names[s.flags]}[{args[0]}] = {args[1]}")
-        elif isinstance(s, SpinWait):
-            for read, index, count in zip(s.reads, args[::2], args[1::2], strict=True):
-                names = ", ".join(self.name(v, "v") for v in read.results)
-                where = f"{self.names[s.flags]}[{index} by {read.stride}]"
-                self.lines.append(f"{pad}{names} = spin_wait {where} upto {count}")
-
-    def tensor_core(self, s: Stmt, depth: int) -> str:
-        if isinstance(s, AsyncCopy):
-            dst, src, valid = (
-                self.expr(e, depth) for e in (s.dst_index, s.src_index, s.valid_elements)
-            )
-            copy = f"copy {s.nbytes} {self.names[s.dst]}[{dst}] = {self.names[s.src]}[{src}]"
-            return f"{copy} upto {valid}"
-        if isinstance(s, AsyncCommit):
-            return "commit"
-        if isinstance(s, AsyncFence):
-            return "fence"
-        if isinstance(s, AsyncWait):
-            return f"wait {s.pending}{' fence' if s.fence else ''}"
-        if isinstance(s, WgmmaWait):
-            return f"wgmma wait {s.pending}: {self.registers(s.accumulators)}"
-        if isinstance(s, Wgmma):
-            accumulators = self.registers(s.accumulators)
-            a, b = (self.operand(o, depth) for o in (s.a, s.b))
-            return f"wgmma {s.n} {s.k}{' zero' if s.zero_init else ''} {a} {b}: {accumulators}"
-        if isinstance(s, MmaSync):
-            words = self.exprs((*s.a, *s.b), depth)
-            return f"mma_sync {s.dtype.name} {words}: {self.registers(s.accumulators)}"
-        if isinstance(s, WgmmaTile):
-            accumulators = self.registers(s.accumulators)
-            tile = f"k_tile {self.names[s.scratch]} {s.m} {s.n} {s.k_major}"
-            tile += f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
-            return f"{tile}: {accumulators}"
-        if isinstance(s, WgmmaMainloop):
-            return self.mainloop(s, depth)
+                return f"{self.name(s.var, 'v')} = {args[0]}{how}"
+            case Set():
+                dtype = s.register.dtype.name + (" per lane" if s.register.lanes else "")
+                return f"set {self.name(s.register, 'r')}: {dtype} = {args[0]}"
+            case Store():
+                how = f" if {args[2]}" if s.mask is not None else ""
+                how += f" vector of {s.vector}" if s.vector else ""
+                return f"{names[s.buffer]}[{args[0]}] = {args[1]}{how}"
+            case BlockReduce() | BlockScan():
+                return self.collective(s, depth)
+            case Prefetch():
+                return f"prefetch {names[s.buffer]}[{args[0]}]{'' if s.write else ' to read'}"
+            case AtomicAdd():
+                return f"{names[s.buffer]}[{args[0]}] += {args[1]}"
+            case WarpMultisplit():
+                where = f"{names[s.counters]}[{args[0]} + {args[1]} of {s.bits} bits]"
+                return f"{self.name(s.rank, 'v')} = multisplit {where}"
+            case SetFlag():
+                return f"set_flag {names[s.flags]}[{args[0]}] = {args[1]}"
+            case SpinWait():
+                lines = []
+                for read, index, count in zip(s.reads, args[::2], args[1::2], strict=True):
+                    where = f"{names[s.flags]}[{index} by {read.stride}]"
+                    lines.append(f"{self.variables(read.results)} = spin_wait {where} upto {count}")
+                return ("\n" + "  " * depth).join(lines)
+            case AsyncCopy():
+                where = f"{names[s.dst]}[{args[0]}] = {names[s.src]}[{args[1]}]"
+                return f"copy {s.nbytes} {where} upto {args[2]}"
+            case AsyncCommit():
+                return "commit"
+            case AsyncFence():
+                return "fence"
+            case AsyncWait():
+                return f"wait {s.pending}{' fence' if s.fence else ''}"
+            case WgmmaWait():
+                return f"wgmma wait {s.pending}: {self.registers(s.accumulators)}"
+            case Wgmma():
+                accumulators = self.registers(s.accumulators)
+                a, b = (self.operand(o, depth) for o in (s.a, s.b))
+                return f"wgmma {s.n} {s.k}{' zero' if s.zero_init else ''} {a} {b}: {accumulators}"
+            case MmaSync():
+                words = ", ".join(args)
+                return f"mma_sync {s.dtype.name} {words}: {self.registers(s.accumulators)}"
+            case WgmmaTile():
+                accumulators = self.registers(s.accumulators)
+                onto = f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
+                return f"k_tile {names[s.scratch]} {s.m} {s.n} {s.k_major}{onto}: {accumulators}"
+            case WgmmaMainloop():
+                return self.mainloop(s, depth)
         # an omitted statement would make different kernels equal
         raise AssertionError(f"no statement of the kernel IR: {s!r}")
 
@@ -226,10 +214,9 @@ class _Printer:
             if o.k_tile is not None and o.origin is not None:
                 name = self.name(o.k_tile, "v")
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
-        accumulators = self.registers(s.accumulators)
         head = "zero mainloop" if s.zero_init else "mainloop"
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
-        return f"{head} {start} {ahead}: {accumulators}"
+        return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"
 
     def operand(self, o: MmaOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):
@@ -238,25 +225,16 @@ class _Printer:
         where = f"{self.names[o.buffer]}[{self.expr(o.offset, depth)}]"
         return f"{where}{'' if o.k_major else 't'}{rows}"
 
-    def collective(self, s: BlockReduce | BlockScan, depth: int) -> None:
-        pad = "  " * depth
-        registers = self.registers(s.registers)
-        head, start = "block_reduce", ""
+    def collective(self, s: BlockReduce | BlockScan, depth: int) -> str:
+        head = f"block_reduce {self.registers(s.registers)}"
         if isinstance(s, BlockScan):
-            head, start = "block_scan", f" from {self.exprs(s.initial, depth)}"
-        left, right = (", ".join(self.name(v, "v") for v in side) for side in (s.left, s.right))
-        self.lines.append(f"{pad}{head} {registers}{start}: ({left}), ({right})")
+            head = f"block_scan {self.registers(s.registers)} from {self.exprs(s.initial, depth)}"
+        left, right = self.variables(s.left), self.variables(s.right)
+        self.lines.append(f"{'  ' * depth}{head}: ({left}), ({right})")
         self.scopes.append([])
         merged = self.exprs(s.merged, depth + 1)
         self.pop()
-        results = ", ".join(self.name(v, "v") for v in s.results)
-        self.lines.append(f"{pad}  {results} = {merged}")
-
-    def inner(self, body: Iterable[Stmt], depth: int) -> None:
-        """A block whose values are not visible after it."""
-        self.scopes.append([])
-        self.block(body, depth)
-        self.pop()
+        return f"  {self.variables(s.results)} = {merged}"
 
     def pop(self) -> None:
         for thing in self.scopes.pop():

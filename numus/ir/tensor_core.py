@@ -8,17 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numus.dtypes import DType
-from numus.ir.expressions import (
-    Buffer,
-    Expr,
-    Register,
-    add,
-    binary,
-    const,
-    idiv,
-    irem,
-    mul,
-)
+from numus.ir.expressions import Buffer, Expr, Register, add, binary, const, idiv, irem, mul
 from numus.ir.statements import Stmt
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from numus.ir.expressions import Expr
-from numus.ir.grid_sync import operands
+from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import MmaSync
 
@@ -22,6 +22,8 @@ def expressions_of(s: Stmt) -> list[Expr]:
     """Expressions that a statement itself evaluates, its body excluded."""
     if isinstance(s, (Let, Set)):
         return [s.value]
+    if isinstance(s, (AtomicAdd, SetFlag)):
+        return [s.index, s.value]
     if isinstance(s, Store):
         return [s.index, s.value] if s.mask is None else [s.index, s.value, s.mask]
     if isinstance(s, For):
@@ -36,7 +38,9 @@ def expressions_of(s: Stmt) -> list[Expr]:
         return [s.index]
     if isinstance(s, MmaSync):
         return [*s.a, *s.b]
-    return operands(s)
+    if isinstance(s, WarpMultisplit):
+        return [s.offset, s.bucket]
+    return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []
 
 
 def walk(e: Expr, descend: Callable[[Expr], bool]) -> Iterator[Expr]:
@@ -66,6 +70,18 @@ def post_order(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
                 stack.extend((a, False) for a in e.args)
 
 
+def body_expressions(body: Iterable[Stmt], seen: set[Expr] | None = None) -> Iterator[Expr]:
+    """Every expression of a body not seen before, operands first."""
+    seen = set() if seen is None else seen
+    for s in statements(body):
+        yield from post_order(expressions_of(s), seen)
+
+
+def loads(body: Iterable[Stmt]) -> list[Expr]:
+    """Every load of a body, once."""
+    return [e for e in body_expressions(body) if e.op == "load"]
+
+
 def loop_invariant(loop: For, varies: Callable[[Expr], bool]) -> list[Expr]:
     """Loop-invariant expressions of a body, operands first. `varies`: leaves that may change from
     iteration to iteration, besides the loop's own variables."""
@@ -75,9 +91,7 @@ def loop_invariant(loop: For, varies: Callable[[Expr], bool]) -> list[Expr]:
         if isinstance(s, (BlockReduce, BlockScan)):
             own |= {*s.left, *s.right, *s.results}
     invariant: dict[Expr, None] = {}
-    seen: set[Expr] = set()
-    for s in inner:
-        for e in post_order(expressions_of(s), seen):
-            if e not in own and not varies(e) and all(a in invariant for a in e.args):
-                invariant[e] = None
+    for e in body_expressions(loop.body):
+        if e not in own and not varies(e) and all(a in invariant for a in e.args):
+            invariant[e] = None
     return list(invariant)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from numus import ir
 from numus.codegen.llvm import arithmetic
-from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, Ops, Shape, Value, register_type
 from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
 
@@ -24,9 +26,7 @@ def permute(x: Context, e: ir.Expr) -> Value:
     if e.op == "lanes_shift":
         (other,) = x.vectors(x.values[e.args[1]], e.dtype)
         numbers = [i - e.attr if i >= e.attr else width + i for i in range(width)]
-    order = ", ".join(f"i32 {i}" for i in numbers)
-    indices = f"<{width} x i32> <{order}>"
-    return Value((x.t.new(f"shufflevector {ty} {name}, {ty} {other}, {indices}"),), True)
+    return Value((x.t.shuffle(ty, name, other, numbers),), True)
 
 
 def reduce(x: Context, op: str, register: ir.Register) -> Value:
@@ -36,9 +36,7 @@ def reduce(x: Context, op: str, register: ir.Register) -> Value:
     scalar, ty = register_type(dtype), shape.type(dtype)
 
     def combine(s: Shape, a: str, b: str) -> str:
-        if op in ("min", "max"):
-            return arithmetic.min_max(t, s, op, dtype, a, b)
-        return arithmetic.binary(t, s, op, dtype, a, b)
+        return arithmetic.combine(t, s, op, dtype, a, b)
 
     parts = [t.new(f"load {ty}, ptr {slot}") for slot in x.storage(register)]
     while len(parts) > 1:
@@ -50,13 +48,9 @@ def reduce(x: Context, op: str, register: ir.Register) -> Value:
         name = f"llvm.vector.reduce.{name}.{shape.suffix(scalar)}"
         return Value((t.call(scalar, name, (ty, whole)),), False)
     while shape.width > 2:
-        half = Shape(shape.width // 2)
+        half, ty = Shape(shape.width // 2), shape.of(scalar)
         low, high = (
-            t.new(
-                f"shufflevector {shape.of(scalar)} {whole}, {shape.of(scalar)} poison, "
-                f"<{half.width} x i32> <{', '.join(f'i32 {i + k}' for i in range(half.width))}>"
-            )
-            for k in (0, half.width)
+            t.shuffle(ty, whole, "poison", range(k, k + half.width)) for k in (0, half.width)
         )
         whole, shape = combine(half, low, high), half
     ends = [t.new(f"extractelement {shape.of(scalar)} {whole}, i64 {i}") for i in (0, 1)]
@@ -67,23 +61,18 @@ def min_where(x: Context, register: ir.Register, values: ir.Register, equal_to: 
     """The minimum of a register over the lanes where `values` equals a value, or is NaN."""
     t, dtype = x.t, register.dtype
     shape = x.register_shape(register)
-    ty, wide = shape.type(dtype), shape.type(values.dtype)
-    wanted = x.splat(register_type(values.dtype), equal_to, shape)
-    none = x.splat(register_type(dtype), Value((str((1 << (dtype.bits - 1)) - 1),), False), shape)
+    own, other = Ops(t, shape, register_type(dtype)), Ops(t, shape, register_type(values.dtype))
+    wanted = x.splat(other.scalar, equal_to, shape)
     parts = []
     for slot, value in zip(x.storage(register), x.storage(values), strict=True):
-        found = t.new(f"load {wide}, ptr {value}")
+        found = t.new(f"load {other.ty}, ptr {value}")
         if values.dtype.kind == "float":
-            same = t.new(f"fcmp oeq {wide} {found}, {wanted}")
-            nan = t.new(f"fcmp uno {wide} {found}, {found}")
-            same = t.new(f"or {shape.of('i1')} {same}, {nan}")
+            same, nan = other("fcmp oeq", found, wanted), other("fcmp uno", found, found)
+            same = Ops(t, shape, "i1")("or", same, nan)
         else:
-            same = t.new(f"icmp eq {wide} {found}, {wanted}")
-        own = t.new(f"load {ty}, ptr {slot}")
-        parts.append(t.new(f"select {shape.of('i1')} {same}, {ty} {own}, {ty} {none}"))
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = arithmetic.min_max(t, shape, "min", dtype, whole, part)
-    scalar = register_type(dtype)
-    name = f"llvm.vector.reduce.smin.{shape.suffix(scalar)}"
-    return Value((t.call(scalar, name, (ty, whole)),), False)
+            same = other("icmp eq", found, wanted)
+        index = t.new(f"load {own.ty}, ptr {slot}")
+        parts.append(own.select(same, index, (1 << (dtype.bits - 1)) - 1))
+    whole = functools.reduce(lambda a, b: own.call("smin", a, b), parts)
+    name = f"llvm.vector.reduce.smin.{shape.suffix(own.scalar)}"
+    return Value((t.call(own.scalar, name, (own.ty, whole)),), False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from numus import ir
 from numus.codegen.cpu import cross_lane, memory
-from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, Ops, Shape, Value, register_type
 from numus.codegen.llvm.context import lanes_outside_loop
 from numus.codegen.llvm.expressions import Expressions
 from numus.errors import CompileError
@@ -38,8 +40,7 @@ class VectorExpressions(Expressions):
         if not name.startswith("%"):
             return shape.const(scalar_type, name)
         key = f"{shape.width} {name}"
-        found = self.splats.get(key)
-        if found is None:
+        if key not in self.splats:
             ty, t = shape.of(scalar_type), self.t
 
             def emit() -> str:
@@ -47,9 +48,9 @@ class VectorExpressions(Expressions):
                 zeros = f"<{shape.width} x i32> zeroinitializer"
                 return t.new(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
 
-            found, home = self.hoisted(v.level, emit)
-            self.bind(self.splats, key, found, home)
-        return found
+            splat, home = self.hoisted(v.level, emit)
+            self.bind(self.splats, key, splat, home)
+        return self.splats[key]
 
     def uniform(self, e: ir.Expr, what: str) -> str:
         v = self.value(e)
@@ -62,14 +63,11 @@ class VectorExpressions(Expressions):
         if not condition.vec:
             return condition.names[0]
         assert self.lane is not None
-        shape = self.lane.shape
-        ty = shape.of("i1")
-        total = condition.names[0]
-        for name in condition.names[1:]:
-            total = t.new(f"or {ty} {total}, {name}")
+        i1 = Ops(t, self.lane.shape, "i1")
+        total = functools.reduce(lambda a, b: i1("or", a, b), condition.names)
         if self.lane.mask is not None:
-            total = t.new(f"and {ty} {total}, {self.lane.mask.names[0]}")
-        return t.call("i1", f"llvm.vector.reduce.or.{shape.suffix('i1')}", (ty, total))
+            total = i1("and", total, self.lane.mask.names[0])
+        return t.call("i1", f"llvm.vector.reduce.or.{i1.shape.suffix('i1')}", (i1.ty, total))
 
     def _lane_variable(self) -> Value:
         lane, t = self.lane, self.t
@@ -109,10 +107,19 @@ class VectorExpressions(Expressions):
             names = (self.t.new(f"shufflevector {first}"),)
         return Value(names, True)
 
-    def into_first_lane(self, register: ir.Register, one: str) -> str:
-        """A register with its first lane replaced by a <1 x ty>."""
-        scalar, t = register_type(register.dtype), self.t
-        ty = self.register_shape(register).of(scalar)
-        old = t.new(f"load {ty}, ptr {self.storage(register)[0]}")
-        element = t.new(f"extractelement <1 x {scalar}> {one}, i64 0")
-        return t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0")
+    def assignment(self, register: ir.Register, v: Value) -> Iterable[tuple[str, str]]:
+        t, lane, slots = self.t, self.lane, self.storage(register)
+        shape, scalar = self.register_shape(register), register_type(register.dtype)
+        ty, names = shape.of(scalar), v.names
+        if register.lanes and lane is None:
+            names = (self.splat(scalar, v, shape),) * len(slots)
+        elif register.lanes and lane is not None:
+            names = self.vectors(v, register.dtype)
+            if lane.shape.width != shape.width:  # a scalar tail: only the first lane changes
+                old = t.new(f"load {ty}, ptr {slots[0]}")
+                element = t.new(f"extractelement <1 x {scalar}> {names[0]}, i64 0")
+                names = (t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0"),)
+            elif lane.mask is not None and register in lane.live_in:
+                old = t.new(f"load {ty}, ptr {slots[0]}")
+                names = (Ops(t, shape, scalar).select(lane.mask.names[0], names[0], old),)
+        return zip(slots, names, strict=False)

@@ -6,10 +6,13 @@ real and imaginary parts), any other a gather or scatter. Masked elements are ne
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm.builder import (
     SCALAR,
+    Ops,
     Shape,
     Value,
     from_memory,
@@ -58,16 +61,14 @@ def _masks(ctx: Context, mask: Value | None) -> tuple[str | None, ...]:
     return tuple(ctx.t.new(f"and {ty} {name}, {there}") for name in names)
 
 
-def _indices(numbers: list[int]) -> str:
-    return f"<{len(numbers)} x i32> <{', '.join(f'i32 {n}' for n in numbers)}>"
-
-
-def _shuffle(ctx: Context, ty: str, a: str, b: str, numbers: list[int]) -> str:
-    return ctx.t.new(f"shufflevector {ty} {a}, {ty} {b}, {_indices(numbers)}")
-
-
 def _reverse(ctx: Context, shape: Shape, scalar: str, name: str) -> str:
-    return _shuffle(ctx, shape.of(scalar), name, "poison", list(reversed(range(shape.width))))
+    return ctx.t.shuffle(shape.of(scalar), name, "poison", range(shape.width)[::-1])
+
+
+def _doubled(ctx: Context, shape: Shape, mask: str | None) -> str | None:
+    """The mask of interleaved pairs."""
+    lanes = [i // 2 for i in range(2 * shape.width)]
+    return None if mask is None else ctx.t.shuffle(shape.of("i1"), mask, "poison", lanes)
 
 
 # -- loads ----------------------------------------------------------------------------------------
@@ -128,25 +129,13 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
 
     if mask is None or mask.names[0] == "true":
         return Value((read(),), False)
-    inside, join, before = t.label("load"), t.label("join"), t.block
-    t.branch(ctx.any(mask), inside, join)
-    t.start(inside)
-    name = read()
-    t.jump(join)
-    t.start(join)
-    zero, scalar = literal(0, dtype), register_type(dtype)
-    name = t.new(f"phi {scalar} [ {zero}, %{before} ], [ {name}, %{inside} ]")
+    scalar = register_type(dtype)
+    name = t.value_if(ctx.any(mask), "load", read, scalar, literal(0, dtype))
     if not mask.vec:
         return Value((name,), False)
-    shape = ctx.current_lane.shape
-    vector, vt = ctx.splat(scalar, Value((name,), False, ctx.depth), shape), shape.of(scalar)
-    return Value(
-        tuple(
-            t.new(f"select {shape.of('i1')} {m}, {vt} {vector}, {vt} zeroinitializer")
-            for m in mask.names
-        ),
-        True,
-    )
+    ops = Ops(t, ctx.current_lane.shape, scalar)
+    vector = ctx.splat(scalar, Value((name,), False, ctx.depth), ops.shape)
+    return Value(tuple(ops.select(m, vector, "zeroinitializer") for m in mask.names), True)
 
 
 def _vector_load(
@@ -189,7 +178,7 @@ def _load_stride2(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | Non
     high = _vector_load(ctx, buffer, upper, None, shape)
     half = width // 2
     numbers = [2 * i for i in range(half)] + [width + 2 * i + 1 for i in range(half)]
-    return _shuffle(ctx, shape.of(scalar), low, high, numbers)
+    return ctx.t.shuffle(shape.of(scalar), low, high, numbers)
 
 
 def _load_stride2_masked(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str) -> str:
@@ -197,10 +186,10 @@ def _load_stride2_masked(ctx: Context, buffer: ir.Buffer, pointer: str, mask: st
     width = shape.width
     wide = Shape(2 * width)
     # lane i is element 2i; odd elements are masked off
-    spread = [i // 2 if i % 2 == 0 else width for i in range(2 * width)]
-    wide_mask = _shuffle(ctx, shape.of("i1"), mask, "zeroinitializer", spread)
+    lanes = [i // 2 if i % 2 == 0 else width for i in range(2 * width)]
+    wide_mask = ctx.t.shuffle(shape.of("i1"), mask, "zeroinitializer", lanes)
     name = _vector_load(ctx, buffer, pointer, wide_mask, wide)
-    return _shuffle(ctx, wide.of(scalar), name, "poison", [2 * i for i in range(width)])
+    return ctx.t.shuffle(wide.of(scalar), name, "poison", range(0, 2 * width, 2))
 
 
 def _gather(ctx: Context, buffer: ir.Buffer, index: str, mask: str | None) -> str:
@@ -274,12 +263,9 @@ def _load_pair(
     parts: tuple[list[str], list[str]] = ([], [])
     pointers = _pointers(ctx, buffer, first, 2 * width)
     for pointer, m in zip(pointers, masks, strict=True):
-        if m is not None:
-            m = _shuffle(ctx, shape.of("i1"), m, "poison", [i // 2 for i in range(2 * width)])
-        whole = _vector_load(ctx, buffer, pointer, m, wide)
+        whole = _vector_load(ctx, buffer, pointer, _doubled(ctx, shape, m), wide)
         for k in (0, 1):
-            numbers = [2 * i + k for i in range(width)]
-            name = _shuffle(ctx, wide.of(scalar), whole, "poison", numbers)
+            name = ctx.t.shuffle(wide.of(scalar), whole, "poison", range(k, 2 * width, 2))
             parts[k].append(from_memory(ctx.t, shape, buffer.dtype, name))
     for k in (0, 1):
         v = Value(tuple(parts[k]), True, level(ctx, e))
@@ -327,17 +313,10 @@ def _store_uniform(ctx: Context, s: ir.Store, name: str, mask: Value | None) -> 
     t, dtype = ctx.t, s.buffer.dtype
     where = ctx.base(s.index).names[0]
     name = to_memory(ctx.t, SCALAR, dtype, name)
-
-    def write() -> None:
+    condition = "true" if mask is None else mask.names[0]
+    with nullcontext() if condition == "true" else t.conditional(condition, "store"):
         p = _pointer(ctx, s.buffer, where)
-        ty = memory_type(dtype)
-        t.do(f"store {ty} {name}, ptr {p}, {_align(dtype)}{ctx.tags[s.buffer]}")
-
-    if mask is None or mask.names[0] == "true":
-        write()
-        return
-    with t.conditional(mask.names[0], "store"):
-        write()
+        t.do(f"store {memory_type(dtype)} {name}, ptr {p}, {_align(dtype)}{ctx.tags[s.buffer]}")
 
 
 def _vector_store(
@@ -406,7 +385,6 @@ def store_pair(ctx: Context, a: ir.Store, b: ir.Store) -> None:
     zipped = [i // 2 + (i % 2) * width for i in range(2 * width)]
     pointers = _pointers(ctx, a.buffer, first, 2 * width)
     for pointer, m, one, other in zip(pointers, masks, *parts, strict=True):
-        if m is not None:
-            m = _shuffle(ctx, shape.of("i1"), m, "poison", [i // 2 for i in range(2 * width)])
-        whole = _shuffle(ctx, shape.of(scalar), one, other, zipped)
+        m = _doubled(ctx, shape, m)
+        whole = ctx.t.shuffle(shape.of(scalar), one, other, zipped)
         _vector_store(ctx, a.buffer, pointer, whole, m, wide)

@@ -20,7 +20,6 @@ generic operations are used, so that one text serves AVX-512, AVX2 and Neon, but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus import ir
@@ -29,7 +28,7 @@ from numus.codegen.cpu.expressions import VectorExpressions
 from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, IRBuilder, Shape, Value, register_type
-from numus.codegen.llvm.context import Block, Lane
+from numus.codegen.llvm.context import Lane
 from numus.codegen.llvm.control_flow import Control
 from numus.codegen.llvm.divergence import LaneStrides, is_computable, plan_lanes
 from numus.dtypes import float64, int64
@@ -86,36 +85,17 @@ class _Renderer(Control):
     def module(self, symbol: str) -> str:
         self._arguments()
         self.write_kernel(self.kernel.body, needs_grid=False)
-        t = self.t
-        target = self.target
-        bits = target.vector_bytes * 8
-        # cpu and features are those of the target machine
-        attributes = [
-            "nounwind",
-            f'"prefer-vector-width"="{bits}"',
-            f'"min-legal-vector-width"="{bits}"',
-            '"no-builtins"',  # no calls to memset or memcpy
+        bits = self.target.vector_bytes * 8
+        # cpu and features are those of the target machine; no calls to memset or memcpy
+        widths = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+        arguments = "i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars"
+        lines = [
+            *(f'target triple = "{self.target.triple}"', ""),
+            *self.t.define_function(f"define void @{symbol}({arguments}) #0"),
+            f'attributes #0 = {{ nounwind {widths} "no-builtins" }}',
+            *self._metadata(),
         ]
-        return "\n".join(
-            [
-                f'target triple = "{target.triple}"',
-                "",
-                f"define void @{symbol}"
-                "(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars) #0 {",
-                "entry:",
-                *t.allocas,
-                *t.text_lines(),
-                "  ret void",
-                "}",
-                "",
-                *t.functions.values(),
-                *t.declares.values(),
-                "",
-                f"attributes #0 = {{ {' '.join(attributes)} }}",
-                *self._metadata(),
-                "",
-            ]
-        )
+        return "\n".join([*lines, ""])
 
     def _metadata(self) -> list[str]:
         count = len(self.kernel.buffers)
@@ -123,15 +103,13 @@ class _Renderer(Control):
         if count < 2:
             return [nontemporal]
         scopes = [f"!{2 + i}" for i in range(count)]
+        others = [scopes[:i] + scopes[i + 1 :] for i in range(count)]
         return [
             nontemporal,
             "!1 = distinct !{!1}",
             *(f"{s} = distinct !{{{s}, !1}}" for s in scopes),
             *(f"!{2 + count + i} = !{{{s}}}" for i, s in enumerate(scopes)),
-            *(
-                f"!{2 + 2 * count + i} = !{{{', '.join(scopes[:i] + scopes[i + 1 :])}}}"
-                for i in range(count)
-            ),
+            *(f"!{2 + 2 * count + i} = !{{{', '.join(o)}}}" for i, o in enumerate(others)),
         ]
 
     def _arguments(self) -> None:
@@ -159,77 +137,22 @@ class _Renderer(Control):
 
     # -- statements -------------------------------------------------------------------------------
 
-    def write_body(self, body: list[ir.Stmt]) -> None:
-        x = self.x
-        x.blocks.append(Block(body))
-        i = 0
-        while i < len(body):
-            s = body[i]
-            i += 1
-            if isinstance(s, ir.Let):
-                self._let(s)
-            elif isinstance(s, ir.Set):
-                self._set(s)
-            elif isinstance(s, ir.Store):
-                other = body[i] if i < len(body) else None
-                if isinstance(other, ir.Store) and memory.are_pair(x, s, other):
-                    memory.store_pair(x, s, other)
-                    i += 1
-                else:
-                    memory.store(x, s)
-                x.invalidate((s.buffer,))
-            elif isinstance(s, ir.Prefetch):
-                memory.prefetch(x, s)
-            elif isinstance(s, ir.If):
-                self._if(s)
-            elif isinstance(s, ir.For):
-                self._for(s)
-            else:
-                raise CompileError(f"not a statement for CPUs: {s!r:.200}")
-        x.blocks.pop()
-
-    def _set(self, s: ir.Set) -> None:
-        x, t = self.x, self.t
-        register, lane = s.register, x.lane
-        v = x.value(s.value)
-        slots = x.storage(register)
-        shape = x.register_shape(register)
-        ty = shape.type(register.dtype)
-        if not register.lanes:
-            if v.vec:
-                raise CompileError(f"uniform register {register.name!r} is set to a varying value")
-            names: Sequence[str] = v.names
-        elif lane is None:
-            name = x.splat(register_type(register.dtype), v, shape)
-            names = [name] * len(slots)
-        else:
-            names = x.vectors(v, register.dtype)
-            if lane.shape.width != shape.width:
-                names = [x.into_first_lane(register, names[0])]
-            elif lane.mask is not None and register in lane.live_in:
-                old = t.new(f"load {ty}, ptr {slots[0]}")
-                active = f"{shape.of('i1')} {lane.mask.names[0]}"
-                names = [t.new(f"select {active}, {ty} {names[0]}, {ty} {old}")]
-        for slot, name in zip(slots, names, strict=False):
-            t.do(f"store {ty} {name}, ptr {slot}")
-        x.invalidate((register,))
-
-    def _serial(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        self.loop(start, stop, step, lambda i: self.iteration(s, i), register_type(s.var.dtype))
+    def merge(self, body: list[ir.Stmt], first: int) -> int:
+        s, other = body[first], body[first + 1] if first + 1 < len(body) else None
+        if not (isinstance(s, ir.Store) and isinstance(other, ir.Store)):
+            return 0
+        if not memory.are_pair(self.x, s, other):
+            return 0
+        memory.store_pair(self.x, s, other)
+        return 2
 
     def _grid(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        t = self.t
         if self.x.depth > 0:
             self._serial(s, start, stop, step)
             return
 
         def block(i: str) -> None:
-            i = self._opaque(i)
-            if step != "1":
-                i = t.new(f"mul i64 {i}, {step}")
-            if start != "0":
-                i = t.new(f"add i64 {i}, {start}")
-            self.iteration(s, i)
+            self.iteration(s, self.t.affine(self._opaque(i), step, start))
 
         self.loop("%begin", "%end", "1", block)
 
@@ -296,24 +219,19 @@ class _Renderer(Control):
         def body(k: str) -> None:
             if k.startswith("%i") and self.target.arch == "x86":
                 k = self._opaque(k)
-            name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
-            if start != "0":
-                name = t.new(f"add i64 {name}, {start}")
+            name = t.affine(k, step, start)
             mask = self._mask(count, k, width) if masked else None
             self._enter(s, segment, name, mask, nontemporal)
             self.write_body(s.body)
-            x.lane = None
 
         known = not begin.startswith("%") and not end.startswith("%")
         if known and 0 < int(end) - int(begin) <= width * unroll:
-            x.push()
-            body(begin)
-            x.pop()
-        elif once and not known:
-            with t.conditional(t.new(f"icmp slt i64 {begin}, {end}"), "rest"):
-                x.push("branch")
+            with x.scope():
                 body(begin)
-                x.pop()
+        elif once and not known:
+            in_range = t.new(f"icmp slt i64 {begin}, {end}")
+            with t.conditional(in_range, "rest"), x.scope("branch"):
+                body(begin)
         else:
             self.loop(begin, end, str(width * unroll), body)
 
@@ -338,9 +256,8 @@ class _Renderer(Control):
         if (
             not self.target.nontemporal_stores
             or self.plan.op_counts[s] > TUNING.nontemporal_max_ops
+            or any(isinstance(x, (ir.For, ir.If)) for x in s.body)
         ):
-            return frozenset()
-        if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
             return frozenset()
         strides = LaneStrides(s.var, s.step)
         return frozenset(
@@ -365,26 +282,18 @@ class _Renderer(Control):
         written = t.new(f"mul i64 {blocks}, {segment.bounds[2]}")
         written = t.new(f"mul i64 {written}, {item}")
         condition = t.new(f"icmp ugt i64 {written}, {self.target.l2_bytes}")
-        x.push()
-        self._enter(s, segment, segment.origin[0])
-        for store in sorted(stores, key=s.body.index):
-            size = store.buffer.dtype.itemsize
-            first = x.base(store.index).names[0]
-            address = t.new(
-                f"getelementptr [{size} x i8], ptr {x.buffers[store.buffer]}, i64 {first}"
-            )
-            address = t.new(f"ptrtoint ptr {address} to i64")
-            odd = t.new(f"and i64 {address}, {segment.width * size - 1}")
-            tests = [f"icmp eq i64 {odd}, 0"]
-            tests += [
-                f"icmp ne ptr {x.buffers[store.buffer]}, {x.buffers[other]}"
-                for other in self.kernel.buffers
-                if other.access == "read"
-            ]
-            for test in tests:
-                condition = t.new(f"and i1 {condition}, {t.new(test)}")
-        x.lane = None
-        x.pop()
+        inputs = [x.buffers[b] for b in self.kernel.buffers if b.access == "read"]
+        with x.scope():
+            self._enter(s, segment, segment.origin[0])
+            for store in sorted(stores, key=s.body.index):
+                size, buffer = store.buffer.dtype.itemsize, x.buffers[store.buffer]
+                first = x.base(store.index).names[0]
+                address = t.new(f"getelementptr [{size} x i8], ptr {buffer}, i64 {first}")
+                address = t.new(f"ptrtoint ptr {address} to i64")
+                odd = t.new(f"and i64 {address}, {segment.width * size - 1}")
+                distinct = [f"icmp ne ptr {buffer}, {other}" for other in inputs]
+                for test in (f"icmp eq i64 {odd}, 0", *distinct):
+                    condition = t.new(f"and i1 {condition}, {t.new(test)}")
         return condition
 
     def _enter(
@@ -397,29 +306,24 @@ class _Renderer(Control):
     ) -> None:
         """Begin to emit lanes of a loop, in the current scope."""
         x = self.x
-        x.lane = Lane(
-            s.var,
-            LaneStrides(s.var, s.step),
-            Shape(segment.width),
-            segment.unroll,
-            Value((first,), False, x.depth),
-            Value((segment.origin[1],), False, x.depth),
-            mask,
-            segment.live_in,
-            nontemporal,
-        )
+        at, step = (Value((name,), False, x.depth) for name in (first, segment.origin[1]))
+        strides, shape = LaneStrides(s.var, s.step), Shape(segment.width)
+        lane = (s.var, strides, shape, segment.unroll, at, step)
+        x.lane = Lane(*lane, mask, segment.live_in, nontemporal)
 
     def _nontemporal_or_not(
         self, s: ir.For, segment: _Segment, stores: frozenset[ir.Store]
     ) -> None:
-        t, x = self.t, self.x
+        def emit(nontemporal: frozenset[ir.Store]) -> None:
+            with self.x.scope("branch"):
+                self._vectors(s, segment, nontemporal=nontemporal)
+
         condition = self._nontemporal_condition(stores, segment, s)
-        past, plain, done = t.label("stream"), t.label("plain"), t.label("done")
-        t.branch(condition, past, plain)
-        for label, chosen in ((past, stores), (plain, frozenset[ir.Store]())):
-            t.start(label)
-            x.push("branch")
-            self._vectors(s, segment, nontemporal=chosen)
-            x.pop()
-            t.jump(done)
-        t.start(done)
+        arms = ("stream", lambda: emit(stores)), ("plain", lambda: emit(frozenset()))
+        self.t.either(condition, *arms)
+
+
+_Renderer.handlers = {
+    ir.Store: lambda r, s: memory.store(r.x, s),
+    ir.Prefetch: lambda r, s: memory.prefetch(r.x, s),
+}

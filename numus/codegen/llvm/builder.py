@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from numus import dtypes as dt
-from numus import ir
 from numus.dtypes import DType
 
 
@@ -62,10 +62,6 @@ def float_literal(value: float, dtype: DType) -> str:
         except OverflowError:
             value = float("inf") if value > 0 else float("-inf")
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-
-
-def const_literal(e: ir.Expr) -> str:
-    return literal(ir.const_value(e), e.dtype)
 
 
 class Shape:
@@ -146,7 +142,7 @@ class IRBuilder:
 
     @contextlib.contextmanager
     def conditional(self, condition: str, label: str) -> Iterator[None]:
-        """What is emitted inside runs if the condition holds."""
+        """A block that runs if the condition holds."""
         then, done = self.label(label), self.label("done")
         self.branch(condition, then, done)
         self.start(then)
@@ -154,15 +150,44 @@ class IRBuilder:
         self.jump(done)
         self.start(done)
 
-    def text_lines(self) -> list[str]:
-        """The body with preheaders flattened."""
-        flat: list[str] = []
-        for line in self.body:
-            if isinstance(line, list):
-                flat += line
-            else:
-                flat.append(line)
-        return flat
+    def either(self, condition: str, *arms: tuple[str, Callable[[], None]]) -> None:
+        """Two labelled blocks: one if the condition holds, the other if not."""
+        labels = [self.label(label) for label, _ in arms]
+        done = self.label("done")
+        self.branch(condition, *labels)
+        for label, (_, emit) in zip(labels, arms, strict=True):
+            self.start(label)
+            emit()
+            self.jump(done)
+        self.start(done)
+
+    def value_if(
+        self, condition: str, label: str, emit: Callable[[], str], ty: str, default: str
+    ) -> str:
+        """A value computed in a block of its own if the condition holds, else `default`."""
+        then, join, before = self.label(label), self.label("join"), self.block
+        self.branch(condition, then, join)
+        self.start(then)
+        name = emit()
+        self.jump(join)
+        self.start(join)
+        return self.new(f"phi {ty} [ {default}, %{before} ], [ {name}, %{then} ]")
+
+    def affine(self, index: str, step: str, start: str) -> str:
+        """start + index * step, in i64."""
+        if step != "1":
+            index = self.new(f"mul i64 {index}, {step}")
+        return index if start == "0" else self.new(f"add i64 {index}, {start}")
+
+    def shuffle(self, ty: str, a: str, b: str, lanes: Sequence[int]) -> str:
+        indices = f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
+        return self.new(f"shufflevector {ty} {a}, {ty} {b}, {indices}")
+
+    def define_function(self, head: str) -> list[str]:
+        """The function with this head, then the functions and declarations that it uses."""
+        body = itertools.chain(*(x if isinstance(x, list) else [x] for x in self.body))
+        outlined = [*self.functions.values(), *self.declares.values()]
+        return [f"{head} {{", "entry:", *self.allocas, *body, "  ret void", "}", "", *outlined, ""]
 
     def call(self, result: str, name: str, *args: tuple[str, str], tags: str = "") -> str:
         """Call an intrinsic with (type, value) arguments; returns its result's name, if any."""
@@ -175,6 +200,38 @@ class IRBuilder:
             self.do(text)
             return ""
         return self.new(text)
+
+
+class Ops:
+    """Instructions on operands of one type, where Python numbers are constants."""
+
+    def __init__(self, t: IRBuilder, shape: Shape, scalar: str) -> None:
+        self.t, self.shape, self.scalar = t, shape, scalar
+        self.ty = shape.of(scalar)
+
+    def const(self, value: float) -> str:
+        if self.scalar in _FLOATS.values():
+            dtype = dt.float32 if self.scalar == "float" else dt.float64
+            return self.shape.const(self.scalar, float_literal(value, dtype))
+        return self.shape.const(self.scalar, int(value))
+
+    def __call__(self, op: str, *operands: str | float) -> str:
+        texts = (x if isinstance(x, str) else self.const(x) for x in operands)
+        return self.t.new(f"{op} {self.ty} {', '.join(texts)}")
+
+    def select(self, condition: str, yes: str | float, no: str | float) -> str:
+        yes, no = (x if isinstance(x, str) else self.const(x) for x in (yes, no))
+        i1 = self.shape.of("i1")
+        return self.t.new(f"select {i1} {condition}, {self.ty} {yes}, {self.ty} {no}")
+
+    def to(self, op: str, x: str, scalar: str) -> str:
+        """Conversion to another type."""
+        return self.t.new(f"{op} {self.ty} {x} to {self.shape.of(scalar)}")
+
+    def call(self, name: str, *operands: str, extra: tuple[tuple[str, str], ...] = ()) -> str:
+        """An overloaded intrinsic, with further arguments of other types."""
+        args = (*((self.ty, x) for x in operands), *extra)
+        return self.t.call(self.ty, f"llvm.{name}.{self.shape.suffix(self.scalar)}", *args)
 
 
 def from_memory(t: IRBuilder, shape: Shape, dtype: DType, name: str) -> str:

@@ -7,23 +7,21 @@ uniform value stays scalar and is splat where a vector is needed.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from numus import ir
-from numus.codegen.invalidation import MemoryDependences
-from numus.codegen.llvm.builder import (
-    SCALAR,
-    IRBuilder,
-    Shape,
-    Value,
-    register_type,
-)
+from numus.codegen import invalidation
+from numus.codegen.invalidation import MemoryDependences, UndoLog
+from numus.codegen.llvm.builder import SCALAR, IRBuilder, Shape, Value, register_type
 from numus.codegen.llvm.divergence import LanePlan, LaneStrides
 from numus.dtypes import DType
 from numus.errors import CompileError
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -36,9 +34,9 @@ class Lane:
     unroll: int
     first: Value  # the scalar value of `var` in lane 0 of vector 0
     step: Value
-    mask: Value | None  # active lanes, where not all are
-    live_in: frozenset[ir.Register]
-    nontemporal: frozenset[ir.Store]
+    mask: Value | None = None  # active lanes, where not all are
+    live_in: frozenset[ir.Register] = frozenset()
+    nontemporal: frozenset[ir.Store] = frozenset()
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class Scope:
 
     kind: str
     preheader: list[Any]
-    undo: list[tuple[dict[Any, Any], Any, Any]] = field(default_factory=list)
+    undo: UndoLog = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,6 +103,10 @@ class Context(ABC):
     def register_shape(self, register: ir.Register) -> Shape:
         """The shape of one slot of a register."""
 
+    @abstractmethod
+    def assignment(self, register: ir.Register, v: Value) -> Iterable[tuple[str, str]]:
+        """(slot, name to store) pairs that set a register to a value."""
+
     # -- scopes -----------------------------------------------------------------------------------
 
     @property
@@ -115,16 +117,20 @@ class Context(ABC):
         self.scopes.append(Scope(kind, [] if preheader is None else preheader))
 
     def pop(self) -> None:
-        for table, key, previous in reversed(self.scopes.pop().undo):
-            if previous is None:
-                table.pop(key, None)
-            else:
-                table[key] = previous
+        invalidation.undo(self.scopes.pop().undo)
+
+    @contextlib.contextmanager
+    def scope(self, kind: str = "plain", preheader: list[Any] | None = None) -> Iterator[None]:
+        """A scope; a lanes loop begun in it ends with it."""
+        lane = self.lane
+        self.push(kind, preheader)
+        yield
+        self.pop()
+        self.lane = lane
 
     def bind(self, table: dict[Any, Any], key: Any, value: Any, home: int = -1) -> None:
         """Set an entry of a table until the scope `home` ends."""
-        self.scopes[home].undo.append((table, key, table.get(key)))
-        table[key] = value
+        invalidation.bind(self.scopes[home].undo, table, key, value)
 
     def insertion_point(self, level: int) -> tuple[int, list[Any]]:
         """(scope until whose end it is valid, lines) for a value that depends on `level`.
@@ -143,13 +149,13 @@ class Context(ABC):
                 home = j - 1
         return home, lines
 
-    def hoisted(self, level: int, emit: Callable[[], str]) -> tuple[str, int]:
-        """Emit at the insertion point of `level`; (name, scope until whose end it is valid)."""
+    def hoisted(self, level: int, emit: Callable[[], T]) -> tuple[T, int]:
+        """Emit at the insertion point of `level`; (result, scope until whose end it is valid)."""
         home, lines = self.insertion_point(level)
         saved, self.t.lines = self.t.lines, lines
-        name = emit()
+        found = emit()
         self.t.lines = saved
-        return name, home
+        return found, home
 
     def define(self, e: ir.Expr, v: Value, home: int = -1) -> None:
         self.dependences.record(e)
@@ -180,11 +186,10 @@ class Context(ABC):
 
     def each(self, args: Iterable[ir.Expr], emit: Callable[..., str]) -> Value:
         """Emit an operation on scalars, or once per vector if an argument varies."""
-        args = tuple(args)
-        operands = [self.values[a] for a in args]
-        if not any(v.vec for v in operands):
-            return Value((emit(SCALAR, *(v.names[0] for v in operands)),), False)
-        columns = [self.vectors(v, a.dtype) for v, a in zip(operands, args, strict=True)]
+        operands = [(self.values[a], a.dtype) for a in args]
+        if not any(v.vec for v, _ in operands):
+            return Value((emit(SCALAR, *(v.names[0] for v, _ in operands)),), False)
+        columns = [self.vectors(v, dtype) for v, dtype in operands]
         shape = self.current_lane.shape
         return Value(tuple(emit(shape, *names) for names in zip(*columns, strict=True)), True)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.errors import CompileError
-from numus.ir import expressions_of, post_order, statements
+from numus.ir import expressions_of, statements
 
 # Stride of a value from lane to lane; None: varying.
 LaneStride = int | None
@@ -66,9 +66,7 @@ class LaneStrides:
         strides = [self.known[a] for a in e.args]
         if e.op == "lanes_last" or all(g == 0 for g in strides):
             return 0
-        if e.op == "lanes_xor":
-            return None
-        if e.dtype is not ir.INDEX:
+        if e.op == "lanes_xor" or e.dtype is not ir.INDEX:
             return None
         if self.within_vector(e):
             return 0 if e.op == "idiv" else 1
@@ -128,36 +126,31 @@ class LanePlan:
 
 def plan_lanes(kernel: ir.Kernel, vector_bytes: int) -> LanePlan:
     """Width = vector bytes / the widest type computed on; loops that share registers agree."""
-    loops: list[tuple[ir.For, int, set[ir.Register], int]] = []
+    items: dict[ir.For, int] = {}
+    registers_of: dict[ir.For, set[ir.Register]] = {}
+    op_counts: dict[ir.For, int] = {}
     for loop in _lanes_loops(kernel.body):
-        item, registers, size = _body_summary(loop.body)
-        if loop.width:
-            item = vector_bytes // loop.width
-        loops.append((loop, item, registers, size))
-    width_of: dict[ir.Register, int] = {}
+        item, registers_of[loop], op_counts[loop] = _body_summary(loop.body)
+        items[loop] = vector_bytes // loop.width if loop.width else item
+    item_of: dict[ir.Register, int] = {}
+    vectors: dict[ir.Register, int] = {}
     changed = True
     while changed:
         changed = False
-        for index, (loop, item, registers, size) in enumerate(loops):
-            widest = max([item, *(width_of.get(r, 0) for r in registers)])
-            if widest != item:
-                loops[index] = (loop, widest, registers, size)
-                changed = True
-            for r in registers:
-                if width_of.get(r) != widest:
-                    width_of[r] = widest
-                    changed = True
-    vectors: dict[ir.Register, int] = {}
-    for loop, _, registers, _ in loops:
-        for r in registers:
-            vectors[r] = max(vectors.get(r, 1), loop.unroll)
+        for loop, registers in registers_of.items():
+            widest = max([items[loop], *(item_of.get(r, 0) for r in registers)])
+            changed |= widest != items[loop] or any(item_of.get(r) != widest for r in registers)
+            items[loop] = widest
+            item_of.update(dict.fromkeys(registers, widest))
+    for loop, registers in registers_of.items():
+        vectors.update({r: max(vectors.get(r, 1), loop.unroll) for r in registers})
     return LanePlan(
-        widths={loop: vector_bytes // item for loop, item, _, _ in loops},
+        widths={loop: vector_bytes // item for loop, item in items.items()},
         vectors=vectors,
-        register_widths={r: vector_bytes // item for r, item in width_of.items()},
-        op_counts={loop: size for loop, _, _, size in loops},
-        min_itemsize={loop: _min_itemsize(loop.body) for loop, _, _, _ in loops},
-        loaded=frozenset(e.attr for e in _loads(kernel.body)),
+        register_widths={r: vector_bytes // item for r, item in item_of.items()},
+        op_counts=op_counts,
+        min_itemsize={loop: _min_itemsize(loop.body) for loop in items},
+        loaded=frozenset(e.attr for e in ir.loads(kernel.body)),
     )
 
 
@@ -189,15 +182,11 @@ def _body_summary(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
         if isinstance(s, ir.Store):
             widest = max(widest, s.buffer.dtype.itemsize)
             data.append(s.value)
-            addressing.append(s.index)
-            if s.mask is not None:
-                addressing.append(s.mask)
-        elif isinstance(s, ir.Set):
-            if s.register.lanes:
+            addressing += [s.index] if s.mask is None else [s.index, s.mask]
+        elif isinstance(s, (ir.Set, ir.Let)):
+            if isinstance(s, ir.Set) and s.register.lanes:
                 registers.add(s.register)
                 widest = max(widest, s.register.dtype.itemsize)
-            data.append(s.value)
-        elif isinstance(s, ir.Let):
             data.append(s.value)
         else:
             addressing += expressions_of(s)
@@ -218,15 +207,8 @@ def _body_summary(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
     return widest, registers, len(seen)
 
 
-def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
-    """All loads of a body."""
-    seen: set[ir.Expr] = set()
-    for s in statements(body):
-        yield from (e for e in post_order(expressions_of(s), seen) if e.op == "load")
-
-
 def _min_itemsize(body: Sequence[ir.Stmt]) -> int:
-    sizes = [e.dtype.itemsize for e in _loads(body)]
+    sizes = [e.dtype.itemsize for e in ir.loads(body)]
     sizes += [s.buffer.dtype.itemsize for s in statements(body) if isinstance(s, ir.Store)]
     return min(sizes, default=8)
 
@@ -236,9 +218,7 @@ def _data_itemsize(e: ir.Expr) -> int:
         return e.dtype.itemsize
     if e.op == "cast" and (e.dtype.is_narrow_float or e.args[0].dtype.is_narrow_float):
         return 4  # computed through float32
-    if e.dtype.itemsize == 8 and e.dtype.is_integer:
-        return 1
-    if e.op in ("const", "scalar"):
+    if (e.dtype.itemsize == 8 and e.dtype.is_integer) or e.op in ("const", "scalar"):
         return 1
     return e.dtype.itemsize
 

@@ -6,13 +6,15 @@ the aliasing rules of kernels allow.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm import arithmetic, casts, int_division
-from numus.codegen.llvm.builder import SCALAR, Value, const_literal
+from numus.codegen.llvm.builder import SCALAR, Ops, Value, literal, register_type
 from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
 
@@ -87,10 +89,7 @@ class Expressions(Context):
 
     def _emit_hoisted(self, e: ir.Expr) -> None:
         level = self._level(e)
-        home, lines = self.insertion_point(level)
-        saved, self.t.lines = self.t.lines, lines
-        v = self._emit(e)
-        self.t.lines = saved
+        v, home = self.hoisted(level, lambda: self._emit(e))
         v.level = level
         if e not in self.values:  # a paired load defines both values
             self.define(e, v, home)
@@ -116,7 +115,7 @@ class Expressions(Context):
     def _emit(self, e: ir.Expr) -> Value:
         op, dtype, args, t = e.op, e.dtype, e.args, self.t
         if op == "const":
-            return Value((const_literal(e),), False)
+            return Value((literal(ir.const_value(e), dtype),), False)
         if op == "load":
             return self._load(e)
         if op == "var":
@@ -130,39 +129,30 @@ class Expressions(Context):
         if op.startswith("lanes_"):
             return self._cross_lane(e)
         try:
-            if op == "cast":
-                source = args[0].dtype
-                return self.each(args, lambda s, x: casts.cast(t, s, x, source, dtype))
-            if op == "bitcast":
-                source = args[0].dtype
-                return self.each(args, lambda s, x: casts.bitcast(t, s, x, source, dtype))
-            if op == "select":
-                return self.each(
-                    args,
-                    lambda s, c, x, y: t.new(
-                        f"select {s.of('i1')} {c}, {s.type(dtype)} {x}, {s.type(dtype)} {y}"
-                    ),
-                )
-            if op == "fma":
-                return self.each(args, lambda s, x, y, z: arithmetic.fma(t, s, dtype, x, y, z))
-            if op in ir.COMPARES:
-                of = args[0].dtype
-                return self.each(args, lambda s, x, y: arithmetic.compare(t, s, op, of, x, y))
-            if op in ("min", "max"):
-                not_nan = next((n for n, a in zip("xy", args, strict=True) if _not_nan(a)), "")
-                return self.each(
-                    args,
-                    lambda s, x, y: arithmetic.min_max(t, s, op, dtype, x, y, not_nan),
-                )
             if op in ("idiv", "irem"):
                 return int_division.divide(self, e)
-            if op in ir.UNARY:
-                return self.each(args, lambda s, x: arithmetic.unary(t, s, op, dtype, x))
-            if op in ir.BINARY:
-                return self.each(args, lambda s, x, y: arithmetic.binary(t, s, op, dtype, x, y))
+            if op in ("cast", "bitcast"):
+                convert, source = casts.cast if op == "cast" else casts.bitcast, args[0].dtype
+                return self.each(args, lambda s, x: convert(t, s, x, source, dtype))
+            if op == "select":
+                scalar = register_type(dtype)
+                return self.each(args, lambda s, c, x, y: Ops(t, s, scalar).select(c, x, y))
+            if op == "fma":
+                return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
+            emit: Callable[..., str] = arithmetic.binary
+            of = args[0].dtype if op in ir.COMPARES else dtype
+            if op in ("min", "max"):
+                not_nan = next((n for n, a in zip("xy", args, strict=True) if _not_nan(a)), "")
+                emit = functools.partial(arithmetic.min_max, not_nan=not_nan)
+            elif op in ir.COMPARES:
+                emit = arithmetic.compare
+            elif op in ir.UNARY:
+                emit = arithmetic.unary
+            elif op not in ir.BINARY:
+                raise CompileError(f"the kernel IR has no operation {op!r}")
+            return self.each(args, lambda s, *operands: emit(t, s, op, of, *operands))
         except arithmetic.UnsupportedError as error:
             raise CompileError(f"the kernel IR has no {error}") from None
-        raise CompileError(f"the kernel IR has no operation {op!r}")
 
     def base(self, e: ir.Expr) -> Value:
         lane = self.lane
@@ -207,19 +197,16 @@ class Expressions(Context):
         t, e = self.t, path.select
         slow = self.values[e.args[1]]
         shape = self.lane.shape if path.vec and self.lane is not None else SCALAR
-        ty, b = shape.type(e.dtype), shape.of("i1")
+        ops = Ops(t, shape, register_type(e.dtype))
         names = self.vectors(slow, e.dtype) if path.vec else slow.names
         if path.condition.vec:
-            names = tuple(
-                t.new(f"select {b} {c}, {ty} {x}, {ty} {y}")
-                for c, x, y in zip(path.condition.names, names, path.fast, strict=True)
-            )
+            names = tuple(map(ops.select, path.condition.names, names, path.fast))
         end = t.block
         t.jump(path.join)
         self.pop()
         t.start(path.join)
         merged = tuple(
-            t.new(f"phi {ty} [ {y}, %{path.before} ], [ {x}, %{end} ]")
+            t.new(f"phi {ops.ty} [ {y}, %{path.before} ], [ {x}, %{end} ]")
             for x, y in zip(names, path.fast, strict=True)
         )
         self.define(e, Value(merged, path.vec, self.depth))

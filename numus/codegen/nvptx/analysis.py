@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx.warp import WARP
-from numus.ir import expressions_of, post_order, statements
+from numus.ir import expressions_of, statements
 
 
 def cta_threads(kernel: ir.Kernel) -> int:
@@ -17,23 +17,18 @@ def cta_threads(kernel: ir.Kernel) -> int:
 
 def static_scratch(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
     """(bytes, buffers) of scratch of constant size."""
-    buffers = [
-        b
-        for b in kernel.buffers
-        if b.access == "scratch" and b.size is not None and b.size.op == "const"
-    ]
+    scratch = [b for b in kernel.buffers if b.access == "scratch" and b.size is not None]
+    buffers = [b for b in scratch if b.scratch_size.op == "const"]
     return sum(scratch_bytes(b) for b in buffers if b.aliases is None), buffers
 
 
 def scratch_bytes(b: ir.Buffer) -> int:
-    assert b.size is not None
-    return (int(b.size.attr) * b.dtype.itemsize + 15) & -16
+    return (int(b.scratch_size.attr) * b.dtype.itemsize + 15) & -16
 
 
-def cross_thread(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
+def cross_thread(body: list[ir.Stmt], loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
     """Buffers that need barriers: stored to and loaded from."""
-    stored = {b for s in statements(kernel.body) for b in stored_buffers(s)}
-    return frozenset(stored & loaded)
+    return frozenset(b for s in statements(body) for b in stored_buffers(s)) & loaded
 
 
 def stored_buffers(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
@@ -53,11 +48,15 @@ def resident_words(kernel: ir.Kernel) -> int:
     for i, loop in enumerate(loops):
         for register in (r for s in loop.body for r in registers_of(s) if r.lanes):
             spans.setdefault(register, []).append(i)
-    words = {r: max(1, r.dtype.itemsize // 4) for r in spans}
     live = [
-        sum(words[r] for r, at in spans.items() if at[0] <= i < at[-1]) for i in range(len(loops))
+        sum(register_words(r) for r, at in spans.items() if at[0] <= i < at[-1])
+        for i in range(len(loops))
     ]
     return max(live, default=0) * max((loop.unroll * loop.width for loop in loops), default=0)
+
+
+def register_words(register: ir.Register) -> int:
+    return max(1, register.dtype.itemsize // 4)
 
 
 def resident_loops(kernel: ir.Kernel) -> list[ir.For]:
@@ -67,7 +66,7 @@ def resident_loops(kernel: ir.Kernel) -> list[ir.For]:
 def first_load_bytes(kernel: ir.Kernel) -> int:
     """Bytes in flight per thread in the first resident loop, at least one."""
     loop = resident_loops(kernel)[0]
-    size: int = sum(e.attr.dtype.itemsize for e in loads(loop) if e.attr.access == "read")
+    size: int = sum(e.attr.dtype.itemsize for e in ir.loads(loop.body) if e.attr.access == "read")
     return max(1, size * loop.unroll * loop.width)
 
 
@@ -83,9 +82,8 @@ def transient_words(kernel: ir.Kernel) -> int:
 def transient_loads(loop: ir.For) -> list[ir.Expr]:
     """Loads of a resident loop that are not set to registers."""
     resident = [s.value for s in loop.body if isinstance(s, ir.Set)]
-    return [
-        e for e in loads(loop) if len(e.args) == 1 and e.attr.access == "read" and e not in resident
-    ]
+    plain = [e for e in ir.loads(loop.body) if len(e.args) == 1 and e.attr.access == "read"]
+    return [e for e in plain if e not in resident]
 
 
 def invariant_floats(loop: ir.For) -> list[ir.Expr]:
@@ -107,10 +105,9 @@ def is_load_bound(loop: ir.For) -> bool:
     """Whether a loop does little but load, from a different address in every iteration."""
     if not all(isinstance(s, (ir.Let, ir.Set)) for s in loop.body) or loop.step.op != "const":
         return False
-    found = loads(loop)
-    ops = {e for s in loop.body for x in expressions_of(s) for e in ir.walk(x, lambda e: True)}
+    found = ir.loads(loop.body)
     return (
-        len(ops) <= _UNROLL_MAX_OPS
+        len(list(ir.body_expressions(loop.body))) <= _UNROLL_MAX_OPS
         and loop.step.attr > 0
         and any(e.attr.access == "read" for e in found)
         and all(loop.var in ir.walk(e.args[0], lambda e: True) for e in found)
@@ -122,8 +119,7 @@ def is_load_bound(loop: ir.For) -> bool:
 
 def wgmma_accumulators(kernel: ir.Kernel) -> set[ir.Register]:
     kinds = (ir.Wgmma, ir.WgmmaMainloop, ir.WgmmaTile)
-    found = [s for s in statements(kernel.body) if isinstance(s, kinds)]
-    return {register for s in found for register in s.accumulators}
+    return {r for s in statements(kernel.body) if isinstance(s, kinds) for r in s.accumulators}
 
 
 def mainloops(kernel: ir.Kernel) -> list[ir.WgmmaMainloop]:
@@ -132,8 +128,7 @@ def mainloops(kernel: ir.Kernel) -> list[ir.WgmmaMainloop]:
 
 def mainloop_registers(kernel: ir.Kernel) -> int:
     """Accumulator registers of a thread in mainloops; 0 without."""
-    counts = (len(s.accumulators) * (2 if promotes(s) else 1) for s in mainloops(kernel))
-    return max(counts, default=0)
+    return max((len(s.accumulators) * (1 + promotes(s)) for s in mainloops(kernel)), default=0)
 
 
 def promotes(s: ir.WgmmaMainloop) -> bool:
@@ -160,21 +155,14 @@ class TensorMap:
 
 
 def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
-    found = []
-    for tensor in tma_tensors(kernel):
-        dtype = tensor.buffer.dtype
+    def tensor_map(tensor: ir.TmaTensor) -> TensorMap:
+        dtype, index = tensor.buffer.dtype, kernel.buffers.index(tensor.buffer)
+        extents, strides = (tuple(e.attr for e in s) for s in (tensor.extents, tensor.strides))
         row = ir.SWIZZLE_BYTES // dtype.itemsize
-        found.append(
-            TensorMap(
-                kernel.buffers.index(tensor.buffer),
-                dtype.itemsize,
-                dtype is dt.float32,
-                tuple(e.attr for e in tensor.extents),
-                tuple(e.attr for e in tensor.strides),
-                (row, tensor.tile_mn if tensor.k_major else row, 1),
-            )
-        )
-    return found
+        box = (row, tensor.tile_mn if tensor.k_major else row, 1)
+        return TensorMap(index, dtype.itemsize, dtype is dt.float32, extents, strides, box)
+
+    return [tensor_map(tensor) for tensor in tma_tensors(kernel)]
 
 
 # -- registers and accesses -----------------------------------------------------------------------
@@ -194,11 +182,4 @@ def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
     """(buffer, index, is masked) of every load and store of a body."""
     stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
     found = [(s.buffer, s.index, s.mask is not None) for s in stores]
-    return found + [(e.attr, e.args[0], len(e.args) > 1) for e in loads(loop)]
-
-
-def loads(loop: ir.For) -> list[ir.Expr]:
-    """Every load of a body, once."""
-    seen: set[ir.Expr] = set()
-    inner = statements(loop.body)
-    return [e for s in inner for e in post_order(expressions_of(s), seen) if e.op == "load"]
+    return found + [(e.attr, e.args[0], len(e.args) > 1) for e in ir.loads(loop.body)]

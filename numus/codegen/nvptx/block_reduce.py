@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from numus import ir
-from numus.codegen.llvm.builder import memory_type, register_type
+from numus.codegen.llvm import arithmetic
+from numus.codegen.llvm.builder import SCALAR, memory_type, register_type
 from numus.codegen.nvptx import cluster, warp
 from numus.codegen.nvptx.context import KernelContext
-from numus.codegen.nvptx.warp import WARP, Merge, State, select, shuffle
+from numus.codegen.nvptx.warp import WARP, Merge, State, select, shuffle_state
 from numus.dtypes import DType
 
 
 def lanes_reduce(r: KernelContext, op: str, register: ir.Register) -> str:
     def merge(a: State, b: State) -> State:
-        return [r.x.combine(op, register, a[0], b[0])]
+        return [arithmetic.combine(r.t, SCALAR, op, register.dtype, a[0], b[0])]
 
     return _reduce(r, [register], merge)[0]
 
@@ -30,11 +31,9 @@ def _bind(r: KernelContext, results: Sequence[ir.Expr], names: State) -> None:
 
 def _merge(r: KernelContext, s: ir.BlockReduce | ir.BlockScan, a: State, b: State) -> State:
     """Two states merged by the expressions of the statement."""
-    r.x.push()
-    _bind(r, (*s.left, *s.right), [*a, *b])
-    merged = [r.x.value(e).names[0] for e in s.merged]
-    r.x.pop()
-    return merged
+    with r.x.scope():
+        _bind(r, (*s.left, *s.right), [*a, *b])
+        return [r.x.value(e).names[0] for e in s.merged]
 
 
 def _reduce(r: KernelContext, registers: Sequence[ir.Register], merge: Merge) -> State:
@@ -58,14 +57,14 @@ def scan(r: KernelContext, s: ir.BlockScan) -> None:
 
     distance = 1
     while distance < WARP:  # inclusive, within the warp
-        other = [shuffle(t, "up", d, v, distance) for d, v in zip(dtypes, state, strict=True)]
+        other = shuffle_state(t, "up", dtypes, state, distance)
         in_range = t.new(f"icmp uge i32 {r.lane}, {distance}")
         state = select(t, in_range, dtypes, merge(other, state), state)
         distance *= 2
-    before = [shuffle(t, "up", d, v, 1) for d, v in zip(dtypes, state, strict=True)]
+    before = shuffle_state(t, "up", dtypes, state, 1)
     first = t.new(f"icmp eq i32 {r.lane}, 0")
     if r.block_threads == WARP:
-        total = [shuffle(t, "idx", d, v, WARP - 1) for d, v in zip(dtypes, state, strict=True)]
+        total = shuffle_state(t, "idx", dtypes, state, WARP - 1)
         result = select(t, first, dtypes, initial, before)
     else:
         warps = _exchange_warps(r, dtypes, state, last=True)

@@ -7,10 +7,11 @@ as many at a time. Either way every CTA reduces in the order of CTAs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from numus import ir
-from numus.codegen.llvm.builder import SCALAR, memory_type, register_type, to_memory
+from numus.codegen.llvm.builder import SCALAR, memory_type, to_memory
 from numus.codegen.nvptx import warp
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State
@@ -91,7 +92,7 @@ def _exchange_flags(
     """The first thread of a CTA sets its flags; a thread per CTA spins on them. Their warps' totals
     are read by all threads."""
     t, size = r.t, r.kernel.cluster_size
-    words = [w for d, name in zip(dtypes, state, strict=True) for w in _to_words(r, d, name)]
+    words = [w for d, name in zip(dtypes, state, strict=True) for w in warp.to_words(t, d, name)]
     first, r.flags_used = r.flags_used, r.flags_used + size * len(words)
     if r.flags_used > words_per_block or size > WARP * r.warps:
         raise CompileError(
@@ -121,11 +122,9 @@ def _exchange_flags(
             t.branch(t.new(f"icmp eq i64 {word}, 0"), again, valid)
             t.start(valid)
             found.append(t.new(f"trunc i64 {word} to i32"))
-        own = []
-        for d in dtypes:
-            count = flag_words([d])
-            own.append(_from_words(r, d, found[:count]))
-            found = found[count:]
+        rest = iter(found)
+        parts = [list(itertools.islice(rest, flag_words([d]))) for d in dtypes]
+        own = [warp.from_words(t, d, part) for d, part in zip(dtypes, parts, strict=True)]
         own = warp.warp_reduce(t, r.lane, dtypes, own, merge, min(size, WARP))
         warp.store_state(t, arrays, dtypes, own, r.warp)
     r.barrier()
@@ -135,29 +134,3 @@ def _exchange_flags(
 def flag_words(dtypes: Sequence[DType]) -> int:
     """Flag words of one state."""
     return sum(2 if d.itemsize == 8 else 1 for d in dtypes)
-
-
-def _to_words(r: KernelContext, dtype: DType, name: str) -> list[str]:
-    """The bits of a value as i32 words."""
-    t, ty = r.t, register_type(dtype)
-    if dtype.itemsize == 8:
-        bits = t.new(f"bitcast {ty} {name} to i64") if ty == "double" else name
-        high = t.new(f"lshr i64 {bits}, 32")
-        return [t.new(f"trunc i64 {x} to i32") for x in (bits, high)]
-    if ty == "float":
-        return [t.new(f"bitcast float {name} to i32")]
-    return [name if ty == "i32" else t.new(f"zext {ty} {name} to i32")]
-
-
-def _from_words(r: KernelContext, dtype: DType, words: list[str]) -> str:
-    t, ty = r.t, register_type(dtype)
-    if dtype.itemsize == 8:
-        low, high = (t.new(f"zext i32 {w} to i64") for w in words)
-        whole = t.new(f"or i64 {low}, {t.new(f'shl i64 {high}, 32')}")
-        return t.new(f"bitcast i64 {whole} to double") if ty == "double" else whole
-    (word,) = words
-    if ty == "i32":
-        return word
-    if ty == "float":
-        return t.new(f"bitcast i32 {word} to float")
-    return t.new(f"trunc i32 {word} to {ty}")

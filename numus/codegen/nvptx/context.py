@@ -6,12 +6,11 @@ that emit one kind of statement know these alone; the renderer has a table of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from numus import ir
-from numus.codegen.llvm import arithmetic
-from numus.codegen.llvm.builder import SCALAR, IRBuilder, TargetFeatures, Value, register_type
+from numus.codegen.llvm.builder import IRBuilder, TargetFeatures, Value, register_type
 from numus.codegen.llvm.context import Lane
 from numus.codegen.llvm.control_flow import Control
 from numus.codegen.llvm.divergence import plan_lanes
@@ -58,17 +57,21 @@ class ThreadContext(Expressions):
         ty = register_type(register.dtype)
         return [self.t.new(f"load {ty}, ptr {slot}") for slot in self.storage(register)]
 
-    def combine(self, op: str, register: ir.Register, x: str, y: str) -> str:
-        """One of the operations of `lanes_reduce`."""
-        if op in ("min", "max"):
-            return arithmetic.min_max(self.t, SCALAR, op, register.dtype, x, y)
-        return arithmetic.binary(self.t, SCALAR, op, register.dtype, x, y)
+    def assignment(self, register: ir.Register, v: Value) -> Iterable[tuple[str, str]]:
+        is_lane = register.lanes and self.lane is not None
+        slots = self.slots_of(register) if is_lane else self.storage(register)
+        return zip(slots, per_iteration(v.names, len(slots)), strict=True)
 
     def bind_result(self, e: ir.Expr, name: str, vec: bool = False) -> None:
         """Bind the variable of a statement's result."""
         if vec:
             self.thread_lane.strides.known[e] = None
         self.bind(self.values, e, Value((name,), vec, self.depth))
+
+
+def per_iteration(names: Sequence[str], count: int) -> Sequence[str]:
+    """The names of `count` iterations; a single one is common to all."""
+    return names if len(names) == count else tuple(names) * count
 
 
 class KernelContext(Control):
@@ -129,14 +132,18 @@ class KernelContext(Control):
     def asm(self, text: str, constraints: str, arguments: str = "") -> None:
         self.t.do(f'call void asm sideeffect "{text}", "{constraints}"({arguments})')
 
-    def asm_struct(
-        self, types: Sequence[str], text: str, constraints: Sequence[str], arguments: Sequence[str]
-    ) -> list[str]:
-        """Inline assembly with several results."""
-        result = "{ " + ", ".join(types) + " }"
+    def asm_results(
+        self, ty: str, count: int, text: str, constraints: Sequence[str], arguments: Sequence[str]
+    ) -> Iterator[str]:
+        """Inline assembly with results of one type."""
+        result = ty if count == 1 else "{ " + ", ".join([ty] * count) + " }"
         call = f'"{text}", "{",".join(constraints)}"({", ".join(arguments)})'
         whole = self.t.new(f"call {result} asm sideeffect {call}")
-        return [f"extractvalue {result} {whole}, {i}" for i in range(len(types))]
+        if count == 1:
+            yield whole
+            return
+        for i in range(count):
+            yield self.t.new(f"extractvalue {result} {whole}, {i}")
 
     def asm_into(
         self,
@@ -148,7 +155,7 @@ class KernelContext(Control):
         """Inline assembly whose results are set to the registers."""
         t, ty = self.t, register_type(registers[0].dtype)
         slots = [self.x.storage(register)[0] for register in registers]
-        results = self.asm_struct([ty] * len(slots), text, constraints, arguments)
+        results = self.asm_results(ty, len(slots), text, constraints, arguments)
         for slot, result in zip(slots, results, strict=True):
-            t.do(f"store {ty} {t.new(result)}, ptr {slot}")
+            t.do(f"store {ty} {result}, ptr {slot}")
         self.x.invalidate(registers)

@@ -6,6 +6,7 @@ time, `offsets` apart; affine indices follow from the first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,10 +50,7 @@ class ThreadExpressions(ThreadContext):
         return v.names[0]
 
     def any(self, condition: Value) -> str:
-        total = condition.names[0]
-        for name in condition.names[1:]:
-            total = self.t.new(f"or i1 {total}, {name}")
-        return total
+        return functools.reduce(lambda a, b: self.t.new(f"or i1 {a}, {b}"), condition.names)
 
     def insertion_point(self, level: int) -> tuple[int, list[Any]]:
         """Hoists also out of branches inside loops: no arithmetic traps, and speculation is cheaper
@@ -143,10 +141,9 @@ class ThreadExpressions(ThreadContext):
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
         if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
-            unit = _APPROX["rsqrt"]
-            return self.each(e.args[1].args, lambda s, x: self.t.call("float", unit, ("float", x)))
+            return self.each(e.args[1].args, lambda s, x: self._approx("rsqrt", x))
         if e.op in _APPROX:
-            return self.each(e.args, lambda s, x: self.t.call("float", _APPROX[e.op], ("float", x)))
+            return self.each(e.args, lambda s, x: self._approx(e.op, x))
         return Expressions._emit(self, e)
 
     def _rounds_to_bfloat16(self, e: ir.Expr) -> bool:
@@ -159,10 +156,13 @@ class ThreadExpressions(ThreadContext):
             and e.dtype is inner.args[0].dtype is dt.float32
         )
 
+    def _approx(self, op: str, x: str) -> str:
+        return self.t.call("float", _APPROX[op], ("float", x))
+
     def _ratio(self, x: str, y: str) -> str:
         """Approximate reciprocal and one correction of the residual."""
         t = self.t
-        inverse = t.call("float", _APPROX["reciprocal"], ("float", y))
+        inverse = self._approx("reciprocal", y)
         near = t.new(f"fmul float {x}, {inverse}")
         minus = t.new(f"fneg float {y}")
         rest = arithmetic.fma(t, SCALAR, dt.float32, near, minus, x)
@@ -221,24 +221,21 @@ class ThreadExpressions(ThreadContext):
     def _lane_variable(self) -> Value:
         lane = self.thread_lane
         first, step = lane.first.names[0], lane.step.names[0]
-        names = []
-        for offset in lane.offsets:
-            away = str(offset)
-            if step != "1" and offset:
-                away = self.t.new(f"mul i64 {step}, {offset}")
-            names.append(self.t.new(f"add i64 {first}, {away}") if offset else first)
-        return Value(tuple(names), True)
+
+        def at(offset: int) -> str:
+            away = str(offset) if step == "1" else self.t.new(f"mul i64 {step}, {offset}")
+            return self.t.new(f"add i64 {first}, {away}")
+
+        return Value(tuple(at(offset) if offset else first for offset in lane.offsets), True)
 
     def register_shape(self, register: ir.Register) -> Shape:
         return SCALAR
 
     def _read(self, register: ir.Register) -> Value:
         ty = register_type(register.dtype)
-        slots = self.storage(register)
-        if register.lanes:
-            if self.lane is None:
-                raise lanes_outside_loop(register)
-            slots = self.slots_of(register)
+        if register.lanes and self.lane is None:
+            raise lanes_outside_loop(register)
+        slots = self.slots_of(register) if register.lanes else self.storage(register)
         names = tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots)
         return Value(names, register.lanes)
 

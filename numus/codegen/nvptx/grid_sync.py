@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm.builder import register_type
 from numus.codegen.nvptx import memory
-from numus.codegen.nvptx.context import KernelContext
+from numus.codegen.nvptx.context import KernelContext, per_iteration
 
 FULL_WARP = ("i32", "-1")
 
@@ -17,8 +17,8 @@ def atomic_add(r: KernelContext, s: ir.AtomicAdd) -> None:
     values = x.value(s.value).names
     pointers = memory.pointers(x, s.buffer, s.index)
     ty, space = register_type(s.buffer.dtype), x.spaces[s.buffer]
-    for i in range(max(len(values), len(pointers))):
-        pointer, value = pointers[i % len(pointers)], values[i % len(values)]
+    count = max(len(values), len(pointers))
+    for pointer, value in zip(*(per_iteration(n, count) for n in (pointers, values)), strict=True):
         t.do(f"atomicrmw add {space} {pointer}, {ty} {value} monotonic")
     x.invalidate((s.buffer,))
 
@@ -44,13 +44,8 @@ def multisplit(r: KernelContext, s: ir.WarpMultisplit) -> None:
     space = x.spaces[s.counters]
     pointer = t.new(f"getelementptr i32, {space} {x.buffers[s.counters]}, i64 {index}")
     is_leader = t.new(f"icmp eq i32 {lower_peers}, 0")
-    adds, done, before = t.label("adds"), t.label("done"), t.block
-    t.branch(is_leader, adds, done)
-    t.start(adds)
-    old = t.new(f"atomicrmw add {space} {pointer}, i32 {count} monotonic")
-    t.jump(done)
-    t.start(done)
-    old = t.new(f"phi i32 [ 0, %{before} ], [ {old}, %{adds} ]")
+    add = f"atomicrmw add {space} {pointer}, i32 {count} monotonic"
+    old = t.value_if(is_leader, "adds", lambda: t.new(add), "i32", "0")
     args = (FULL_WARP, ("i32", old), ("i32", leader), ("i32", "31"))
     old = t.call("i32", "llvm.nvvm.shfl.sync.idx.i32", *args)
     x.invalidate((s.counters,))
@@ -96,10 +91,6 @@ def spin_wait(r: KernelContext, s: ir.SpinWait) -> None:
             )
     text = " ".join([*lines, *checks, "@zero bra again; }"])
     constraints = [f"=&{constraint}"] * n + ["l,r"] * len(s.reads) + ["~{memory}"]
-    if n == 1:
-        call = f'"{text}", "{",".join(constraints)}"({", ".join(arguments)})'
-        x.bind_result(results[0], t.new(f"call {ty} asm sideeffect {call}"), vec=True)
-        return
-    values = r.asm_struct([ty] * n, text, constraints, arguments)
+    values = r.asm_results(ty, n, text, constraints, arguments)
     for name, value in zip(results, values, strict=True):
-        x.bind_result(name, t.new(value), vec=True)
+        x.bind_result(name, value, vec=True)

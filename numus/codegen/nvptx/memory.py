@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from numus import ir
 from numus.codegen.llvm.builder import (
@@ -15,7 +17,7 @@ from numus.codegen.llvm.builder import (
     to_memory,
 )
 from numus.codegen.llvm.divergence import are_consecutive, is_multiple, split_constant
-from numus.codegen.nvptx.context import ACCESS_BYTES, SHARED, ThreadContext
+from numus.codegen.nvptx.context import ACCESS_BYTES, SHARED, ThreadContext, per_iteration
 from numus.dtypes import DType
 from numus.errors import CompileError
 
@@ -57,19 +59,12 @@ def _predicated(
     r: ThreadContext, condition: str, dtype: DType, read: Callable[[], str], vector: str = ""
 ) -> str:
     """`read` under a condition, zero elsewhere."""
-    t = r.t
     zero, ty = literal(0, dtype), register_type(dtype)
     if vector:
         zero, ty = "zeroinitializer", vector
     if condition in ("true", "false"):
         return read() if condition == "true" else zero
-    inside, join, before = t.label("load"), t.label("join"), t.block
-    t.branch(condition, inside, join)
-    t.start(inside)
-    name = read()
-    t.jump(join)
-    t.start(join)
-    return t.new(f"phi {ty} [ {zero}, %{before} ], [ {name}, %{inside} ]")
+    return r.t.value_if(condition, "load", read, ty, zero)
 
 
 def load(r: ThreadContext, e: ir.Expr) -> Value:
@@ -89,31 +84,22 @@ def load(r: ThreadContext, e: ir.Expr) -> Value:
         return from_memory(r.t, SCALAR, dtype, name)
 
     active = r.thread_lane.active if vec else ()
-    conditions = active or ("true",) * len(addresses)
+    conditions: Sequence[str] = active or ("true",) * len(addresses)
     if mask is not None:
-        conditions = (
-            mask.names if len(mask.names) == len(addresses) else mask.names * len(addresses)
-        )
+        conditions = per_iteration(mask.names, len(addresses))
         if active:
             pairs = zip(conditions, active, strict=True)
-            conditions = tuple(t.new(f"and i1 {c}, {a}") for c, a in pairs)
+            conditions = [t.new(f"and i1 {c}, {a}") for c, a in pairs]
     width = r.thread_lane.vector if vec and mask is None else 1
+    names: list[str] = []
     if width == 1 or stride != 1:
-        names = [
-            _predicated(r, c, dtype, lambda p=p: read(p))  # type: ignore[misc]
-            for p, c in zip(addresses, conditions, strict=True)
-        ]
+        for p, c in zip(addresses, conditions, strict=True):
+            names.append(_predicated(r, c, dtype, functools.partial(read, p)))
         return Value(tuple(names), vec)
-    align = min(ACCESS_BYTES, width * dtype.itemsize)
-
-    vector = _vector(dtype, width)
-
-    def read_vector(pointer: str) -> str:
-        return t.new(f"load {vector}, {space} {pointer}, align {align}{tags}")
-
-    names = []
+    vector, align = _vector(dtype, width), min(ACCESS_BYTES, width * dtype.itemsize)
     for p, c in zip(addresses[::width], conditions[::width], strict=True):
-        whole = _predicated(r, c, dtype, lambda p=p: read_vector(p), vector)  # type: ignore[misc]
+        load = f"load {vector}, {space} {p}, align {align}{tags}"
+        whole = _predicated(r, c, dtype, functools.partial(t.new, load), vector)
         names += _elements(r, dtype, whole, width)
     return Value(tuple(names), True)
 
@@ -214,31 +200,26 @@ def store(r: ThreadContext, s: ir.Store) -> None:
     addresses = pointers(r, s.buffer, s.index)
     names = [to_memory(r.t, SCALAR, dtype, n) for n in value.names]
     count = max(len(addresses), len(names), len(mask.names) if mask is not None else 1)
-    addresses, names = (x if len(x) == count else x * count for x in (addresses, names))
+    masks = mask.names if mask is not None else ("true",)
+    columns = [per_iteration(column, count) for column in (addresses, names, masks)]
     width = r.thread_lane.vector if r.lane is not None else 1
-    conditions = ("true",) * count
-    if mask is not None:
-        conditions = mask.names if len(mask.names) == count else mask.names * count
-
-    def write(text: str, condition: str) -> None:
-        if condition == "true":
-            t.do(text)
-            return
-        with t.conditional(condition, "store"):
-            t.do(text)
-
     if mask is None and width > 1 and stride == 1 and count > 1:
+        align = min(ACCESS_BYTES, width * dtype.itemsize)
         for at in range(0, count, width):
-            whole = "poison"
-            for u in range(width):
-                element = f"{ty} {names[at + u]}, i64 {u}"
-                whole = t.new(f"insertelement <{width} x {ty}> {whole}, {element}")
-            align = min(ACCESS_BYTES, width * dtype.itemsize)
-            text = f"store <{width} x {ty}> {whole}, {space} {addresses[at]}, align {align}{tags}"
-            write(text, conditions[at])
+            whole = _build_vector(r, ty, columns[1][at : at + width])
+            t.do(f"store {whole}, {space} {columns[0][at]}, align {align}{tags}")
         return
-    for pointer, name, condition in zip(addresses, names, conditions, strict=True):
-        write(f"store {ty} {name}, {space} {pointer}, align {dtype.itemsize}{tags}", condition)
+    for pointer, name, condition in zip(*columns, strict=True):
+        with nullcontext() if condition == "true" else t.conditional(condition, "store"):
+            t.do(f"store {ty} {name}, {space} {pointer}, align {dtype.itemsize}{tags}")
+
+
+def _build_vector(r: ThreadContext, ty: str, names: Sequence[str]) -> str:
+    """A vector of elements, with its type."""
+    vector, whole = f"<{len(names)} x {ty}>", "poison"
+    for u, name in enumerate(names):
+        whole = r.t.new(f"insertelement {vector} {whole}, {ty} {name}, i64 {u}")
+    return f"{vector} {whole}"
 
 
 def merge_stores(r: ThreadContext, stores: list[ir.Stmt]) -> int:
@@ -280,33 +261,23 @@ def _store_consecutive(
     if is_shared and not is_aligned and count * dtype.itemsize < 16:
         return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]
-    names = []
-    for s in same:
-        (name,) = r.value(s.value).names
-        names.append(to_memory(r.t, SCALAR, dtype, name))
+    names = [to_memory(t, SCALAR, dtype, r.value(s.value).names[0]) for s in same]
     (pointer,) = pointers(r, first.buffer, first.index)
     align = count * dtype.itemsize
 
     def store_whole() -> None:
-        whole = "poison"
+        t.do(f"store {_build_vector(r, ty, names)}, {space} {pointer}, align {align}")
+
+    def store_each() -> None:
         for u, name in enumerate(names):
-            whole = t.new(f"insertelement <{count} x {ty}> {whole}, {ty} {name}, i64 {u}")
-        t.do(f"store <{count} x {ty}> {whole}, {space} {pointer}, align {align}")
+            at = t.new(f"getelementptr {ty}, {space} {pointer}, i64 {u}")
+            t.do(f"store {ty} {name}, {space} {at}, align {dtype.itemsize}")
 
     if is_aligned:
         store_whole()
         return True
     address = t.new(f"ptrtoint {space} {pointer} to i64")
     odd = t.new(f"and i64 {address}, {align - 1}")
-    vector, scalar, done = t.label("vector"), t.label("scalar"), t.label("done")
-    t.branch(t.new(f"icmp eq i64 {odd}, 0"), vector, scalar)
-    t.start(vector)
-    store_whole()
-    t.jump(done)
-    t.start(scalar)
-    for u, name in enumerate(names):
-        at = t.new(f"getelementptr {ty}, {space} {pointer}, i64 {u}")
-        t.do(f"store {ty} {name}, {space} {at}, align {dtype.itemsize}")
-    t.jump(done)
-    t.start(done)
+    is_zero = t.new(f"icmp eq i64 {odd}, 0")
+    t.either(is_zero, ("vector", store_whole), ("scalar", store_each))
     return True

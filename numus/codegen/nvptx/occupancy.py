@@ -56,7 +56,7 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
         ctas = _SM_REGISTERS // (threads * (len(accumulators) + TUNING.overhead_registers))
         return ctas if ctas > 1 else 0
     registers = {r for s in inside for r in analysis.registers_of(s) if r.lanes} - accumulators
-    words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
+    words = sum(map(analysis.register_words, registers))
     lets = [s for s in inside if isinstance(s, ir.Let)]
     if any(s.early for s in lets):  # ptxas would sink early loads to save registers
         words = max(words, TUNING.many_lane_words)
@@ -88,19 +88,13 @@ def _ctas_per_sm(registers: int, threads: int) -> int:
 
 def vectorization(loop: ir.For, ops: int) -> tuple[int, int]:
     """(vectors at a time, elements of a vector) of a thread in a lanes loop."""
+    scalar_only = (ir.For, ir.If, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait)
     if loop.step.op != "const" or loop.step.attr != 1 or ops > TUNING.vector_max_ops:
         return 1, 1
-    if any(
-        isinstance(x, (ir.For, ir.If, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait))
-        for x in loop.body
-    ):
-        return 1, 1
-    accesses = analysis.accesses(loop)
-    if any(mask for *_, mask in accesses):
-        return 1, 1
-    strides = LaneStrides(loop.var, loop.step)
+    accesses, strides = analysis.accesses(loop), LaneStrides(loop.var, loop.step)
     sizes = [b.dtype.itemsize for b, index, _ in accesses if strides.of(index) == 1]
-    if not sizes:
+    has_masks = any(mask for *_, mask in accesses)
+    if not sizes or has_masks or any(isinstance(x, scalar_only) for x in loop.body):
         return 1, 1
     width = min(8, ACCESS_BYTES // max(sizes))
     small, medium = TUNING.four_vectors_max_ops, TUNING.two_vectors_max_ops

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from numus import ir
 from numus.codegen.llvm.builder import Value
@@ -36,29 +37,20 @@ def write(r: KernelContext, s: ir.For, count: str) -> None:
     if aligned in ("true", "false"):
         loop.write(width if aligned == "true" else 1)
         return
-    vector, scalar, done = t.label("vector"), t.label("scalar"), t.label("done")
-    t.branch(aligned, vector, scalar)
-    for label, access in ((vector, width), (scalar, 1)):
-        t.start(label)
-        loop.write(access)
-        t.jump(done)
-    t.start(done)
+    arms = ("vector", lambda: loop.write(width)), ("scalar", lambda: loop.write(1))
+    t.either(aligned, *arms)
 
 
+@dataclass(slots=True)
 class _Loop:
     """A resident loop; slices select some of its iterations."""
 
-    def __init__(
-        self,
-        r: KernelContext,
-        s: ir.For,
-        first: str,
-        offsets: tuple[int, ...],
-        active: list[str],  # predicates; empty: all
-        width: int,
-    ) -> None:
-        self.r, self.s, self.first = r, s, first
-        self.offsets, self.active, self.width = offsets, active, width
+    r: KernelContext
+    s: ir.For
+    first: str
+    offsets: tuple[int, ...]
+    active: list[str]  # predicates; empty: all
+    width: int
 
     def write(self, access: int) -> None:
         """Issue the loads of the row, then compute vector by vector. Transient loads are issued
@@ -67,28 +59,27 @@ class _Loop:
         upfront, ahead = self._loads()
         if self.r.issue_loads_first:
             upfront, ahead = [*upfront, *ahead], []
-        x.push("branch")
-        for e in analysis.invariant_floats(self.s):  # else each branch would recompute them
-            x.value(e)
-        loaded = self._emit(upfront, slice(None), access)
-        vectors = [slice(k, k + self.width) for k in range(0, len(self.offsets), self.width)]
-        own = self._emit(ahead, vectors[0], access)
-        results = self._results() if ahead else []
-        found: list[Known] = []
-        for at, following in zip(vectors, [*vectors[1:], None], strict=True):
-            next_own = [] if following is None else self._emit(ahead, following, access)
-            row = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in loaded]
-            known: Known = [*row, *own]
-            if results and self._is_full(at):
-                known = self._emit(results, at, access, known)
-            if results:
-                found.append(known)
-            else:
+        with x.scope("branch"):
+            for e in analysis.invariant_floats(self.s):  # else each branch would recompute them
+                x.value(e)
+            loaded = self._emit(upfront, slice(None), access)
+            vectors = [slice(k, k + self.width) for k in range(0, len(self.offsets), self.width)]
+            own = self._emit(ahead, vectors[0], access)
+            results = self._results() if ahead else []
+            found: list[Known] = []
+            for at, following in zip(vectors, [*vectors[1:], None], strict=True):
+                next_own = [] if following is None else self._emit(ahead, following, access)
+                row = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in loaded]
+                known: Known = [*row, *own]
+                if results and self._is_full(at):
+                    known = self._emit(results, at, access, known)
+                if results:
+                    found.append(known)
+                else:
+                    self._vector(at, access, known)
+                own = next_own
+            for at, known in zip(vectors, found, strict=False):
                 self._vector(at, access, known)
-            own = next_own
-        for at, known in zip(vectors, found, strict=False):
-            self._vector(at, access, known)
-        x.pop()
 
     def _is_full(self, at: slice) -> bool:
         """Whether iterations exist for every thread."""
@@ -103,14 +94,11 @@ class _Loop:
 
     def _vector(self, at: slice, access: int, known: Known) -> None:
         """The body for some of the iterations, predicated."""
-        r, x = self.r, self.r.x
-        full = self._is_full(at)
-        with nullcontext() if full else r.t.conditional(self.active[at.start], "active"):
-            x.push("branch")
+        r, full = self.r, self._is_full(at)
+        active = nullcontext() if full else r.t.conditional(self.active[at.start], "active")
+        with active, r.x.scope("branch"):
             self._enter(at, access, known)
             r.write_body(self.s.body)
-            x.lane = None
-            x.pop()
 
     def _enter(self, at: slice, access: int, known: Known) -> None:
         """Begin some of the iterations, with known values."""
@@ -123,24 +111,18 @@ class _Loop:
     def _emit(self, values: list[ir.Expr], at: slice, access: int, known: Known = ()) -> Known:
         """Values of some of the iterations."""
         x = self.r.x
-        x.push("branch")
-        self._enter(at, access, known)
-        x.thread_lane.active = tuple(self.active[at])
-        found = [(e, x.value(e)) for e in values]
-        x.lane = None
-        x.pop()
-        return found
+        with x.scope("branch"):
+            self._enter(at, access, known)
+            x.thread_lane.active = tuple(self.active[at])
+            return [(e, x.value(e)) for e in values]
 
     def _loads(self) -> tuple[list[ir.Expr], list[ir.Expr]]:
         """(loads issued together, loads issued one vector ahead): of the kernel's first resident
         loop all, of others those set to registers; and transient ones."""
         r, s = self.r, self.s
         transient = analysis.transient_loads(s)
-        found = [
-            e
-            for e in analysis.loads(s)
-            if len(e.args) == 1 and is_computable(e.args[0], r.x.values, s.var)
-        ]
+        plain = [e for e in ir.loads(s.body) if len(e.args) == 1]
+        found = [e for e in plain if is_computable(e.args[0], r.x.values, s.var)]
         is_first = r.resident_loops[0] is s
         ahead = [] if is_first else [e for e in found if e in transient]
         set_values = [y.value for y in s.body if isinstance(y, ir.Set)]

@@ -9,15 +9,12 @@ dynamic shared memory, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from numus import ir
 from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, memory_type, register_type
-from numus.codegen.llvm.context import Block
 from numus.codegen.llvm.divergence import is_computable
 from numus.codegen.nvptx import (
     analysis,
@@ -80,7 +77,7 @@ class Renderer(KernelContext):
         super().__init__(kernel, target, target.capability, threads)
         if kernel.packed_blocks > 1 and self.block_threads != WARP:
             raise CompileError(f"packed blocks must be of {WARP} threads: they share barriers")
-        self.cross_thread = analysis.cross_thread(kernel, self.plan.loaded)
+        self.cross_thread = analysis.cross_thread(kernel.body, self.plan.loaded)
         # With dependent launch, inputs are not invariant: ptxas would hoist loads above the wait.
         tag = "" if has_dependent_launch(self.capability) else ", !invariant.load !0"
         tags = {b: tag if b.access == "read" else "" for b in kernel.buffers}
@@ -101,39 +98,25 @@ class Renderer(KernelContext):
     # -- the module -------------------------------------------------------------------------------
 
     def module(self, symbol: str) -> str:
-        t = self.t
         if has_dependent_launch(self.capability):
             # the next kernel may be scheduled while this one ends
             for what in ("launch_dependents", "wait"):
                 self.asm(f"griddepcontrol.{what};", "~{memory}")
         cluster.arrive(self)
-        parameters = self._prologue()
+        arguments = ", ".join(self._prologue())
         self.write_kernel(self.kernel.body, needs_grid=True)
         threads = analysis.cta_threads(self.kernel)
         ctas = occupancy.min_ctas(self.kernel, threads)
         attributes = f'"nvvm.minctasm"="{ctas}"' if ctas else ""
         if cluster.is_cluster(self.kernel):
             attributes += f' "nvvm.cluster_dim"="{self.kernel.cluster_size}"'
-        return "\n".join(
-            [
-                'target triple = "nvptx64-nvidia-cuda"',
-                "",
-                *self.globals,
-                f"define ptx_kernel void @{symbol}({', '.join(parameters)}) #0 {{",
-                "entry:",
-                *t.allocas,
-                *t.text_lines(),
-                "  ret void",
-                "}",
-                "",
-                *t.functions.values(),
-                *t.declares.values(),
-                "",
-                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" {attributes} }}',
-                "!0 = !{}",
-                "",
-            ]
-        )
+        lines = [
+            *('target triple = "nvptx64-nvidia-cuda"', "", *self.globals),
+            *self.t.define_function(f"define ptx_kernel void @{symbol}({arguments}) #0"),
+            f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" {attributes} }}',
+            *("!0 = !{}", ""),
+        ]
+        return "\n".join(lines)
 
     def _prologue(self) -> list[str]:
         """Bind thread indices and arguments; returns the parameters."""
@@ -171,9 +154,8 @@ class Renderer(KernelContext):
             if b.aliases is not None:
                 x.buffers[b] = x.buffers[b.aliases]
             elif static_bytes <= STATIC_SHARED:
-                assert b.size is not None
                 tile = tiled and not analysis.scratch_bytes(b) % TILE_ALIGNMENT
-                type_ = f"[{b.size.attr} x {memory_type(b.dtype)}]"
+                type_ = f"[{b.scratch_size.attr} x {memory_type(b.dtype)}]"
                 x.buffers[b] = self.shared(type_, TILE_ALIGNMENT if tile else 16)
             else:
                 x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
@@ -206,9 +188,7 @@ class Renderer(KernelContext):
     def _dynamic_scratch(self, buffer: ir.Buffer, parameter: str, offset: str) -> str:
         """Bind scratch in global or dynamic shared memory; returns the next shared offset."""
         t, x = self.t, self.x
-        if buffer.size is None:
-            raise CompileError(f"scratch buffer {buffer.name!r} has no size")
-        size = x.uniform(buffer.size, "a scratch size")
+        size = x.uniform(buffer.scratch_size, "a scratch size")
         nbytes = t.new(f"mul i64 {size}, {buffer.dtype.itemsize}")
         nbytes = t.new(f"add i64 {nbytes}, 63")
         nbytes = t.new(f"and i64 {nbytes}, -64")
@@ -222,56 +202,18 @@ class Renderer(KernelContext):
 
     # -- statements -------------------------------------------------------------------------------
 
-    def write_body(self, body: list[ir.Stmt]) -> None:
-        x = self.x
-        x.blocks.append(Block(body))
-        emitted = 0  # statements
-        for i, s in enumerate(body):
-            if i < emitted:
-                continue
-            if isinstance(s, ir.Store) and x.lane is not None:
-                emitted = i + memory.merge_stores(x, body[i : i + ACCESS_BYTES])
-                if emitted > i:
-                    x.invalidate((s.buffer,))
-                    continue
-            if isinstance(s, ir.Let):
-                if s.vector > 1:
-                    memory.load_vector(x, body[i : i + s.vector])
-                elif x.lane is not None and s.var not in x.values:
-                    memory.merge_shared_loads(x, body[i : i + memory.SHARED_VECTOR])
-                self._let(s)
-            elif isinstance(s, ir.Set):
-                self._set(s)
-            elif isinstance(s, ir.Store):
-                self._store(s)
-                x.invalidate((s.buffer,))
-            elif isinstance(s, ir.If):
-                self._if(s)
-            elif isinstance(s, ir.For):
-                self._for(s)
-            else:
-                handler = _HANDLERS.get(type(s))
-                if handler is None:
-                    raise CompileError(f"not a statement for NVIDIA GPUs: {s!r:.200}")
-                handler(self, s)
-        x.blocks.pop()
+    def merge(self, body: list[ir.Stmt], first: int) -> int:
+        s, x = body[first], self.x
+        if isinstance(s, ir.Let):  # defines the values of the following Lets too
+            if s.vector > 1:
+                memory.load_vector(x, body[first : first + s.vector])
+            elif x.lane is not None and s.var not in x.values:
+                memory.merge_shared_loads(x, body[first : first + memory.SHARED_VECTOR])
+        elif isinstance(s, ir.Store) and x.lane is not None:
+            return memory.merge_stores(x, body[first : first + ACCESS_BYTES])
+        return 0
 
-    def _set(self, s: ir.Set) -> None:
-        x, t = self.x, self.t
-        register = s.register
-        v = x.value(s.value)
-        slots = x.storage(register)
-        if not register.lanes and v.vec:
-            raise CompileError(f"uniform register {register.name!r} is set to a varying value")
-        if register.lanes and x.lane is not None:
-            slots = x.slots_of(register)
-        names = v.names if len(v.names) == len(slots) else v.names * len(slots)
-        ty = register_type(register.dtype)
-        for slot, name in zip(slots, names, strict=True):
-            t.do(f"store {ty} {name}, ptr {slot}")
-        x.invalidate((register,))
-
-    def _store(self, s: ir.Store) -> None:
+    def store(self, s: ir.Store) -> None:
         x = self.x
         if x.lane is not None:
             memory.store(x, s)
@@ -280,10 +222,8 @@ class Renderer(KernelContext):
             x.value(e)
         if s.buffer in self.cross_thread:
             self.barrier()
-        with self.t.conditional(self.is_first, "first"):
-            x.push("branch")
+        with self.t.conditional(self.is_first, "first"), x.scope("branch"):
             memory.store(x, s)
-            x.pop()
         if s.buffer in self.cross_thread:
             self.barrier()
 
@@ -291,7 +231,7 @@ class Renderer(KernelContext):
         self.loop_depth += 1
         if self.x.lane is not None and analysis.is_load_bound(s):
             start = self._unrolled_loads(s, start, stop, step)
-        self.loop(start, stop, step, lambda i: self.iteration(s, i))
+        super()._serial(s, start, stop, step)
         self.loop_depth -= 1
 
     def _unrolled_loads(self, s: ir.For, start: str, stop: str, step: str) -> str:
@@ -301,12 +241,10 @@ class Renderer(KernelContext):
         whole = t.new(f"and i64 {trips}, {-_UNROLL}")
         end = t.new(f"add i64 {start}, {t.new(f'mul i64 {whole}, {step}')}")
 
-        counters = (s.var, x.thread_lane.var)
-        loads = [
-            e
-            for e in analysis.loads(s)
-            if all(is_computable(a, x.values, *counters) for a in e.args)
-        ]
+        def is_early(e: ir.Expr) -> bool:
+            return all(is_computable(a, x.values, s.var, x.thread_lane.var) for a in e.args)
+
+        loads = [e for e in ir.loads(s.body) if is_early(e)]
 
         def body(i: str) -> None:
             indices = [i]
@@ -314,26 +252,21 @@ class Renderer(KernelContext):
                 indices.append(t.new(f"add i64 {i}, {t.new(f'mul i64 {step}, {k}')}"))
             found = []  # all loads before the first use: ptxas keeps the order
             for at in indices:
-                x.push()
-                self.bind_loop_var(s, at)
-                found.append([x.value(e) for e in loads])
-                x.pop()
+                with x.scope():
+                    self.bind_loop_var(s, at)
+                    found.append([x.value(e) for e in loads])
             for at, values in zip(indices, found, strict=True):
-                x.push()
-                for e, value in zip(loads, values, strict=True):
-                    x.bind(x.values, e, value)
-                self.iteration(s, at)
-                x.pop()
+                with x.scope():
+                    for e, value in zip(loads, values, strict=True):
+                        x.bind(x.values, e, value)
+                    self.iteration(s, at)
 
         self.loop(start, end, t.new(f"mul i64 {step}, {_UNROLL}"), body)
         return end
 
     def _grid(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        t, i = self.t, self.block
-        if step != "1":
-            i = t.new(f"mul i64 {i}, {step}")
-        if start != "0":
-            i = t.new(f"add i64 {i}, {start}")
+        t = self.t
+        i = t.affine(self.block, step, start)
         if (start, step) == ("0", "1"):
             self.x.block_indices.add(s.var)
         if self.kernel.persistent:
@@ -342,14 +275,11 @@ class Renderer(KernelContext):
         in_grid: AbstractContextManager[None] = nullcontext()
         if self.kernel.packed_blocks > 1:  # the last ones may be past the end
             in_grid = t.conditional(t.new(f"icmp slt i64 {i}, {stop}"), "block")
-        with in_grid:
-            self.x.push()
+        with in_grid, self.x.scope():
             self.iteration(s, i)
-            self.x.pop()
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        stored = {b for y in statements(s.body) for b in analysis.stored_buffers(y)}
-        stored &= self.cross_thread
+        stored = analysis.cross_thread(s.body, self.cross_thread)
         barrier = self.warp_barrier if all(b.warp_private for b in stored) else self.barrier
         if stored:
             barrier()
@@ -362,8 +292,8 @@ class Renderer(KernelContext):
             barrier()
 
 
-# Emission by statement class, of statements beyond control flow.
-_HANDLERS: dict[type[ir.Stmt], Callable[[KernelContext, Any], None]] = {
+Renderer.handlers = {
+    ir.Store: Renderer.store,
     ir.Prefetch: lambda r, s: None,  # other warps hide the latency
     ir.BlockReduce: block_reduce.reduce,
     ir.BlockScan: block_reduce.scan,

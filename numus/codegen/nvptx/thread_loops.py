@@ -26,12 +26,8 @@ def loop_shapes(kernel: ir.Kernel, plan: LanePlan) -> dict[ir.For, tuple[int, in
                 if register.lanes:
                     loops_of.setdefault(register, set()).add(loop)
     accumulators = analysis.wgmma_accumulators(kernel)
-    shared = {
-        loop
-        for register, loops in loops_of.items()
-        if len(loops) > 1 or register in accumulators
-        for loop in loops
-    }
+    several = [x for r, x in loops_of.items() if len(x) > 1 or r in accumulators]
+    shared = set().union(*several)
 
     def shape(loop: ir.For) -> tuple[int, int]:
         if loop.resident:
@@ -84,11 +80,9 @@ def _stage(
     begin, end = bounds
 
     def single(kind: str) -> None:
-        x.push(kind)
-        enter(r, s, r.thread, step, offsets, width, 0)
-        r.write_body(s.body)
-        x.lane = None
-        x.pop()
+        with x.scope(kind):
+            enter(r, s, r.thread, step, offsets, width, 0)
+            r.write_body(s.body)
 
     if bounds == ("0", str(r.block_threads)) and (start, step, offsets) == ("0", "1", (0,)):
         single("plain")  # one iteration per thread
@@ -102,12 +96,8 @@ def _stage(
     first = own if begin == "0" else t.new(f"add i64 {begin}, {own}")
 
     def body(k: str) -> None:
-        name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
-        if start != "0":
-            name = t.new(f"add i64 {name}, {start}")
-        enter(r, s, name, step, offsets, width)
+        enter(r, s, t.affine(k, step, start), step, offsets, width)
         r.write_body(s.body)
-        x.lane = None
 
     r.loop(first, end, str(r.block_threads * len(offsets)), body)
 
@@ -123,19 +113,10 @@ def enter(
 ) -> None:
     """Begin to emit a stage of a lanes loop, in the current scope."""
     level = r.x.depth if level is None else level
-    r.x.lane = ThreadLane(
-        s.var,
-        lane_strides(s),
-        SCALAR,
-        len(offsets),
-        Value((first,), False, level),
-        Value((step,), False, level),
-        None,
-        frozenset(),
-        frozenset(),
-        offsets,
-        width,
-    )
+    at, by = Value((first,), False, level), Value((step,), False, level)
+    lane = ThreadLane(s.var, lane_strides(s), SCALAR, len(offsets), at, by)
+    lane.offsets, lane.vector = offsets, width
+    r.x.lane = lane
 
 
 def lane_strides(s: ir.For) -> LaneStrides:
@@ -145,24 +126,20 @@ def lane_strides(s: ir.For) -> LaneStrides:
 def aligned(r: KernelContext, s: ir.For, start: str, step: str, width: int) -> str | None:
     """The condition that all vectors are aligned; None: unknown before the loop."""
     x, t = r.x, r.t
-    x.push()
-    for inner in statements(s.body):  # inner loops of resident ones stride by whole vectors
-        if s.resident and isinstance(inner, ir.For):
-            x.bind(x.values, inner.var, Value(("0",), False, x.depth))
-    enter(r, s, start, step, (0,), 1)
-    strides = lane_strides(s)
-    condition: str | None = "true"
-    for buffer, index, _ in analysis.accesses(s):
-        if strides.of(index) != 1:
-            continue
-        if not is_computable(index, x.values, s.var):
-            condition = None
-            break
-        (pointer,) = memory.pointers(x, buffer, index)
-        address = t.new(f"ptrtoint {x.spaces[buffer]} {pointer} to i64")
-        low_bits = min(ACCESS_BYTES, width * buffer.dtype.itemsize) - 1
-        test = t.new(f"icmp eq i64 {t.new(f'and i64 {address}, {low_bits}')}, 0")
-        condition = test if condition == "true" else t.new(f"and i1 {condition}, {test}")
-    x.lane = None
-    x.pop()
-    return condition
+    with x.scope():
+        for inner in statements(s.body):  # inner loops of resident ones stride by whole vectors
+            if s.resident and isinstance(inner, ir.For):
+                x.bind(x.values, inner.var, Value(("0",), False, x.depth))
+        enter(r, s, start, step, (0,), 1)
+        strides, condition = lane_strides(s), "true"
+        for buffer, index, _ in analysis.accesses(s):
+            if strides.of(index) != 1:
+                continue
+            if not is_computable(index, x.values, s.var):
+                return None
+            (pointer,) = memory.pointers(x, buffer, index)
+            address = t.new(f"ptrtoint {x.spaces[buffer]} {pointer} to i64")
+            low_bits = min(ACCESS_BYTES, width * buffer.dtype.itemsize) - 1
+            test = t.new(f"icmp eq i64 {t.new(f'and i64 {address}, {low_bits}')}, 0")
+            condition = test if condition == "true" else t.new(f"and i1 {condition}, {test}")
+        return condition

@@ -8,6 +8,7 @@ first k tiles have arrived when the consumers finish their epilogue.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from numus import ir
@@ -30,7 +31,7 @@ _CONSUMER_REGISTERS, _PRODUCER_REGISTERS = 240, 24  # setmaxnreg
 def persistent(r: KernelContext, loop: ir.For) -> None:
     """A persistent grid loop: one copy for the consumers, one for the producer."""
     t, x = r.t, r.x
-    (s,) = (s for s in statements(loop.body) if isinstance(s, ir.WgmmaMainloop))
+    (s,) = _mainloops(loop.body)
     stop = x.uniform(loop.stop, "the size of the grid")
     step = t.new(f"zext i32 {r.special_register('nctaid.x')} to i64")
     stages = PersistentStages(t, s, x.buffers[s.scratch])
@@ -39,12 +40,8 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
 
     def tile_loop(role: Role, body: list[ir.Stmt]) -> None:
         r.role = role
-
-        def tile(block: str) -> None:
-            r.bind_loop_var(loop, block)
-            r.write_body(body)
-
-        r.loop(r.block, stop, step, tile)
+        tile = dataclasses.replace(loop, body=body)
+        r.loop(r.block, stop, step, lambda block: r.iteration(tile, block))
         r.role = None
 
     def consume() -> None:
@@ -68,15 +65,17 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
     )
 
 
+def _mainloops(body: list[ir.Stmt]) -> list[ir.WgmmaMainloop]:
+    return [s for s in statements(body) if isinstance(s, ir.WgmmaMainloop)]
+
+
 def _producer_part(body: list[ir.Stmt]) -> list[ir.Stmt]:
     """The statements of a block that its producer needs."""
     found: list[ir.Stmt] = []
     for s in body:
         if isinstance(s, (ir.Let, ir.WgmmaMainloop)):
             found.append(s)
-        elif isinstance(s, ir.If) and any(
-            isinstance(y, ir.WgmmaMainloop) for y in statements(s.body)
-        ):
+        elif isinstance(s, ir.If) and _mainloops(s.body):
             found.append(ir.If(s.condition, _producer_part(s.body)))
     return found
 
@@ -125,18 +124,16 @@ def _specialise(
     t.branch(t.new(f"icmp ult i32 {warp}, {CONSUMER_THREADS // 32}"), consumers, others)
     t.start(consumers)
     enter_consumers()
-    x.push("branch")
-    r.uniform_warpgroup = t.new(f"lshr i32 {warp}, 2")
-    consume()
-    x.pop()
+    with x.scope("branch"):
+        r.uniform_warpgroup = t.new(f"lshr i32 {warp}, 2")
+        consume()
     t.jump(done)
     t.start(others)
     enter_producers()
     t.branch(t.new(f"icmp eq i64 {r.thread}, {CONSUMER_THREADS}"), producer, done)
     t.start(producer)
-    x.push("branch")
-    produce()
-    x.pop()
+    with x.scope("branch"):
+        produce()
     t.jump(done)
     t.start(done)
     r.warp_barrier()
@@ -164,8 +161,7 @@ def _wait(r: KernelContext, barrier: str, parity: str) -> None:
 
 def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str) -> None:
     t = r.t
-    leader = t.new(f"and i64 {r.thread}, 127")
-    leader = t.new(f"icmp eq i64 {leader}, 0")
+    leader = t.new(f"icmp eq i64 {t.new(f'and i64 {r.thread}, 127')}, 0")
 
     def release(stage: str, condition: str) -> None:
         _arrive(r, stages.address(stages.empty, 8, stage), condition)
@@ -235,10 +231,9 @@ def _promote(r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], col
     text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
-    results = r.asm_struct([ty] * count, text, constraints, [value for _, value in operands])
-    for register, result in zip(s.accumulators, results, strict=True):
+    results = r.asm_results(ty, count, text, constraints, [value for _, value in operands])
+    for register, part in zip(s.accumulators, results, strict=True):
         (slot,) = x.storage(register)
-        part = t.new(result)
         old = t.new(f"load {ty}, ptr {slot}")
         t.do(f"store {ty} {t.new(f'fadd {ty} {old}, {part}')}, ptr {slot}")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from numus.codegen.llvm.builder import (
     SCALAR,
     IRBuilder,
+    Ops,
     from_memory,
     memory_type,
     register_type,
@@ -29,17 +30,12 @@ def tree_reduce(states: list[State], merge: Merge) -> State:
 
 
 def warp_reduce(
-    t: IRBuilder,
-    lane: str,
-    dtypes: Sequence[DType],
-    state: State,
-    merge: Merge,
-    lanes: int = WARP,
+    t: IRBuilder, lane: str, dtypes: Sequence[DType], state: State, merge: Merge, lanes: int = WARP
 ) -> State:
     """Butterfly reduction over `lanes` consecutive lanes; all of them get the result."""
     distance = lanes // 2
     while distance:
-        other = [shuffle(t, "bfly", d, v, distance) for d, v in zip(dtypes, state, strict=True)]
+        other = shuffle_state(t, "bfly", dtypes, state, distance)
         # the lower lane's state is always on the left, so that all lanes get the same bits
         upper = t.new(f"icmp ne i32 {t.new(f'and i32 {lane}, {distance}')}, 0")
         low = select(t, upper, dtypes, other, state)
@@ -50,34 +46,47 @@ def warp_reduce(
 
 
 def select(t: IRBuilder, c: str, dtypes: Sequence[DType], yes: State, no: State) -> State:
-    types = [register_type(d) for d in dtypes]
-    return [
-        t.new(f"select i1 {c}, {ty} {y}, {ty} {n}") for ty, y, n in zip(types, yes, no, strict=True)
-    ]
+    ops = (Ops(t, SCALAR, register_type(d)) for d in dtypes)
+    return [o.select(c, y, n) for o, y, n in zip(ops, yes, no, strict=True)]
+
+
+def shuffle_state(
+    t: IRBuilder, mode: str, dtypes: Sequence[DType], state: State, lane: int
+) -> State:
+    return [shuffle(t, mode, d, v, lane) for d, v in zip(dtypes, state, strict=True)]
 
 
 def shuffle(t: IRBuilder, mode: str, dtype: DType, value: str, lane: int) -> str:
     """shfl.sync of any dtype."""
-    ty = register_type(dtype)
-    clamp = "0" if mode == "up" else "31"
     name = f"llvm.nvvm.shfl.sync.{mode}.i32"
+    rest = (("i32", str(lane)), ("i32", "0" if mode == "up" else "31"))
+    words = to_words(t, dtype, value)
+    moved = (t.call("i32", name, ("i32", "-1"), ("i32", word), *rest) for word in words)
+    return from_words(t, dtype, moved)
 
-    def move(word: str) -> str:
-        return t.call("i32", name, ("i32", "-1"), ("i32", word), ("i32", str(lane)), ("i32", clamp))
 
-    if dtype.bits == 64 and dtype.kind != "bool":
-        bits = t.new(f"bitcast {ty} {value} to i64") if ty == "double" else value
+def to_words(t: IRBuilder, dtype: DType, name: str) -> list[str]:
+    """The bits of a value as i32 words, the lower one first."""
+    ty = register_type(dtype)
+    if dtype.itemsize == 8:
+        bits = t.new(f"bitcast {ty} {name} to i64") if ty == "double" else name
         low = t.new(f"trunc i64 {bits} to i32")
-        high = t.new(f"lshr i64 {bits}, 32")
-        high = t.new(f"trunc i64 {high} to i32")
-        low, high = (t.new(f"zext i32 {move(w)} to i64") for w in (low, high))
+        return [low, t.new(f"trunc i64 {t.new(f'lshr i64 {bits}, 32')} to i32")]
+    if ty == "float":
+        return [t.new(f"bitcast float {name} to i32")]
+    return [name if ty == "i32" else t.new(f"zext {ty} {name} to i32")]
+
+
+def from_words(t: IRBuilder, dtype: DType, words: Iterable[str]) -> str:
+    ty = register_type(dtype)
+    if dtype.itemsize == 8:
+        low, high = (t.new(f"zext i32 {word} to i64") for word in words)
         whole = t.new(f"or i64 {low}, {t.new(f'shl i64 {high}, 32')}")
         return t.new(f"bitcast i64 {whole} to double") if ty == "double" else whole
-    if ty == "float":
-        return t.new(f"bitcast i32 {move(t.new(f'bitcast float {value} to i32'))} to float")
+    (word,) = words
     if ty == "i32":
-        return move(value)
-    return t.new(f"trunc i32 {move(t.new(f'zext {ty} {value} to i32'))} to {ty}")
+        return word
+    return t.new(f"{'bitcast' if ty == 'float' else 'trunc'} i32 {word} to {ty}")
 
 
 # -- states in shared memory ----------------------------------------------------------------------
@@ -96,12 +105,9 @@ def load_states(
     t: IRBuilder, arrays: Sequence[str], dtypes: Sequence[DType], count: int
 ) -> list[State]:
     """The first `count` states, read by all threads."""
-    states: list[State] = []
-    for k in range(count):
-        state = []
-        for array, d in zip(arrays, dtypes, strict=True):
-            p = t.new(f"getelementptr {memory_type(d)}, ptr addrspace(3) {array}, i32 {k}")
-            name = t.new(f"load {memory_type(d)}, ptr addrspace(3) {p}")
-            state.append(from_memory(t, SCALAR, d, name))
-        states.append(state)
-    return states
+
+    def element(array: str, d: DType, index: int) -> str:
+        p = t.new(f"getelementptr {memory_type(d)}, ptr addrspace(3) {array}, i32 {index}")
+        return from_memory(t, SCALAR, d, t.new(f"load {memory_type(d)}, ptr addrspace(3) {p}"))
+
+    return [[element(*x, k) for x in zip(arrays, dtypes, strict=True)] for k in range(count)]

@@ -202,8 +202,7 @@ def mma_k_tile(r: KernelContext, s: ir.WgmmaTile) -> None:
     """One k tile that threads have stored, by the consumer warps."""
     t, x = r.t, r.x
     is_consumer = t.new(f"icmp ult i32 {r.warp}, {CONSUMER_THREADS // 32}")
-    with t.conditional(is_consumer, "consumer"):
-        x.push("branch")
+    with t.conditional(is_consumer, "consumer"), x.scope("branch"):
         base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
         dtype = s.scratch.dtype
         columns, strides = warpgroup_tile(s.m, s.n, s.k_major[1], dtype.itemsize)
@@ -219,4 +218,3 @@ def mma_k_tile(r: KernelContext, s: ir.WgmmaTile) -> None:
         text, operands = k_tile_mma(r, pair, columns, count, 2 * count, accumulate=accumulate)
         text += " wgmma.wait_group.sync.aligned 0;"
         with_accumulators(r, s.accumulators, text, operands)
-        x.pop()
