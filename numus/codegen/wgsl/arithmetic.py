@@ -70,11 +70,6 @@ def literal(value: Any, dtype: DType, ty: str, exposed: bool = False) -> str:
     return floating(value, ty, exposed) if dtype.kind == "float" else integer(int(value), ty)
 
 
-def hidden_constant(value: float) -> str:
-    """A float32 constant hidden from the compiler."""
-    return f"bits32({int.from_bytes(struct.pack('<f', value), 'little')}u)"
-
-
 def wrapped(text: str, dtype: DType) -> str:
     """A result of 32-bit arithmetic as an integer of 8 or 16 bits."""
     if not dtype.is_integer or dtype.bits >= 32:
@@ -91,19 +86,22 @@ _INFIX = {
 _WRAPS = frozenset("add sub mul neg shl not abs".split())
 
 
+_FLOAT_UNARY = {
+    **{"neg": "-", "sqrt": "sqrt", "abs": "abs", "rint": "round"},
+    **{"floor": "floor", "ceil": "ceil", "trunc": "trunc"},
+}
+
+
+def _unsupported(op: str, dtype: DType) -> CompileError:
+    return CompileError(f"the kernel IR has no {op} on {dtype}")
+
+
 def unary(op: str, dtype: DType, ty: str, x: str) -> str:
-    if dtype.is_narrow_float:
-        raise CompileError(f"the kernel IR has no {op} on {dtype}")
     if dtype.kind == "float":
-        if op == "neg":
-            return f"-{x}"
-        if op == "sqrt":
-            return f"sqrt32({x})" if ty == "f32" else f"sqrt({x})"
-        if op in ("abs", "floor", "ceil", "trunc"):
-            return f"{op}({x})"
-        if op == "rint":
-            return f"round({x})"
-        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+        if dtype.is_narrow_float or op not in _FLOAT_UNARY:
+            raise _unsupported(op, dtype)
+        function = "sqrt32" if op == "sqrt" and ty == "f32" else _FLOAT_UNARY[op]
+        return f"-{x}" if op == "neg" else f"{function}({x})"
     if op == "not":
         return f"!hidden({x})" if ty == "bool" else wrapped(f"~{x}", dtype)
     if op in ("floor", "ceil", "trunc", "rint") or (op == "abs" and dtype.kind != "int"):
@@ -113,23 +111,20 @@ def unary(op: str, dtype: DType, ty: str, x: str) -> str:
         return wrapped(f"({zero} - {x})", dtype)
     if op == "abs":
         return wrapped(f"select({x}, {zero} - {x}, {x} < {zero})", dtype)
+    if op in ("popcount", "clz") and dtype.bits == 64:
+        return f"bitcast<{ty}>({op}64(bitcast<u64>({x})))"
+    own = (1 << dtype.bits) - 1
     if op == "popcount":
-        if dtype.bits == 64:
-            return f"bitcast<{ty}>(popcount64(bitcast<u64>({x})))"
-        mask = f" & {(1 << dtype.bits) - 1}" if dtype.bits < 32 else ""
-        return f"countOneBits({x}{mask})"
+        return f"countOneBits({x}{f' & {own}' if dtype.bits < 32 else ''})"
     if op == "clz":
-        if dtype.bits == 64:
-            return f"bitcast<{ty}>(clz64(bitcast<u64>({x})))"
-        own = (1 << dtype.bits) - 1
         count = f"countLeadingZeros(bitcast<u32>({x}) & {own}u) - {32 - dtype.bits}u"
         return f"bitcast<{ty}>({count})"
-    raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    raise _unsupported(op, dtype)
 
 
 def compare(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
     if dtype.is_narrow_float:
-        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+        raise _unsupported(op, dtype)
     if op == "ne" and dtype.kind == "float":
         if x == y:
             return f"nan{ty[1:]}({x})"
@@ -143,16 +138,15 @@ def compare(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
 def binary(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
     """Any binary operation but comparisons."""
     if dtype.is_narrow_float:
-        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+        raise _unsupported(op, dtype)
     if dtype.kind == "float":
-        bits = ty[1:]
         if op in ("add", "sub", "mul"):
             return f"({x} {_INFIX[op]} {y})"
         if op == "div":
             return f"div32({x}, {y})" if ty == "f32" else f"({x} / {y})"
         if op in ("min", "max", "copysign"):
-            return f"{op}{bits}({x}, {y})"
-        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+            return f"{op}{ty[1:]}({x}, {y})"
+        raise _unsupported(op, dtype)
     if ty == "bool":
         return {"and": f"({x} && {y})", "or": f"({x} || {y})", "xor": f"({x} != {y})"}[op]
     if op in _INFIX:
@@ -160,9 +154,11 @@ def binary(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
         return wrapped(text, dtype) if op in _WRAPS else text
     if op in ("min", "max"):
         return f"{op}({x}, {y})"
+    if op == "mulhi" and dtype.bits >= 32:
+        return f"mulhi_{ty}({x}, {y})"
     if op == "mulhi":
-        return _mulhi(dtype, ty, x, y)
-    raise CompileError(f"the kernel IR has no {op} on {dtype}")
+        return wrapped(f"(({x} * {y}) >> {dtype.bits}u)", dtype)
+    raise _unsupported(op, dtype)
 
 
 def shift(op: str, dtype: DType, ty: str, x: str, by: str) -> str:
@@ -172,18 +168,11 @@ def shift(op: str, dtype: DType, ty: str, x: str, by: str) -> str:
     if other == ty:
         return f"({x} >> {by})"
     if dtype.bits < 32:  # its own bits alone
-        if op == "lshr":
-            x = f"(bitcast<u32>({x}) & {(1 << dtype.bits) - 1}u)"
-        else:
-            x = f"extractBits(bitcast<i32>({x}), 0u, {dtype.bits}u)"
-        return wrapped(f"bitcast<{ty}>({x} >> {by})", dtype)
+        unsigned = f"(bitcast<u32>({x}) & {(1 << dtype.bits) - 1}u)"
+        signed = f"extractBits(bitcast<i32>({x}), 0u, {dtype.bits}u)"
+        own = unsigned if op == "lshr" else signed
+        return wrapped(f"bitcast<{ty}>({own} >> {by})", dtype)
     return f"bitcast<{ty}>(bitcast<{other}>({x}) >> {by})"
-
-
-def _mulhi(dtype: DType, ty: str, x: str, y: str) -> str:
-    if dtype.bits >= 32:
-        return f"mulhi_{ty}({x}, {y})"
-    return wrapped(f"(({x} * {y}) >> {dtype.bits}u)", dtype)
 
 
 # -- conversions ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ all outstanding loads.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, expressions_of, post_order, statements
@@ -19,11 +19,13 @@ ALL, FIRST = "all", "first"  # threads that run a statement
 WORKGROUP, STORAGE = "workgroup", "storage"  # a barrier for workgroup memory; for buffers too
 
 
+def _is_lanes_loop(s: ir.Stmt) -> bool:
+    return isinstance(s, ir.For) and s.kind == "lanes"
+
+
 def has_lanes(body: Iterable[ir.Stmt]) -> bool:
     """Whether threads share some of the iterations."""
-    return any(
-        (isinstance(s, ir.For) and s.kind == "lanes") or is_collective(s) for s in statements(body)
-    )
+    return any(_is_lanes_loop(s) or is_collective(s) for s in statements(body))
 
 
 def is_collective(s: ir.Stmt) -> bool:
@@ -47,40 +49,29 @@ def runs_on_first(s: ir.Stmt) -> bool:
 
 def contains_lanes(s: ir.Stmt) -> bool:
     """Whether lanes loops stand inside a serial loop or condition."""
-    if not isinstance(s, (ir.For, ir.If)) or (isinstance(s, ir.For) and s.kind == "lanes"):
-        return False
-    return has_lanes([s])
+    return isinstance(s, (ir.For, ir.If)) and not _is_lanes_loop(s) and has_lanes([s])
 
 
 @dataclass(slots=True)
 class Accesses:
     """Writable memory that a statement reads and writes."""
 
-    reads: set[ir.Buffer] = field(default_factory=set)
-    writes: set[ir.Buffer] = field(default_factory=set)
+    reads: set[ir.Buffer]
+    writes: set[ir.Buffer]
 
 
 def accesses(body: Iterable[ir.Stmt]) -> Accesses:
-    out = Accesses()
-    seen: set[Expr] = set()
-    for s in statements(body):
-        _add_reads(out, s, seen)
-        if isinstance(s, ir.Store):
-            out.writes.add(s.buffer)
-    return out
+    writes = {s.buffer for s in statements(body) if isinstance(s, ir.Store)}
+    return Accesses(_reads(ir.body_expressions(body)), writes)
 
 
 def header_accesses(s: ir.Stmt) -> Accesses:
     """Accesses of a loop or condition before its body."""
-    out = Accesses()
-    _add_reads(out, s, set())
-    return out
+    return Accesses(_reads(post_order(expressions_of(s), set())), set())
 
 
-def _add_reads(out: Accesses, s: ir.Stmt, seen: set[Expr]) -> None:
-    for e in post_order(expressions_of(s), seen):
-        if e.op == "load" and e.attr.access != "read":
-            out.reads.add(e.attr)
+def _reads(expressions: Iterable[Expr]) -> set[ir.Buffer]:
+    return {e.attr for e in expressions if e.op == "load" and e.attr.access != "read"}
 
 
 Pending = set[tuple[str, str, ir.Buffer]]  # (threads, "r" or "w", buffer) since the last barrier
@@ -102,18 +93,15 @@ class BarrierAnalysis:
         return WORKGROUP if conflicts <= self.workgroup_buffers else STORAGE
 
     def _conflicts(self, threads: str, by: Accesses) -> set[ir.Buffer]:
-        pending, out = self.pending, set()
-        for b in by.reads - self.private:
-            if (ALL, "w", b) in pending or (threads == ALL and (FIRST, "w", b) in pending):
-                out.add(b)
-        other = FIRST if threads == ALL else ALL
+        def pending(access: str, b: ir.Buffer, *by: str) -> bool:
+            return any((t, access, b) in self.pending for t in by)
+
+        others = (ALL, FIRST) if threads == ALL else (ALL,)  # whose accesses may conflict
+        out = {b for b in by.reads - self.private if pending("w", b, *others)}
         for b in by.writes - self.private:
-            if (ALL, "r", b) in pending or (threads == ALL and (FIRST, "r", b) in pending):
-                out.add(b)
             # two lanes loops may give one element of scratch to different threads
-            if threads == ALL and b.access == "scratch" and (ALL, "w", b) in pending:
-                out.add(b)
-            if (other, "w", b) in pending:
+            writers = others if b.access == "scratch" else others[-1:]
+            if pending("r", b, *others) or pending("w", b, *writers):
                 out.add(b)
         return out
 
@@ -164,11 +152,9 @@ def _thread_private(kernel: ir.Kernel) -> set[ir.Buffer]:
     loop, and equal iterations of equal ranges access the same element in all of them.
     """
     forms: dict[ir.Buffer, set[IndexForm | None]] = {}
-    scratch = {b for b in kernel.buffers if b.access == "scratch"}
-    if not scratch:
-        return set()
-    _collect_forms(kernel.body, {}, None, forms)
-    return {b for b in scratch if len(found := forms.get(b, set())) == 1 and None not in found}
+    if any(b.access == "scratch" for b in kernel.buffers):
+        _collect_forms(kernel.body, {}, None, forms)
+    return {b for b, found in forms.items() if len(found) == 1 and None not in found}
 
 
 def _collect_forms(
@@ -178,9 +164,8 @@ def _collect_forms(
     forms: dict[ir.Buffer, set[IndexForm | None]],
 ) -> None:
     for s in body:
-        indices = [
-            (e.attr, e.args[0]) for e in post_order(expressions_of(s), set()) if e.op == "load"
-        ]
+        inner = post_order(expressions_of(s), set())
+        indices = [(e.attr, e.args[0]) for e in inner if e.op == "load"]
         if isinstance(s, ir.Store):
             indices.append((s.buffer, s.index))
         for buffer, index in indices:
@@ -188,8 +173,8 @@ def _collect_forms(
                 form = None if lane is None else _index_form(index, ranges, lane)
                 forms.setdefault(buffer, set()).add(form)
         if isinstance(s, ir.For):
-            inner = {**ranges, s.var: (s.kind, s.start, s.stop, s.step)}
-            _collect_forms(s.body, inner, s if s.kind == "lanes" else lane, forms)
+            own = {**ranges, s.var: (s.kind, s.start, s.stop, s.step)}
+            _collect_forms(s.body, own, s if s.kind == "lanes" else lane, forms)
         elif isinstance(s, ir.If):
             _collect_forms(s.body, ranges, lane, forms)
 
@@ -210,9 +195,7 @@ def _index_form(index: Expr, ranges: dict[Expr, object], lane: ir.For) -> IndexF
     if terms.count(lane.var) != 1:
         return None
     parts: list[object] = []
-    for t in terms:
-        if t is lane.var:
-            continue
+    for t in (t for t in terms if t is not lane.var):
         leaves = list(post_order((t,), set()))
         if lane.var in leaves or any(x.op in ("load", "read") for x in leaves):
             return None

@@ -14,7 +14,7 @@ from numus.codegen.wgsl.context import BufferBinding
 from numus.codegen.wgsl.expressions import Expressions
 from numus.codegen.wgsl.index_width import IndexWidth, is_size
 from numus.codegen.wgsl.target import WgslTarget
-from numus.errors import CompileError, DTypeError
+from numus.errors import DTypeError
 
 HEADER_WORDS = 4  # of `P`, before the buffers' offsets
 
@@ -88,14 +88,9 @@ class Bindings:
             self.words += 2 if ty[1:] == "64" else 1
             self.scalars.append(UniformScalar(slot, _FORMATS[ty], at))
             first = self.word(at)
-            if ty == "u32":
-                text = first
-            elif ty[1:] == "32":
-                text = f"bitcast<{ty}>({first})"
-            else:
-                whole = f"(u64({first}) | (u64({self.word(at + 1)}) << 32u))"
-                text = whole if ty == "u64" else f"bitcast<{ty}>({whole})"
-            x.emit(f"let {slot} = {text};")
+            if ty[1:] == "64":
+                first = f"(u64({first}) | (u64({self.word(at + 1)}) << 32u))"
+            x.emit(f"let {slot} = {first if ty[0] == 'u' else f'bitcast<{ty}>({first})'};")
             x.scalars[slot] = slot
 
     def declare_buffers(self) -> None:
@@ -153,13 +148,12 @@ class Bindings:
         x = self.x
         if carrier == "bool":
             carrier = "u32"
-        if buffer.size is None:
-            raise CompileError(f"scratch buffer {buffer.name!r} has no size")
-        if buffer.size.op == "const" and not self.per_thread:
-            nbytes = -(-buffer.size.attr * _bytes(carrier) // 16) * 16
+        size = buffer.scratch_size
+        if size.op == "const" and not self.per_thread:
+            nbytes = -(-size.attr * _bytes(carrier) // 16) * 16
             if nbytes <= self.shared_budget:
                 self.shared_budget -= nbytes
-                count, element, storage = buffer.size.attr, carrier, "word"
+                count, element, storage = size.attr, carrier, "word"
                 if carrier[1:] == "32" and memory.has_vec4_loads(self.kernel, buffer):
                     count, element, storage = -(-count // 4), f"vec4<{carrier}>", "vec4"
                 self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")

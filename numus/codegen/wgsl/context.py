@@ -10,7 +10,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.invalidation import MemoryDependences
+from numus.codegen import invalidation
+from numus.codegen.invalidation import MemoryDependences, UndoLog
 from numus.codegen.wgsl import arithmetic
 from numus.codegen.wgsl.index_width import IndexWidth
 from numus.codegen.wgsl.target import WgslTarget
@@ -35,9 +36,7 @@ class BufferBinding:
     segment_elements: int = 0
 
     def load(self, index: str) -> str:
-        if self.segments == 1:
-            return f"{self.name}[{index}]"
-        return f"get_{self.name}(u32({index}))"
+        return f"{self.name}[{index}]" if self.segments == 1 else f"get_{self.name}(u32({index}))"
 
     def store(self, index: str, value: str) -> str:
         if self.segments == 1:
@@ -78,9 +77,6 @@ class BufferBinding:
         return out
 
 
-UndoLog = list[tuple[dict[Any, Any], Any, Any]]
-
-
 @dataclass(slots=True)
 class ShaderContext(ABC):
     """Text, names and scopes of a shader. Bindings made in a scope are undone at its end."""
@@ -112,6 +108,11 @@ class ShaderContext(ABC):
     def cast_to(self, e: Expr, ty: str) -> str:
         """An expression as a value of another integer width."""
 
+    def loop_bounds(self, s: ir.For) -> tuple[str, str, str]:
+        """Start, stop and step of a loop, in the type of its variable."""
+        ty = self.type(s.var)
+        return self.cast_to(s.start, ty), self.cast_to(s.stop, ty), self.cast_to(s.step, ty)
+
     # -- text and scopes --------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
@@ -133,9 +134,16 @@ class ShaderContext(ABC):
         self.undo.append([])
 
     def close(self) -> None:
-        self._restore(self.undo.pop())
+        invalidation.undo(self.undo.pop())
         self.depth -= 1
         self.emit("}")
+
+    @contextlib.contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """A WGSL block, and its scope."""
+        self.open(head)
+        yield
+        self.close()
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[UndoLog]:
@@ -143,18 +151,10 @@ class ShaderContext(ABC):
         log: UndoLog = []
         self.undo.append(log)
         yield log
-        self._restore(self.undo.pop())
-
-    def _restore(self, log: UndoLog) -> None:
-        for table, key, previous in reversed(log):
-            if previous is None:
-                table.pop(key, None)
-            else:
-                table[key] = previous
+        invalidation.undo(self.undo.pop())
 
     def bind(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        self.undo[-1].append((table, key, table.get(key)))
-        table[key] = value
+        invalidation.bind(self.undo[-1], table, key, value)
 
     def invalidate(self, changed: Iterable[Any]) -> None:
         """Registers or buffers have new values: drop expressions computed from the old ones."""

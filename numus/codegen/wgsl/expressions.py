@@ -10,7 +10,7 @@ from numus import ir
 from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.context import ShaderContext
 from numus.errors import CompileError
-from numus.ir import Expr, expressions_of, post_order, statements
+from numus.ir import Expr, statements
 
 _ROUNDED = ("add", "sub", "mul")
 _VARYING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
@@ -20,15 +20,11 @@ _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".spl
 
 def contractible(kernel: ir.Kernel) -> set[Expr]:
     """Sums and products whose rounding a compiler could undo, because it sees their uses."""
-    found: set[Expr] = set()
-    seen: set[Expr] = set()
-    for s in statements(kernel.body):
-        if isinstance(s, ir.Let) and _is_rounded(s.value):
-            found.add(s.value)
-        for e in post_order(expressions_of(s), seen):
-            if e.op in _COMBINES and arithmetic.is_float(e):
-                found.update(a for a in e.args if _is_rounded(a))
-    return found
+    uses = {s.value for s in statements(kernel.body) if isinstance(s, ir.Let)}
+    for e in ir.body_expressions(kernel.body):
+        if e.op in _COMBINES and arithmetic.is_float(e):
+            uses.update(e.args)
+    return set(filter(_is_rounded, uses))
 
 
 def _is_rounded(e: Expr) -> bool:
@@ -65,8 +61,7 @@ class Expressions(ShaderContext):
 
     def cast_to(self, e: Expr, ty: str) -> str:
         text = self.value(e)
-        given = self.type(e)
-        if given == ty:
+        if self.type(e) == ty:
             return text
         if e.op == "const" and text[0] != "t":
             return arithmetic.literal(ir.const_value(e), e.dtype, ty)
@@ -148,11 +143,9 @@ class Expressions(ShaderContext):
             raise CompileError("lanes_reduce must be the value of a Let")
         if args and all(a.op == "const" for a in args):
             # named: WGSL's constant evaluation lacks some functions
-            for a in args:
-                if a.op == "const" and a.dtype.kind != "bool":
-                    number = ir.const_value(a)
-                    text = arithmetic.literal(number, a.dtype, self.type(a), exposed=True)
-                    self.bind(self.values, a, self.let(text))
+            for a in (a for a in args if a.dtype.kind != "bool"):
+                text = arithmetic.literal(ir.const_value(a), a.dtype, self.type(a), exposed=True)
+                self.bind(self.values, a, self.let(text))
         text = self._operation(e, op, args, ty)
         if e in self.contractible:
             text = f"hide{ty[1:]}({text})"
@@ -171,9 +164,8 @@ class Expressions(ShaderContext):
             yes, no = (self.cast_to(a, ty) for a in args[1:])
             if args[0].op in ir.COMPARES and arithmetic.is_float(args[0].args[0]):
                 # or drivers make it a minimum that drops NaN
-                bound = self._hidden_bound(args)
-                if bound is not None:
-                    yes = bound
+                if args[1].op == "const" and ty == "f32" and self.value(args[1])[0] != "t":
+                    yes = f"bits32({arithmetic.float_bits(ir.const_value(args[1]), 'f32')}u)"
                 else:
                     condition = f"hidden({condition})"
             return f"select({no}, {yes}, {condition})"
@@ -183,14 +175,13 @@ class Expressions(ShaderContext):
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:
-            of = self._wider_type(args)
+            types = {self.type(a) for a in args}
+            of = types.pop() if len(types) == 1 else "i64"
             x, y = (self.cast_to(a, of) for a in args)
             if of == "i64" and any(a.op == "const" for a in args):
                 # Mesa 22 compares widened values as unsigned
-                x, y = (
-                    t if a.op == "const" else f"hide_i64({t})"
-                    for a, t in zip(args, (x, y), strict=True)
-                )
+                pairs = zip(args, (x, y), strict=True)
+                x, y = (t if a.op == "const" else f"hide_i64({t})" for a, t in pairs)
             return arithmetic.compare(op, args[0].dtype, of, x, y)
         if op in ir.UNARY:
             return arithmetic.unary(op, e.dtype, ty, self.cast_to(args[0], ty))
@@ -205,18 +196,6 @@ class Expressions(ShaderContext):
                 return f"({x} - ({x} / {y}) * {y})"  # `%` is undefined below zero on some drivers
             return arithmetic.binary(op, e.dtype, ty, x, y)
         raise CompileError(f"the kernel IR has no operation {op!r}")
-
-    def _hidden_bound(self, args: tuple[Expr, ...]) -> str | None:
-        """The first choice of a select as a hidden constant, if it is a float32 constant."""
-        yes, ty = args[1], self.type(args[1])
-        if yes.op != "const" or ty != "f32" or self.value(yes)[0] == "t":
-            return None
-        return arithmetic.hidden_constant(ir.const_value(yes))
-
-    def _wider_type(self, args: tuple[Expr, ...]) -> str:
-        """The wider type of two operands of a comparison."""
-        types = {self.type(a) for a in args}
-        return types.pop() if len(types) == 1 else "i64"
 
     def _exposed_operand(self, e: Expr, ty: str) -> str:
         if e.op == "const" and e.dtype.kind == "float" and self.value(e)[0] != "t":

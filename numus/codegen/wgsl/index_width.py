@@ -15,7 +15,6 @@ from numus.ir import Expr, expressions_of, post_order, statements
 
 _INT32_MAX = (1 << 31) - 1
 DATA_DEPENDENT_ITERATIONS = 16  # assumed of loops whose end depends on data: passes of a sort
-_ARITHMETIC = frozenset("add sub mul idiv irem min max neg abs select".split())
 
 Range = tuple[int, int]
 
@@ -33,9 +32,7 @@ class IndexWidth:
         self.narrow: set[Expr] = set()
         self._order: list[Expr | ir.For | ir.Let] = []
         seen: set[Expr] = set()
-        for b in kernel.buffers:
-            if b.size is not None:
-                self._add(post_order((b.size,), seen))
+        self._add(post_order((b.size for b in kernel.buffers if b.size is not None), seen))
         for s in statements(kernel.body):
             self._add(post_order(expressions_of(s), seen))
             # a loop whose bounds are wide has a wide variable
@@ -58,10 +55,11 @@ class IndexWidth:
             return is_size(e.attr)
         if e.op == "cast":
             source = e.args[0].dtype
-            return source.kind == "bool" or (source.is_integer and _bits(source) < 32)
+            bits = source.bits + (source.kind == "uint")
+            return source.kind == "bool" or (source.is_integer and bits < 32)
         if e.op == "select":
             return all(a in self.narrow for a in e.args[1:])
-        return e.op in _ARITHMETIC and all(a in self.narrow for a in e.args)
+        return e.op in _RANGES and all(a in self.narrow for a in e.args)
 
     def loop_iterations(self, sizes: dict[str, int], threads: int, unroll: int) -> int:
         """An upper bound of a thread's loop iterations, with innermost loops unrolled."""
@@ -118,52 +116,53 @@ class IndexWidth:
 
 def _max_extent(s: ir.For, high: Callable[[Expr], int], ranges: dict[Expr, Range]) -> int:
     """An upper bound of stop - start: the tile size, for a loop over min(start + tile, n)."""
-    most = high(s.stop) - ranges.get(s.start, (0, 0))[0]
+    extent = high(s.stop) - ranges.get(s.start, (0, 0))[0]
     if s.stop.op == "min":
         for end in s.stop.args:
             if end.op == "add" and s.start in end.args:
                 size = end.args[1] if end.args[0] is s.start else end.args[0]
-                most = min(most, high(size))
-    return most
+                extent = min(extent, high(size))
+    return extent
 
 
-def _bits(dtype: object) -> int:
-    bits: int = dtype.bits + (dtype.kind == "uint")  # type: ignore[attr-defined]
-    return bits
+def _quotient(x: Range, y: Range) -> Range:
+    largest = max(map(abs, x)) // max(1, y[0])
+    return (-largest if x[0] < 0 else 0), largest
+
+
+def _remainder(x: Range, y: Range) -> Range:
+    largest, divisor = max(map(abs, x)), max(map(abs, y))
+    largest = min(largest, divisor - 1) if divisor else largest
+    return (-largest if x[0] < 0 else 0), largest
+
+
+def _product(x: Range, y: Range) -> Range:
+    ends = [a * b for a in x for b in y]
+    return min(ends), max(ends)
+
+
+_RANGES: dict[str, Callable[[Range, Range], Range]] = {  # of the first and last operand
+    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
+    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    "neg": lambda x, _: (-x[1], -x[0]),
+    "abs": lambda x, _: (0, max(map(abs, x))),
+    "mul": _product,
+    "select": lambda x, y: (min(x[0], y[0]), max(x[1], y[1])),
+    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "idiv": _quotient,
+    "irem": _remainder,
+}
 
 
 def _range(e: Expr, ranges: dict[Expr, Range], sizes: dict[str, int]) -> Range:
-    if e.op == "const":
-        return e.attr, e.attr
-    if e.op == "scalar":
-        return sizes[e.attr], sizes[e.attr]
+    if e.op in ("const", "scalar"):
+        value = e.attr if e.op == "const" else sizes[e.attr]
+        return value, value
     if e.op == "cast":
         source = e.args[0].dtype
         if source.kind == "bool":
             return 0, 1
-        return (0, 2**source.bits) if source.kind == "uint" else (-(2**source.bits), 2**source.bits)
+        return (0 if source.kind == "uint" else -(2**source.bits)), 2**source.bits
     args = [ranges[a] for a in e.args if a.dtype is ir.INDEX]
-    (a, b), (c, d) = args[0], args[-1]
-    if e.op == "add":
-        return a + c, b + d
-    if e.op == "sub":
-        return a - d, b - c
-    if e.op == "neg":
-        return -b, -a
-    if e.op == "abs":
-        return 0, max(abs(a), abs(b))
-    if e.op == "mul":
-        ends = (a * c, a * d, b * c, b * d)
-        return min(ends), max(ends)
-    if e.op == "select":
-        return min(a, c), max(b, d)
-    if e.op == "min":
-        return min(a, c), min(b, d)
-    if e.op == "max":
-        return max(a, c), max(b, d)
-    most = max(abs(a), abs(b))
-    if e.op == "idiv":
-        most //= max(1, c)
-    else:
-        most = min(most, max(abs(c), abs(d)) - 1) if max(abs(c), abs(d)) else most
-    return (-most if a < 0 else 0), most
+    return _RANGES[e.op](args[0], args[-1])

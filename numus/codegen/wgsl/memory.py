@@ -7,13 +7,17 @@ write to one word do not disturb each other. Scratch elements take whole words.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+
 from numus import dtypes as dt
 from numus import ir
+from numus.codegen.llvm.divergence import is_multiple, split_constant
 from numus.codegen.wgsl import arithmetic
 from numus.codegen.wgsl.context import BufferBinding, ShaderContext
 from numus.codegen.wgsl.target import WgslTarget
 from numus.dtypes import DType
-from numus.ir import expressions_of, post_order, statements
 
 
 def storage_of(buffer: ir.Buffer, target: WgslTarget) -> str:
@@ -28,13 +32,7 @@ def storage_of(buffer: ir.Buffer, target: WgslTarget) -> str:
 
 def element_type(storage: str, carrier: str) -> str:
     """The WGSL type of an element."""
-    if storage == "half":
-        return "f16"
-    if storage == "packed":
-        return "u32"
-    if storage == "atomic":
-        return "atomic<u32>"
-    return carrier
+    return {"half": "f16", "packed": "u32", "atomic": "atomic<u32>"}.get(storage, carrier)
 
 
 def address(x: ShaderContext, binding: BufferBinding, index: ir.Expr) -> str:
@@ -44,36 +42,30 @@ def address(x: ShaderContext, binding: BufferBinding, index: ir.Expr) -> str:
 
 def load(x: ShaderContext, e: ir.Expr) -> str:
     """An element; where the mask is false, the address is that of the first one."""
-    buffer: ir.Buffer = e.attr
-    binding = x.bindings[buffer]
-    if binding.storage == "vec4" and len(e.args) == 1:
-        found = vec4_load(e)
-        if found is not None:
-            return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
-    at = address(x, binding, e.args[0])
-    if len(e.args) == 1:
-        return load_element(x, buffer.dtype, binding, at)
-    mask = x.value(e.args[1])
-    value = load_element(x, buffer.dtype, binding, x.let(f"select(0, {at}, {mask})"))
-    zero = arithmetic.literal(0, buffer.dtype, x.type_of(buffer.dtype))
-    return f"select({zero}, {value}, {mask})"
+    dtype, binding = e.dtype, x.bindings[e.attr]
+    if binding.storage == "vec4" and len(e.args) == 1 and (found := vec4_load(e)) is not None:
+        return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
+    zero = arithmetic.literal(0, dtype, x.type_of(dtype))
+    return _masked(x, e, zero, lambda at: load_element(x, dtype, binding, at))
 
 
 def load_f16_as_f32(x: ShaderContext, e: ir.Expr) -> str:
     """A float16 cast to float32 directly, not through its bits."""
-    binding = x.bindings[e.attr]
-    at = address(x, binding, e.args[0])
+    return _masked(x, e, "0.0f", lambda at: f"f32({x.bindings[e.attr].load(at)})")
+
+
+def _masked(x: ShaderContext, e: ir.Expr, zero: str, load: Callable[[str], str]) -> str:
+    at = address(x, x.bindings[e.attr], e.args[0])
     if len(e.args) == 1:
-        return f"f32({binding.load(at)})"
+        return load(at)
     mask = x.value(e.args[1])
-    at = x.let(f"select(0, {at}, {mask})")
-    return f"select(0.0f, f32({binding.load(at)}), {mask})"
+    return f"select({zero}, {load(x.let(f'select(0, {at}, {mask})'))}, {mask})"
 
 
 def vec4_load(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """The aligned vec4 load and component of an element; None where alignment is not provable."""
-    index, offset = _split_constant(e.args[0])
-    if not _is_multiple_of_4(index):
+    index, offset = split_constant(e.args[0])
+    if not is_multiple(index, 4):
         return None
     number = ir.add(_quarter(index), ir.const(offset // 4))
     return ir.make("load4", e.dtype, (number,), e.attr), offset % 4
@@ -87,36 +79,13 @@ def _quarter(e: ir.Expr) -> ir.Expr:
     a, b = e.args
     if e.op == "add":
         return ir.add(_quarter(a), _quarter(b))
-    return ir.mul(_quarter(a), b) if _is_multiple_of_4(a) else ir.mul(a, _quarter(b))
-
-
-def _split_constant(index: ir.Expr) -> tuple[ir.Expr, int]:
-    """An index as (rest, constant term)."""
-    if index.op == "add" and index.args[1].op == "const":
-        return index.args[0], index.args[1].attr
-    return index, 0
-
-
-def _is_multiple_of_4(e: ir.Expr) -> bool:
-    """Whether an index is provably a multiple of four."""
-    if e.op == "const":
-        return bool(e.attr % 4 == 0)
-    if e.op == "add":
-        return all(_is_multiple_of_4(a) for a in e.args)
-    return e.op == "mul" and any(_is_multiple_of_4(a) for a in e.args)
+    return ir.mul(_quarter(a), b) if is_multiple(a, 4) else ir.mul(a, _quarter(b))
 
 
 def has_vec4_loads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
     """Whether all four elements of some aligned vec4 are loaded."""
-    seen: set[ir.Expr] = set()
-    loads: dict[ir.Expr, int] = {}
-    for s in statements(kernel.body):
-        for e in post_order(expressions_of(s), seen):
-            if e.op == "load" and e.attr is buffer and len(e.args) == 1:
-                vector = vec4_load(e)
-                if vector is not None:
-                    loads[vector[0]] = loads.get(vector[0], 0) + 1
-    return any(count == 4 for count in loads.values())
+    plain = (e for e in ir.loads(kernel.body) if e.attr is buffer and len(e.args) == 1)
+    return 4 in Counter(found[0] for found in map(vec4_load, plain) if found).values()
 
 
 def load_element(x: ShaderContext, dtype: DType, binding: BufferBinding, at: str) -> str:
@@ -145,19 +114,16 @@ def store(x: ShaderContext, s: ir.Store) -> None:
     ty = x.type_of(dtype)
     at = address(x, binding, s.index)
     value = x.cast_to(s.value, ty)
-    if s.mask is not None:
-        x.open(f"if ({x.value(s.mask)})")
-    if binding.storage == "vec4":
-        at = x.let(at)
-        x.emit(f"{binding.name}[{at} >> 2u][{at} & 3] = {value};")
-    elif binding.storage in ("plain", "word"):
-        x.emit(binding.store(at, bits_of(value, ty) if ty == "bool" else value))
-    elif binding.storage == "half":
-        x.emit(binding.store(at, f"f16(unpack2x16float({value}).x)"))
-    else:
-        _store_atomic(x, binding, dtype, at, bits_of(value, ty))
-    if s.mask is not None:
-        x.close()
+    with x.block(f"if ({x.value(s.mask)})") if s.mask is not None else nullcontext():
+        if binding.storage == "vec4":
+            at = x.let(at)
+            x.emit(f"{binding.name}[{at} >> 2u][{at} & 3] = {value};")
+        elif binding.storage in ("plain", "word"):
+            x.emit(binding.store(at, bits_of(value, ty) if ty == "bool" else value))
+        elif binding.storage == "half":
+            x.emit(binding.store(at, f"f16(unpack2x16float({value}).x)"))
+        else:
+            _store_atomic(x, binding, dtype, at, bits_of(value, ty))
 
 
 def bits_of(value: str, ty: str) -> str:
@@ -193,7 +159,6 @@ def store_packed(x: ShaderContext, s: ir.Store, bits: list[str]) -> None:
     per = 32 // width
     at = x.let(f"u32({address(x, binding, s.index)} + 0) >> {per.bit_length() - 1}u")
     for word in range(4 // per):
-        parts = [
-            f"({b} << {k * width}u)" for k, b in enumerate(bits[word * per : (word + 1) * per])
-        ]
+        own = bits[word * per : (word + 1) * per]
+        parts = [f"({b} << {k * width}u)" for k, b in enumerate(own)]
         x.emit(binding.atomic("Store", f"{at} + {word}u", " | ".join(parts)) + ";")

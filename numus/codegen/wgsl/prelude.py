@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from numus import dtypes as dt
+from numus.codegen.wgsl.arithmetic import SUFFIX as _SUFFIX
 from numus.codegen.wgsl.target import WgslTarget
 from numus.dtypes import DType
 
@@ -92,11 +93,13 @@ _FMA32_BY_64 = """
 fn fma32(a: f32, b: f32, c: f32) -> f32 { return f32(hide64(f64(a) * f64(b)) + f64(c)); }
 """
 _NATIVE_DIVIDE = "fn div32(a: f32, b: f32) -> f32 { return a / b; }"
-_EXACT_DIVIDE = """
+_QUOTIENT = """
 fn quotient32(a: f32, b: f32) -> f32 {
   let q = a / b;
   return fma32(fma32(-q, b, a), 1.0f / b, q);
 }
+"""
+_EXACT_DIVIDE = """
 fn div32(a: f32, b: f32) -> f32 {
   let big = max(abs(a), abs(b));
   let small = min(abs(a), abs(b));
@@ -145,12 +148,10 @@ fn sqrt32(x: f32) -> f32 {
 def _target_functions(target: WgslTarget) -> dict[str, str]:
     by_64 = _FMA32_BY_64 if target.f64 and target.i64 else _emulated_fma("32")
     return {
-        "quotient32": _EXACT_DIVIDE.strip().split("\nfn div32")[0],
+        "quotient32": _QUOTIENT,
         "fma32": _NATIVE_FMA["32"] if target.exact_fma32 else by_64,
         "fma64": _NATIVE_FMA["64"] if target.exact_fma64 else _emulated_fma("64"),
-        "div32": _NATIVE_DIVIDE
-        if target.exact_div32
-        else _EXACT_DIVIDE[_EXACT_DIVIDE.index("fn div32") :],
+        "div32": _NATIVE_DIVIDE if target.exact_div32 else _EXACT_DIVIDE,
         "sqrt32": _NATIVE_SQRT if target.exact_sqrt32 else _EXACT_SQRT,
     }
 
@@ -188,8 +189,6 @@ fn clz64(x: u64) -> u64 {
 """)
 
 # -- floats to integers: saturating, NaN to zero --------------------------------------------------
-
-_SUFFIX = {"f32": "f", "f64": "lf", "i32": "i", "u32": "u", "i64": "li", "u64": "lu"}
 
 
 def _to_int(source: str, to: str) -> str:

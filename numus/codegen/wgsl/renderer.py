@@ -8,15 +8,17 @@ block per thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
 from numus import ir
+from numus.codegen.llvm.divergence import written_by
 from numus.codegen.wgsl import barriers, memory
 from numus.codegen.wgsl.bindings import DEFAULT_VARIANT, Bindings, UniformScalar, Variant
 from numus.codegen.wgsl.prelude import called_functions, prelude
 from numus.codegen.wgsl.target import WgslTarget
-from numus.codegen.wgsl.thread_loops import ThreadLoops, modified
+from numus.codegen.wgsl.thread_loops import ThreadLoops
 from numus.codegen.wgsl.workgroup_reduce import SUBGROUP_BUILTINS, WorkgroupReduce
 from numus.errors import CompileError
 from numus.ir import expressions_of, post_order, statements
@@ -47,11 +49,9 @@ class _Renderer:
     def __init__(self, kernel: ir.Kernel, target: WgslTarget, variant: Variant) -> None:
         self.kernel, self.target, self.unroll = kernel, target, variant.unroll
         self.per_thread = not barriers.has_lanes(kernel.body)
-        self.threads = (
-            min(64, target.block_size)
-            if self.per_thread
-            else kernel.block_size or target.block_size
-        )
+        self.threads = kernel.block_size or target.block_size
+        if self.per_thread:
+            self.threads = min(64, target.block_size)
         self.barriers = barriers.BarrierAnalysis(kernel)
         self.shared_arrays: set[str] = set()  # declared for reductions
         self.single_thread = False  # inside a lanes loop, or on thread 0
@@ -93,34 +93,24 @@ class _Renderer:
             "@builtin(local_invocation_index) thread: u32",
             *(SUBGROUP_BUILTINS if self.reduce.uses_subgroups else ()),
         ]
-        source = "\n".join(
-            [
-                *(["enable f16;"] if any(b.storage == "half" for b in x.bindings.values()) else []),
-                f"struct Numbers {{ v: array<vec4<u32>, {vectors}> }}",
-                "@group(0) @binding(0) var<uniform> P: Numbers;",
-                *bindings.globals,
-                "var<private> Z: u32;",
-                "var<private> Y: u32;",
-                functions,
-                f"@compute @workgroup_size({self.threads})",
-                f"fn main({', '.join(builtins)}) {{",
-                "  Z = P.v[0].x;",
-                "  Y = P.v[0].w;",
-                body,
-                "}",
-                "",
-            ]
-        )
+        has_f16 = any(b.storage == "half" for b in x.bindings.values())
+        lines = [
+            *(["enable f16;"] if has_f16 else []),
+            f"struct Numbers {{ v: array<vec4<u32>, {vectors}> }}",
+            "@group(0) @binding(0) var<uniform> P: Numbers;",
+            *bindings.globals,
+            *("var<private> Z: u32;", "var<private> Y: u32;", functions),
+            f"@compute @workgroup_size({self.threads})",
+            f"fn main({', '.join(builtins)}) {{",
+            *("  Z = P.v[0].x;", "  Y = P.v[0].w;", body, "}", ""),
+        ]
         return Shader(
-            source,
-            self.threads,
-            self.per_thread,
-            vectors * 4,
-            tuple(bindings.scalars),
-            tuple(map(tuple, bindings.bound)),
-            tuple(bindings.segment_of),
-            bindings.variant.merged,
-            tuple(bindings.scratch),
+            *("\n".join(lines), self.threads, self.per_thread, vectors * 4),
+            scalars=tuple(bindings.scalars),
+            bound=tuple(map(tuple, bindings.bound)),
+            segments=tuple(bindings.segment_of),
+            merged=bindings.variant.merged,
+            scratch=tuple(bindings.scratch),
         )
 
     def _declare_registers(self) -> None:
@@ -137,31 +127,28 @@ class _Renderer:
         grids = [s for s in self.kernel.body if isinstance(s, ir.For) and s.kind == "grid"]
         if len(grids) != 1:
             raise CompileError("a kernel must have exactly one grid loop")
-        grid = grids[0]
-        for s in self.kernel.body:
-            if s is not grid:
-                if not isinstance(s, ir.Let):
-                    raise CompileError("only Let may stand next to a kernel's grid loop")
-                self._let(s)
+        (grid,) = grids
+        for s in (s for s in self.kernel.body if s is not grid):
+            if not isinstance(s, ir.Let):
+                raise CompileError("only Let may stand next to a kernel's grid loop")
+            self._let(s)
         ty = x.type(grid.var)
         first = f"group.y * {self.bindings.word(1)} + group.x"
         if self.per_thread:
             first = f"({first}) * {self.threads}u + thread"
         x.emit(f"let worker = {first};")
         for i, _ in self.bindings.scratch:
-            size = self.kernel.buffers[i].size
-            assert size is not None
-            x.emit(f"let o{i} = i32(worker) * {x.index(size)};")
-        start, stop, step = (x.cast_to(e, ty) for e in (grid.start, grid.stop, grid.step))
+            size = x.index(self.kernel.buffers[i].scratch_size)
+            x.emit(f"let o{i} = i32(worker) * {size};")
+        start, stop, step = x.loop_bounds(grid)
         block = x.let(f"{ty}(worker)")
         if step != "1i":
             block = x.let(f"{block} * {step}")
         if start != "0i":
             block = x.let(f"{start} + {block}")
         if not self.bindings.scratch:
-            x.open(f"if ({block} < {stop})")
-            self._iteration(grid, block)
-            x.close()
+            with x.block(f"if ({block} < {stop})"):
+                self._iteration(grid, block)
             return
         workers = f"{ty}({self.bindings.word(2)})"
         self._loop(grid, ty, block, stop, f"{workers} * {step}", shared=not self.per_thread)
@@ -175,33 +162,26 @@ class _Renderer:
         iteration are pending at the start of the next."""
         x = self.x
         before = set(self.barriers.pending)
+        written = written_by(s.body)
         if shared:
             self.barriers.pending |= self.barriers.pending_after(s.body)
-        x.invalidate(modified(s.body))
+        x.invalidate(written)
         if not shared:
             x.hoist(s)
         i = x.fresh("v")
-        sign = "<"
-        if s.step.op == "const" and s.step.attr < 0:
-            sign = ">"
-        times = 1
-        if not shared and not any(isinstance(inner, ir.For) for inner in statements(s.body)):
-            times = self.unroll
+        sign = ">" if s.step.op == "const" and s.step.attr < 0 else "<"
+        is_innermost = not any(isinstance(inner, ir.For) for inner in statements(s.body))
+        times = self.unroll if is_innermost and not shared else 1
         by = step if times == 1 else f"{times} * ({step})"
-        x.open(f"for (var {i}: {ty} = {start}; {i} {sign} {stop}; {i} += {by})")
-        if times > 1:
-            x.open("")
-        self._iteration(s, i)
-        if times > 1:
-            x.close()
-        for k in range(1, times):
-            x.invalidate(modified(s.body))
-            at = x.let(f"{i} + {k} * ({step})")
-            x.open(f"if ({at} {sign} {stop})")
-            self._iteration(s, at)
-            x.close()
-        x.close()
-        x.invalidate(modified(s.body))
+        with x.block(f"for (var {i}: {ty} = {start}; {i} {sign} {stop}; {i} += {by})"):
+            with x.block("") if times > 1 else nullcontext():
+                self._iteration(s, i)
+            for k in range(1, times):
+                x.invalidate(written)
+                at = x.let(f"{i} + {k} * ({step})")
+                with x.block(f"if ({at} {sign} {stop})"):
+                    self._iteration(s, at)
+        x.invalidate(written)
         if shared:  # it may have no iterations, and so no barrier
             self.barriers.pending |= before
 
@@ -233,22 +213,17 @@ class _Renderer:
         self.barriers.record(threads, accesses)
         if on_first:
             self._check_registers(s)
-            x.open("if (thread == 0u)")
-            self._as_single_thread(self._thread_statement, s)
-            x.close()
-            x.invalidate(modified([s]))
+            with x.block("if (thread == 0u)"):
+                self._as_single_thread(self._thread_statement, s)
+            x.invalidate(written_by([s]))
         elif isinstance(s, ir.For) and s.kind == "lanes":
             self._as_single_thread(self.thread_loops.write, s)
         elif isinstance(s, ir.For) and outer:
-            start, stop, step = (x.cast_to(e, x.type(s.var)) for e in (s.start, s.stop, s.step))
-            self._loop(s, x.type(s.var), start, stop, step, shared=True)
+            self._loop(s, x.type(s.var), *x.loop_bounds(s), shared=True)
         elif isinstance(s, ir.If) and outer:
             before = set(self.barriers.pending)
-            x.open(f"if ({x.value(s.condition)})")
-            self._block(s.body)
-            x.close()
+            self._if(s)
             self.barriers.pending |= before
-            x.invalidate(modified(s.body))
         else:
             self._thread_statement(s)
 
@@ -256,16 +231,15 @@ class _Renderer:
         """Registers set on thread 0 alone must not be read by the others."""
         if isinstance(s, ir.Store):
             return
-        inside = {id(x) for x in statements([s])}
-        sets = {x.register for x in statements([s]) if isinstance(x, ir.Set)}
+        inner = set(statements([s]))
+        sets = {x.register for x in inner if isinstance(x, ir.Set)}
         for other in statements(self.kernel.body):
-            if id(other) in inside or isinstance(other, (ir.For, ir.If)):
+            if other in inner or isinstance(other, (ir.For, ir.If)):
                 continue
             for e in post_order(expressions_of(other), set()):
                 if e.op == "read" and e.attr in sets:
-                    raise CompileError(
-                        f"register {e.attr.name!r} is set by thread 0 alone but read by all threads"
-                    )
+                    name = e.attr.name
+                    raise CompileError(f"register {name!r} is set by thread 0 but read by all")
 
     def _thread_statement(self, s: ir.Stmt) -> None:
         """A statement of one thread."""
@@ -280,20 +254,20 @@ class _Renderer:
             memory.store(x, s)
             x.invalidate((s.buffer,))
         elif isinstance(s, ir.If):
-            x.open(f"if ({x.value(s.condition)})")
-            self._block(s.body)
-            x.close()
-            x.invalidate(modified(s.body))
+            self._if(s)
         elif isinstance(s, ir.For) and s.kind != "lanes":
-            ty = x.type(s.var)
-            start, stop, step = (x.cast_to(e, ty) for e in (s.start, s.stop, s.step))
-            self._loop(s, ty, start, stop, step, shared=False)
+            self._loop(s, x.type(s.var), *x.loop_bounds(s), shared=False)
         else:
             raise CompileError(f"not a statement of one thread (nested lanes loop?): {s!r:.100}")
 
     def _let(self, s: ir.Let) -> None:
         x = self.x
         x.bind(x.values, s.var, x.cast_to(s.value, x.type(s.var)))
+
+    def _if(self, s: ir.If) -> None:
+        with self.x.block(f"if ({self.x.value(s.condition)})"):
+            self._block(s.body)
+        self.x.invalidate(written_by(s.body))
 
     def _as_single_thread(self, write: Callable[[_Stmt], None], s: _Stmt) -> None:
         self.single_thread = True

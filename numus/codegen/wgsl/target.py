@@ -27,6 +27,4 @@ class WgslTarget:
     exact_div32: bool = False  # correctly rounded quotients
     exact_sqrt32: bool = False
     subnormals: bool = True  # kept, not flushed to zero
-    max_loop_iterations: int = (
-        0  # of a thread's loops together, before the driver ends them; 0: any
-    )
+    max_loop_iterations: int = 0  # of a thread's loops together, in some drivers; 0: any

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus import ir
-from numus.codegen.llvm.divergence import LaneStrides
+from numus.codegen.llvm.divergence import LaneStrides, written_by
 from numus.codegen.wgsl import memory
 from numus.codegen.wgsl.expressions import Expressions
-from numus.ir import expressions_of, post_order, statements
+from numus.ir import post_order
 
 
 @dataclass(frozen=True)
@@ -32,44 +32,39 @@ TUNING = ThreadLoopTuning()
 Iteration = Callable[[ir.For, str], None]
 
 
+@dataclass(slots=True)
 class ThreadLoops:
     """Writes lanes loops; `iteration` writes the body for one value of the loop variable, `loop` a
     serial loop, `statement` a statement of one thread."""
 
-    def __init__(
-        self,
-        x: Expressions,
-        threads: int,
-        unroll: int,
-        iteration: Iteration,
-        loop: Callable[[ir.For, str, str, str, str, bool], None],
-        statement: Callable[[ir.Stmt], None],
-    ) -> None:
-        self.x, self.threads, self.unroll = x, threads, unroll
-        self.iteration, self.loop, self.statement = iteration, loop, statement
+    x: Expressions
+    threads: int
+    unroll: int
+    iteration: Iteration
+    loop: Callable[[ir.For, str, str, str, str, bool], None]
+    statement: Callable[[ir.Stmt], None]
 
     def write(self, s: ir.For) -> None:
         x = self.x
-        ty = x.type(s.var)
-        start, stop, step = (x.cast_to(e, ty) for e in (s.start, s.stop, s.step))
+        ty, written = x.type(s.var), written_by(s.body)
+        start, stop, step = x.loop_bounds(s)
         count = _trip_count(s)
         if count is not None and count <= self.threads:  # at most one each
-            x.invalidate(modified(s.body))
-            x.open("" if count == self.threads else f"if (thread < {count}u)")
-            self.iteration(s, x.let(f"{start} + {ty}(thread) * {step}"))
-            x.close()
-            x.invalidate(modified(s.body))
+            x.invalidate(written)
+            with x.block("" if count == self.threads else f"if (thread < {count}u)"):
+                self.iteration(s, x.let(f"{start} + {ty}(thread) * {step}"))
+            x.invalidate(written)
             return
         x.hoist(s)
         by = str(s.step.attr) if s.step.op == "const" else step
         stride = str(self.threads * s.step.attr) if by != step else f"{self.threads} * {step}"
         if self.unroll == 1:
-            size = expression_count(s)
+            size = _expression_count(s)
             stores = self._packed_stores(s)
             if stores and size <= TUNING.max_packed_expressions:
                 self._store_whole_words(s, ty, start, stop, stores)
                 return
-            times = next((n for most, n in TUNING.interleave if size <= most), 1)
+            times = next((n for limit, n in TUNING.interleave if size <= limit), 1)
             if times > 1:
                 own = self._interleaved(s, ty, times, start, stop, by, stride)
                 self.loop(s, ty, own, stop, stride, False)
@@ -84,17 +79,17 @@ class ThreadLoops:
         x = self.x
         i = x.fresh("v")
         x.emit(f"var {i}: {ty} = {start} + {ty}(thread) * {by};")
-        x.open(f"for (; {i} + {times - 1} * ({stride}) < {stop}; {i} += {times} * ({stride}))")
-        variables = [i, *(x.let(f"{i} + {k} * ({stride})") for k in range(1, times))]
-        self._interleave(s, variables, self.iteration)
-        x.close()
-        x.invalidate(modified(s.body))
+        more = f"{i} + {times - 1} * ({stride}) < {stop}"
+        with x.block(f"for (; {more}; {i} += {times} * ({stride}))"):
+            variables = [i, *(x.let(f"{i} + {k} * ({stride})") for k in range(1, times))]
+            self._interleave(s, variables, self.iteration)
+        x.invalidate(written_by(s.body))
         return i
 
     def _interleave(self, s: ir.For, variables: Sequence[str], iteration: Iteration) -> None:
         """The loads of all iterations, then the rest of each."""
         x = self.x
-        written = modified(s.body)
+        written = written_by(s.body)
         x.invalidate(written)
         loaded = [self._prefetch(s, at, written) for at in variables]
         for at, known in zip(variables, loaded, strict=True):
@@ -104,17 +99,15 @@ class ThreadLoops:
                     x.bind(x.values, e, name)
                 iteration(s, at)
 
-    def _prefetch(self, s: ir.For, at: str, written: list[Any]) -> dict[ir.Expr, str]:
+    def _prefetch(self, s: ir.For, at: str, written: frozenset[Any]) -> dict[ir.Expr, str]:
         """Write the loads of an iteration, and their addresses, ahead of it."""
         x = self.x
         with x.scope() as log:
             x.bind(x.values, s.var, at)
-            seen: set[ir.Expr] = set()
             bound = {inner.var for inner in s.body if isinstance(inner, ir.Let)}
-            for inner in s.body:
-                for e in post_order(expressions_of(inner), seen):
-                    if e.op == "load" and is_prefetchable(e, written, bound):
-                        x.value(e)
+            for e in ir.loads(s.body):
+                if _is_prefetchable(e, written, bound):
+                    x.value(e)
             return {key: x.values[key] for table, key, _ in log if table is x.values}
 
     # -- packed stores ----------------------------------------------------------------------------
@@ -132,41 +125,35 @@ class ThreadLoops:
         for inner in s.body:
             if isinstance(inner, ir.Let):
                 strides.bind(inner.var, inner.value)
-        loaded = {
-            e.attr
-            for inner in s.body
-            for e in post_order(expressions_of(inner), set())
-            if e.op == "load"
-        }
-        if any(
-            t.mask is not None or strides.of(t.index) != 1 or t.buffer in loaded for t in stores
-        ):
-            return []
-        return stores if s.step.op == "const" and s.step.attr == 1 else []
+        loaded = {e.attr for e in ir.loads(s.body)}
+
+        def is_packed(t: ir.Store) -> bool:
+            return t.mask is None and strides.of(t.index) == 1 and t.buffer not in loaded
+
+        is_unit = s.step.op == "const" and s.step.attr == 1
+        return stores if is_unit and all(map(is_packed, stores)) else []
 
     def _store_whole_words(
         self, s: ir.For, ty: str, start: str, stop: str, stores: list[ir.Store]
     ) -> None:
         """Four elements per thread from the first word boundary on; unaligned ends one by one."""
-        x = self.x
-        x.invalidate(modified(s.body))
+        x, written = self.x, written_by(s.body)
+        x.invalidate(written)
         middle, end = self._aligned_range(s, ty, start, stop, stores)
         self._unaligned_ends(s, ty, start, stop, middle, end)
         i = x.fresh("v")
-        x.open(
-            f"for (var {i}: {ty} = {middle} + {ty}(thread) * 4; {i} < {end}; "
-            f"{i} += {4 * self.threads})"
-        )
-        bits: list[list[str]] = []
-        variables = [i, *(x.let(f"{i} + {k}") for k in range(1, 4))]
-        self._interleave(s, variables, lambda s, at: bits.append(self._stored_bits(s, at, stores)))
-        x.invalidate(modified(s.body))
-        with x.scope():
-            x.bind(x.values, s.var, i)
-            for k, store in enumerate(stores):
-                memory.store_packed(x, store, [each[k] for each in bits])
-        x.close()
-        x.invalidate(modified(s.body))
+        first, by = f"{middle} + {ty}(thread) * 4", 4 * self.threads
+        with x.block(f"for (var {i}: {ty} = {first}; {i} < {end}; {i} += {by})"):
+            bits: list[list[str]] = []
+            variables = [i, *(x.let(f"{i} + {k}") for k in range(1, 4))]
+            emit = self._stored_bits
+            self._interleave(s, variables, lambda s, at: bits.append(emit(s, at, stores)))
+            x.invalidate(written)
+            with x.scope():
+                x.bind(x.values, s.var, i)
+                for k, store in enumerate(stores):
+                    memory.store_packed(x, store, [each[k] for each in bits])
+        x.invalidate(written)
 
     def _aligned_range(
         self, s: ir.For, ty: str, start: str, stop: str, stores: list[ir.Store]
@@ -191,10 +178,10 @@ class ThreadLoops:
         before = x.let(f"{middle} - {start}")
         count = x.let(f"{before} + max({stop} - {end}, 0)")
         j = x.fresh("v")
-        x.open(f"for (var {j}: {ty} = {ty}(thread); {j} < {count}; {j} += {self.threads})")
-        self._stored_bits(s, x.let(f"select({end} - {before}, {start}, {j} < {before}) + {j}"), [])
-        x.close()
-        x.invalidate(modified(s.body))
+        with x.block(f"for (var {j}: {ty} = {ty}(thread); {j} < {count}; {j} += {self.threads})"):
+            at = x.let(f"select({end} - {before}, {start}, {j} < {before}) + {j}")
+            self._stored_bits(s, at, [])
+        x.invalidate(written_by(s.body))
 
     def _stored_bits(self, s: ir.For, at: str, stores: list[ir.Store]) -> list[str]:
         """One iteration without these stores; gives the bits that they would write."""
@@ -216,30 +203,18 @@ def _trip_count(s: ir.For) -> int | None:
     return len(range(s.start.attr, s.stop.attr, s.step.attr))
 
 
-def modified(body: Sequence[ir.Stmt]) -> list[Any]:
-    """Registers and buffers that statements write."""
-    out: dict[Any, None] = {}
-    for s in statements(body):
-        if isinstance(s, ir.Set):
-            out[s.register] = None
-        elif isinstance(s, ir.Store):
-            out[s.buffer] = None
-    return list(out)
-
-
-def expression_count(s: ir.For) -> int:
+def _expression_count(s: ir.For) -> int:
     """The size of a straight-line body; beyond any limit where there is control flow."""
     if any(isinstance(inner, (ir.For, ir.If)) for inner in s.body):
         return 1 << 30
-    seen: set[ir.Expr] = set()
-    return sum(1 for inner in s.body for _ in post_order(expressions_of(inner), seen))
+    return len(list(ir.body_expressions(s.body)))
 
 
-def is_prefetchable(e: ir.Expr, written: list[Any], bound: set[ir.Expr]) -> bool:
+def _is_prefetchable(e: ir.Expr, written: frozenset[Any], bound: set[ir.Expr]) -> bool:
     """Whether an expression depends on nothing that its loop writes or binds."""
-    for inner in post_order((e,), set()):
-        if inner in bound or inner.op in ("read", "lanes_reduce", "slow_path"):
-            return False
-        if inner.op == "load" and inner.attr in written:
-            return False
-    return True
+    return not any(
+        inner in bound
+        or inner.op in ("read", "lanes_reduce", "slow_path")
+        or (inner.op == "load" and inner.attr in written)
+        for inner in post_order((e,), set())
+    )

@@ -14,10 +14,7 @@ SUBGROUP_BUILTINS = (
     "@builtin(num_subgroups) sub_groups: u32",
 )
 _SHUFFLED = ("f32", "i32", "u32")
-
-
-def _shared_type(ty: str) -> str:
-    return "u32" if ty == "bool" else ty
+Collective = ir.BlockReduce | ir.BlockScan
 
 
 class WorkgroupReduce:
@@ -38,10 +35,10 @@ class WorkgroupReduce:
         self.write(ir.BlockReduce([register], [left], [right], [merged], [total]))
         x.memoise(e, x.values[total])
 
-    def write(self, s: ir.BlockReduce | ir.BlockScan) -> None:
+    def write(self, s: Collective) -> None:
         x = self.x
         # some drivers get bool in workgroup memory wrong: it is stored as u32
-        types = [_shared_type(x.type_of(r.dtype)) for r in s.registers]
+        types = [x.type_of(r.dtype).replace("bool", "u32") for r in s.registers]
         by_subgroups = x.target.subgroups and all(ty in _SHUFFLED for ty in types)
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
         if isinstance(s, ir.BlockScan):
@@ -54,50 +51,49 @@ class WorkgroupReduce:
         for var, total in zip(s.results, totals, strict=True):
             x.bind(x.values, var, total)
 
-    def _merged(
-        self, s: ir.BlockReduce | ir.BlockScan, left: list[str], right: list[str]
-    ) -> list[str]:
+    def _merged(self, s: Collective, left: list[str], right: list[str]) -> list[str]:
         """Two states merged, in the scope of the caller."""
         x = self.x
-        for side, names in ((s.left, left), (s.right, right)):
-            for var, name, r in zip(side, names, s.registers, strict=True):
-                x.bind(x.values, var, x.let(self._from_shared(r, name)))
-        pairs = zip(s.merged, s.registers, strict=True)
-        return [x.let(self._to_shared(r, x.cast_to(e, x.type_of(r.dtype)))) for e, r in pairs]
+        for var, name in zip((*s.left, *s.right), (*left, *right), strict=True):
+            x.bind(x.values, var, x.let(self._from_shared(var, name)))
+        return [x.let(self._to_shared(e, x.cast_to(e, x.type_of(e.dtype)))) for e in s.merged]
 
-    def _to_shared(self, register: ir.Register, value: str) -> str:
-        return f"u32({value})" if self.x.type_of(register.dtype) == "bool" else value
+    def _to_shared(self, e: ir.Expr | ir.Register, value: str) -> str:
+        return f"u32({value})" if self.x.type_of(e.dtype) == "bool" else value
 
-    def _from_shared(self, register: ir.Register, word: str) -> str:
-        return f"({word} != 0u)" if self.x.type_of(register.dtype) == "bool" else word
+    def _from_shared(self, e: ir.Expr | ir.Register, word: str) -> str:
+        return f"({word} != 0u)" if self.x.type_of(e.dtype) == "bool" else word
 
-    def _store_states(self, s: ir.BlockReduce | ir.BlockScan, arrays: list[str]) -> None:
-        for array, register in zip(arrays, s.registers, strict=True):
-            self.x.emit(
-                f"{array}[thread] = {self._to_shared(register, self.x.registers[register])};"
-            )
+    def _own(self, s: Collective) -> list[str]:
+        """This thread's state, as words."""
+        return [self._to_shared(r, self.x.registers[r]) for r in s.registers]
+
+    def _assign(self, to: list[str], values: list[str], index: str = "", keyword: str = "") -> None:
+        """Assignments to variables, or to elements of arrays."""
+        at = f"[{index}]" if index else ""
+        for name, value in zip(to, values, strict=True):
+            self.x.emit(f"{keyword}{name}{at} = {value};")
+
+    def _barrier(self) -> None:
         self.x.emit("workgroupBarrier();")
+
+    def _totals(self, s: Collective, words: list[str]) -> list[str]:
+        pairs = zip(s.registers, words, strict=True)
+        return [self.x.let(self._from_shared(r, word)) for r, word in pairs]
 
     def _tree_reduce(self, s: ir.BlockReduce, arrays: list[str]) -> list[str]:
         """A tree over workgroup memory: each step halves the active threads."""
         x = self.x
-        self._store_states(s, arrays)
-        x.open(f"for (var half: u32 = {self.threads // 2}u; half > 0u; half >>= 1u)")
-        x.open("if (thread < half)")
-        sides = [[f"{array}[{at}]" for array in arrays] for at in ("thread", "thread + half")]
-        for array, new in zip(arrays, self._merged(s, *sides), strict=True):
-            x.emit(f"{array}[thread] = {new};")
-        x.close()
-        x.emit("workgroupBarrier();")
-        x.close()
-        totals = self._named(s, [f"{array}[0]" for array in arrays])
-        x.emit("workgroupBarrier();")
+        self._assign(arrays, self._own(s), "thread")
+        self._barrier()
+        with x.block(f"for (var half: u32 = {self.threads // 2}u; half > 0u; half >>= 1u)"):
+            with x.block("if (thread < half)"):
+                sides = (_elements(arrays, at) for at in ("thread", "thread + half"))
+                self._assign(arrays, self._merged(s, *sides), "thread")
+            self._barrier()
+        totals = self._totals(s, _elements(arrays, "0"))
+        self._barrier()
         return totals
-
-    def _named(self, s: ir.BlockReduce | ir.BlockScan, words: list[str]) -> list[str]:
-        return [
-            self.x.let(self._from_shared(r, w)) for r, w in zip(s.registers, words, strict=True)
-        ]
 
     def _reduce_by_subgroups(self, s: ir.BlockReduce, arrays: list[str]) -> list[str]:
         """Butterfly shuffles in each subgroup, then over the subgroups' results; in order where one
@@ -105,62 +101,50 @@ class WorkgroupReduce:
         x = self.x
         self.uses_subgroups = True
         states = [x.fresh() for _ in arrays]
-        for state, register in zip(states, s.registers, strict=True):
-            x.emit(f"var {state} = {self._to_shared(register, x.registers[register])};")
+        self._assign(states, self._own(s), keyword="var ")
         self._butterfly(s, states, "sub_size")
-        x.open("if (sub_thread == 0u)")
-        for array, state in zip(arrays, states, strict=True):
-            x.emit(f"{array}[sub_group] = {state};")
-        x.close()
-        self.x.emit("workgroupBarrier();")
-        x.open("if (sub_groups <= sub_size && (sub_groups & (sub_groups - 1u)) == 0u)")
-        for array, state in zip(arrays, states, strict=True):
-            x.emit(f"{state} = {array}[sub_thread & (sub_groups - 1u)];")
-        self._butterfly(s, states, "sub_groups")
-        x.close()
-        x.open("else")
-        for array, state in zip(arrays, states, strict=True):
-            x.emit(f"{state} = {array}[0];")
-        x.open("for (var other: u32 = 1u; other < sub_groups; other += 1u)")
-        parts = [f"{array}[other]" for array in arrays]
-        for state, new in zip(states, self._merged(s, states, parts), strict=True):
-            x.emit(f"{state} = {new};")
-        x.close()
-        x.close()
-        x.emit("workgroupBarrier();")
-        return self._named(s, states)
+        with x.block("if (sub_thread == 0u)"):
+            self._assign(arrays, states, "sub_group")
+        self._barrier()
+        with x.block("if (sub_groups <= sub_size && (sub_groups & (sub_groups - 1u)) == 0u)"):
+            self._assign(states, _elements(arrays, "sub_thread & (sub_groups - 1u)"))
+            self._butterfly(s, states, "sub_groups")
+        with x.block("else"):
+            self._assign(states, _elements(arrays, "0"))
+            with x.block("for (var other: u32 = 1u; other < sub_groups; other += 1u)"):
+                self._assign(states, self._merged(s, states, _elements(arrays, "other")))
+        self._barrier()
+        return self._totals(s, states)
 
     def _butterfly(self, s: ir.BlockReduce, states: list[str], count: str) -> None:
         """All-reduce over `count` consecutive threads of a subgroup by XOR shuffles."""
-        x = self.x
-        x.open(f"for (var half: u32 = {count} >> 1u; half > 0u; half >>= 1u)")
-        others = [f"subgroupShuffleXor({state}, half)" for state in states]
-        for state, new in zip(states, self._merged(s, states, others), strict=True):
-            x.emit(f"{state} = {new};")
-        x.close()
+        with self.x.block(f"for (var half: u32 = {count} >> 1u; half > 0u; half >>= 1u)"):
+            others = [f"subgroupShuffleXor({state}, half)" for state in states]
+            self._assign(states, self._merged(s, states, others))
 
     def _scan(self, s: ir.BlockScan, arrays: list[str]) -> list[str]:
         """Exclusive scan (Hillis & Steele 1986)."""
         x = self.x
-        self._store_states(s, arrays)
-        x.open(f"for (var reach: u32 = 1u; reach < {self.threads}u; reach <<= 1u)")
-        names = [x.fresh() for _ in arrays]
-        for name, array in zip(names, arrays, strict=True):
-            x.emit(f"var {name} = {array}[thread];")
-        x.open("if (thread >= reach)")
-        sides = [[f"{array}[{at}]" for array in arrays] for at in ("thread - reach", "thread")]
-        for name, new in zip(names, self._merged(s, *sides), strict=True):
-            x.emit(f"{name} = {new};")
-        x.close()
-        x.emit("workgroupBarrier();")
-        for name, array in zip(names, arrays, strict=True):
-            x.emit(f"{array}[thread] = {name};")
-        x.emit("workgroupBarrier();")
-        x.close()
-        for array, register, start in zip(arrays, s.registers, s.initial, strict=True):
+        self._assign(arrays, self._own(s), "thread")
+        self._barrier()
+        with x.block(f"for (var reach: u32 = 1u; reach < {self.threads}u; reach <<= 1u)"):
+            names = [x.fresh() for _ in arrays]
+            self._assign(names, _elements(arrays, "thread"), keyword="var ")
+            with x.block("if (thread >= reach)"):
+                sides = (_elements(arrays, at) for at in ("thread - reach", "thread"))
+                self._assign(names, self._merged(s, *sides))
+            self._barrier()
+            self._assign(arrays, names, "thread")
+            self._barrier()
+        previous = _elements(arrays, "select(thread - 1u, 0u, thread == 0u)")
+        for word, register, start in zip(previous, s.registers, s.initial, strict=True):
             first = x.cast_to(start, x.type_of(register.dtype))
-            before = self._from_shared(register, f"{array}[select(thread - 1u, 0u, thread == 0u)]")
+            before = self._from_shared(register, word)
             x.emit(f"{x.registers[register]} = select({before}, {first}, thread == 0u);")
-        totals = self._named(s, [f"{array}[{self.threads - 1}]" for array in arrays])
-        x.emit("workgroupBarrier();")
+        totals = self._totals(s, _elements(arrays, str(self.threads - 1)))
+        self._barrier()
         return totals
+
+
+def _elements(arrays: list[str], index: str) -> list[str]:
+    return [f"{array}[{index}]" for array in arrays]
