@@ -14,20 +14,17 @@ from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import permuted, reshaped, view
-from numus.compiler.lower.schedule import Schedule, select
+from numus.compiler.lower.schedule import Fallback, Problem, Schedule, select
 from numus.shapes import Shape
 from numus.target import Target
 
 
-class Loops:
+class Loops(Fallback):
     """A sum of products over a view of the windows: complex, tiny and unusual convolutions."""
 
     name = "loops"
 
-    def supports(self, problem: ConvProblem, target: Target) -> bool:
-        return True
-
-    def cost(self, problem: ConvProblem, target: Target) -> float:
+    def cost(self, problem: Problem, target: Target) -> float:
         return float("inf")
 
     def lower(self, problem: ConvProblem) -> list[LoweredKernel]:

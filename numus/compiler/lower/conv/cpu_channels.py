@@ -2,70 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import PACKED, Value
-from numus.compiler.lower.conv.geometry import (
-    Geometry,
-    ScalarArgs,
-    epilogue,
-    has_free_axis,
-    operands,
-)
+from numus.compiler.lower.conv.cpu_direct import DirectTiling, direct_task, finish, plane_size
+from numus.compiler.lower.conv.geometry import scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.channels import ChannelSizes, conv_channels, pack_weights
-from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, channel_tile
+from numus.ir import const
+from numus.kernels.conv.cpu.channels import ChannelKernel, pack_weights
+from numus.kernels.conv.cpu.planes import InputPlanes, channel_tile
+from numus.kernels.conv.cpu.taps import TapSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
-ZERO = const(0)
 
-
-@dataclass(frozen=True, slots=True)
-class ChannelTiling:
-    """Blocks of whole rows of outputs."""
-
-    g: Geometry
-    dtype: DType
-    tile: Tile
-    images_are_depth: bool
-    tap_origin: Shape
-    input_size: Shape  # of a block
-    k_size: int  # channels × taps of a phase, at most
-    panels: int
-    block: Shape
-    blocks: tuple[int, int]
-
-    @property
-    def phases(self) -> int:
-        return size_of(self.g.lhs_dilation)
-
-    @property
-    def cost(self) -> float:
-        """FMAs per vector of outputs, those of padded channels included, and the transpose."""
-        waste = self.panels * self.tile.columns / self.g.out_channels
-        return self.g.macs_per_output * waste * self.tile.cost_per_fma + CPU.transpose_cost
-
-
-def channel_tiling(g: Geometry, conv: Value, target: Target) -> ChannelTiling | None:
+def _tiling(problem: ConvProblem, target: Target) -> DirectTiling | None:
     """None for small convolutions, and where a row does not fit in L2."""
-    dtype = dt.compute_dtype(conv.dtype)
-    itemsize = dtype.itemsize
-    images_are_depth = has_free_axis(conv)
-    if images_are_depth:
-        g = g.batch_as_depth()
+    g, dtype = problem.direct_geometry, dt.compute_dtype(problem.conv.dtype)
     if g.macs < CPU.min_packed_macs:
         return None
     pixels, registers = CPU.min_block_pixels, CPU.max_pixel_registers
     tile = channel_tile(target, dtype, pixels, g.out_channels, registers)
-    ranges = g.tap_ranges
-    counts = g.phase_size
+    ranges, counts, l2_bytes = g.tap_ranges, g.phase_size, target.l2_bytes // 2
     panels = -(-g.out_channels // tile.columns)
 
     def input_size(block: Shape) -> Shape:
@@ -77,7 +37,7 @@ def channel_tiling(g: Geometry, conv: Value, target: Target) -> ChannelTiling | 
     def fits(block: Shape) -> bool:
         """True where input and accumulators of a block fit in half of L2."""
         acc = size_of(block) * size_of(g.lhs_dilation) * panels * tile.columns
-        return (g.in_channels * size_of(input_size(block)) + acc) * itemsize <= target.l2_bytes // 2
+        return (g.in_channels * size_of(input_size(block)) + acc) * dtype.itemsize <= l2_bytes
 
     tasks = min(4 * target.num_cores, max(1, g.macs // CPU.min_task_macs))
     images, height, width = 1, counts[1], counts[2]
@@ -93,15 +53,15 @@ def channel_tiling(g: Geometry, conv: Value, target: Target) -> ChannelTiling | 
         while images < max_images and fits((images + 1, height, width)):
             images += 1
     block = (images, height, width)
-    return ChannelTiling(
-        *(g, dtype, tile, images_are_depth),
-        tap_origin=g.tap_origin,
-        input_size=input_size(block),
-        k_size=g.phase_k_size,
-        panels=panels,
-        block=block,
-        blocks=(-(-counts[0] // images), -(-counts[1] // height)),
-    )
+    blocks = (-(-counts[0] // images), -(-counts[1] // height), 1)
+    # the weights are packed already: fine tasks balance load
+    max_tasks = -(-tasks * CPU.tasks_per_block // g.groups)
+    block_tasks, panel_tasks = min(g.batch * size_of(blocks), max_tasks), 1
+    if block_tasks * g.groups < tasks:
+        panel_tasks = min(panels, -(-tasks // (g.groups * block_tasks)))
+    k_block = max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))
+    tasks_by = (panels, block_tasks, panel_tasks, k_block)
+    return DirectTiling(g, dtype, tile, (1, 1, 1), input_size(block), block, blocks, *tasks_by)
 
 
 class ChannelConv:
@@ -110,93 +70,42 @@ class ChannelConv:
     def supports(self, problem: ConvProblem, target: Target) -> bool:
         if not problem.is_direct or problem.is_wgrad:
             return False
-        return channel_tiling(problem.geometry, problem.conv, target) is not None
+        return _tiling(problem, target) is not None
 
     def cost(self, problem: ConvProblem, target: Target) -> float:
-        tiling = channel_tiling(problem.geometry, problem.conv, target)
-        assert tiling is not None
-        return tiling.cost
+        """FMAs per vector of outputs, those of padded channels included, and the transpose."""
+        t = _tiling(problem, target)
+        assert t is not None
+        waste = t.panels * t.tile.columns / t.g.out_channels
+        return t.g.macs_per_output * waste * t.tile.cost_per_fma + CPU.transpose_cost
 
     def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
-        tiling = channel_tiling(problem.geometry, problem.conv, problem.target)
-        assert tiling is not None
-        return _lower(problem, tiling)
+        """Packed weights, then the convolution."""
+        t = _tiling(problem, problem.target)
+        assert t is not None
+        g, dtype, tile, phases = t.g, t.dtype, t.tile, size_of(t.g.lhs_dilation)
 
+        def sizes(e: Emitter) -> TapSizes:
+            s = t.sizes(e, e.scalar_arg(g.in_channels))
+            s.out_size = (*s.out_size[:2], e.dim(g.out_size[2]))
+            return s
 
-def _lower(problem: ConvProblem, tiling: ChannelTiling) -> list[LoweredKernel]:
-    """Packed weights, then the convolution."""
-    conv, group, target = problem.conv, problem.group, problem.target
-    g, dtype, tile = tiling.g, tiling.dtype, tiling.tile
-    tasks = min(4 * target.num_cores, max(1, g.macs // CPU.min_task_macs))
-    num_blocks = g.batch * tiling.blocks[0] * tiling.blocks[1]
-    # the weights are packed already: fine tasks balance load
-    block_tasks = min(num_blocks, -(-tasks * CPU.tasks_per_block // g.groups))
-    panel_tasks = 1
-    if block_tasks * g.groups < tasks:
-        panel_tasks = min(tiling.panels, -(-tasks // (g.groups * block_tasks)))
-    panels_per_task = -(-tiling.panels // panel_tasks)
-    panel_tasks = -(-tiling.panels // panels_per_task)
-    blocks_per_task = -(-num_blocks // block_tasks)
-    block_tasks = -(-num_blocks // blocks_per_task)
+        shape = (g.groups, phases, t.panels, g.phase_k_size, tile.columns)
+        weights = problem.conv.inputs[1]
+        packed = Value.fresh(PACKED, "convolve", (weights,), None, shape, dtype)
+        layouts, block = problem.input_layouts, ir.var("g")
 
-    def sizes(e: Emitter) -> ChannelSizes:
-        n = ScalarArgs(e)
-        return ChannelSizes(
-            in_channels=e.scalar_arg(g.in_channels),
-            out_channels=e.scalar_arg(g.out_channels),
-            in_size=n(g.in_size),
-            out_size=(*n(g.out_size)[:2], e.dim(g.out_size[2])),
-            taps=n(g.taps),
-            stride=n(g.stride, 2),
-            dilation=n(g.dilation),
-            lhs_dilation=n(g.lhs_dilation, 2),
-            padding_low=n(g.padding_low, 0),
-            tap_origin=n(tiling.tap_origin, 0),
-            block=n(tiling.block),
-            blocks=n((*tiling.blocks, 1))[:2],
-            k_size=e.scalar_arg(tiling.k_size),
-            k_block=e.scalar_arg(max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))),
-            panels=e.scalar_arg(tiling.panels),
-            panels_per_task=e.scalar_arg(panels_per_task),
-            panel_tasks=e.scalar_arg(panel_tasks),
-            num_blocks=e.scalar_arg(num_blocks),
-            blocks_per_task=e.scalar_arg(blocks_per_task),
-            block_tasks=e.scalar_arg(block_tasks),
-        )
+        e = Emitter(layouts)
+        s = sizes(e)
+        _, read = problem.readers(e, s.in_channels, s.out_channels)
+        body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), block, read)
+        first = e.grid_kernel("pack", block, body, g.groups * phases * t.panels, ("pack",))
 
-    shape = (g.groups, tiling.phases, tiling.panels, tiling.k_size, tile.columns)
-    packed = Value.fresh(PACKED, "convolve", (conv.inputs[1],), None, shape, dtype)
-    layouts = problem.input_layouts
-    index = ir.var("g")
-
-    e = Emitter(layouts)
-    s = sizes(e)
-    _, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
-    body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), index, weights)
-    first = e.grid_kernel("pack", index, body, g.groups * tiling.phases * tiling.panels, ("pack",))
-
-    e = Emitter({**layouts, packed: row_major(shape)})
-    s = sizes(e)
-    lane = target.vector_bytes // dtype.itemsize
-    size = e.scalar_arg(
-        (-(-size_of(tiling.input_size) // lane) | 1) * lane
-    )  # an odd number of vectors
-    ones = (const(1), const(1), const(1))
-    buffer = ir.Buffer("planes", dtype, "scratch", s.in_channels * size)
-    planes = InputPlanes(buffer, ones, ones, ScalarArgs(e)(tiling.input_size), size)
-    data, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
-
-    def store(n: Expr, group_: Expr, o: Expr, z: Expr, yx: Expr, value: Expr) -> list[Stmt]:
-        output = group_ * s.out_channels + o if g.groups > 1 else o
-        # addresses of row-major outputs simplify to `yx` again
-        width = e.dim(g.out_size[2])
-        y, x = (ZERO, yx) if g.out_size[1] == 1 else (yx // width, yx % width)
-        index = (z if tiling.images_are_depth else n, output, *(z, y, x)[5 - len(conv.shape) :])
-        return epilogue(e, group, index, value)
-
-    task = Task(index, tile, dtype, planes, data, weights, store)
-    body, scratch = conv_channels(s, task, e.buffer(packed))
-    e.scratch += scratch
-    grid = g.groups * panel_tasks * block_tasks
-    e.stores_once = True
-    return [first, e.grid_kernel("convolution", index, body, grid, group.notes)]
+        e = Emitter({**layouts, packed: row_major(shape)})
+        s = sizes(e)
+        size = e.scalar_arg(plane_size(problem.target, dtype, t.input_size))
+        ones = (const(1), const(1), const(1))
+        buffer = ir.Buffer("planes", dtype, "scratch", s.in_channels * size)
+        planes = InputPlanes(buffer, ones, ones, scalar_args(e, t.input_size), size)
+        task = direct_task(problem, e, t, s, planes)
+        return [first, finish(problem, e, t, ChannelKernel(s, task, e.buffer(packed)))]

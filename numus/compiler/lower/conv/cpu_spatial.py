@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv.geometry import (
-    Geometry,
-    ScalarArgs,
-    epilogue,
-    has_free_axis,
-    operands,
-)
+from numus.compiler.lower.conv.cpu_direct import DirectTiling, direct_task, finish, plane_size
+from numus.compiler.lower.conv.geometry import Geometry, scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, spatial_tile
-from numus.kernels.conv.cpu.spatial import SpatialSizes, conv_spatial
+from numus.kernels.conv.cpu.planes import InputPlanes, Tile, spatial_tile
+from numus.kernels.conv.cpu.spatial import SpatialKernel
 from numus.shapes import Shape, size_of
 from numus.target import Target
-
-ZERO = const(0)
-
-
-@dataclass(frozen=True, slots=True)
-class SpatialTiling:
-    """Blocks of outputs, and tasks of blocks."""
-
-    g: Geometry
-    dtype: DType
-    tile: Tile
-    images_are_depth: bool
-    tap_origin: Shape
-    phases: Shape  # of the input, by strides
-    halo: Shape  # input elements of a phase beyond the outputs
-    k_size: int  # channels × taps of a phase, at most
-    block: Shape
-    blocks: Shape
-    num_blocks: int  # of all images
-    block_tasks: int
-    blocks_per_task: int
-    panel_tasks: int
-    panels_per_task: int
-
-    @property
-    def input_size(self) -> Shape:
-        """Input elements of a phase of a block."""
-        return _input_size(self.block, self.halo)
 
 
 def _input_size(block: Shape, halo: Shape) -> Shape:
@@ -74,18 +36,15 @@ def spatial_cost(g: Geometry, conv: Value, target: Target) -> float:
     return g.macs_per_output * waste * tile.cost_per_fma + phases
 
 
-def _tiling(g: Geometry, conv: Value, target: Target) -> SpatialTiling:
+def _tiling(problem: ConvProblem) -> DirectTiling:
     """Blocks that fit in L2, and tasks that repeat little packing."""
-    dtype = dt.compute_dtype(conv.dtype)
-    images_are_depth = has_free_axis(conv)
-    if images_are_depth:
-        g = g.batch_as_depth()
-    ranges = g.tap_ranges
-    spans = tuple(high - low for low, high, _ in ranges)
+    g, target = problem.direct_geometry, problem.target
+    weights, dtype = problem.conv.inputs[1], dt.compute_dtype(problem.conv.dtype)
+    spans = tuple(high - low for low, high, _ in g.tap_ranges)
     phases = tuple(min(s, span + 1) for s, span in zip(g.stride, spans, strict=True))
     halo = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
     # every task packs its weights: finer tasks balance load where packing is cheap
-    max_tasks = g.macs // (CPU.macs_per_packed_weight * conv.inputs[1].size)
+    max_tasks = g.macs // (CPU.macs_per_packed_weight * weights.size)
     tasks = min(max(max_tasks, target.num_cores), 4 * target.num_cores)
     tasks = min(tasks, max(1, g.macs // CPU.min_task_macs))
     tile = spatial_tile(target, dtype, g.out_channels)
@@ -95,27 +54,13 @@ def _tiling(g: Geometry, conv: Value, target: Target) -> SpatialTiling:
     num_blocks = g.batch * size_of(blocks)
     panels = -(-g.out_channels // tile.rows)
     # every task packs its weights and fills its planes: split along what repeats less
-    block_tasks = min(num_blocks, -(-tasks // g.groups))
-    panel_tasks = 1
-    pixels = num_blocks * g.in_channels * size_of(phases) * size_of(_input_size(block, halo))
-    if block_tasks * g.groups < tasks or conv.inputs[1].size > pixels:
+    block_tasks, panel_tasks = min(num_blocks, -(-tasks // g.groups)), 1
+    input_size = _input_size(block, halo)
+    pixels = num_blocks * g.in_channels * size_of(phases) * size_of(input_size)
+    if block_tasks * g.groups < tasks or weights.size > pixels:
         panel_tasks = min(panels, -(-tasks // (g.groups * block_tasks)))
-    panels_per_task = -(-panels // panel_tasks)
-    blocks_per_task = -(-num_blocks // block_tasks)
-    return SpatialTiling(
-        *(g, dtype, tile, images_are_depth),
-        tap_origin=g.tap_origin,
-        phases=phases,
-        halo=halo,
-        k_size=g.phase_k_size,
-        block=block,
-        blocks=blocks,
-        num_blocks=num_blocks,
-        block_tasks=-(-num_blocks // blocks_per_task),
-        blocks_per_task=blocks_per_task,
-        panel_tasks=-(-panels // panels_per_task),
-        panels_per_task=panels_per_task,
-    )
+    tasks_by = (panels, block_tasks, panel_tasks)
+    return DirectTiling(g, dtype, tile, phases, input_size, block, blocks, *tasks_by)
 
 
 def _block(g: Geometry, halo: Shape, max_elements: int, tasks: int, tile: Tile) -> Shape:
@@ -135,8 +80,8 @@ def _block(g: Geometry, halo: Shape, max_elements: int, tasks: int, tile: Tile) 
     area, plane = (height + halo[1]) * row, (height - 1) * row + width
     padded = -(-plane // tile.columns) * tile.columns
     tasks_per_group = max(1, tasks // (g.batch * g.groups))
-    most = min(images // tasks_per_group, max_elements // area - halo[0], 4)
-    return (most if most > 1 and area < 0.97 * padded else 1, height, width)
+    count = min(images // tasks_per_group, max_elements // area - halo[0], 4)
+    return (count if count > 1 and area < 0.97 * padded else 1, height, width)
 
 
 class SpatialConv:
@@ -149,61 +94,11 @@ class SpatialConv:
         return spatial_cost(problem.geometry, problem.conv, target)
 
     def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
-        return [_lower(problem)]
-
-
-def _lower(problem: ConvProblem) -> LoweredKernel:
-    conv, group, target = problem.conv, problem.group, problem.target
-    tiling = _tiling(problem.geometry, conv, target)
-    g, dtype, tile = tiling.g, tiling.dtype, tiling.tile
-    e = Emitter(problem.input_layouts)
-    args = ScalarArgs(e)
-    lane = target.vector_bytes // dtype.itemsize
-    size = (
-        -(-size_of(tiling.phases) * size_of(tiling.input_size) // lane) | 1
-    )  # an odd number of vectors
-    stride = args(g.stride, 2)
-    channels = e.scalar_arg(g.in_channels)
-    channel_size = e.scalar_arg(size * lane)
-    scratch_size = channels * channel_size + tile.columns
-    planes = InputPlanes(
-        ir.Buffer("planes", dtype, "scratch", scratch_size),
-        stride,
-        args(tiling.phases),
-        args(tiling.input_size),
-        channel_size,
-    )
-    s = SpatialSizes(
-        in_channels=channels,
-        out_channels=e.scalar_arg(g.out_channels),
-        in_size=args(g.in_size),
-        out_size=args(g.out_size),
-        taps=args(g.taps),
-        stride=stride,
-        dilation=args(g.dilation),
-        lhs_dilation=args(g.lhs_dilation, 2),
-        padding_low=args(g.padding_low, 0),
-        tap_origin=args(tiling.tap_origin, 0),
-        block=args(tiling.block),
-        blocks=args(tiling.blocks),
-        k_size=e.scalar_arg(tiling.k_size),
-        panels_per_task=e.scalar_arg(tiling.panels_per_task),
-        panel_tasks=e.scalar_arg(tiling.panel_tasks),
-        num_blocks=e.scalar_arg(tiling.num_blocks),
-        blocks_per_task=e.scalar_arg(tiling.blocks_per_task),
-        block_tasks=e.scalar_arg(tiling.block_tasks),
-    )
-    data, weights = operands(e, conv, g, s.in_channels, s.out_channels, tiling.images_are_depth)
-
-    def store(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
-        *space, value = rest
-        output = group_ * s.out_channels + o if g.groups > 1 else o
-        index = (space[0] if tiling.images_are_depth else n, output, *space[5 - len(conv.shape) :])
-        return epilogue(e, group, index, value)
-
-    index = ir.var("g")
-    body, scratch = conv_spatial(s, Task(index, tile, dtype, planes, data, weights, store))
-    e.scratch += scratch
-    grid = g.groups * tiling.panel_tasks * tiling.block_tasks
-    e.stores_once = True
-    return e.grid_kernel("convolution", index, body, grid, group.notes)
+        t, e = _tiling(problem), Emitter(problem.input_layouts)
+        stride, channels = scalar_args(e, t.g.stride, 2), e.scalar_arg(t.g.in_channels)
+        size = e.scalar_arg(plane_size(problem.target, t.dtype, t.phases, t.input_size))
+        buffer = ir.Buffer("planes", t.dtype, "scratch", channels * size + t.tile.columns)
+        shape = (scalar_args(e, t.phases), scalar_args(e, t.input_size))
+        s = t.sizes(e, channels, stride)
+        task = direct_task(problem, e, t, s, InputPlanes(buffer, stride, *shape, size))
+        return [finish(problem, e, t, SpatialKernel(s, task))]

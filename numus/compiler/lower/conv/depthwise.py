@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv.geometry import Geometry, epilogue
+from numus.compiler.lower.conv.geometry import Geometry, divide
 from numus.compiler.lower.conv.implicit_gemm import conv_sizes
 from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT
-from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
+from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.gpu import depthwise as kernel
 from numus.kernels.conv.gpu.depthwise import THREAD_OUTPUTS, THREADS
@@ -29,28 +32,21 @@ def _k_size(g: Geometry) -> int:
 
 class _Kernel:
     def __init__(self, problem: ConvProblem) -> None:
-        self.problem, self.conv = problem, problem.conv
-        self.dtype = dt.compute_dtype(self.conv.dtype)
+        self.problem, self.dtype = problem, dt.compute_dtype(problem.conv.dtype)
         self.e = Emitter(problem.input_layouts, block_size=THREADS)
-        self.missing = 5 - len(self.conv.shape)
-        self.operands = kernel.Operands(self.dtype, self._data, self._weights)
+        readers = (partial(self._read, x) for x in problem.conv.inputs)
+        self.operands = kernel.Operands(self.dtype, *readers)
 
-    def _data(self, image: Expr, channel: Expr, at: Triple, mask: Expr) -> Expr:
-        index = (image, channel, *at[self.missing :])
-        value: Expr = self.e.value(self.conv.inputs[0], index, mask)
-        return value.cast(self.dtype)
-
-    def _weights(self, output: Expr, c: Expr, tap: Triple, mask: Expr | None) -> Expr:
-        value: Expr = self.e.value(self.conv.inputs[1], (output, c, *tap[self.missing :]), mask)
+    def _read(self, x: Value, i: Expr, j: Expr, at: Triple, mask: Expr | None) -> Expr:
+        value: Expr = self.e.value(x, (i, j, *at[5 - len(x.shape) :]), mask)
         return value.cast(self.dtype)
 
     def store(self, image: Expr, output: Expr, pixel: Triple, value: Expr) -> list[Stmt]:
         self.e.invalidate()
-        index = (image, output, *pixel[self.missing :])
-        return epilogue(self.e, self.problem.group, index, value)
+        return self.problem.store(self.e, image, output, pixel, value)
 
 
-class Depthwise(FirstMatch):
+class Depthwise(InOrder):
     name = "depthwise_conv"
 
     def supports(self, problem: ConvProblem, target: Target) -> bool:
@@ -73,18 +69,18 @@ class Depthwise(FirstMatch):
         return [k.e.grid_kernel(self.name, block, body, grid, problem.group.notes)]
 
 
-class DepthwiseWgrad(FirstMatch):
+class DepthwiseWgrad(InOrder):
     name = "depthwise_wgrad"
 
     def supports(self, problem: ConvProblem, target: Target) -> bool:
         if problem.direct != "depthwise":
             return False
         g, pixels = problem.geometry, size_of(problem.geometry.out_size)
-        large_window = _k_size(g) >= kernel.TUNING.min_split_k and size_of(g.taps) > pixels
         return (
             pixels <= kernel.TUNING.max_unrolled
             and size_of(g.lhs_dilation) == 1
-            and large_window
+            and _k_size(g) >= kernel.TUNING.min_split_k
+            and size_of(g.taps) > pixels
             and max(_k_size(g), g.outputs) < INT32_LIMIT
         )
 
@@ -97,24 +93,18 @@ class DepthwiseWgrad(FirstMatch):
         max_blocks = problem.target.num_cores * kernel.TUNING.max_blocks_per_sm
         splits = max(1, min(max_blocks // blocks, _k_size(g) // kernel.TUNING.min_split_k))
         tiles = -(-(_k_size(g) // g.taps[2]) // kernel.rows_per_block(g.taps[2]))
-        k_tiles = -(-tiles // splits)
-        splits = -(-tiles // k_tiles)
+        k_tiles, splits = divide(tiles, splits)
         sizes = conv_sizes(k.e, g, g.in_channels, (1, 1), (1, n_tiles, splits, k_tiles), k.e.dim)
         shape = (splits, g.groups, g.out_channels, g.batch * pixels)
-        partial = Value.fresh("convolve", "convolve", (), None, shape, k.dtype)
+        sums = Value.fresh("convolve", "convolve", (), None, shape, k.dtype)
 
         def store(
             split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
         ) -> list[Stmt]:
-            if splits == 1:
-                output = group * sizes.out_channels + o
-                return k.store(image, output, pixel, value)
-            row = image
-            for i, n in zip(pixel, sizes.out_size, strict=True):
-                row = row * n + i
-            return k.e.store(partial, (split, group, o, row), value)
+            return k.store(image, group * sizes.out_channels + o, pixel, value)
 
-        body = kernel.depthwise_wgrad(block, sizes, g.out_size, channels, k.operands, store)
+        epilogue = problem.split_epilogue(k.e, sizes.out_size, sums) if splits > 1 else store
+        body = kernel.depthwise_wgrad(block, sizes, g.out_size, channels, k.operands, epilogue)
         notes = ("convolve",) if splits > 1 else problem.group.notes
         steps = [k.e.grid_kernel(self.name, block, body, blocks * splits, notes)]
-        return steps + problem.reduce_splits(partial) if splits > 1 else steps
+        return steps + problem.reduce_splits(sums) if splits > 1 else steps

@@ -1,16 +1,15 @@
-"""Geometry of a convolution, its operands and its epilogue."""
+"""Geometry of a convolution, and its launch arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
 
-from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Emitter, Index
-from numus.ir import Expr, Stmt, const
-from numus.kernels.conv.cpu.planes import Read, Triple
+from numus.compiler.lower.emitter import Emitter
+from numus.ir import const
+from numus.kernels.conv.cpu.planes import Triple
 from numus.shapes import Shape, size_of
 
 
@@ -75,19 +74,15 @@ class Geometry:
         return replace(self, batch=1, in_size=in_size, out_size=out_size)
 
     def tap_range(self, axis: int) -> tuple[int, int, int]:
-        """Least and greatest displacement of a tap from its output; most taps of a phase."""
-        dilation = self.lhs_dilation[axis]
-        found: list[int] = []
-        most = 0
+        """Minimum and maximum displacement of a tap from its output; maximum taps of a phase."""
+        dilation, taps = self.lhs_dilation[axis], range(self.taps[axis])
+        hits: list[list[int]] = []
         for phase in range(min(dilation, self.out_size[axis])):
-            at = [
-                phase * self.stride[axis] + k * self.dilation[axis] - self.padding_low[axis]
-                for k in range(self.taps[axis])
-            ]
-            hits = [a // dilation for a in at if a % dilation == 0]
-            found += hits
-            most = max(most, len(hits))
-        return (min(found), max(found), most) if found else (0, 0, 0)
+            first = phase * self.stride[axis] - self.padding_low[axis]
+            at = [first + k * self.dilation[axis] for k in taps]
+            hits.append([a // dilation for a in at if a % dilation == 0])
+        found = sorted(chain.from_iterable(hits))
+        return (found[0], found[-1], max(map(len, hits))) if found else (0, 0, 0)
 
     @property
     def tap_ranges(self) -> list[tuple[int, int, int]]:
@@ -103,61 +98,14 @@ class Geometry:
         return self.in_channels * size_of(tuple(taps for _, _, taps in self.tap_ranges))
 
 
-def has_free_axis(conv: Value) -> bool:
-    """Convolutions of up to two axes have room for images along z."""
-    return len(conv.shape) < 5
-
-
-class ScalarArgs:
+def scalar_args(e: Emitter, values: Sequence[int], fixed: int = 1) -> Triple:
     """Launch arguments. Those up to `fixed` are compile-time constants: simpler code for 1, vector
     loads for known strides."""
-
-    def __init__(self, e: Emitter) -> None:
-        self.e = e
-
-    def __call__(self, values: Sequence[int], fixed: int = 1) -> Triple:
-        a, b, c = (const(n) if 0 < n <= fixed else self.e.scalar_arg(n) for n in values)
-        return a, b, c
+    a, b, c = (const(n) if 0 < n <= fixed else e.scalar_arg(n) for n in values)
+    return a, b, c
 
 
-def operands(
-    e: Emitter,
-    conv: Value,
-    g: Geometry,
-    in_channels: Expr,
-    out_channels: Expr,
-    images_are_depth: bool = False,
-) -> tuple[Read, Read]:
-    """Readers of elements of the input and the weights."""
-    x, w = conv.inputs
-    missing = 5 - len(conv.shape)
-
-    def channel(group: Expr, size: Expr, i: Expr) -> Expr:
-        return group * size + i if g.groups > 1 else i
-
-    def data(n: Expr, group: Expr, c: Expr, *at: Expr) -> Expr:
-        image = at[0] if images_are_depth else n
-        value: Expr = e.value(x, (image, channel(group, in_channels, c), *at[missing:]))
-        return value
-
-    def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:
-        value: Expr = e.value(w, (channel(group, out_channels, o), c, *taps[missing:]))
-        return value
-
-    return data, weights
-
-
-def epilogue(e: Emitter, group: FusionGroup, index: Index, value: Any) -> list[Stmt]:
-    """Stores of one output and of the values fused behind it."""
-    conv = group.members[0]
-    for i, n in zip(index, conv.shape, strict=True):
-        e.extents.setdefault(i, e.dim(n))
-    point = [i for i, n in zip(index, conv.shape, strict=True) if n != 1]
-    result = value.cast(conv.dtype)
-    e.bindings[conv] = lambda _: result
-    out: list[Stmt] = []
-    for v in group.members:
-        if v in group.stored:
-            at = index_of(v.shape, point)
-            out += e.store(v, at, e.value(v, at))
-    return out
+def divide(n: int, parts: int) -> tuple[int, int]:
+    """Elements of each of at most so many parts, and the parts that are not empty."""
+    each = -(-n // parts)
+    return each, -(-n // each)

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv import tuning
-from numus.compiler.lower.conv.geometry import Geometry, ScalarArgs, epilogue
+from numus.compiler.lower.conv.geometry import Geometry, divide, scalar_args
 from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT
-from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
+from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped
-from numus.ir import Expr, Stmt
+from numus.compiler.lower.schedule import InOrder
+from numus.ir import Expr
 from numus.kernels.common.smem_tiles import SWIZZLE_COLUMNS, VECTOR, round_up
 from numus.kernels.conv.gpu import implicit_gemm_simt as simt
 from numus.kernels.conv.gpu import implicit_gemm_wgmma as wgmma
-from numus.kernels.conv.gpu.implicit_gemm import ConvSizes, Epilogue, Triple
+from numus.kernels.conv.gpu.implicit_gemm import ConvSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
 
 @dataclass(frozen=True)
-class ImplicitGemm(FirstMatch):
+class ImplicitGemm(InOrder):
     name: str
     wgmma: bool
 
@@ -63,31 +65,26 @@ class ImplicitGemm(FirstMatch):
             tiling = simt.choose(target, dtype, g.groups, m, n, k)
             threads, k_tile, splits = tiling.threads, tiling.k_tile, tiling.splits
             tile = (tiling.pixels, tiling.out_channels)
-        all_tiles = -(-k // k_tile)
-        k_tiles = -(-all_tiles // splits)
-        splits = -(-all_tiles // k_tiles)
+        k_tiles, splits = divide(-(-k // k_tile), splits)
         operands = {data: row_major(data.shape), weights: row_major(weights.shape)}
         e = Emitter({**layouts, **operands}, block_size=threads)
         m_tiles, n_tiles = -(-m // tile[0]), -(-n // tile[1])
         tiles = (m_tiles, n_tiles, splits, k_tiles)
         sizes = conv_sizes(e, g, channels, (2, 0), tiles, e.scalar_arg)
         sizes.aligned_k = channels % k_tile == 0
-        partial = Value.fresh(
-            *("convolve", "convolve", (data, weights), None),
-            (splits, g.groups, n, m),
-            dt.compute_dtype(x.dtype),
-        )
-        block, store = ir.var("g"), split_epilogue(e, problem, sizes, partial)
-        buffers = (e.buffer(data), e.buffer(weights))
+        shape, sum_dtype = (splits, g.groups, n, m), dt.compute_dtype(x.dtype)
+        sums = Value.fresh("convolve", "convolve", (data, weights), None, shape, sum_dtype)
+        block, store = ir.var("g"), problem.split_epilogue(e, sizes.out_size, sums)
+        args = (sizes, dtype, block, e.buffer(data), e.buffer(weights), store)
         if self.wgmma:
-            body, scratch = wgmma.convolution(columns, sizes, dtype, block, *buffers, store)
+            body, scratch = wgmma.convolution(columns, *args)
         else:
-            body, scratch = simt.convolution(tiling, sizes, dtype, block, *buffers, store)
+            body, scratch = simt.convolution(tiling, *args)
         e.scratch += scratch
         grid = g.groups * splits * m_tiles * n_tiles
         notes = ("convolve",) if splits > 1 else problem.group.notes
         steps = [*first, *second, e.grid_kernel(self.name, block, body, grid, notes)]
-        return steps + problem.reduce_splits(partial) if splits > 1 else steps
+        return steps + problem.reduce_splits(sums) if splits > 1 else steps
 
 
 def _relayout(
@@ -110,7 +107,7 @@ def conv_sizes(
 ) -> ConvSizes:
     """Launch arguments. `fixed`: values of lhs_dilation and padding_low up to these are
     compile-time constants; `tiles`: of M and N, splits of K, K tiles of each."""
-    args = ScalarArgs(e)
+    args = partial(scalar_args, e)
     m_tiles, n_tiles, splits, k_tiles = tiles
     return ConvSizes(
         *(e.dim(g.batch), e.dim(g.groups), e.dim(in_channels), e.dim(g.out_channels)),
@@ -127,23 +124,3 @@ def conv_sizes(
         k_tiles=tile_arg(k_tiles),
         aligned_k=True,
     )
-
-
-def split_epilogue(e: Emitter, problem: ConvProblem, sizes: ConvSizes, partial: Value) -> Epilogue:
-    """Stores to `partial` with split-K, else the epilogue of the fusion group."""
-    missing = 5 - len(problem.conv.shape)
-
-    def store(
-        split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
-    ) -> list[Stmt]:
-        if partial.shape[0] > 1:
-            row = image
-            for i, n in zip(pixel, sizes.out_size, strict=True):
-                row = row * n + i
-            return e.store(partial, (split, group, o, row), value)
-        output = o
-        if problem.geometry.groups > 1:
-            output = group * sizes.out_channels + o
-        return epilogue(e, problem.group, (image, output, *pixel[missing:]), value)
-
-    return store

@@ -9,11 +9,12 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv import tuning
-from numus.compiler.lower.conv.geometry import epilogue
+from numus.compiler.lower.conv.geometry import divide
 from numus.compiler.lower.conv.padded_gemm_operands import forward_operands, wgrad_operands
 from numus.compiler.lower.conv.padded_gemm_plan import PaddedGemmPlan
-from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
+from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.gpu import padded_gemm as kernel
@@ -29,7 +30,7 @@ from numus.target import Target
 Tiles = wgmma.TileShape | mma_sync.TileShape | simt_async.TileShape
 
 
-class PaddedGemm(FirstMatch):
+class PaddedGemm(InOrder):
     name = "padded_gemm_conv"
 
     def supports(self, problem: ConvProblem, target: Target) -> bool:
@@ -81,18 +82,15 @@ class _Gemm:
             self.k_tile = tiles.stage_shape(self.dtype).tile_k
         else:
             self.m_tile, self.k_tile, threads = tiles.m, simt_async.TILE_K, tiles.threads
-        k_tiles = -(-plan.k // self.k_tile)
-        self.k_tiles = -(-k_tiles // splits)
-        self.splits = -(-k_tiles // self.k_tiles)
+        self.k_tiles, self.splits = divide(-(-plan.k // self.k_tile), splits)
         self.e = Emitter(layouts, block_size=threads)
         self.out_size = self._triple(g.out_size)
         self.out_channels = g.out_channels if plan.wgrad else plan.geometry.out_channels
-        self.groups = g.groups * g.out_channels // self.out_channels
-        self.partial = Value.fresh(
-            *("convolve", "convolve", (), None),
-            (self.splits, self.groups, self.out_channels, g.batch * size_of(g.out_size)),
-            dt.compute_dtype(self.dtype),
-        )
+        groups = g.groups * g.out_channels // self.out_channels
+        shape = (self.splits, groups, self.out_channels, g.batch * size_of(g.out_size))
+        dtype = dt.compute_dtype(self.dtype)
+        self.partial = Value.fresh("convolve", "convolve", (), None, shape, dtype)
+        self.store_output = problem.split_epilogue(self.e, self.out_size, self.partial)
 
     def _triple(self, values: Sequence[int]) -> Triple:
         a, b, c = (self.e.dim(n) for n in values)
@@ -183,47 +181,24 @@ class _Gemm:
     def _store(
         self, split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
     ) -> list[Stmt]:
-        if self.plan.phases > 1:
-            return self._store_phase(split, group, image, pixel, o, value)
-        if self.plan.wgrad and self.plan.merged > 1:
-            return self._store_diagonal(split, group, image, pixel, o, value)
-        return self._store_output(split, group, image, pixel, o, value)
-
-    def _store_output(
-        self, split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
-    ) -> list[Stmt]:
-        e = self.e
-        if self.splits > 1:
-            row = image
-            for i, n in zip(pixel, self.out_size, strict=True):
-                row = row * n + i
-            return e.store(self.partial, (split, group, o, row), value)
-        output = group * e.dim(self.out_channels) + o if self.groups > 1 else o
-        missing = 5 - len(self.group.members[0].shape)
-        return epilogue(e, self.group, (image, output, *pixel[missing:]), value)
-
-    def _store_diagonal(
-        self, split: Expr, group: Expr, row: Expr, pixel: Triple, column: Expr, value: Expr
-    ) -> list[Stmt]:
-        """Merged groups: products of one group with another are dropped."""
-        batch, outputs = (u32(self.e.dim(n)) for n in (self.g.batch, self.g.out_channels))
-        merged, image = u32(row) // batch, u32(row) % batch
-        own, o = u32(column) // outputs, u32(column) % outputs
-        group = group * self.e.dim(self.plan.merged) + merged.cast(ir.INDEX)
-        index = (split, group, image.cast(ir.INDEX), pixel, o.cast(ir.INDEX))
-        return [ir.If(merged.eq(own), self._store_output(*index, value))]
-
-    def _store_phase(
-        self, split: Expr, group: Expr, image: Expr, pixel: Triple, column: Expr, value: Expr
-    ) -> list[Stmt]:
-        """Columns are phases, the last first, of output channels."""
-        outputs, dilation = self.e.dim(self.out_channels), self._triple(self.g.lhs_dilation)
-        o = (u32(column) % u32(outputs)).cast(ir.INDEX)
-        phase = delinearize(u32(column) // u32(outputs), dilation)
-        d, h, w = (
-            i * n + (n - (p.cast(ir.INDEX) + 1))
-            for i, n, p in zip(pixel, dilation, phase, strict=True)
-        )
-        a, b, c = self.out_size
-        inside = (d < a) & (h < b) & (w < c)
-        return [ir.If(inside, self._store_output(split, group, image, (d, h, w), o, value))]
+        e, g, plan = self.e, self.g, self.plan
+        if plan.phases > 1:  # columns are phases, the last first, of output channels
+            outputs, dilation = u32(e.dim(self.out_channels)), self._triple(g.lhs_dilation)
+            column, o = u32(o), (u32(o) % outputs).cast(ir.INDEX)
+            phase = delinearize(column // outputs, dilation)
+            z, y, x = (
+                i * n + (n - (p.cast(ir.INDEX) + 1))
+                for i, n, p in zip(pixel, dilation, phase, strict=True)
+            )
+            depth, height, width = self.out_size
+            inside = (z < depth) & (y < height) & (x < width)
+            pixel = (z, y, x)
+        elif plan.wgrad and plan.merged > 1:  # products of one group with another are dropped
+            batch, outputs = u32(e.dim(g.batch)), u32(e.dim(g.out_channels))
+            row, column = u32(image), u32(o)
+            merged, inside = row // batch, (row // batch).eq(column // outputs)
+            group = group * e.dim(plan.merged) + merged.cast(ir.INDEX)
+            image, o = (row % batch).cast(ir.INDEX), (column % outputs).cast(ir.INDEX)
+        else:
+            return self.store_output(split, group, image, pixel, o, value)
+        return [ir.If(inside, self.store_output(split, group, image, pixel, o, value))]

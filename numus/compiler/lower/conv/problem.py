@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Direct, Engine, choose, engine_of
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import permuted, reshaped
 from numus.compiler.lower.schedule import Problem
+from numus.ir import Expr, Stmt
+from numus.kernels.conv.cpu.planes import Read, Triple
+from numus.kernels.conv.gpu.implicit_gemm import Epilogue
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
@@ -47,6 +50,15 @@ class ConvProblem(Problem):
         return g.macs >= tuning.CPU.min_macs
 
     @property
+    def images_are_depth(self) -> bool:
+        """Direct convolutions of up to two axes have their images along z."""
+        return len(self.conv.shape) < 5
+
+    @property
+    def direct_geometry(self) -> Geometry:
+        return self.geometry.batch_as_depth() if self.images_are_depth else self.geometry
+
+    @property
     def is_wgrad(self) -> bool:
         """Windows are larger than outputs, as in weight gradients."""
         return size_of(self.geometry.out_size) < size_of(self.geometry.taps)
@@ -68,6 +80,56 @@ class ConvProblem(Problem):
     def input_layouts(self) -> dict[Value, Shape]:
         return self.group.input_layouts(self.layouts)
 
+    def readers(self, e: Emitter, in_channels: Expr, out_channels: Expr) -> tuple[Read, Read]:
+        """Elements of the input at (image, group, channel, z, y, x), and of the weights."""
+        missing, grouped = 5 - len(self.conv.shape), self.geometry.groups > 1
+
+        def data(n: Expr, group: Expr, c: Expr, *at: Expr) -> Expr:
+            channel = group * in_channels + c if grouped else c
+            value: Expr = e.value(self.conv.inputs[0], (n, channel, *at[missing:]))
+            return value
+
+        def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:
+            output = group * out_channels + o if grouped else o
+            value: Expr = e.value(self.conv.inputs[1], (output, c, *taps[missing:]))
+            return value
+
+        return data, weights
+
+    def store(self, e: Emitter, image: Expr, o: Expr, pixel: Triple, value: Expr) -> list[Stmt]:
+        """Epilogue: stores of one output and of the values fused behind it."""
+        conv = self.conv
+        index = (image, o, *pixel[5 - len(conv.shape) :])
+        for i, n in zip(index, conv.shape, strict=True):
+            e.extents.setdefault(i, e.dim(n))
+        point = [i for i, n in zip(index, conv.shape, strict=True) if n != 1]
+        result = value.cast(conv.dtype)
+        e.bindings[conv] = lambda _: result
+        out: list[Stmt] = []
+        for v in self.group.members:
+            if v in self.group.stored:
+                at = index_of(v.shape, point)
+                out += e.store(v, at, e.value(v, at))
+        return out
+
+    def split_epilogue(self, e: Emitter, out_size: Triple, partial: Value) -> Epilogue:
+        """Stores to `partial` (split, group, out_channel, image × pixel) with split-K, else the
+        epilogue of the fusion group."""
+        splits, groups, out_channels, _ = partial.shape
+
+        def store(
+            split: Expr, group: Expr, image: Expr, pixel: Triple, o: Expr, value: Expr
+        ) -> list[Stmt]:
+            if splits == 1:
+                output = group * e.dim(out_channels) + o if groups > 1 else o
+                return self.store(e, image, output, pixel, value)
+            row = image
+            for i, n in zip(pixel, out_size, strict=True):
+                row = row * n + i
+            return e.store(partial, (split, group, o, row), value)
+
+        return store
+
     def reduce_splits(self, partial: Value, channels_last: bool = False) -> list[LoweredKernel]:
         """Sum of partial results (split, group, out_channel, image × pixel), and the epilogue;
         `channels_last`: of (split, group, image × pixel, out_channel)."""
@@ -83,10 +145,3 @@ class ConvProblem(Problem):
         total = Value.fresh("reduce_sum", "reduce", (v,), (0,), conv.shape, conv.dtype)
         layouts = {**self.layouts, partial: row_major(partial.shape)}
         return lower_sum(self.group, total, layouts, self.target)
-
-
-class FirstMatch:
-    """A schedule without a cost model: the order of the list decides."""
-
-    def cost(self, problem: ConvProblem, target: Target) -> float:
-        return 0.0

@@ -6,16 +6,17 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.conv.geometry import Geometry, epilogue
+from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import (
     INT32_LIMIT,
     Engine,
     PaddedGemmPlan,
     depthwise_cost,
 )
-from numus.compiler.lower.conv.problem import ConvProblem, FirstMatch
+from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.relayout import permuted, reshaped
+from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.gpu import winograd as kernel
 from numus.kernels.conv.gpu.winograd import INPUT_TILE, OUTPUT_TILE, THREADS
@@ -23,7 +24,6 @@ from numus.shapes import Shape, row_major
 from numus.target import Target
 
 MATRICES = INPUT_TILE * INPUT_TILE
-_ZERO = ir.const(0)
 
 
 def fits(g: Geometry) -> bool:
@@ -61,7 +61,7 @@ def cost(g: Geometry, engine: Engine) -> float:
     return MATRICES * (m * k * n + traffic)
 
 
-class Winograd(FirstMatch):
+class Winograd(InOrder):
     name = "winograd"
 
     def supports(self, problem: ConvProblem, target: Target) -> bool:
@@ -99,12 +99,10 @@ class Winograd(FirstMatch):
         return [first, second, *gemms, _output_transform(problem, total, layouts)]
 
 
-def _index(e: Emitter, shape: Shape) -> kernel.Index:
-    def index(matrix: Expr, row: Expr, column: Expr) -> Expr:
-        at = matrix * e.dim(shape[1]) + row
-        return at * e.dim(shape[2]) + column
-
-    return index
+def _domain(e: Emitter, v: Value, tiles: tuple[int, int], access: str = "read") -> kernel.Domain:
+    rows, columns = (e.dim(n) for n in v.shape[1:])
+    counts = (e.dim(tiles[0]), e.dim(tiles[1]))
+    return kernel.Domain(e.buffer(v, access), rows, columns, counts)
 
 
 def _transform(
@@ -115,53 +113,41 @@ def _transform(
     layouts: dict[Value, Shape],
 ) -> tuple[Value, LoweredKernel]:
     """Tiles of planes (rows, images, height, width) as 36 matrices of rows × (image, tile)."""
-    rows, images, height, width = v.shape
+    rows, images, *size = v.shape
     columns = images * tiles[0] * tiles[1]
     found = Value.fresh("winograd", "barrier", (), None, (MATRICES, rows, columns), v.dtype)
     e = Emitter(layouts, block_size=THREADS)
 
     def read(row: Expr, image: Expr, y: Expr, x: Expr) -> Expr:
-        at = []
-        inside = ir.const(True, dt.bool_)
-        for i, low, size in zip((y, x), padding_low, (height, width), strict=True):
+        at, inside = [], ir.const(True, dt.bool_)
+        for i, low, n in zip((y, x), padding_low, size, strict=True):
             position = i.cast(ir.INDEX) - e.dim(low)
-            inside = inside & (position >= 0) & (position < e.dim(size))
+            inside = inside & (position >= 0) & (position < e.dim(n))
             at.append(position)
         value: Expr = e.value(v, (row.cast(ir.INDEX), image.cast(ir.INDEX), *at), inside)
         return ir.select(inside, value, ir.const(0, v.dtype))
 
-    g = ir.var("g")
-    sizes = (e.dim(rows), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
-    buffer = e.buffer(found, "write")
-    body = kernel.to_domain(g, v.dtype, matrix, *sizes, read, buffer, _index(e, found.shape))
+    body = _domain(e, found, tiles, "write").enter(ir.var("g"), matrix, read)
     grid = -(-rows * columns // THREADS)
-    return found, e.grid_kernel("winograd_transform", g, body, grid, ("cast",))
+    return found, e.grid_kernel("winograd_transform", ir.var("g"), body, grid, ("cast",))
 
 
 def _output_transform(
     problem: ConvProblem, total: Value, layouts: dict[Value, Shape]
 ) -> LoweredKernel:
     g, e = problem.geometry, Emitter(layouts, block_size=THREADS)
-    _, rows, columns = total.shape
     wgrad = _is_wgrad(g)
-    tiles = (1, 1) if wgrad else _tiles(g)
-    missing = 5 - len(problem.conv.shape)
 
-    def store(row: Expr, image: Expr, y: Expr, x: Expr, i: int, j: int, value: Expr) -> list[Stmt]:
-        first, second = (v.cast(ir.INDEX) for v in ((row, image) if wgrad else (image, row)))
-        at = [origin.cast(ir.INDEX) + n for origin, n in ((y, i), (x, j))]
-        inside = ir.const(True, dt.bool_)
-        for position, size in zip(at, g.out_size[1:], strict=True):
-            inside = inside & (position < e.dim(size))
+    def store(t: kernel.Tile, i: int, j: int, value: Expr) -> list[Stmt]:
+        row, image, y, x = (v.cast(ir.INDEX) for v in (t.row, t.image, t.y, t.x))
+        y, x = y + i, x + j
+        inside = (y < e.dim(g.out_size[1])) & (x < e.dim(g.out_size[2]))
         e.invalidate()
-        index = (first, second, *(_ZERO, *at)[missing:])
-        return [ir.If(inside, epilogue(e, problem.group, index, value))]
+        index = (row, image) if wgrad else (image, row)
+        return [ir.If(inside, problem.store(e, *index, (ir.const(0), y, x), value))]
 
-    block = ir.var("g")
     matrix = kernel.output_transform(3 if wgrad else OUTPUT_TILE)
-    sizes = (e.dim(rows), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
-    source = e.buffer(total)
-    index = _index(e, total.shape)
-    body = kernel.from_domain(block, total.dtype, matrix, *sizes, source, index, store)
-    grid = -(-rows * columns // THREADS)
-    return e.grid_kernel("winograd_output_transform", block, body, grid, problem.group.notes)
+    domain = _domain(e, total, (1, 1) if wgrad else _tiles(g))
+    body = domain.leave(ir.var("g"), matrix, store)
+    grid, notes = -(-total.shape[1] * total.shape[2] // THREADS), problem.group.notes
+    return e.grid_kernel("winograd_output_transform", ir.var("g"), body, grid, notes)

@@ -50,19 +50,17 @@ def spatial_tile(target: Target, dtype: DType, out_channels: int) -> Tile:
     registers = target.vector_registers
     vectors = 3 if registers >= 32 else 2
     max_rows = _rows(registers, vectors)
+    rows = -(-out_channels // -(-out_channels // max_rows))
     if out_channels < max_rows:
-        return Tile(
-            out_channels, min(8, (registers - 2) // (out_channels + 1)), _width(target, dtype)
-        )
-    panels = -(-out_channels // max_rows)
-    return Tile(-(-out_channels // panels), vectors, _width(target, dtype))
+        rows, vectors = out_channels, min(8, (registers - 2) // (out_channels + 1))
+    return Tile(rows, vectors, target.vector_bytes // dtype.itemsize)
 
 
 def channel_tile(
     target: Target, dtype: DType, taps: int, out_channels: int, max_rows: int = 64
 ) -> Tile:
     """taps × out_channels, of at most `max_rows`: least padding and loads."""
-    width = _width(target, dtype)
+    width = target.vector_bytes // dtype.itemsize
     wanted = -(-out_channels // width)
 
     def shape(vectors: int) -> Tile:
@@ -76,12 +74,8 @@ def channel_tile(
     return min(map(shape, range(1, 5)), key=cost)
 
 
-def _width(target: Target, dtype: DType) -> int:
-    return target.vector_bytes // dtype.itemsize
-
-
 def _rows(registers: int, vectors: int) -> int:
-    """Rows of so many vectors that fit in 7/8 of the registers."""
+    """Rows that fit in 7/8 of the registers."""
     return (registers - vectors) * 7 // 8 // vectors
 
 
@@ -98,34 +92,22 @@ class InputPlanes:
     def fill(self, channels: Expr, origin: Triple, space: Triple, read: Read) -> list[Stmt]:
         """Copy `read(channel, z, y, x)` from `origin` on; zeros out of bounds."""
         a, k = ir.var("fill_a"), ir.var("fill_k")
-        fs: Triple = (ir.var("fill_fz"), ir.var("fill_fy"), ir.var("fill_fx"))
-        qs: Triple = (ir.var("fill_qz"), ir.var("fill_qy"), ir.var("fill_qx"))
-        bounds: list[tuple[Expr, Expr]] = []
-        lets: list[list[Stmt]] = []
-        for axis, name in enumerate("zyx"):
-            start, t = origin[axis] + fs[axis], self.stride[axis]
-            before, count = t - 1 - start, self.size[axis]
-            first, last = ir.var(f"fill_{name}0"), ir.var(f"fill_{name}1")
-            bounds.append((first, last))
-            lets.append(
-                [
-                    ir.Let(first, clamped_div(before, t)),
-                    ir.Let(last, ir.minimum(clamped_div(space[axis] + before, t), count)),
-                ]
-            )
+        fs, qs = triple_vars("fill_f"), triple_vars("fill_q")
         at = [o + f + q * t for o, f, q, t in zip(origin, fs, qs, self.stride, strict=True)]
-        value = read(a, *at).cast(self.buffer.dtype)
         to = a * self.channel_size + self._index(fs, qs)
-        body: list[Stmt] = [ir.Store(self.buffer, to, value)]
-        for axis in (2, 1, 0):
-            kind = "lanes" if axis == 2 else "serial"
-            body = [ir.For(qs[axis], *bounds[axis], kind, body)]
-        body = [*(let for part in lets for let in part), *body]
-        for axis in (2, 1, 0):
-            body = [ir.For(fs[axis], ZERO, self.phases[axis], "serial", body)]
-        clear = ir.Store(self.buffer, a * self.channel_size + k, const(0, self.dtype))
+        body: list[Stmt] = [ir.Store(self.buffer, to, read(a, *at).cast(self.buffer.dtype))]
+        lets: list[Stmt] = []
+        for axis, name in reversed(list(enumerate("zyx"))):
+            t, first, last = self.stride[axis], ir.var(f"fill_{name}0"), ir.var(f"fill_{name}1")
+            before = t - 1 - (origin[axis] + fs[axis])
+            end = ir.minimum(_clamped_div(space[axis] + before, t), self.size[axis])
+            lets = [ir.Let(first, _clamped_div(before, t)), ir.Let(last, end), *lets]
+            body = [ir.For(qs[axis], first, last, "lanes" if axis == 2 else "serial", body)]
+        body = loop_nest([*lets, *body], *zip(fs, self.phases, strict=True))
+        zero = const(0, self.buffer.dtype)
+        clear = ir.Store(self.buffer, a * self.channel_size + k, zero)
         body = [ir.For(k, ZERO, self.channel_size, "lanes", [clear]), *body]
-        return [ir.For(a, ZERO, channels, "serial", body)]
+        return loop_nest(body, (a, channels))
 
     def offset(self, displacement: Sequence[Expr]) -> Expr:
         """Index of the element at a displacement from the first."""
@@ -140,17 +122,13 @@ class InputPlanes:
                 total = total * n + i
         return total
 
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """Task `g` of a schedule: its tile and its operands.
 
     `data(n, group, channel, z, y, x)` and `weights(group, out_channel, channel, kz, ky, kx)` read
-    an element; the arguments of `store` depend on the schedule.
+    an element, `store(n, group, out_channel, z, y, x, value)` stores one.
     """
 
     g: Expr
@@ -162,6 +140,17 @@ class Task:
     store: Callable[..., list[Stmt]]
 
 
+def triple_vars(name: str) -> Triple:
+    return ir.var(f"{name}z"), ir.var(f"{name}y"), ir.var(f"{name}x")
+
+
+def loop_nest(body: list[Stmt], *loops: tuple[Expr, Expr]) -> list[Stmt]:
+    """Serial loops over [0, stop) around a body, the outermost first."""
+    for variable, stop in reversed(loops):
+        body = [ir.For(variable, ZERO, stop, "serial", body)]
+    return body
+
+
 def floordiv(a: Expr, b: Expr) -> Expr:
     return a if b is ONE else a // b
 
@@ -170,7 +159,7 @@ def mod(a: Expr, b: Expr) -> Expr:
     return ZERO if b is ONE else a % b
 
 
-def clamped_div(a: Expr, b: Expr) -> Expr:
+def _clamped_div(a: Expr, b: Expr) -> Expr:
     """max(a, 0) // b."""
     return floordiv(ir.maximum(a, 0), b)
 
@@ -190,7 +179,8 @@ def delinearize(number: Expr, counts: Triple) -> Triple:
 
 
 Loop = tuple[Expr, Expr, Expr]
-Step = Callable[[Expr], tuple[list[Stmt], list[Expr], list[Expr]]]
+# Lets, the broadcast factor of each row, and the vectors
+Factors = tuple[list[Stmt], list[Expr], list[Expr]]
 
 
 def load_vectors(
@@ -198,49 +188,35 @@ def load_vectors(
 ) -> tuple[list[Stmt], list[Expr]]:
     """Lets of the vectors of a register tile, from `start` on, and their names."""
     names = [ir.var(f"{name}{v}", buffer.dtype) for v in range(tile.vectors)]
-    lets: list[Stmt] = [
-        ir.Let(x, ir.load(buffer, start + v * tile.width)) for v, x in enumerate(names)
-    ]
-    return lets, names
+    loads = [ir.load(buffer, start + v * tile.width) for v in range(tile.vectors)]
+    return [ir.Let(x, load) for x, load in zip(names, loads, strict=True)], names
 
 
 def register_tile(
     tile: Tile,
-    dtype: DType,
     result: ir.Buffer,
     loops: Sequence[Loop],
-    step: Step,
-    place: Callable[[Expr, int, int], Expr] | None = None,
+    step: Callable[[Expr], Factors],
+    index: Callable[[Expr, int, int], Expr] | None = None,
 ) -> list[Stmt]:
-    """FMAs into a register tile, stored to `result`, or added to it at `place(lane, row, vector)`.
-
-    `step(lane)` returns Lets, the broadcast factor of each row, and the vectors.
-    """
-    j = ir.var("lane")
-    acc = [
-        [ir.Register(f"c{i}_{v}", dtype, lanes=True) for v in range(tile.vectors)]
-        for i in range(tile.rows)
-    ]
+    """FMAs of `step(lane)` into a register tile, stored to `result`, or added to it at
+    `index(lane, row, vector)`."""
+    j, dtype = ir.var("lane"), result.dtype
+    elements = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
+    acc = {(i, v): ir.Register(f"c{i}_{v}", dtype, lanes=True) for i, v in elements}
     lets, factors, vectors = step(j)
     inner = list(lets)
-    for i, a in enumerate(factors):
-        for v, b in enumerate(vectors):
-            old = ir.read(acc[i][v])
-            new = ir.fma(a, b, old) if dtype.kind == "float" else old + a * b
-            inner.append(ir.Set(acc[i][v], new))
+    for i, v in elements:
+        a, b, old = factors[i], vectors[v], ir.read(acc[i, v])
+        inner.append(ir.Set(acc[i, v], ir.fma(a, b, old) if dtype.kind == "float" else old + a * b))
     for variable, first, last in reversed(loops):
         inner = [ir.For(variable, first, last, "serial", inner)]
-    body: list[Stmt] = []
-    elements = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
-    for i, v in elements:
-        body.append(ir.Set(acc[i][v], const(0, dtype)))
-    body += inner
-    for i, v in elements:
-        value = ir.read(acc[i][v])
-        if place is None:
-            at = j + (i * tile.columns + v * tile.width)
+    body: list[Stmt] = [*(ir.Set(c, const(0, dtype)) for c in acc.values()), *inner]
+    for (i, v), c in acc.items():
+        if index is None:
+            store = ir.Store(result, j + (i * tile.columns + v * tile.width), ir.read(c))
         else:
-            at = place(j, i, v)
-            value = ir.load(result, at) + value
-        body.append(ir.Store(result, at, value))
+            at = index(j, i, v)
+            store = ir.Store(result, at, ir.load(result, at) + ir.read(c))
+        body.append(store)
     return [ir.For(j, ZERO, const(tile.width), "lanes", body)]

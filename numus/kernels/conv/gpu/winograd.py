@@ -8,10 +8,13 @@ chosen for accuracy: in float32, errors are 1.5 times those of a direct convolut
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
+from typing import NamedTuple
 
 from numus import ir
-from numus.dtypes import DType, uint32
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.gpu.implicit_gemm import u32
 
@@ -21,11 +24,21 @@ THREADS = 128
 POINTS = (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2))
 
 Transform = list[list[Fraction]]
+
+
+class Tile(NamedTuple):
+    """The tile of a thread (32 bits): its row (channel) and column, its image and its origin."""
+
+    row: Expr
+    column: Expr
+    image: Expr
+    y: Expr
+    x: Expr
+
+
 Read = Callable[[Expr, Expr, Expr, Expr], Expr]  # (row, image, y, x), zero out of bounds
-Index = Callable[[Expr, Expr, Expr], Expr]  # (matrix of the Winograd domain, row, column)
-# (row, image, y, x, offset in y, offset in x, value)
-Store = Callable[[Expr, Expr, Expr, Expr, int, int, Expr], list[Stmt]]
-Emit = Callable[[list[Stmt], Expr, Expr], None]  # (body, row, column)
+Load = Callable[[Tile, int, int], Expr]  # the element at an offset in y and x
+Store = Callable[[Tile, int, int, Expr], list[Stmt]]
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
@@ -45,12 +58,8 @@ def input_transform() -> Transform:
 
 def filter_transform(taps: int) -> Transform:
     """G, 6 × taps."""
-    found = []
-    for p in POINTS:
-        scale = Fraction(1)
-        for q in POINTS:
-            scale *= p - q if q != p else 1
-        found.append([p**k / scale for k in range(taps)])
+    scales = [prod((p - q for q in POINTS if q != p), start=Fraction(1)) for p in POINTS]
+    found = [[p**k / c for k in range(taps)] for p, c in zip(POINTS, scales, strict=True)]
     return [*found, [Fraction(int(k == taps - 1)) for k in range(taps)]]
 
 
@@ -67,19 +76,13 @@ def _times(
     found: list[list[Expr]] = []
     for i, row in enumerate(matrix):
         found.append([])
-        for j in range(len(values[0])):
-            total: Expr | None = None
-            for factor, value in zip(row, (v[j] for v in values), strict=True):
-                if not factor:
-                    continue
-                if total is None:
-                    total = value if factor == 1 else value * const(float(factor), dtype)
-                else:
-                    total = ir.fma(value, const(float(factor), dtype), total)
-            assert total is not None
-            name = ir.var(f"{tag}{i}_{j}", dtype)
-            body.append(ir.Let(name, total))
-            found[-1].append(name)
+        for j, column in enumerate(zip(*values, strict=True)):
+            (factor, value), *rest = [x for x in zip(row, column, strict=True) if x[0]]
+            total = value if factor == 1 else value * float(factor)
+            for factor, value in rest:
+                total = ir.fma(value, const(float(factor), dtype), total)
+            found[-1].append(ir.var(f"{tag}{i}_{j}", dtype))
+            body.append(ir.Let(found[-1][-1], total))
     return found
 
 
@@ -87,86 +90,53 @@ def _transpose(values: list[list[Expr]]) -> list[list[Expr]]:
     return [list(row) for row in zip(*values, strict=True)]
 
 
-def _transform_2d(
-    body: list[Stmt], matrix: Transform, size: int, load: Callable[[int, int], Expr], dtype: DType
-) -> list[list[Expr]]:
-    """T X T' of a tile of size × size."""
-    values = [[ir.var(f"value{i}_{j}", dtype) for j in range(size)] for i in range(size)]
-    for i, row in enumerate(values):
-        body += [ir.Let(name, load(i, j)) for j, name in enumerate(row)]
-    half = _times(body, "half", matrix, values, dtype)
-    return _transpose(_times(body, "out", matrix, _transpose(half), dtype))
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The Winograd domain: 36 matrices of rows × columns, which are the tiles of all images."""
 
+    buffer: ir.Buffer
+    rows: Expr
+    columns: Expr
+    tiles: tuple[Expr, Expr]  # of an image, down and across
 
-def _threads(g: Expr, rows: Expr, columns: Expr, emit: Emit) -> list[Stmt]:
-    """A thread for each row (channel) and column (image and tile; 32 bits), columns fastest."""
-    lane = ir.var("lane")
-    thread = g * THREADS + lane
-    body: list[Stmt] = []
-    emit(body, u32(thread) // u32(columns), u32(thread) % u32(columns))
-    work: list[Stmt] = [ir.If(thread < rows * columns, body)]
-    return [ir.For(lane, const(0), const(THREADS), "lanes", work)]
+    def enter(self, g: Expr, matrix: Transform, read: Read) -> list[Stmt]:
+        """Body of thread block g: the input or filter transform."""
 
+        def load(t: Tile, i: int, j: int) -> Expr:
+            return read(t.row, t.image, t.y + i, t.x + j)
 
-def _tile_origin(column: Expr, tiles: tuple[Expr, Expr]) -> tuple[Expr, Expr, Expr]:
-    """The image of a column, and the origin of its tile (32 bits)."""
-    down, across = (u32(n) for n in tiles)
-    rest = column // across
-    step = const(OUTPUT_TILE, uint32)
-    at = rest % down * step, column % across * step
-    return rest // down, *at
+        def store(t: Tile, i: int, j: int, value: Expr) -> list[Stmt]:
+            return [ir.Store(self.buffer, self._index(t, i, j), value)]
 
+        return self._transform(g, matrix, load, store)
 
-def to_domain(
-    g: Expr,
-    dtype: DType,
-    matrix: Transform,
-    rows: Expr,
-    columns: Expr,
-    tiles: tuple[Expr, Expr],
-    read: Read,
-    target: ir.Buffer,
-    index: Index,
-) -> list[Stmt]:
-    """Body of thread block g: input or filter tiles to the Winograd domain, 36 matrices."""
+    def leave(self, g: Expr, matrix: Transform, store: Store) -> list[Stmt]:
+        """Body of thread block g: the output transform."""
 
-    def emit(body: list[Stmt], row: Expr, column: Expr) -> None:
-        image, y, x = _tile_origin(column, tiles)
+        def load(t: Tile, i: int, j: int) -> Expr:
+            return ir.load(self.buffer, self._index(t, i, j))
 
-        def load(i: int, j: int) -> Expr:
-            return read(row, image, y + i, x + j)
+        return self._transform(g, matrix, load, store)
 
-        values = _transform_2d(body, matrix, len(matrix[0]), load, dtype)
-        for i, line in enumerate(values):
+    def _index(self, t: Tile, i: int, j: int) -> Expr:
+        row = const(INPUT_TILE * i + j) * self.rows + t.row.cast(ir.INDEX)
+        return row * self.columns + t.column.cast(ir.INDEX)
+
+    def _transform(self, g: Expr, matrix: Transform, load: Load, store: Store) -> list[Stmt]:
+        """T X T' of a tile by each thread, columns fastest."""
+        lane, dtype, size = ir.var("lane"), self.buffer.dtype, range(len(matrix[0]))
+        thread = g * THREADS + lane
+        row, column = u32(thread) // u32(self.columns), u32(thread) % u32(self.columns)
+        down, across = (u32(n) for n in self.tiles)
+        rest = column // across
+        y, x = rest % down * OUTPUT_TILE, column % across * OUTPUT_TILE
+        tile = Tile(row, column, rest // down, y, x)
+        values = [[ir.var(f"value{i}_{j}", dtype) for j in size] for i in size]
+        body: list[Stmt] = [ir.Let(values[i][j], load(tile, i, j)) for i in size for j in size]
+        half = _times(body, "half", matrix, values, dtype)
+        found = _transpose(_times(body, "out", matrix, _transpose(half), dtype))
+        for i, line in enumerate(found):
             for j, value in enumerate(line):
-                to = index(const(INPUT_TILE * i + j), row.cast(ir.INDEX), column.cast(ir.INDEX))
-                body.append(ir.Store(target, to, value))
-
-    return _threads(g, rows, columns, emit)
-
-
-def from_domain(
-    g: Expr,
-    dtype: DType,
-    matrix: Transform,
-    rows: Expr,
-    columns: Expr,
-    tiles: tuple[Expr, Expr],
-    source: ir.Buffer,
-    index: Index,
-    store: Store,
-) -> list[Stmt]:
-    """Body of thread block g: the output transform."""
-
-    def emit(body: list[Stmt], row: Expr, column: Expr) -> None:
-        def load(i: int, j: int) -> Expr:
-            at = index(const(INPUT_TILE * i + j), row.cast(ir.INDEX), column.cast(ir.INDEX))
-            return ir.load(source, at)
-
-        outputs = _transform_2d(body, matrix, INPUT_TILE, load, dtype)
-        image, y, x = _tile_origin(column, tiles)
-        for i, line in enumerate(outputs):
-            for j, value in enumerate(line):
-                body += store(row, image, y, x, i, j, value)
-
-    return _threads(g, rows, columns, emit)
+                body += store(tile, i, j, value)
+        work: list[Stmt] = [ir.If(thread < self.rows * self.columns, body)]
+        return [ir.For(lane, const(0), const(THREADS), "lanes", work)]
