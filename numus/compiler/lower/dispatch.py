@@ -74,9 +74,7 @@ FAMILIES = {
         "attention", cpu_attention.lower_attention, gpu_attention.lower_attention
     ),
     "attention_grad": _families(
-        "attention backward",
-        cpu_attention.lower_attention_backward,
-        gpu_attention.lower_attention_backward,
+        "attention backward", cpu_attention.lower_attention, gpu_attention.lower_attention
     ),
 }
 

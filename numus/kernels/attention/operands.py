@@ -27,6 +27,7 @@ class Operands(Generic[Matrix]):
     keep: Score | None
     write: Write
     write_lse: Callable[[Expr, Expr, Expr], list[Stmt]]  # (matrix, query, value)
+    causal: bool
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class BackwardOperands(Generic[Matrix, PerQuery]):
     bias: Score | None
     keep: Score | None
     writes: dict[str, Write]
+    causal: bool
 
     @property
     def needs_ds(self) -> bool:

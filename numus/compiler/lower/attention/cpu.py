@@ -8,38 +8,32 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.attention.problem import AttentionProblem, Reader
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.schedule import Fallback
 from numus.kernels.attention.cpu import backward, forward
 from numus.shapes import Shape
 from numus.target import Target
 
 
-class CpuForward:
+def _reader(p: AttentionProblem) -> Reader:
+    e = Emitter(p.group.input_layouts(p.layouts), block_size=p.target.block_size)
+    return Reader(p, e, dt.compute_dtype(p.value.dtype))
+
+
+class CpuForward(Fallback):
     """One kernel for the output, the log-sum-exp, or both."""
 
     name = "attention"
 
-    def supports(self, problem: AttentionProblem, target: Target) -> bool:
-        return True
-
-    def cost(self, problem: AttentionProblem, target: Target) -> float:
-        return 0.0
-
     def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
-        p, target = problem, problem.target
-        e = Emitter(p.group.input_layouts(p.layouts), block_size=target.block_size)
-        dtype = dt.compute_dtype(p.value.dtype)
-        reader = Reader(p, e, dtype)
-        dims = (p.queries, p.keys, p.head_dim, p.value_dim)
-        tiling = forward.choose(target, dtype, p.batch, *dims)
-        tasks = -(-p.queries // tiling.rows)
-        sizes = forward.Sizes(
-            *(e.dim(n) for n in dims), *(e.scalar_arg(n) for n in (tiling.keys, tiling.rows, tasks))
-        )
+        p, reader, g = problem, _reader(problem), ir.var("g")
+        e, dtype = reader.e, reader.dtype
+        tiling = forward.choose(p.target, dtype, p.batch, *p.dims)
+        tasks = -(-p.dims[0] // tiling.rows)
+        args = (e.scalar_arg(n) for n in (tiling.keys, tiling.rows, tasks))
+        sizes = forward.Sizes(*(e.dim(n) for n in p.dims), *args)
         operands = reader.forward_operands(reader.matrix)
-        g = ir.var("g")
-        body, scratch = forward.attention(tiling, sizes, dtype, g, operands, p.causal)
-        e.scratch += scratch
-        return [e.grid_kernel(self.name, g, body, p.batch * tasks, p.notes)]
+        task = forward.ForwardTask(tiling, sizes, dtype, g, operands)
+        return [reader.kernel(self.name, task, p.batch * tasks)]
 
 
 class CpuBackward:
@@ -57,39 +51,24 @@ class CpuBackward:
         return [self._kernel(part) for part in parts]
 
     def _kernel(self, p: AttentionProblem) -> LoweredKernel:
-        target = p.target
-        e = Emitter(p.group.input_layouts(p.layouts), block_size=target.block_size)
-        dtype = dt.compute_dtype(p.value.dtype)
-        reader = Reader(p, e, dtype)
-        dims = (p.queries, p.keys, p.head_dim, p.value_dim)
-        tiling = backward.choose(target, dtype, p.batch, *dims)
+        reader, g, (queries, keys, *_) = _reader(p), ir.var("g"), p.dims
+        e, dtype = reader.e, reader.dtype
+        tiling = backward.choose(p.target, dtype, p.batch, *p.dims)
         query_rows, key_rows = tiling.query_rows, tiling.key_rows
         if list(p.outputs) == ["q"]:
-            query_rows = backward.rows_per_task(target, p.batch, p.queries, tiling.scores.columns)
+            query_rows = backward.rows_per_task(p.target, p.batch, queries, tiling.scores.columns)
         elif "q" not in p.outputs:
-            key_rows = backward.rows_per_task(target, p.batch, p.keys, tiling.keys)
-        query_tasks = max(1, -(-p.queries // query_rows))
-        key_tasks = max(1, -(-p.keys // key_rows))
-        sizes = backward.Sizes(
-            *(e.dim(n) for n in dims),
-            *(e.scalar_arg(n) for n in (tiling.queries, tiling.keys, query_rows, key_rows)),
-            *(e.scalar_arg(n) for n in (query_tasks, key_tasks)),
-        )
+            key_rows = backward.rows_per_task(p.target, p.batch, keys, tiling.keys)
+        tasks = (max(1, -(-queries // query_rows)), max(1, -(-keys // key_rows)))
+        blocks = (tiling.queries, tiling.keys, query_rows, key_rows, *tasks)
+        sizes = backward.Sizes(*(e.dim(n) for n in p.dims), *(e.scalar_arg(n) for n in blocks))
         operands = reader.backward_operands(reader.matrix, reader.per_query)
-        g = ir.var("g")
-        body, scratch = backward.attention_backward(tiling, sizes, dtype, g, operands, p.causal)
-        e.scratch += scratch
-        grid = p.batch * query_tasks * key_tasks
-        return e.grid_kernel(self.name, g, body, grid, p.notes)
+        task = backward.BackwardTask(tiling, sizes, dtype, g, operands)
+        return reader.kernel(self.name, task, p.batch * tasks[0] * tasks[1])
 
 
 def lower_attention(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    return CpuForward().lower(AttentionProblem.forward(group, layouts, target))
-
-
-def lower_attention_backward(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    return CpuBackward().lower(AttentionProblem.backward(group, layouts, target))
+    problem = AttentionProblem.of(group, layouts, target)
+    return (CpuForward() if problem.is_forward else CpuBackward()).lower(problem)

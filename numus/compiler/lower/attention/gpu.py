@@ -12,59 +12,56 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
-from numus.compiler.lower.attention.problem import AttentionProblem, Reader
+from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.schedule import Schedule, select
+from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt
+from numus.ir import Expr
 from numus.kernels.attention.gpu import simt_backward, simt_forward, wgmma_backward, wgmma_forward
-from numus.kernels.attention.operands import BackwardOperands, Operands
+from numus.kernels.attention.gpu.block import BwdOperands, FwdOperands, Sizes, Tiling
 from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
 from numus.shapes import Shape
 from numus.target import Target
 
 ZERO = ir.const(0)
 
-Tiling = wgmma_forward.Tiling | wgmma_backward.Tiling | simt_forward.Tiling
-
 
 @dataclass(frozen=True)
-class GpuSchedule:
+class GpuSchedule(InOrder):
     """A kernel with compile-time tiles, supported where `tiling` finds some that fit."""
 
     name: str
     tiling: Callable[[AttentionProblem], Tiling | None]
-    kernel: Callable[..., tuple[list[Stmt], list[ir.Buffer]]]
+    kernel: Callable[..., AttentionKernel]
+    wgmma: bool
 
     def supports(self, problem: AttentionProblem, target: Target) -> bool:
         return self.tiling(problem) is not None
-
-    def cost(self, problem: AttentionProblem, target: Target) -> float:
-        return 0.0
 
     def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
         p, tiling = problem, self.tiling(problem)
         assert tiling is not None
         layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=tiling.threads)
-        reader, g = Reader(p, e, _compute_dtype(p)), ir.var("g")
+        reader = Reader(p, e, _compute_dtype(p))
         matrix, vector = partial(_matrix, reader, layouts), partial(_vector, reader, layouts)
         tasks = -(-_resident_rows(p)[0] // tiling.rows)
-        sizes: wgmma_forward.Sizes | wgmma_backward.Sizes
-        operands: Operands[Matrix] | BackwardOperands[Matrix, Vector]
+        queries, keys, head_dim, value_dim = p.dims
+        sizes = Sizes(
+            queries=e.dim(queries),
+            keys=e.dim(keys),
+            head_dim=ZERO if p.is_forward else e.dim(head_dim),
+            value_dim=e.dim(value_dim),
+            tasks=e.scalar_arg(tasks),
+        )
+        operands: FwdOperands | BwdOperands
         if p.is_forward:
-            dims = (e.dim(p.queries), e.dim(p.keys), e.dim(p.value_dim))
-            sizes = wgmma_forward.Sizes(*dims, e.scalar_arg(tasks))
             operands = reader.forward_operands(matrix)
         else:
-            dims4 = (e.dim(p.queries), e.dim(p.keys), e.dim(p.head_dim), e.dim(p.value_dim))
-            sizes = wgmma_backward.Sizes(*dims4, e.scalar_arg(tasks))
             operands = reader.backward_operands(matrix, vector)
-        wgmma = self.kernel in (wgmma_forward.attention, wgmma_backward.attention_backward)
-        dtype = p.wgmma_dtype if wgmma else _compute_dtype(p)
-        body, scratch = self.kernel(tiling, sizes, dtype, g, operands, p.causal)
-        e.scratch += scratch
-        return [e.grid_kernel(self.name, g, body, p.batch * tasks, p.notes)]
+        dtype = p.wgmma_dtype if self.wgmma else _compute_dtype(p)
+        kernel = self.kernel(tiling, sizes, dtype, ir.var("g"), operands)
+        return [reader.kernel(self.name, kernel, p.batch * tasks)]
 
 
 def _compute_dtype(p: AttentionProblem) -> DType:
@@ -73,80 +70,77 @@ def _compute_dtype(p: AttentionProblem) -> DType:
 
 def _resident_rows(p: AttentionProblem) -> tuple[int, int]:
     """Rows of which a thread block keeps a tile, and streamed rows."""
-    return (p.queries, p.keys) if p.is_forward or "q" in p.outputs else (p.keys, p.queries)
+    queries, keys, *_ = p.dims
+    return (queries, keys) if p.is_forward or "q" in p.outputs else (keys, queries)
 
 
 def _has_elements(p: AttentionProblem) -> bool:
-    return p.head_dim > 0 and (p.value_dim > 0 or ("lse" in p.outputs and len(p.outputs) == 1))
+    *_, head_dim, value_dim = p.dims
+    return head_dim > 0 and (value_dim > 0 or list(p.outputs) == ["lse"])
 
 
-def _wgmma_forward(p: AttentionProblem) -> wgmma_forward.Tiling | None:
+def _wgmma_forward(p: AttentionProblem) -> Tiling | None:
     if p.wgmma_dtype is None or not _has_elements(p):
         return None
-    dims = (p.queries, p.keys, p.head_dim, p.value_dim)
-    return wgmma_forward.choose(p.target, *dims, p.score_operands)
+    return wgmma_forward.choose(p.target, *p.dims, p.score_operands)
 
 
-def _simt_forward(p: AttentionProblem) -> simt_forward.Tiling | None:
+def _simt_forward(p: AttentionProblem) -> Tiling | None:
     if not p.target.subgroup_size or not _has_elements(p):
         return None
-    dims = (p.queries, p.keys, p.head_dim, p.value_dim)
-    return simt_forward.choose(p.target, _compute_dtype(p), *dims)
+    return simt_forward.choose(p.target, _compute_dtype(p), *p.dims)
 
 
 def _prefers_wgmma(p: AttentionProblem) -> bool:
-    return p.wgmma_dtype is not None and max(p.head_dim, p.value_dim) <= wgmma_forward.MAX_HEAD_DIM
+    return p.wgmma_dtype is not None and max(p.dims[2:]) <= wgmma_forward.MAX_HEAD_DIM
 
 
-def _wgmma_backward(p: AttentionProblem) -> wgmma_backward.Tiling | None:
+def _wgmma_backward(p: AttentionProblem) -> Tiling | None:
     if not _prefers_wgmma(p) or not _has_elements(p):
         return None
-    dims = {"q": p.head_dim, "k": p.head_dim, "v": p.value_dim}
-    columns = sum(round_up(dims[name], 16) for name in p.outputs)
-    needs_ds = list(p.outputs) != ["v"]
-    return wgmma_backward.choose(
-        p.target, p.head_dim, p.value_dim, columns, needs_ds, p.score_operands
-    )
+    *_, head_dim, value_dim = p.dims
+    columns = sum(round_up(value_dim if name == "v" else head_dim, 16) for name in p.outputs)
+    needs = (columns, list(p.outputs) != ["v"], p.score_operands)
+    return wgmma_backward.choose(p.target, head_dim, value_dim, *needs)
 
 
-def _simt_backward(p: AttentionProblem) -> simt_forward.Tiling | None:
+def _simt_backward(p: AttentionProblem) -> Tiling | None:
     # gradients that wgmma cannot accumulate together, it computes one by one
     if _prefers_wgmma(p) or not p.target.subgroup_size or not _has_elements(p):
         return None
-    dims = (*_resident_rows(p), p.head_dim, p.value_dim)
+    dims = (*_resident_rows(p), *p.dims[2:])
     return simt_backward.choose(p.target, _compute_dtype(p), *dims, list(p.outputs))
 
 
 FORWARD: Sequence[Schedule[AttentionProblem]] = (
-    GpuSchedule("attention_wgmma", _wgmma_forward, wgmma_forward.attention),
-    GpuSchedule("attention_simt", _simt_forward, simt_forward.attention),
+    GpuSchedule("attention_wgmma", _wgmma_forward, wgmma_forward.ForwardKernel, True),
+    GpuSchedule("attention_simt", _simt_forward, simt_forward.ForwardKernel, False),
     CpuForward(),
 )
 BACKWARD: Sequence[Schedule[AttentionProblem]] = (
-    GpuSchedule("attention_wgmma_grad", _wgmma_backward, wgmma_backward.attention_backward),
-    GpuSchedule("attention_simt_grad", _simt_backward, simt_backward.attention_backward),
+    GpuSchedule("attention_wgmma_grad", _wgmma_backward, wgmma_backward.BackwardKernel, True),
+    GpuSchedule("attention_simt_grad", _simt_backward, simt_backward.BackwardKernel, False),
 )
 
 
 def lower_attention(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    problem = AttentionProblem.forward(group, layouts, target)
-    return select(FORWARD, problem).lower(problem)
+    problem = AttentionProblem.of(group, layouts, target)
+    if problem.is_forward:
+        return select(FORWARD, problem).lower(problem)
+    return _lower_backward(problem)
 
 
-def lower_attention_backward(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def _lower_backward(problem: AttentionProblem) -> list[LoweredKernel]:
     """A kernel for dq and one for dk and dv, or one for each where a thread cannot hold both."""
-    problem = AttentionProblem.backward(group, layouts, target)
     parts = [problem.only("q"), problem.only("k", "v")]
     kernels: list[LoweredKernel] = []
     while parts:
         part = parts.pop(0)
         if not part.outputs:
             continue
-        if any(s.supports(part, target) for s in BACKWARD):
+        if any(s.supports(part, part.target) for s in BACKWARD):
             kernels += select(BACKWARD, part).lower(part)
         elif len(part.outputs) > 1:
             parts = [*(part.only(name) for name in part.outputs), *parts]

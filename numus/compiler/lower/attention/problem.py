@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower import output_views
-from numus.compiler.lower.emitter import Emitter
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
-from numus.kernels.attention.operands import (
-    BackwardOperands,
-    Matrix,
-    Operands,
-    PerQuery,
-    Score,
-    Write,
-)
+from numus.kernels.attention.operands import BackwardOperands, Matrix, Operands, PerQuery, Score
 from numus.shapes import Shape
 from numus.target import Target
 
@@ -33,19 +28,12 @@ class AttentionProblem(Problem):
     outputs: dict[str, Value]
 
     @staticmethod
-    def forward(
-        group: FusionGroup, layouts: dict[Value, Shape], target: Target
-    ) -> AttentionProblem:
-        names = {"attention": "out", "attention_lse": "lse"}
-        outputs = {names[v.op]: v for v in group.members if v.op in names}
-        return AttentionProblem(group, layouts, target, outputs)
-
-    @staticmethod
-    def backward(
-        group: FusionGroup, layouts: dict[Value, Shape], target: Target
-    ) -> AttentionProblem:
-        parts = [v for v in group.members if v.op == "attention_grad"]
-        outputs = {v.params.which: v for v in parts if output_views.output_views(group, v)}
+    def of(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> AttentionProblem:
+        forward = {"attention": "out", "attention_lse": "lse"}
+        outputs = {forward[v.op]: v for v in group.members if v.op in forward}
+        for v in group.members:
+            if v.op == "attention_grad" and output_views.output_views(group, v):
+                outputs[v.params.which] = v
         return AttentionProblem(group, layouts, target, outputs)
 
     def only(self, *names: str) -> AttentionProblem:
@@ -58,7 +46,7 @@ class AttentionProblem(Problem):
 
     @property
     def is_forward(self) -> bool:
-        return self.value.op != "attention_grad"
+        return self.group.kind == "attention"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,23 +68,11 @@ class AttentionProblem(Problem):
         return self.inputs["q"].shape[0]
 
     @property
-    def queries(self) -> int:
-        return self.inputs["q"].shape[1]
-
-    @property
-    def keys(self) -> int:
-        return self.inputs["k"].shape[1]
-
-    @property
-    def head_dim(self) -> int:
-        return self.inputs["q"].shape[2]
-
-    @property
-    def value_dim(self) -> int:
-        """0 where the log-sum-exp alone is computed."""
-        if list(self.outputs) == ["lse"]:
-            return 0
-        return self.inputs["v"].shape[2]
+    def dims(self) -> tuple[int, int, int, int]:
+        """Queries, keys, head_dim and value_dim: 0 where the log-sum-exp alone is computed."""
+        _, queries, head_dim = self.inputs["q"].shape
+        value_dim = 0 if list(self.outputs) == ["lse"] else self.inputs["v"].shape[2]
+        return queries, self.inputs["k"].shape[1], head_dim, value_dim
 
     @property
     def score_operands(self) -> int:
@@ -109,6 +85,12 @@ class AttentionProblem(Problem):
         dtypes = {v.dtype for name, v in self.inputs.items() if name in tuple("qkvg")}
         halves = len(dtypes) == 1 and dtypes <= {dt.bfloat16, dt.float16}
         return dtypes.pop() if halves and self.target.wgmma else None
+
+
+class AttentionKernel(Protocol):
+    scratch: list[ir.Buffer]
+
+    def body(self) -> list[Stmt]: ...
 
 
 class Reader:
@@ -128,9 +110,6 @@ class Reader:
     def matrix(self, name: str) -> Score:
         return lambda n, row, column: self.value(name, n, row, column)
 
-    def scores(self, name: str) -> Score | None:
-        return self.matrix(name) if name in self.inputs else None
-
     def per_query(self, name: str) -> Callable[[Expr, Expr, Expr], Expr]:
         return lambda n, i, mask: self.value(name, n, i, mask=mask)
 
@@ -141,24 +120,30 @@ class Reader:
             return []
         return output_views.store(self.e, self.problem.group, v, _broadcast(v, index), value)
 
+    def kernel(self, name: str, k: AttentionKernel, grid: int) -> LoweredKernel:
+        body = k.body()
+        self.e.scratch += k.scratch
+        return self.e.grid_kernel(name, ir.var("g"), body, grid, self.problem.notes)
+
+    def write(self, output: str, n: Expr, row: Expr, column: Expr, value: Expr) -> list[Stmt]:
+        return self.store(output, (n, row, column), value)
+
     def forward_operands(self, matrix: Callable[[str], Matrix]) -> Operands[Matrix]:
         return Operands(
             q=matrix("q"),
             k=matrix("k"),
             v=matrix("v") if "out" in self.problem.outputs else None,
             scale=self.value("scale"),
-            bias=self.scores("bias"),
-            keep=self.scores("keep"),
-            write=lambda n, i, j, x: self.store("out", (n, i, j), x),
+            bias=self.matrix("bias") if "bias" in self.inputs else None,
+            keep=self.matrix("keep") if "keep" in self.inputs else None,
+            write=partial(self.write, "out"),
             write_lse=lambda n, i, x: self.store("lse", (n, i), x),
+            causal=self.problem.causal,
         )
 
     def backward_operands(
         self, matrix: Callable[[str], Matrix], per_query: Callable[[str], PerQuery]
     ) -> BackwardOperands[Matrix, PerQuery]:
-        def writer(name: str) -> Write:
-            return lambda n, i, j, x: self.store(name, (n, i, j), x)
-
         return BackwardOperands(
             q=matrix("q"),
             k=matrix("k"),
@@ -167,9 +152,10 @@ class Reader:
             scale=self.value("scale"),
             lse=per_query("lse"),
             delta=per_query("delta"),
-            bias=self.scores("bias"),
-            keep=self.scores("keep"),
-            writes={name: writer(name) for name in self.problem.outputs},
+            bias=self.matrix("bias") if "bias" in self.inputs else None,
+            keep=self.matrix("keep") if "keep" in self.inputs else None,
+            writes={name: partial(self.write, name) for name in self.problem.outputs},
+            causal=self.problem.causal,
         )
 
 

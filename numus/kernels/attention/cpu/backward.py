@@ -16,23 +16,11 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
+from numus.kernels.attention.cpu import tiles
 from numus.kernels.attention.cpu.forward import Element, clamped, is_visible
-from numus.kernels.attention.cpu.tiles import (
-    UNROLL,
-    ZERO,
-    Accumulators,
-    Tile,
-    ceil_to,
-    divisors,
-    pack_panels,
-    pack_rows,
-    pack_tiles,
-    round_up,
-    scores,
-    scores_tile,
-    tile_for,
-)
+from numus.kernels.attention.cpu.tiles import UNROLL, ZERO, Accumulators, Tile, ceil_to
 from numus.kernels.attention.operands import BackwardOperands, Write
+from numus.kernels.common.smem_tiles import round_up
 from numus.kernels.math import exp_decay
 from numus.target import Target
 
@@ -57,7 +45,7 @@ def choose(
     target: Target, dtype: DType, batch: int, queries: int, keys: int, head_dim: int, value_dim: int
 ) -> Tiling:
     """Blocks whose operands fit in L1; tasks that are whole matrices."""
-    tile = scores_tile(target, dtype, queries)
+    tile = tiles.scores_tile(target, dtype, queries)
     row_bytes = max(head_dim, value_dim, 1) * dtype.itemsize
     keys_block = target.l1_bytes // (row_bytes + tile.columns * dtype.itemsize)
     keys_block = max(tile.rows, keys_block // tile.rows * tile.rows)
@@ -67,9 +55,9 @@ def choose(
     all_keys = round_up(max(keys, 1), tile.rows)
     return Tiling(
         scores=tile,
-        dq=tile_for(target, tile.width, head_dim, divisors(tile.columns)),
-        dk=tile_for(target, tile.width, head_dim, divisors(tile.rows)),
-        dv=tile_for(target, tile.width, value_dim, divisors(tile.rows)),
+        dq=tiles.tile_for(target, tile.width, head_dim, tiles.divisors(tile.columns)),
+        dk=tiles.tile_for(target, tile.width, head_dim, tiles.divisors(tile.rows)),
+        dv=tiles.tile_for(target, tile.width, value_dim, tiles.divisors(tile.rows)),
         queries=min(queries_block, all_queries),
         keys=min(keys_block, all_keys),
         query_rows=all_queries,
@@ -108,14 +96,6 @@ class Sizes:
 Operands = BackwardOperands[Element, PerQuery]
 
 
-def attention_backward(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of task g, and its scratch."""
-    task = _Task(tiling, sizes, dtype, g, operands, causal)
-    return task.body(), task.scratch
-
-
 @dataclass(slots=True)
 class _Gradient:
     """A gradient in scratch memory, and the packed right operand of its GEMM."""
@@ -132,12 +112,9 @@ class _Gradient:
         return ceil_to(self.columns, self.tile.columns)
 
 
-class _Task:
-    def __init__(
-        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
-    ) -> None:
-        self.tiling, self.s, self.dtype, self.o, self.causal = tiling, sizes, dtype, o, causal
-        s, tile = sizes, tiling.scores
+class BackwardTask:
+    def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: Operands) -> None:
+        self.tiling, self.s, self.dtype, self.o, tile = tiling, s, dtype, o, tiling.scores
         self.panel = tile.columns
         self.n = g // (s.query_tasks * s.key_tasks)
         part = g % (s.query_tasks * s.key_tasks)
@@ -145,7 +122,7 @@ class _Task:
         self.k0 = part % s.key_tasks * s.key_rows
         self.rows = ir.minimum(self.q0 + s.query_rows, s.queries) - self.q0
         self.k1 = ir.minimum(self.k0 + s.key_rows, s.keys)
-        if causal:
+        if o.causal:
             self.k1 = ir.minimum(self.k1, self.q0 + self.rows)
         self.padded_rows = ceil_to(self.rows, self.panel)
         self.needs_ds = o.needs_ds
@@ -188,13 +165,13 @@ class _Task:
             return o.q(t, r, c) * o.scale
 
         tile = self.tiling.scores
-        out = pack_panels("q", self.q_panels, query(scaled), tile, self.rows, s.head_dim)
+        out = tiles.pack_panels("q", self.q_panels, query(scaled), tile, self.rows, s.head_dim)
         if self.needs_ds:
-            out += pack_panels("g", self.g_panels, query(o.g), tile, self.rows, s.value_dim)
+            out += tiles.pack_panels("g", self.g_panels, query(o.g), tile, self.rows, s.value_dim)
         for d in self.by_key:
             read = query(scaled if d.name == "k" else o.g)
-            rows = (self.rows, self.padded_rows)
-            out += pack_rows(f"{d.name}_rows", d.right, read, d.tile.columns, *rows, d.columns)
+            shape = (self.rows, self.padded_rows, d.columns)
+            out += tiles.pack_rows(f"{d.name}_rows", d.right, read, d.tile.columns, *shape)
         if self.dq is not None:
             out.append(self._clear(self.dq, s.query_rows))
         kb = ir.var("key_block")
@@ -205,7 +182,7 @@ class _Task:
 
     def _zero_hidden_keys(self) -> list[Stmt]:
         """Zero gradients of keys that the causal mask hides from all queries."""
-        if not self.causal:
+        if not self.o.causal:
             return []
         first = ir.maximum(self.k1, self.k0)
         last = ir.minimum(self.k0 + self.s.key_rows, self.s.keys)
@@ -226,16 +203,16 @@ class _Task:
         def key(read: Element) -> Callable[[Expr, Expr], Expr]:
             return lambda r, c: read(n, kb + r, c)
 
-        out = pack_tiles("k", self.k_tiles, key(o.k), tile, count, s.head_dim)
+        out = tiles.pack_tiles("k", self.k_tiles, key(o.k), tile, count, s.head_dim)
         if self.needs_ds:
-            out += pack_tiles("v", self.v_tiles, key(o.v), tile, count, s.value_dim)
+            out += tiles.pack_tiles("v", self.v_tiles, key(o.v), tile, count, s.value_dim)
         if self.dq is not None:
-            columns = self.dq.tile.columns
-            out += pack_rows("q_rows", self.dq.right, key(o.k), columns, count, padded, s.head_dim)
+            shape = (self.dq.tile.columns, count, padded, s.head_dim)
+            out += tiles.pack_rows("q_rows", self.dq.right, key(o.k), *shape)
         out += [self._clear(d, padded) for d in self.by_key]
         qb = ir.var("query_block")
         start = ZERO
-        if self.causal:
+        if self.o.causal:
             skipped = ir.maximum(kb - self.q0, 0) // s.query_block
             start = skipped * s.query_block
         body = self._query_block(kb, qb, count, padded)
@@ -260,7 +237,7 @@ class _Task:
     def _used(self, kb: Expr, panel: Expr, count: Expr) -> Expr:
         """Keys of a block that a panel attends to, in whole tiles."""
         rows = self.tiling.scores.rows
-        if not self.causal:
+        if not self.o.causal:
             return ceil_to(count, rows)
         last = self.q0 + panel + self.panel
         return ceil_to(ir.maximum(ir.minimum(count, last - kb), 0), rows)
@@ -285,15 +262,12 @@ class _Task:
             if self.needs_ds:
                 body.append(ir.Let(deltas[v], o.delta(self.n, query, exists)))
         acc = Accumulators("s", tile, dtype, lane)
-        tiles = scores(
-            *(acc, self.k_tiles, t * ceil_to(s.head_dim, tile.column_block)),
-            *(self.q_panels, row * ceil_to(s.head_dim, UNROLL), s.head_dim),
-        )
+        per_tile = tiles.scores(acc, self.k_tiles, t, self.q_panels, row, s.head_dim)
         zero = const(0, dtype)
 
         def element(i: int, v: int) -> tuple[Expr, Expr, Expr, Expr]:
             key = kb + (t + i)
-            visible = is_visible(key, queries[v], s.keys, self.causal) & (queries[v] < s.queries)
+            visible = is_visible(key, queries[v], s.keys, self.o.causal) & (queries[v] < s.queries)
             at = p * s.key_block + (t + i) * self.panel
             return key, queries[v], visible, at + acc.column(v)
 
@@ -305,27 +279,24 @@ class _Task:
             prob = select(visible, exp_decay(value - lses[v]), zero)
             if o.keep is not None and not self.needs_ds:
                 prob = prob * o.keep(self.n, *clamped(query, key, s.queries, s.keys))
-            tiles.append(ir.Store(self.probs, at, prob))
+            per_tile.append(ir.Store(self.probs, at, prob))
         if self.needs_ds:
             dp = Accumulators("d", tile, dtype, lane)
-            tiles += scores(
-                *(dp, self.v_tiles, t * ceil_to(s.value_dim, tile.column_block)),
-                *(self.g_panels, row * ceil_to(s.value_dim, UNROLL), s.value_dim),
-            )
+            per_tile += tiles.scores(dp, self.v_tiles, t, self.g_panels, row, s.value_dim)
             for i, v in dp.elements():
                 key, query, visible, at = element(i, v)
                 value = dp.read(i, v)
                 prob = ir.var(f"prob{i}_{v}", dtype)
-                tiles.append(ir.Let(prob, ir.load(self.probs, at)))
+                per_tile.append(ir.Let(prob, ir.load(self.probs, at)))
                 if o.keep is not None:
                     keep = ir.var(f"keep{i}_{v}", dtype)
                     at_clamped = clamped(query, key, s.queries, s.keys)
-                    tiles.append(ir.Let(keep, o.keep(self.n, *at_clamped)))
+                    per_tile.append(ir.Let(keep, o.keep(self.n, *at_clamped)))
                     value = value * keep
-                    tiles.append(ir.Store(self.probs, at, prob * keep))
+                    per_tile.append(ir.Store(self.probs, at, prob * keep))
                 ds = select(visible, prob * (value - deltas[v]), zero)
-                tiles.append(ir.Store(self.ds, at, ds))
-        body.append(ir.For(t, ZERO, used, "serial", tiles, step=const(tile.rows)))
+                per_tile.append(ir.Store(self.ds, at, ds))
+        body.append(ir.For(t, ZERO, used, "serial", per_tile, step=const(tile.rows)))
         return ir.For(lane, ZERO, const(tile.width), "lanes", body)
 
     # -- GEMMs ------------------------------------------------------------------------------------
@@ -336,19 +307,17 @@ class _Task:
         """dk += dS' q, or dv += P' g, of a block of queries."""
         lane, c, t, p, q = (ir.var(f"{d.name}_{x}") for x in ("lane", "c", "t", "p", "q"))
         start, panel = ZERO, const(self.panel)
-        if self.causal:
-            hidden = kb + t - (self.q0 + qb)
-            start = ir.maximum(hidden, 0) // panel * panel
+        if self.o.causal:
+            start = ir.maximum(kb + t - (self.q0 + qb), 0) // panel * panel
         rows = p * self.s.key_block + t * panel
-        row = (qb + p + q) * d.tile.columns
-        row = c * self.padded_rows + row
+        row = c * self.padded_rows + (qb + p + q) * d.tile.columns
         loops = [(p, start, queries, panel), (q, ZERO, panel, const(UNROLL))]
         buffer = self.ds if d.name == "k" else self.probs
 
         def left(u: int, i: int) -> Expr:
             return ir.load(buffer, rows + q + (i * self.panel + u))
 
-        return self._gemm(d, lane, loops, left, row, (t, ZERO, padded), c)
+        return self._gemm(d, lane, loops, left, row, (t, padded), c, t)
 
     def _accumulate_dq(
         self, d: _Gradient, kb: Expr, qb: Expr, count: Expr, padded: Expr, queries: Expr
@@ -363,42 +332,30 @@ class _Task:
         def left(u: int, i: int) -> Expr:
             return ir.load(self.ds, rows + r + (u * self.panel + i))
 
-        first = qb + p + r
-        body = self._gemm(d, lane, loops, left, row, (r, ZERO, panel), c, first)
+        body = self._gemm(d, lane, loops, left, row, (r, panel), c, qb + p + r)
         return [ir.For(p, ZERO, queries, "serial", body, step=panel)]
 
     def _gemm(
         self,
         d: _Gradient,
         lane: Expr,
-        loops: list[tuple[Expr, Expr, Expr, Expr]],
+        loops: list[tiles.Loop],
         left: Callable[[int, int], Expr],
         right_row: Expr,
-        rows: tuple[Expr, Expr, Expr],
+        rows: tuple[Expr, Expr],
         c: Expr,
-        result_row: Expr | None = None,
+        row: Expr,
     ) -> list[Stmt]:
         """result += left @ right, register tile by register tile."""
-        tile = d.tile
-        acc = Accumulators(f"d{d.name}", tile, self.dtype, lane)
-        r, first, last = rows
-        row = r if result_row is None else result_row
+        acc = Accumulators(f"d{d.name}", d.tile, self.dtype, lane)
 
         def right(u: int, column: Expr) -> Expr:
-            return ir.load(d.right, right_row + column + u * tile.columns)
+            return ir.load(d.right, right_row + column + u * d.tile.columns)
 
         def at(i: int, v: int) -> Expr:
-            start = (row + i) * d.padded
-            return start + c + acc.column(v)
+            return (row + i) * d.padded + c + acc.column(v)
 
-        body = [
-            *acc.set(lambda i, v: ir.load(d.result, at(i, v))),
-            *acc.add(loops, left, right),
-            *(ir.Store(d.result, at(i, v), acc.read(i, v)) for i, v in acc.elements()),
-        ]
-        inner: list[Stmt] = [ir.For(lane, ZERO, const(tile.width), "lanes", body)]
-        inner = [ir.For(r, first, last, "serial", inner, step=const(tile.rows))]
-        return [ir.For(c, ZERO, d.columns, "serial", inner, step=const(tile.columns))]
+        return acc.gemm(d.result, at, acc.add(loops, left, right), rows, (c, d.columns))
 
     # -- epilogue ---------------------------------------------------------------------------------
 

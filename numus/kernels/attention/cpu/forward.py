@@ -13,23 +13,10 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.cpu.tiles import (
-    UNROLL,
-    ZERO,
-    Accumulators,
-    Tile,
-    ceil_to,
-    divisors,
-    pack_panels,
-    pack_rows,
-    pack_tiles,
-    round_up,
-    scores,
-    scores_tile,
-    tile_for,
-    transpose_panels,
-)
+from numus.kernels.attention.cpu import tiles
+from numus.kernels.attention.cpu.tiles import UNROLL, ZERO, Accumulators, Tile, ceil_to
 from numus.kernels.attention.operands import Operands
+from numus.kernels.common.smem_tiles import round_up
 from numus.kernels.math import FUNCTIONS, exp_decay
 from numus.target import Target
 
@@ -53,8 +40,8 @@ def choose(
     target: Target, dtype: DType, batch: int, queries: int, keys: int, head_dim: int, value_dim: int
 ) -> Tiling:
     """Tiles that fit in registers, blocks in caches, and several tasks for every core."""
-    tile = scores_tile(target, dtype, queries)
-    result = tile_for(target, tile.width, value_dim, divisors(tile.columns))
+    tile = tiles.scores_tile(target, dtype, queries)
+    result = tiles.tile_for(target, tile.width, value_dim, tiles.divisors(tile.columns))
     itemsize = dtype.itemsize
     # probabilities and values of a block stay in L1
     block = target.l1_bytes // (itemsize * (tile.columns + max(head_dim, value_dim, 1)))
@@ -82,14 +69,6 @@ class Sizes:
     tasks: Expr  # of each matrix
 
 
-def attention(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Element], causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of task g, and its scratch."""
-    task = _Task(tiling, sizes, dtype, g, operands, causal)
-    return task.body(), task.scratch
-
-
 def is_visible(key: Expr, query: Expr, keys: Expr, causal: bool) -> Expr:
     """True where a query attends to a key (indices fit in 32 bits)."""
     limit = ir.minimum(query + 1, keys) if causal else keys
@@ -101,22 +80,14 @@ def clamped(query: Expr, key: Expr, queries: Expr, keys: Expr) -> tuple[Expr, Ex
     return ir.minimum(query, queries - 1), ir.minimum(key, keys - 1)
 
 
-class _Task:
+class ForwardTask:
     def __init__(
-        self,
-        tiling: Tiling,
-        sizes: Sizes,
-        dtype: DType,
-        g: Expr,
-        o: Operands[Element],
-        causal: bool,
+        self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: Operands[Element]
     ) -> None:
-        self.tiling, self.s, self.dtype, self.o, self.causal = tiling, sizes, dtype, o, causal
-        s, tile = sizes, tiling.scores
+        self.tiling, self.s, self.dtype, self.o, tile = tiling, s, dtype, o, tiling.scores
         self.n = g // s.tasks
         # longest tasks first: under a causal mask, later queries see more keys
-        number = s.tasks - 1 - g % s.tasks
-        self.first = number * s.rows
+        self.first = (s.tasks - 1 - g % s.tasks) * s.rows
         self.rows = ir.minimum(self.first + s.rows, s.queries) - self.first
         self.panel = tile.columns
         self.padded_width = ceil_to(s.value_dim, tiling.result.columns)
@@ -142,21 +113,20 @@ class _Task:
 
     def body(self) -> list[Stmt]:
         s, o, n = self.s, self.o, self.n
-        visible = ir.minimum(s.keys, self.first + self.rows) if self.causal else s.keys
+        visible = ir.minimum(s.keys, self.first + self.rows) if self.o.causal else s.keys
         kb = ir.var("key_block")
         count = ir.minimum(kb + s.block, visible) - kb
         padded = ceil_to(count, self.tiling.scores.rows)
         p = ir.var("panel")
-        per_block = pack_tiles(
-            *("k", self.k, lambda r, c: o.k(n, kb + r, c), self.tiling.scores), *(count, s.head_dim)
-        )
+
+        def key(read: Element) -> tiles.Read:
+            return lambda r, c: read(n, kb + r, c)
+
+        tile, columns = self.tiling.scores, self.tiling.result.columns
+        per_block = tiles.pack_tiles("k", self.k, key(o.k), tile, count, s.head_dim)
         if o.v is not None:
-            values = o.v
-            columns = self.tiling.result.columns
-            per_block += pack_rows(
-                *("v", self.v, lambda r, c: values(n, kb + r, c), columns),
-                *(count, padded, s.value_dim),
-            )
+            shape = (count, padded, s.value_dim)
+            per_block += tiles.pack_rows("v", self.v, key(o.v), columns, *shape)
         panels = self._panel(p, kb, count, padded)
         per_block.append(ir.For(p, ZERO, self.rows, "serial", panels, step=const(self.panel)))
         return [
@@ -172,8 +142,8 @@ class _Task:
 
         arguments = (read, self.tiling.scores, self.rows, self.s.head_dim)
         if self.tiling.transpose_queries:
-            return transpose_panels("q", self.q, self.staging, *arguments)
-        return pack_panels("q", self.q, *arguments)
+            return tiles.transpose_panels("q", [self.q, self.staging], *arguments)
+        return tiles.pack_panels("q", self.q, *arguments)
 
     def _start(self) -> list[Stmt]:
         i, j, rows = ir.var("start_i"), ir.var("start_j"), self.s.rows
@@ -188,7 +158,7 @@ class _Task:
     # -- one panel of queries, one block of keys --------------------------------------------------
 
     def _panel(self, p: Expr, kb: Expr, count: Expr, padded: Expr) -> list[Stmt]:
-        if not self.causal:
+        if not self.o.causal:
             return [self._scores(p, kb, padded), *self._accumulate(p, padded, padded)]
         last = self.first + p + self.panel
         near = ir.minimum(kb + count, last) - kb
@@ -200,34 +170,32 @@ class _Task:
         lane = ir.var("query")
         tile, s, dtype = self.tiling.scores, self.s, self.dtype
         acc = Accumulators("s", tile, dtype, lane)
-        maxes = [ir.Register(f"row_max{v}", dtype, lanes=True) for v in range(tile.vectors)]
-        row_sums = [ir.Register(f"row_sum{v}", dtype, lanes=True) for v in range(tile.vectors)]
+        maxes, row_sums = (
+            [ir.Register(f"{name}{v}", dtype, lanes=True) for v in range(tile.vectors)]
+            for name in ("row_max", "row_sum")
+        )
         neg_inf = const(NEG_INF, dtype)
         t = ir.var("key_tile")
         body: list[Stmt] = []
         for v, row_max in enumerate(maxes):
             body.append(ir.Set(row_max, ir.load(self.row_max, p + acc.column(v))))
-        tiles = scores(
-            *(acc, self.k, t * ceil_to(s.head_dim, tile.column_block)),
-            *(self.q, p * ceil_to(s.head_dim, UNROLL), s.head_dim),
-        )
+        per_tile = tiles.scores(acc, self.k, t, self.q, p, s.head_dim)
         for i, v in acc.elements():
             key, query = self._indices(kb, t + i, p, acc.column(v))
             value = acc.read(i, v)
             if self.o.bias is not None:
                 value = value + self.o.bias(self.n, *clamped(query, key, s.queries, s.keys))
             name = ir.var(f"score{i}_{v}", dtype)
-            value = select(is_visible(key, query, s.keys, self.causal), value, neg_inf)
-            tiles += [
+            value = select(is_visible(key, query, s.keys, self.o.causal), value, neg_inf)
+            per_tile += [
                 ir.Let(name, value),
                 ir.Store(self.probs, self._prob_at(t + i, acc.column(v)), name),
                 ir.Set(maxes[v], select(name > ir.read(maxes[v]), name, ir.read(maxes[v]))),
             ]
-        body.append(ir.For(t, ZERO, used, "serial", tiles, step=const(tile.rows)))
+        body.append(ir.For(t, ZERO, used, "serial", per_tile, step=const(tile.rows)))
         shifts = []
         for v, (row_max, row_sum) in enumerate(zip(maxes, row_sums, strict=True)):
-            shift = ir.var(f"shift{v}", dtype)
-            rescale = ir.var(f"rescale{v}", dtype)
+            shift, rescale = ir.var(f"shift{v}", dtype), ir.var(f"rescale{v}", dtype)
             at = p + acc.column(v)
             new_max = ir.read(row_max)
             body += [
@@ -276,24 +244,21 @@ class _Task:
         tile = self.tiling.result
         lane, c, r, k = (ir.var(f"result_{x}") for x in ("lane", "c", "r", "k"))
         acc = Accumulators("o", tile, self.dtype, lane)
+        start = c * padded + k * tile.columns
+        product = acc.add(
+            [(k, ZERO, used, const(UNROLL))],
+            lambda u, i: ir.load(self.probs, self._prob_at(k + u, r + i)),
+            lambda u, column: ir.load(self.v, start + column + u * tile.columns),
+        )
 
         def at(i: int, v: int) -> Expr:
-            row = (p + r + i) * self.padded_width
-            return row + c + acc.column(v)
+            return (p + r + i) * self.padded_width + c + acc.column(v)
 
-        start = c * padded + k * tile.columns
-        body = [
-            *acc.set(lambda i, v: ir.load(self.result, at(i, v)) * ir.load(self.rescale, r + i)),
-            *acc.add(
-                [(k, ZERO, used, const(UNROLL))],
-                lambda u, i: ir.load(self.probs, self._prob_at(k + u, r + i)),
-                lambda u, column: ir.load(self.v, start + column + u * tile.columns),
-            ),
-            *(ir.Store(self.result, at(i, v), acc.read(i, v)) for i, v in acc.elements()),
-        ]
-        inner: list[Stmt] = [ir.For(lane, ZERO, const(tile.width), "lanes", body)]
-        inner = [ir.For(r, ZERO, const(self.panel), "serial", inner, step=const(tile.rows))]
-        return [ir.For(c, ZERO, self.s.value_dim, "serial", inner, step=const(tile.columns))]
+        def rescale(i: int) -> Expr:
+            return ir.load(self.rescale, r + i)
+
+        loops = ((r, const(self.panel)), (c, self.s.value_dim))
+        return acc.gemm(self.result, at, product, *loops, rescale)
 
     def _prob_at(self, key: Expr, query: Expr) -> Expr:
         return key * self.panel + query

@@ -32,10 +32,6 @@ def ceil_to(a: Expr, b: int) -> Expr:
     return (a + (b - 1)) // b * b
 
 
-def round_up(n: int, to: int) -> int:
-    return -(-n // to) * to
-
-
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A register tile of rows × vectors."""
@@ -112,19 +108,13 @@ def pack_panels(
 
 
 def transpose_panels(
-    name: str,
-    buffer: ir.Buffer,
-    staging: ir.Buffer,
-    read: Read,
-    tile: Tile,
-    rows: Expr,
-    columns: Expr,
+    name: str, buffers: list[ir.Buffer], read: Read, tile: Tile, rows: Expr, columns: Expr
 ) -> list[Stmt]:
-    """Transposed panels, by register transposes of rows in `staging`.
+    """Transposed panels in the first buffer, by register transposes of rows in the second.
 
     The last transpose may write past its panel: the buffer ends with room for one more square.
     """
-    width = const(tile.width)
+    (buffer, staging), width = buffers, const(tile.width)
     p, v, i, c, j = (ir.var(f"{name}_{x}") for x in "pvicj")
     pitch, depth = ceil_to(columns, tile.width), ceil_to(columns, UNROLL)
     row = p + (v + i)
@@ -223,43 +213,55 @@ class Accumulators:
         """Rank-1 updates `left(u, i)` × `right(u, column)`, the innermost loop unrolled."""
         body: list[Stmt] = []
         for u in range(UNROLL):
-            names = []
-            for v in range(self.tile.vectors):
-                name = ir.var(f"{self.name}b{u}_{v}", self.dtype)
-                body.append(ir.Let(name, right(u, self.column(v))))
-                names.append(name)
-            for i in range(self.tile.rows):
+            names = [ir.var(f"{self.name}b{u}_{v}", self.dtype) for v in range(self.tile.vectors)]
+            body += [ir.Let(x, right(u, self.column(v))) for v, x in enumerate(names)]
+            for i, registers in enumerate(self.registers):
                 a = left(u, i)
-                for v in range(self.tile.vectors):
-                    register = self.registers[i][v]
-                    body.append(
-                        ir.Set(register, ir.fma(a, names[v], ir.read(register), allow_unfused=True))
-                    )
+                for c, b in zip(registers, names, strict=True):
+                    body.append(ir.Set(c, ir.fma(a, b, ir.read(c), allow_unfused=True)))
         for variable, start, stop, step in reversed(loops):
             body = [ir.For(variable, start, stop, "serial", body, step=step)]
         return body
 
+    def gemm(
+        self,
+        result: ir.Buffer,
+        at: Callable[[int, int], Expr],
+        product: list[Stmt],
+        rows: tuple[Expr, Expr],
+        columns: tuple[Expr, Expr],
+        rescale: Callable[[int], Expr] | None = None,
+    ) -> list[Stmt]:
+        """result = result · rescale + product, register tile by register tile."""
+
+        def old(i: int, v: int) -> Expr:
+            value = ir.load(result, at(i, v))
+            return value if rescale is None else value * rescale(i)
+
+        stores = [ir.Store(result, at(i, v), self.read(i, v)) for i, v in self.elements()]
+        body = [*self.set(old), *product, *stores]
+        inner: list[Stmt] = [ir.For(self.lane, ZERO, const(self.tile.width), "lanes", body)]
+        for (variable, stop), step in ((rows, self.tile.rows), (columns, self.tile.columns)):
+            inner = [ir.For(variable, ZERO, stop, "serial", inner, step=const(step))]
+        return inner
+
 
 def scores(
-    acc: Accumulators,
-    tiles: ir.Buffer,
-    tile_at: Expr,
-    panel: ir.Buffer,
-    panel_at: Expr,
-    columns: Expr,
+    acc: Accumulators, tiles: ir.Buffer, key: Expr, panels: ir.Buffer, query: Expr, columns: Expr
 ) -> list[Stmt]:
-    """Q K': a packed tile of keys times a packed panel of queries."""
+    """Q K': the packed tile of keys from `key` on times the packed panel of queries."""
     width, rows, lanes = acc.tile.column_block, acc.tile.rows, acc.tile.columns
     b, k = ir.var(f"{acc.name}_b"), ir.var(f"{acc.name}_k")
     depth = ceil_to(columns, UNROLL)
-    loops = [(b, ZERO, depth, const(width)), (k, ZERO, ir.minimum(depth - b, width), const(UNROLL))]
-    block = tile_at + b * rows
-    row_at = panel_at + (b + k) * lanes
-    return [
-        *acc.clear(),
-        *acc.add(
-            loops,
-            lambda u, i: ir.load(tiles, block + k + (i * width + u)),
-            lambda u, column: ir.load(panel, row_at + column + u * lanes),
-        ),
+    loops = [
+        (b, ZERO, depth, const(width)),
+        (k, ZERO, ir.minimum(depth - b, width), const(UNROLL)),
     ]
+    block = key * ceil_to(columns, width) + b * rows
+    row_at = query * depth + (b + k) * lanes
+    product = acc.add(
+        loops,
+        lambda u, i: ir.load(tiles, block + k + (i * width + u)),
+        lambda u, column: ir.load(panels, row_at + column + u * lanes),
+    )
+    return [*acc.clear(), *product]

@@ -12,20 +12,9 @@ from __future__ import annotations
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.gpu.simt_forward import (
-    MAX_ACCUMULATORS,
-    Tiling,
-    accumulator_registers,
-    tilings,
-)
-from numus.kernels.attention.gpu.simt_tiles import (
-    ZERO,
-    AccumulatorTile,
-    SmemTile,
-    ThreadGrid,
-    load_tile,
-)
-from numus.kernels.attention.gpu.wgmma_backward import Operands, Sizes
+from numus.kernels.attention.gpu import simt_forward
+from numus.kernels.attention.gpu.block import BackwardBlock, BwdOperands, Sizes, Tiling
+from numus.kernels.attention.gpu.simt_tiles import AccumulatorTile, SmemTile, ThreadGrid, load_tile
 from numus.kernels.math import exp_decay
 from numus.target import Target
 
@@ -41,7 +30,7 @@ def choose(
 ) -> Tiling | None:
     """The largest tiles that fit in registers and shared memory, if any."""
     words = dtype.itemsize // 4
-    for p in tilings(target, dtype, rows, streamed_rows, head_dim, value_dim):
+    for p in simt_forward.tilings(target, dtype, rows, streamed_rows, head_dim, value_dim):
         columns = {"q": p.head_dim, "k": p.head_dim, "v": p.value_dim}
         smem_bytes = sum(
             SmemTile.bytes(dtype, n, p.rows) + SmemTile.bytes(dtype, n, p.block)
@@ -50,80 +39,40 @@ def choose(
         for name in wanted:
             smem_bytes += SmemTile.bytes(dtype, p.block, columns[name])
             smem_bytes += SmemTile.bytes(dtype, p.block, p.rows)
-        acc = accumulator_registers(p, p.block, p.block, *(columns[name] for name in wanted))
-        if smem_bytes <= target.shared_bytes and words * acc <= MAX_ACCUMULATORS:
+        acc = simt_forward.accumulator_registers(
+            p, p.block, p.block, *(columns[name] for name in wanted)
+        )
+        if smem_bytes <= target.shared_bytes and words * acc <= simt_forward.MAX_ACCUMULATORS:
             return p
     return None
 
 
-def attention_backward(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch: dq, or dk and dv."""
-    block = _Block(tiling, sizes, dtype, g, operands, causal)
-    return block.body(), block.scratch
-
-
-class _Block:
-    """A resident block of queries (or keys), and the streamed blocks of the others."""
-
-    def __init__(
-        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
-    ) -> None:
-        self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
+class BackwardKernel(BackwardBlock):
+    def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: BwdOperands) -> None:
+        super().__init__(tiling, s, dtype, g, o)
+        rows, block, columns = tiling.rows, tiling.block, self.columns
         self.threads = ThreadGrid.of(tiling.threads)
-        self.by_query = "q" in o.writes
-        self.n = g // sizes.tasks
-        # longest blocks first: under a causal mask, later queries and earlier keys
-        index = g % sizes.tasks
-        if self.by_query:
-            index = sizes.tasks - 1 - index
-        self.first = index * tiling.rows
-        self.rows, self.streamed_rows = sizes.queries, sizes.keys
-        if not self.by_query:
-            self.rows, self.streamed_rows = sizes.keys, sizes.queries
-        elif causal:
-            last = ir.minimum(self.first + tiling.rows, sizes.queries)
-            self.streamed_rows = ir.minimum(sizes.keys, last)
-        self.resident, self.streamed = (
-            (("q", "g"), ("k", "v")) if self.by_query else (("k", "v"), ("q", "g"))
-        )
-        self.columns = {
-            "q": tiling.head_dim,
-            "k": tiling.head_dim,
-            "v": tiling.value_dim,
-            "g": tiling.value_dim,
-        }
-        self.needs_ds = o.needs_ds
-        self.scratch: list[ir.Buffer] = []
 
         def tile(name: str, depth: int, width: int) -> SmemTile:
             found = SmemTile(name, dtype, depth, width)
             self.scratch.append(found.buffer)
             return found
 
-        needed = "qkvg" if self.needs_ds else "qkg"
         self.transposed = {
-            x: tile(
-                f"{x}_transposed",
-                self.columns[x],
-                tiling.rows if x in self.resident else tiling.block,
-            )
-            for x in needed
-            if self.needs_ds or x != "g"
+            x: tile(f"{x}_transposed", columns[x], rows if x in self.resident else block)
+            for x in ("qkvg" if self.needs_ds else "qk")
         }
         # gradient: accumulators, left operand, right operand
         self.results: dict[str, tuple[AccumulatorTile, SmemTile, SmemTile]] = {}
+        self.right_operands: dict[str, SmemTile] = {}
         for result, operand in (("q", "k"), ("k", "q"), ("v", "g")):
             if result in o.writes:
-                acc = AccumulatorTile(
-                    f"d{result}", self.threads, dtype, tiling.rows, self.columns[result]
-                )
-                left = tile(f"{result}_left", tiling.block, tiling.rows)
-                right = tile(f"{result}_right", tiling.block, self.columns[operand])
-                self.results[result] = (acc, left, right)
-        self.scores = AccumulatorTile("s", self.threads, dtype, tiling.rows, tiling.block)
-        self.dp = AccumulatorTile("d", self.threads, dtype, tiling.rows, tiling.block)
+                acc = AccumulatorTile(f"d{result}", self.threads, dtype, rows, columns[result])
+                left = tile(f"{result}_left", block, rows)
+                right = tile(f"{result}_right", block, columns[operand])
+                self.results[result], self.right_operands[operand] = (acc, left, right), right
+        self.scores = AccumulatorTile("s", self.threads, dtype, rows, block)
+        self.dp = AccumulatorTile("d", self.threads, dtype, rows, block)
 
     def body(self) -> list[Stmt]:
         p = self.tiling
@@ -136,12 +85,12 @@ class _Block:
         b = ir.var("block")
         body: list[Stmt] = []
         for name in self.streamed:
-            if name in self.transposed or name in self._right_operands():
+            if name in self.transposed or name in self.right_operands:
                 body.append(self._load(name, b, p.block, self.streamed_rows))
         body.append(self.threads.loop("scores", lambda lane: self._scores(lane, b)))
         body += [self._accumulate(result) for result in self.results]
-        start = ZERO
-        if self.causal and not self.by_query:
+        start = const(0)
+        if self.o.causal and not self.by_query:
             start = self.first // p.block * p.block
         out.append(ir.For(b, start, self.streamed_rows, "serial", body, step=const(p.block)))
         return [*out, *(self._epilogue(result) for result in self.results)]
@@ -152,80 +101,64 @@ class _Block:
         return self.threads.loop(f"add_{result}", lambda lane: [acc.add(lane, left, right)])
 
     def _epilogue(self, result: str) -> Stmt:
-        s, o = self.s, self.o
         acc, _, _ = self.results[result]
-        write = o.writes[result]
-        columns = s.value_dim if result == "v" else s.head_dim
+        columns = self.s.value_dim if result == "v" else self.s.head_dim
 
         def store(lane: Expr) -> list[Stmt]:
             stores: list[Stmt] = []
             for i, j in acc.elements():
                 row, column = self.first + acc.row(lane, i), acc.column(lane, j)
-                value = acc.read(i, j)
-                stored = write(self.n, row, column, value if result == "v" else value * o.scale)
+                value = self.scaled(result, acc.read(i, j))
+                stored = self.o.writes[result](self.n, row, column, value)
                 stores.append(ir.If((row < self.rows) & (column < columns), stored))
             return stores
 
         return self.threads.loop(f"epilogue_{result}", store)
 
-    def _right_operands(self) -> dict[str, SmemTile]:
-        """Right operands of the gradients, by operand name."""
-        of = {"q": "k", "k": "q", "v": "g"}
-        return {of[result]: right for result, (_, _, right) in self.results.items()}
-
     def _load(self, name: str, first: Expr, rows: int, limit: Expr) -> Stmt:
-        matrix = getattr(self.o, name)
         at, shape = (self.n, first, limit), (rows, self.columns[name])
-        return load_tile(
-            *(name, self.threads, self.dtype, matrix, at, shape),
-            transposed=self.transposed.get(name),
-            direct=self._right_operands().get(name) if name in self.streamed else None,
-        )
+        direct = self.right_operands.get(name) if name in self.streamed else None
+        tiles = {"transposed": self.transposed.get(name), "direct": direct}
+        matrix = getattr(self.o, name)
+        return load_tile(name, self.threads, self.dtype, matrix, at, shape, **tiles)
 
-    def _scores(self, lane: Expr, b: Expr) -> list[Stmt]:
+    def _scores(self, lane: Expr, block: Expr) -> list[Stmt]:
         """P and dS of a block, into shared memory."""
         s, o, dtype = self.s, self.o, self.dtype
         zero = const(0, dtype)
-        resident, resident_g = (self.transposed.get(x) for x in self.resident)
-        streamed, streamed_g = (self.transposed.get(x) for x in self.streamed)
-        assert resident is not None
-        assert streamed is not None
-        body: list[Stmt] = [*self.scores.clear(), self.scores.add(lane, resident, streamed)]
-        if self.needs_ds:
-            assert resident_g is not None
-            assert streamed_g is not None
-            body += [*self.dp.clear(), self.dp.add(lane, resident_g, streamed_g)]
+        body: list[Stmt] = []
+        operands = zip(self.resident, self.streamed, strict=True)
+        for acc, (a, b) in zip((self.scores, self.dp)[: 1 + self.needs_ds], operands, strict=False):
+            product = acc.add(lane, self.transposed[a], self.transposed[b])
+            body += [*acc.clear(), product]
         queries = self.scores.thread_rows if self.by_query else self.scores.thread_columns
-        lses: list[Expr] = []
-        deltas: list[Expr] = []
+        vectors = {"lse": o.lse, "delta": o.delta} if self.needs_ds else {"lse": o.lse}
         for i in range(queries):
-            query, _ = self._indices(lane, b, i, i)
-            for name, vector, found in (("lse", o.lse, lses), ("delta", o.delta, deltas)):
-                if name == "lse" or self.needs_ds:
-                    found.append(ir.var(f"{name}{i}", dtype))
-                    body.append(ir.Let(found[i], vector.read(self.n, query, query < s.queries)))
+            query, _ = self._indices(lane, block, i, i)
+            for name, vector in vectors.items():
+                value = vector.read(self.n, query, query < s.queries)
+                body.append(ir.Let(ir.var(f"{name}{i}", dtype), value))
         for i, j in self.scores.elements():
-            query, key = self._indices(lane, b, i, j)
+            query, key = self._indices(lane, block, i, j)
             index = i if self.by_query else j
+            lse, delta = ir.var(f"lse{index}", dtype), ir.var(f"delta{index}", dtype)
             clamped = (ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1))
             visible = (query < s.queries) & (key < s.keys)
-            if self.causal:
+            if self.o.causal:
                 visible = visible & (key <= query)
             value = self.scores.read(i, j) * o.scale
             if o.bias is not None:
                 value = value + o.bias(self.n, *clamped)
             prob, keep = ir.var(f"prob{i}_{j}", dtype), ir.var(f"keep{i}_{j}", dtype)
-            body.append(ir.Let(prob, select(visible, exp_decay(value - lses[index]), zero)))
+            body.append(ir.Let(prob, select(visible, exp_decay(value - lse), zero)))
             if o.keep is not None:
                 body.append(ir.Let(keep, o.keep(self.n, *clamped)))
             row, column = self.scores.row(lane, i), self.scores.column(lane, j)
             for result, (_, left, _) in self.results.items():
-                if result == "v":
-                    operand = prob if o.keep is None else prob * keep
-                else:
-                    dp = self.dp.read(i, j)
-                    dp = dp if o.keep is None else dp * keep
-                    operand = select(visible, prob * (dp - deltas[index]), zero)
+                operand = prob if result == "v" else self.dp.read(i, j)
+                operand = operand if o.keep is None else operand * keep
+                if result != "v":
+                    operand = select(visible, prob * (operand - delta), zero)
                 body.append(ir.Store(left.buffer, left.at(column, row), operand))
         return body
 

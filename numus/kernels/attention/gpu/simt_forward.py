@@ -7,60 +7,38 @@ probabilities go through shared memory to the second GEMM, whose accumulators st
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.gpu.simt_tiles import (
-    UNROLL,
-    ZERO,
-    AccumulatorTile,
-    SmemTile,
-    ThreadGrid,
-    load_tile,
-)
-from numus.kernels.attention.gpu.wgmma_forward import Sizes, tree_reduce
-from numus.kernels.attention.operands import Operands
-from numus.kernels.common.smem_tiles import Matrix, round_up
+from numus.kernels.attention.gpu import simt_tiles
+from numus.kernels.attention.gpu.block import ForwardBlock, FwdOperands, Sizes, Tiling
+from numus.kernels.attention.gpu.simt_tiles import UNROLL, AccumulatorTile, SmemTile, ThreadGrid
+from numus.kernels.attention.gpu.wgmma_forward import tree_reduce
+from numus.kernels.common.smem_tiles import round_up
 from numus.kernels.math import FUNCTIONS, exp_decay
 from numus.target import Target
 
 MAX_ACCUMULATORS = 100  # 32-bit registers of a thread (measured on one H200)
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Compile-time tile sizes."""
-
-    threads: int
-    rows: int  # queries (backward: or keys) of a thread block
-    block: int  # keys (or queries) of a main-loop iteration
-    head_dim: int  # rounded up
-    value_dim: int
-
-
 def tilings(
     target: Target, dtype: DType, rows: int, block: int, head_dim: int, value_dim: int
 ) -> list[Tiling]:
     """Candidates, the largest tiles first."""
-    threads = ThreadGrid.of(min(target.block_size, 256))
-    columns = threads.columns
-    found = []
+    threads, found = ThreadGrid.of(min(target.block_size, 256)), []
+    unit = max(threads.columns, UNROLL)
+    dims = (round_up(head_dim, unit), round_up(value_dim, unit))
     for thread_rows in (4, 2, 1):
         for thread_columns in (4, 2, 1):
-            tiling = Tiling(
-                threads.count,
-                thread_rows * threads.rows,
-                thread_columns * columns,
-                round_up(head_dim, max(columns, UNROLL)),
-                round_up(value_dim, max(columns, UNROLL)),
-            )
-            too_large = (thread_rows > 1 and 2 * rows <= tiling.rows) or (
-                thread_columns > 1 and 2 * block <= tiling.block
-            )
-            if not too_large and tiling.block % UNROLL == 0:
+            shape = (thread_rows * threads.rows, thread_columns * threads.columns)
+            tiling = Tiling(threads.count, *shape, *dims)
+            if thread_rows > 1 and 2 * rows <= tiling.rows:
+                continue
+            if thread_columns > 1 and 2 * block <= tiling.block:
+                continue
+            if tiling.block % UNROLL == 0:
                 found.append(tiling)
     return found
 
@@ -78,34 +56,16 @@ def choose(
     for p in tilings(target, dtype, queries, keys, head_dim, value_dim):
         tiles = ((p.head_dim, p.rows), (p.head_dim, p.block), (p.block, p.value_dim))
         nbytes = sum(SmemTile.bytes(dtype, *tile) for tile in (*tiles, (p.block, p.rows)))
-        if (
-            nbytes <= target.shared_bytes
-            and words * accumulator_registers(p, p.block, p.value_dim) <= MAX_ACCUMULATORS
-        ):
+        acc = accumulator_registers(p, p.block, p.value_dim)
+        if nbytes <= target.shared_bytes and words * acc <= MAX_ACCUMULATORS:
             return p
     return None
 
 
-def attention(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch; `dtype` is that of the arithmetic."""
-    block = _Block(tiling, sizes, dtype, g, operands, causal)
-    return block.body(), block.scratch
-
-
-class _Block:
-    def __init__(
-        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
-    ) -> None:
-        self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
+class ForwardKernel(ForwardBlock):
+    def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: FwdOperands) -> None:
+        super().__init__(tiling, s, dtype, g, o)
         self.threads = ThreadGrid.of(tiling.threads)
-        self.n = g // sizes.tasks
-        # longest blocks first: under a causal mask, later queries see more keys
-        number = sizes.tasks - 1 - g % sizes.tasks
-        self.first = number * tiling.rows
-        last = ir.minimum(self.first + tiling.rows, sizes.queries)
-        self.visible = ir.minimum(sizes.keys, last) if causal else sizes.keys
         self.q = SmemTile("queries", dtype, tiling.head_dim, tiling.rows)
         self.k = SmemTile("keys", dtype, tiling.head_dim, tiling.block)
         self.scores = AccumulatorTile("s", self.threads, dtype, tiling.rows, tiling.block)
@@ -123,7 +83,7 @@ class _Block:
     def body(self) -> list[Stmt]:
         p, s, o = self.tiling, self.s, self.o
         kb = ir.var("key_block")
-        load = partial(load_tile, threads=self.threads, dtype=self.dtype)
+        load = partial(simt_tiles.load_tile, threads=self.threads, dtype=self.dtype)
         keys, queries = (self.n, kb, self.visible), (self.n, self.first, s.queries)
         block = [load("k", matrix=o.k, at=keys, shape=(p.block, p.head_dim), transposed=self.k)]
         if o.v is not None:
@@ -131,18 +91,17 @@ class _Block:
             block.append(load("v", matrix=o.v, at=keys, shape=shape, direct=self.v))
         block.append(self.threads.loop("scores", lambda lane: self._softmax(lane, kb)))
         if o.v is not None:
-            block.append(self.threads.loop("accumulate", self._accumulate))
+            add = self.result.add
+            accumulate = self.threads.loop("accumulate", lambda x: [add(x, self.probs, self.v)])
+            block.append(accumulate)
         return [
             *([] if o.v is None else self.result.clear()),
             *(ir.Set(x, self.zero) for x in self.row_sums),
             *(ir.Set(x, self.neg_inf) for x in self.row_maxes),
             load("q", matrix=o.q, at=queries, shape=(p.rows, p.head_dim), transposed=self.q),
-            ir.For(kb, ZERO, self.visible, "serial", block, step=const(p.block)),
+            ir.For(kb, const(0), self.visible, "serial", block, step=const(p.block)),
             self.threads.loop("finish", self._finish),
         ]
-
-    def _accumulate(self, lane: Expr) -> list[Stmt]:
-        return [self.result.add(lane, self.probs, self.v)]
 
     def _softmax(self, lane: Expr, kb: Expr) -> list[Stmt]:
         """Online softmax: scores to probabilities; accumulators rescaled to the new maximum."""
@@ -150,7 +109,7 @@ class _Block:
         body: list[Stmt] = [*scores.clear(), scores.add(lane, self.q, self.k)]
         for i in range(scores.thread_rows):
             query = self.first + scores.row(lane, i)
-            limit = ir.minimum(query + 1, s.keys) if self.causal else s.keys
+            limit = ir.minimum(query + 1, s.keys) if self.o.causal else s.keys
             query_clamped = ir.minimum(query, s.queries - 1)
             values, keys = [], []
             for j in range(scores.thread_columns):
@@ -163,9 +122,8 @@ class _Block:
                 body.append(ir.Let(values[j], select(key < limit, value, self.neg_inf)))
             row_max, row_sum = self.row_maxes[i], self.row_sums[i]
             new = tree_reduce([*values, ir.read(row_max)], ir.maximum)
-            new_max, shift, rescale = (
-                ir.var(f"{x}{i}", self.dtype) for x in ("new_max", "shift", "rescale")
-            )
+            names = ("new_max", "shift", "rescale")
+            new_max, shift, rescale = (ir.var(f"{x}{i}", self.dtype) for x in names)
             body += [
                 ir.Let(new_max, self.threads.row_reduce(new, ir.maximum)),
                 ir.Let(shift, select(new_max.eq(self.neg_inf), self.zero, new_max)),
@@ -194,10 +152,8 @@ class _Block:
         body: list[Stmt] = []
         for i in range(self.scores.thread_rows):
             query = self.first + self.scores.row(lane, i)
-            denominator, factor = (
-                ir.var(f"denominator{i}", self.dtype),
-                ir.var(f"factor{i}", self.dtype),
-            )
+            denominator = ir.var(f"denominator{i}", self.dtype)
+            factor = ir.var(f"factor{i}", self.dtype)
             lse = ir.read(self.row_maxes[i]) + FUNCTIONS["log"](denominator)
             lse = select(denominator.eq(self.zero), const(math.inf, self.dtype), lse)
             body += [

@@ -11,12 +11,12 @@ dv and dk. No atomics: results are deterministic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
+from numus.kernels.attention.gpu.block import BackwardBlock, BwdOperands, Sizes, Tiling
 from numus.kernels.attention.gpu.wgmma_forward import (
     LOG2E,
     PAD,
@@ -27,14 +27,12 @@ from numus.kernels.attention.gpu.wgmma_forward import (
     VisibilityMask,
     accumulators,
     row_half,
+    score_tiles,
 )
-from numus.kernels.attention.operands import BackwardOperands
 from numus.kernels.common.smem_tiles import (
     ZERO,
-    Matrix,
     SmemTile,
     SmemVector,
-    Vector,
     round_up,
     stage_buffer,
     stage_bytes,
@@ -44,30 +42,12 @@ from numus.kernels.common.smem_tiles import (
 from numus.target import Target
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Compile-time tile sizes."""
-
-    threads: int
-    block: int  # keys, or queries, of a main-loop iteration
-    head_dim: int  # round_up up
-    value_dim: int
-
-    @property
-    def rows(self) -> int:
-        """Queries, or keys, of a thread block."""
-        return self.threads // 2
-
-    def shared_bytes(self, score_tiles: int) -> int:
-        """Shared memory of a thread block."""
-        nbytes = sum(
-            tile_bytes(self.rows, n) + STAGES * tile_bytes(self.block, n)
-            for n in (self.head_dim, self.value_dim)
-        )
-        nbytes += stage_bytes(self.rows) + STAGES * 2 * 4 * self.block
-        return nbytes + score_tiles * 4 * max(
-            self.rows * (self.block + PAD), self.block * (self.rows + PAD)
-        )
+def _shared_bytes(t: Tiling, score_tiles: int) -> int:
+    nbytes = stage_bytes(t.rows) + STAGES * 2 * 4 * t.block
+    for n in (t.head_dim, t.value_dim):
+        nbytes += tile_bytes(t.rows, n) + STAGES * tile_bytes(t.block, n)
+    score_elements = max(t.rows * (t.block + PAD), t.block * (t.rows + PAD))
+    return nbytes + score_tiles * 4 * score_elements
 
 
 def choose(
@@ -82,89 +62,44 @@ def choose(
     blocks per SM overlap better than one large one."""
     head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
     for block in (64, 32):
-        tiling = Tiling(128, block, head_dim, value_dim)
+        tiling = Tiling(128, 64, block, head_dim, value_dim)
         registers = result_columns // 2 + (2 if needs_ds else 1) * block // 2 + block // 4
-        if registers <= TUNING.backward and tiling.shared_bytes(score_tiles) <= target.shared_bytes:
+        smem_bytes = _shared_bytes(tiling, score_tiles)
+        if registers <= TUNING.backward and smem_bytes <= target.shared_bytes:
             return tiling
     return None
 
 
-@dataclass(slots=True)
-class Sizes:
-    """Launch arguments."""
+class BackwardKernel(BackwardBlock):
+    """Accumulators are resident × streamed; score tiles are queries × keys."""
 
-    queries: Expr
-    keys: Expr
-    head_dim: Expr
-    value_dim: Expr
-    tasks: Expr  # of each matrix
-
-
-Operands = BackwardOperands[Matrix, Vector]
-
-
-def attention_backward(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch: dq, or dk and dv."""
-    block = _Block(tiling, sizes, dtype, g, operands, causal)
-    return block.body(), block.scratch
-
-
-class _Block:
-    """A resident tile of queries (for dq) or keys (for dk and dv), and streamed blocks of the
-    others. Accumulators are resident × streamed; score tiles are queries × keys."""
-
-    def __init__(
-        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
-    ) -> None:
-        self.tiling, self.s, self.o, self.causal = tiling, sizes, o, causal
-        self.by_query, self.needs_ds = "q" in o.writes, o.needs_ds
-        self.n, task = g // sizes.tasks, g % sizes.tasks
-        self.resident, self.streamed = ("k", "v"), ("q", "g")
-        self.rows, self.columns = sizes.keys, sizes.queries
-        if self.by_query:
-            # longest blocks first: under a causal mask, later queries (and earlier keys)
-            task = sizes.tasks - 1 - task
-            self.resident, self.streamed = self.streamed, self.resident
-            self.rows, self.columns = self.columns, self.rows
-        self.first = task * tiling.rows
-        self.end = ir.minimum(self.first + tiling.rows, self.rows)
-        if self.by_query and causal:
-            self.columns = ir.minimum(sizes.keys, self.end)
+    def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: BwdOperands) -> None:
+        super().__init__(tiling, s, dtype, g, o)
         self.factor = ir.var("factor", float32)
-        dims = {"q": tiling.head_dim, "k": tiling.head_dim}
         self.tiles: dict[str, SmemTile] = {}
         for name in "qkvg" if self.needs_ds else "qkg":
-            rows, stages = tiling.block, STAGES
-            if name in self.resident:
-                rows, stages = tiling.rows, 1
-            columns = dims.get(name, tiling.value_dim)
-            matrix = getattr(o, name)
-            self.tiles[name] = SmemTile(f"tile_{name}", matrix, dtype, rows, columns, stages)
+            rows, stages = (tiling.rows, 1) if name in self.resident else (tiling.block, STAGES)
+            shape = (rows, self.columns[name], stages)
+            self.tiles[name] = SmemTile(f"tile_{name}", getattr(o, name), dtype, *shape)
         self.stage = stage_buffer(tiling.rows)
-        self.scratch = [*(tile.buffer for tile in self.tiles.values()), self.stage]
         self.scores = accumulators("s", tiling.block)
         self.dp = accumulators("d", tiling.block) if self.needs_ds else []
-        self.score_tiles: dict[str, ScoreTile] = {}
-        shape = (tiling.rows, tiling.block) if self.by_query else (tiling.block, tiling.rows)
-        for name, score in (("bias", o.bias), ("keep", o.keep)):
-            if score is not None:
-                self.score_tiles[name] = ScoreTile(name, score, *shape)
-                self.scratch.append(self.score_tiles[name].buffer)
-        dims["v"] = tiling.value_dim
-        self.gradients = {x: accumulators(f"d{x}", dims[x]) for x in "qkv" if x in o.writes}
+        sides = (tiling.rows, tiling.block) if self.by_query else (tiling.block, tiling.rows)
+        self.score_tiles = score_tiles(o, *sides)
+        self.gradients = {x: accumulators(f"d{x}", self.columns[x]) for x in "qkv" if x in o.writes}
         # lse and delta: in registers for resident queries, in shared memory for streamed ones
         vectors = {"lse": o.lse, "delta": o.delta}
-        self.registers: dict[str, list[ir.Register]] = {}
-        self.vectors: dict[str, SmemVector] = {}
-        for name, vector in vectors.items():
-            if self.by_query:
-                registers = [ir.Register(f"{name}{h}", float32, lanes=True) for h in range(2)]
-                self.registers[name] = registers
-            elif name == "lse" or self.needs_ds:
-                self.vectors[name] = SmemVector(f"rows_{name}", vector, tiling.block, STAGES)
-                self.scratch.append(self.vectors[name].buffer)
+        self.registers = {
+            x: [ir.Register(f"{x}{h}", float32, lanes=True) for h in range(2)] for x in vectors
+        }
+        self.vectors = {
+            x: SmemVector(f"rows_{x}", vector, tiling.block, STAGES)
+            for x, vector in vectors.items()
+            if not self.by_query and (x == "lse" or self.needs_ds)
+        }
+        self.scratch = [*(x.buffer for x in self.tiles.values()), self.stage]
+        self.scratch += [x.buffer for x in self.score_tiles.values()]
+        self.scratch += [x.buffer for x in self.vectors.values()]
 
     def body(self) -> list[Stmt]:
         p, o = self.tiling, self.o
@@ -176,8 +111,8 @@ class _Block:
         if self.by_query:
             out.append(self._load_registers())
         start, block = ZERO, const(p.block)
-        stop = (self.columns + (p.block - 1)) // block
-        if self.causal and not self.by_query:
+        stop = (self.streamed_rows + (p.block - 1)) // block
+        if self.o.causal and not self.by_query:
             start = self.first // block
         j = ir.var("block")
         out += [
@@ -211,7 +146,7 @@ class _Block:
         out: list[Stmt] = []
         for source in sources:
             if source is not None:
-                where = (self.n, first, self.columns, stage)
+                where = (self.n, first, self.streamed_rows, stage)
                 out += source.load(tag, self.tiling.threads, *where)
         return out
 
@@ -229,9 +164,8 @@ class _Block:
         for (acc, depth), (a, b) in zip(gemms, operands, strict=False):
             left, right = self.tiles[a].k_major(), self.tiles[b].k_major(stage)
             out.append(ir.Wgmma(acc, left, right, p.block, depth, zero_init=True))
-        for name, tile in self.score_tiles.items():
-            factor = LOG2E if name == "bias" else 1.0
-            out.append(tile.load("load", lambda r, c: self._score_index(first, r, c), factor))
+        start = (self.first, first) if self.by_query else (first, self.first)
+        out += [x.load("load", self.s, self.n, *start) for x in self.score_tiles.values()]
         out.append(ir.WgmmaWait(self.scores, len(gemms) - 1))
         masked = self._needs_mask(first)
         out += [
@@ -263,12 +197,12 @@ class _Block:
         else:
             outside = end > self.s.queries
             diagonal = first < self.first + (p.rows - 1)
-        return outside | diagonal if self.causal else outside
+        return outside | diagonal if self.o.causal else outside
 
     def _visible(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
         """Predicate of accumulators whose query attends to their key."""
         if self.by_query:
-            return VisibilityMask(lane, self.first, first, self.s.keys, self.causal).of
+            return VisibilityMask(lane, self.first, first, self.s.keys, self.o.causal).of
         query = first + ir.accumulator_element(lane, 0)[1]
         limit = (self.s.queries - query).cast(dt.int32)
         keys = [ir.accumulator_element(lane, 2 * h)[0] for h in range(2)]
@@ -276,7 +210,7 @@ class _Block:
 
         def visible(i: int) -> Expr:
             at = const(i // 4 * 8 + i % 2, dt.int32)
-            return (at < limit) & (at >= starts[row_half(i)]) if self.causal else at < limit
+            return (at < limit) & (at >= starts[row_half(i)]) if self.o.causal else at < limit
 
         return visible
 
@@ -285,12 +219,6 @@ class _Block:
         if self.by_query:
             return ir.read(self.registers[name][row_half(number)])
         return self.vectors[name].at(ir.accumulator_element(lane, number)[1], stage)
-
-    def _score_index(self, first: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-        """Matrix, query and key of an element of a score tile, in bounds."""
-        queries, keys = (self.first, first) if self.by_query else (first, self.first)
-        query, key = queries + row, keys + column
-        return self.n, ir.minimum(query, self.s.queries - 1), ir.minimum(key, self.s.keys - 1)
 
     def _score(self, tile: ScoreTile, lane: Expr, number: int) -> Expr:
         """The element of a score tile for an accumulator."""
@@ -338,15 +266,10 @@ class _Block:
         return self._lanes(lane, body)
 
     def _epilogue(self, name: str) -> list[Stmt]:
-        acc, write = self.gradients[name], self.o.writes[name]
-        columns = self.s.value_dim if name == "v" else self.s.head_dim
-
-        def value(number: int, lane: Expr) -> Expr:
-            x = ir.read(acc[number])
-            return x if name == "v" else x * self.o.scale
-
+        acc, columns = self.gradients[name], self.s.value_dim if name == "v" else self.s.head_dim
         return store_accumulators(
-            *(f"d{name}", self.tiling.threads, self.stage, 2 * len(acc), value),
-            lambda row, column, x: write(self.n, self.first + row, column, x),
+            *(f"d{name}", self.tiling.threads, self.stage, 2 * len(acc)),
+            lambda number, lane: self.scaled(name, ir.read(acc[number])),
+            lambda row, column, x: self.o.writes[name](self.n, self.first + row, column, x),
             lambda row, column: (self.first + row < self.rows) & (column < columns),
         )

@@ -15,10 +15,16 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.operands import Operands, Score
+from numus.kernels.attention.gpu.block import (
+    BwdOperands,
+    ForwardBlock,
+    FwdOperands,
+    Sizes,
+    Tiling,
+)
+from numus.kernels.attention.operands import Score
 from numus.kernels.common.smem_tiles import (
     ZERO,
-    Matrix,
     SmemTile,
     round_up,
     stage_buffer,
@@ -49,27 +55,10 @@ class WgmmaAttentionTuning:
 TUNING = WgmmaAttentionTuning()
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Compile-time tile sizes."""
-
-    threads: int
-    keys: int  # of a main-loop iteration
-    head_dim: int  # rounded up
-    value_dim: int
-
-    @property
-    def rows(self) -> int:
-        """Queries of a thread block."""
-        return self.threads // 2
-
-    def shared_bytes(self, score_tiles: int) -> int:
-        """Shared memory of a thread block."""
-        nbytes = tile_bytes(self.rows, self.head_dim) + stage_bytes(self.rows)
-        nbytes += STAGES * (
-            tile_bytes(self.keys, self.head_dim) + tile_bytes(self.keys, self.value_dim)
-        )
-        return nbytes + score_tiles * 4 * self.rows * (self.keys + PAD)
+def _shared_bytes(t: Tiling, score_tiles: int) -> int:
+    nbytes = tile_bytes(t.rows, t.head_dim) + stage_bytes(t.rows)
+    nbytes += STAGES * (tile_bytes(t.block, t.head_dim) + tile_bytes(t.block, t.value_dim))
+    return nbytes + score_tiles * 4 * t.rows * (t.block + PAD)
 
 
 def choose(
@@ -80,41 +69,19 @@ def choose(
         return None
     threads = 128 if queries <= 64 else 256
     head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
-    for blocks_per_sm, max_registers in (
-        (2, TUNING.two_blocks_per_sm),
-        (1, TUNING.one_block_per_sm),
-    ):
+    limits = ((2, TUNING.two_blocks_per_sm), (1, TUNING.one_block_per_sm))
+    for blocks_per_sm, max_registers in limits:
         for block in (128, 64, 32):
-            tiling = Tiling(threads, block, head_dim, value_dim)
+            tiling = Tiling(threads, threads // 2, block, head_dim, value_dim)
+            smem_bytes = blocks_per_sm * _shared_bytes(tiling, score_tiles)
             registers = block // 2 + block // 4 + value_dim // 2
-            if (
-                registers > max_registers
-                or blocks_per_sm * tiling.shared_bytes(score_tiles) > target.shared_bytes
-            ):
+            if registers > max_registers or smem_bytes > target.shared_bytes:
                 continue
             if keys <= block // 2 and block > 32:
                 continue
             if blocks_per_sm == 1 or block > 32:
                 return tiling
     return None
-
-
-@dataclass(slots=True)
-class Sizes:
-    """Launch arguments."""
-
-    queries: Expr
-    keys: Expr
-    value_dim: Expr
-    tasks: Expr  # of each matrix
-
-
-def attention(
-    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch."""
-    block = _Block(tiling, sizes, dtype, g, operands, causal)
-    return block.body(), block.scratch
 
 
 class ScoreTile:
@@ -125,20 +92,24 @@ class ScoreTile:
         self.pitch = columns + PAD
         self.buffer = ir.Buffer(name, float32, "scratch", const(rows * self.pitch))
 
-    def load(
-        self, tag: str, at: Callable[[Expr, Expr], tuple[Expr, Expr, Expr]], factor: float = 1.0
-    ) -> Stmt:
-        """Load from `at(row, column)`: matrix, query and key, all in bounds."""
+    def load(self, tag: str, s: Sizes, n: Expr, first_query: Expr, first_key: Expr) -> Stmt:
+        """Load the tile of a block; a bias in units of log2."""
         i = ir.var(f"{self.name}_{tag}")
         row, column = i // self.columns, i % self.columns
-        value = self.score(*at(row, column))
-        if factor != 1:
-            value = value * const(factor, float32)
+        query = ir.minimum(first_query + row, s.queries - 1)
+        value = self.score(n, query, ir.minimum(first_key + column, s.keys - 1))
+        if self.name == "bias":
+            value = value * LOG2E
         store = ir.Store(self.buffer, row * self.pitch + column, value)
         return ir.For(i, ZERO, const(self.rows * self.columns), "lanes", [store])
 
     def of(self, row: Expr, column: Expr) -> Expr:
         return ir.load(self.buffer, row * self.pitch + column)
+
+
+def score_tiles(o: FwdOperands | BwdOperands, rows: int, columns: int) -> dict[str, ScoreTile]:
+    scores = {"bias": o.bias, "keep": o.keep}
+    return {x: ScoreTile(x, s, rows, columns) for x, s in scores.items() if s is not None}
 
 
 def tree_reduce(values: list[Expr], merge: Callable[[Expr, Expr], Expr]) -> Expr:
@@ -181,41 +152,30 @@ class VisibilityMask:
         return const(number // 4 * 8 + number % 2, dt.int32) < self.limits[row_half(number)]
 
 
-class _Block:
-    def __init__(
-        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
-    ) -> None:
-        self.tiling, self.s, self.o, self.causal = tiling, sizes, o, causal
-        self.n = g // sizes.tasks
-        # longest blocks first: under a causal mask, later queries see more keys
-        number = sizes.tasks - 1 - g % sizes.tasks
-        self.first = number * tiling.rows
-        self.last = ir.minimum(self.first + tiling.rows, sizes.queries)
-        self.visible = ir.minimum(sizes.keys, self.last) if causal else sizes.keys
+class ForwardKernel(ForwardBlock):
+    def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: FwdOperands) -> None:
+        super().__init__(tiling, s, dtype, g, o)
         self.q = SmemTile("queries", o.q, dtype, tiling.rows, tiling.head_dim)
-        self.k = SmemTile("keys", o.k, dtype, tiling.keys, tiling.head_dim, STAGES)
+        self.k = SmemTile("keys", o.k, dtype, tiling.block, tiling.head_dim, STAGES)
         self.scratch = [self.q.buffer, self.k.buffer]
         self.v: SmemTile | None = None
         if o.v is not None:
-            self.v = SmemTile("values", o.v, dtype, tiling.keys, tiling.value_dim, STAGES)
+            self.v = SmemTile("values", o.v, dtype, tiling.block, tiling.value_dim, STAGES)
             self.stage = stage_buffer(tiling.rows)
             self.scratch += [self.v.buffer, self.stage]
-        self.score_tiles: dict[str, ScoreTile] = {}
-        for name, score in (("bias", o.bias), ("keep", o.keep)):
-            if score is not None:
-                self.score_tiles[name] = ScoreTile(name, score, tiling.rows, tiling.keys)
-                self.scratch.append(self.score_tiles[name].buffer)
-        self.scores = accumulators("s", tiling.keys)
+        self.score_tiles = score_tiles(o, tiling.rows, tiling.block)
+        self.scratch += [tile.buffer for tile in self.score_tiles.values()]
+        self.scores = accumulators("s", tiling.block)
         self.result = accumulators("o", tiling.value_dim) if o.v is not None else []
         self.row_maxes = [ir.Register(f"row_max{h}", float32, lanes=True) for h in range(2)]
         self.row_sums = [ir.Register(f"row_sum{h}", float32, lanes=True) for h in range(2)]
         self.factor = ir.var("factor", float32)
 
     def body(self) -> list[Stmt]:
-        p, keys = self.tiling, const(self.tiling.keys)
-        blocks = (self.visible + (p.keys - 1)) // keys
+        p, keys = self.tiling, const(self.tiling.block)
+        blocks = (self.visible + (p.block - 1)) // keys
         # key blocks before the diagonal need no mask
-        unmasked = ir.minimum(self.first + 1, self.s.keys) if self.causal else self.s.keys
+        unmasked = ir.minimum(self.first + 1, self.s.keys) if self.o.causal else self.s.keys
         unmasked = unmasked // keys
         out: list[Stmt] = [
             ir.Let(self.factor, self.o.scale * const(LOG2E, float32)),
@@ -236,39 +196,26 @@ class _Block:
         out: list[Stmt] = []
         for tile in (self.k, self.v):
             if tile is not None:
-                first, stage = j * p.keys, j % STAGES
+                first, stage = j * p.block, j % STAGES
                 out += tile.load(tag, p.threads, self.n, first, self.visible, stage)
         return out
 
     def _block(self, tag: str, j: Expr, blocks: Expr) -> list[Stmt]:
         p, s = self.tiling, self.s
-        stage, first_key = j % STAGES, j * p.keys
-        following = j + 1
+        stage, first_key = j % STAGES, j * p.block
+        following, queries, keys = j + 1, self.q.k_major(), self.k.k_major(stage)
         out: list[Stmt] = [
             ir.AsyncWait(0, fence=True),
             ir.If(following < blocks, self._load(tag, following)),
             ir.AsyncCommit(),
-            ir.Wgmma(
-                self.scores,
-                self.q.k_major(),
-                self.k.k_major(stage),
-                p.keys,
-                p.head_dim,
-                zero_init=True,
-            ),
+            ir.Wgmma(self.scores, queries, keys, p.block, p.head_dim, zero_init=True),
+            *(x.load(tag, s, self.n, self.first, first_key) for x in self.score_tiles.values()),
         ]
-
-        def at(row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-            query, key = self.first + row, first_key + column
-            return self.n, ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1)
-
-        for name, tile in self.score_tiles.items():
-            out.append(tile.load(tag, at, LOG2E if name == "bias" else 1.0))
         out += [ir.WgmmaWait(self.scores, 0), self._softmax(tag, first_key)]
         if self.v is not None:
             values = self.v.mn_major(stage)
             out += [
-                ir.Wgmma(self.result, self.scores, values, p.value_dim, p.keys),
+                ir.Wgmma(self.result, self.scores, values, p.value_dim, p.block),
                 ir.WgmmaWait(self.result, 0),
             ]
         return out
@@ -277,15 +224,14 @@ class _Block:
         """Online softmax: scores to probabilities; accumulators rescaled to the new maximum."""
         lane = ir.var(f"{tag}_thread")
         bias, keep = self.score_tiles.get("bias"), self.score_tiles.get("keep")
-        visible = VisibilityMask(lane, self.first, first_key, self.s.keys, self.causal)
+        visible = VisibilityMask(lane, self.first, first_key, self.s.keys, self.o.causal)
         body: list[Stmt] = []
         scores: list[Expr] = []
         for i, register in enumerate(self.scores):
             value = ir.read(register) * self.factor
             if bias is not None:
-                value = ir.fma(
-                    ir.read(register), self.factor, bias.of(*ir.accumulator_element(lane, i))
-                )
+                at = ir.accumulator_element(lane, i)
+                value = ir.fma(ir.read(register), self.factor, bias.of(*at))
             if tag == "masked":
                 value = select(visible.of(i), value, NEG_INF)
             scores.append(ir.var(f"score{i}", float32))
@@ -294,9 +240,8 @@ class _Block:
         for h, (row_max, row_sum) in enumerate(zip(self.row_maxes, self.row_sums, strict=True)):
             own = [x for i, x in enumerate(scores) if row_half(i) == h]
             new = row_reduce(tree_reduce([*own, ir.read(row_max)], ir.maximum), ir.maximum)
-            new_max, shift, rescale = (
-                ir.var(f"{x}{h}", float32) for x in ("new_max", "shift", "rescale")
-            )
+            names = ("new_max", "shift", "rescale")
+            new_max, shift, rescale = (ir.var(f"{x}{h}", float32) for x in names)
             body += [
                 ir.Let(new_max, new),
                 ir.Let(shift, select(new_max.eq(NEG_INF), ZERO_F32, new_max)),
@@ -350,7 +295,5 @@ class _Block:
         def write(row: Expr, column: Expr, x: Expr) -> list[Stmt]:
             return self.o.write(self.n, self.first + row, column, x)
 
-        return [
-            *out,
-            *store_accumulators("o", p.threads, self.stage, p.value_dim, value, write, exists),
-        ]
+        stored = (p.threads, self.stage, p.value_dim, value, write, exists)
+        return [*out, *store_accumulators("o", *stored)]
