@@ -23,7 +23,6 @@ from numus.nn.norm import *
 from numus.nn.padding import *
 from numus.nn.parameter import *
 from numus.nn.pooling import *
-from numus.nn.positional import *
 from numus.nn.recurrent import *
 from numus.nn.resizing import *
 from numus.nn.saving import *

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any
 
 import numus as nm
@@ -15,6 +17,8 @@ from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
 __all__ = ["KVCache", "MultiheadAttention", "StaticKVCache"]
+
+_PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class KVCache:
@@ -140,27 +144,26 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self.rotary = rotary
         options = {"dtype": dtype or nm.float32, "device": device}
-        narrow = groups * self.head_dim
-        rows = (embed_dim, narrow, narrow)
+        kv_dim = groups * self.head_dim
+        rows = (embed_dim, kv_dim, kv_dim)
         widths = (embed_dim, kdim or embed_dim, vdim or embed_dim)
-        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
         if all(width == embed_dim for width in widths):
             self.in_proj_weight = Parameter(nm.empty((sum(rows), embed_dim), **options))
-            for name in names:
+            for name in _PROJECTIONS:
                 self.register_parameter(name, None)
         else:
             self.register_parameter("in_proj_weight", None)
-            for name, n, width in zip(names, rows, widths, strict=True):
+            for name, n, width in zip(_PROJECTIONS, rows, widths, strict=True):
                 self.register_parameter(name, Parameter(nm.empty((n, width), **options)))
         self.in_proj_bias = Parameter(nm.zeros((sum(rows),), **options)) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias, **options)
-        self.bias_k = Parameter(nm.empty((1, 1, narrow), **options)) if add_bias_kv else None
-        self.bias_v = Parameter(nm.empty((1, 1, narrow), **options)) if add_bias_kv else None
+        self.bias_k = Parameter(nm.empty((1, 1, kv_dim), **options)) if add_bias_kv else None
+        self.bias_v = Parameter(nm.empty((1, 1, kv_dim), **options)) if add_bias_kv else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw first values, as PyTorch does."""
-        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+        for name in ("in_proj_weight", *_PROJECTIONS):
             if self.__dict__[name] is not None:
                 init.xavier_uniform_(self.__dict__[name])
         for bias in (self.in_proj_bias, self.out_proj.bias):
@@ -174,25 +177,23 @@ class MultiheadAttention(Module):
 
     def _projected(self, *sources: Tensor) -> list[Tensor]:
         """Queries, keys and values as (batch, heads, length, size)."""
-        narrow = self.num_kv_heads * self.head_dim
-        cuts = (0, self.embed_dim, self.embed_dim + narrow, self.embed_dim + 2 * narrow)
+        kv_dim = self.num_kv_heads * self.head_dim
+        cuts = (0, self.embed_dim, self.embed_dim + kv_dim, self.embed_dim + 2 * kv_dim)
         whole = self.in_proj_weight
         same = sources[0] is sources[1] is sources[2]
-        if whole is not None and same:  # one product for all three
-            parts = list(
-                nm.split(F.linear(sources[0], whole, self.in_proj_bias), cuts[1:3], axis=-1)
-            )
+        parts: list[Tensor] = []
+        if whole is not None and same:  # one GEMM for all three
+            joined = F.linear(sources[0], whole, self.in_proj_bias)
+            parts = list(nm.split(joined, cuts[1:3], axis=-1))
         else:
-            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-            parts = []
             for i, x in enumerate(sources):
                 rows = slice(cuts[i], cuts[i + 1])
-                w = getattr(self, names[i]) if whole is None else whole[rows]
+                w = getattr(self, _PROJECTIONS[i]) if whole is None else whole[rows]
                 b = None if self.in_proj_bias is None else self.in_proj_bias[rows]
                 parts.append(F.linear(x, w, b))
         if self.bias_k is not None and self.bias_v is not None:
             for i, extra in ((1, self.bias_k), (2, self.bias_v)):
-                more = nm.broadcast_to(extra, (parts[i].shape[0], 1, narrow))
+                more = nm.broadcast_to(extra, (parts[i].shape[0], 1, kv_dim))
                 parts[i] = nm.concat([parts[i], more.astype(parts[i].dtype)], axis=1)
         return [self._by_head(x) for x in parts]
 
@@ -286,19 +287,12 @@ class MultiheadAttention(Module):
                 raise ShapeError(
                     f"MultiheadAttention: key_padding_mask of shape {padding.shape} for {own} keys"
                 )
-            padding = padding.reshape((-1, 1, 1, own))
-            found.append(_look(padding, added))
+            found.append(_look(padding.reshape((-1, 1, 1, own)), added))
         if not found:
             return None, False
         if all(m.dtype is nm.bool for m in found):
-            both = found[0]
-            for m in found[1:]:
-                both = both & m
-            return both, False
-        total = _added(found[0], q)
-        for m in found[1:]:
-            total = total + _added(m, q)
-        return total, False
+            return functools.reduce(operator.and_, found), False
+        return functools.reduce(operator.add, [_added(m, q) for m in found]), False
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         if self.num_kv_heads != self.num_heads:
@@ -317,9 +311,8 @@ class MultiheadAttention(Module):
 
 def _look(mask: Tensor, added: int) -> Tensor:
     """PyTorch's mask (true: do not look) as one that is true where to look; added keys are seen."""
-    widths = [(0, 0)] * (mask.ndim - 1) + [(0, added)]
     if added:
-        mask = nm.pad(mask, widths)
+        mask = nm.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, added)])
     return ~mask if mask.dtype is nm.bool else mask
 
 

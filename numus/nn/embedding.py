@@ -1,18 +1,23 @@
-"""Embeddings: rows of a table by index."""
+"""Embeddings: rows of a table by index, and learned, sinusoidal or rotary positions."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
 from numus.nn import init
+from numus.nn.function_layer import FunctionLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
-__all__ = ["Embedding", "EmbeddingBag"]
+__all__ = [
+    "Embedding", "EmbeddingBag", "LearnedPositionalEncoding", "RotaryEmbedding",
+    "SinusoidalPositionalEncoding",
+]  # fmt: skip
 
 
 class Embedding(Module):
@@ -86,14 +91,11 @@ class Embedding(Module):
         return out
 
     def forward(self, indices: Any) -> Tensor:
-        return F.embedding(indices, self.weight, self.padding_idx, **self._how())
+        return F.embedding(indices, self.weight, **self._options())
 
-    def _how(self) -> dict[str, Any]:
-        return {
-            "max_norm": self.max_norm,
-            "norm_type": self.norm_type,
-            "scale_grad_by_freq": self.scale_grad_by_freq,
-        }
+    def _options(self) -> dict[str, Any]:
+        names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         shown = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -143,9 +145,85 @@ class EmbeddingBag(Embedding):
             mode=self.mode,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
-            padding_idx=self.padding_idx,
-            **self._how(),
+            **self._options(),
         )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode}"
+
+
+# -- positions ------------------------------------------------------------------------------------
+
+
+class _PositionalEncoding(Module):
+    """A row for each position, added to x (batch, length, size)."""
+
+    dropout: float
+
+    def _table(self) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Any, offset: int = 0) -> Tensor:
+        """x with its positions, which begin at `offset`."""
+        table = self._table()
+        length = x.shape[-2]
+        if offset + length > table.shape[0]:
+            raise ShapeError(
+                f"{type(self).__name__}: positions {offset} to {offset + length - 1} go beyond the "
+                f"{table.shape[0]} there are"
+            )
+        rows = table[offset : offset + length].astype(x.dtype, copy=False)
+        return F.dropout(x + rows, self.dropout, self.training)
+
+    def extra_repr(self) -> str:
+        length, width = self._table().shape
+        return f"{length}, {width}, dropout={self.dropout}"
+
+
+class LearnedPositionalEncoding(_PositionalEncoding):
+    """A learned vector for each of max_len positions, added."""
+
+    def __init__(self, max_len: int, d_model: int, dropout: float = 0.0, dtype: Any = None) -> None:
+        self.dropout = dropout
+        self.weight = Parameter(nm.empty((max_len, d_model), dtype=dtype or nm.float32))
+        init.normal_(self.weight, 0.0, 0.02)
+
+    def _table(self) -> Tensor:
+        return self.weight
+
+
+class SinusoidalPositionalEncoding(_PositionalEncoding):
+    """Sines and cosines of wavelengths from 2π to 2π * base, added."""
+
+    def __init__(
+        self, d_model: int, max_len: int = 5000, dropout: float = 0.0, base: float = 10000.0
+    ) -> None:
+        self.dropout = dropout
+        rates = nm.exp(nm.arange(0, d_model, 2, dtype=nm.float64) * (-math.log(base) / d_model))
+        angles = nm.arange(max_len, dtype=nm.float64)[:, None] * rates
+        pairs = nm.stack([nm.sin(angles), nm.cos(angles)], axis=-1)
+        table = pairs.reshape((max_len, -1))[:, :d_model]
+        self.table: Tensor
+        self.register_buffer("table", table.astype(nm.float32), persistent=False)
+
+    def _table(self) -> Tensor:
+        return self.table
+
+
+@layer
+class RotaryEmbedding(FunctionLayer):
+    """Queries and keys (..., length, size) rotated by angles proportional to position (RoFormer).
+
+    Args:
+        dim: the number of elements that are rotated; all by default.
+        interleaved: pairs are adjacent; otherwise element i goes with element i + dim / 2.
+    """
+
+    dim: int | None = None
+    base: float = 10000.0
+    interleaved: bool = False
+
+    def forward(self, x: Any, positions: Any = None, offset: int = 0) -> Tensor:
+        if positions is None:
+            positions = nm.arange(x.shape[-2], device=x.device) + offset
+        return F.rotary_embedding(x, positions, **self._options())

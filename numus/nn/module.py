@@ -21,6 +21,7 @@ from numus.tensor import Tensor
 __all__ = ["IncompatibleKeys", "Module"]
 
 M = TypeVar("M", bound="Module")
+T = TypeVar("T")
 
 
 class IncompatibleKeys(NamedTuple):
@@ -193,17 +194,17 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter of a name such as "layers.0.weight"."""
-        for name, parameter in self.named_parameters(remove_duplicate=False):
-            if name == target:
-                return parameter
-        raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+        return self._found("parameter", self.named_parameters(remove_duplicate=False), target)
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer of a name such as "layers.0.running_mean"."""
-        for name, buffer in self.named_buffers(remove_duplicate=False):
+        return self._found("buffer", self.named_buffers(remove_duplicate=False), target)
+
+    def _found(self, kind: str, named: Iterator[tuple[str, T]], target: str) -> T:
+        for name, tensor in named:
             if name == target:
-                return buffer
-        raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+                return tensor
+        raise AttributeError(f"{type(self).__name__} has no {kind} {target!r}")
 
     def set_submodule(self, target: str, module: Module) -> None:
         """Put another module in the place of a name such as "layers.0.attention"."""
@@ -253,21 +254,16 @@ class Module:
         own = dict(_state_of(self))
         missing = [name for name in own if name not in given]
         unexpected = [name for name in given if name not in own]
-        problems = []
-        if strict and missing:
-            problems.append(f"missing: {', '.join(missing)}")
-        if strict and unexpected:
-            problems.append(f"unexpected: {', '.join(unexpected)}")
+        lists = {"missing": missing, "unexpected": unexpected} if strict else {}
+        problems = [f"{kind}: {', '.join(names)}" for kind, names in lists.items() if names]
         common = [name for name in own if name in given]
         for name in common:
             shape = tuple(given[name].shape)
             if shape != own[name].shape:
                 problems.append(f"{name}: shape {shape} does not fit {own[name].shape}")
         if problems:
-            raise ValueError(
-                f"load_state_dict: the state does not fit {type(self).__name__}:\n  "
-                + "\n  ".join(problems)
-            )
+            head = f"load_state_dict: the state does not fit {type(self).__name__}:"
+            raise ValueError("\n  ".join([head, *problems]))
         with nm.no_grad():
             for name in common:
                 own[name].assign(_tensor(given[name]).to(own[name].device))
@@ -278,13 +274,8 @@ class Module:
         for name, module in list(self.named_modules()):
             if hasattr(module, "has_uninitialized_params"):
                 start = f"{name}." if name else ""
-                size = module._of_state(
-                    {
-                        n.removeprefix(start): v.shape
-                        for n, v in given.items()
-                        if n.startswith(start)
-                    }
-                )
+                own = {n: v.shape for n, v in given.items() if n.startswith(start)}
+                size = module._of_state({n.removeprefix(start): x for n, x in own.items()})
                 if size is not None:
                     module.complete(size)
 
@@ -411,12 +402,8 @@ def _entries(name: str, held: Any) -> Iterator[tuple[str, Any]]:
     """An attribute, or the entries of a container of parameters and modules."""
     if isinstance(held, (Module, Tensor)):
         yield name, held
-    elif isinstance(held, (list, tuple)):
-        for i, entry in enumerate(held):
-            if isinstance(entry, (Module, Parameter, list, tuple, dict)):
-                yield from _entries(f"{name}.{i}", entry)
-    elif isinstance(held, dict):
-        for key, entry in held.items():
+    elif isinstance(held, (list, tuple, dict)):
+        for key, entry in held.items() if isinstance(held, dict) else enumerate(held):
             if isinstance(entry, (Module, Parameter, list, tuple, dict)):
                 yield from _entries(f"{name}.{key}", entry)
 

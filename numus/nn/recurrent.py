@@ -65,7 +65,7 @@ def _lowered(x: Tensor) -> Tensor:
 
 
 class _Recurrent(Module):
-    """What the three kinds share: parameters, layers, directions, the walk over time."""
+    """Parameters, layers, directions, and the loop over time of RNN, LSTM and GRU."""
 
     _gates: int  # how many vectors of the hidden size a step's products give
 
@@ -132,27 +132,30 @@ class _Recurrent(Module):
     def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
         raise NotImplementedError
 
+    def _sizes(self) -> dict[str, int]:
+        """The tensors of a state and their sizes."""
+        return {"hx": self.hidden_size}
+
     def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
         """The state of every layer and direction at the beginning."""
-        raise NotImplementedError
+        count, sizes = self.num_layers * (1 + self.bidirectional), self._sizes()
+        shapes = [(count, batch, size) for size in sizes.values()]
+        if given is None:
+            parts = [nm.zeros(shape, dtype=x.dtype, device=x.device) for shape in shapes]
+        else:
+            given = (given,) if len(sizes) == 1 else given
+            parts = [h[:, None] if h.ndim == 2 else h for h in map(nm.asarray, given)]
+        for name, part, shape in zip(sizes, parts, shapes, strict=True):
+            if part.shape != shape:
+                raise ShapeError(
+                    f"{type(self).__name__}: {name} of shape {part.shape}, not {shape}"
+                )
+        return list(zip(*map(nm.unstack, parts), strict=True))
 
-    def _zeros(self, size: int, batch: int, x: Tensor) -> Tensor:
-        count = self.num_layers * (1 + self.bidirectional)
-        return nm.zeros((count, batch, size), dtype=x.dtype, device=x.device)
-
-    def _checked(self, name: str, given: Tensor, size: int, batch: int, single: bool) -> Tensor:
-        states = given[:, None] if single else given
-        shape = (self.num_layers * (1 + self.bidirectional), batch, size)
-        if states.shape != shape:
-            raise ShapeError(f"{type(self).__name__}: {name} of shape {states.shape}, not {shape}")
-        return states
-
-    def _walk(
+    def _scan(
         self, x: Tensor, state: State, suffix: str, inside: Tensor | None
     ) -> tuple[Tensor, State]:
-        """One layer in one direction over time: x is (length, batch, size). Where `inside` says
-        that a sequence has no such step, its state stays.
-        """
+        """One layer in one direction over (length, batch, size); `inside` masks the steps."""
         names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
         weight, bias, w, b = (getattr(self, name + suffix) for name in names)
         inputs = F.linear(x, weight, bias)
@@ -222,10 +225,10 @@ class _Recurrent(Module):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            out, state = self._walk(x, states[layer * directions], f"_l{layer}", inside)
+            out, state = self._scan(x, states[layer * directions], f"_l{layer}", inside)
             last.append(state)
             if self.bidirectional:
-                back, state = self._walk(
+                back, state = self._scan(
                     *(nm.flip(x, axis=0), states[layer * directions + 1]),
                     *(f"_l{layer}_reverse", backwards),
                 )
@@ -236,24 +239,16 @@ class _Recurrent(Module):
 
     def extra_repr(self) -> str:
         shown = f"{self.input_size}, {self.hidden_size}"
-        for name, default in (("num_layers", 1), ("dropout", 0.0), ("proj_size", 0)):
+        defaults = {"num_layers": 1, "dropout": 0.0, "proj_size": 0}
+        defaults |= {"batch_first": False, "bidirectional": False}
+        for name, default in defaults.items():
             if getattr(self, name) != default:
                 shown += f", {name}={getattr(self, name)}"
-        for name in ("batch_first", "bidirectional"):
-            if getattr(self, name):
-                shown += f", {name}=True"
         return shown
 
 
 class _OneState(_Recurrent):
     """RNN and GRU: the hidden state is all there is."""
-
-    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
-        if given is None:
-            given = self._zeros(self.hidden_size, batch, x)
-        else:
-            given = self._checked("hx", nm.asarray(given), self.hidden_size, batch, given.ndim == 2)
-        return [(h,) for h in nm.unstack(given)]
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Any, Tensor]:
         """The outputs of all steps, and the last states of all layers and directions; packed
@@ -353,16 +348,8 @@ class LSTM(_Recurrent):
     def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
         return _lstm_step(x, state, w, b)
 
-    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
-        sizes = (self.proj_size or self.hidden_size, self.hidden_size)
-        if given is None:
-            h, c = (self._zeros(size, batch, x) for size in sizes)
-        else:
-            h, c = (
-                self._checked(name, nm.asarray(part), size, batch, part.ndim == 2)
-                for name, part, size in zip(("h_0", "c_0"), given, sizes, strict=True)
-            )
-        return list(zip(nm.unstack(h), nm.unstack(c), strict=True))
+    def _sizes(self) -> dict[str, int]:
+        return {"h_0": self.proj_size or self.hidden_size, "c_0": self.hidden_size}
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
         """The outputs of all steps, and the last states and memories of all layers; packed

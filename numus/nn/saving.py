@@ -12,9 +12,8 @@ import numpy as np
 
 import numus as nm
 from numus.errors import RecordError
-from numus.nn.atomic import atomically
 from numus.nn.module import IncompatibleKeys, Module
-from numus.nn.safetensors import PathLike, SafetensorsFile, write
+from numus.nn.safetensors import PathLike, SafetensorsFile, atomically, write
 from numus.tensor import Tensor
 
 __all__ = [

@@ -271,11 +271,7 @@ class TransformerEncoder(_Stack):
         self._copies(encoder_layer, num_layers, norm)
 
     def forward(
-        self,
-        src: Any,
-        mask: Any = None,
-        src_key_padding_mask: Any = None,
-        is_causal: bool = False,
+        self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
     ) -> Tensor:
         return self._apply(src, mask, src_key_padding_mask, is_causal)
 

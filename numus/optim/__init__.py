@@ -8,7 +8,6 @@ from numus.optim import lr_scheduler, swa_utils
 from numus.optim.adam import *
 from numus.optim.adaptive import *
 from numus.optim.averaging import *
-from numus.optim.grad_scaler import *
 from numus.optim.gradients import *
 from numus.optim.lbfgs import *
 from numus.optim.lr_scheduler import *

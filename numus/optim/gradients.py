@@ -1,14 +1,19 @@
-"""Gradients between `backward()` and a step: held within bounds, gathered over several batches."""
+"""Gradients between `backward()` and a step: clipped, accumulated, scaled (mixed precision)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numus as nm
 from numus.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
-from numus.optim.optimizer import Optimizer
+from numus.optim.optimizer import Optimizer, settle
+from numus.tensor import Tensor
 
-__all__ = ["GradientAccumulator", "clip_grad_norm_", "clip_grad_value_", "get_total_norm"]
+__all__ = [
+    "GradScaler", "GradientAccumulator", "clip_grad_norm_", "clip_grad_value_", "get_total_norm",
+]  # fmt: skip
 
 
 class GradientAccumulator:
@@ -41,3 +46,130 @@ class GradientAccumulator:
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.steps += 1
+
+
+class GradScaler:
+    """Scales losses, unscales gradients, leaves out steps with gradients that are not finite.
+
+    The scale falls after such a step, and rises after many good ones. Nothing depends on a value in
+    Python, so all of it can be traced by `nm.jit`.
+
+    >>> from numus import nn, optim
+    >>> model = nn.Linear(2, 1)
+    >>> opt, scaler = optim.SGD(model.parameters(), lr=0.1), optim.GradScaler(init_scale=4.0)
+    >>> with nm.autocast("f16"):
+    ...     loss = model(nm.ones((3, 2))).square().mean()
+    >>> scaler.scale(loss).backward()
+    >>> scaler.step(opt)
+    >>> scaler.update()
+
+    Args:
+        init_scale: the first scale.
+        growth_factor: what it is multiplied by after `growth_interval` good steps in a row.
+        backoff_factor: what it is multiplied by after a step that was left out.
+        enabled: whether it does anything at all.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        device: Any = None,
+    ) -> None:
+        if growth_factor <= 1.0 or not 0.0 < backoff_factor < 1.0:
+            raise ValueError(
+                f"GradScaler: growth_factor {growth_factor} must be above 1, backoff_factor "
+                f"{backoff_factor} between 0 and 1"
+            )
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self._enabled = enabled
+        self._scale = nm.asarray(init_scale, dtype=nm.float32, device=device)
+        self._growth = nm.asarray(0, dtype=nm.int32, device=device)  # good steps since a rise
+        self._found = nm.asarray(False, device=device)  # whether a gradient of this round was bad
+        self._unscaled: dict[int, Tensor] = {}  # per optimiser, whether its gradients were bad
+        nm.eval(self._scale, self._growth, self._found)
+
+    def is_enabled(self) -> bool:
+        """Whether it does anything."""
+        return self._enabled
+
+    def get_scale(self) -> float:
+        """The scale now."""
+        return self._scale.item() if self._enabled else 1.0
+
+    def scale(self, outputs: Any) -> Any:
+        """A loss (or a container of them) times the scale, in float32."""
+        if not self._enabled:
+            return outputs
+        return nm.tree.map(lambda x: x.astype(nm.float32, copy=False) * self._scale, outputs)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the scale, to look at them or clip them before the step."""
+        if not self._enabled:
+            return
+        if id(optimizer) in self._unscaled:
+            raise RuntimeError("GradScaler.unscale_: called twice since the last update()")
+        with nm.no_grad():
+            back = 1.0 / self._scale
+            finite = []
+            for p in optimizer._parameters():
+                if p.grad is not None:
+                    wide = p.grad.astype(nm.float32, copy=False) * back
+                    finite.append(nm.all(nm.isfinite(wide)))
+                    p.grad = wide.astype(p.grad.dtype, copy=False)
+            if not finite:
+                raise ValueError(
+                    "GradScaler.unscale_: the optimiser's parameters have no gradients"
+                )
+            bad = ~nm.all(nm.stack(finite))
+            self._unscaled[id(optimizer)] = bad
+            self._found.assign(self._found | bad)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """The optimiser's step; where a gradient is not finite, everything stays as it was."""
+        if not self._enabled:
+            optimizer.step()
+            return
+        if id(optimizer) not in self._unscaled:
+            self.unscale_(optimizer)
+        optimizer.step_unless(self._unscaled[id(optimizer)])
+
+    def update(self, new_scale: float | None = None) -> None:
+        """Let the scale follow what was found; call it once after all steps."""
+        if not self._enabled:
+            return
+        with nm.no_grad():
+            if new_scale is not None:
+                self._scale.assign(nm.asarray(new_scale, dtype=nm.float32))
+            else:
+                grown = self._growth + 1
+                rises = grown == self.growth_interval
+                good = nm.where(rises, self._scale * self.growth_factor, self._scale)
+                self._scale.assign(nm.where(self._found, self._scale * self.backoff_factor, good))
+                self._growth.assign(nm.where(self._found | rises, 0, grown))
+            self._found.assign(nm.zeros_like(self._found))
+        self._unscaled.clear()
+        settle((self._scale, self._growth, self._found))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, and how it moves."""
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval,
+            "_growth_tracker": self._growth.item(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` gave, here or in PyTorch."""
+        self.growth_factor = state_dict["growth_factor"]
+        self.backoff_factor = state_dict["backoff_factor"]
+        self.growth_interval = state_dict["growth_interval"]
+        self._scale.assign(nm.asarray(state_dict["scale"], dtype=nm.float32))
+        self._growth.assign(nm.asarray(state_dict["_growth_tracker"], dtype=nm.int32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numus as nm
 from numus.optim.optimizer import Optimizer
@@ -13,6 +13,7 @@ from numus.tensor import Tensor
 __all__ = ["LBFGS"]
 
 Value = Callable[[float], tuple[float, Tensor]]
+_CURVATURE = ("scale", "direction", "gradient", "last_step", "iterations")  # saved with the pairs
 
 
 class LBFGS(Optimizer):
@@ -154,24 +155,16 @@ class LBFGS(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters and what is known of the curvature."""
-        kept = {
-            "pairs": [tuple(pair) for pair in self._pairs],
-            "scale": self._scale,
-            "direction": self._direction,
-            "gradient": self._gradient,
-            "last_step": self._last_step,
-            "iterations": self._iterations,
-        }
-        return {**super().state_dict(), "curvature": kept}
+        curvature = {name: getattr(self, f"_{name}") for name in _CURVATURE}
+        return {**super().state_dict(), "curvature": {"pairs": list(self._pairs), **curvature}}
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Take what `state_dict` gave."""
         super().load_state_dict(state_dict)
-        kept = state_dict["curvature"]
-        self._pairs = deque(map(tuple, kept["pairs"]), maxlen=self.param_groups[0]["history_size"])
-        self._scale, self._direction = kept["scale"], kept["direction"]
-        self._gradient, self._last_step = kept["gradient"], kept["last_step"]
-        self._iterations = kept["iterations"]
+        saved = state_dict["curvature"]
+        self._pairs = deque(map(tuple, saved["pairs"]), maxlen=self.param_groups[0]["history_size"])
+        for name in _CURVATURE:
+            setattr(self, f"_{name}", saved[name])
 
 
 def _settled(x: Tensor) -> Tensor:
@@ -192,11 +185,13 @@ def _largest(x: Tensor) -> float:
 # -- line search ----------------------------------------------------------------------------------
 
 
-class _Point:
-    """A place on the line: its distance, the loss there, the gradient, and the slope."""
+class _Point(NamedTuple):
+    """A step along the line, the loss and gradient after it, and the slope."""
 
-    def __init__(self, t: float, loss: float, g: Tensor, slope: float) -> None:
-        self.t, self.loss, self.g, self.slope = t, loss, g, slope
+    t: float
+    loss: float
+    g: Tensor
+    slope: float
 
 
 def _cubic_minimum(a: _Point, b: _Point, low: float, high: float) -> float:
@@ -267,14 +262,11 @@ def strong_wolfe(
         step = _cubic_minimum(bracket[0], bracket[1], low, high)
         # near an end of the bracket twice running, or at it: a tenth of its width inside
         margin = 0.1 * (high - low)
-        if min(high - step, step - low) < margin:
-            if stuck or step >= high or step <= low:
-                step = high - margin if abs(step - high) < abs(step - low) else low + margin
-                stuck = False
-            else:
-                stuck = True
-        else:
-            stuck = False
+        near_end = min(high - step, step - low) < margin
+        if near_end and (stuck or step >= high or step <= low):
+            step = high - margin if abs(step - high) < abs(step - low) else low + margin
+            near_end = False
+        stuck = near_end
         here = at(step)
         best, other = (0, 1) if bracket[0].loss <= bracket[1].loss else (1, 0)
         if too_high(here) or here.loss >= bracket[best].loss:

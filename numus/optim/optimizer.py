@@ -230,10 +230,8 @@ class Optimizer:
 
     def _advance(self, changed: list[Tensor]) -> None:
         """Count a step for parameters that take part in it; others are left behind from now on."""
-        counts: dict[int, Tensor] = {}
-        for p in changed:
-            if "step" in self.state[p]:
-                counts[id(self.state[p]["step"])] = self.state[p]["step"]
+        steps = [self.state[p]["step"] for p in changed if "step" in self.state[p]]
+        counts = {id(count): count for count in steps}
         taking_part = {id(p) for p in changed}
         behind: dict[int, Tensor] = {}
         for p, state in self.state.items():
@@ -249,10 +247,9 @@ class Optimizer:
         """State and hyperparameters; parameters are numbered in the order of their groups."""
         index = {id(p): i for i, p in enumerate(self._parameters())}
         groups = [{**g, "params": [index[id(p)] for p in g["params"]]} for g in self.param_groups]
+        known = {index[id(p)]: tensors for p, tensors in self.state.items() if tensors}
         state = {
-            index[id(p)]: {name: x.detach() for name, x in held.items()}
-            for p, held in self.state.items()
-            if held
+            i: {name: x.detach() for name, x in tensors.items()} for i, tensors in known.items()
         }
         return {"state": state, "param_groups": groups}
 
@@ -377,9 +374,8 @@ def takes_hints(made: Made) -> Made:
 
     hints = list(inspect.signature(run, follow_wrapped=False).parameters.values())[2:-1]
     own = inspect.signature(init)
-    run.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[*own.parameters.values(), *hints]
-    )
+    both = [*own.parameters.values(), *hints]
+    run.__signature__ = own.replace(parameters=both)  # type: ignore[attr-defined]
     made.__init__ = run  # type: ignore[misc]
     return made
 

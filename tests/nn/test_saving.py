@@ -14,7 +14,7 @@ import numus as nm
 from numus import data, nn, optim
 from numus import dtypes as dt
 from numus.errors import RecordError
-from numus.nn.atomic import atomically
+from numus.nn.safetensors import atomically
 
 
 @pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)

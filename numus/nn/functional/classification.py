@@ -87,11 +87,7 @@ def _weighted_mean(loss: Tensor, weights: Tensor, reduction: str, op: str) -> Te
 
 @measured
 def nll_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
+    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """Minus the logarithms of probabilities at the target classes; the mean is weighted."""
     op = "nll_loss"
@@ -254,11 +250,7 @@ def binary_cross_entropy(
 
 @measured
 def binary_cross_entropy_with_logits(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    reduction: str = "mean",
-    pos_weight: Any = None,
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Tensor:
     """Scores against probabilities, without overflow.
 

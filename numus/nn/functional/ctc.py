@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import numus as nm
@@ -41,10 +43,8 @@ def ctc_loss(
     if log_probs.ndim != 3:
         raise ShapeError(f"{op}: log_probs are (T, N, C) or (T, C), not {log_probs.shape}")
     frames, batch, _ = log_probs.shape
-    lengths = [
-        [int(n) for n in nm.asarray(x).reshape(-1).tolist()]
-        for x in (input_lengths, target_lengths)
-    ]
+    given = (nm.asarray(x).reshape(-1).tolist() for x in (input_lengths, target_lengths))
+    lengths = [list(map(int, numbers)) for numbers in given]
     if len(lengths[0]) != batch or len(lengths[1]) != batch or max(lengths[0], default=0) > frames:
         raise ShapeError(
             f"{op}: input_lengths {lengths[0]} and target_lengths {lengths[1]} do not fit "
@@ -101,11 +101,5 @@ def _shifted(alpha: Tensor, by: int) -> Tensor:
 
 
 def _log_add(*terms: Tensor) -> Tensor:
-    top = terms[0]
-    for term in terms[1:]:
-        top = nm.maximum(top, term)
-    top = top.detach()
-    total = nm.exp(terms[0] - top)
-    for term in terms[1:]:
-        total = total + nm.exp(term - top)
-    return top + nm.log(total)
+    top = functools.reduce(nm.maximum, terms).detach()
+    return top + nm.log(functools.reduce(operator.add, [nm.exp(term - top) for term in terms]))

@@ -38,10 +38,7 @@ def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
 
 
 def clip_grad_norm_(
-    parameters: Any,
-    max_norm: float,
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
     """Scale all gradients by one number so that their norm is at most max_norm; gives the old norm.
 

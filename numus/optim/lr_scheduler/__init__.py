@@ -10,4 +10,3 @@ from numus.optim.lr_scheduler.base import *
 from numus.optim.lr_scheduler.combined import *
 from numus.optim.lr_scheduler.cycles import *
 from numus.optim.lr_scheduler.decays import *
-from numus.optim.lr_scheduler.plateau import *

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from numus.optim.training.protocol import TrainerState
+from numus.optim.training.records import Record, Records
 
 __all__ = ["Callback", "EarlyStopping"]
+
+
+class TrainerState(Protocol):
+    """A training under way: its counters and history, and what can be asked of it."""
+
+    step: int
+    epoch: int
+    history: list[Record]
+    records: Records | None  # files that the history is written to
+
+    def stop(self) -> None: ...
+
+    def save(self, path: str | Path, **more: Any) -> None: ...
+
+    def load(self, path: str | Path, **more: Any) -> dict[str, Any]: ...
 
 
 class Callback:

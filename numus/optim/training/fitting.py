@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from numus.optim.training.callbacks import Callback
-from numus.optim.training.protocol import TrainerState
+from numus.optim.training.callbacks import Callback, TrainerState
 from numus.optim.training.records import Records
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -46,7 +45,7 @@ class Fit:
         return itertools.islice(self.loader, skip, None)
 
     def batches_per_epoch(self) -> int | None:
-        """How many there are, if somebody knows."""
+        """The length of the loader, if it has one."""
         try:
             return len(self.loader)  # type: ignore[arg-type]
         except TypeError:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -38,28 +30,26 @@ class Bar:
     def __init__(self, epochs: int, console: Console | None = None) -> None:
         self.console = console or Console()
         self.epochs = epochs
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+        self._progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("epoch {task.fields[epoch]}"),
+            progress.BarColumn(bar_width=None),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[numbers]}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
             console=self.console,
             transient=True,
         )
         self._task: Any = None
 
     def begin(self, epoch: int, total: int | None, done: int) -> None:
-        """An epoch of so many batches."""
+        """An epoch of `total` batches, if that is known."""
         if self._task is not None:
             self._progress.remove_task(self._task)
-        name = f"{epoch}/{self.epochs}"
-        self._task = self._progress.add_task(
-            "", total=total, completed=done, epoch=name, numbers=""
-        )
+        shown: dict[str, Any] = {"epoch": f"{epoch}/{self.epochs}", "numbers": ""}
+        self._task = self._progress.add_task("", total=total, completed=done, **shown)
         self._progress.start()
 
     def show(self, done: int, loss: float, rate: float, items_per_s: float, memory: int) -> None:
@@ -74,9 +64,8 @@ class Bar:
         memory = bytes_text(shown.pop("memory"))
         seconds, items = shown.pop("seconds"), shown.pop("items_per_s")
         numbers = "  ".join(f"{k} {number_text(v)}" for k, v in shown.items())
-        self.console.print(
-            f"{numbers}  {items:,.0f}/s  {memory}  {seconds:.1f} s", highlight=False, soft_wrap=True
-        )
+        line = f"{numbers}  {items:,.0f}/s  {memory}  {seconds:.1f} s"
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """No more bar."""

@@ -10,14 +10,14 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numus as nm
 from numus.errors import TracingError
 from numus.graph import current_trace
 from numus.optim.averaging import EMA
-from numus.optim.grad_scaler import GradScaler
-from numus.optim.gradients import clip_grad_norm_
+from numus.optim.gradients import GradScaler, clip_grad_norm_
 from numus.optim.lbfgs import LBFGS
 from numus.optim.optimizer import Optimizer
 from numus.optim.training.closures import Reached
@@ -27,32 +27,24 @@ from numus.transforms.jit.tracing import handles_of
 Computed = tuple[Tensor, dict[str, Any]]  # a loss, and other numbers by name
 Compute = Callable[[], Computed]
 
-_MANY_PROGRAMS = 8  # closures that differ more often than this are not worth tracing
+_MAX_PROGRAMS = 8  # closures that differ more often than this are not worth tracing
 
 
+@dataclass(eq=False)
 class Step:
     """One step of an optimiser, or a part of it where gradients of several batches are gathered."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        *,
-        max_grad_norm: float | None,
-        precision: str | None,
-        scaler: GradScaler | None,
-        ema: EMA | None,
-        accumulate: int,
-        check_finite: bool,
-    ) -> None:
-        self.optimizer = optimizer
-        self.max_grad_norm = max_grad_norm
-        self.precision = precision
-        self.scaler = scaler
-        self.ema = ema
-        self.accumulate = accumulate
+    optimizer: Optimizer
+    max_grad_norm: float | None
+    precision: str | None
+    scaler: GradScaler | None
+    ema: EMA | None
+    accumulate: int
+    check_finite: bool
+
+    def __post_init__(self) -> None:
         # a step that looks at values itself cannot be undone; scalers skip bad steps themselves
-        plain = type(optimizer).step is Optimizer.step
-        self.guarded = check_finite and plain and scaler is None
+        self.guarded = self.check_finite and self.traceable and self.scaler is None
 
     @property
     def traceable(self) -> bool:
@@ -136,9 +128,7 @@ _NOBODY = type("_NOBODY", (), {})()
 
 
 def packed(loss: Tensor, numbers: dict[str, Any]) -> Tensor:
-    """A loss and other numbers, one behind the other, so that they are read at once; a loss alone
-    as it is.
-    """
+    """A loss and other numbers in one tensor, so that they are read at once; a loss alone as is."""
     if not numbers:
         return loss
     parts = [loss, *(nm.asarray(x).to(loss.device) for x in numbers.values())]
@@ -172,7 +162,7 @@ class ClosureSteps:
         key = reached.key()
         program = self._programs.get(key)
         if program is None:
-            if len(self._programs) >= _MANY_PROGRAMS:
+            if len(self._programs) >= _MAX_PROGRAMS:
                 self._give_up(code, "the values that it reaches differ at each call")
                 return self._step(compute, first, last)
             program = self._programs[key] = _ClosureProgram(self._step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numus as nm
 from numus import nn
 from numus.errors import TracingError
 from numus.optim.averaging import EMA
-from numus.optim.grad_scaler import GradScaler
+from numus.optim.gradients import GradScaler
 from numus.optim.lr_scheduler import ReduceLROnPlateau
 from numus.optim.optimizer import Optimizer
 from numus.optim.training.callbacks import Callback, monitored
@@ -29,8 +29,9 @@ from numus.tensor import Tensor
 __all__ = ["Trainer"]
 
 Metric = Callable[[Tensor, Tensor], Any]
+Run = Callable[..., Tensor]
 _LOOK_SECONDS = 0.1  # how often losses are looked at: looking waits for the device
-_MOST_WAITING = 256
+_MAX_WAITING = 256
 
 
 class Trainer:
@@ -114,15 +115,8 @@ class Trainer:
         self.should_stop = False
         plateau = isinstance(scheduler, ReduceLROnPlateau)
         self._scheduler_every = scheduler_every or ("epoch" if plateau else "step")
-        self._step = Step(
-            optimizer,
-            max_grad_norm=max_grad_norm,
-            precision=precision,
-            scaler=scaler,
-            ema=ema,
-            accumulate=accumulate,
-            check_finite=check_finite,
-        )
+        options = (max_grad_norm, precision, scaler, ema, accumulate, check_finite)
+        self._step = Step(optimizer, *options)
         self._closures = ClosureSteps(self._step)
         self._losses = Losses(self._step, check_finite)
         self._jit = jit and self._step.traceable
@@ -174,7 +168,7 @@ class Trainer:
         if last and self.scheduler is not None and self._scheduler_every == "step":
             self.scheduler.step()
         self._losses.add(Taken(self.step, weight, rate), out, compute)
-        if len(self._losses) >= _MOST_WAITING or time.perf_counter() > self._look_at:
+        if len(self._losses) >= _MAX_WAITING or time.perf_counter() > self._look_at:
             self._look()
 
     def _look(self) -> None:
@@ -182,9 +176,8 @@ class Trainer:
         for step in self._losses.read():
             self._sums.add(step.values, step.weight)
             if self.records is not None:
-                self.records.add_step(
-                    {"step": step.number, "loss": step.values[0], "lr": step.rate}
-                )
+                record = {"step": step.number, "loss": step.values[0], "lr": step.rate}
+                self.records.add_step(record)
         self._look_at = time.perf_counter() + _LOOK_SECONDS
 
     # -- batches ----------------------------------------------------------------------------------
@@ -220,12 +213,11 @@ class Trainer:
             loss, numbers = self._step.losses(lambda: self._computed(batch))
             return packed(loss, numbers)
 
-    def _run(self, jitted: Any, plain: Any, *args: Any) -> Tensor:
+    def _run(self, jitted: Run, plain: Run, *args: Any) -> Tensor:
         """A traced call, where it can be traced."""
         if self._jit:
             try:
-                out: Tensor = jitted(*args)
-                return out
+                return jitted(*args)
             except TracingError as error:
                 self._jit = False
                 warnings.warn(
@@ -233,12 +225,11 @@ class Trainer:
                     RuntimeWarning,
                     stacklevel=4,
                 )
-        out = plain(*args)
-        return out
+        return plain(*args)
 
     def _placed(self, batch: Any) -> tuple[Any, int]:
         """A batch on the model's device, and how many examples it has."""
-        dev = next(self._parameters()).device
+        dev = next(self.optimizer._parameters()).device
 
         def put(x: Any) -> Any:
             if isinstance(x, np.ndarray):
@@ -249,15 +240,10 @@ class Trainer:
         sizes = [x.shape[0] for x in nm.tree.leaves(batch) if isinstance(x, Tensor) and x.ndim]
         return batch, sizes[0] if sizes else 1
 
-    def _parameters(self) -> Iterator[Tensor]:
-        return iter(self.optimizer._parameters())
-
     # -- whole trainings --------------------------------------------------------------------------
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
-        """The mean loss and metrics over a loader, weighted by examples, with the model in
-        evaluation mode.
-        """
+        """The mean loss and metrics of the model in evaluation mode, weighted by examples."""
         if self.model is None:
             raise ValueError("Trainer: evaluate needs a model, and a loss (or compute)")
         training = self.model.training
@@ -366,7 +352,7 @@ class Trainer:
             bar.end(record)
 
     def _memory(self) -> int:
-        return nm.memory_stats(next(self._parameters()).device)["in_use"]
+        return nm.memory_stats(next(self.optimizer._parameters()).device)["in_use"]
 
     # -- checkpoints ------------------------------------------------------------------------------
 
