@@ -19,10 +19,10 @@ from numus.compiler.graph.builder import GraphBuilder
 from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.strided_view import StridedView, storage_view
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.hooks import before_run, on_clear_plans
 from numus.compiler.lower.dedup import LoweringCache
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.emitter import Kernels, LoweredKernel
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
@@ -113,7 +113,7 @@ class Plan:
     def _schedule(
         self,
         groups: list[FusionGroup],
-        layouts: dict[Value, Shape],
+        layouts: Layouts,
         external: set[Value],
         in_memory: set[Value],
     ) -> None:
@@ -139,7 +139,7 @@ class Plan:
         found = kernel_order.waves(
             *([step for step, _ in steps], temporary, in_place, self._donated, self._workers)
         )
-        self.steps: list[LoweredKernel] = [steps[i][0] for wave in found for i in wave]
+        self.steps: Kernels = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
         self.in_place = [in_place[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # numbers of steps that may run concurrently

@@ -18,6 +18,7 @@ Low-precision floats (float16, bfloat16, the 8-bit ones) appear only in loads, s
 casts; arithmetic is done in float32. Lowering splits complex numbers into real and imaginary parts.
 """
 
+from numus.ir.build import assign, bind, block_range, lets, reads, sets, stores, variables
 from numus.ir.expressions import (
     BINARY,
     COMPARES,
@@ -100,10 +101,11 @@ __all__ = [
     "FlagRead", "For", "If", "Kernel", "Let", "MmaOperand", "MmaSync", "Operand", "Prefetch",
     "Register", "Set", "SetFlag", "SpinWait", "Stmt", "Store", "TmaTensor", "WarpMultisplit",
     "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element", "add", "address",
-    "approx_div", "approx_rsqrt", "binary", "body_expressions", "cast", "const", "const_value",
-    "evaluate_size", "exp2", "expressions_of", "fma", "idiv", "irem", "isnan", "kernel_text",
-    "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor", "load", "loads",
-    "log2", "loop_invariant", "make", "maximum", "minimum", "mul", "new_build",
-    "pipeline_smem_elements", "post_order", "read", "reciprocal", "scalar", "select",
-    "slow_path_select", "sqrt", "statements", "sub", "swizzle", "unary", "var", "walk",
+    "approx_div", "approx_rsqrt", "assign", "binary", "bind", "block_range", "body_expressions",
+    "cast", "const", "const_value", "evaluate_size", "exp2", "expressions_of", "fma", "idiv",
+    "irem", "isnan", "kernel_text", "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift",
+    "lanes_xor", "lets", "load", "loads", "log2", "loop_invariant", "make", "maximum", "minimum",
+    "mul", "new_build", "pipeline_smem_elements", "post_order", "read", "reads", "reciprocal",
+    "scalar", "select", "sets", "slow_path_select", "sqrt", "statements", "stores", "sub",
+    "swizzle", "unary", "var", "variables", "walk",
 ]  # fmt: skip

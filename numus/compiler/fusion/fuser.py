@@ -19,8 +19,7 @@ from numus.compiler.fusion.group import FusionGroup, Partition
 from numus.compiler.fusion.legality import Legality
 from numus.compiler.fusion.materialize import Materialization
 from numus.compiler.fusion.tuning import TUNING
-from numus.compiler.graph.value import Value, walk
-from numus.shapes import Shape
+from numus.compiler.graph.value import Layouts, Value, walk
 from numus.target import Target
 
 
@@ -29,7 +28,7 @@ class Fuser:
     be stored.
     """
 
-    def __init__(self, roots: Sequence[Value], strides: dict[Value, Shape], target: Target) -> None:
+    def __init__(self, roots: Sequence[Value], strides: Layouts, target: Target) -> None:
         self.target = target
         self.roots = set(roots)
         self.strides = strides

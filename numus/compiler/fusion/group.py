@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from numus import ir
-from numus.compiler.graph.value import GEMM_KINDS, Value, walk
+from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value, walk
 from numus.compiler.lower.emitter import Index
 from numus.compiler.lower.index_rules import is_inline
 from numus.shapes import Shape
@@ -71,7 +71,7 @@ class FusionGroup:
         """The operations of its kernel, for reports."""
         return tuple(v.op for v in self.members)
 
-    def input_layouts(self, layouts: dict[Value, Shape]) -> dict[Value, Shape]:
+    def input_layouts(self, layouts: Layouts) -> Layouts:
         """The layouts of all but its own members."""
         members = set(self.members)
         return {v: s for v, s in layouts.items() if v not in members}

@@ -10,11 +10,11 @@ from numus import ir
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, index_of, squeeze
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph.strided_view import bijective_views
-from numus.compiler.graph.value import ATTENTION, Value, walk
+from numus.compiler.graph.value import ATTENTION, Layouts, Value, walk
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.emitter import Emitter, Index
 from numus.compiler.lower.grid_sync import max_cooperative_row
-from numus.shapes import Shape, row_major, size_of
+from numus.shapes import row_major, size_of
 from numus.target import Target
 
 MAX_SIBLINGS_TRIED = 8  # groups of one space that read a common input
@@ -33,7 +33,7 @@ class Legality:
         target: Target,
         gemm_sums: Container[Value],
         cache: dict[Any, bool],
-        strides: dict[Value, Shape],
+        strides: Layouts,
     ) -> None:
         self.partition, self.target = partition, target
         self.gemm_sums, self.cache, self.strides = gemm_sums, cache, strides

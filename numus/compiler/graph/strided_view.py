@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.shapes import Shape, reshape_strides, row_major
 
 
@@ -18,7 +18,7 @@ class StridedView:
     strides: Shape
 
 
-def strided_view(x: Value, layouts: dict[Value, Shape]) -> StridedView | None:
+def strided_view(x: Value, layouts: Layouts) -> StridedView | None:
     """The layout of x in a base of known strides; None if x is computed or needs a copy."""
     views: list[Value] = []
     while x not in layouts:
@@ -38,7 +38,7 @@ def bijective_views(x: Value) -> tuple[Value, list[Value]]:
     return x, views[::-1]
 
 
-def storage_view(v: Value, leaf_strides: dict[Value, Shape]) -> StridedView:
+def storage_view(v: Value, leaf_strides: Layouts) -> StridedView:
     """The value to store for a result, and the result's layout in it: reshapes and permutations of
     a computed value need no kernel.
     """

@@ -58,6 +58,8 @@ class Value:
         return f"%{self.id} = {self.op}({args}) {self.dtype.name}{list(self.shape)}"
 
 
+Layouts = dict[Value, Shape]  # strides of the values in memory, in elements
+
 # Interns a value: (op, kind, inputs, params, shape, dtype).
 Make = Callable[[str, str, tuple[Value, ...], Any, Shape, DType], Value]
 

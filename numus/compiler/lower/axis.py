@@ -1,31 +1,30 @@
-"""Rows along an axis: indices, sort keys and temporaries of scans, sorts and scatters."""
+"""Rows along an axis: the problems, indices and temporaries of scans, sorts and scatters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Index
+from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
-from numus.ir import Expr, const
-from numus.kernels.sort.keys import decode, encode
+from numus.ir import Expr, Stmt, const
+from numus.kernels.sort.keys import decode, encode, key_dtype
 from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
 
-Layouts = dict[Value, Shape]
 RowIndex = Callable[[Expr], Index]  # a position along the axis -> the index of that element
 
 
 def temporary(shape: Shape, dtype: DType) -> Value:
     """Device memory between the kernels of one lowering."""
     return Value.fresh("temporary", "temporary", (), None, shape, dtype)
-
-
-def without(layouts: Layouts, val: Value) -> Layouts:
-    return {v: s for v, s in layouts.items() if v is not val}
 
 
 def delinearize(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
@@ -74,12 +73,12 @@ def rows_in_lanes(
         extent = shape[last]
         outer = others[:-1]
         blocks_per_line = -(-extent // lanes)
-        per_line = e.scalar_arg(blocks_per_line)
-        start = ir.mul(ir.irem(block, per_line), const(lanes))
-        found = delinearize(e, ir.idiv(block, per_line), [shape[i] for i in outer])
+        line, number = divmod(block, e.scalar_arg(blocks_per_line))
+        start = ir.mul(number, const(lanes))
+        found = delinearize(e, line, [shape[i] for i in outer])
         known = dict(zip(outer, found, strict=True))
         known[last] = ir.add(start, lane)
-        row = ir.add(ir.mul(ir.idiv(block, per_line), e.dim(extent)), known[last])
+        row = ir.add(ir.mul(line, e.dim(extent)), known[last])
         grid = blocks_per_line * math.prod(shape[i] for i in outer)
     else:
         extent = num_rows(shape, axis)
@@ -92,24 +91,102 @@ def rows_in_lanes(
     return _row_index(shape, axis, known), row, count, grid
 
 
-def scan_order(e: Emitter, val: Value) -> tuple[Expr, Callable[[Expr], Expr]]:
-    """The row length of a scan, and the position along the axis of its i-th element."""
-    _, axis, reverse = val.params
-    length = e.dim(val.shape[axis])
-    return length, lambda i: ir.sub(ir.sub(length, ONE), i) if reverse else i
+# -- problems -------------------------------------------------------------------------------------
 
 
-# -- sort keys ------------------------------------------------------------------------------------
+class AxisProblem(Problem):
+    """The rows of an operand along an axis."""
+
+    @property
+    def source(self) -> Value:
+        return self.val.inputs[0]
+
+    @property
+    def axis(self) -> int:
+        return int(self.val.params[0])
+
+    @property
+    def length(self) -> int:
+        return self.source.shape[self.axis]
+
+    @property
+    def rows(self) -> int:
+        return num_rows(self.source.shape, self.axis)
+
+    def index(self, e: Emitter, row: Expr) -> RowIndex:
+        return row_index(e, row, self.source.shape, self.axis)
 
 
-def is_argsort(val: Value) -> bool:
-    return val.op == "argsort"
+@dataclass(frozen=True)
+class ScanProblem(AxisProblem):
+    """A scan, the first member of its group, and elementwise consumers of it (CPU only)."""
+
+    @property
+    def op(self) -> str:
+        return str(self.val.params[0])
+
+    @property
+    def axis(self) -> int:
+        return int(self.val.params[1])
+
+    @property
+    def real(self) -> DType:
+        """The accumulator's dtype."""
+        return dt.compute_dtype(dt.real_of(self.val.dtype))
+
+    @property
+    def components(self) -> int:
+        """Real numbers per element."""
+        return 2 if self.val.dtype.is_complex else 1
+
+    def temporaries(self, *shape: int) -> list[Value]:
+        """Accumulators in memory."""
+        return [temporary(shape, self.real) for _ in range(self.components)]
+
+    def position(self, e: Emitter, i: Expr) -> Expr:
+        """The position along the axis of the i-th element in the order of the scan."""
+        reverse = self.val.params[2]
+        return ir.sub(ir.sub(e.dim(self.length), ONE), i) if reverse else i
+
+    def access(
+        self, e: Emitter, row: Expr
+    ) -> tuple[Callable[[Expr], Any], Callable[[Expr, Any], list[Stmt]]]:
+        """Functions that load the i-th operand of a row, and store the i-th result."""
+        val, index = self.val, self.index(e, row)
+
+        def write(i: Expr, value: Any) -> list[Stmt]:
+            result = value if val.dtype.is_complex else value.cast(val.dtype)
+            return e.store(val, index(self.position(e, i)), result)
+
+        return lambda i: e.value(self.source, index(self.position(e, i))), write
 
 
-def sort_key(e: Emitter, val: Value, index: Index) -> Expr:
-    return encode(e.value(val.inputs[0], index), val.params[1], ties=is_argsort(val))
+@dataclass(frozen=True)
+class SortProblem(AxisProblem):
+    """A sort or argsort of rows: a group of one value."""
+
+    @property
+    def argsort(self) -> bool:
+        return self.val.op == "argsort"
+
+    @property
+    def key(self) -> DType:
+        return key_dtype(self.source.dtype)
+
+    def sort_key(self, e: Emitter, index: Index) -> Expr:
+        return encode(e.value(self.source, index), self.val.params[1], ties=self.argsort)
+
+    def sort_value(self, key: Expr) -> Expr:
+        """The sorted element of a key; not for argsort, whose keys do not tell ties apart."""
+        return decode(key, self.source.dtype, self.val.params[1])
 
 
-def sort_value(val: Value, key: Expr) -> Expr:
-    """The sorted element of a key; `sort` only: the keys of `argsort` do not tell ties apart."""
-    return decode(key, val.inputs[0].dtype, val.params[1])
+class TopkProblem(SortProblem):
+    @property
+    def count(self) -> int:
+        """k."""
+        return int(self.val.params[1])
+
+    @property
+    def descending(self) -> bool:
+        return bool(self.val.params[2])

@@ -96,8 +96,7 @@ def _built(
     function(k, *arrays, **dict(zip((n for n, _ in scalars), values, strict=True)))
     block = block_size or _CPU_BLOCK
     count, g = ir.scalar("s0"), ir.var("g")
-    start = ir.mul(g, const(block))
-    stop = ir.minimum(ir.add(start, const(block)), count)
+    start, stop = ir.block_range(g, const(block), count)
     each = ir.For(k.index, start, stop, "lanes" if lanes else "serial", k.body)
     blocks = ir.idiv(ir.add(count, const(block - 1)), const(block))
     body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [each])]

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value, walk
+from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower import autotune
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.emitter import Kernels
 from numus.runtime.contract import Runtime
-from numus.shapes import Shape
 
 _INDEXED_OPS = ("leaf", "constant")  # whose last parameter numbers them in the plan
 
@@ -20,12 +19,12 @@ class LoweringCache:
     values and constants as arguments.
     """
 
-    def __init__(self, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> None:
+    def __init__(self, layouts: Layouts, runtime: Runtime[Any]) -> None:
         self._layouts = layouts
         self._runtime = runtime
-        self._cache: dict[Any, tuple[list[Value], list[LoweredKernel]]] = {}
+        self._cache: dict[Any, tuple[list[Value], Kernels]] = {}
 
-    def __call__(self, group: FusionGroup) -> list[LoweredKernel]:
+    def __call__(self, group: FusionGroup) -> Kernels:
         members = set(group.members)
         found = walk(group.members, lambda v: v in members or v not in self._layouts)
         values = sorted(found, key=lambda v: v.id)
@@ -54,7 +53,7 @@ class LoweringCache:
         return (group.kind, group.space, group.axes, group.low_memory, stored, tuple(parts))
 
 
-def _with_values(steps: list[LoweredKernel], new: dict[Value, Value]) -> list[LoweredKernel]:
+def _with_values(steps: Kernels, new: dict[Value, Value]) -> Kernels:
     """The same kernels on other values. Intermediates that lowering made are made anew."""
     constants = {v.params[-1]: w.params[-1] for v, w in new.items() if v.op == "constant"}
     for v in [v for step in steps for v in step.buffers]:

@@ -136,11 +136,11 @@ def _int_divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     by_zero = b.eq(zero)
     if a.dtype.kind == "uint":
         safe = select(by_zero, one, b)
-        q, r = ir.idiv(a, safe), ir.irem(a, safe)
+        q, r = divmod(a, safe)
         return select(by_zero, zero, q), select(by_zero, zero, r)
     minus = b.eq(const(-1, a.dtype))
     safe = select(by_zero | minus, one, b)
-    q, r = ir.idiv(a, safe), ir.irem(a, safe)
+    q, r = divmod(a, safe)
     wrong = r.ne(zero) & ((r < zero) ^ (b < zero))
     q = select(wrong, q - one, q)
     r = select(wrong, r + b, r)

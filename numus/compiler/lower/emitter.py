@@ -13,7 +13,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.index_simplify import Extents
 from numus.dtypes import DType
@@ -63,6 +63,9 @@ class LoweredKernel:
         return min(workers, self.grid) * sum(self.scratch)
 
 
+Kernels = list[LoweredKernel]
+
+
 class Emitter:
     """Builds the expressions of one kernel and collects its buffers and scalar arguments.
 
@@ -70,9 +73,7 @@ class Emitter:
     registers, as functions of the index (None: not at this one).
     """
 
-    def __init__(
-        self, layouts: dict[Value, Shape], small: bool = False, block_size: int = 0
-    ) -> None:
+    def __init__(self, layouts: Layouts, small: bool = False, block_size: int = 0) -> None:
         self.layouts = layouts
         self.small = small  # little data: short code beats fast code
         self.block_size = block_size  # threads of a block; 0: lanes are SIMD

@@ -20,8 +20,7 @@ def clear_flags(flags: Value, target: Target) -> LoweredKernel:
     e = Emitter({}, block_size=target.block_size)
     g, i = ir.var("g"), ir.var("i")
     per_block = target.block_size * CLEARED_PER_THREAD
-    start = ir.mul(g, const(per_block))
-    stop = ir.minimum(ir.add(start, const(per_block)), e.dim(flags.size))
+    start, stop = ir.block_range(g, const(per_block), e.dim(flags.size))
     loop = ir.For(i, start, stop, "lanes", e.store(flags, (i,), const(0, flags.dtype)))
     return e.grid_kernel("clear_flags", g, [loop], -(-flags.size // per_block), ("zeros",))
 
@@ -32,7 +31,7 @@ def max_waiting_blocks(target: Target) -> int:
 
 
 def max_cooperative_row(target: Target) -> int:
-    """Elements of a row that such blocks hold in registers (`loops/reduce_rows_cluster.py`)."""
+    """Elements of a row that such blocks hold in registers (`loops/reduce_rows_registers.py`)."""
     if not target.forward_progress:
         return 0
     return max_waiting_blocks(target) * target.max_block_size * ROW_ELEMENTS_PER_THREAD

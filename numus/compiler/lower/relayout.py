@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import lower_loops
 from numus.shapes import Shape
 from numus.target import Target
 
-Relayout = tuple[Value, list[LoweredKernel]]  # the copy, and the kernels that fill it
+Relayout = tuple[Value, Kernels]  # the copy, and the kernels that fill it
 
 
 def view(op: str, v: Value, params: object, shape: Shape) -> Value:
@@ -34,7 +34,7 @@ def padded(v: Value, shape: Shape, before: Shape = ()) -> Value:
     return view("pad", v, (low, high, none), shape)
 
 
-def materialize(v: Value, layouts: dict[Value, Shape], target: Target) -> Relayout:
+def materialize(v: Value, layouts: Layouts, target: Target) -> Relayout:
     """A row-major copy of a view."""
     copy = Value.fresh("cast", "elementwise", (v,), None, v.shape, v.dtype)
     return copy, lower_loops(FusionGroup.of_stored(copy, 0), layouts, target)

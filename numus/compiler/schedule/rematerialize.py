@@ -14,12 +14,12 @@ import numpy as np
 
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
-from numus.compiler.graph.value import PACKED, Value, walk
+from numus.compiler.graph.value import PACKED, Layouts, Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.index_rules import is_inline
 from numus.compiler.schedule.order import reads, writes
 from numus.compiler.schedule.tuning import TUNING
-from numus.shapes import Shape, row_major
+from numus.shapes import row_major
 
 Steps = list[tuple[LoweredKernel, FusionGroup]]
 Lower = Callable[[FusionGroup], Sequence[LoweredKernel]]
@@ -109,7 +109,7 @@ def rematerialize(
     temporary: Callable[[Value], int],
     scratch: Callable[[LoweredKernel], int],
     lower: Lower,
-    layouts: dict[Value, Shape],
+    layouts: Layouts,
     flops: int,
     ignored_peak: int,
 ) -> Steps:
@@ -128,7 +128,7 @@ def rematerialize(
         budget -= candidate.cost
 
 
-def _best(liveness: _Liveness, layouts: dict[Value, Shape], budget: int) -> _Candidate | None:
+def _best(liveness: _Liveness, layouts: Layouts, budget: int) -> _Candidate | None:
     """The candidate that lowers the peak most, of these the cheapest; None where none does."""
     peak = int(liveness.live.argmax())
     best: tuple[int, int, int] | None = None
@@ -147,7 +147,7 @@ def _best(liveness: _Liveness, layouts: dict[Value, Shape], budget: int) -> _Can
 
 
 def _candidate(
-    v: Value, uses: list[int], peak: int, layouts: dict[Value, Shape], liveness: _Liveness
+    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: _Liveness
 ) -> _Candidate | None:
     """The recomputation of a value after the peak; None where it is used there, or not inline."""
     if peak in uses:
@@ -165,9 +165,7 @@ def _candidate(
     return _Candidate(v, cost, last, following, tuple(sources))
 
 
-def _recompute(
-    steps: Steps, candidate: _Candidate, layouts: dict[Value, Shape], lower: Lower
-) -> Steps:
+def _recompute(steps: Steps, candidate: _Candidate, layouts: Layouts, lower: Lower) -> Steps:
     """The steps with one more, whose result replaces the value in those that follow."""
     v = candidate.value
     again = v.replace(v.inputs, v.params)

@@ -98,6 +98,17 @@ def at_least(x: Expr, bound: float) -> Expr:
     return select(c > x, c, x)
 
 
+def clamped(x: Expr, low: float, high: float) -> Expr:
+    """x within these bounds, NaN kept."""
+    return at_most(at_least(x, low), high)
+
+
+def is_special(x: Expr) -> Expr:
+    """x is not a positive normal number."""
+    f = format_of(x)
+    return (unsigned_bits(x) - f.smallest_normal) >= (f.infinity - f.smallest_normal)
+
+
 def parts(x: Expr, table: Table) -> tuple[float, ...]:
     """The half of a table that is made for x's dtype."""
     return table[0 if is32(x) else 1]
@@ -149,6 +160,18 @@ def times_power_of_two(x: Expr, biased: Expr) -> Expr:
     """
     shift = format_of(x).mantissa
     return from_bits(bits(x) + (bits(biased) << shift))
+
+
+def biased_integer(biased: Expr) -> Expr:
+    """The integer that `nearest_integer` left in the lowest bits, sign-extended."""
+    f = format_of(biased)
+    return bits(biased) - f.bits_of(f.rounder)
+
+
+def biased_power(biased: Expr) -> Expr:
+    """2**n for the n that `nearest_integer` left in the lowest bits, if that is a normal number."""
+    f = format_of(biased)
+    return from_bits((bits(biased) << f.mantissa) + f.one)
 
 
 def power_of_two(n: Expr) -> Expr:

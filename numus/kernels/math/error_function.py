@@ -5,35 +5,8 @@ from __future__ import annotations
 import math
 
 from numus.ir import Expr, approx_div, fma, select, slow_path_select, sqrt
-from numus.kernels.math._coefficients import (
-    ERF,
-    ERFC_ROOT,
-    ERFCX,
-    ERFINV,
-    ERFINV_FAR,
-    ERFINV_TAIL,
-    EXP,
-    HALF_ROOT_PI,
-    LN2,
-    LOG2_E,
-    NORMAL_BELOW,
-    NORMAL_TOP,
-)
-from numus.kernels.math._tools import (
-    Pair,
-    absolute,
-    at_most,
-    copysign,
-    horner,
-    is32,
-    like,
-    nearest_integer,
-    parts,
-    polynomial,
-    scaled_positive,
-    times_power_of_two,
-)
-from numus.kernels.math.exponential import biased_integer
+from numus.kernels.math import _coefficients as table
+from numus.kernels.math import _tools as fp
 from numus.kernels.math.logarithm import log_tail, reduce_log
 
 
@@ -43,15 +16,15 @@ def erf(x: Expr) -> Expr:
     1.7 ulp. No exponential and no division: two polynomials are cheaper than either, and a root of
     erfc is much easier to approximate than erfc.
     """
-    size = absolute(x)
-    near = fma(x, polynomial(x * x, ERF), x)
-    if is32(x):
-        power = polynomial(at_most(size, 3.9375) - 2.59375, ERFC_ROOT)
+    size = fp.absolute(x)
+    near = fma(x, fp.polynomial(x * x, table.ERF), x)
+    if fp.is32(x):
+        power = fp.polynomial(fp.at_most(size, 3.9375) - 2.59375, table.ERFC_ROOT)
     else:
-        power = polynomial(at_most(size, 6.0) - 3.625, ERFC_ROOT)
+        power = fp.polynomial(fp.at_most(size, 6.0) - 3.625, table.ERFC_ROOT)
         power = power * power
     power = power * power
-    far = copysign(fma(-power, power, 1.0), x)
+    far = fp.copysign(fma(-power, power, 1.0), x)
     return select(size < 1.25, near, far)
 
 
@@ -60,29 +33,29 @@ def erfc(x: Expr) -> Expr:
 
     (1 - x) - (erf(x) - x) up to 1, where 1 - x is exact or harmless; 2 - erfc(-x) below.
     """
-    size = absolute(x)
-    near = fma(-x, polynomial(x * x, ERF), 1.0 - x)
+    size = fp.absolute(x)
+    near = fma(-x, fp.polynomial(x * x, table.ERF), 1.0 - x)
     # exp(-x**2), the square as a double-word
-    normal, last = (9.19, 10.3) if is32(x) else (26.54, 28.0)  # results that are, and 0 at last
-    size = at_most(size, select(x < 0.0, like(x, normal), like(x, last)))
+    normal, last = (9.19, 10.3) if fp.is32(x) else (26.54, 28.0)  # results that are, and 0 at last
+    size = fp.at_most(size, select(x < 0.0, fp.like(x, normal), fp.like(x, last)))
     square = size * size
     square_low = fma(size, size, -square)
-    high, low = parts(x, LN2)
-    n, biased = nearest_integer(square, -parts(x, LOG2_E)[0])
+    high, low = fp.parts(x, table.LN2)
+    n, biased = fp.nearest_integer(square, -fp.parts(x, table.LOG2_E)[0])
     r = fma(n, -low, fma(n, -high, -square)) - square_low
-    exp_reduced = fma(r * r, polynomial(r, EXP), r)  # exp(r) - 1
-    k = 1.5 if is32(x) else 2.5
+    exp_reduced = fma(r * r, fp.polynomial(r, table.EXP), r)  # exp(r) - 1
+    k = 1.5 if fp.is32(x) else 2.5
     below = size + k
     inverse = 1.0 / below
-    top = polynomial((size - k) * inverse, ERFCX)
+    top = fp.polynomial((size - k) * inverse, table.ERFCX)
     rest = top * inverse
     rest = fma(fma(-rest, below, top), inverse, rest)  # top / below, rounded once
     value = fma(rest, exp_reduced, rest)
-    usual = times_power_of_two(value, biased)
-    slow = scaled_positive(value, biased_integer(biased))
+    usual = fp.times_power_of_two(value, biased)
+    slow = fp.scaled_positive(value, fp.biased_integer(biased))
     tail = slow_path_select(x > normal, slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
-    return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
+    return select(fp.absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
 
 
 def ndtr(x: Expr) -> Expr:
@@ -90,18 +63,22 @@ def ndtr(x: Expr) -> Expr:
 
     5.3 ulp; 6.4 in float64. All coefficients are positive, so that nothing cancels.
     """
-    normal, last = (12.9, 14.4) if is32(x) else (37.5, 38.7)  # results that are, and 0 at last
-    size = at_most(absolute(x), select(x < 0.0, like(x, last), like(x, normal)))
+    normal, last = (12.9, 14.4) if fp.is32(x) else (37.5, 38.7)  # results that are, and 0 at last
+    size = fp.at_most(fp.absolute(x), select(x < 0.0, fp.like(x, last), fp.like(x, normal)))
     # exp(-x**2 / 2), the square as a double-word; r is twice what is left
     square = size * size
     square_low = fma(size, size, -square)
-    high, low = parts(x, LN2)
-    n, biased = nearest_integer(square, -parts(x, LOG2_E)[0] / 2)
+    high, low = fp.parts(x, table.LN2)
+    n, biased = fp.nearest_integer(square, -fp.parts(x, table.LOG2_E)[0] / 2)
     r = fma(n, -2 * low, fma(n, -2 * high, -square)) - square_low
-    exp_reduced = horner(r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(parts(x, EXP)))))
-    value = approx_div(polynomial(size, NORMAL_TOP) * exp_reduced, polynomial(size, NORMAL_BELOW))
-    usual = times_power_of_two(value, biased)
-    slow = scaled_positive(value, biased_integer(biased))
+    exp_reduced = fp.horner(
+        r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(fp.parts(x, table.EXP))))
+    )
+    value = approx_div(
+        fp.polynomial(size, table.NORMAL_TOP) * exp_reduced, fp.polynomial(size, table.NORMAL_BELOW)
+    )
+    usual = fp.times_power_of_two(value, biased)
+    slow = fp.scaled_positive(value, fp.biased_integer(biased))
     tail = slow_path_select(~(x >= -normal), slow, usual)  # NaN is rare, too
     return select(x > 0.0, 1.0 - tail, tail)
 
@@ -113,24 +90,24 @@ def erfinv(x: Expr) -> Expr:
     """
     rest = fma(-x, x, 1.0)
     w, w_low = _minus_log(rest)
-    first, first_low = parts(x, HALF_ROOT_PI)
-    slope = polynomial(w - 2.5, ERFINV)
+    first, first_low = fp.parts(x, table.HALF_ROOT_PI)
+    slope = fp.polynomial(w - 2.5, table.ERFINV)
     usual = fma(x, first, x * fma(w, slope, fma(w_low, slope, first_low)))
     root = sqrt(w)
-    far = polynomial(root - 3.0, ERFINV_TAIL)
-    if not is32(x):
-        far = select(w > 15.0, polynomial(root - 5.0, ERFINV_FAR), far)
-    size = absolute(x)
-    outside = select(size.eq(1.0), copysign(like(x, math.inf), x), like(x, math.nan))
+    far = fp.polynomial(root - 3.0, table.ERFINV_TAIL)
+    if not fp.is32(x):
+        far = select(w > 15.0, fp.polynomial(root - 5.0, table.ERFINV_FAR), far)
+    size = fp.absolute(x)
+    outside = select(size.eq(1.0), fp.copysign(fp.like(x, math.inf), x), fp.like(x, math.nan))
     return slow_path_select(
         ~(w <= 5.0) | ~(size < 1.0), select(size < 1.0, x * far, outside), usual
     )
 
 
-def _minus_log(x: Expr) -> Pair:
+def _minus_log(x: Expr) -> fp.Pair:
     """-log(x) for positive normal x, with the error of its last rounding beside it."""
     e, f = reduce_log(x)
-    high, low = parts(x, LN2)
+    high, low = fp.parts(x, table.LN2)
     rest = fma(f * f, log_tail(f), e * low) + f
     w = fma(e, -high, -rest)
     return w, fma(e, -high, -w) - rest

@@ -9,16 +9,7 @@ from __future__ import annotations
 import math
 
 from numus.ir import Expr, fma, select, slow_path_select, unary
-from numus.kernels.math._coefficients import (
-    DIGAMMA,
-    DIGAMMA_FAR,
-    DIGAMMA_ROOT,
-    DIGAMMA_ROOT_LESS_1,
-    LGAMMA,
-    PI,
-    STIRLING,
-    TRIGAMMA_FAR,
-)
+from numus.kernels.math import _coefficients as table
 from numus.kernels.math._tools import absolute, is32, like, parts, polynomial, two_product
 from numus.kernels.math.logarithm import log
 from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
@@ -39,10 +30,12 @@ def lgamma(x: Expr) -> Expr:
         shifted = select(step, a - float(j), shifted)
     logarithm = log(select(below | beyond, a, product))
     u = select(below, a - 1.0, shifted - 2.0)
-    core = u * select(below, a, shifted - 1.0) * polynomial(u, LGAMMA)
+    core = u * select(below, a, shifted - 1.0) * polynomial(u, table.LGAMMA)
     near = core + select(below, -logarithm, logarithm)
     inverse = 1.0 / a
-    rest = fma(polynomial(inverse * inverse, STIRLING), inverse, 0.5 * math.log(2 * math.pi) - 0.5)
+    rest = fma(
+        polynomial(inverse * inverse, table.STIRLING), inverse, 0.5 * math.log(2 * math.pi) - 0.5
+    )
     far = fma(a - 0.5, logarithm - 1.0, rest)
     positive = select(beyond, far, near)
     positive = select(a.eq(math.inf), a, positive)
@@ -65,7 +58,7 @@ def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
     s, _ = _sin_cos_half_turns(a)
     near = a < float(steps - 1)
     u = z - 2.0
-    core = u * (z - 1.0) * polynomial(u, LGAMMA)
+    core = u * (z - 1.0) * polynomial(u, table.LGAMMA)
     logarithm = log(select(near, absolute(product), math.pi / (a * s)))
     result = select(near, core - logarithm, logarithm - positive)
     result = select(a.eq(unary("floor", a)), like(x, math.inf), result)  # the poles
@@ -83,7 +76,7 @@ def _sin_cos_half_turns(a: Expr) -> tuple[Expr, Expr]:
     size = absolute(r)
     small = size <= 0.25
     t = select(small, size, 0.5 - size)  # exact
-    pi, pi_low, _ = parts(a, PI)
+    pi, pi_low, _ = parts(a, table.PI)
     angle, error = two_product(t, like(a, pi))
     angle_low = fma(t, pi_low, error)
     s, c = sin_reduced(angle, angle_low), cos_reduced(angle, angle_low)
@@ -110,13 +103,13 @@ def digamma(x: Expr) -> Expr:
     top = select(below, like(x, -1.0), select(beyond, like(x, 1.0), top))
     bottom = select(below | beyond, a, bottom)
     fraction = top / bottom
-    root, root_low = parts(x, DIGAMMA_ROOT)
-    less, less_low = parts(x, DIGAMMA_ROOT_LESS_1)
+    root, root_low = parts(x, table.DIGAMMA_ROOT)
+    less, less_low = parts(x, table.DIGAMMA_ROOT_LESS_1)
     distance = select(below, (a - less) - less_low, (shifted - root) - root_low)
     u = select(below, a - 0.5, shifted - 1.5)
-    near = fma(distance, polynomial(u, DIGAMMA), fraction)
+    near = fma(distance, polynomial(u, table.DIGAMMA), fraction)
     t = fraction * fraction
-    far = log(a) - fma(t, polynomial(t, DIGAMMA_FAR), fraction * 0.5)
+    far = log(a) - fma(t, polynomial(t, table.DIGAMMA_FAR), fraction * 0.5)
     positive = select(beyond, far, near)
     s, c = _sin_cos_half_turns(a)
     reflected = positive + fma(c / s, math.pi, 1.0 / a)
@@ -140,7 +133,7 @@ def trigamma(x: Expr) -> Expr:
     y = select(beyond, a, a + 6.0)
     inverse = 1.0 / y
     t = inverse * inverse
-    series = fma(t * inverse, polynomial(t, TRIGAMMA_FAR), fma(t, 0.5, inverse))
+    series = fma(t * inverse, polynomial(t, table.TRIGAMMA_FAR), fma(t, 0.5, inverse))
     own = 1.0 / a
     own = own * own
     positive = select(beyond, series, (series + top / bottom) + own)

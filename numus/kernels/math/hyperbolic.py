@@ -5,110 +5,86 @@ from __future__ import annotations
 import math
 
 from numus.ir import Expr, approx_div, fma, select, slow_path_select, sqrt
+from numus.kernels.math import _tools as fp
 from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
-from numus.kernels.math._tools import (
-    Pair,
-    absolute,
-    at_most,
-    bits,
-    copysign,
-    fast_two_sum,
-    format_of,
-    from_bits,
-    is32,
-    like,
-    nearest_integer,
-    parts,
-    polynomial,
-    scaled_positive,
-)
-from numus.kernels.math.exponential import (
-    biased_integer,
-    biased_power,
-    exp,
-    exp_of_reduced,
-    reduce_exp,
-)
+from numus.kernels.math.exponential import exp, exp_of_reduced, exp_out_of_range, reduce_exp
 from numus.kernels.math.logarithm import log1p_pair, natural, reduce_log
 
 _LARGE = 2.0**40  # where sqrt(x**2 + 1) is x to the last bit, and x**2 far from overflow
 
 
-def _powers(size: Expr) -> tuple[Expr, Expr, Pair]:
-    """2**(n - 1), 2**(-n - 1) and r (as a double-word) with size = n ln 2 + r.
+def _addition_terms(size: Expr) -> tuple[Expr, ...]:
+    """2**(n - 1), 2**(-n - 1), r, sinh(r) - r and cosh(r) - 1 with size = n ln 2 + r.
 
     sinh and cosh of the sum need sinh(r) and cosh(r) only, and no division.
     """
-    high, low = parts(size, LN2)
-    n, biased = nearest_integer(size, parts(size, LOG2_E)[0])
+    high, low = fp.parts(size, LN2)
+    n, biased = fp.nearest_integer(size, fp.parts(size, LOG2_E)[0])
     first = fma(n, -high, size)
     r = fma(n, -low, first)
-    f = format_of(size)
+    r_low = fma(n, -low, first - r)
+    f = fp.format_of(size)
     half = f.one - f.smallest_normal  # the bits of 1/2
-    shifted = bits(biased) << f.mantissa
-    return from_bits(shifted + half), from_bits(half - shifted), (r, fma(n, -low, first - r))
+    shifted = fp.bits(biased) << f.mantissa
+    square = r * r
+    s = fma(square * r, fp.polynomial(square, SINH), r_low)
+    c = square * fp.polynomial(square, COSH)
+    return fp.from_bits(shifted + half), fp.from_bits(half - shifted), r, s, c
 
 
 def _half_exp(size: Expr) -> Expr:
     """exp(size) / 2 for large and infinite sizes and NaN."""
-    r, biased = reduce_exp(at_most(size, 89.5 if is32(size) else 711.0))
-    return scaled_positive(exp_of_reduced(r), biased_integer(biased) - 1)
+    return exp_out_of_range(fp.at_most(size, 89.5 if fp.is32(size) else 711.0), -1)
 
 
 def sinh(x: Expr) -> Expr:
     """The hyperbolic sine: cosh(r) sinh(n ln 2) + sinh(r) cosh(n ln 2). 1.5 ulp."""
-    size = absolute(x)
-    up, down, (r, r_low) = _powers(size)
+    size = fp.absolute(x)
+    up, down, r, s, c = _addition_terms(size)
     odd, even = up - down, up + down
     odd_low = (up - odd) - down
-    square = r * r
-    s = fma(square * r, polynomial(square, SINH), r_low)  # sinh(r) - r
-    c = square * polynomial(square, COSH)  # cosh(r) - 1
     usual = fma(even, r, odd) + fma(even, s, fma(odd, c, odd_low))
-    return copysign(slow_path_select(_overflows(size), _half_exp(size), usual), x)
+    return fp.copysign(slow_path_select(_overflows(size), _half_exp(size), usual), x)
 
 
 def cosh(x: Expr) -> Expr:
     """The hyperbolic cosine: cosh(r) cosh(n ln 2) + sinh(r) sinh(n ln 2). 1.1 ulp."""
-    size = absolute(x)
-    up, down, (r, r_low) = _powers(size)
+    size = fp.absolute(x)
+    up, down, r, s, c = _addition_terms(size)
     odd, even = up - down, up + down
     even_low = down - (even - up)
-    square = r * r
-    s = fma(square * r, polynomial(square, SINH), r_low)
-    c = square * polynomial(square, COSH)
     usual = even + fma(odd, r, fma(odd, s, fma(even, c, even_low)))
     return slow_path_select(_overflows(size), _half_exp(size), usual)
 
 
 def _overflows(size: Expr) -> Expr:
     """Whether 2**n and 2**-n may leave the normal range. True for NaN."""
-    return ~(size <= (86.0 if is32(size) else 707.0))
+    return ~(size <= (86.0 if fp.is32(size) else 707.0))
 
 
 def tanh(x: Expr) -> Expr:
     """A polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond. 1.4 ulp."""
-    size = absolute(x)
+    size = fp.absolute(x)
     square = x * x
-    near = fma(square * x, polynomial(square, TANH), x)
-    twice = at_most(size, 9.5 if is32(x) else 20.0) * 2.0  # 1 beyond
+    near = fma(square * x, fp.polynomial(square, TANH), x)
+    twice = fp.at_most(size, 9.5 if fp.is32(x) else 20.0) * 2.0  # 1 beyond
     r, biased = reduce_exp(twice)
-    far = 1.0 - approx_div(like(x, 2.0), fma(exp_of_reduced(r), biased_power(biased), 1.0))
-    return copysign(select(size < 0.625, near, far), x)
+    far = 1.0 - approx_div(fp.like(x, 2.0), fma(exp_of_reduced(r), fp.biased_power(biased), 1.0))
+    return fp.copysign(select(size < 0.625, near, far), x)
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e**-x), by e = exp(-|x|): no overflow, and full digits in both tails. 2.4 ulp."""
-    e = exp(-absolute(x))
-    return approx_div(select(x < 0.0, e, like(x, 1.0)), e + 1.0)
+    e = exp(-fp.absolute(x))
+    return approx_div(select(x < 0.0, e, fp.like(x, 1.0)), e + 1.0)
 
 
 def asinh(x: Expr) -> Expr:
     """log(|x| + sqrt(x**2 + 1)) as log1p(|x| + x**2 / (1 + sqrt(x**2 + 1))). 1.3 ulp."""
-    size = absolute(x)
+    size = fp.absolute(x)
     root = sqrt(fma(size, size, 1.0))
-    usual = log1p_pair(*fast_two_sum(size, size * size / (root + 1.0)))
-    return copysign(slow_path_select(~(size < _LARGE), _log_twice(size), usual), x)
+    usual = log1p_pair(*fp.fast_two_sum(size, size * size / (root + 1.0)))
+    return fp.copysign(slow_path_select(~(size < _LARGE), _log_twice(size), usual), x)
 
 
 def acosh(x: Expr) -> Expr:
@@ -118,15 +94,15 @@ def acosh(x: Expr) -> Expr:
     square_low = fma(t, t, (t + t) - square)
     root = sqrt(square)
     root_low = (fma(-root, root, square) + square_low) / (root + root)
-    total, low = fast_two_sum(root, t)
+    total, low = fp.fast_two_sum(root, t)
     usual = log1p_pair(total, low + select(root > 0.0, root_low, root))
-    slow = select(x < 1.0, like(x, math.nan), _log_twice(x))
+    slow = select(x < 1.0, fp.like(x, math.nan), _log_twice(x))
     return slow_path_select(~((x >= 1.0) & (x < _LARGE)), slow, usual)
 
 
 def atanh(x: Expr) -> Expr:
     """log1p(2 |x| / (1 - |x|)) / 2 with x's sign; NaN outside [-1, 1]. 1.3 ulp."""
-    size = absolute(x)
+    size = fp.absolute(x)
     below = 1.0 - size
     below_low = (1.0 - below) - size
     inverse = 1.0 / below
@@ -134,8 +110,8 @@ def atanh(x: Expr) -> Expr:
     ratio = twice * inverse
     ratio_low = fma(-ratio, below_low, fma(-ratio, below, twice)) * inverse
     usual = log1p_pair(ratio, ratio_low) * 0.5
-    at_one = select(size.eq(1.0), like(x, math.inf), like(x, math.nan))
-    return copysign(select(size < 1.0, usual, at_one), x)
+    at_one = select(size.eq(1.0), fp.like(x, math.inf), fp.like(x, math.nan))
+    return fp.copysign(select(size < 1.0, usual, at_one), x)
 
 
 def _log_twice(x: Expr) -> Expr:

@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 
 from numus.ir import Expr, fma, isnan, maximum, minimum, select, slow_path_select, unary
-from numus.kernels.math._tools import (
-    absolute,
-    bits,
-    copysign,
-    format_of,
-    from_bits,
-    integer,
-    is32,
-    like,
-    power_of_two,
-    scaled,
-)
+from numus.kernels.math import _tools as fp
 
 
 def fmod(x: Expr, y: Expr) -> Expr:
@@ -25,28 +14,34 @@ def fmod(x: Expr, y: Expr) -> Expr:
     While the quotient has few bits one fma gives the remainder. Larger quotients: x = m 2**d,
     measured in units of y's last place, and m 2**d mod y by repeated squaring (see below).
     """
-    a, b = absolute(x), absolute(y)
+    a, b = fp.absolute(x), fp.absolute(y)
     ratio = a / b
     rest = fma(-unary("trunc", ratio), b, a)
     rest = select(rest < 0.0, rest + b, rest)  # the quotient was rounded up
     usual = select(a < b, a, rest)
-    rare = ~(ratio < 2.0 ** (format_of(x).mantissa - 2))
-    return copysign(slow_path_select(rare, _long_remainder(a, b), usual), x)
+    rare = ~(ratio < 2.0 ** (fp.format_of(x).mantissa - 2))
+    return fp.copysign(slow_path_select(rare, _long_remainder(a, b), usual), x)
+
+
+def _normalized(a: Expr, bias: int) -> tuple[Expr, Expr]:
+    """The bits of |a|, subnormal numbers scaled to normal ones; its exponent less the bias."""
+    g = fp.format_of(a)
+    subnormal = fp.bits(a) < g.smallest_normal
+    i = fp.bits(select(subnormal, a * 2.0 ** (g.mantissa + 1), a))
+    e = (i >> g.mantissa) - bias
+    return i, select(subnormal, e - (g.mantissa + 1), e)
 
 
 def _significand(a: Expr) -> tuple[Expr, Expr]:
     """(m, e) with a = m 2**e, m an integer of full length biased in a float. a positive, finite."""
-    g = format_of(a)
-    subnormal = bits(a) < g.smallest_normal
-    i = bits(select(subnormal, a * 2.0 ** (g.mantissa + 1), a))
-    m = from_bits((i & (g.smallest_normal - 1)) | g.one) * 2.0**g.mantissa
-    e = (i >> g.mantissa) - (g.bias + g.mantissa)
-    return m, select(subnormal, e - (g.mantissa + 1), e)
+    g = fp.format_of(a)
+    i, e = _normalized(a, g.bias + g.mantissa)
+    return fp.from_bits((i & (g.smallest_normal - 1)) | g.one) * 2.0**g.mantissa, e
 
 
 def _centred(r: Expr, m: Expr) -> Expr:
     """r modulo m into [-m/2, m/2], for |r| < 3/2 m."""
-    return select(absolute(r) * 2.0 > m, r - copysign(m, r), r)
+    return select(fp.absolute(r) * 2.0 > m, r - fp.copysign(m, r), r)
 
 
 def _times_modulo(a: Expr, b: Expr, m: Expr) -> Expr:
@@ -62,23 +57,23 @@ def _long_remainder(a: Expr, b: Expr) -> Expr:
     m, e = _significand(a)
     n, f = _significand(b)
     d = e - f
-    steps = 5 if is32(a) else 6
-    power = power_of_two(d >> steps)  # at most 2**35: below n / 2
+    steps = 5 if fp.is32(a) else 6
+    power = fp.power_of_two(d >> steps)  # at most 2**35: below n / 2
     for bit in reversed(range(steps)):
         power = _times_modulo(power, power, n)
         power = select((d & (1 << bit)).ne(0), _centred(power + power, n), power)
     rest = _times_modulo(_centred(_centred(m, n), n), power, n)
     rest = select(rest < 0.0, rest + n, rest)
-    result = scaled(rest, f)
+    result = fp.scaled(rest, f)
     result = select(b.eq(math.inf), a, result)
-    return select((a < math.inf) & (b > 0.0), result, like(a, math.nan))
+    return select((a < math.inf) & (b > 0.0), result, fp.like(a, math.nan))
 
 
 def nextafter(x: Expr, y: Expr) -> Expr:
     """The next float from x towards y."""
     away = (y > x) ^ (x < 0.0)  # grows in size
-    moved = from_bits(bits(x) + select(away, integer(x, 1), integer(x, -1)))
-    smallest = copysign(from_bits(integer(x, 1)), y)
+    moved = fp.from_bits(fp.bits(x) + select(away, fp.integer(x, 1), fp.integer(x, -1)))
+    smallest = fp.copysign(fp.from_bits(fp.integer(x, 1)), y)
     result = select(x.eq(y), y, select(x.eq(0.0), smallest, moved))
     return select(isnan(x) | isnan(y), x + y, result)
 
@@ -89,23 +84,20 @@ def ldexp(x: Expr, n: Expr) -> Expr:
     Three factors reach from the smallest to the largest number. On the way down the first two stop
     a mantissa's length short of the subnormal range, so that only the last one rounds.
     """
-    g = format_of(x)
+    g = fp.format_of(x)
     most, least = g.bias, 1 - g.bias
     for _ in range(2):
-        step = select(n > most, integer(x, most), integer(x, 0))
-        step = select(n < least, integer(x, least + g.mantissa + 1), step)
-        x, n = x * power_of_two(step), n - step
-    return x * power_of_two(minimum(maximum(n, least), most))
+        step = select(n > most, fp.integer(x, most), fp.integer(x, 0))
+        step = select(n < least, fp.integer(x, least + g.mantissa + 1), step)
+        x, n = x * fp.power_of_two(step), n - step
+    return x * fp.power_of_two(minimum(maximum(n, least), most))
 
 
 def frexp(x: Expr) -> tuple[Expr, Expr]:
     """(m, n) with x = m 2**n and 1/2 <= |m| < 1; zeros, infinities and NaN come back with n = 0."""
-    g = format_of(x)
-    size = absolute(x)
-    subnormal = bits(size) < g.smallest_normal
-    i = bits(select(subnormal, size * 2.0 ** (g.mantissa + 1), size))
-    n = (i >> g.mantissa) - (g.bias - 1)
-    n = select(subnormal, n - (g.mantissa + 1), n)
-    m = from_bits((i & (g.smallest_normal - 1)) | (g.one - g.smallest_normal))
+    g = fp.format_of(x)
+    size = fp.absolute(x)
+    i, n = _normalized(size, g.bias - 1)
+    m = fp.from_bits((i & (g.smallest_normal - 1)) | (g.one - g.smallest_normal))
     plain = size.eq(0.0) | ~(size < math.inf)
-    return select(plain, x, copysign(m, x)), select(plain, integer(x, 0), n)
+    return select(plain, x, fp.copysign(m, x)), select(plain, fp.integer(x, 0), n)

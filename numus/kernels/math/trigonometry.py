@@ -12,21 +12,8 @@ import math
 
 from numus import dtypes as dt
 from numus.ir import Expr, binary, const, fma, select, slow_path_select
+from numus.kernels.math import _tools as fp
 from numus.kernels.math._coefficients import COS, PI_2, SIN
-from numus.kernels.math._tools import (
-    absolute,
-    bits,
-    fast_two_sum,
-    format_of,
-    from_bits,
-    is32,
-    like,
-    nearest_integer,
-    parts,
-    polynomial,
-    two_product,
-    unsigned_bits,
-)
 
 # Above these the nearest multiple of pi/2 is no longer found with enough certainty.
 HUGE_32 = 65536.0
@@ -42,28 +29,21 @@ _HEX = (
 TWO_OVER_PI = tuple(int(_HEX[i : i + 8], 16) for i in range(0, len(_HEX), 8))
 
 
-def _reduce(size: Expr) -> tuple[Expr, Expr]:
-    """size - n pi/2, |n pi/2| <= HUGE, within one rounding; a float that holds n."""
-    first, second, third = parts(size, PI_2)
-    n, biased = nearest_integer(size, 2 / math.pi)
-    return fma(n, -third, fma(n, -second, fma(n, -first, size))), biased
-
-
 def _reduce_twice(size: Expr) -> tuple[Expr, Expr, Expr]:
-    """size - n pi/2 as a double-word; a float that holds n."""
-    first, second, third = parts(size, PI_2)
-    n, biased = nearest_integer(size, 2 / math.pi)
+    """size - n pi/2 as a double-word; n in the low bits of an integer."""
+    first, second, third = fp.parts(size, PI_2)
+    n, biased = fp.nearest_integer(size, 2 / math.pi)
     a = fma(n, -first, size)  # exact
     b = n * second
     r = a - b
     low = ((a - r) - b) + fma(n, -second, b)
-    return r, fma(n, -third, low), biased
+    return r, fma(n, -third, low), fp.bits(biased)
 
 
 def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
     """sin(r + low) for |r| <= pi/4."""
     square = r * r
-    tail = polynomial(square, SIN)
+    tail = fp.polynomial(square, SIN)
     if low is None:
         return fma(square * r, tail, r)
     return fma(square * r, tail, low) + r
@@ -72,7 +52,7 @@ def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
 def cos_reduced(r: Expr, low: Expr | None = None) -> Expr:
     """cos(r + low) for |r| <= pi/4."""
     square = r * r
-    tail = fma(polynomial(square, COS), square, -0.5)
+    tail = fma(fp.polynomial(square, COS), square, -0.5)
     if low is None:
         return fma(tail, square, 1.0)
     return fma(tail, square, -r * low) + 1.0
@@ -80,17 +60,18 @@ def cos_reduced(r: Expr, low: Expr | None = None) -> Expr:
 
 def sin(x: Expr) -> Expr:
     """The sine, for every argument. 1.6 ulp; 1.2 in float64."""
-    size = absolute(x)
-    usual = _in_quadrant(*_reduced(size), 0)
-    slow = _in_quadrant(*_payne_hanek(size), 0)
-    return negated_if(slow_path_select(_is_huge(size), slow, usual), x)
+    return negated_if(_sine(fp.absolute(x), 0), x)
 
 
 def cos(x: Expr) -> Expr:
     """The cosine, for every argument. 1.6 ulp; 1.2 in float64."""
-    size = absolute(x)
-    usual = _in_quadrant(*_reduced(size), 1)
-    slow = _in_quadrant(*_payne_hanek(size), 1)
+    return _sine(fp.absolute(x), 1)
+
+
+def _sine(size: Expr, quarters: int) -> Expr:
+    """sin(size + quarters pi/2) for size >= 0."""
+    usual = _in_quadrant(*_reduced(size), quarters)
+    slow = _in_quadrant(*_payne_hanek(size), quarters)
     return slow_path_select(_is_huge(size), slow, usual)
 
 
@@ -101,29 +82,29 @@ def sincos(x: Expr) -> tuple[Expr, Expr]:
 
 def tan(x: Expr) -> Expr:
     """The tangent, for every argument: sine over cosine of the remainder. 1.6 ulp."""
-    size = absolute(x)
-    r, low, biased = _reduce_twice(size)
-    usual = _tan_in_quadrant(r, low, bits(biased))
+    size = fp.absolute(x)
+    usual = _tan_in_quadrant(*_reduce_twice(size))
     slow = _tan_in_quadrant(*_payne_hanek(size))
     return negated_if(slow_path_select(_is_huge(size), slow, usual), x)
 
 
 def _reduced(size: Expr) -> tuple[Expr, Expr | None, Expr]:
     """The remainder and its quadrant. In float32 half an ulp is given for five instructions."""
-    if is32(size):
-        r, biased = _reduce(size)
-        return r, None, bits(biased)
-    r, low, biased = _reduce_twice(size)
-    return r, low, bits(biased)
+    if not fp.is32(size):
+        return _reduce_twice(size)
+    first, second, third = fp.parts(size, PI_2)
+    n, biased = fp.nearest_integer(size, 2 / math.pi)
+    r = fma(n, -third, fma(n, -second, fma(n, -first, size)))  # within one rounding
+    return r, None, fp.bits(biased)
 
 
 def _tan_in_quadrant(r: Expr, low: Expr, quadrant: Expr) -> Expr:
     """tan(r + low + quadrant pi/2), sine and cosine kept as double-words until the quotient."""
     square = r * r
-    s_tail = fma(square * r, polynomial(square, SIN), low)
-    c_tail = fma(polynomial(square, COS), square, -0.5)
-    s, s_low = fast_two_sum(r, s_tail)
-    c, c_low = fast_two_sum(like(r, 1.0), fma(c_tail, square, -r * low))
+    s_tail = fma(square * r, fp.polynomial(square, SIN), low)
+    c_tail = fma(fp.polynomial(square, COS), square, -0.5)
+    s, s_low = fp.fast_two_sum(r, s_tail)
+    c, c_low = fp.fast_two_sum(fp.like(r, 1.0), fma(c_tail, square, -r * low))
     odd = (quadrant & 1).ne(0)
     top, top_low = select(odd, -c, s), select(odd, -c_low, s_low)
     bottom, bottom_low = select(odd, s, c), select(odd, s_low, c_low)
@@ -135,20 +116,20 @@ def _tan_in_quadrant(r: Expr, low: Expr, quadrant: Expr) -> Expr:
 
 def negated_if(value: Expr, sign: Expr) -> Expr:
     """value, or -value where the sign bit of `sign` is set."""
-    flip = unsigned_bits(sign) & format_of(sign).sign
-    return from_bits(unsigned_bits(value) ^ flip)
+    flip = fp.unsigned_bits(sign) & fp.format_of(sign).sign
+    return fp.from_bits(fp.unsigned_bits(value) ^ flip)
 
 
-def _in_quadrant(r: Expr, low: Expr | None, quadrant: Expr, turn: int) -> Expr:
-    """sin(r + low + (quadrant + turn) pi/2)."""
-    quadrant = quadrant + turn
+def _in_quadrant(r: Expr, low: Expr | None, quadrant: Expr, quarters: int) -> Expr:
+    """sin(r + low + (quadrant + quarters) pi/2)."""
+    quadrant = quadrant + quarters
     value = select((quadrant & 1).eq(0), sin_reduced(r, low), cos_reduced(r, low))
-    sign = (quadrant & 2).bitcast(format_of(r).unsigned) << (r.dtype.bits - 2)
-    return from_bits(unsigned_bits(value) ^ sign)
+    sign = (quadrant & 2).bitcast(fp.format_of(r).unsigned) << (r.dtype.bits - 2)
+    return fp.from_bits(fp.unsigned_bits(value) ^ sign)
 
 
 def _is_huge(size: Expr) -> Expr:
-    return ~(size <= (HUGE_32 if is32(size) else HUGE_64))
+    return ~(size <= (HUGE_32 if fp.is32(size) else HUGE_64))
 
 
 # -- huge arguments -------------------------------------------------------------------------------
@@ -181,12 +162,12 @@ def _payne_hanek(size: Expr) -> tuple[Expr, Expr, Expr]:
     not matter; the window starts right after them, with weight 2, and its product with m modulo the
     window's length is the quadrant in 2 bits and the fraction in all others.
     """
-    r, low, quadrant = _payne_hanek_32(size) if is32(size) else _payne_hanek_64(size)
+    r, low, quadrant = _payne_hanek_32(size) if fp.is32(size) else _payne_hanek_64(size)
     return r, low + (size - size), quadrant  # NaN for infinity and NaN
 
 
 def _payne_hanek_32(size: Expr) -> tuple[Expr, Expr, Expr]:
-    u = unsigned_bits(size)
+    u = fp.unsigned_bits(size)
     m = (u & 0x7FFFFF) | 0x800000
     start = (u >> 23) - (127 + 23 + 2 - 32)  # 32: the zero word
     shift = start & 31
@@ -202,12 +183,12 @@ def _payne_hanek_32(size: Expr) -> tuple[Expr, Expr, Expr]:
     rest = ((second << 2) >> 8).bitcast(dt.int32)
     high = (fraction & -256).cast(dt.float32)
     low = fma(rest.cast(dt.float32), 2.0**-24, (fraction & 255).cast(dt.float32))
-    high, low = fast_two_sum(high, low)
+    high, low = fp.fast_two_sum(high, low)
     return *_times_quarter_turn(high, low, 2.0**-32), quadrant.bitcast(dt.int32)
 
 
 def _payne_hanek_64(size: Expr) -> tuple[Expr, Expr, Expr]:
-    u = unsigned_bits(size)
+    u = fp.unsigned_bits(size)
     m = (u & ((1 << 52) - 1)) | (1 << 52)
     m_high, m_low = m >> 32, m & 0xFFFFFFFF
     start = (u >> 52) - (1023 + 52 + 2 - 32)
@@ -232,12 +213,12 @@ def _payne_hanek_64(size: Expr) -> tuple[Expr, Expr, Expr]:
     rest = ((after << 2) >> 11).bitcast(dt.int64)
     high = (fraction & -2048).cast(dt.float64)
     low = fma(rest.cast(dt.float64), 2.0**-53, (fraction & 2047).cast(dt.float64))
-    high, low = fast_two_sum(high, low)
+    high, low = fp.fast_two_sum(high, low)
     return *_times_quarter_turn(high, low, 2.0**-64), quadrant.bitcast(dt.int64)
 
 
 def _times_quarter_turn(high: Expr, low: Expr, scale: float) -> tuple[Expr, Expr]:
     """(high + low) scale pi/2 as a double-word; scale is a power of two."""
-    pi, pi_low, _ = parts(high, PI_2)
-    r, error = two_product(high * scale, like(high, pi))
-    return fast_two_sum(r, fma(low * scale, pi, fma(high * scale, pi_low, error)))
+    pi, pi_low, _ = fp.parts(high, PI_2)
+    r, error = fp.two_product(high * scale, fp.like(high, pi))
+    return fp.fast_two_sum(r, fma(low * scale, pi, fma(high * scale, pi_low, error)))

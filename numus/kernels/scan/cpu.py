@@ -49,11 +49,11 @@ class ScanSpan:
 
 
 def _let(names: Element, values: Element) -> list[Stmt]:
-    return [ir.Let(n, v) for n, v in zip(names, values, strict=True)]
+    return ir.lets(names, values)
 
 
 def _set(registers: list[ir.Register], values: Element) -> list[Stmt]:
-    return [ir.Set(r, v) for r, v in zip(registers, values, strict=True)]
+    return ir.sets(registers, values)
 
 
 def scan_lanes(span: ScanSpan, read: Read, write: Write) -> tuple[list[Stmt], Element]:
@@ -62,12 +62,12 @@ def scan_lanes(span: ScanSpan, read: Read, write: Write) -> tuple[list[Stmt], El
     registers = span.registers(lanes=True)
     new = span.names("next")
     body = [
-        *_let(new, span.combine([ir.read(r) for r in registers], read(i))),
+        *_let(new, span.combine(ir.reads(registers), read(i))),
         *_set(registers, new),
         *write(i, new),
     ]
     loop = ir.For(i, span.start, span.stop, "serial", body)
-    return [*_set(registers, span.identity), loop], [ir.read(r) for r in registers]
+    return [*_set(registers, span.identity), loop], ir.reads(registers)
 
 
 def scan_vectors(
@@ -76,7 +76,7 @@ def scan_vectors(
     """A scan by whole vectors and a serial remainder; the total."""
     k = ir.var("rest_i")
     registers = span.registers(lanes=False)
-    total = [ir.read(r) for r in registers]
+    total = ir.reads(registers)
     new = span.names("next")
     rest = [*_let(new, span.combine(total, read(k))), *_set(registers, new), *write(k, new)]
     start, out = span.start, _set(registers, span.identity)
@@ -103,7 +103,7 @@ def _whole_vectors(
         body += _let(prefix, combined)
         shift *= 2
     result = span.names("sum")
-    body += _let(result, span.combine([ir.read(r) for r in registers], prefix))
+    body += _let(result, span.combine(ir.reads(registers), prefix))
     body += _set(registers, [ir.lanes_last(x) for x in result])
     body += write(at, result)
     vector = ir.For(j, ZERO, const(lanes), "lanes", body, width=lanes)
@@ -120,7 +120,7 @@ def exclusive_scan(
     old, new = span.names("before"), span.names("next")
     body = [
         *_let(new, read(i)),
-        *_let(old, [ir.read(r) for r in registers]),
+        *_let(old, ir.reads(registers)),
         *write(i, old),
         *_set(registers, span.combine(old, new)),
     ]

@@ -61,7 +61,7 @@ class TileScan:
 
     def init_carry(self, carry: list[Expr] | None = None) -> list[Stmt]:
         initial = self.identity if carry is None else carry
-        return [ir.Set(r, x) for r, x in zip(self.carry, initial, strict=True)]
+        return ir.sets(self.carry, initial)
 
     def reduce(
         self, start: Expr, stop: Expr, read: Callable[[Expr], Any], results: list[Expr]
@@ -70,12 +70,12 @@ class TileScan:
         j = ir.var("total_j")
         own = [ir.Register(f"sum{p}", self.dtype, lanes=True) for p in range(self.components)]
         names = self._names("sum_now")
-        new = combine(self.op, [ir.read(r) for r in own], self.split(read(j)))
-        step: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
-        step += [ir.Set(r, n) for r, n in zip(own, names, strict=True)]
+        new = combine(self.op, ir.reads(own), self.split(read(j)))
+        step = ir.lets(names, new)
+        step += ir.sets(own, names)
         left, right = self._names("left"), self._names("right")
         return [
-            *(ir.Set(r, x) for r, x in zip(own, self.identity, strict=True)),
+            *ir.sets(own, self.identity),
             ir.For(j, start, stop, "lanes", step),
             ir.BlockReduce(own, left, right, combine(self.op, left, right), results),
         ]
@@ -91,9 +91,9 @@ class TileScan:
         c = ir.var("scan_c")
         statements, total = self.scan_tile(c, stop, read, write, lambda total: [])
         after = self._names("after")
-        new = combine(self.op, [ir.read(r) for r in self.carry], total)
-        statements += [ir.Let(n, x) for n, x in zip(after, new, strict=True)]
-        statements += [ir.Set(r, n) for r, n in zip(self.carry, after, strict=True)]
+        new = combine(self.op, ir.reads(self.carry), total)
+        statements += ir.lets(after, new)
+        statements += ir.sets(self.carry, after)
         return ir.For(c, start, stop, "serial", statements, step=const(self.tile_size))
 
     def scan_tile(
@@ -116,7 +116,7 @@ class TileScan:
             upsweep = self._scan_items_loop(lane, count, totals, self.identity)
         else:
             upsweep, sums = self._scan_items(lane, count, "run")
-            upsweep += [ir.Set(r, x) for r, x in zip(totals, sums, strict=True)]
+            upsweep += ir.sets(totals, sums)
         left, right, all_ = (self._names(n) for n in ("left", "right", "all"))
         merged = combine(self.op, left, right)
         threads = const(self.threads)
@@ -128,14 +128,14 @@ class TileScan:
         statements += set_carry(all_)
         mine = ir.var("scan_m")
         before = self._names("before")
-        exclusive = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
+        exclusive = combine(self.op, ir.reads(self.carry), ir.reads(totals))
         # items are combined again: recomputing a few sums costs less than their registers
-        downsweep: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, exclusive, strict=True)]
+        downsweep = ir.lets(before, exclusive)
 
         def put(i: int, own: list[Expr]) -> list[Stmt]:
             at = padded(ir.add(ir.mul(mine, const(self.items)), const(i)))
             now = combine(self.op, before, own)
-            return [ir.Store(b, at, x) for b, x in zip(self.staging, now, strict=True)]
+            return ir.stores(self.staging, at, now)
 
         if self.large_body:
             downsweep += self._scan_items_loop(mine, count, totals, before, stored=True)
@@ -163,13 +163,13 @@ class TileScan:
         i = ir.var(f"{lane.attr}_i")
         at = ir.add(ir.mul(lane, const(self.items)), i)
         now = self._names(f"{lane.attr}_now")
-        merged = combine(self.op, [ir.read(r) for r in state], self._load_or_identity(at, count))
-        body: list[Stmt] = [ir.Let(n, x) for n, x in zip(now, merged, strict=True)]
-        body += [ir.Set(r, n) for r, n in zip(state, now, strict=True)]
+        merged = combine(self.op, ir.reads(state), self._load_or_identity(at, count))
+        body = ir.lets(now, merged)
+        body += ir.sets(state, now)
         if stored:
             pairs = zip(self.staging, now, strict=True)
             body += [ir.Store(b, padded(at), x) for b, x in pairs]
-        first: list[Stmt] = [ir.Set(r, x) for r, x in zip(state, initial, strict=True)]
+        first = ir.sets(state, initial)
         return [*first, ir.For(i, ZERO, const(self.items), "serial", body)]
 
     def _scan_items(
@@ -187,7 +187,7 @@ class TileScan:
             new = self._load_or_identity(at, count)
             state = combine(self.op, state, new) if state else new
             names = self._names(f"{name}{i}_")
-            out += [ir.Let(n, x) for n, x in zip(names, state, strict=True)]
+            out += ir.lets(names, state)
             state = names
             out += visit(i, state)
         return out, state

@@ -116,13 +116,13 @@ class LookBack:
         ends = ir.irem(tile, span).eq(self.span(threads) - 1) & (ir.add(tile, ONE) < self.tiles)
         publish = self._publish(ir.add(self.tiles, ir.add(number, ONE)), inclusive)
         chain: list[Stmt] = [far, ir.If(ends, publish)]
-        chain += [ir.Store(b, ZERO, x) for b, x in zip(self.scratch, before, strict=True)]
+        chain += ir.stores(self.scratch, ZERO, before)
         exclusive = combine(scan.op, [ir.load(b, ZERO) for b in self.scratch], list(in_span))
-        look: list[Stmt] = [near, *(ir.Set(r, x) for r, x in zip(own, near_values, strict=True))]
+        look: list[Stmt] = [near, *ir.sets(own, near_values)]
         return [
             ir.For(first, ZERO, ONE, "lanes", self._publish(tile, aggregate)),
             ir.For(lane, ZERO, const(threads), "lanes", look),
             ir.BlockReduce(own, left, right, combine(scan.op, list(left), list(right)), in_span),
             ir.For(second, ZERO, ONE, "lanes", chain),
-            *(ir.Set(r, x) for r, x in zip(scan.carry, exclusive, strict=True)),
+            *ir.sets(scan.carry, exclusive),
         ]

@@ -65,7 +65,7 @@ class Tile:
         return lets, names
 
     def store(self, at: Expr, record: Record) -> list[Stmt]:
-        return [ir.Store(b, at, v) for b, v in zip(self.buffers, record, strict=True)]
+        return ir.stores(self.buffers, at, record)
 
 
 def ordered(a: Record, b: Record) -> tuple[Record, Record]:

@@ -189,7 +189,7 @@ def encode_records(s: BucketSort, row: Expr, block: Expr, read: Read) -> list[St
     i = ir.var("in_i")
     fields = read(i)
     to = ir.add(s.first(row), i)
-    fill: list[Stmt] = [ir.Store(b, to, v) for b, v in zip(s.records, fields, strict=True)]
+    fill = ir.stores(s.records, to, fields)
     loop = ir.For(i, *s.bounds(block), "lanes", [*fill, *bins.update(fields[0])])
     return [*bins.start(), loop, *bins.store(row, block)]
 
@@ -294,7 +294,7 @@ def scatter_records(s: BucketSort, row: Expr, block: Expr) -> list[Stmt]:
         ir.Let(at, ir.add(mine, _index(s.bucket_of_bin, ir.add(bins, bin_of)))),
         ir.Let(slot, ir.load(s.offsets, at)),
         ir.Store(s.offsets, at, ir.add(slot, ONE)),
-        *(ir.Store(b, to, f) for b, f in zip(s.records, fields, strict=True)),
+        *ir.stores(s.records, to, fields),
         *(ir.Prefetch(b, ir.add(to, const(2 * LINE_BYTES // b.dtype.itemsize))) for b in s.records),
     ]
     return [

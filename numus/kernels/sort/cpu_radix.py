@@ -110,7 +110,7 @@ def radix_sort(
                 ir.Let(moved, digit(fields[0])),
                 ir.Let(slot, ir.load(data.counts, moved)),
                 ir.Store(data.counts, moved, ir.add(slot, ONE)),
-                *(ir.Store(b, slot, f) for b, f in zip(data.buffers, fields, strict=True)),
+                *ir.stores(data.buffers, slot, fields),
             ],
         ),
     ]
@@ -141,7 +141,7 @@ def radix_sort_row(
     key_range = KeyRange("row", layout.key)
     i = ir.var("in_i")
     fields = read(i)
-    fill: list[Stmt] = [ir.Store(b, i, v) for b, v in zip(buffers, fields, strict=True)]
+    fill = ir.stores(buffers, i, fields)
     out = key_range.start()
     out.append(ir.For(i, ZERO, length, "lanes", [*fill, *key_range.update(fields[0])]))
     out += radix_sort(data, layout, ZERO, length, *key_range.results(), write)

@@ -117,4 +117,4 @@ def sort_tile(
 
 
 def _stores(buffers: Sequence[ir.Buffer], at: Expr, values: Record) -> list[Stmt]:
-    return [ir.Store(b, at, v) for b, v in zip(buffers, values, strict=True)]
+    return ir.stores(buffers, at, values)

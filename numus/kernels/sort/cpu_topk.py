@@ -51,7 +51,7 @@ def topk_row(
     end, here, there = (ir.var(n) for n in ("chunk_end", "here", "there"))
     fields = read(i)
     load: list[Stmt] = [
-        *(ir.Store(m, ir.sub(i, c), v) for m, v in zip(chunk, fields, strict=True)),
+        *ir.stores(chunk, ir.sub(i, c), fields),
         ir.Set(least, ir.minimum(ir.read(least), fields[0])),
     ]
     new = [ir.var(f"new{n}", f) for n, f in enumerate(layout.fields)]
@@ -65,7 +65,7 @@ def topk_row(
         ir.Let(there, ir.sub(ir.add(stride, const(2)), here)),
         ir.For(
             *(p, ZERO, count, "lanes"),
-            [ir.Store(m, ir.add(there, p), v) for m, v in zip(lists, inserted, strict=True)],
+            ir.stores(lists, ir.add(there, p), inserted),
         ),
         ir.Set(current, ir.sub(ONE, ir.read(current))),
         ir.Set(worst, ir.load(lists[0], ir.add(there, ir.sub(count, ONE)))),

@@ -163,7 +163,7 @@ class Tile:
         for n in range(self.items):
             at = self._element(t, n)
             registers = [item[n] for item in self.registers]
-            load: list[Stmt] = [ir.Set(r, x) for r, x in zip(registers, read(at), strict=True)]
+            load = ir.sets(registers, read(at))
             if size is None:
                 out += load
                 continue

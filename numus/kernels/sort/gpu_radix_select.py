@@ -79,7 +79,7 @@ class RadixSelect:
         last = ir.sub(self.row.stop, ONE)
         names: list[Expr] = [ir.var(f"{tag}{u}", self.row.dtype) for u in range(len(positions))]
         keys = [self.row.key(ir.minimum(at, last)) for at in positions]
-        return [ir.Let(n, x) for n, x in zip(names, keys, strict=True)], names
+        return ir.lets(names, keys), names
 
     def _digit(self, shift: Expr) -> list[Stmt]:
         """Find one more digit of the k-th key."""

@@ -7,34 +7,26 @@ supports the problem lowers it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops.nest import Loop, LoopNest, analyse, ceil_div
 from numus.compiler.lower.loops.pointwise import POINTWISE, pointwise_lane
-from numus.compiler.lower.loops.problem import LoopProblem, LoopSchedule
+from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_columns import lower_columns
 from numus.compiler.lower.loops.reduce_rows import lower_rows
-from numus.compiler.lower.loops.reduce_rows_cluster import cluster_tiling, lower_cluster_rows
-from numus.compiler.lower.loops.reduce_rows_registers import (
-    best_tiling,
-    lower_register_rows,
-    register_tilings,
-)
+from numus.compiler.lower.loops.reduce_rows_registers import lower_cluster_rows, lower_register_rows
 from numus.compiler.lower.loops.reduce_rows_subwarp import lower_subwarp_rows, supports_subwarp
 from numus.compiler.lower.loops.reduce_split import (
     full_row_blocks,
     lower_split,
     simt_split_elements,
 )
-from numus.compiler.lower.loops.row_emitter import RegisterTiling
 from numus.compiler.lower.loops.stages import Redirect, StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
-from numus.compiler.lower.schedule import Schedule, select
+from numus.compiler.lower.schedule import Candidate, select
 from numus.shapes import Shape
 from numus.target import Target
 
@@ -43,11 +35,11 @@ __all__ = ["lower_concat", "lower_gemm_as_reduction", "lower_loops", "lower_sum"
 
 def lower_loops(
     group: FusionGroup,
-    layouts: dict[Value, Shape],
+    layouts: Layouts,
     target: Target,
     redirect: Redirect | None = None,
     aliases: dict[Value, Value] | None = None,
-) -> list[LoweredKernel]:
+) -> Kernels:
     """The kernels of a loop group: one, or two where rows are split.
 
     `redirect` stores a member as a slice of another value; `aliases` has the members that compute
@@ -55,12 +47,10 @@ def lower_loops(
     """
     work = StagedGroup(group, layouts, target, redirect, aliases)
     nest = analyse(work)
-    schedules = POINTWISE
-    if work.reductions:
-        schedules = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
-    lane = (_reduction_lane if work.reductions else pointwise_lane)(work, nest)
+    lane = _reduction_lane(work, nest) if work.reductions else pointwise_lane(work, nest.loops)
     problem = LoopProblem(group, layouts, target, work, nest, lane)
-    return select(schedules, problem).lower(problem)
+    reductions = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
+    return select(reductions if work.reductions else POINTWISE, problem).lower(problem)
 
 
 def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
@@ -85,11 +75,7 @@ def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
 
 
-# -- SIMD reductions ------------------------------------------------------------------------------
-
-
-def _across_rows(p: LoopProblem) -> bool:
-    return p.lane is not None and not p.lane.reduced
+# -- schedules ------------------------------------------------------------------------------------
 
 
 def _is_large_splittable(p: LoopProblem) -> bool:
@@ -99,100 +85,46 @@ def _is_large_splittable(p: LoopProblem) -> bool:
 def _supports_columns(p: LoopProblem) -> bool:
     n = p.nest.row_size
     large = n * p.nest.row_count >= 4 * TUNING.split_elements and n >= 64
-    return _is_large_splittable(p) and _across_rows(p) and large
+    return _is_large_splittable(p) and p.across_rows and large
 
 
 def _supports_simd_split(p: LoopProblem) -> bool:
     """Too few rows for the cores, or so long that splitting keeps their sums accurate."""
     rows, n = p.nest.row_count, p.nest.row_size
-    parallel = ceil_div(rows, 64) if _across_rows(p) else rows
+    parallel = ceil_div(rows, 64) if p.across_rows else rows
     few = parallel < TUNING.few_rows and n > TUNING.small_elements // TUNING.few_rows
     return _is_large_splittable(p) and (few or n > 4 * TUNING.split_elements)
 
 
-def _lower_columns(p: LoopProblem) -> list[LoweredKernel]:
-    assert p.lane is not None
-    return lower_columns(p.work, p.nest, p.lane)
-
-
-def _lower_split(p: LoopProblem) -> list[LoweredKernel]:
-    return lower_split(p.work, p.nest, p.lane)
-
-
-ROW_REDUCTION = LoopSchedule(
-    "row reduction", lambda p: True, lambda p: [lower_rows(p.work, p.nest, p.lane)]
-)
-
-SIMD_REDUCTIONS: Sequence[Schedule[LoopProblem]] = (
-    LoopSchedule("column reduction", _supports_columns, _lower_columns),
-    LoopSchedule("split reduction", _supports_simd_split, _lower_split),
-    ROW_REDUCTION,
-)
-
-
-# -- SIMT reductions ------------------------------------------------------------------------------
-
-
 def _supports_simt_split(p: LoopProblem) -> bool:
     """Too few blocks to saturate the device, or rows too long for one."""
-    work, nest, lane = p.work, p.nest, p.lane
-    if not work.splittable:
+    if not p.work.splittable:
         return False
-    few = full_row_blocks(work, nest, lane) < work.saturating_blocks() // 2
-    worth = nest.row_size >= 2 * simt_split_elements(work, nest, lane)
-    longest = 2 * TUNING.serial_elements if _across_rows(p) else TUNING.simt_max_row
-    return (few and worth) or nest.row_size > longest
+    few = full_row_blocks(p) < p.work.saturating_blocks() // 2
+    worth = p.nest.row_size >= 2 * simt_split_elements(p)
+    longest = 2 * TUNING.serial_elements if p.across_rows else TUNING.simt_max_row
+    return (few and worth) or p.nest.row_size > longest
 
 
-def _register_tiling(p: LoopProblem) -> RegisterTiling | None:
-    return best_tiling(p.work, p.nest, register_tilings(p.work, p.nest, p.lane))
+SIMD_REDUCTIONS = (
+    Candidate("column reduction", lower_columns, _supports_columns),
+    Candidate("split reduction", lower_split, _supports_simd_split),
+    Candidate("row reduction", lower_rows),
+)
 
-
-def _cluster_tiling(p: LoopProblem) -> RegisterTiling | None:
-    return cluster_tiling(p.work, p.nest, p.lane)
-
-
-def _lower_registers(p: LoopProblem) -> list[LoweredKernel]:
-    tiling = p.find("register tiling", _register_tiling)
-    assert tiling is not None
-    assert p.lane is not None
-    return [lower_register_rows(p.work, p.nest, p.lane, tiling)]
-
-
-def _lower_cluster(p: LoopProblem) -> list[LoweredKernel]:
-    tiling = p.find("cluster tiling", _cluster_tiling)
-    assert tiling is not None
-    assert p.lane is not None
-    return lower_cluster_rows(p.work, p.nest, p.lane, tiling)
-
-
-SIMT_REDUCTIONS: Sequence[Schedule[LoopProblem]] = (
-    LoopSchedule(
-        "sub-warp rows",
-        lambda p: supports_subwarp(p.work, p.nest, p.lane),
-        lambda p: [lower_subwarp_rows(p.work, p.nest)],
-    ),
-    LoopSchedule("split reduction", _supports_simt_split, _lower_split),
-    LoopSchedule(
-        "register-resident rows",
-        lambda p: p.find("register tiling", _register_tiling) is not None,
-        _lower_registers,
-    ),
-    LoopSchedule(
-        "cluster rows",
-        lambda p: p.find("cluster tiling", _cluster_tiling) is not None,
-        _lower_cluster,
-    ),
-    ROW_REDUCTION,
+SIMT_REDUCTIONS = (
+    Candidate("sub-warp rows", lower_subwarp_rows, supports_subwarp),
+    Candidate("split reduction", lower_split, _supports_simt_split),
+    attempt("register-resident rows", lower_register_rows),
+    attempt("cluster rows", lower_cluster_rows),
+    Candidate("row reduction", lower_rows),
 )
 
 
 # -- other groups as loops ------------------------------------------------------------------------
 
 
-def lower_concat(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_concat(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """Each part is computed straight into the whole; parts of one shape share a kernel."""
     whole = group.members[0]
     axis = whole.params
@@ -205,7 +137,7 @@ def lower_concat(
         start += x.shape[axis]
         if part.size:
             by_shape.setdefault(x.shape, []).append(part)
-    steps: list[LoweredKernel] = []
+    steps: Kernels = []
     for parts in by_shape.values():
         for first in range(0, len(parts), TUNING.concat_max_parts):
             some = parts[first : first + TUNING.concat_max_parts]
@@ -214,9 +146,7 @@ def lower_concat(
     return steps
 
 
-def lower_sum(
-    group: FusionGroup, total: Value, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_sum(group: FusionGroup, total: Value, layouts: Layouts, target: Target) -> Kernels:
     """A group whose first value is this reduction, with its epilogue."""
     gemm, *epilogue = group.members
     stored = {total if v is gemm else v for v in group.stored}
@@ -224,9 +154,7 @@ def lower_sum(
     return lower_loops(rows, layouts, target, {total: (gemm, 0, 0)}, {gemm: total})
 
 
-def lower_gemm_as_reduction(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_gemm_as_reduction(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """A GEMM as a plain sum of products: for dtypes and sizes that need no tiles."""
     gemm = group.members[0]
     a, b = gemm.inputs

@@ -172,16 +172,5 @@ def delinearize(e: Emitter, number: Expr, loops: Sequence[Loop]) -> Position:
     return at
 
 
-def store_point(e: Emitter, m: Value, index: Sequence[Expr]) -> list[ir.Stmt]:
-    """Compute and store an element, by an index of the (squeezed) space."""
-    point = index_of(m.shape, index)
-    return e.store(m, point, e.value(m, point))
-
-
 def ceil_div(total: int, size: int) -> int:
     return -(-total // size)
-
-
-def block_range(start: Expr, size: Expr, end: Expr) -> tuple[Expr, Expr]:
-    """The iterations of a block; the last block is cut off at the end."""
-    return start, ir.minimum(ir.add(start, size), end)

@@ -1,80 +1,67 @@
-"""Pointwise kernels: loop groups without reductions."""
+"""Pointwise kernels: loop groups without reductions.
+
+Horizontal fusion (multi-tensor apply): small independent results get blocks of their own. One after
+the other, in few blocks, they would wait for memory once each, as parameter updates of a training
+step would.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from numus import ir
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.nest import (
-    ONE,
-    ZERO,
-    Loop,
-    LoopNest,
-    Position,
-    block_range,
-    ceil_div,
-    delinearize,
-    iterations,
-    store_point,
-    total_extent,
-)
-from numus.compiler.lower.loops.pointwise_horizontal import lower_horizontal
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.loops import nest
+from numus.compiler.lower.loops.nest import ZERO, Loop, ceil_div, delinearize
 from numus.compiler.lower.loops.pointwise_transpose import lower_transpose
-from numus.compiler.lower.loops.problem import LoopProblem, LoopSchedule, attempt
+from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize, vector_width
 from numus.compiler.lower.loops.stages import StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING, WARP
-from numus.compiler.lower.schedule import Schedule
+from numus.compiler.lower.schedule import Candidate
 from numus.ir import Stmt
 
 
-def pointwise_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
+def pointwise_lane(work: StagedGroup, loops: list[Loop]) -> Loop | None:
     """The innermost loop, unless it is too short to fill a vector and another does better."""
-    if not nest.loops:
+    if not loops:
         return None
     width = work.vector_lanes()
-    last = nest.loops[-1]
-    if last.extent * 2 > width:
-        return last
-    return max(nest.loops, key=lambda d: (min(d.extent, 4 * width), d.axis))
+    if loops[-1].extent * 2 > width:
+        return loops[-1]
+    return max(loops, key=lambda d: (min(d.extent, 4 * width), d.axis))
 
 
 def _outer(p: LoopProblem) -> list[Loop]:
     return [d for d in p.nest.loops if d is not p.lane]
 
 
-def _lane(p: LoopProblem) -> Loop:
-    assert p.lane is not None
-    return p.lane
-
-
 def _strided_loop(p: LoopProblem) -> Loop | None:
     """A loop along which an access is contiguous that is strided along the lanes."""
     least = TUNING.tiled_min_extent
-    if _lane(p).extent < least:
+    if p.lanes.extent < least:
         return None
-    found = (d for d in _outer(p) if d.extent >= least and p.nest.strided_along(_lane(p), d))
+    found = (d for d in _outer(p) if d.extent >= least and p.nest.strided_along(p.lanes, d))
     return next(found, None)
 
 
-def _stores(p: LoopProblem, e: Emitter, at: Position) -> list[Stmt]:
-    index = p.nest.index(at)
-    return [s for m in p.work.stored for s in store_point(e, m, index)]
+def _stores(p: LoopProblem, e: Emitter, at: nest.Position) -> list[Stmt]:
+    return p.stores(e, p.work.stored, p.nest.index(at))
 
 
 # -- scalars and blocks ---------------------------------------------------------------------------
 
 
-def _scalar(p: LoopProblem) -> list[LoweredKernel]:
+def _scalar(p: LoopProblem) -> Kernels:
     e = p.work.emitter()
-    grid = ir.For(ir.var("g"), ZERO, ONE, "grid", _stores(p, e, {}))
+    grid = ir.For(ir.var("g"), ZERO, ir.const(1), "grid", _stores(p, e, {}))
     return [e.finish("scalar", [grid], 1, p.work.notes)]
 
 
-def _blocked(p: LoopProblem) -> list[LoweredKernel]:
+def _blocked(p: LoopProblem) -> Kernels:
     """Blocks of rows, or of columns where rows are long."""
-    work, lane, outer = p.work, _lane(p), _outer(p)
+    work, lane, outer = p.work, p.lanes, _outer(p)
     columns = min(lane.extent, max(work.block_elements(), 256))
     if lane.extent - columns < columns // 2:  # no short remainder
         columns = lane.extent
@@ -87,22 +74,22 @@ def _blocked(p: LoopProblem) -> list[LoweredKernel]:
     j = e.variable("j", extent)
     body: list[Stmt]
     if not outer:
-        span = block_range(ir.mul(g, width), width, extent)
+        span = ir.block_range(g, width, extent)
         body = [ir.For(j, *span, "lanes", _stores(p, e, {lane: j}))]
     else:
         row_block, span = g, (ZERO, extent)
         if column_blocks > 1:
             blocks = e.scalar_arg(column_blocks)
             row_block = ir.idiv(g, blocks)
-            span = block_range(ir.mul(ir.irem(g, blocks), width), width, extent)
+            span = ir.block_range(ir.irem(g, blocks), width, extent)
         per_block = e.scalar_arg(rows)
-        total = total_extent(e, outer)
+        total = nest.total_extent(e, outer)
         r = ir.var("r")
         stores = _stores(p, e, {**delinearize(e, r, outer), lane: j})
         inner = ir.For(j, *span, "lanes", stores)
-        row_span = block_range(ir.mul(row_block, per_block), per_block, total)
+        row_span = ir.block_range(row_block, per_block, total)
         body = [ir.For(r, *row_span, "serial", [inner])]
-    grid = column_blocks * ceil_div(iterations(outer), rows)
+    grid = column_blocks * ceil_div(nest.iterations(outer), rows)
     return [e.grid_kernel("pointwise", g, body, grid, work.notes)]
 
 
@@ -124,9 +111,9 @@ def _is_unrollable(found: set[ir.Expr]) -> bool:
     return not predicated and len(found) <= TUNING.unrolled_max_ops
 
 
-def _vectors(p: LoopProblem) -> LoweredKernel | None:
+def _vectors(p: LoopProblem) -> Kernels | None:
     """Many small blocks, whose threads have a vector or two: some load while others store."""
-    work, lane, outer = p.work, _lane(p), _outer(p)
+    work, lane, outer = p.work, p.lanes, _outer(p)
     width = vector_width(work, lane.extent)
     if not _has_vectors(p, width):
         return None
@@ -156,12 +143,12 @@ def _vectors(p: LoopProblem) -> LoweredKernel | None:
     exact = lane.extent % per_block == 0
     end = ir.const(per_block) if exact else ir.minimum(size, ir.sub(extent, start))
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, resident=True)
-    return e.grid_kernel("pointwise", g, [loop], blocks * iterations(outer), work.notes)
+    return [e.grid_kernel("pointwise", g, [loop], blocks * nest.iterations(outer), work.notes)]
 
 
-def _short_row_vectors(p: LoopProblem) -> LoweredKernel | None:
+def _short_row_vectors(p: LoopProblem) -> Kernels | None:
     """Several rows per block, a vector per thread; None where accesses are not aligned to it."""
-    work, lane, outer = p.work, _lane(p), _outer(p)
+    work, lane, outer = p.work, p.lanes, _outer(p)
     width = vector_width(work, lane.extent)
     if not p.nest.vectorizable(lane, width) or not _has_vectors(p, width):
         return None
@@ -170,7 +157,7 @@ def _short_row_vectors(p: LoopProblem) -> LoweredKernel | None:
     e.block_size = TUNING.light_block[0]
     per_block = max(1, e.block_size * width // lane.extent)
     g, t = ir.var("g"), ir.var("t")
-    extent, total = e.dim(lane.extent), total_extent(e, outer)
+    extent, total = e.dim(lane.extent), nest.total_extent(e, outer)
     rows = e.scalar_arg(per_block)
     first = ir.mul(g, rows)
     j = ir.irem(t, extent)
@@ -180,20 +167,21 @@ def _short_row_vectors(p: LoopProblem) -> LoweredKernel | None:
     if not _is_unrollable(_expressions(stores)):
         return None
     elements = e.block_size * width
-    exact = iterations(outer) % per_block == 0 and per_block * lane.extent == elements
+    exact = nest.iterations(outer) % per_block == 0 and per_block * lane.extent == elements
     end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
     if exact:
         end = ir.const(elements)
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, resident=True)
-    return e.grid_kernel("pointwise", g, [loop], ceil_div(iterations(outer), per_block), work.notes)
+    grid = ceil_div(nest.iterations(outer), per_block)
+    return [e.grid_kernel("pointwise", g, [loop], grid, work.notes)]
 
 
 # -- short rows of threads ------------------------------------------------------------------------
 
 
-def _multi_row(p: LoopProblem) -> list[LoweredKernel]:
+def _multi_row(p: LoopProblem) -> Kernels:
     """Rows too short to keep enough loads in flight: several of them at a time."""
-    work, lane, outer = p.work, _lane(p), _outer(p)
+    work, lane, outer = p.work, p.lanes, _outer(p)
     rows = work.rows_per_block()
     e = work.emitter()
 
@@ -203,8 +191,8 @@ def _multi_row(p: LoopProblem) -> list[LoweredKernel]:
     sizes = (work.threads, work.threads // 2, work.threads // 4)
     e.block_size = min((n for n in sizes if n >= WARP), key=idle, default=work.threads)
     g, r, rest = ir.var("g"), ir.var("r"), ir.var("rest")
-    extent, total = e.dim(lane.extent), total_extent(e, outer)
-    start, stop = block_range(ir.mul(g, ir.const(rows)), ir.const(rows), total)
+    extent, total = e.dim(lane.extent), nest.total_extent(e, outer)
+    start, stop = ir.block_range(g, ir.const(rows), total)
     whole = ir.add(start, ir.const(rows)) <= total
 
     def stores(row: ir.Expr, tag: str) -> ir.Stmt:
@@ -219,7 +207,7 @@ def _multi_row(p: LoopProblem) -> list[LoweredKernel]:
         ir.If(whole, [ir.Let(r, start), stores(r, "")]),
         ir.If(~whole, [ir.For(rest, start, stop, "serial", [stores(rest, "rest")])]),
     ]
-    return [e.grid_kernel("pointwise", g, body, ceil_div(iterations(outer), rows), work.notes)]
+    return [e.grid_kernel("pointwise", g, body, ceil_div(nest.iterations(outer), rows), work.notes)]
 
 
 def _hoisted_loads(stores: list[Stmt], tag: str) -> list[Stmt]:
@@ -233,30 +221,29 @@ def _hoisted_loads(stores: list[Stmt], tag: str) -> list[Stmt]:
     return [ir.Let(ir.var(f"l{tag}{i}", e.dtype), e) for i, e in enumerate(found)]
 
 
-def _flat(p: LoopProblem) -> list[LoweredKernel]:
+def _flat(p: LoopProblem) -> Kernels:
     """All loops linearised: rows are too short for a block."""
     work, loops = p.work, p.nest.loops
     e = work.emitter()
     g = ir.var("g")
-    total = total_extent(e, loops)
+    total = nest.total_extent(e, loops)
     i = e.variable("i", total)
     stores = _stores(p, e, delinearize(e, i, loops))
     per_block = work.block_elements()
     size = e.scalar_arg(per_block)
-    loop = ir.For(i, *block_range(ir.mul(g, size), size, total), "lanes", stores)
-    return [
-        e.grid_kernel("pointwise", g, [loop], ceil_div(iterations(loops), per_block), work.notes)
-    ]
+    loop = ir.For(i, *ir.block_range(g, size, total), "lanes", stores)
+    grid = ceil_div(nest.iterations(loops), per_block)
+    return [e.grid_kernel("pointwise", g, [loop], grid, work.notes)]
 
 
 # -- tiles ----------------------------------------------------------------------------------------
 
 
-def _tiled(p: LoopProblem) -> list[LoweredKernel]:
+def _tiled(p: LoopProblem) -> Kernels:
     """Square tiles over the lanes and a strided loop, so that each cache line is read once: rows of
     SIMD lanes, or a thread for every element.
     """
-    work, lane, strided = p.work, _lane(p), _strided_loop(p)
+    work, lane, strided = p.work, p.lanes, _strided_loop(p)
     assert strided is not None
     side = TUNING.simt_tile if work.threads else TUNING.tile
     rest = [d for d in p.nest.loops if d not in (lane, strided)]
@@ -265,11 +252,14 @@ def _tiled(p: LoopProblem) -> list[LoweredKernel]:
     g, t = ir.var("g"), ir.var("t")
     column_tiles, row_tiles = e.scalar_arg(columns), e.scalar_arg(rows)
     size = ir.const(side) if work.threads else e.scalar_arg(side)
-    tile = ir.idiv(g, column_tiles)
-    j0 = ir.mul(ir.irem(g, column_tiles), size)
-    i0 = ir.mul(ir.irem(tile, row_tiles), size)
-    at = delinearize(e, ir.idiv(tile, row_tiles), rest)
+    tile, column = divmod(g, column_tiles)
+    batch, row = divmod(tile, row_tiles)
+    at = delinearize(e, batch, rest)
     lane_extent, strided_extent = e.dim(lane.extent), e.dim(strided.extent)
+    (i0, i1), (j0, j1) = (
+        ir.block_range(number, size, extent)
+        for number, extent in ((row, strided_extent), (column, lane_extent))
+    )
     body: list[Stmt]
     if work.threads:
         i, j = ir.add(i0, ir.idiv(t, size)), ir.add(j0, ir.irem(t, size))
@@ -280,41 +270,86 @@ def _tiled(p: LoopProblem) -> list[LoweredKernel]:
     else:
         i, j = e.variable("i", strided_extent), e.variable("j", lane_extent)
         stores = _stores(p, e, {**at, lane: j, strided: i})
-        inner = ir.For(j, *block_range(j0, size, lane_extent), "lanes", stores)
-        body = [ir.For(i, *block_range(i0, size, strided_extent), "serial", [inner])]
-    grid = columns * rows * iterations(rest)
+        inner = ir.For(j, j0, j1, "lanes", stores)
+        body = [ir.For(i, i0, i1, "serial", [inner])]
+    grid = columns * rows * nest.iterations(rest)
     return [e.grid_kernel("pointwise_tiled", g, body, grid, work.notes)]
 
 
-def _transpose(p: LoopProblem) -> LoweredKernel | None:
+def _transpose(p: LoopProblem) -> Kernels | None:
     strided = _strided_loop(p)
-    return None if strided is None else lower_transpose(p.work, p.nest, _lane(p), strided)
+    return None if strided is None else lower_transpose(p, strided)
 
 
-def _horizontal(p: LoopProblem) -> LoweredKernel | None:
-    return lower_horizontal(p.work, p.nest, _lane(p))
+# -- horizontal fusion ----------------------------------------------------------------------------
+
+
+def _horizontal(p: LoopProblem) -> Kernels | None:
+    """Blocks for each result; None where results share inputs, or saturate the device together."""
+    work, lane, threads = p.work, p.lanes, TUNING.horizontal_threads
+    blocks = ceil_div(lane.extent, threads)
+    if not work.threads or len(p.nest.loops) > 1:
+        return None
+    if len(work.stored) < 2 or blocks * 2 > p.target.num_cores:
+        return None
+    parts = _independent(p)
+    if len(parts) < 2:
+        return None
+    e = work.emitter()
+    e.block_size = threads
+    g = ir.var("g")
+    extent = e.dim(lane.extent)
+    part, block = divmod(g, e.scalar_arg(blocks))
+    first = ir.mul(block, ir.const(threads))
+    body: list[Stmt] = []
+    for number, members in enumerate(parts):
+        thread = ir.var(f"t{number}")
+        j = ir.add(first, thread)
+        e.extents[j] = extent
+        stores = p.stores(e, members, p.nest.index({lane: j}))
+        loop = ir.For(thread, ZERO, ir.const(threads), "lanes", [ir.If(j < extent, stores)])
+        body.append(ir.If(part.eq(number), [loop]))
+    return [e.grid_kernel("pointwise", g, body, blocks * len(parts), work.notes)]
+
+
+def _independent(p: LoopProblem) -> list[list[Value]]:
+    """Results, grouped by common inputs other than scalars."""
+    e = p.work.emitter()
+    j = e.variable("j", e.dim(p.lanes.extent))
+    parts: list[tuple[set[ir.Buffer], list[Value]]] = []
+    for m in p.work.stored:
+        reads: set[ir.Buffer] = set()
+        for s in p.stores(e, [m], p.nest.index({p.lanes: j})):
+            for root in ir.expressions_of(s):
+                loads = [x for x in ir.walk(root, lambda x: True) if x.op == "load"]
+                reads.update(x.attr for x in loads if j in ir.walk(x.args[0], lambda x: True))
+        common = [part for part in parts if not part[0].isdisjoint(reads)]
+        parts = [part for part in parts if part not in common]
+        members = [*(v for _, found in common for v in found), m]
+        parts.append((reads.union(*(own for own, _ in common)), members))
+    return [members for _, members in parts]
 
 
 # -- selection ------------------------------------------------------------------------------------
 
 
 def _fills_no_block(p: LoopProblem) -> bool:
-    return bool(_outer(p)) and _lane(p).extent < p.work.threads
+    return bool(_outer(p)) and p.lanes.extent < p.work.threads
 
 
 def _wants_several_rows(p: LoopProblem) -> bool:
-    short = _lane(p).extent < p.work.block_elements() and p.target.subgroup_size > 0
+    short = p.lanes.extent < p.work.block_elements() and p.target.subgroup_size > 0
     return bool(_outer(p)) and short and p.work.rows_per_block() > 1
 
 
-POINTWISE: Sequence[Schedule[LoopProblem]] = (
-    LoopSchedule("scalar", lambda p: not p.nest.loops, _scalar),
-    attempt("transpose", lambda p: bool(p.work.threads), _transpose),
-    LoopSchedule("tiled", lambda p: _strided_loop(p) is not None, _tiled),
-    attempt("horizontal", lambda p: True, _horizontal),
-    attempt("short-row vectors", _fills_no_block, _short_row_vectors),
-    LoopSchedule("flat", _fills_no_block, _flat),
-    LoopSchedule("multi-row", _wants_several_rows, _multi_row),
-    attempt("vectors", lambda p: True, _vectors),
-    LoopSchedule("blocked", lambda p: True, _blocked),
+POINTWISE = (
+    Candidate("scalar", _scalar, lambda p: not p.nest.loops),
+    attempt("transpose", _transpose, lambda p: bool(p.work.threads)),
+    Candidate("tiled", _tiled, lambda p: _strided_loop(p) is not None),
+    attempt("horizontal", _horizontal),
+    attempt("short-row vectors", _short_row_vectors, _fills_no_block),
+    Candidate("flat", _flat, _fills_no_block),
+    Candidate("multi-row", _multi_row, _wants_several_rows),
+    attempt("vectors", _vectors),
+    Candidate("blocked", _blocked),
 )

@@ -11,18 +11,9 @@ from collections.abc import Iterable
 
 from numus import ir
 from numus.compiler.lower.affine import AffineAnalysis
-from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.loops.nest import (
-    ZERO,
-    Loop,
-    LoopNest,
-    Position,
-    ceil_div,
-    delinearize,
-    iterations,
-    store_point,
-)
-from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.loops.nest import ZERO, Loop, Position, ceil_div, delinearize, iterations
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, Stmt, const
 
@@ -30,20 +21,19 @@ SIDE = TUNING.transpose_tile
 PITCH = SIDE + 1  # padded, so that the elements of a column are in different banks
 
 
-def lower_transpose(
-    work: StagedGroup, nest: LoopNest, lane: Loop, strided: Loop
-) -> LoweredKernel | None:
+def lower_transpose(p: LoopProblem, strided: Loop) -> Kernels | None:
     """The kernel; None where no operand is transposed, or shared memory has no room."""
-    if not work.threads or work.threads % SIDE:
+    if not p.work.threads or p.work.threads % SIDE:
         return None
-    made = _Transpose(work, nest, lane, strided)
-    room = work.target.shared_bytes // TUNING.transpose_blocks_per_sm
-    return made.kernel() if made.transposed and made.shared_bytes <= room else None
+    made = _Transpose(p, strided)
+    room = p.target.shared_bytes // TUNING.transpose_blocks_per_sm
+    return made.kernels() if made.transposed and made.shared_bytes <= room else None
 
 
 class _Transpose:
-    def __init__(self, work: StagedGroup, nest: LoopNest, lane: Loop, strided: Loop) -> None:
-        self.work, self.nest, self.lane, self.strided = work, nest, lane, strided
+    def __init__(self, p: LoopProblem, strided: Loop) -> None:
+        lane, nest, work = p.lanes, p.nest, p.work
+        self.work, self.lane, self.strided = work, lane, strided
         e = self.e = work.emitter()
         self.extents = e.dim(strided.extent), e.dim(lane.extent)
         self.i, self.j = e.variable("i", self.extents[0]), e.variable("j", self.extents[1])
@@ -51,7 +41,7 @@ class _Transpose:
         self.rest = [d for d in nest.loops if d not in (lane, strided)]
         batch, self.grid = self._tiles()
         index = nest.index({**self._batch_position(batch), lane: self.j, strided: self.i})
-        found = (s for m in work.stored for s in store_point(e, m, index))
+        found = p.stores(e, work.stored, index)
         self.stores = [s for s in found if isinstance(s, ir.Store)]
         self.loads = loads_of(s.value for s in self.stores)
         self.transposed = [x for x in self.loads if self._is_transposed(x)]
@@ -85,16 +75,16 @@ class _Transpose:
         self.is_distinct: Expr | None = None
         if columns != rows:
             row_tiles = e.scalar_arg(rows)
-            tile = ir.idiv(g, column_tiles)
-            row, column = ir.irem(tile, row_tiles), ir.irem(g, column_tiles)
-            batch, total = ir.idiv(tile, row_tiles), columns * rows
+            tile, column = divmod(g, column_tiles)
+            batch, row = divmod(tile, row_tiles)
+            total = columns * rows
         else:
             # Pairs of mirrored tiles: the upper triangle, folded to a rectangle.
             even = 1 - columns % 2
             width, odd = e.scalar_arg(columns + even), e.scalar_arg(even)
             pairs = columns * (columns + 1) // 2
             pair = ir.irem(ir.idiv(g, const(2)), e.scalar_arg(pairs))
-            line, at = ir.idiv(pair, width), ir.irem(pair, width)
+            line, at = divmod(pair, width)
             unfolded = at < ir.sub(column_tiles, line)
             one = ir.select(unfolded, line, ir.sub(ir.sub(column_tiles, odd), line))
             other = ir.select(unfolded, ir.add(line, at), ir.sub(at, odd))
@@ -103,10 +93,7 @@ class _Transpose:
             self.is_distinct = first | one.ne(other)  # a diagonal tile is its own mirror image
             batch, total = ir.idiv(g, e.scalar_arg(2 * pairs)), 2 * pairs
         self.origin = ir.var("i0"), ir.var("j0")
-        self.prologue: list[Stmt] = [
-            ir.Let(v, ir.mul(t, const(SIDE)))
-            for v, t in zip(self.origin, (row, column), strict=True)
-        ]
+        self.prologue = ir.lets(self.origin, [ir.mul(t, const(SIDE)) for t in (row, column)])
         return batch, total * iterations(self.rest)
 
     def _batch_position(self, batch: Expr) -> Position:
@@ -131,20 +118,21 @@ class _Transpose:
 
     # -- the kernel -------------------------------------------------------------------------------
 
-    def kernel(self) -> LoweredKernel:
+    def kernels(self) -> Kernels:
         (i0, j0), (rows, columns) = self.origin, self.extents
         side = const(SIDE)
         whole = (ir.add(i0, side) <= rows) & (ir.add(j0, side) <= columns)
-        name = ir.var("whole", whole.dtype)
+        is_whole = ir.var("whole", whole.dtype)
         tile: list[Stmt] = [
-            ir.Let(name, whole),
-            ir.If(name, [self._load_tile(), self._compute_tile()]),
-            ir.If(ir.unary("not", name), [self._partial_tile()]),
+            ir.Let(is_whole, whole),
+            ir.If(is_whole, [self._load_tile(), self._compute_tile()]),
+            ir.If(ir.unary("not", is_whole), [self._partial_tile()]),
         ]
         if self.is_distinct is not None:
             tile = [ir.If(self.is_distinct, tile)]
         body = [*self.prologue, *tile]
-        return self.e.grid_kernel("pointwise_transpose", self.g, body, self.grid, self.work.notes)
+        name, notes = "pointwise_transpose", self.work.notes
+        return [self.e.grid_kernel(name, self.g, body, self.grid, notes)]
 
     def _load_tile(self) -> Stmt:
         """Lines of the transposed operands, into shared memory."""
@@ -169,7 +157,7 @@ class _Transpose:
     def _compute_tile(self) -> Stmt:
         """Every element of the tile, several of a column at a time."""
         t = ir.var("t2")
-        step = ir.var("turn")
+        step = ir.var("step")
         loads: list[Stmt] = []
         stores: list[Stmt] = []
         for u in range(self.unroll):
@@ -226,12 +214,8 @@ def _shared_offset(line: Expr, at: Expr) -> Expr:
 
 def loads_of(values: Iterable[Expr]) -> list[Expr]:
     """Loads, each once, without those that only compute the addresses of others."""
-    found: dict[Expr, None] = {}
-    for value in values:
-        found.update(
-            dict.fromkeys(x for x in ir.walk(value, lambda x: x.op != "load") if x.op == "load")
-        )
-    return list(found)
+    walked = (x for value in values for x in ir.walk(value, lambda x: x.op != "load"))
+    return list(dict.fromkeys(x for x in walked if x.op == "load"))
 
 
 _SIMPLIFYING = {"add": ir.add, "sub": ir.sub, "mul": ir.mul}

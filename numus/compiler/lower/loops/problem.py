@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.fusion.group import index_of
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops.nest import Loop, LoopNest
 from numus.compiler.lower.loops.stages import StagedGroup
-from numus.compiler.lower.schedule import Problem
-from numus.target import Target
-
-T = TypeVar("T")
+from numus.compiler.lower.schedule import Candidate, Problem
+from numus.ir import Expr, Stmt
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,41 +21,38 @@ class LoopProblem(Problem):
     work: StagedGroup
     nest: LoopNest
     lane: Loop | None
-    _found: dict[str, object] = field(default_factory=dict)
+    attempts: dict[str, Kernels] = field(init=False, default_factory=dict)  # that succeeded
 
-    def find(self, name: str, of: Callable[[LoopProblem], T]) -> T:
-        """A result that a schedule computes to decide, kept for its lowering."""
-        if name not in self._found:
-            self._found[name] = of(self)
-        return self._found[name]  # type: ignore[return-value]
+    @property
+    def lanes(self) -> Loop:
+        assert self.lane is not None
+        return self.lane
 
+    @property
+    def across_rows(self) -> bool:
+        """Each lane reduces a row of its own."""
+        return self.lane is not None and not self.lane.reduced
 
-LoopPredicate = Callable[[LoopProblem], bool]
-Attempt = Callable[[LoopProblem], LoweredKernel | None]
-
-
-@dataclass(frozen=True)
-class LoopSchedule:
-    """A schedule that is used wherever it is supported."""
-
-    name: str
-    supported: LoopPredicate
-    lowering: Callable[[LoopProblem], list[LoweredKernel]]
-
-    def supports(self, problem: LoopProblem, target: Target) -> bool:
-        return self.supported(problem)
-
-    def cost(self, problem: LoopProblem, target: Target) -> float:
-        return 0.0
-
-    def lower(self, problem: LoopProblem) -> list[LoweredKernel]:
-        return self.lowering(problem)
+    def stores(self, e: Emitter, members: Iterable[Value], index: Sequence[Expr]) -> list[Stmt]:
+        """Compute and store an element of each member, by an index of the (squeezed) space."""
+        out: list[Stmt] = []
+        for m in members:
+            point = index_of(m.shape, index)
+            out += e.store(m, point, e.value(m, point))
+        return out
 
 
-def attempt(name: str, supported: LoopPredicate, lowering: Attempt) -> LoopSchedule:
+def attempt(
+    name: str,
+    lowering: Callable[[LoopProblem], Kernels | None],
+    supported: Callable[[LoopProblem], bool] = lambda p: True,
+) -> Candidate[LoopProblem]:
     """A schedule whose lowering finds out whether it is supported."""
-    return LoopSchedule(
-        name,
-        lambda p: supported(p) and p.find(name, lowering) is not None,
-        lambda p: [k for k in [p.find(name, lowering)] if k is not None],
-    )
+
+    def supports(p: LoopProblem) -> bool:
+        found = lowering(p) if supported(p) else None
+        if found is not None:
+            p.attempts[name] = found
+        return found is not None
+
+    return Candidate(name, lambda p: p.attempts[name], supports)

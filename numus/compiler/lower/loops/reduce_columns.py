@@ -7,64 +7,61 @@ many rows, which are a scratch line in L1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Index, LoweredKernel
+from numus.compiler.lower.emitter import Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ZERO,
-    Loop,
-    LoopNest,
     Position,
-    block_range,
     ceil_div,
     delinearize,
     iterations,
     linearize,
-    store_point,
 )
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
 from numus.compiler.lower.loops.row_emitter import Span, store_per_row
-from numus.compiler.lower.loops.stages import StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
 
 
-def lower_columns(work: StagedGroup, nest: LoopNest, lane: Loop) -> list[LoweredKernel]:
+def lower_columns(p: LoopProblem) -> Kernels:
     """Each block takes a split of the rows and as many columns as a scratch line has."""
-    width = min(lane.extent, TUNING.column_block)
-    inner = nest.row_size // nest.inner[0].extent
+    along = p.nest.inner[0].extent
+    width = min(p.lanes.extent, TUNING.column_block)
+    inner = p.nest.row_size // along
     lines = max(16, 8 * TUNING.split_elements // (width * inner))
     lines = min(lines, max(1, TUNING.serial_elements // inner))
-    if lines < nest.inner[0].extent:
-        work = work.with_residuals()
-    split = RowSplit.of(work, nest, lines)
-    step = _Columns(work, nest, lane, split, width).kernel()
-    return [step] if split.count == 1 else [step, lower_combine(work, nest, split)]
+    if lines < along:
+        p = replace(p, work=p.work.with_residuals())
+    split = RowSplit.of(p, lines)
+    step = _Columns(p, split, width).kernel()
+    return [step] if split.count == 1 else [step, lower_combine(p, split)]
 
 
 class _Columns:
     """The kernel that reads; it stores results, or partial ones of a split."""
 
-    def __init__(
-        self, work: StagedGroup, nest: LoopNest, lane: Loop, split: RowSplit, width: int
-    ) -> None:
-        self.work, self.nest, self.lane, self.split = work, nest, lane, split
-        e = self.e = work.emitter()
+    def __init__(self, p: LoopProblem, split: RowSplit, width: int) -> None:
+        self.p, self.split = p, split
+        self.work, self.nest, lane = p.work, p.nest, p.lanes
+        e = self.e = p.work.emitter()
         g = self.g = ir.var("g")
-        others = [d for d in nest.rows if d is not lane]
+        others = [d for d in p.nest.rows if d is not lane]
         column_blocks = ceil_div(lane.extent, width)
         self.grid = split.count * column_blocks * iterations(others)
         size, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
         self.line, blocks = e.scalar_arg(width), e.scalar_arg(column_blocks)
-        self.part, rest = ir.irem(g, count), ir.idiv(g, count)
-        self.at: Position = delinearize(e, ir.idiv(rest, blocks), others)
+        rest, self.part = divmod(g, count)
+        row, column = divmod(rest, blocks)
+        self.at: Position = delinearize(e, row, others)
         self.span = split.span(e, self.part, size)
-        left = ir.mul(ir.irem(rest, blocks), self.line)
-        self.columns = block_range(left, self.line, e.dim(lane.extent))
+        self.columns = ir.block_range(column, self.line, e.dim(lane.extent))
         self.accumulators: dict[Value, list[ir.Buffer]] = {}
 
     def kernel(self) -> LoweredKernel:
@@ -76,8 +73,7 @@ class _Columns:
         body: list[Stmt] = []
         for stage in range(work.passes):
             reductions = work.reductions_in(stage)
-            for r in reductions:
-                body.append(self._initialize(r))
+            body += [self._initialize(r) for r in reductions]
             body += self._stage(stage)
             for r in reductions:
                 e.bindings[r] = self._result(r)
@@ -89,13 +85,13 @@ class _Columns:
 
     def _over_line(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
         """A loop over the columns of the line; `make` is given the offset in it."""
-        j = self.e.variable(name, self.e.dim(self.lane.extent))
-        self.at[self.lane] = j
+        j = self.e.variable(name, self.e.dim(self.p.lanes.extent))
+        self.at[self.p.lanes] = j
         return ir.For(j, *self.columns, "lanes", make(self._offset()))
 
     def _offset(self) -> Expr:
         """The offset of the current column in a scratch line."""
-        return ir.sub(self.at[self.lane], self.columns[0])
+        return ir.sub(self.at[self.p.lanes], self.columns[0])
 
     def _initialize(self, r: Value) -> Stmt:
         """Scratch lines of a reduction's accumulators, and the loop that initialises them."""
@@ -107,7 +103,7 @@ class _Columns:
         e.scratch += found
         return self._over_line(
             f"z{r.id}",
-            lambda k: [ir.Store(b, k, x) for b, x in zip(found, how.initial(), strict=True)],
+            lambda k: ir.stores(found, k, how.initial()),
         )
 
     def _result(self, r: Value) -> Callable[[Index], Any]:
@@ -118,7 +114,7 @@ class _Columns:
 
     def _save(self, k: Expr) -> list[Stmt]:
         if self.split.count == 1:
-            return store_per_row(self.work, self.nest, self.e, self.at)
+            return store_per_row(self.p, self.e, self.at)
         row = linearize(self.e, self.nest.rows, self.at)
         return [
             s
@@ -158,14 +154,11 @@ class _Columns:
                 for r in reductions:
                     value = e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
                     states[r] = reducer(r).step(states[r], value, position)
-                for m in stored:
-                    out += store_point(e, m, index)
+                out += self.p.stores(e, stored, index)
             for r in reductions:
                 # all parts are computed before any is stored
-                names = [ir.var(f"w{r.id}{tag}{i}", x.dtype) for i, x in enumerate(states[r])]
-                out += [ir.Let(n, x) for n, x in zip(names, states[r], strict=True)]
-                pairs = zip(self.accumulators[r], names, strict=True)
-                out += [ir.Store(b, k, n) for b, n in pairs]
+                lets, names = ir.bind(states[r], f"w{r.id}{tag}")
+                out += [*lets, *ir.stores(self.accumulators[r], k, names)]
             return out
 
         nest = [self._over_line(f"l{stage}{tag}", body)]

@@ -8,21 +8,10 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.nest import (
-    ZERO,
-    Loop,
-    LoopNest,
-    block_range,
-    ceil_div,
-    delinearize,
-)
-from numus.compiler.lower.loops.row_emitter import (
-    Span,
-    reduce_lanes,
-    set_registers,
-    store_per_row,
-)
-from numus.compiler.lower.loops.stages import StagedGroup, sum_of
+from numus.compiler.lower.loops.nest import ZERO, Loop, ceil_div, delinearize
+from numus.compiler.lower.loops.problem import LoopProblem
+from numus.compiler.lower.loops.row_emitter import Span, reduce_lanes, store_per_row
+from numus.compiler.lower.loops.stages import sum_of
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.compiler.lower.reducers import Reducer, reducer
 from numus.ir import Expr, Stmt, const
@@ -42,36 +31,35 @@ class RowSplit:
     packed_rows: int = 1  # `reduce_columns_packing.py`
 
     @staticmethod
-    def of(
-        work: StagedGroup, nest: LoopNest, size: int, sample: int = 0, packed_rows: int = 1
-    ) -> RowSplit:
+    def of(p: LoopProblem, size: int, sample: int = 0, packed_rows: int = 1) -> RowSplit:
         """Splits of `size` iterations each."""
-        along = nest.inner[0]
+        along = p.nest.inner[0]
         count = ceil_div(along.extent, size)
-        shape = (count, nest.row_count)
+        shape = (count, p.nest.row_count)
         partials = {
             r: [Value.fresh("partial", "partial", (), None, shape, t) for t in reducer(r).dtypes]
-            for r in work.reductions
+            for r in p.work.reductions
         }
-        inner = nest.row_size // along.extent
+        inner = p.nest.row_size // along.extent
         return RowSplit(along, size, count, inner, partials, sample, packed_rows)
 
     def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
         """The iterations of a split, whose size is a scalar argument."""
-        return block_range(ir.mul(part, size), size, e.dim(self.along.extent))
+        return ir.block_range(part, size, e.dim(self.along.extent))
 
     def row_size(self, e: Emitter) -> Expr:
         return ir.mul(e.dim(self.along.extent * self.packed_rows), e.dim(self.inner))
 
 
-def lower_combine(work: StagedGroup, nest: LoopNest, split: RowSplit) -> LoweredKernel:
+def lower_combine(p: LoopProblem, split: RowSplit) -> LoweredKernel:
     """The kernel that combines the partial results, then stores the values of each row."""
-    return _Combine(work, nest, split).kernel()
+    return _Combine(p, split).kernel()
 
 
 class _Combine:
-    def __init__(self, work: StagedGroup, nest: LoopNest, split: RowSplit) -> None:
-        self.work, self.nest, self.split = work, nest, split
+    def __init__(self, p: LoopProblem, split: RowSplit) -> None:
+        self.p, self.work, self.split = p, p.work, split
+        work, nest = p.work, p.nest
         rows = self.row_count = nest.row_count
         e = work.emitter({v: (rows, 1) for vals in split.partials.values() for v in vals})
         self.e = e
@@ -105,12 +93,11 @@ class _Combine:
             body += self._reduction(i, r)
         for m, r in work.aliases.items():
             e.bindings[m] = e.bindings[r]
-        body += store_per_row(work, self.nest, e, self.at)
+        body += store_per_row(self.p, e, self.at)
         grid = self.row_count
         if self.lane_per_row:
             per_block = e.block_size or TUNING.combine_rows
-            rows = const(per_block)
-            span = block_range(ir.mul(self.g, rows), rows, self.stride)
+            span = ir.block_range(self.g, const(per_block), self.stride)
             body = [ir.For(self.row, *span, "lanes", body)]
             grid = ceil_div(grid, per_block)
         return e.grid_kernel("combine_partials", self.g, body, grid, ("combine",))
@@ -124,16 +111,13 @@ class _Combine:
             return []
         lanes = self.lane_per_row or self.block_per_row
         registers = [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(dtypes)]
-        body: list[Stmt] = [
-            ir.Set(register, start.cast(register.dtype))
-            for register, start in zip(registers, how.initial(), strict=True)
-        ]
-        body.append(self._loop(i, r, registers))
-        finals = [ir.var(f"f{i}_{k}", x.dtype) for k, x in enumerate(registers)]
+        initial = [x.cast(t) for x, t in zip(how.initial(), dtypes, strict=True)]
+        body = [*ir.sets(registers, initial), self._loop(i, r, registers)]
+        finals = ir.variables(f"f{i}", registers)
         if self.block_per_row:
             body += reduce_lanes(how, registers, finals)
         else:
-            body += [ir.Let(f, ir.read(x)) for f, x in zip(finals, registers, strict=True)]
+            body += ir.lets(finals, ir.reads(registers))
         if r in work.sqdevs:  # around a rounded mean
             (residual,) = self.combined[work.residuals[r]]
             finals = [finals[0] - residual * (residual / self.total.cast(residual.dtype))]
@@ -149,7 +133,7 @@ class _Combine:
         """The loop over the splits of a row; on GPUs, several loads are in flight at a time."""
         if not self.work.threads:
             part = ir.var(f"c{i}")
-            body = self._accumulate(i, r, registers, part, "")
+            body = self._accumulate(r, registers, part, f"u{i}", None)
             return ir.For(part, ZERO, self.count, "serial", body)
         first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
         pitch = self.e.block_size if self.block_per_row else 1
@@ -161,8 +145,7 @@ class _Combine:
         for k in range(unroll):
             number = ir.add(first, const(k * pitch))
             clamped = ir.minimum(number, ir.sub(self.count, const(1)))
-            inside = number < self.count
-            body += self._accumulate(i, r, registers, clamped, f"s{k}", inside)
+            body += self._accumulate(r, registers, clamped, f"u{i}s{k}", number < self.count)
         step = const(unroll * pitch)
         if not self.block_per_row:
             return ir.For(first, ZERO, self.count, "serial", body, step=step)
@@ -170,20 +153,14 @@ class _Combine:
         return ir.For(lane, ZERO, const(self.e.block_size), "lanes", [own])
 
     def _accumulate(
-        self,
-        i: int,
-        r: Value,
-        registers: list[ir.Register],
-        part: Expr,
-        tag: str,
-        inside: Expr | None = None,
+        self, r: Value, registers: list[ir.Register], part: Expr, tag: str, inside: Expr | None
     ) -> list[Stmt]:
         """Combine the partial result of one split, predicated by `inside`."""
-        olds = [ir.read(x) for x in registers]
+        olds = ir.reads(registers)
         new = reducer(r).merge(olds, self._partials(r, part, [x.dtype for x in registers]))
         if inside is not None:
             new = [ir.select(inside, x, old) for x, old in zip(new, olds, strict=True)]
-        return set_registers(registers, new, f"u{i}{tag}")
+        return ir.assign(registers, new, tag)[0]
 
     def _partials(self, r: Value, part: Expr, dtypes: list[dt.DType]) -> list[Expr]:
         """The partial result of a split, in terms of the whole row's mean."""

@@ -2,100 +2,118 @@
 
 The whole row is in flight at a time, and values that several stages use are loaded, or computed,
 once. The block size follows from the row's length: each thread has a few vectors.
+
+Rows too long for a block are distributed over several CTAs, which exchange partial results through
+distributed shared memory where the target has thread block clusters, and else through flags in
+global memory (`codegen/nvptx/cluster.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from numus import dtypes as dt
 from numus import ir
+from numus.codegen.nvptx.cluster import flag_words
 from numus.compiler.fusion.group import squeeze
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.loops.nest import ZERO, Loop, LoopNest, delinearize
+from numus.compiler.lower.emitter import Kernels, LoweredKernel
+from numus.compiler.lower.grid_sync import clear_flags, max_waiting_blocks
+from numus.compiler.lower.loops.nest import ZERO, delinearize
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import RegisterTiling, RowEmitter, Stages
 from numus.compiler.lower.loops.stages import StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING, WARP
+from numus.compiler.lower.reducers import reducer
 from numus.ir import const
 
 
-def best_tiling(
-    work: StagedGroup, nest: LoopNest, tilings: Sequence[RegisterTiling]
-) -> RegisterTiling | None:
-    """The tiling of least cost for one CTA per row; None where there is none."""
-    n = nest.row_size
+def lower_register_rows(p: LoopProblem) -> Kernels | None:
+    """One CTA per row, by the tiling of least cost; None where registers have no room."""
+    n = p.nest.row_size
     # so many short rows that blocks of one each could not start fast enough
-    saturated = nest.row_count >= TUNING.packed_rows * work.saturating_blocks()
-    many_short = saturated and n * sum(itemsizes(work)) < TUNING.packed_row_max_bytes
+    many_short = _is_saturated(p) and n * sum(_itemsizes(p.work)) < TUNING.packed_row_max_bytes
 
     def cost(tiling: RegisterTiling) -> tuple[float, int]:
         room = max(TUNING.register_slack, tiling.threads * tiling.per_thread / n)
-        nbytes = tiling.per_thread * min_itemsize(work)
+        nbytes = tiling.per_thread * min_itemsize(p.work)
         penalty = abs(math.log2(nbytes / TUNING.register_row_bytes))
         penalty += tiling.threads > TUNING.register_few_threads
         if tiling.threads == WARP and many_short:
             penalty = 0.0
         return room * (1 + penalty / 4), tiling.threads
 
-    return min(tilings, key=cost, default=None)
+    tilings = register_tilings(p)
+    return [_kernel(p, min(tilings, key=cost))] if tilings else None
 
 
-def register_tilings(
-    work: StagedGroup, nest: LoopNest, lane: Loop | None, ctas: int = 1
-) -> list[RegisterTiling]:
-    """The tilings for which registers of so many CTAs have room; none for other kinds of rows."""
-    if (
-        not work.target.vector_access_bytes
-        or lane is None
-        or [lane] != nest.inner
-        or not nest.row_size
-    ):
+def lower_cluster_rows(p: LoopProblem) -> Kernels | None:
+    """The fewest CTAs per row whose threads leave room for other blocks; None where all CTAs that
+    may wait for each other have no room for a row. Where they form no cluster, a memset of their
+    flags comes first.
+    """
+    tiling: RegisterTiling | None = None
+    ctas = 2
+    while ctas <= max(p.target.max_cluster_size, max_waiting_blocks(p.target)):
+        found = register_tilings(p, ctas)
+        small = [t for t in found if t.threads <= TUNING.register_few_threads]
+        tiling = (small or found)[-1] if found else None
+        if small:
+            break
+        ctas *= 2
+    if tiling is None:
+        return None
+    if tiling.ctas <= p.target.max_cluster_size:
+        return [_kernel(p, tiling)]
+    words = flag_words([t for r in p.work.reductions for t in reducer(r).dtypes])
+    size = p.nest.row_count * words * tiling.ctas
+    flags = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)
+    return [clear_flags(flags, p.target), _kernel(p, tiling, flags)]
+
+
+def _is_saturated(p: LoopProblem) -> bool:
+    return p.nest.row_count >= TUNING.packed_rows * p.work.saturating_blocks()
+
+
+def register_tilings(p: LoopProblem, ctas: int = 1) -> list[RegisterTiling]:
+    """The tilings for which registers of these CTAs have room; none for other kinds of rows."""
+    n = p.nest.row_size
+    if not p.target.vector_access_bytes or p.lane is None or [p.lane] != p.nest.inner or not n:
         return []
-    row = RowEmitter(work, nest, work.emitter(), {}, [], lane)
+    row = RowEmitter(p, p.work.emitter(), {}, [], p.lane)
     words = _live_words(row.reused_values()[0])
-    n = nest.row_size
-    width = vector_width(work, n)
+    width = vector_width(p.work, n)
     while width > 1 and n < WARP * width:  # an element for every thread
         width //= 2
+    most = min(TUNING.register_max_elements, TUNING.register_max_words // max(1, words))
     found: list[RegisterTiling] = []
     threads = WARP
-    while threads <= max(work.target.max_block_size, work.threads):
+    while threads <= max(p.target.max_block_size, p.work.threads):
         step = threads * ctas * width
         tiling = RegisterTiling(threads, -(-n // step), width, ctas, n // step)
-        elements = tiling.per_thread
-        if elements <= TUNING.register_max_elements and (
-            elements * words <= TUNING.register_max_words
-        ):
+        if tiling.per_thread <= most:
             found.append(tiling)
         threads *= 2
     return found
 
 
-def lower_register_rows(
-    work: StagedGroup,
-    nest: LoopNest,
-    lane: Loop,
-    tiling: RegisterTiling,
-    flags: Value | None = None,
-) -> LoweredKernel:
+def _kernel(p: LoopProblem, tiling: RegisterTiling, flags: Value | None = None) -> LoweredKernel:
     """One kernel for all stages of all rows, a block for each."""
-    e = work.emitter()
+    e, n, count = p.work.emitter(), p.nest.row_size, p.nest.row_count
     e.block_size, e.cluster_size = tiling.threads * tiling.ctas, tiling.ctas
     if flags is not None:
-        e.flags = e.buffer(flags, "write"), flags.size // nest.row_count
-    saturated = nest.row_count >= TUNING.packed_rows * work.saturating_blocks()
-    if tiling.threads == WARP and saturated:
+        e.flags = e.buffer(flags, "write"), flags.size // count
+    if tiling.threads == WARP and _is_saturated(p):
         e.packed_blocks = TUNING.packed_rows
     g = ir.var("g")
     # rows that fill their block need no predicates: a kernel of its own
-    exact = e.block_size * tiling.per_thread == nest.row_size
-    end = const(nest.row_size) if exact else e.dim(nest.row_size)
-    at = delinearize(e, g, nest.rows)
-    row = RowEmitter(work, nest, e, at, [(ZERO, end)], lane, tiling=tiling)
+    exact = e.block_size * tiling.per_thread == n
+    end = const(n) if exact else e.dim(n)
+    at = delinearize(e, g, p.nest.rows)
+    row = RowEmitter(p, e, at, [(ZERO, end)], p.lane, tiling=tiling)
     row.cache_in_registers()
     body = row.stages() + row.results()
-    return e.grid_kernel("register_row_reduction", g, body, nest.row_count, work.notes)
+    return e.grid_kernel("register_row_reduction", g, body, count, p.work.notes)
 
 
 def _live_words(reused: Stages) -> int:
@@ -107,7 +125,7 @@ def _live_words(reused: Stages) -> int:
     )
 
 
-def itemsizes(work: StagedGroup) -> list[int]:
+def _itemsizes(work: StagedGroup) -> list[int]:
     """Item sizes of the values that are loaded or stored at every point."""
     full = [v for v in work.layouts if squeeze(v.shape) == work.group.space]
     full += [m for m in work.stored if work.is_full(m)]
@@ -115,7 +133,7 @@ def itemsizes(work: StagedGroup) -> list[int]:
 
 
 def min_itemsize(work: StagedGroup) -> int:
-    return min(itemsizes(work), default=4)
+    return min(_itemsizes(work), default=4)
 
 
 def vector_width(work: StagedGroup, n: int) -> int:

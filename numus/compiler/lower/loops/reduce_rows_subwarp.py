@@ -11,25 +11,11 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.nest import (
-    ZERO,
-    Loop,
-    LoopNest,
-    Position,
-    ceil_div,
-    delinearize,
-    store_point,
-    total_extent,
-)
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.loops.nest import ZERO, Position, ceil_div, delinearize, total_extent
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_rows_registers import register_tilings
-from numus.compiler.lower.loops.row_emitter import (
-    RowEmitter,
-    by_first_use,
-    set_registers,
-    store_per_row,
-)
-from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.row_emitter import RowEmitter, by_first_use, store_per_row
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
@@ -37,31 +23,30 @@ from numus.ir import Expr, Stmt, const
 Accumulators = dict[Value, list[ir.Register]]
 
 
-def supports_subwarp(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> bool:
+def supports_subwarp(p: LoopProblem) -> bool:
     """Rows are short, contiguous and many, and threads can shuffle."""
-    n = nest.row_size
+    n = p.nest.row_size
     return (
-        work.target.subgroup_size > 0
-        and lane is not None
-        and [lane] == nest.inner
+        p.target.subgroup_size > 0
+        and p.lane is not None
+        and [p.lane] == p.nest.inner
         and TUNING.subwarp_elements_per_thread < n <= TUNING.subwarp_max_row
-        and nest.row_count >= work.saturating_blocks()
+        and p.nest.row_count >= p.work.saturating_blocks()
         and not (
-            work.passes > 1
-            and n >= TUNING.subwarp_multistage_max_row
-            and register_tilings(work, nest, lane)
+            p.work.passes > 1 and n >= TUNING.subwarp_multistage_max_row and register_tilings(p)
         )
     )
 
 
-def lower_subwarp_rows(work: StagedGroup, nest: LoopNest) -> LoweredKernel:
+def lower_subwarp_rows(p: LoopProblem) -> Kernels:
     """One kernel for all stages of all rows."""
-    return _SubwarpRows(work, nest).kernel()
+    return _SubwarpRows(p).kernels()
 
 
 class _SubwarpRows:
-    def __init__(self, work: StagedGroup, nest: LoopNest) -> None:
-        self.work, self.nest = work, nest
+    def __init__(self, p: LoopProblem) -> None:
+        self.p, self.work, self.nest = p, p.work, p.nest
+        work, nest = p.work, p.nest
         self.e: Emitter = work.emitter()
         (self.along,) = nest.inner
         wanted = ceil_div(nest.row_size, TUNING.subwarp_elements_per_thread)
@@ -70,23 +55,24 @@ class _SubwarpRows:
         self.cached: dict[Value, tuple[int, list[Expr]]] = {}
         if work.passes > 1:
             count = ceil_div(nest.row_size, self.width)
-            row = RowEmitter(work, nest, self.e, {}, [], self.along)
+            row = RowEmitter(p, self.e, {}, [], self.along)
             for v, stages in by_first_use(row.reused_values()[0]):
                 names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in range(count)]
                 self.cached[v] = min(stages), names
 
-    def kernel(self) -> LoweredKernel:
+    def kernels(self) -> Kernels:
         e, nest, width = self.e, self.nest, const(self.width)
         rows_per_block = self.work.threads // self.width
         g, lane = ir.var("g"), ir.var("lane")
-        number = ir.add(ir.mul(g, const(rows_per_block)), ir.idiv(lane, width))
+        in_block, sublane = divmod(lane, width)
+        number = ir.add(ir.mul(g, const(rows_per_block)), in_block)
         rows = total_extent(e, nest.rows)
-        self.exists, self.sublane = ir.var("exists", dt.bool_), ir.var("turn")
+        self.exists, self.sublane = ir.var("exists", dt.bool_), ir.var("sublane")
         row = ir.var("row")  # past the end, threads recompute the last one and store nothing
         e.extents[row] = rows
         body: list[Stmt] = [
             ir.Let(self.exists, number < rows),
-            ir.Let(self.sublane, ir.irem(lane, width)),
+            ir.Let(self.sublane, sublane),
             ir.Let(row, ir.minimum(number, rows - 1)),
         ]
         at = delinearize(e, row, nest.rows)
@@ -95,11 +81,11 @@ class _SubwarpRows:
         for stage in range(self.work.passes):
             if self.work.reductions_in(stage) or self.work.stores_in(stage):
                 body += self._stage(stage, at)
-        per_row = store_per_row(self.work, nest, e, at)
+        per_row = store_per_row(self.p, e, at)
         body.append(ir.If(self.exists & self.sublane.eq(0), per_row))
         loop = ir.For(lane, ZERO, const(self.work.threads), "lanes", body)
         grid = ceil_div(nest.row_count, rows_per_block)
-        return e.grid_kernel("subwarp_row_reduction", g, [loop], grid, self.work.notes)
+        return [e.grid_kernel("subwarp_row_reduction", g, [loop], grid, self.work.notes)]
 
     def _stage(self, stage: int, at: Position) -> list[Stmt]:
         e, work = self.e, self.work
@@ -111,7 +97,7 @@ class _SubwarpRows:
             state[r] = [
                 ir.Register(f"a{r.id}_{i}", t, lanes=True) for i, t in enumerate(how.dtypes)
             ]
-            out += [ir.Set(a, start) for a, start in zip(state[r], how.initial(), strict=True)]
+            out += ir.sets(state[r], how.initial())
         if work.passes > 1:
             out += self._unrolled(stage, at, extent, state)
         else:
@@ -153,12 +139,7 @@ class _SubwarpRows:
         return out
 
     def _element(
-        self,
-        stage: int,
-        index: list[Expr],
-        x: Expr,
-        state: Accumulators,
-        inside: Expr | None,
+        self, stage: int, index: list[Expr], x: Expr, state: Accumulators, inside: Expr | None
     ) -> list[Stmt]:
         """One element of a row, predicated by `inside`."""
         e, work = self.e, self.work
@@ -166,12 +147,12 @@ class _SubwarpRows:
         for r, registers in state.items():
             source = r.inputs[0]
             value = e.value(source, index_of(source.shape, index))
-            olds = [ir.read(a) for a in registers]
+            olds = ir.reads(registers)
             new = reducer(r).step(olds, value, x)
             if inside is not None:
                 new = [ir.select(inside, n, old) for n, old in zip(new, olds, strict=True)]
-            body += set_registers(registers, new, f"t{r.id}_{x.attr}")
-        stores = [s for m in work.stores_in(stage) for s in store_point(e, m, index)]
+            body += ir.assign(registers, new, f"t{r.id}_{x.attr}")[0]
+        stores = self.p.stores(e, work.stores_in(stage), index)
         if stores:
             body.append(ir.If(self.exists if inside is None else self.exists & inside, stores))
         return body
@@ -179,14 +160,13 @@ class _SubwarpRows:
     def _butterfly(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
         """Combine the accumulators of a row's threads by xor shuffles: each gets the result."""
         how = reducer(r)
-        found: list[Expr] = [ir.read(a) for a in registers]
+        found = ir.reads(registers)
         out: list[Stmt] = []
         mask = 1
         while mask < self.width:
-            names = [ir.var(f"f{r.id}_{i}_{mask}", a.dtype) for i, a in enumerate(registers)]
             combined = how.combine(found, [ir.lanes_xor(x, mask) for x in found])
-            out += [ir.Let(n, v) for n, v in zip(names, combined, strict=True)]
-            found = list(names)
+            lets, found = ir.bind(combined, f"f{r.id}_{mask}")
+            out += lets
             mask *= 2
         self.e.bind(r, how.finish(found))
         return out

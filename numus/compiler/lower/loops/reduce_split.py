@@ -2,16 +2,21 @@
 
 Splits depend on sizes alone, and partial results are combined in order, so results do not depend on
 the thread count.
+
+Row packing for column reductions of narrow matrices: n rows are reshaped to one of n times the
+columns. A block wider than the matrix would leave threads idle. With packing, a thread reduces
+every n-th row of a column, and n times as many partial results are combined.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from numus import ir
-from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.loops.nest import Loop, LoopNest, ceil_div, delinearize, linearize
-from numus.compiler.lower.loops.reduce_columns_packing import pack_columns
+from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.loops.nest import Loop, ceil_div, delinearize, linearize
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
 from numus.compiler.lower.loops.reduce_rows import columns_per_thread, lanes_across_rows
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
@@ -21,35 +26,38 @@ from numus.compiler.lower.loops.shifted_variance import (
     sample_span,
     supports_sampling,
 )
-from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.stages import source_of
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.ir import Stmt
+from numus.shapes import is_row_major
+
+_PACKINGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def lower_split(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> list[LoweredKernel]:
+def lower_split(unpacked: LoopProblem) -> Kernels:
     """Each block of the first kernel reduces a split of a row."""
-    unpacked = nest
-    nest, lane, packed_rows = pack_columns(work, nest, lane)
+    p, packed_rows = _pack_columns(unpacked)
+    nest, lane = p.nest, p.lane
     outermost = nest.inner[0].extent
     inner = nest.row_size // outermost
     along_rows = lane is not None and lane.reduced
     elements = TUNING.split_elements if along_rows else TUNING.serial_elements
-    if work.threads:
-        elements = simt_split_elements(work, nest, lane)
+    if p.work.threads:
+        elements = simt_split_elements(p)
     # two splits at least, so that every size has the same code
     size = max(1, min(elements // max(1, inner), ceil_div(outermost, 2)))
-    sample = sample_iterations(work, lane, size, inner)
-    work = work.one_pass() if sample else work.with_residuals()
-    split = RowSplit.of(work, nest, size, sample, packed_rows)
+    sample = sample_iterations(p, size, inner)
+    work = p.work.one_pass() if sample else p.work.with_residuals()
+    p, unpacked = replace(p, work=work), replace(unpacked, work=work)
+    split = RowSplit.of(p, size, sample, packed_rows)
     e = work.emitter()
     g = ir.var("g")
     iterations, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
-    part, rest = ir.irem(g, count), ir.idiv(g, count)
-    if work.threads and lane is not None and not lane.reduced:
+    rest, part = divmod(g, count)
+    if work.threads and p.across_rows:
         # adjacent blocks read adjacent columns of the same rows
-        columns = e.scalar_arg(full_row_blocks(work, nest, lane))
-        part, rest = ir.idiv(g, columns), ir.irem(g, columns)
-    spans = full_spans(e, nest)
+        part, rest = divmod(g, e.scalar_arg(full_row_blocks(p)))
+    spans = full_spans(p, e)
     spans[0] = split.span(e, part, iterations)
     first = sample_span(spans[0], sample)
 
@@ -61,65 +69,127 @@ def lower_split(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> list[Lo
                 out += e.store(v, (part, number), value)
         return out
 
-    if lane is not None and not lane.reduced:
-        body, blocks = lanes_across_rows(work, nest, e, lane, rest, spans, save, first)
+    if p.across_rows:
+        body, blocks = lanes_across_rows(p, e, rest, spans, save, first)
     else:
         if work.threads and lane is not None and len(nest.inner) > 1:
-            e.block_size = _threads_along(work, lane)
+            e.block_size = _threads_along(p)
         at = delinearize(e, rest, nest.rows)
-        row = RowEmitter(work, nest, e, at, spans, lane, sample=first)
+        row = RowEmitter(p, e, at, spans, lane, sample=first)
         body, blocks = row.stages() + save(row), nest.row_count
     step = e.grid_kernel("split_reduction", g, body, blocks * split.count, work.notes)
     all_splits = replace(split, count=split.count * packed_rows)
-    return [step, lower_combine(work, unpacked, all_splits)]
+    return [step, lower_combine(unpacked, all_splits)]
 
 
-def _threads_along(work: StagedGroup, lane: Loop) -> int:
+def _threads_along(p: LoopProblem) -> int:
     """Threads of a block that repeats one of several loops: the most that nearly always have
     several loads in flight. Remainders are loaded one by one."""
-    if lane.extent < work.threads:
-        return work.threads
+    extent, most = p.lanes.extent, p.work.threads
+    if extent < most:
+        return most
 
     def busy(threads: int) -> float:
-        whole, rest = divmod(lane.extent, threads * TUNING.elements_per_thread)
+        whole, rest = divmod(extent, threads * TUNING.elements_per_thread)
         waits = whole + ceil_div(rest, threads * TUNING.load_elements)
-        return lane.extent / (threads * waits)
+        return extent / (threads * waits)
 
-    sizes = [work.threads >> k for k in range(work.threads.bit_length())]
-    sizes = [threads for threads in sizes if threads >= WARP]
+    sizes = [most >> k for k in range(most.bit_length()) if most >> k >= WARP]
     best = max(busy(threads) for threads in sizes)
     return next(threads for threads in sizes if busy(threads) >= TUNING.busy_fraction * best)
 
 
-def full_row_blocks(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> int:
+def full_row_blocks(p: LoopProblem) -> int:
     """Blocks of a reduction that does not split rows."""
-    if lane is None or lane.reduced:
-        return nest.row_count
-    columns = work.threads * columns_per_thread(work, nest, lane)
-    return ceil_div(lane.extent, columns) * (nest.row_count // lane.extent)
+    if not p.across_rows:
+        return p.nest.row_count
+    columns = p.work.threads * columns_per_thread(p)
+    return ceil_div(p.lanes.extent, columns) * (p.nest.row_count // p.lanes.extent)
 
 
-def simt_split_elements(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> int:
+def simt_split_elements(p: LoopProblem) -> int:
     """Elements of a row in one split: enough splits to saturate the device, none so short that
     starting a block costs more."""
-    blocks, cores = full_row_blocks(work, nest, lane), work.target.num_cores
-    if lane is None or lane.reduced:
+    work, nest = p.work, p.nest
+    blocks, cores = full_row_blocks(p), p.target.num_cores
+    if not p.across_rows:
         nbytes = nest.row_size * nest.row_count * min_itemsize(work)
         least, most = TUNING.splits_per_sm
         per_sm = max(least, min(most, nbytes // (TUNING.split_bytes * cores)))
-        if lane is not None and len(nest.inner) > 1:
-            per_sm *= work.threads // _threads_along(work, lane)  # small blocks, more of them
+        if p.lane is not None and len(nest.inner) > 1:
+            per_sm *= work.threads // _threads_along(p)  # small blocks, more of them
         splits = ceil_div(cores * per_sm, blocks)
         # whole iterations of a block: all splits are as aligned as the first
         elements = work.block_elements()
         count = ceil_div(ceil_div(nest.row_size, splits), elements)
-        if work.sqdevs and not supports_sampling(work):  # a second pass, from L1
+        if work.sqdevs and not supports_sampling(p):  # a second pass, from L1
             count = min(count, TUNING.two_pass_split_bytes // (elements * min_itemsize(work)))
         return max(1, count) * elements
     # splits have to be combined: no more than run at a time; narrow blocks are small ones
-    columns = work.threads * columns_per_thread(work, nest, lane)
-    full = max(1, blocks * min(columns, lane.extent) // columns)
+    columns = work.threads * columns_per_thread(p)
+    full = max(1, blocks * min(columns, p.lanes.extent) // columns)
     splits = max(1, cores * TUNING.column_splits_per_sm // full)
     step = TUNING.elements_per_thread  # in flight together
     size = max(1, ceil_div(ceil_div(nest.row_size, splits), step)) * step
     return min(size, TUNING.serial_elements)
+
+
+# -- row packing ----------------------------------------------------------------------------------
+
+
+def _pack_columns(p: LoopProblem) -> tuple[LoopProblem, int]:
+    """The problem with as few rows packed as let threads read several columns at once and leave
+    hardly any of them idle, and their number."""
+    if not p.work.threads or not p.across_rows or not _is_packable(p):
+        return p, 1
+    found = [(columns_per_thread(packed), packed, rows) for packed, rows in _packings(p)]
+    vector = max(columns for columns, _, _ in found)
+    widest = [(packed, rows) for columns, packed, rows in found if columns == vector]
+    used = [_used_threads(p.work.threads * vector, packed.lanes) for packed, _ in widest]
+    enough = min(max(used), TUNING.column_pack_used)
+    return next(way for way, share in zip(widest, used, strict=True) if share >= enough)
+
+
+def _packings(p: LoopProblem) -> Iterator[tuple[LoopProblem, int]]:
+    (along,) = p.nest.inner
+    variable = p.nest.variables[along.axis]
+    for rows in _PACKINGS:
+        if along.extent % rows == 0:
+            outer = Loop(along.extent // rows, True, along.axis, rows)
+            columns = Loop(p.lanes.extent * rows, False, p.lanes.axis)
+            accesses = [
+                {v: s * rows if v is variable else s for v, s in a.items()} for a in p.nest.accesses
+            ]
+            nest = replace(p.nest, loops=[outer, columns], accesses=accesses)
+            yield replace(p, nest=nest, lane=columns), rows
+
+
+def _used_threads(columns: int, lane: Loop) -> float:
+    """The fraction of threads with something to do, in blocks of this many columns."""
+    return lane.extent / (ceil_div(lane.extent, columns) * columns)
+
+
+def _is_packable(p: LoopProblem) -> bool:
+    """Sums along the outer of two loops, of contiguous operands only."""
+    work = p.work
+    if len(p.nest.loops) != 2 or not p.nest.loops[0].reduced:
+        return False
+    positions = any(r.op in ("argmax", "argmin") for r in work.reductions)
+    if positions or any(work.is_full(m) for m in work.stored):
+        return False
+    whole = tuple(work.group.space)
+    stack = [source_of(r) if r in work.sqdevs else r.inputs[0] for r in work.reductions]
+    while stack:
+        v = stack.pop()
+        if v.size == 1 and v.op != "count":
+            continue
+        if v.shape != whole:
+            return False
+        if v in work.layouts:
+            if not is_row_major(whole, work.layouts[v]):
+                return False
+        elif v.kind == "elementwise":
+            stack.extend(v.inputs)
+        else:
+            return False
+    return True

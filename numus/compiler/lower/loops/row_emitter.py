@@ -17,9 +17,9 @@ from numus.compiler.lower.loops.nest import (
     Position,
     delinearize,
     linearize,
-    store_point,
     total_extent,
 )
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.stages import StagedGroup, mean_of, sum_of
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import ArgReducer, Reducer, reducer
@@ -47,35 +47,34 @@ class RegisterTiling:
         return self.vectors * self.width
 
 
-def full_spans(e: Emitter, nest: LoopNest) -> list[Span]:
+def full_spans(p: LoopProblem, e: Emitter) -> list[Span]:
     """All of a row."""
-    return [(ZERO, e.dim(d.extent)) for d in nest.inner]
+    return [(ZERO, e.dim(d.extent)) for d in p.nest.inner]
 
 
-def store_per_row(work: StagedGroup, nest: LoopNest, e: Emitter, at: Position) -> list[Stmt]:
+def store_per_row(p: LoopProblem, e: Emitter, at: Position) -> list[Stmt]:
     """Stores of the values that exist once per row."""
-    rows = nest.row_index(at)
+    rows = p.nest.row_index(at)
     out: list[Stmt] = []
-    for m in work.stored:
-        if not work.is_full(m):
+    for m in p.work.stored:
+        if not p.work.is_full(m):
             index = index_of(m.shape, rows)
             value = e.bindings[m](index) if m.kind == "reduce" else e.value(m, index)
             out += e.store(m, index, value)
     return out
 
 
-def fits_shared(work: StagedGroup, nest: LoopNest, itemsize: int = 4) -> bool:
+def fits_shared(p: LoopProblem, itemsize: int = 4) -> bool:
     """Shared memory has room for cached rows, of a size that launches choose."""
-    needed = nest.row_size * itemsize * TUNING.cached_rows_per_sm
-    return not work.target.static_shared and needed <= work.target.shared_bytes
+    needed = p.nest.row_size * itemsize * TUNING.cached_rows_per_sm
+    return not p.target.static_shared and needed <= p.target.shared_bytes
 
 
 @dataclass(slots=True)
 class RowEmitter:
     """A row (or a part of one) being emitted, and the results of its reductions."""
 
-    work: StagedGroup
-    nest: LoopNest
+    p: LoopProblem
     e: Emitter
     at: Position  # of the row
     spans: list[Span]  # of each loop within the row
@@ -87,9 +86,17 @@ class RowEmitter:
     finals: dict[Value, list[Expr]] = field(default_factory=dict)  # unfinished results
     cached: dict[Value, tuple[Cache, int]] = field(default_factory=dict)  # since a stage
 
+    @property
+    def work(self) -> StagedGroup:
+        return self.p.work
+
+    @property
+    def nest(self) -> LoopNest:
+        return self.p.nest
+
     def results(self) -> list[Stmt]:
         """Stores after the stages."""
-        return store_per_row(self.work, self.nest, self.e, self.at)
+        return store_per_row(self.p, self.e, self.at)
 
     def stages(self) -> list[Stmt]:
         """The loops over the row."""
@@ -162,8 +169,7 @@ class RowEmitter:
         for r in reductions:
             state[r] = self._registers(r, out)
             body += self._accumulate(r, state[r], index, position)
-        for m in stored:
-            body += store_point(e, m, index)
+        body += self.p.stores(e, stored, index)
         body += saves  # last: they may overwrite what was cached before
         # several vectors at a time hide the latency of a reduction
         unroll = 4 if reductions and not stored and not saves else 1
@@ -201,7 +207,7 @@ class RowEmitter:
         how = reducer(r)
         lanes = self.lane is not None or self.varying
         registers = [ir.Register(f"a{r.id}_{i}", t, lanes) for i, t in enumerate(how.dtypes)]
-        out += [ir.Set(x, start) for x, start in zip(registers, how.initial(), strict=True)]
+        out += ir.sets(registers, how.initial())
         return registers
 
     def _accumulate(
@@ -209,20 +215,19 @@ class RowEmitter:
     ) -> list[Stmt]:
         source = r.inputs[0]
         value = self.e.value(source, index_of(source.shape, index))
-        new = reducer(r).step([ir.read(x) for x in registers], value, position)
+        new = reducer(r).step(ir.reads(registers), value, position)
         if len(registers) == 1:
-            return [ir.Set(registers[0], new[0])]
-        return set_registers(registers, new, f"t{r.id}")
+            return ir.sets(registers, new)
+        return ir.assign(registers, new, f"t{r.id}")[0]
 
     def _finish(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
         """Bind the result of a reduction for the stages after it."""
         how = reducer(r)
-        self.finals[r] = [ir.var(f"f{r.id}_{i}", x.dtype) for i, x in enumerate(registers)]
+        self.finals[r] = ir.variables(f"f{r.id}", registers)
         self.e.bind(r, how.finish(list(self.finals[r])))
         if self.lane is not None:
             return reduce_lanes(how, registers, self.finals[r], not self.work.threads)
-        pairs = zip(self.finals[r], registers, strict=True)
-        return [ir.Let(final, ir.read(register)) for final, register in pairs]
+        return ir.lets(self.finals[r], ir.reads(registers))
 
     # -- values that several stages use -----------------------------------------------------------
 
@@ -307,7 +312,7 @@ class RowEmitter:
         """Elements of a scratch row; None where shared memory has no room."""
         if self.work.threads:
             sizes = [dtype.itemsize for dtype in dtypes]
-            if not fits_shared(self.work, self.nest, max(sizes, default=1)):
+            if not fits_shared(self.p, max(sizes, default=1)):
                 return None
             if self.nest.row_size * sum(sizes) > self.work.target.shared_bytes // 2:
                 return None
@@ -358,16 +363,8 @@ def reduce_lanes(
         first = ir.lanes_min_where(position, value, finals[0])
         return [ir.Let(finals[0], best), ir.Let(finals[1], first)]
     if how.lanes is not None:
-        pairs = zip(finals, registers, strict=True)
-        return [ir.Let(final, ir.lanes_reduce(how.lanes, r)) for final, r in pairs]
+        return ir.lets(finals, [ir.lanes_reduce(how.lanes, r) for r in registers])
     left, right = (
         [ir.var(f"{f.attr}_{side}", f.dtype) for f in finals] for side in ("left", "right")
     )
     return [ir.BlockReduce(registers, left, right, how.combine(list(left), list(right)), finals)]
-
-
-def set_registers(registers: list[ir.Register], new: list[Expr], name: str) -> list[Stmt]:
-    """Set registers in parallel: each new value may read all of the old ones."""
-    names = [ir.var(f"{name}_{i}", x.dtype) for i, x in enumerate(registers)]
-    out: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
-    return out + [ir.Set(x, n) for x, n in zip(registers, names, strict=True)]

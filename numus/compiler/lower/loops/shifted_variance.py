@@ -7,28 +7,27 @@ with their squares in one pass, and the squares around the true mean follow from
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.lower.loops.nest import Loop
-from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, const
 
 
-def supports_sampling(work: StagedGroup) -> bool:
+def supports_sampling(p: LoopProblem) -> bool:
     """Lanes are threads, and float64 combines the means of splits without loss."""
-    return bool(work.threads) and "float64" in work.target.dtypes
+    return bool(p.work.threads) and "float64" in p.target.dtypes
 
 
-def sample_iterations(work: StagedGroup, lane: Loop | None, total: int, inner: int = 1) -> int:
+def sample_iterations(p: LoopProblem, total: int, inner: int = 1) -> int:
     """Iterations that are the sample, of the outermost loop; 0 where the mean comes from a pass of
     its own.
 
     A sample unlike the rest multiplies the rounding error by the ratio of their sizes at most,
     because its own deviations are part of the sum.
     """
-    if not work.sqdevs or not supports_sampling(work):
+    if not p.work.sqdevs or not supports_sampling(p):
         return 0
-    if lane is None or lane.reduced:  # as much as a block reads at a time
-        sample = max(1, work.block_elements() // inner)
+    if not p.across_rows:  # as much as a block reads at a time
+        sample = max(1, p.work.block_elements() // inner)
     else:
         step = TUNING.elements_per_thread
         sample = max(step, total // TUNING.sample_fraction // step * step)

@@ -12,10 +12,10 @@ from copy import copy
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup, squeeze
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
-from numus.compiler.graph.value import Value, walk
+from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.tuning import TUNING, WARP
-from numus.shapes import Shape, size_of
+from numus.shapes import size_of
 from numus.target import Target
 
 Redirect = dict[Value, tuple[Value, int, int]]  # slice -> (whole, axis, start)
@@ -31,7 +31,7 @@ class StagedGroup:
     def __init__(
         self,
         group: FusionGroup,
-        layouts: dict[Value, Shape],
+        layouts: Layouts,
         target: Target,
         redirect: Redirect | None = None,
         aliases: dict[Value, Value] | None = None,
@@ -104,7 +104,7 @@ class StagedGroup:
         found = walk(values, lambda x: x not in self.layouts)
         return (x for x in found if x not in self.layouts)
 
-    def emitter(self, partials: dict[Value, Shape] | None = None) -> Emitter:
+    def emitter(self, partials: Layouts | None = None) -> Emitter:
         """An emitter of one kernel; `partials` are further values in memory."""
         e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
         e.redirect = self.redirect

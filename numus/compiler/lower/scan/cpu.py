@@ -11,16 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup, index_of
+from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, rows_in_lanes, temporary
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.axis import ZERO, ScanProblem, rows_in_lanes
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
+from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt
 from numus.kernels.scan import cpu as cpu_scan
-from numus.target import Target
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,6 @@ class ScanTuning:
 
 
 TUNING = ScanTuning()
-
-
-def lower_scan(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    problem = CpuScanProblem(group, group.input_layouts(layouts), target)
-    return select(SCHEDULES, problem).lower(problem)
 
 
 class CpuScanProblem(ScanProblem):
@@ -79,74 +72,51 @@ class CpuScanProblem(ScanProblem):
     def parts(self) -> int:
         return -(-self.length // self.part)
 
+    def emitter(self) -> Emitter:
+        return Emitter(self.layouts, self.val.size <= LOOPS.small_elements)
 
-class RowScan(InOrder):
+
+def _row_scan(p: CpuScanProblem) -> Kernels:
     """One pass over whole rows."""
-
-    name = "row scan"
-
-    def supports(self, problem: CpuScanProblem, target: Target) -> bool:
-        return problem.parts == 1
-
-    def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
-        return [_scan_pass(problem, f"scan_{problem.op}", None, None)]
+    return [_scan_pass(p, f"scan_{p.op}", None, None)]
 
 
-class ReduceThenScan(Fallback):
+def _reduce_then_scan(p: CpuScanProblem) -> Kernels:
     """Part totals, their exclusive scan, then every part with its carry-in."""
-
-    name = "reduce-then-scan"
-
-    def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
-        totals, carries = (
-            [
-                temporary((problem.rows, problem.parts), problem.real)
-                for _ in range(problem.components)
-            ]
-            for _ in range(2)
-        )
-        return [
-            _scan_pass(problem, f"scan_{problem.op}_totals", totals, None),
-            _carries(problem, totals, carries),
-            _scan_pass(problem, f"scan_{problem.op}_parts", None, carries),
-        ]
+    totals, carries = (p.temporaries(p.rows, p.parts) for _ in range(2))
+    return [
+        _scan_pass(p, f"scan_{p.op}_totals", totals, None),
+        _carries(p, totals, carries),
+        _scan_pass(p, f"scan_{p.op}_parts", None, carries),
+    ]
 
 
-SCHEDULES: tuple[Schedule[CpuScanProblem], ...] = (RowScan(), ReduceThenScan())
-
-
-def _emitter(p: ScanProblem) -> Emitter:
-    return Emitter(p.layouts, p.val.size <= LOOPS.small_elements)
+lower_scan = family(
+    CpuScanProblem,
+    Candidate("row scan", _row_scan, lambda p: p.parts == 1),
+    Candidate("reduce-then-scan", _reduce_then_scan),
+)
 
 
 def _scan_pass(
     p: CpuScanProblem, name: str, totals: list[Value] | None, carries: list[Value] | None
 ) -> LoweredKernel:
     """All parts: only their `totals`, or the results, with `carries` added to them."""
-    e = _emitter(p)
+    e = p.emitter()
     g = ir.var("g")
-    block, part = g, ZERO
-    if p.parts > 1:
-        count = e.scalar_arg(p.parts)
-        block, part = ir.idiv(g, count), ir.irem(g, count)
+    block, part = divmod(g, e.scalar_arg(p.parts)) if p.parts > 1 else (g, ZERO)
     size, length = e.scalar_arg(p.part), e.dim(p.length)
-    start = ir.mul(part, size)
-    stop = ir.minimum(ir.add(start, size), length)
-    span = cpu_scan.ScanSpan(p.op, p.real, p.components, start, stop)
+    span = cpu_scan.ScanSpan(p.op, p.real, p.components, *ir.block_range(part, size, length))
     lane = ir.var("row_lane")
     if p.row_per_lane:
         index, row, lanes, grid = rows_in_lanes(e, p.val.shape, p.axis, block, lane, p.width)
     else:
-        index, row, grid = row_index(e, block, p.val.shape, p.axis), block, p.rows
+        index, row, grid = p.index(e, block), block, p.rows
     slot = ir.add(ir.mul(row, e.scalar_arg(p.parts)), part)
     carry = None if carries is None else [ir.load(e.buffer(m), slot) for m in carries]
-    _, _, reverse = p.val.params
-
-    def at(i: Expr) -> tuple[Expr, ...]:
-        return index(ir.sub(ir.sub(length, ONE), i) if reverse else i)
 
     def read(i: Expr) -> cpu_scan.Element:
-        value = e.value(p.val.inputs[0], at(i))
+        value = e.value(p.source, index(p.position(e, i)))
         return list(value) if p.components == 2 else [value.cast(p.real)]
 
     def write(i: Expr, element: cpu_scan.Element) -> list[Stmt]:
@@ -154,14 +124,14 @@ def _scan_pass(
             return []
         if carry is not None:
             element = span.combine(carry, element)
-        return _store_members(p, e, at(i), element)
+        return _store_members(p, e, index(p.position(e, i)), element)
 
     if p.row_per_lane:
         body, last = cpu_scan.scan_lanes(span, read, write)
     else:
         body, last = cpu_scan.scan_vectors(span, p.lanes, read, write)
     if totals is not None:
-        body += [ir.Store(e.buffer(t, "write"), slot, x) for t, x in zip(totals, last, strict=True)]
+        body += ir.stores([e.buffer(t, "write") for t in totals], slot, last)
     if p.row_per_lane:
         body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=p.width // p.lanes)]
     return e.grid_kernel(name, g, body, grid * p.parts, p.group.notes)
@@ -184,10 +154,9 @@ def _store_members(
 
 def _carries(p: CpuScanProblem, totals: list[Value], carries: list[Value]) -> LoweredKernel:
     """The carry-in of every part, one row per lane."""
-    e = _emitter(p)
+    e = p.emitter()
     g, lane = ir.var("g"), ir.var("row_lane")
-    count = e.scalar_arg(p.parts)
-    rows = e.dim(totals[0].shape[0])
+    count, rows = e.scalar_arg(p.parts), e.dim(p.rows)
 
     def at(part: Expr) -> Expr:
         return ir.add(ir.mul(lane, count), part)
@@ -195,9 +164,7 @@ def _carries(p: CpuScanProblem, totals: list[Value], carries: list[Value]) -> Lo
     body = cpu_scan.exclusive_scan(
         *(p.op, p.real, p.components, count),
         lambda i: [ir.load(e.buffer(t), at(i)) for t in totals],
-        lambda i, x: [
-            ir.Store(e.buffer(c, "write"), at(i), v) for c, v in zip(carries, x, strict=True)
-        ],
+        lambda i, x: ir.stores([e.buffer(c, "write") for c in carries], at(i), x),
     )
     loop = ir.For(lane, ZERO, rows, "lanes", body)
     return e.grid_kernel(f"scan_{p.op}_carries", g, [loop], 1, (p.val.op,))

@@ -6,16 +6,15 @@ from typing import Any
 
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, scan_order, temporary, without
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ONE, ZERO, ScanProblem
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.scan.gpu_columns import ColumnScan
-from numus.compiler.lower.scan.gpu_lookback import LookbackScan
-from numus.compiler.lower.scan.gpu_subwarp import SubwarpScan
-from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
+from numus.compiler.lower.scan.gpu_columns import COLUMN_SCAN
+from numus.compiler.lower.scan.gpu_lookback import LOOKBACK_SCAN
+from numus.compiler.lower.scan.gpu_subwarp import SUBWARP_SCAN
+from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD, TileScan
 from numus.shapes import row_major
@@ -24,86 +23,67 @@ from numus.target import Target
 MIN_BLOCK_THREADS = 32
 
 
-def lower_scan_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+def lower_scan_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """A scan, then its elementwise consumers in kernels of their own."""
     scan, *consumers = group.members
-    problem = ScanProblem(
-        FusionGroup.of_stored(scan, group.position), without(layouts, scan), target
-    )
-    kernels = select(SCHEDULES, problem).lower(problem)
+    kernels = _lower_rows(FusionGroup.of_stored(scan, group.position), layouts, target)
     if not consumers:
         return kernels
     rest = FusionGroup.of(consumers, group.stored - {scan}, group.position)
     return kernels + lower_loops(rest, {**layouts, scan: row_major(scan.shape)}, target)
 
 
-def _part_size(problem: ScanProblem) -> int:
+def _part_size(p: ScanProblem) -> int:
     """Elements of a part such that all parts of all rows fill the device."""
-    target = problem.target
-    tile = target.block_size * ITEMS_PER_THREAD
-    wanted = -(-target.num_cores * LOOPS.blocks_per_sm // problem.rows)
-    size = max(4 * tile, -(-problem.length // wanted))
+    tile = p.target.block_size * ITEMS_PER_THREAD
+    wanted = -(-p.target.num_cores * LOOPS.blocks_per_sm // p.rows)
+    size = max(4 * tile, -(-p.length // wanted))
     return -(-size // tile) * tile
 
 
-class BlockScan(InOrder):
+def _block_scan(p: ScanProblem) -> Kernels:
     """A block per row."""
-
-    name = "block per row"
-
-    def supports(self, problem: ScanProblem, target: Target) -> bool:
-        return problem.length <= _part_size(problem)
-
-    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
-        return [_downsweep(problem, problem.layouts, 1, problem.length, None)]
+    return [_downsweep(p, p.layouts, 1, p.length, None)]
 
 
-class ReduceThenScan(Fallback):
+def _reduce_then_scan(p: ScanProblem) -> Kernels:
     """Part totals, their exclusive scan, then every part with its carry-in."""
-
-    name = "reduce-then-scan"
-
-    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
-        size = _part_size(problem)
-        parts = -(-problem.length // size)
-        sums, carries = (
-            [temporary((problem.rows, parts), problem.real) for _ in range(problem.components)]
-            for _ in range(2)
-        )
-        layouts = {**problem.layouts, **dict.fromkeys([*sums, *carries], (parts, 1))}
-        return [
-            _upsweep(problem, size, sums),
-            _carries(problem, layouts, sums, carries),
-            _downsweep(problem, layouts, parts, size, carries),
-        ]
+    size = _part_size(p)
+    parts = -(-p.length // size)
+    sums, carries = (p.temporaries(p.rows, parts) for _ in range(2))
+    layouts = {**p.layouts, **dict.fromkeys([*sums, *carries], (parts, 1))}
+    return [
+        _upsweep(p, size, sums),
+        _carries(p, layouts, sums, carries),
+        _downsweep(p, layouts, parts, size, carries),
+    ]
 
 
-SCHEDULES: tuple[Schedule[ScanProblem], ...] = (
-    ColumnScan(),
-    SubwarpScan(),
-    BlockScan(),
-    LookbackScan(),
-    ReduceThenScan(),
+_lower_rows = family(
+    ScanProblem,
+    COLUMN_SCAN,
+    SUBWARP_SCAN,
+    Candidate("block per row", _block_scan, lambda p: p.length <= _part_size(p)),
+    LOOKBACK_SCAN,
+    Candidate("reduce-then-scan", _reduce_then_scan),
 )
 
 
 def _upsweep(p: ScanProblem, size: int, sums: list[Value]) -> LoweredKernel:
     """Part totals."""
-    val, threads = p.val, p.target.block_size
+    threads = p.target.block_size
     e = Emitter(p.layouts, block_size=threads)
-    scan = TileScan(threads, p.op, val.dtype)
+    scan = TileScan(threads, p.op, p.val.dtype)
     g = ir.var("g")
     parts, width = e.scalar_arg(sums[0].shape[1]), e.scalar_arg(size)
-    row, part = ir.idiv(g, parts), ir.irem(g, parts)
-    index = row_index(e, row, val.shape, p.axis)
-    length, position = scan_order(e, val)
-    start = ir.mul(part, width)
-    stop = ir.minimum(ir.add(start, width), length)
-    names = [ir.var(f"all{i}", v.dtype) for i, v in enumerate(sums)]
-    body = scan.reduce(start, stop, lambda i: e.value(val.inputs[0], index(position(i))), names)
+    row, part = divmod(g, parts)
+    read, _ = p.access(e, row)
+    start, stop = ir.block_range(part, width, e.dim(p.length))
+    names = ir.variables("all", sums)
+    body = scan.reduce(start, stop, read, names)
     for v, name in zip(sums, names, strict=True):
         body += e.store(v, (row, part), name)
-    return e.grid_kernel(f"scan_{p.op}_totals", g, body, sums[0].size, (val.op,))
+    return e.grid_kernel(f"scan_{p.op}_totals", g, body, sums[0].size, (p.val.op,))
 
 
 def _carries(
@@ -120,50 +100,36 @@ def _carries(
     def read(i: Expr) -> Any:
         return scan.join([e.value(v, (row, i)) for v in sums])
 
-    def write(i: Expr, value: Any) -> list[Stmt]:
-        out: list[Stmt] = []
-        for v, x in zip(carries, scan.split(value), strict=True):
-            out += e.store(v, (row, ir.add(i, ONE)), x)
-        return out
+    def store(i: Expr, values: list[Expr]) -> list[Stmt]:
+        pairs = zip(carries, values, strict=True)
+        return [s for v, x in pairs for s in e.store(v, (row, i), x)]
 
     count = e.dim(parts)
-    body: list[Stmt] = [*scan.init_carry()]
-    for v, x in zip(carries, scan.identity, strict=True):
-        body += e.store(v, (row, ZERO), x)
-    body.append(scan.scan_tiles(ZERO, ir.sub(count, ONE), read, write))
+    body = [*scan.init_carry(), *store(ZERO, scan.identity)]
+    write = scan.scan_tiles(
+        ZERO, ir.sub(count, ONE), read, lambda i, x: store(ir.add(i, ONE), scan.split(x))
+    )
     e.scratch += scan.staging
-    return e.grid_kernel(f"scan_{p.op}_carries", g, body, rows, ("combine",))
+    return e.grid_kernel(f"scan_{p.op}_carries", g, [*body, write], rows, ("combine",))
 
 
 def _downsweep(
     p: ScanProblem, layouts: Layouts, parts: int, size: int, carries: list[Value] | None
 ) -> LoweredKernel:
     """Whole rows, or parts with their carry-in."""
-    val = p.val
     threads = p.target.block_size
     while threads > MIN_BLOCK_THREADS and threads * ITEMS_PER_THREAD // 2 >= size:
         threads //= 2
     e = Emitter(layouts, block_size=threads)
-    scan = TileScan(threads, p.op, val.dtype)
+    scan = TileScan(threads, p.op, p.val.dtype)
     g = ir.var("g")
-    length, position = scan_order(e, val)
-    if carries is None:
-        row, start, stop, carry = g, ZERO, length, None
-    else:
+    length = e.dim(p.length)
+    row, span, carry = g, (ZERO, length), None
+    if carries is not None:
         count, width = e.scalar_arg(parts), e.scalar_arg(size)
-        row, part = ir.idiv(g, count), ir.irem(g, count)
-        start = ir.mul(part, width)
-        stop = ir.minimum(ir.add(start, width), length)
+        row, part = divmod(g, count)
+        span = ir.block_range(part, width, length)
         carry = [e.value(v, (row if p.rows > 1 else ZERO, part)) for v in carries]
-    index = row_index(e, row, val.shape, p.axis)
-
-    def write(i: Expr, value: Any) -> list[Stmt]:
-        result = value if val.dtype.is_complex else value.cast(val.dtype)
-        return e.store(val, index(position(i)), result)
-
-    def read(i: Expr) -> Any:
-        return e.value(val.inputs[0], index(position(i)))
-
-    body = [*scan.init_carry(carry), scan.scan_tiles(start, stop, read, write)]
+    body = [*scan.init_carry(carry), scan.scan_tiles(*span, *p.access(e, row))]
     e.scratch += scan.staging
-    return e.grid_kernel(f"scan_{p.op}", g, body, p.rows * parts, (val.op,))
+    return e.grid_kernel(f"scan_{p.op}", g, body, p.rows * parts, (p.val.op,))

@@ -8,19 +8,19 @@ reduce-then-scan, recursively.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numus import ir
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, scan_order, temporary
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ONE, ZERO, ScanProblem
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import InOrder
+from numus.compiler.lower.schedule import Candidate
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import Element, Read, Write, combine
 from numus.kernels.scan.gpu_block import TileScan
-from numus.target import Target
+
+Body = Callable[[Expr, Expr, tuple[Expr, Expr]], list[Stmt]]  # of a row, part, (start, stop)
 
 
 @dataclass(frozen=True)
@@ -36,78 +36,60 @@ class ColumnScanTuning:
 TUNING = ColumnScanTuning()
 
 
-class ColumnScan(InOrder):
+def _supports(p: ScanProblem) -> bool:
+    last = len(p.val.shape) - 1
+    return p.axis != last and p.val.shape[last] >= min(TUNING.min_columns, p.target.block_size)
+
+
+def _lower(p: ScanProblem) -> Kernels:
     """A thread per row, adjacent threads on adjacent rows."""
+    scan = TileScan(p.target.block_size, p.op, p.val.dtype)
 
-    name = "thread per column"
+    def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
+        read, write = p.access(e, row)
+        return lambda i: scan.split(read(i)), lambda i, found: write(i, scan.join(found))
 
-    def supports(self, problem: ScanProblem, target: Target) -> bool:
-        val = problem.val
-        last = len(val.shape) - 1
-        min_columns = min(TUNING.min_columns, target.block_size)
-        return problem.axis != last and val.shape[last] >= min_columns
+    words = scan.components * max(1, scan.dtype.itemsize // 4)
+    in_flight = TUNING.words_in_flight // words
+    if scan.large_body or p.source not in p.layouts:
+        in_flight = min(in_flight, TUNING.max_computed_in_flight)
+    return _Columns(p, scan, p.layouts, p.length, access, in_flight).kernels()
 
-    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
-        val, layouts = problem.val, problem.layouts
-        scan = TileScan(problem.target.block_size, problem.op, val.dtype)
-        source = val.inputs[0]
 
-        def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
-            index = row_index(e, row, val.shape, problem.axis)
-            _, position = scan_order(e, val)
-
-            def write(i: Expr, found: Element) -> list[Stmt]:
-                result = scan.join(found)
-                result = result if scan.complex else result.cast(val.dtype)
-                return e.store(val, index(position(i)), result)
-
-            return lambda i: scan.split(e.value(source, index(position(i)))), write
-
-        words = scan.components * max(1, scan.dtype.itemsize // 4)
-        in_flight = TUNING.words_in_flight // words
-        if scan.large_body or source not in layouts:
-            in_flight = min(in_flight, TUNING.max_computed_in_flight)
-        return _Columns(
-            *(scan, problem.target, layouts, val, problem.length, problem.rows, access, in_flight)
-        ).kernels()
+COLUMN_SCAN = Candidate("thread per column", _lower, _supports)
 
 
 @dataclass(frozen=True)
 class _Columns:
     """Adjacent rows of one length."""
 
+    p: ScanProblem
     scan: TileScan
-    target: Target
     layouts: Layouts
-    val: Value
     length: int
-    rows: int
     access: Callable[[Emitter, Expr], tuple[Read, Write]]
     in_flight: int  # elements
 
     @property
     def blocks(self) -> int:
-        return -(-self.rows // self.target.block_size)
+        return -(-self.p.rows // self.p.target.block_size)
 
     @property
     def part(self) -> int:
         """Elements of a part: the whole row where rows fill the device or are short."""
-        cores = self.target.num_cores
+        cores = self.p.target.num_cores
         if self.blocks >= cores or self.length < 4 * TUNING.min_part:
             return self.length
         wanted = -(-cores * LOOPS.blocks_per_sm // self.blocks)
         size = max(TUNING.min_part, -(-self.length // wanted))
         return min(self.length, -(-size // self.in_flight) * self.in_flight)
 
-    def kernels(self) -> list[LoweredKernel]:
+    def kernels(self) -> Kernels:
         parts = -(-self.length // self.part)
         if parts == 1:
             return [self._downsweep(1, None, {})]
-        sums, prefixes = (
-            [temporary((parts, self.rows), self.scan.dtype) for _ in range(self.scan.components)]
-            for _ in range(2)
-        )
-        layouts: Layouts = dict.fromkeys([*sums, *prefixes], (self.rows, 1))
+        sums, prefixes = (self.p.temporaries(parts, self.p.rows) for _ in range(2))
+        layouts: Layouts = dict.fromkeys([*sums, *prefixes], (self.p.rows, 1))
 
         def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
             def write(i: Expr, found: Element) -> list[Stmt]:
@@ -116,44 +98,34 @@ class _Columns:
 
             return lambda i: [e.value(v, (i, row)) for v in sums], write
 
-        totals = _Columns(
-            *(self.scan, self.target, layouts, self.val, parts, self.rows, access, self.in_flight)
-        )
+        totals = replace(self, layouts=layouts, length=parts, access=access)
         return [
             self._upsweep(parts, sums),
             *totals.kernels(),
             self._downsweep(parts, prefixes, layouts),
         ]
 
-    def _kernel(
-        self,
-        name: str,
-        e: Emitter,
-        parts: int,
-        body: Callable[[Expr, Expr, tuple[Expr, Expr]], list[Stmt]],
-    ) -> LoweredKernel:
-        """A thread per row and part: `body(row, part, (start, stop))`."""
-        threads = const(self.target.block_size)
+    def _emitter(self, layouts: Layouts) -> Emitter:
+        return Emitter({**self.layouts, **layouts}, block_size=self.p.target.block_size)
+
+    def _kernel(self, name: str, e: Emitter, parts: int, body: Body) -> LoweredKernel:
+        """A thread per row and part."""
+        threads = const(self.p.target.block_size)
         g, j = ir.var("g"), ir.var("j")
-        rows, length = e.dim(self.rows), e.dim(self.length)
+        rows, length = e.dim(self.p.rows), e.dim(self.length)
         block, part, span = g, ZERO, (ZERO, length)
         if parts > 1:  # consecutive blocks read adjacent rows
             blocks, size = e.scalar_arg(self.blocks), e.scalar_arg(self.part)
-            block, part = ir.irem(g, blocks), ir.idiv(g, blocks)
-            first = ir.mul(part, size)
-            span = first, ir.minimum(ir.add(first, size), length)
-        start = ir.mul(block, threads)
-        stop = ir.minimum(ir.add(start, threads), rows)
+            part, block = divmod(g, blocks)
+            span = ir.block_range(part, size, length)
         e.extents[j] = rows
-        loop = ir.For(j, start, stop, "lanes", body(j, part, span))
-        return e.grid_kernel(name, g, [loop], self.blocks * parts, (self.val.op,))
+        loop = ir.For(j, *ir.block_range(block, threads, rows), "lanes", body(j, part, span))
+        name = f"scan_{self.p.op}{name}"
+        return e.grid_kernel(name, g, [loop], self.blocks * parts, (self.p.val.op,))
 
     def _step(self, acc: list[ir.Register], value: Element, tag: str) -> tuple[list[Stmt], Element]:
         """Accumulate one element; the new prefix."""
-        names: Element = [ir.var(f"{tag}_{p}", r.dtype) for p, r in enumerate(acc)]
-        new = combine(self.scan.op, [ir.read(r) for r in acc], value)
-        out: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
-        return [*out, *(ir.Set(r, n) for r, n in zip(acc, names, strict=True))], names
+        return ir.assign(acc, combine(self.scan.op, ir.reads(acc), value), tag)
 
     def _accumulators(self) -> list[ir.Register]:
         scan = self.scan
@@ -161,24 +133,24 @@ class _Columns:
 
     def _upsweep(self, parts: int, sums: list[Value]) -> LoweredKernel:
         """Part totals."""
-        e = Emitter(self.layouts, block_size=self.target.block_size)
+        e = self._emitter({})
         acc, i = self._accumulators(), ir.var("i")
 
         def body(row: Expr, part: Expr, span: tuple[Expr, Expr]) -> list[Stmt]:
             read, _ = self.access(e, row)
-            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(acc, self.scan.identity, strict=True)]
+            out = ir.sets(acc, self.scan.identity)
             out.append(ir.For(i, *span, "serial", self._step(acc, read(i), "next")[0]))
             for v, r in zip(sums, acc, strict=True):
                 out += e.store(v, (part, row), ir.read(r))
             return out
 
-        return self._kernel(f"scan_{self.scan.op}_totals", e, parts, body)
+        return self._kernel("_totals", e, parts, body)
 
     def _downsweep(
         self, parts: int, prefixes: list[Value] | None, layouts: Layouts
     ) -> LoweredKernel:
         """Whole rows, or parts that begin with the prefix of the part before them."""
-        e = Emitter({**self.layouts, **layouts}, block_size=self.target.block_size)
+        e = self._emitter(layouts)
         acc, in_flight = self._accumulators(), const(self.in_flight)
         i, rest = ir.var("i"), ir.var("rest")
 
@@ -190,7 +162,6 @@ class _Columns:
                 found = [e.value(v, (previous, row)) for v in prefixes]
                 pairs = zip(found, self.scan.identity, strict=True)
                 initial = [ir.select(part > ZERO, x, y) for x, y in pairs]
-            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(acc, initial, strict=True)]
             start, stop = span
             whole = ir.mul(ir.idiv(ir.sub(stop, start), in_flight), in_flight)
             end = ir.add(start, whole)
@@ -198,14 +169,15 @@ class _Columns:
             steps: list[Stmt] = []
             for k in range(self.in_flight):
                 at = ir.add(i, const(k))
-                value = read(at)
-                names: Element = [ir.var(f"x{k}_{p}", v.dtype) for p, v in enumerate(value)]
-                loads += [ir.Let(n, v) for n, v in zip(names, value, strict=True)]
+                lets, names = ir.bind(read(at), f"x{k}")
+                loads += lets
                 step, found = self._step(acc, names, f"next{k}")
                 steps += step + write(at, found)
-            out.append(ir.For(i, start, end, "serial", [*loads, *steps], step=in_flight))
             step, found = self._step(acc, read(rest), "next")
-            out.append(ir.For(rest, end, stop, "serial", [*step, *write(rest, found)]))
-            return out
+            return [
+                *ir.sets(acc, initial),
+                ir.For(i, start, end, "serial", [*loads, *steps], step=in_flight),
+                ir.For(rest, end, stop, "serial", [*step, *write(rest, found)]),
+            ]
 
-        return self._kernel(f"scan_{self.scan.op}", e, parts, body)
+        return self._kernel("", e, parts, body)

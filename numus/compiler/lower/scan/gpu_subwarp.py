@@ -12,15 +12,13 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, RowIndex, row_index, scan_order
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import InOrder
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ONE, ZERO, RowIndex, ScanProblem
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.schedule import Candidate
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import Element, combine
 from numus.kernels.scan.gpu_block import TileScan
-from numus.target import Target
 
 ACCESS_BYTES = 16  # of the widest load
 WARP = 32
@@ -38,36 +36,32 @@ class SubwarpTuning:
 TUNING = SubwarpTuning()
 
 
-class SubwarpScan(InOrder):
+def _supports(p: ScanProblem) -> bool:
+    lanes = _lanes_per_row(p.length)
+    return (
+        p.target.subgroup_size > 0
+        and p.op != "logsumexp"  # a combine too large to unroll
+        and p.length <= WARP * TUNING.max_words_per_lane // _words(p.val)
+        and p.rows * lanes >= p.target.num_cores * p.target.block_size
+    )
+
+
+def _lower(p: ScanProblem) -> Kernels:
     """A few lanes per row, several rows per warp."""
+    e = Emitter(p.layouts, block_size=p.target.block_size)
+    width = _vector_width(p.val, p.layouts)
+    g = ir.var("g")
+    rows = _SubwarpRows(p, e, g, _lanes_per_row(p.length), width)
+    body = [rows.loop(False)]
+    if width > 1:
+        offset = ir.address(e.buffer(p.source)) & const(width * p.source.dtype.itemsize - 1)
+        aligned = offset.eq(0)
+        body = [ir.If(aligned, [rows.loop(True)]), ir.If(~aligned, body)]
+    grid = -(-p.rows // rows.rows_per_block)
+    return [e.grid_kernel(f"scan_{p.op}_subwarp", g, body, grid, (p.val.op,))]
 
-    name = "sub-warp per row"
 
-    def supports(self, problem: ScanProblem, target: Target) -> bool:
-        length, lanes = problem.length, _lanes_per_row(problem.length)
-        return (
-            target.subgroup_size > 0
-            and problem.op != "logsumexp"  # a combine too large to unroll
-            and length <= WARP * TUNING.max_words_per_lane // _words(problem.val)
-            and problem.rows * lanes >= target.num_cores * target.block_size
-        )
-
-    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
-        val, threads = problem.val, problem.target.block_size
-        e = Emitter(problem.layouts, block_size=threads)
-        width = _vector_width(val, problem.layouts)
-        g = ir.var("g")
-        rows = _SubwarpRows(val, e, g, threads, _lanes_per_row(problem.length), width)
-        body: list[Stmt]
-        if width == 1:
-            body = [rows.loop(False)]
-        else:
-            source = val.inputs[0]
-            offset = ir.address(e.buffer(source)) & const(width * source.dtype.itemsize - 1)
-            aligned = offset.eq(0)
-            body = [ir.If(aligned, [rows.loop(True)]), ir.If(~aligned, [rows.loop(False)])]
-        grid = -(-problem.rows // rows.rows_per_block)
-        return [e.grid_kernel(f"scan_{problem.op}_subwarp", g, body, grid, (val.op,))]
+SUBWARP_SCAN = Candidate("sub-warp per row", _lower, _supports)
 
 
 def _words(val: Value) -> int:
@@ -98,44 +92,39 @@ def _vector_width(val: Value, layouts: Layouts) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SubwarpRows:
-    val: Value
+    p: ScanProblem
     e: Emitter
     g: Expr
-    threads: int
     lanes: int  # of a row
     width: int  # elements of a vector
 
     @property
     def rows_per_block(self) -> int:
-        return self.threads // self.lanes
+        return self.p.target.block_size // self.lanes
 
     @property
     def vectors(self) -> int:
         """Vectors of a lane."""
-        _, axis, _ = self.val.params
-        length: int = self.val.shape[axis]
-        return -(-length // (self.lanes * self.width))
+        return -(-self.p.length // (self.lanes * self.width))
 
     def loop(self, aligned: bool) -> Stmt:
         """The loop over a block's threads; `aligned`: vectors are single loads."""
-        e, val = self.e, self.val
-        op, axis, reverse = val.params
-        scan = TileScan(self.threads, op, val.dtype)
+        e, val, op, size = self.e, self.p.val, self.p.op, self.p.length
+        reverse = val.params[2]
+        threads = self.p.target.block_size
+        scan = TileScan(threads, op, val.dtype)
         thread = ir.var(f"lane{int(aligned)}")
-        size = val.shape[axis]
         count = e.dim(val.size // size)
-        number = ir.add(
-            ir.mul(self.g, const(self.rows_per_block)), ir.idiv(thread, const(self.lanes))
-        )
-        row, lane, exists = ir.var("row"), ir.var("turn"), ir.var("exists", dt.bool_)
+        in_block, sublane = divmod(thread, const(self.lanes))
+        number = ir.add(ir.mul(self.g, const(self.rows_per_block)), in_block)
+        row, lane, exists = ir.var("row"), ir.var("lane"), ir.var("exists", dt.bool_)
         e.extents[row] = count
         out: list[Stmt] = [
             ir.Let(exists, number < count),
-            ir.Let(lane, ir.irem(thread, const(self.lanes))),
+            ir.Let(lane, sublane),
             ir.Let(row, ir.minimum(number, ir.sub(count, ONE))),  # shuffles need every lane
         ]
-        index = row_index(e, row, val.shape, axis)
-        length, _ = scan_order(e, val)
+        index, length = self.p.index(e, row), e.dim(size)
         starts: list[tuple[Expr, Expr | None]] = []  # of vectors, and a mask where some are missing
         for v in range(self.vectors):
             own = ir.mul(ir.add(lane, const(v * self.lanes)), const(self.width))
@@ -165,7 +154,7 @@ class _SubwarpRows:
                 state.append((prefixes, before, total))
             for v, (prefixes, before, total) in zip(batch, state, strict=True):
                 first, mask = starts[v]
-                lets, ahead = _let(combine(op, carry, before) if carry else before, f"ahead{v}")
+                lets, ahead = ir.bind(combine(op, carry, before) if carry else before, f"ahead{v}")
                 out += lets
                 results = [combine(op, ahead, x) for x in prefixes]
                 stores: list[Stmt] = []
@@ -175,15 +164,17 @@ class _SubwarpRows:
                     stores += e.store(val, index(ir.add(first, const(u))), value)
                 out.append(ir.If(exists if mask is None else exists & mask, stores))
                 if v + 1 < self.vectors:
-                    lets, carry = _let(combine(op, carry, total) if carry else total, f"carry{v}")
+                    lets, carry = ir.bind(
+                        combine(op, carry, total) if carry else total, f"carry{v}"
+                    )
                     out += lets
-        return ir.For(thread, ZERO, const(self.threads), "lanes", out)
+        return ir.For(thread, ZERO, const(threads), "lanes", out)
 
     def _load(
         self, scan: TileScan, index: RowIndex, first: Expr, aligned: bool, v: int
     ) -> tuple[list[Stmt], list[Element]]:
         """A vector's elements in memory order."""
-        source = self.val.inputs[0]
+        source = self.p.source
         out: list[Stmt] = []
         vector: list[Element] = []
         for u in range(self.width):
@@ -193,7 +184,7 @@ class _SubwarpRows:
                 out.append(ir.Let(name, value, vector=0 if u else self.width))
                 vector.append(scan.split(name))
             else:
-                lets, names = _let(scan.split(value), f"x{v}_{u}")
+                lets, names = ir.bind(scan.split(value), f"x{v}_{u}")
                 out += lets
                 vector.append(names)
         return out, vector
@@ -208,7 +199,9 @@ class _SubwarpRows:
             if mask is not None:
                 pairs = zip(x, scan.identity, strict=True)
                 x = [ir.select(mask, own, neutral) for own, neutral in pairs]
-            lets, names = _let(combine(scan.op, prefixes[-1], x) if prefixes else x, f"sum{v}_{u}")
+            lets, names = ir.bind(
+                combine(scan.op, prefixes[-1], x) if prefixes else x, f"sum{v}_{u}"
+            )
             out += lets
             prefixes.append(names)
         return out, prefixes
@@ -221,18 +214,13 @@ class _SubwarpRows:
         before, total = list(scan.identity), own
         step = 1
         while step < self.lanes:
-            lets, other = _let([ir.lanes_xor(x, step) for x in total], f"other{v}_{step}")
+            lets, other = ir.bind([ir.lanes_xor(x, step) for x in total], f"other{v}_{step}")
             out += lets
             upper = (lane & const(step)).ne(0)
             pairs = zip(combine(scan.op, other, before), before, strict=True)
-            lets, before = _let([ir.select(upper, x, y) for x, y in pairs], f"before{v}_{step}")
+            lets, before = ir.bind([ir.select(upper, x, y) for x, y in pairs], f"before{v}_{step}")
             out += lets
-            lets, total = _let(combine(scan.op, total, other), f"all{v}_{step}")
+            lets, total = ir.bind(combine(scan.op, total, other), f"all{v}_{step}")
             out += lets
             step *= 2
         return out, before, total
-
-
-def _let(values: Element, name: str) -> tuple[list[Stmt], Element]:
-    names: Element = [ir.var(f"{name}_{p}", x.dtype) for p, x in enumerate(values)]
-    return [ir.Let(n, x) for n, x in zip(names, values, strict=True)], names

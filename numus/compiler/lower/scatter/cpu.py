@@ -15,17 +15,16 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, delinearize, temporary, without
+from numus.compiler.lower.axis import ONE, ZERO, delinearize, temporary
 from numus.compiler.lower.elementwise import lower
-from numus.compiler.lower.emitter import Emitter, Index, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
+from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import identity
 from numus.shapes import row_major
-from numus.target import Target
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,6 @@ class ScatterTuning:
 
 
 TUNING = ScatterTuning()
-
-
-def lower_scatter(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = ScatterProblem(group, without(layouts, val), target)
-    return select(SCHEDULES, problem).lower(problem)
 
 
 class _Updates:
@@ -87,24 +80,21 @@ class _Updates:
         return ir.For(self.number, *updates, "serial", [ir.If(self.in_bounds, body)])
 
 
-class PrivatizedScatter(InOrder):
+def _tables(problem: ScatterProblem) -> int:
+    updates = max(TUNING.min_updates_per_table, 4 * problem.val.size)
+    return min(TUNING.max_tables, problem.count // updates)
+
+
+def _supports_tables(problem: ScatterProblem) -> bool:
+    combines = problem.mode in COMBINE and not problem.val.dtype.is_complex
+    return combines and _tables(problem) > 1
+
+
+def _privatized(problem: ScatterProblem) -> Kernels:
     """A private table per block, then their reduction."""
-
-    name = "privatization"
-
-    @staticmethod
-    def tables(problem: ScatterProblem) -> int:
-        updates = max(TUNING.min_updates_per_table, 4 * problem.val.size)
-        return min(TUNING.max_tables, problem.count // updates)
-
-    def supports(self, problem: ScatterProblem, target: Target) -> bool:
-        combines = problem.mode in COMBINE and not problem.val.dtype.is_complex
-        return combines and self.tables(problem) > 1
-
-    def lower(self, problem: ScatterProblem) -> list[LoweredKernel]:
-        tables = self.tables(problem)
-        memory = temporary((tables, *problem.val.shape), problem.val.dtype)
-        return [_fill_tables(problem, memory, tables), _merge_tables(problem, memory, tables)]
+    tables = _tables(problem)
+    memory = temporary((tables, *problem.val.shape), problem.val.dtype)
+    return [_fill_tables(problem, memory, tables), _merge_tables(problem, memory, tables)]
 
 
 def _fill_tables(problem: ScatterProblem, memory: Value, tables: int) -> LoweredKernel:
@@ -120,11 +110,10 @@ def _fill_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowered
     index, value = u.destination()
     at = ir.add(first, e.address(val, index, row_major(val.shape)))
     new = lower(COMBINE[mode], [ir.load(table, at), value], [val.dtype] * 2, val.dtype, None)
-    start = ir.mul(g, per_table)
-    stop = ir.minimum(ir.add(start, per_table), e.dim(count))
+    updates = ir.block_range(g, per_table, e.dim(count))
     body: list[Stmt] = [
         ir.For(i, ZERO, size, "lanes", [ir.Store(table, ir.add(first, i), neutral)]),
-        u.loops([ir.Store(table, at, new)], (ZERO, e.dim(u.extent)), (start, stop)),
+        u.loops([ir.Store(table, at, new)], (ZERO, e.dim(u.extent)), updates),
     ]
     return e.grid_kernel(f"scatter_{mode}_tables", g, body, tables, (val.op,))
 
@@ -147,45 +136,43 @@ def _merge_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowere
     return e.finish(f"scatter_{mode}_merge", [grid], -(-val.size // size), (val.op,))
 
 
-class OwnerComputesScatter(Fallback):
+def _owner_computes(problem: ScatterProblem) -> Kernels:
     """A copy of the base, then all updates in order, blocks owning columns."""
-
-    name = "owner computes"
-
-    def lower(self, problem: ScatterProblem) -> list[LoweredKernel]:
-        val, target = problem.val, problem.target
-        base, updates, *_ = val.inputs
-        copy = Value.fresh("copy", "barrier", (base,), None, base.shape, base.dtype)
-        first = FusionGroup.of_stored(copy, problem.group.position)
-        kernels = lower_loops(first, problem.layouts, target, redirect={copy: (val, 0, 0)})
-        if updates.size == 0:
-            return kernels
-        e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
-        u = _Updates(e, problem)
-        # whole cache lines per block, and one block per core: every block reads all the indices
-        line = max(1, target.vector_bytes // val.dtype.itemsize)
-        columns = -(-u.extent // target.num_cores // line) * line if u.extent > line else u.extent
-        columns = max(columns, line)
-        g, width = ir.var("g"), e.scalar_arg(columns)
-        index, value = u.destination()
-        body = _store_element(e, val, index, _combined(e, val, index, value, problem.mode))
-        start = ir.mul(g, width)
-        stop = ir.minimum(ir.add(start, width), e.dim(u.extent))
-        loop = u.loops(body, (start, stop), (ZERO, e.dim(problem.count)))
-        blocks = -(-u.extent // columns)
-        name = f"scatter_{problem.mode}"
-        return [*kernels, e.grid_kernel(name, g, [loop], blocks, (val.op,))]
+    val, target = problem.val, problem.target
+    base, updates, *_ = val.inputs
+    copy = Value.fresh("copy", "barrier", (base,), None, base.shape, base.dtype)
+    first = FusionGroup.of_stored(copy, problem.group.position)
+    kernels = lower_loops(first, problem.layouts, target, redirect={copy: (val, 0, 0)})
+    if updates.size == 0:
+        return kernels
+    e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
+    u = _Updates(e, problem)
+    # whole cache lines per block, and one block per core: every block reads all the indices
+    line = max(1, target.vector_bytes // val.dtype.itemsize)
+    columns = -(-u.extent // target.num_cores // line) * line if u.extent > line else u.extent
+    columns = max(columns, line)
+    g, width = ir.var("g"), e.scalar_arg(columns)
+    index, value = u.destination()
+    body = _store_element(e, val, index, _combined(e, val, index, value, problem.mode))
+    columns_of = ir.block_range(g, width, e.dim(u.extent))
+    loop = u.loops(body, columns_of, (ZERO, e.dim(problem.count)))
+    blocks = -(-u.extent // columns)
+    name = f"scatter_{problem.mode}"
+    return [*kernels, e.grid_kernel(name, g, [loop], blocks, (val.op,))]
 
 
-SCHEDULES: tuple[Schedule[ScatterProblem], ...] = (PrivatizedScatter(), OwnerComputesScatter())
+lower_scatter = family(
+    ScatterProblem,
+    Candidate("privatization", _privatized, _supports_tables),
+    Candidate("owner computes", _owner_computes),
+)
 
 
 def _store_element(e: Emitter, val: Value, at: Index, value: Any) -> list[Stmt]:
     """Store a value computed from the element it replaces: complex parts are both bound first."""
     if not val.dtype.is_complex:
         return e.store(val, at, value)
-    names = (ir.var("new_real", value[0].dtype), ir.var("new_imag", value[1].dtype))
-    lets: list[Stmt] = [ir.Let(n, v) for n, v in zip(names, value, strict=True)]
+    lets, names = ir.bind(value, "new")
     return lets + e.store(val, at, names)
 
 

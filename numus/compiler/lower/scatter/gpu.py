@@ -13,15 +13,14 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, delinearize, temporary, without
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ONE, ZERO, delinearize, temporary
 from numus.compiler.lower.elementwise import lower
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule
-from numus.compiler.lower.schedule import select as select_schedule
+from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sort.gpu import lower_sort_gpu
 from numus.ir import Expr, Stmt, const, select
 from numus.shapes import Shape
@@ -30,12 +29,6 @@ from numus.target import Target
 _UPDATE = ir.var("u")
 
 MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
-
-
-def lower_scatter_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = GpuScatterProblem(group, without(layouts, val), target)
-    return select_schedule(SCHEDULES, problem).lower(problem)
 
 
 class GpuScatterProblem(ScatterProblem):
@@ -55,40 +48,37 @@ class GpuScatterProblem(ScatterProblem):
         return self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
 
 
-class WarpScatter(InOrder):
+def _warp_per_destination(problem: GpuScatterProblem) -> Kernels:
     """A warp per vector of one destination's columns."""
-
-    name = "sorted updates, warp per destination"
-
-    def supports(self, problem: GpuScatterProblem, target: Target) -> bool:
-        return problem.has_segments and target.subgroup_size > 0 and problem.columns >= WARP
-
-    def lower(self, problem: GpuScatterProblem) -> list[LoweredKernel]:
-        kernels, gather = _sorted_updates(problem)
-        return [*kernels, gather.by_warps()]
+    kernels, gather = _sorted_updates(problem)
+    return [*kernels, gather.by_warps()]
 
 
-class ThreadScatter(Fallback):
-    """A thread per element of the result."""
-
-    name = "sorted updates, thread per element"
-
-    def lower(self, problem: GpuScatterProblem) -> list[LoweredKernel]:
-        kernels, gather = _sorted_updates(problem)
-        return [*kernels, gather.by_threads(problem.target.block_size)]
+def _supports_warps(problem: GpuScatterProblem) -> bool:
+    has_warps = problem.target.subgroup_size > 0 and problem.columns >= WARP
+    return problem.has_segments and has_warps
 
 
-SCHEDULES: tuple[Schedule[GpuScatterProblem], ...] = (WarpScatter(), ThreadScatter())
+def _thread_per_element(problem: GpuScatterProblem) -> Kernels:
+    kernels, gather = _sorted_updates(problem)
+    return [*kernels, gather.by_threads(problem.target.block_size)]
 
 
-def _sorted_updates(problem: GpuScatterProblem) -> tuple[list[LoweredKernel], _GatherUpdates]:
+lower_scatter_gpu = family(
+    GpuScatterProblem,
+    Candidate("sorted updates, warp per destination", _warp_per_destination, _supports_warps),
+    Candidate("sorted updates, thread per element", _thread_per_element),
+)
+
+
+def _sorted_updates(problem: GpuScatterProblem) -> tuple[Kernels, _GatherUpdates]:
     """Kernels that sort the updates by destination, and the gather that follows them."""
     layouts, target, count = problem.layouts, problem.target, problem.count
     destinations = problem.destination_count
     linear = temporary((count,), _narrowest_uint(destinations, target))
     order = Value.fresh("argsort", "sort", (linear,), (0, False), (count,), dt.int64)
     starts = temporary((destinations + 1,), dt.int64) if problem.has_segments else None
-    kernels: list[LoweredKernel] = []
+    kernels: Kernels = []
     if count:
         kernels.append(_linearize(problem, linear))
         layouts = {**layouts, linear: (1,)}
@@ -123,8 +113,7 @@ class _GatherUpdates:
         """A thread per element."""
         e = Emitter(self.layouts, block_size=threads)
         g, i = ir.var("g"), ir.var("i")
-        start = ir.mul(g, const(threads))
-        stop = ir.minimum(ir.add(start, const(threads)), e.dim(self.destinations * self.columns))
+        start, stop = ir.block_range(g, const(threads), e.dim(self.destinations * self.columns))
         destination = i if self.columns == 1 else ir.idiv(i, e.dim(self.columns))
         column = ZERO if self.columns == 1 else ir.irem(i, e.dim(self.columns))
         body = self._load_base(e, destination, column)
@@ -174,7 +163,7 @@ class _GatherUpdates:
     def _load_base(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
         """Load the base."""
         value = e.value(self.val.inputs[0], self._index(e, destination, column))
-        return [ir.Set(r, x) for r, x in zip(self.acc, self._components(value), strict=True)]
+        return ir.sets(self.acc, self._components(value))
 
     def _store(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
         return e.store(self.val, self._index(e, destination, column), self._value())
@@ -207,17 +196,14 @@ class _GatherUpdates:
         if self.mode != "set":
             operands = [self._value(), update]
             new = lower(COMBINE[self.mode], operands, [val.dtype] * 2, val.dtype, None)
-        names = [ir.var(f"new{p}", r.dtype) for p, r in enumerate(self.acc)]
-        pairs = zip(names, self._components(new), strict=True)
-        combine: list[Stmt] = [ir.Let(n, x) for n, x in pairs]
-        combine += [ir.Set(r, n) for r, n in zip(self.acc, names, strict=True)]
+        combine, _ = ir.assign(self.acc, self._components(new), "new")
         return combine, ir.Let(number, e.value(self.order, (_UPDATE,)))
 
     def _components(self, value: Any) -> list[Expr]:
         return list(value) if len(self.acc) == 2 else [value]
 
     def _value(self) -> Any:
-        values = [ir.read(r) for r in self.acc]
+        values = ir.reads(self.acc)
         return tuple(values) if len(values) == 2 else values[0]
 
 
@@ -249,8 +235,7 @@ def _linearize(problem: GpuScatterProblem, linear: Value) -> LoweredKernel:
         in_bounds = in_bounds & (index >= 0) & (index < extent)
         number = ir.add(ir.mul(number, extent), index)
     end = e.dim(problem.destination_count)
-    start = ir.mul(g, const(threads))
-    stop = ir.minimum(ir.add(start, const(threads)), e.dim(problem.count))
+    start, stop = ir.block_range(g, const(threads), e.dim(problem.count))
     stores = e.store(linear, (u,), select(in_bounds, number, end).cast(linear.dtype))
     loop = ir.For(u, start, stop, "lanes", stores)
     return e.grid_kernel("scatter_linearize", g, [loop], -(-problem.count // threads), (val.op,))
@@ -265,8 +250,7 @@ def _segment_starts(
     g, destination = ir.var("g"), ir.var("place")
     (count,) = starts.shape
     search = _LowerBound(e, linear, order, destination, "first")
-    start = ir.mul(g, const(threads))
-    stop = ir.minimum(ir.add(start, const(threads)), e.dim(count))
+    start, stop = ir.block_range(g, const(threads), e.dim(count))
     body = [*search.body, *e.store(starts, (destination,), ir.read(search.result))]
     loop = ir.For(destination, start, stop, "lanes", body)
     return e.grid_kernel("scatter_starts", g, [loop], -(-count // threads), ("scatter",))

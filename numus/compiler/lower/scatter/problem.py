@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from numus.compiler.graph.value import Value
 from numus.compiler.lower.schedule import Problem
 from numus.shapes import Shape
 
@@ -15,10 +14,6 @@ COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}  # mo
 @dataclass(frozen=True)
 class ScatterProblem(Problem):
     """Updates to rows of a base: inputs are the base, updates, and an index array per axis."""
-
-    @property
-    def val(self) -> Value:
-        return self.group.members[0]
 
     @property
     def axes(self) -> Shape:

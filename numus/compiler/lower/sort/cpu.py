@@ -12,28 +12,17 @@ from functools import cached_property
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import (
-    ZERO,
-    Layouts,
-    RowIndex,
-    row_index,
-    rows_in_lanes,
-    temporary,
-    without,
-)
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.axis import ZERO, RowIndex, SortProblem, rows_in_lanes, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
-from numus.compiler.lower.sort.problem import SortProblem
+from numus.compiler.lower.schedule import Candidate, family
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.sort import cpu_bucket, cpu_tile, keys
 from numus.kernels.sort.cpu_bitonic import UNROLL_ROWS
 from numus.kernels.sort.cpu_radix import radix_sort_row
 from numus.shapes import Shape
-from numus.target import Target
 
 CACHE_LINE_BYTES = 64
 
@@ -48,12 +37,6 @@ class SortTuning:
 
 
 TUNING = SortTuning()
-
-
-def lower_sort(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = CpuSortProblem(group, without(layouts, val), target)
-    return select(SCHEDULES, problem).lower(problem)
 
 
 class CpuSortProblem(SortProblem):
@@ -84,9 +67,6 @@ class CpuSortProblem(SortProblem):
     def emitter(self) -> Emitter:
         return Emitter(self.layouts, self.val.size <= LOOPS.small_elements)
 
-    def index(self, e: Emitter, row: Expr) -> RowIndex:
-        return row_index(e, row, self.source.shape, self.axis)
-
     def read(self, e: Emitter, index: RowIndex, tiled: bool) -> keys.Read:
         make = self.records.tile_record if tiled else self.records.record
         return lambda i: make(e.value(self.source, index(i)), i)
@@ -103,85 +83,76 @@ def _row_bits(rows: int) -> int:
     return max((rows - 1).bit_length(), (UNROLL_ROWS - 1).bit_length())
 
 
-class LaneSort(InOrder):
+def _fits_lanes(p: CpuSortProblem) -> bool:
+    nbytes = p.length * p.lanes * p.records.itemsize
+    return 2 * p.rows >= p.lanes and nbytes <= p.target.l2_bytes // 4
+
+
+def _lane_sort(p: CpuSortProblem) -> Kernels:
     """A row per lane, by sorting networks."""
-
-    name = "row per lane"
-
-    def supports(self, problem: CpuSortProblem, target: Target) -> bool:
-        nbytes = problem.length * problem.lanes * problem.records.itemsize
-        return 2 * problem.rows >= problem.lanes and nbytes <= target.l2_bytes // 4
-
-    def lower(self, problem: CpuSortProblem) -> list[LoweredKernel]:
-        p = problem
-        e = p.emitter()
-        g, lane = ir.var("g"), ir.var("lane")
-        index, _, count, grid = rows_in_lanes(e, p.source.shape, p.axis, g, lane, p.lanes)
-        row_bits = e.scalar_arg(_row_bits(p.length))
-        body, scratch = cpu_tile.sort_lanes(
-            *(e.dim(p.length), row_bits, p.records, p.lanes, lane, count),
-            *(p.read(e, index, tiled=True), p.write(e, index)),
-        )
-        e.scratch += scratch
-        return [p.kernel(e, "lanes", g, body, grid)]
+    e = p.emitter()
+    g, lane = ir.var("g"), ir.var("lane")
+    index, _, count, grid = rows_in_lanes(e, p.source.shape, p.axis, g, lane, p.lanes)
+    row_bits = e.scalar_arg(_row_bits(p.length))
+    body, scratch = cpu_tile.sort_lanes(
+        *(e.dim(p.length), row_bits, p.records, p.lanes, lane, count),
+        *(p.read(e, index, tiled=True), p.write(e, index)),
+    )
+    e.scratch += scratch
+    return [p.kernel(e, "lanes", g, body, grid)]
 
 
-class BucketSort(InOrder):
+def _needs_buckets(p: CpuSortProblem) -> bool:
+    return p.length >= TUNING.min_parallel_elements and p.rows < 4 * p.target.num_cores
+
+
+def _bucket_sort(p: CpuSortProblem) -> Kernels:
     """Few long rows: buckets that are sorted in parallel."""
+    rows, cores = p.rows, p.target.num_cores
+    blocks = -(-2 * cores // rows)
+    # a bucket fills most of L1; no more buckets than L1 has lines to write to
+    capacity = (1 << (p.target.l1_bytes // 2).bit_length() - 1) // p.records.itemsize
+    wanted = -(-p.length // int(TUNING.bucket_fill * capacity))
+    buckets = max(4 * cores, min(wanted, 1 << p.radix_bits))
+    bin_bits = (TUNING.bins_per_bucket * buckets - 1).bit_length()
+    memory = _bucket_memory(p, blocks, buckets, 1 << bin_bits)
+    block = -(-p.length // blocks)
 
-    name = "bucket sort"
+    Build = Callable[[Emitter, cpu_bucket.BucketSort, Expr, Expr], list[Stmt]]
 
-    def supports(self, problem: CpuSortProblem, target: Target) -> bool:
-        return (
-            problem.length >= TUNING.min_parallel_elements and problem.rows < 4 * target.num_cores
+    def kernel(name: str, writes: tuple[str, ...], per_row: int, build: Build) -> LoweredKernel:
+        e = p.emitter()
+        s = cpu_bucket.BucketSort(
+            *(p.records, e.dim(p.length), e.scalar_arg(blocks), e.scalar_arg(block)),
+            *(e.scalar_arg(buckets), bin_bits, p.radix_bits),
+            lambda name: e.buffer(memory[name], "write" if name in writes else "read"),
         )
+        g = ir.var("g")
+        count = e.scalar_arg(per_row)
+        row, part = divmod(g, count) if rows > 1 else (ZERO, g)
+        return p.kernel(e, name, g, build(e, s, row, part), rows * per_row)
 
-    def lower(self, problem: CpuSortProblem) -> list[LoweredKernel]:
-        p, rows, cores = problem, problem.rows, problem.target.num_cores
-        blocks = -(-2 * cores // rows)
-        # a bucket fills most of L1; no more buckets than L1 has lines to write to
-        capacity = (1 << (p.target.l1_bytes // 2).bit_length() - 1) // p.records.itemsize
-        wanted = -(-p.length // int(TUNING.bucket_fill * capacity))
-        buckets = max(4 * cores, min(wanted, 1 << p.radix_bits))
-        bin_bits = (TUNING.bins_per_bucket * buckets - 1).bit_length()
-        memory = _bucket_memory(p, blocks, buckets, 1 << bin_bits)
-        block = -(-p.length // blocks)
+    def encode(e: Emitter, s: cpu_bucket.BucketSort, row: Expr, part: Expr) -> list[Stmt]:
+        read = p.read(e, p.index(e, row), tiled=False)
+        return cpu_bucket.encode_records(s, row, part, read)
 
-        Build = Callable[[Emitter, cpu_bucket.BucketSort, Expr, Expr], list[Stmt]]
+    def sort(e: Emitter, s: cpu_bucket.BucketSort, row: Expr, bucket: Expr) -> list[Stmt]:
+        write = p.write(e, p.index(e, row))
+        tile = e.scalar_arg(p.tile)
+        body, scratch = cpu_bucket.sort_bucket(s, row, bucket, p.lanes, tile, write)
+        e.scratch += scratch
+        return body
 
-        def kernel(name: str, writes: tuple[str, ...], per_row: int, build: Build) -> LoweredKernel:
-            e = p.emitter()
-            s = cpu_bucket.BucketSort(
-                *(p.records, e.dim(p.length), e.scalar_arg(blocks), e.scalar_arg(block)),
-                *(e.scalar_arg(buckets), bin_bits, p.radix_bits),
-                lambda name: e.buffer(memory[name], "write" if name in writes else "read"),
-            )
-            g = ir.var("g")
-            count = e.scalar_arg(per_row)
-            row, part = (ir.idiv(g, count), ir.irem(g, count)) if rows > 1 else (ZERO, g)
-            return p.kernel(e, name, g, build(e, s, row, part), rows * per_row)
-
-        def encode(e: Emitter, s: cpu_bucket.BucketSort, row: Expr, part: Expr) -> list[Stmt]:
-            read = p.read(e, p.index(e, row), tiled=False)
-            return cpu_bucket.encode_records(s, row, part, read)
-
-        def sort(e: Emitter, s: cpu_bucket.BucketSort, row: Expr, bucket: Expr) -> list[Stmt]:
-            write = p.write(e, p.index(e, row))
-            tile = e.scalar_arg(p.tile)
-            body, scratch = cpu_bucket.sort_bucket(s, row, bucket, p.lanes, tile, write)
-            e.scratch += scratch
-            return body
-
-        records = tuple(f"records{k}" for k in range(len(p.records.fields)))
-        histogram, scatter = cpu_bucket.histogram, cpu_bucket.scatter_records
-        assigned = ("bucket_of_bin", "offsets", "starts")
-        return [
-            kernel("encode", (*records, "ranges"), blocks, encode),
-            kernel("histogram", ("bins", "counts"), blocks, lambda e, *at: histogram(*at)),
-            kernel("assign", assigned, 1, lambda e, s, row, _: cpu_bucket.assign_bins(s, row)),
-            kernel("scatter", (*records, "offsets"), blocks, lambda e, *at: scatter(*at)),
-            kernel("bucket", records, buckets, sort),
-        ]
+    records = tuple(f"records{k}" for k in range(len(p.records.fields)))
+    histogram, scatter = cpu_bucket.histogram, cpu_bucket.scatter_records
+    assigned = ("bucket_of_bin", "offsets", "starts")
+    return [
+        kernel("encode", (*records, "ranges"), blocks, encode),
+        kernel("histogram", ("bins", "counts"), blocks, lambda e, *at: histogram(*at)),
+        kernel("assign", assigned, 1, lambda e, s, row, _: cpu_bucket.assign_bins(s, row)),
+        kernel("scatter", (*records, "offsets"), blocks, lambda e, *at: scatter(*at)),
+        kernel("bucket", records, buckets, sort),
+    ]
 
 
 def _bucket_memory(p: CpuSortProblem, blocks: int, buckets: int, bins: int) -> dict[str, Value]:
@@ -199,50 +170,34 @@ def _bucket_memory(p: CpuSortProblem, blocks: int, buckets: int, bins: int) -> d
     return {name: temporary(shape, dtype) for name, (shape, dtype) in buffers.items()}
 
 
-class TileSort(InOrder):
+def _tile_sort(p: CpuSortProblem) -> Kernels:
     """A row per thread in a tile of L2, by a network over all lanes."""
-
-    name = "row per tile"
-
-    def supports(self, problem: CpuSortProblem, target: Target) -> bool:
-        return problem.length <= problem.tile
-
-    def lower(self, problem: CpuSortProblem) -> list[LoweredKernel]:
-        p = problem
-        e = p.emitter()
-        g = ir.var("g")
-        index = p.index(e, g)
-        rows = -(-p.length // p.lanes)
-        tile = cpu_tile.tile_buffers(p.records, e.scalar_arg(p.lanes << _row_bits(rows)))
-        body = cpu_tile.sort_tile(
-            *(tile, p.records, e.dim(p.length), p.lanes),
-            *(p.read(e, index, tiled=True), p.write(e, index)),
-        )
-        e.scratch += tile
-        return [p.kernel(e, "tile", g, body, p.rows)]
+    e = p.emitter()
+    g = ir.var("g")
+    index = p.index(e, g)
+    rows = -(-p.length // p.lanes)
+    tile = cpu_tile.tile_buffers(p.records, e.scalar_arg(p.lanes << _row_bits(rows)))
+    access = p.read(e, index, tiled=True), p.write(e, index)
+    body = cpu_tile.sort_tile(tile, p.records, e.dim(p.length), p.lanes, *access)
+    e.scratch += tile
+    return [p.kernel(e, "tile", g, body, p.rows)]
 
 
-class RadixSort(Fallback):
+def _radix_sort(p: CpuSortProblem) -> Kernels:
     """A row per thread, by LSD radix sort."""
-
-    name = "radix sort"
-
-    def lower(self, problem: CpuSortProblem) -> list[LoweredKernel]:
-        p = problem
-        e = p.emitter()
-        g = ir.var("g")
-        index = p.index(e, g)
-        body, scratch = radix_sort_row(
-            *(e.dim(p.length), p.records, p.radix_bits),
-            *(p.read(e, index, tiled=False), p.write(e, index)),
-        )
-        e.scratch += scratch
-        return [p.kernel(e, "radix", g, body, p.rows)]
+    e = p.emitter()
+    g = ir.var("g")
+    index = p.index(e, g)
+    access = p.read(e, index, tiled=False), p.write(e, index)
+    body, scratch = radix_sort_row(e.dim(p.length), p.records, p.radix_bits, *access)
+    e.scratch += scratch
+    return [p.kernel(e, "radix", g, body, p.rows)]
 
 
-SCHEDULES: tuple[Schedule[CpuSortProblem], ...] = (
-    LaneSort(),
-    BucketSort(),
-    TileSort(),
-    RadixSort(),
+lower_sort = family(
+    CpuSortProblem,
+    Candidate("row per lane", _lane_sort, _fits_lanes),
+    Candidate("bucket sort", _bucket_sort, _needs_buckets),
+    Candidate("row per tile", _tile_sort, lambda p: p.length <= p.tile),
+    Candidate("radix sort", _radix_sort),
 )

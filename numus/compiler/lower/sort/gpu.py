@@ -7,35 +7,19 @@ from collections.abc import Sequence
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import (
-    ZERO,
-    Layouts,
-    row_index,
-    sort_key,
-    sort_value,
-    temporary,
-    without,
-)
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ZERO, SortProblem, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS, lower_scan_gpu
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
-from numus.compiler.lower.sort.problem import SortProblem
+from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD, padded, padded_size
 from numus.kernels.sort import gpu_onesweep
 from numus.kernels.sort.gpu_block_radix import RADIX, RADIX_BITS, BlockRadixRank
-from numus.target import Target
 
 HISTOGRAM_MIN_ITEMS = 16  # per thread
-
-
-def lower_sort_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = SortProblem(group, without(layouts, val), target)
-    return select(SCHEDULES, problem).lower(problem)
 
 
 def _shared_bytes(threads: int, problem: SortProblem) -> int:
@@ -55,97 +39,92 @@ def _item_dtypes(problem: SortProblem) -> tuple[dt.DType, ...]:
 
 
 def _result(problem: SortProblem, item: Sequence[Expr]) -> Expr:
-    return item[1].cast(dt.int64) if problem.argsort else sort_value(problem.val, item[0])
+    return item[1].cast(dt.int64) if problem.argsort else problem.sort_value(item[0])
 
 
 # -- one block per row ----------------------------------------------------------------------------
 
 
-class BlockSort(InOrder):
+def _block_threads(problem: SortProblem) -> int:
+    threads = problem.target.block_size
+    while threads > MIN_BLOCK_THREADS and threads * ITEMS_PER_THREAD // 2 >= problem.length:
+        threads //= 2
+    return threads
+
+
+def _fits_block(problem: SortProblem) -> bool:
+    threads = _block_threads(problem)
+    fits = _shared_bytes(threads, problem) <= problem.target.shared_bytes
+    return problem.length <= threads * ITEMS_PER_THREAD and fits
+
+
+def _block_sort(problem: SortProblem) -> Kernels:
     """A block per row, which fits its shared memory."""
+    val, key, threads = problem.val, problem.key, _block_threads(problem)
+    e = Emitter(problem.layouts, block_size=threads)
+    size = const(padded_size(threads * ITEMS_PER_THREAD))
+    keys = [ir.Buffer(f"keys{k}", key, "scratch", size) for k in (0, 1)]
+    indices = [
+        ir.Buffer(f"indices{k}", dt.int32, "scratch", size) for k in (0, 1) if problem.argsort
+    ]
+    e.scratch += [*keys, *indices]
+    g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
+    index = problem.index(e, g)
+    length = e.dim(problem.length)
+    fill: list[Stmt] = [ir.Store(keys[0], padded(i), problem.sort_key(e, index(i)))]
+    if indices:
+        fill.append(ir.Store(indices[0], padded(i), i.cast(dt.int32)))
+    body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
+    passes: list[Stmt] = []
+    for half in (0, 1):
+        source, dest = half, 1 - half
+        ranks = BlockRadixRank(threads, f"h{half}")
+        bit = ir.add(shift, const(half * RADIX_BITS))
 
-    name = "block radix sort"
+        def read(at: Expr, source: int = source) -> Expr:
+            return ir.load(keys[source], padded(at))
 
-    @staticmethod
-    def threads(problem: SortProblem) -> int:
-        threads = problem.target.block_size
-        while threads > MIN_BLOCK_THREADS and threads * ITEMS_PER_THREAD // 2 >= problem.length:
-            threads //= 2
-        return threads
+        def move(at: Expr, rank: Expr, source: int = source, dest: int = dest) -> list[Stmt]:
+            pairs = (keys, indices) if indices else (keys,)
+            to, frm = padded(rank), padded(at)
+            return [ir.Store(b[dest], to, ir.load(b[source], frm)) for b in pairs]
 
-    def supports(self, problem: SortProblem, target: Target) -> bool:
-        threads = self.threads(problem)
-        fits = _shared_bytes(threads, problem) <= target.shared_bytes
-        return problem.length <= threads * ITEMS_PER_THREAD and fits
-
-    def lower(self, problem: SortProblem) -> list[LoweredKernel]:
-        val, key, threads = problem.val, problem.key, self.threads(problem)
-        e = Emitter(problem.layouts, block_size=threads)
-        size = const(padded_size(threads * ITEMS_PER_THREAD))
-        keys = [ir.Buffer(f"keys{k}", key, "scratch", size) for k in (0, 1)]
-        indices = [
-            ir.Buffer(f"indices{k}", dt.int32, "scratch", size) for k in (0, 1) if problem.argsort
-        ]
-        e.scratch += [*keys, *indices]
-        g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
-        index = row_index(e, g, val.shape, problem.axis)
-        length = e.dim(problem.length)
-        fill: list[Stmt] = [ir.Store(keys[0], padded(i), sort_key(e, val, index(i)))]
-        if indices:
-            fill.append(ir.Store(indices[0], padded(i), i.cast(dt.int32)))
-        body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
-        passes: list[Stmt] = []
-        for half in (0, 1):
-            source, dest = half, 1 - half
-            ranks = BlockRadixRank(threads, f"h{half}")
-            bit = ir.add(shift, const(half * RADIX_BITS))
-
-            def read(at: Expr, source: int = source) -> Expr:
-                return ir.load(keys[source], padded(at))
-
-            def move(at: Expr, rank: Expr, source: int = source, dest: int = dest) -> list[Stmt]:
-                pairs = (keys, indices) if indices else (keys,)
-                to, frm = padded(rank), padded(at)
-                return [ir.Store(b[dest], to, ir.load(b[source], frm)) for b in pairs]
-
-            lets, starts = ranks.starts()
-            passes += ranks.count(length, read, bit)
-            passes += lets
-            passes.append(ranks.scatter(length, read, bit, starts, move))
-        step = const(2 * RADIX_BITS)
-        body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=step))
-        o = ir.var("o")
-        result = _result(problem, [ir.load(b[0], padded(o)) for b in (keys, indices) if b])
-        body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
-        return [e.grid_kernel(val.op, g, body, problem.rows, (val.op,))]
+        lets, starts = ranks.starts()
+        passes += ranks.count(length, read, bit)
+        passes += lets
+        passes.append(ranks.scatter(length, read, bit, starts, move))
+    step = const(2 * RADIX_BITS)
+    body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=step))
+    o = ir.var("o")
+    result = _result(problem, [ir.load(b[0], padded(o)) for b in (keys, indices) if b])
+    body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
+    return [e.grid_kernel(val.op, g, body, problem.rows, (val.op,))]
 
 
 # -- Onesweep -------------------------------------------------------------------------------------
 
 
-class OnesweepSort(InOrder):
+def _supports_onesweep(problem: SortProblem) -> bool:
+    target = problem.target
+    return target.forward_progress and target.block_size >= gpu_onesweep.RADIX
+
+
+def _onesweep(problem: SortProblem) -> Kernels:
     """Onesweep (Adinets & Merrill 2022): a histogram of all digits, then one kernel per pass."""
-
-    name = "onesweep"
-
-    def supports(self, problem: SortProblem, target: Target) -> bool:
-        return target.forward_progress and target.block_size >= gpu_onesweep.RADIX
-
-    def lower(self, problem: SortProblem) -> list[LoweredKernel]:
-        threads = problem.target.block_size
-        dtypes = _item_dtypes(problem)
-        items = gpu_onesweep.items_per_thread(sum(k.itemsize for k in dtypes))
-        tiles = -(-problem.length // (threads * items))
-        layout = gpu_onesweep.StatusWords(problem.length, tiles, gpu_onesweep.passes(problem.key))
-        status = temporary((problem.rows * layout.size,), layout.dtype)
-        buffers = _double_buffer(problem, dtypes)
-        kernels = [clear_flags(status, problem.target), _histogram(problem, layout, status)]
-        source: tuple[Value, ...] = ()
-        for number in range(layout.passes):
-            dest = () if number == layout.passes - 1 else buffers[number % 2]
-            kernels.append(_onesweep_pass(problem, layout, status, dtypes, number, source, dest))
-            source = dest
-        return kernels
+    threads = problem.target.block_size
+    dtypes = _item_dtypes(problem)
+    items = gpu_onesweep.items_per_thread(sum(k.itemsize for k in dtypes))
+    tiles = -(-problem.length // (threads * items))
+    layout = gpu_onesweep.StatusWords(problem.length, tiles, gpu_onesweep.passes(problem.key))
+    status = temporary((problem.rows * layout.size,), layout.dtype)
+    buffers = _double_buffer(problem, dtypes)
+    kernels = [clear_flags(status, problem.target), _histogram(problem, layout, status)]
+    source: tuple[Value, ...] = ()
+    for number in range(layout.passes):
+        dest = () if number == layout.passes - 1 else buffers[number % 2]
+        kernels.append(_onesweep_pass(problem, layout, status, dtypes, number, source, dest))
+        source = dest
+    return kernels
 
 
 def _histogram(
@@ -157,16 +136,14 @@ def _histogram(
     parts = -(-length // size)
     e = Emitter(problem.layouts, block_size=target.block_size)
     g = ir.var("g")
-    count, width = e.scalar_arg(parts), e.scalar_arg(size)
-    row, part = ir.idiv(g, count), ir.irem(g, count)
-    index = row_index(e, row, val.shape, problem.axis)
-    start = ir.mul(part, width)
-    span = (start, ir.minimum(ir.add(start, width), e.dim(length)))
+    row, part = divmod(g, e.scalar_arg(parts))
+    width, index = e.scalar_arg(size), problem.index(e, row)
+    span = ir.block_range(part, width, e.dim(length))
     first = ir.mul(row, e.scalar_arg(layout.size))
     words = e.buffer(status, "write")
     body, scratch = gpu_onesweep.histogram(
         *(layout, words, first, span),
-        lambda i: sort_key(e, val, index(i)),
+        lambda i: problem.sort_key(e, index(i)),
         e.scalar_arg(layout.lines),
     )
     e.scratch += scratch
@@ -188,9 +165,9 @@ def _onesweep_pass(
     e = Emitter({**problem.layouts, **dict.fromkeys(source, (length, 1))}, block_size=threads)
     g = ir.var("g")
     tiles, spans = e.scalar_arg(layout.tiles), e.scalar_arg(layout.spans)
-    row, part = ir.idiv(g, tiles), ir.irem(g, tiles)
+    row, part = divmod(g, tiles)
     at_row = row if rows > 1 else ZERO
-    index = row_index(e, row, val.shape, problem.axis)
+    index = problem.index(e, row)
     words = e.buffer(status, "write")
     shift = e.scalar_arg(number * gpu_onesweep.RADIX_BITS)
     tile = gpu_onesweep.Tile(threads, dtypes, layout, words, shift)
@@ -205,7 +182,7 @@ def _onesweep_pass(
         at = ir.add(start, at)
         if source:
             return [e.value(v, (at_row, at)) for v in source]
-        key = sort_key(e, val, index(at))
+        key = problem.sort_key(e, index(at))
         return [key, at.cast(dtypes[1])] if problem.argsort else [key]
 
     def write(to: Expr, item: list[Expr]) -> list[Stmt]:
@@ -225,31 +202,27 @@ def _onesweep_pass(
 # -- three kernels per pass -----------------------------------------------------------------------
 
 
-class MultiPassSort(Fallback):
+def _multi_pass(problem: SortProblem) -> Kernels:
     """LSD radix sort by histogram, scan and scatter kernels: no forward progress needed."""
-
-    name = "multi-pass radix sort"
-
-    def lower(self, problem: SortProblem) -> list[LoweredKernel]:
-        target, length, rows = problem.target, problem.length, problem.rows
-        threads = target.block_size
-        while threads > MIN_BLOCK_THREADS and _shared_bytes(threads, problem) > target.shared_bytes:
-            threads //= 2
-        parts = -(-length // (threads * ITEMS_PER_THREAD))
-        counts = temporary((rows, RADIX * parts), dt.int32)
-        ends = Value.fresh("scan", "scan", (counts,), ("sum", 1, False), counts.shape, dt.int32)
-        buffers = _double_buffer(problem, _item_dtypes(problem))
-        layouts = {**problem.layouts, counts: (RADIX * parts, 1)}
-        kernels: list[LoweredKernel] = []
-        source: tuple[Value, ...] = ()
-        for number in range(-(-problem.key.bits // RADIX_BITS)):
-            dest = buffers[number % 2]
-            radix_pass = _RadixPass(problem, threads, parts, source, number * RADIX_BITS)
-            kernels.append(radix_pass.histogram(counts))
-            kernels += lower_scan_gpu(FusionGroup.of_stored(ends, 0), layouts, target)
-            kernels.append(radix_pass.scatter(counts, ends, dest))
-            source = dest
-        return [*kernels, _decode(problem, source[-1])]
+    target, length, rows = problem.target, problem.length, problem.rows
+    threads = target.block_size
+    while threads > MIN_BLOCK_THREADS and _shared_bytes(threads, problem) > target.shared_bytes:
+        threads //= 2
+    parts = -(-length // (threads * ITEMS_PER_THREAD))
+    counts = temporary((rows, RADIX * parts), dt.int32)
+    ends = Value.fresh("scan", "scan", (counts,), ("sum", 1, False), counts.shape, dt.int32)
+    buffers = _double_buffer(problem, _item_dtypes(problem))
+    layouts = {**problem.layouts, counts: (RADIX * parts, 1)}
+    kernels: Kernels = []
+    source: tuple[Value, ...] = ()
+    for number in range(-(-problem.key.bits // RADIX_BITS)):
+        dest = buffers[number % 2]
+        radix_pass = _RadixPass(problem, threads, parts, source, number * RADIX_BITS)
+        kernels.append(radix_pass.histogram(counts))
+        kernels += lower_scan_gpu(FusionGroup.of_stored(ends, 0), layouts, target)
+        kernels.append(radix_pass.scatter(counts, ends, dest))
+        source = dest
+    return [*kernels, _decode(problem, source[-1])]
 
 
 def _decode(problem: SortProblem, last: Value) -> LoweredKernel:
@@ -260,14 +233,12 @@ def _decode(problem: SortProblem, last: Value) -> LoweredKernel:
     g, o = ir.var("g"), ir.var("o")
     size = threads * ITEMS_PER_THREAD
     blocks = -(-length // size)
-    count = e.scalar_arg(blocks)
-    row = ir.idiv(g, count)
-    index = row_index(e, row, val.shape, problem.axis)
-    start = ir.mul(ir.irem(g, count), const(size))
-    stop = ir.minimum(ir.add(start, const(size)), e.dim(length))
+    row, part = divmod(g, e.scalar_arg(blocks))
+    index = problem.index(e, row)
+    span = ir.block_range(part, const(size), e.dim(length))
     found = e.value(last, (row if rows > 1 else ZERO, o))
     result = _result(problem, [found] * 2)
-    loop = ir.For(o, start, stop, "lanes", e.store(val, index(o), result))
+    loop = ir.For(o, *span, "lanes", e.store(val, index(o), result))
     return e.grid_kernel(f"{val.op}_decode", g, [loop], rows * blocks, (val.op,))
 
 
@@ -288,7 +259,7 @@ class _RadixPass:
         self.g = ir.var("g")
         self.count = e.scalar_arg(self.parts)
         self.bit = e.scalar_arg(self.shift)
-        self.row, self.part = ir.idiv(self.g, self.count), ir.irem(self.g, self.count)
+        self.row, self.part = divmod(self.g, self.count)
         self.at_row = self.row if p.rows > 1 else ZERO
         tile_size = const(self.threads * ITEMS_PER_THREAD)
         self.first = ir.mul(self.part, tile_size)
@@ -297,11 +268,11 @@ class _RadixPass:
         size = const(padded_size(self.threads * ITEMS_PER_THREAD))
         self.keys = ir.Buffer("keys", p.key, "scratch", size)
         e.scratch.append(self.keys)
-        index = row_index(e, self.row, p.val.shape, p.axis)
+        index = p.index(e, self.row)
         i = ir.var("fill")
         at = ir.add(self.first, i)
         if not self.source:
-            key = sort_key(e, p.val, index(at))
+            key = p.sort_key(e, index(at))
         else:
             key = e.value(self.source[0], (self.at_row, at))
         self.fill = ir.For(i, ZERO, self.size, "lanes", [ir.Store(self.keys, padded(i), key)])
@@ -370,4 +341,9 @@ class _RadixPass:
         return self._kernel("sort_scatter", body)
 
 
-SCHEDULES: tuple[Schedule[SortProblem], ...] = (BlockSort(), OnesweepSort(), MultiPassSort())
+lower_sort_gpu = family(
+    SortProblem,
+    Candidate("block radix sort", _block_sort, _fits_block),
+    Candidate("onesweep", _onesweep, _supports_onesweep),
+    Candidate("multi-pass radix sort", _multi_pass),
+)

@@ -11,9 +11,9 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, temporary, without
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.lower.axis import ONE, ZERO, row_index, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.scan.gpu import lower_scan_gpu
 from numus.compiler.lower.scatter.gpu import lower_scatter_gpu
@@ -23,11 +23,11 @@ from numus.shapes import Shape, row_major
 from numus.target import Target
 
 
-def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """Count, scan and compact, by blocks of rows."""
     (val,) = group.members
     mask = val.inputs[0]
-    layouts = without(layouts, val)
+    layouts = group.input_layouts(layouts)
     length, wanted = mask.shape[-1], val.shape[-1]
     rows = math.prod(mask.shape[:-1])
     blocks = max(1, -(-length // nonzero.BLOCK_ELEMENTS))
@@ -36,7 +36,7 @@ def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> list[
     def kernel(name: str, per_row: int) -> LoweredKernel:
         e = Emitter(layouts)
         g, count = ir.var("g"), e.scalar_arg(per_row)
-        row, block = (ir.idiv(g, count), ir.irem(g, count)) if per_row > 1 else (g, ZERO)
+        row, block = divmod(g, count) if per_row > 1 else (g, ZERO)
         index = row_index(e, row, mask.shape, len(mask.shape) - 1)
         sizes = nonzero.RowBlocks(e.dim(length), e.dim(wanted), e.scalar_arg(blocks))
         first = ir.mul(row, ir.add(sizes.blocks, ONE))
@@ -63,7 +63,7 @@ def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> list[
     return [kernel("count", blocks), kernel("scan", 1), kernel("compact", blocks)]
 
 
-def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """Scatter the index of every true element to its rank, an inclusive sum of the mask less 1."""
     (val,) = group.members
     mask = val.inputs[0]
@@ -74,8 +74,8 @@ def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> l
     def make(op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape) -> Value:
         return Value.fresh(op, kind, inputs, params, shape, dt.int64)
 
-    def broadcast(x: Value, shape: Shape) -> Value:
-        return make("broadcast", "view", (x,), shape, shape)
+    def view(op: str, x: Value, *shape: int) -> Value:
+        return make(op, "view", (x,), shape, shape)
 
     def iota(count: int) -> Value:
         return make("iota", "source", (), None, (count,))
@@ -87,12 +87,12 @@ def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> l
     # -1, which a scatter drops, where the mask is false
     ranked = make("mul", "elementwise", (running, hit), None, shape)
     rank = make("sub", "elementwise", (ranked, one), None, shape)
-    row = broadcast(make("reshape", "view", (iota(rows),), (rows, 1), (rows, 1)), shape)
-    column = broadcast(iota(length), shape)
-    padding = broadcast(make("extent", "source", (), length, ()), (rows, wanted))
+    row = view("broadcast", view("reshape", iota(rows), rows, 1), *shape)
+    column = view("broadcast", iota(length), *shape)
+    padding = view("broadcast", make("extent", "source", (), length, ()), rows, wanted)
     inputs = (padding, column, row, rank)
     found = make("scatter", "scatter", inputs, ((0, 1), "set"), (rows, wanted))
-    result = make("reshape", "view", (found,), val.shape, val.shape)
+    result = view("reshape", found, *val.shape)
     copy = make("copy", "barrier", (result,), None, val.shape)
     layouts = {**layouts, running: row_major(shape), found: row_major(found.shape)}
     scan, scatter, copied = (

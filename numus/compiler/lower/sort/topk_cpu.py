@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ZERO, Layouts, row_index, temporary, without
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.axis import ZERO, TopkProblem, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
+from numus.compiler.lower.schedule import Candidate, Lowering, Schedule, family
 from numus.compiler.lower.sort.cpu import lower_sort
-from numus.compiler.lower.sort.problem import TopkProblem
 from numus.ir import Expr
 from numus.kernels.sort import cpu_topk, keys
 from numus.shapes import row_major
-from numus.target import Target
 
 
 @dataclass(frozen=True)
@@ -32,47 +29,26 @@ class TopkTuning:
 TUNING = TopkTuning()
 
 
-def lower_topk(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = TopkProblem(group, without(layouts, val), target)
-    return select(SCHEDULES, problem).lower(problem)
-
-
-class InsertionTopk(InOrder):
+def _insertion_topk(p: TopkProblem) -> Kernels:
     """One pass over each row, or over parts of few long rows and then over their results."""
-
-    name = "insertion"
-
-    def supports(self, problem: TopkProblem, target: Target) -> bool:
-        return 0 < problem.count <= TUNING.max_insertion_k
-
-    def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
-        p = problem
-        records = keys.record_layout(
-            p.source.dtype, p.length, p.descending, argsort=True, compare_floats=False
-        )
-        few = p.rows < 4 * p.target.num_cores
-        parts = p.length // TUNING.part_elements if few else 1
-        if parts <= 1:
-            return [_insertion_pass("topk", p, records, 1, None, None)]
-        memory = [temporary((p.rows, parts, p.count), f) for f in records.fields]
-        return [
-            _insertion_pass("topk_parts", p, records, parts, None, memory),
-            _insertion_pass("topk", p, records, parts, memory, None),
-        ]
+    records = keys.record_layout(
+        p.source.dtype, p.length, p.descending, argsort=True, compare_floats=False
+    )
+    few = p.rows < 4 * p.target.num_cores
+    parts = p.length // TUNING.part_elements if few else 1
+    if parts <= 1:
+        return [_insertion_pass("topk", p, records, 1, None, None)]
+    memory = [temporary((p.rows, parts, p.count), f) for f in records.fields]
+    return [
+        _insertion_pass("topk_parts", p, records, parts, None, memory),
+        _insertion_pass("topk", p, records, parts, memory, None),
+    ]
 
 
-class SortTopk(Fallback):
+def sort_topk(lower_sort: Lowering) -> Schedule[TopkProblem]:
     """An argsort of whole rows, of which the first k are copied."""
 
-    name = "sort"
-
-    def __init__(
-        self, lower_sort: Callable[[FusionGroup, Layouts, Target], list[LoweredKernel]]
-    ) -> None:
-        self.lower_sort = lower_sort
-
-    def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
+    def lower(problem: TopkProblem) -> Kernels:
         val, source, position = problem.val, problem.source, problem.group.position
         params = (problem.axis, problem.descending)
         order = Value.fresh("argsort", "sort", (source,), params, source.shape, val.dtype)
@@ -83,10 +59,16 @@ class SortTopk(Fallback):
         first = FusionGroup.of_stored(copy, position)
         copied = lower_loops(first, layouts, problem.target, redirect={copy: (val, 0, 0)})
         rows = FusionGroup.of_stored(order, position)
-        return self.lower_sort(rows, layouts, problem.target) + copied
+        return lower_sort(rows, layouts, problem.target) + copied
+
+    return Candidate("sort", lower)
 
 
-SCHEDULES: tuple[Schedule[TopkProblem], ...] = (InsertionTopk(), SortTopk(lower_sort))
+lower_topk = family(
+    TopkProblem,
+    Candidate("insertion", _insertion_topk, lambda p: 0 < p.count <= TUNING.max_insertion_k),
+    sort_topk(lower_sort),
+)
 
 
 def _insertion_pass(
@@ -102,14 +84,13 @@ def _insertion_pass(
     g = ir.var("g")
     per_row = parts if found is not None else 1
     blocks = e.scalar_arg(per_row)
-    row, part = (ir.idiv(g, blocks), ir.irem(g, blocks)) if per_row > 1 else (g, ZERO)
-    index = row_index(e, row, p.source.shape, p.axis)
+    row, part = divmod(g, blocks) if per_row > 1 else (g, ZERO)
+    index = p.index(e, row)
     top = cpu_topk.TopList(records, e.dim(p.count))
     start, stop = ZERO, e.dim(p.length)
     if found is not None:
         size = e.scalar_arg(-(-p.length // parts))
-        start = ir.mul(part, size)
-        stop = ir.minimum(ir.add(start, size), stop)
+        start, stop = ir.block_range(part, size, stop)
     first = ZERO
     if given is not None:
         stop = e.dim(parts * p.count)
@@ -124,7 +105,7 @@ def _insertion_pass(
         if found is None:
             return e.store(p.val, index(rank), records.result(record))
         at = ir.add(ir.mul(g, e.dim(p.count)), rank)
-        return [ir.Store(e.buffer(m, "write"), at, v) for m, v in zip(found, record, strict=True)]
+        return ir.stores([e.buffer(m, "write") for m in found], at, record)
 
     body, scratch = cpu_topk.topk_row(top, start, stop, read, write)
     e.scratch += scratch

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ZERO, Layouts, row_index, temporary, without
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.axis import ZERO, TopkProblem, row_index, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
+from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sort.gpu import lower_sort_gpu
-from numus.compiler.lower.sort.problem import TopkProblem
-from numus.compiler.lower.sort.topk_cpu import SortTopk
+from numus.compiler.lower.sort.topk_cpu import sort_topk
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD
 from numus.kernels.sort import gpu_radix_select
@@ -35,42 +33,37 @@ class RadixSelectTuning:
 TUNING = RadixSelectTuning()
 
 
-def lower_topk_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    (val,) = group.members
-    problem = TopkProblem(group, without(layouts, val), target)
-    return select(SCHEDULES, problem).lower(problem)
+def _supports_radix_select(p: TopkProblem) -> bool:
+    target = p.target
+    # targets with forward progress have atomics as well; a thread per digit
+    atomics = target.forward_progress and target.block_size >= RADIX
+    fits_block = p.length <= target.block_size * ITEMS_PER_THREAD  # sorted by one block
+    return atomics and not fits_block and 0 < p.count <= min(TUNING.max_k, p.length // 4)
 
 
-class RadixSelect(InOrder):
+def _radix_select(p: TopkProblem) -> Kernels:
     """A block per row, or per part of a row and then per row of their results."""
-
-    name = "radix select"
-
-    def supports(self, problem: TopkProblem, target: Target) -> bool:
-        # targets with forward progress have atomics as well; a thread per digit
-        atomics = target.forward_progress and target.block_size >= RADIX
-        fits_block = problem.length <= target.block_size * ITEMS_PER_THREAD  # sorted by one block
-        max_k = min(TUNING.max_k, problem.length // 4)
-        return atomics and not fits_block and 0 < problem.count <= max_k
-
-    def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
-        p, length = problem, problem.length
-        dtypes = (p.key, dt.index_dtype(length))
-        given: tuple[Value, ...] = ()
-        kernels: list[LoweredKernel] = []
-        while True:
-            wanted = -(-p.target.num_cores * TUNING.parts_per_core // p.rows)
-            parts = max(1, min(wanted, length // max(TUNING.part_elements, 4 * p.count)))
-            found: tuple[Value, ...] = ()
-            if parts > 1:
-                found = tuple(temporary((p.rows, parts * p.count), t) for t in dtypes)
-            kernels.append(_select_pass(p, dtypes, length, parts, given, found))
-            if parts == 1:
-                return kernels
-            length, given = parts * p.count, found
+    length = p.length
+    dtypes = (p.key, dt.index_dtype(length))
+    given: tuple[Value, ...] = ()
+    kernels: Kernels = []
+    while True:
+        wanted = -(-p.target.num_cores * TUNING.parts_per_core // p.rows)
+        parts = max(1, min(wanted, length // max(TUNING.part_elements, 4 * p.count)))
+        found: tuple[Value, ...] = ()
+        if parts > 1:
+            found = tuple(temporary((p.rows, parts * p.count), t) for t in dtypes)
+        kernels.append(_select_pass(p, dtypes, length, parts, given, found))
+        if parts == 1:
+            return kernels
+        length, given = parts * p.count, found
 
 
-SCHEDULES: tuple[Schedule[TopkProblem], ...] = (RadixSelect(), SortTopk(lower_sort_gpu))
+lower_topk_gpu = family(
+    TopkProblem,
+    Candidate("radix select", _radix_select, _supports_radix_select),
+    sort_topk(lower_sort_gpu),
+)
 
 
 def _block_threads(target: Target, elements: int, blocks: int) -> int:
@@ -98,10 +91,10 @@ def _select_pass(
     start, stop = ZERO, extent
     if parts > 1:
         many = e.scalar_arg(parts)
-        row, part = ir.idiv(g, many), ir.irem(g, many)
+        row, part = divmod(g, many)
         start, stop = (ir.idiv(ir.mul(extent, x), many) for x in (part, ir.add(part, const(1))))
     at_row = row if p.rows > 1 else ZERO
-    source_index = row_index(e, row, p.source.shape, p.axis)
+    source_index = p.index(e, row)
     result_index = row_index(e, row, val.shape, p.axis)
 
     def key(i: Expr) -> Expr:
