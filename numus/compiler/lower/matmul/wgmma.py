@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import repack
 from numus.kernels.matmul.gpu import wgmma as kernel
-from numus.kernels.matmul.gpu.wgmma_epilogue import stores_whole_rows
+from numus.kernels.matmul.gpu.epilogue import stores_whole_rows
 from numus.shapes import Shape
 from numus.target import Target
 

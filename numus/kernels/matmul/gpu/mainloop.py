@@ -2,22 +2,25 @@
 
 Operands in global memory are copied asynchronously where the target can; expressions are evaluated
 and stored. Shared memory is counted in words: elements below 4 bytes are packed along k.
+
+The interleaved (software-pipelined) mainloop spreads copies of later K-tiles among the MMAs,
+unconditionally, so that neither a burst of copies nor a branch stalls them; fragments are
+double-buffered in registers across K-tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import Coordinate, GemmCall, GemmSizes, Operand, when
+from numus.kernels.matmul.gpu.problem import Coordinate, GemmSizes, Operand, when
 
-ZERO = const(0)
+ZERO, ONE = const(0), const(1)
 
 K_MAJOR_PADDING = 4  # words between K-major rows, against bank conflicts
 
@@ -128,10 +131,7 @@ class OperandTile:
             other = "elements predicated" if self.shape.dtype.itemsize >= 4 else "evaluate"
             paths = {"vectors": o.aligned & in_bounds, "vectors predicated": o.aligned & ~in_bounds}
             return {**paths, other: ~o.aligned}
-        # a vector must not reach past the last row or column
-        vector = const(16 // self.shape.dtype.itemsize)
-        last = self.origin + self.extent
-        whole = in_bounds & ((last <= o.extent) | (o.extent % vector).eq(0))
+        whole = in_bounds & self.has_whole_vectors
         return {
             "vectors": o.aligned & whole,
             "vectors predicated": o.aligned & ~whole,
@@ -139,82 +139,109 @@ class OperandTile:
             "elements predicated": ~o.aligned & ~in_bounds,
         }
 
+    @property
+    def has_whole_vectors(self) -> Expr:
+        """No vector reaches past the last row or column."""
+        vector, last = 16 // self.shape.dtype.itemsize, self.origin + self.extent
+        return (last <= self.operand.extent) | (self.operand.extent % vector).eq(0)
+
+    @property
+    def copies_vectors(self) -> Expr:
+        """Copies of 16 bytes are aligned, and none is partly past the end."""
+        if self.operand.transposed:
+            return const(False, dt.bool_)
+        aligned = self.operand.aligned
+        return aligned if self.global_k_major else aligned & self.has_whole_vectors
+
+    def shares(
+        self, lane: Expr, vector: int
+    ) -> Iterator[tuple[tuple[Expr, Expr], int, Expr | None]]:
+        """A thread's vectors: (mn, k) in global memory, how many rows below that, and a condition
+        where not all threads have one. Threads move down rows of global memory, unless a row has
+        more vectors than threads."""
+        s, k_major = self.shape, self.global_k_major
+        total = self.extent * s.tile_k // vector
+        row_vectors = (s.tile_k if k_major else self.extent) // vector
+        row, column = lane // row_vectors, lane % row_vectors * vector
+        for begin in range(0, total, s.threads):
+            below, right = divmod(begin, row_vectors)
+            fast = column + (right * vector if s.threads < row_vectors else 0)
+            own = None if begin + s.threads <= total else lane + begin < total
+            yield (row, fast) if k_major else (fast, row), below, own
+
+    def clamped_address(
+        self, batch: Expr, at: tuple[Expr, Expr], below: int, vector: int, clamped: bool = True
+    ) -> tuple[ir.Buffer, Expr]:
+        """Rows past the end repeat the last one; 32-bit offsets take one multiplication."""
+        o, (mn, k), far = self.operand, at, const(below, dt.int32)
+        assert o.address is not None
+        if clamped:
+            mn = ir.minimum(mn, o.extent - (1 if self.global_k_major else vector))
+            if self.global_k_major and (below or self.shape.clamped):
+                far = ir.minimum(far, (o.extent - 1 - mn).cast(dt.int32))
+        buffer, first = o.address(batch, mn, k)
+        return buffer, first + o.ld.cast(dt.int32).cast(ir.INDEX) * far.cast(ir.INDEX)
+
     def load(
         self, lane: Expr, batch: Expr, k_tile: Expr, k_size: Expr, path: str, shift: Shift | None
     ) -> list[Stmt]:
         """A thread's share of a K-tile, by one of the load paths."""
-        o, s = self.operand, self.shape
+        o, s, k_major = self.operand, self.shape, self.global_k_major
         k_size = k_size if o.k_end is None else o.k_end(k_tile)
-        out: list[Stmt] = []
         vector = 1 if path.startswith("elements") else 16 // s.dtype.itemsize
-        k_major = self.global_k_major
-        total = self.extent * s.tile_k // vector
-        stage = k_tile % s.stages
-        row_vectors = (s.tile_k if k_major else self.extent) // vector
-        row = lane // row_vectors
-        column = lane % row_vectors * vector
-        begin = k_tile * s.tile_k
-
-        def coordinates(row: Expr, right: int = 0) -> tuple[Expr, Expr]:
-            """(mn, k) of a row in global memory."""
-            fast = column + right
-            return (row, fast) if k_major else (fast, row)
-
-        def source(below: int, right: int) -> tuple[ir.Buffer, Expr]:
-            """The thread's first address plus an offset that is uniform across threads."""
-            assert o.address is not None
-            if s.clamped:
-                return clamped_source(o.address, below, right)
-            mn, k = coordinates(row)
-            buffer, first = o.address(batch, self.origin + mn, begin + k)
-            return buffer, first + right + o.ld * below
-
-        def clamped_source(address: Address, below: int, right: int) -> tuple[ir.Buffer, Expr]:
-            """The row clamped to the last one; 32-bit offsets take one multiplication."""
-            mn, k = coordinates(row, right)
-            mn, far = self.origin + mn, const(below, dt.int32)
-            if not path.endswith("predicated"):
-                mn = ir.minimum(mn, o.extent - (1 if k_major else vector))
-                if k_major:
-                    far = ir.minimum(far, (o.extent - 1 - mn).cast(dt.int32))
-            buffer, first = address(batch, mn, begin + k)
-            ld = o.ld.cast(dt.int32).cast(ir.INDEX)
-            return buffer, first + ld * far.cast(ir.INDEX)
-
-        for share in range(-(-total // s.threads)):
-            # threads move down rows of global memory, unless a row has more vectors than threads
-            below, right = divmod(share * s.threads, row_vectors)
-            right = right * vector if s.threads < row_vectors else 0
-            tile_mn, tile_k = coordinates(row + below, right)
-            word = tile_k // s.word_elements if s.word_elements > 1 else tile_k
-            to = self.index(stage, tile_mn, word)
-            k, mn = begin + tile_k, self.origin + tile_mn
+        predicated = path.endswith("predicated")
+        out: list[Stmt] = []
+        for (mn, k), below, own in self.shares(lane, vector):
+            first = (self.origin + mn, k_tile * s.tile_k + k)
+            mn, k = (mn + below, k) if k_major else (mn, k + below)
+            word = k // s.word_elements if s.word_elements > 1 else k
+            to = self.index(k_tile % s.stages, mn, word)
+            mn, k = self.origin + mn, k_tile * s.tile_k + k
             one: list[Stmt] = []
-            if path != "evaluate":
-                buffer, index = source(below, right)
-                left, exists = (
-                    (k_size - k, mn < o.extent) if k_major else (o.extent - mn, k < k_size)
-                )
-                if shift is not None:
-                    rows, elements = shift
-                    index, at = index + elements, (mn if k_major else k) + rows
-                    exists = exists & (at >= 0) & (at < o.shift_extent)
-                limit = const(vector)
-                if path.endswith("predicated"):
-                    limit = ir.select(exists, left, ZERO)
-                nbytes = vector * s.dtype.itemsize
-                one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
-            else:
+            if path == "evaluate":
                 for u in range(vector):
-                    i = mn + (0 if k_major else u)
-                    p = k + (u if k_major else 0)
+                    i, p = (mn, k + u) if k_major else (mn + u, k)
                     exists = (i < o.extent) & (p < k_size)
                     value = ir.select(exists, o.read(batch, i, p, exists), zero(s.dtype))
-                    target = to * s.word_elements + u
-                    one.append(ir.Store(self.elements, target, value))
-            all_threads = (share + 1) * s.threads <= total
-            has_share = lane + share * s.threads < total
-            out += one if all_threads else [ir.If(has_share, one)]
+                    one.append(ir.Store(self.elements, to * s.word_elements + u, value))
+            else:
+                assert o.address is not None
+                if s.clamped:
+                    buffer, index = self.clamped_address(
+                        batch, first, below, vector, not predicated
+                    )
+                else:  # the thread's first address plus an offset that is uniform across threads
+                    buffer, index = o.address(batch, *first)
+                    index = index + o.ld * below
+                left, exists = k_size - k, mn < o.extent
+                if not k_major:
+                    left, exists = o.extent - mn, k < k_size
+                if shift is not None:
+                    rows, elements = shift
+                    index, row = index + elements, (mn if k_major else k) + rows
+                    exists = exists & (row >= 0) & (row < o.shift_extent)
+                limit = ir.select(exists, left, ZERO) if predicated else const(vector)
+                nbytes = vector * s.dtype.itemsize
+                one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
+            out += one if own is None else [ir.If(own, one)]
+        return out
+
+    def copies(
+        self, lane: Expr, batch: Expr, k_tile: Expr, k_size: Expr, vector: int
+    ) -> list[Stmt]:
+        """A thread's share without branches: rows past the end repeat the last one, and nobody
+        stores their results; past the end of k are zeros."""
+        s, k_major = self.shape, self.global_k_major
+        out: list[Stmt] = []
+        for (mn, k), below, own in self.shares(lane, vector):
+            first = (self.origin + mn, k_tile * s.tile_k + k)
+            buffer, index = self.clamped_address(batch, first, below, vector)
+            mn, k = (mn + below, k) if k_major else (mn, k + below)
+            left = k_size - (k_tile * s.tile_k + k)
+            limit = left if k_major else ir.select(left > 0, const(vector), ZERO)
+            to, nbytes = self.index(k_tile % s.stages, mn, k), vector * s.dtype.itemsize
+            copy = ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes)
+            out.append(copy if own is None else ir.If(own, [copy]))
         return out
 
 
@@ -294,6 +321,93 @@ def multistage(tiles: Tiles, which: Expr, sizes: SplitKSizes, multiply: Multiply
     return [*out, ir.For(q, start, end, "serial", body), ir.AsyncWait(0)]
 
 
+@dataclass(slots=True)
+class KSteps:
+    """MMA steps of a K-tile, two at least."""
+
+    count: int
+    load: Callable[[int, Expr, Expr, str], list[ir.Let]]  # (step, lane, stage, tag): fragments
+    multiply: Callable[[int, str], list[Stmt]]  # (step, tag): MMAs
+
+
+def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) -> list[Stmt]:
+    """The loop over K-tiles of operands in memory that are not shifted, in two versions: with
+    copies of 16 bytes, and of elements where those are not aligned."""
+    shape = tiles[0].shape
+    batch, start, count = sizes.k_range(which, shape.tile_k)
+    ahead, last = shape.stages - 1, steps.count - 1
+    names = [let.var for let in steps.load(0, ZERO, ZERO, "")]
+    carried = [ir.Register(f"carried{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
+
+    def loop(widths: list[int], tag: str = "") -> list[Stmt]:
+        """The barrier is before the last step of a K-tile, during which the first fragments of the
+        next one are loaded, carried in registers."""
+        q = ir.var(f"k_tile{tag}")
+
+        def all_threads(name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+            lane = ir.var(f"{name}{tag}")
+            return ir.For(lane, ZERO, const(shape.threads), "lanes", body(lane))
+
+        def copies(lane: Expr, k_tile: Expr) -> list[Stmt]:
+            pairs = zip(tiles, widths, strict=True)
+            return [x for t, n in pairs for x in t.copies(lane, batch, k_tile, sizes.k, n)]
+
+        def carry(lets: list[ir.Let]) -> list[Stmt]:
+            return [ir.Set(x, let.var) for x, let in zip(carried, lets, strict=True)]
+
+        def restore(lets: list[ir.Let]) -> list[Stmt]:
+            return [ir.Let(let.var, ir.read(x)) for x, let in zip(carried, lets, strict=True)]
+
+        def first_fragments(lane: Expr) -> list[Stmt]:
+            lets = steps.load(0, lane, start % shape.stages, "")
+            return [*lets, *carry(lets)]
+
+        def all_but_last(lane: Expr) -> list[Stmt]:
+            body = restore(steps.load(0, lane, ZERO, ""))
+            pending = copies(lane, q + ahead)
+            lets: list[ir.Let] = []
+            for step in range(last):
+                lets = steps.load(step + 1, lane, q % shape.stages, "")
+                share = pending[len(pending) * step // last : len(pending) * (step + 1) // last]
+                body += [*lets, *_interleave(steps.multiply(step, ""), share)]
+            return body + carry(lets)
+
+        def last_step(lane: Expr) -> list[Stmt]:
+            old = restore(steps.load(last, lane, ZERO, "last_"))
+            lets = steps.load(0, lane, (q + 1) % shape.stages, "after_")
+            return [*old, *lets, *steps.multiply(last, "last_"), *carry(lets)]
+
+        out: list[Stmt] = []
+        for number in range(ahead):
+            copy = partial(copies, k_tile=start + number)
+            out += [all_threads(f"ahead{number}", copy), ir.AsyncCommit()]
+        body = [
+            all_threads("multiply", all_but_last),
+            ir.AsyncCommit(),
+            ir.AsyncWait(ahead - 1),
+            all_threads("multiply_last", last_step),
+        ]
+        out += [ir.AsyncWait(ahead - 1), all_threads("begin", first_fragments)]
+        return [*out, ir.For(q, start, start + count, "serial", body), ir.AsyncWait(0)]
+
+    conditions = [tile.copies_vectors for tile in tiles]
+    possible = [x for x in conditions if x.op != "const" or x.attr]
+    if not possible:
+        return loop([1, 1])
+    widths = [16 // shape.dtype.itemsize if x in possible else 1 for x in conditions]
+    aligned = possible[0] & possible[-1]
+    return [ir.If(aligned, loop(widths, "_vectors")), ir.If(~aligned, loop([1, 1]))]
+
+
+def _interleave(mmas: list[Stmt], copies: list[Stmt]) -> list[Stmt]:
+    """The copies spread evenly among the MMAs."""
+    out: list[Stmt] = []
+    for i, mma in enumerate(mmas):
+        at, then = (len(copies) * j // len(mmas) for j in (i, i + 1))
+        out += [*copies[at:then], mma]
+    return out
+
+
 def tile_coordinates(
     s: SplitKSizes, block: Expr, tile_m: int, tile_n: int, *, index32: bool = False
 ) -> tuple[Coordinate, list[Stmt]]:
@@ -326,48 +440,3 @@ class Accumulators:
     coordinates: Callable[[Expr, int], tuple[Expr, Expr]]  # (thread, register) -> (m, n) in it
     scratch: list[ir.Buffer]  # the first one is free once the sums are complete
     smem_words: int  # of that one
-
-
-STORE_VECTOR = 8  # contiguous elements of C that a thread stores
-
-
-Call = GemmCall[Any, SplitKSizes, Any]
-
-
-def store_tile(
-    call: Call,
-    stage: ir.Buffer,
-    shape: tuple[int, int],
-    ld: int,
-    origin: Coordinate,
-    tag: str = "",
-    vector: int = STORE_VECTOR,
-) -> Stmt:
-    """A tile from shared memory through the epilogue, vector by vector."""
-    which, m0, n0 = origin
-    lane = ir.var(f"out{tag}")
-    across = const(shape[1] // vector)
-    row, column = lane // across, lane % across * vector
-    base = row * ld + column
-    at = (which, m0 + row, n0 + column)
-    body = store_vector(call, stage, base, at, tag, vector)
-    return ir.For(lane, ZERO, const(shape[0] * shape[1] // vector), "lanes", body)
-
-
-def store_vector(
-    call: Call, stage: ir.Buffer, base: Expr, at: Coordinate, tag: str, vector: int = STORE_VECTOR
-) -> list[Stmt]:
-    """Contiguous elements of a row from shared memory through the epilogue, those that exist."""
-    epilogue, extents = call.epilogue, (call.sizes.m, call.sizes.n)
-    which, m, n = at
-    values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(vector)]
-    loads: list[Stmt] = [ir.Let(v, ir.load(stage, base + u)) for u, v in enumerate(values)]
-    each = [epilogue(which, m, n + u, v) for u, v in enumerate(values)]
-    whole = [stores[i] for i in range(len(each[0])) for stores in each]
-    u = ir.var(f"u{tag}")
-    one = epilogue(which, m, n + u, ir.load(stage, base + u))
-    row, last = m < extents[0], n + vector
-    return [
-        ir.If(row & (last <= extents[1]), [*loads, *whole]),
-        ir.If(row & (last > extents[1]), [ir.For(u, ZERO, extents[1] - n, "serial", one)]),
-    ]

@@ -1,7 +1,7 @@
-"""Warp-level tensor-core GEMM (mma.sync), multistage or interleaved.
+"""Warp-level tensor-core GEMM (mma.sync), mainloop.multistage or interleaved.
 
-A block computes a tile of C, each warp a part of it, from K-tiles in shared memory (`mainloop.py`,
-and for float64 `mainloop_interleaved.py`).
+A block computes a tile of C, each warp a part of it, from K-tiles in shared memory (`mainloop.py`;
+those of float64 by the interleaved mainloop).
 """
 
 from __future__ import annotations
@@ -12,24 +12,11 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
-from numus.kernels.matmul.gpu.mainloop import (
-    K_MAJOR_PADDING,
-    STORE_VECTOR,
-    Accumulators,
-    Operands,
-    OperandTile,
-    SplitKSizes,
-    StagedOperand,
-    StageShape,
-    multistage,
-    operand_tiles,
-    store_tile,
-    tile_coordinates,
-    word_dtype,
-)
-from numus.kernels.matmul.gpu.mainloop_interleaved import KSteps, interleaved
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall
+from numus.kernels.matmul.gpu.epilogue import STORE_VECTOR, Subtile, store_subtiles
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, StagedOperand, StageShape
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile
 from numus.target import Target
 
 ZERO = const(0)
@@ -63,7 +50,9 @@ class TileShape:
         return self.m // self.warps_m, self.n // self.warps_n
 
     def stage_shape(self, dtype: DType) -> StageShape:
-        padding = 32 // word_dtype(dtype).itemsize  # a warp reads 4 rows of 8: distinct banks
+        padding = (
+            32 // mainloop.word_dtype(dtype).itemsize
+        )  # a warp reads 4 rows of 8: distinct banks
         return StageShape(dtype, self.k_words, self.stages, self.threads, padding)
 
 
@@ -97,7 +86,7 @@ def choose_tile(
     """Tile and split-K for (batch, m, n, k). Without asynchronous copies two stages are as good as
     many. `interleaves`: operands are in memory, so that the interleaved mainloop takes them."""
     batch, m, n, k = size
-    word = word_dtype(dtype).itemsize
+    word = mainloop.word_dtype(dtype).itemsize
     k_tiles = -(-k * dtype.itemsize // (TILE_K_WORDS * word))
     known = _CYCLES if word < 8 else _INTERLEAVED_CYCLES if interleaves else _FLOAT64_CYCLES
     candidates = []
@@ -113,7 +102,9 @@ def choose_tile(
 
     def fitting(k_words: int) -> int:
         """Stages that fit into shared memory."""
-        return target.shared_bytes // ((tile_m + tile_n) * (k_words + K_MAJOR_PADDING) * word)
+        return target.shared_bytes // (
+            (tile_m + tile_n) * (k_words + mainloop.K_MAJOR_PADDING) * word
+        )
 
     # float64 leaves room for few blocks: deeper K-tiles stall them less often
     deep = word == 8 and fitting(2 * TILE_K_WORDS) >= 3 * blocks_per_sm
@@ -122,10 +113,6 @@ def choose_tile(
     shape = TileShape(tile_m, tile_n, k_words, stages, warps_m, warps_n, mixed)
     count = -(-k // shape.stage_shape(dtype).tile_k)
     return shape, -(-count // -(-count // min(split_k, count)))
-
-
-def _name(tag: str, step: int, mma: int, word: int, dtype: DType) -> Expr:
-    return ir.var(f"{tag}{step}_{mma}_{word}", dtype)
 
 
 Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
@@ -138,78 +125,63 @@ def mma_sync_gemm(call: Call, block: Expr) -> Emitted:
 
 
 def accumulate(
-    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: Operands
+    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: mainloop.Operands
 ) -> Accumulators:
     """Accumulators of a block's tile: of every 16 x 8, a thread has two adjacent elements in each
     of two rows."""
     warp_m, warp_n = t.warp_tile
-    origin, out = tile_coordinates(s, block, t.m, t.n)
-    shape = t.stage_shape(dtype)
-    a, b, smem_words = operand_tiles(shape, operands, origin, (t.m, t.n))
+    origin, out = mainloop.tile_coordinates(s, block, t.m, t.n)
+    shape, steps = t.stage_shape(dtype), t.k_words // MMA_K_WORDS
+    a, b, smem_words = mainloop.operand_tiles(shape, operands, origin, (t.m, t.n))
     accumulator = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
-    sums = [
-        [
-            [ir.Register(f"c{i}_{j}_{u}", accumulator, lanes=True) for u in range(4)]
-            for j in range(warp_n // MMA_N)
-        ]
-        for i in range(warp_m // MMA_M)
-    ]
+    mmas_m, mmas_n = warp_m // MMA_M, warp_n // MMA_N
+    sums = [register_tile(mmas_n, 4, accumulator, f"c{i}_") for i in range(mmas_m)]
     registers = [c for row in sums for mma in row for c in mma]
     out += [ir.Set(c, const(0, accumulator)) for c in registers]
+
+    def words(tag: str, step: int, mma: int, count: int) -> list[Expr]:
+        """Names of a thread's part of a fragment."""
+        return [ir.var(f"{tag}{step}_{mma}_{u}", a.words.dtype) for u in range(count)]
 
     def load(step: int, lane: Expr, stage: Expr, tag: str) -> list[ir.Let]:
         """A thread's words: four per 16 rows of A (rows 8 apart, words 4 apart), two per 8 columns
         of B."""
         warp, thread = divmod(lane, WARP)
         row, word = divmod(thread, 4)
-
-        def fragments(tile: OperandTile, at: Expr, extent: int, mma: int, tag: str) -> list[ir.Let]:
-            first = at * extent
-            out: list[ir.Let] = []
-            for i in range(extent // mma):
-                for j in range(2 * mma // MMA_N):
-                    down = i * mma + (j % 2 * 8 if mma == MMA_M else 0)
-                    right = step * MMA_K_WORDS + (j // 2 if mma == MMA_M else j) * 4
-                    mn = first + row + down
-                    index = tile.index(stage, mn, word + right)
-                    name = _name(tag, step, i, j, tile.words.dtype)
-                    out.append(ir.Let(name, ir.load(tile.words, index)))
-            return out
-
         at_m, at_n = divmod(warp, t.warps_n)
-        fragments_a = fragments(a, at_m, warp_m, MMA_M, f"{tag}a")
-        return [*fragments_a, *fragments(b, at_n, warp_n, MMA_N, f"{tag}b")]
+        out: list[ir.Let] = []
+        both = (("a", a, at_m * warp_m, mmas_m), ("b", b, at_n * warp_n, mmas_n))
+        for name, tile, first, count in both:
+            for i in range(count):
+                for j, to in enumerate(words(f"{tag}{name}", step, i, 4 if tile is a else 2)):
+                    down, right = (i * MMA_M + j % 2 * 8, j // 2) if tile is a else (i * MMA_N, j)
+                    mn, at = first + row + down, word + step * MMA_K_WORDS + right * 4
+                    out.append(ir.Let(to, ir.load(tile.words, tile.index(stage, mn, at))))
+        return out
 
     def multiply(step: int, tag: str) -> list[Stmt]:
-        word = a.words.dtype
-        mmas: list[Stmt] = []
-        for i, row in enumerate(sums):
-            x = [_name(f"{tag}a", step, i, u, word) for u in range(2 * MMA_M // MMA_N)]
-            for j, c in enumerate(row):
-                y = [_name(f"{tag}b", step, j, u, word) for u in range(2)]
-                mmas.append(ir.MmaSync(c, x, y, dtype))
-        return mmas
+        return [
+            ir.MmaSync(c, words(f"{tag}a", step, i, 4), words(f"{tag}b", step, j, 2), dtype)
+            for i, row in enumerate(sums)
+            for j, c in enumerate(row)
+        ]
 
     def k_tile(lane: Expr, stage: Expr) -> list[Stmt]:
-        body: list[Stmt] = []
-        for step in range(t.k_words // MMA_K_WORDS):
-            body += [*load(step, lane, stage, ""), *multiply(step, "")]
-        return body
+        return [x for i in range(steps) for x in (*load(i, lane, stage, ""), *multiply(i, ""))]
 
+    tiles, which = (a, b), origin[0]
     if t.interleaved:
-        out += interleaved((a, b), origin[0], s, KSteps(t.k_words // MMA_K_WORDS, load, multiply))
+        k_steps = mainloop.KSteps(steps, load, multiply)
+        out += mainloop.interleaved(tiles, which, s, k_steps)
     else:
-        out += multistage((a, b), origin[0], s, k_tile)
+        out += mainloop.multistage(tiles, which, s, k_tile)
 
     def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
         warp, thread = divmod(lane, WARP)
         down, right = divmod(warp, t.warps_n)
-        (i, j), u = divmod(number // 4, warp_n // MMA_N), number % 4
-        row = down * warp_m + thread // 4
-        pair = thread % 4 * 2
-        column = right * warp_n + pair
-        row = row + i * MMA_M + u // 2 * 8
-        return row, column + j * MMA_N + u % 2
+        (i, j), u = divmod(number // 4, mmas_n), number % 4
+        row = down * warp_m + thread // 4 + i * MMA_M + u // 2 * 8
+        return row, right * warp_n + thread % 4 * 2 + j * MMA_N + u % 2
 
     scratch = [a.words, a.elements]
     return Accumulators(
@@ -223,7 +195,6 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     t = call.tile
     dtype, words = sums.registers[0].dtype, sums.scratch[0]
     room = sums.smem_words * words.dtype.itemsize
-    which, m0, n0 = sums.origin
     subtiles = 1
     while t.m * (t.n // subtiles + STORE_VECTOR) * dtype.itemsize > room:
         subtiles *= 2
@@ -231,19 +202,13 @@ def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     ld = columns + STORE_VECTOR
     stage = ir.Buffer("stage", dtype, "scratch", const(t.m * ld), aliases=words)
     vector = 16 // dtype.itemsize if t.interleaved else STORE_VECTOR
-    out: list[Stmt] = []
-    for subtile in range(subtiles):
-        lane = ir.var(f"stage_lane{subtile}")
-        to_shared: list[Stmt] = []
-        for number, c in enumerate(sums.registers):
-            row, column = sums.coordinates(lane, number)
-            at = row * ld + column - subtile * columns
-            to_shared.append(ir.Store(stage, at, ir.read(c)))
-        if subtiles > 1:
-            warp_n = lane // WARP % t.warps_n
-            own = (warp_n // (t.warps_n // subtiles)).eq(subtile)
-            to_shared = [ir.If(own, to_shared)]
-        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
-        origin = (which, m0, n0 + subtile * columns)
-        out.append(store_tile(call, stage, (t.m, columns), ld, origin, f"{subtile}", vector))
-    return out, stage
+
+    def subtile(number: int) -> Subtile:
+        def own(lane: Expr) -> Expr:
+            return (lane // WARP % t.warps_n // (t.warps_n // subtiles)).eq(number)
+
+        every = range(len(sums.registers))
+        return Subtile(0, number * columns, every, own if subtiles > 1 else None)
+
+    parts = map(subtile, range(subtiles))
+    return store_subtiles(call, sums, (t.m, columns), stage, ld, parts, vector), stage

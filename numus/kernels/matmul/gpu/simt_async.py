@@ -11,19 +11,10 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
-from numus.kernels.matmul.gpu.mainloop import (
-    Accumulators,
-    Operands,
-    OperandTile,
-    SplitKSizes,
-    StagedOperand,
-    StageShape,
-    multistage,
-    operand_tiles,
-    store_tile,
-    tile_coordinates,
-)
+from numus.kernels.matmul.gpu.epilogue import Subtile, store_subtiles
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, StagedOperand, StageShape
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile
 from numus.target import Target
 
@@ -96,7 +87,7 @@ def choose_tile(
 class _Fragment:
     """A thread's elements of one operand: vectors, spread over the tile."""
 
-    def __init__(self, tile: OperandTile, size: int, threads: int) -> None:
+    def __init__(self, tile: mainloop.OperandTile, size: int, threads: int) -> None:
         self.tile, self.size, self.threads = tile, size, threads
 
     def index(self, thread: Expr, number: int) -> Expr:
@@ -129,12 +120,12 @@ def simt_async_gemm(call: Call, block: Expr) -> Emitted:
 
 
 def accumulate(
-    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: Operands
+    t: TileShape, s: SplitKSizes, dtype: DType, block: Expr, operands: mainloop.Operands
 ) -> Accumulators:
     """Accumulators of a block's tile, row by row of a thread's own."""
-    origin, out = tile_coordinates(s, block, t.m, t.n)
+    origin, out = mainloop.tile_coordinates(s, block, t.m, t.n)
     shape = StageShape(dtype, t.k, t.stages, t.threads, VECTOR, clamped=t.square_warps)
-    tile_a, tile_b, smem_words = operand_tiles(shape, operands, origin, (t.m, t.n))
+    tile_a, tile_b, smem_words = mainloop.operand_tiles(shape, operands, origin, (t.m, t.n))
     a, b = _Fragment(tile_a, t.thread_m, t.threads_m), _Fragment(tile_b, t.thread_n, t.threads_n)
     sums = register_tile(t.thread_m, t.thread_n, dtype)
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
@@ -155,7 +146,7 @@ def accumulate(
                 body.append(ir.Set(sums[i][j], new))
         return body
 
-    out += multistage((tile_a, tile_b), origin[0], s, multiply)
+    out += mainloop.multistage((tile_a, tile_b), origin[0], s, multiply)
 
     def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
         i, j = divmod(number, t.thread_n)
@@ -196,25 +187,15 @@ def _accumulation_order(t: TileShape) -> list[tuple[int, int]]:
 def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
     """Accumulators through shared memory and the epilogue, a vector of each thread's rows at a
     time."""
-    t = call.tile
-    which, m0, n0 = sums.origin
-    rows = VECTOR * t.threads_m
-    ld = t.n + PADDING
-    dtype = sums.registers[0].dtype
-    words = sums.scratch[0]
+    t, words = call.tile, sums.scratch[0]
+    rows, ld = VECTOR * t.threads_m, t.n + PADDING
     words.size = const(max(sums.smem_words, rows * ld))
-    stage = ir.Buffer("stage", dtype, "scratch", const(rows * ld), aliases=words)
-    out: list[Stmt] = []
-    for subtile in range(t.thread_m // VECTOR):
-        lane = ir.var(f"stage_lane{subtile}")
-        to_shared: list[Stmt] = []
-        for j in range(t.thread_n):
-            for i in range(subtile * VECTOR, subtile * VECTOR + VECTOR):
-                number = i * t.thread_n + j
-                row, column = sums.coordinates(lane, number)
-                at = (row - subtile * rows) * ld + column
-                to_shared.append(ir.Store(stage, at, ir.read(sums.registers[number])))
-        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
-        origin = (which, m0 + subtile * rows, n0)
-        out.append(store_tile(call, stage, (rows, t.n), ld, origin, f"{subtile}"))
-    return out, stage
+    stage = ir.Buffer("stage", call.dtype, "scratch", const(rows * ld), aliases=words)
+
+    def subtile(number: int) -> Subtile:
+        own = range(number * VECTOR, (number + 1) * VECTOR)  # rows of a thread
+        registers = [i * t.thread_n + j for j in range(t.thread_n) for i in own]
+        return Subtile(number * rows, 0, registers)
+
+    parts = map(subtile, range(t.thread_m // VECTOR))
+    return store_subtiles(call, sums, (rows, t.n), stage, ld, parts), stage

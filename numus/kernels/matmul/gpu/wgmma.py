@@ -3,7 +3,7 @@
 Two consumer warpgroups and a producer warp compute a tile of 128 or 64 rows of C. Operands that
 TMA cannot read are repacked by a kernel before; where memory turns out to be misaligned at run time
 the threads fill the tiles. Persistent blocks load the next tile while one is stored
-(`wgmma_epilogue.py`).
+(`epilogue.py`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType, float32, int32
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import epilogue
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
-from numus.kernels.matmul.gpu.mainloop import SplitKSizes, store_tile, tile_coordinates, zero
+from numus.kernels.matmul.gpu.mainloop import SplitKSizes, tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, Operand
-from numus.kernels.matmul.gpu.wgmma_epilogue import (
-    ROW_BYTES,
-    SHORT_ROW_BYTES,
-    WarpEpilogue,
-    smem_bytes,
-)
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -125,8 +120,8 @@ def fit_stages(
     if not persistent:
         room = (target.shared_bytes - 4096) // blocks_per_sm
         return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
-    row_bytes = ROW_BYTES if blocks_per_sm == 1 else SHORT_ROW_BYTES
-    room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - smem_bytes(row_bytes)
+    row_bytes = epilogue.ROW_BYTES if blocks_per_sm == 1 else epilogue.SHORT_ROW_BYTES
+    room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - epilogue.smem_bytes(row_bytes)
     stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
     return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
 
@@ -184,8 +179,8 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow_loop)]))
     if t.persistent:
-        epilogue = WarpEpilogue(call, (t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
-        stores, buffers = epilogue.store()
+        at = ((t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
+        stores, buffers = epilogue.WarpEpilogue(call, *at).store()
     else:
         stores, buffers = _epilogue(call, scratch, sums, origin)
     return [*out, *stores], [scratch, *buffers]
@@ -213,4 +208,4 @@ def _epilogue(
         to = (row + down) * ld + column
         to_shared.append(ir.Store(stage, to + right, ir.read(c)))
     loop = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)
-    return [loop, store_tile(call, stage, (t.m, t.n), ld, origin)], [stage]
+    return [loop, epilogue.store_tile(call, stage, (t.m, t.n), ld, origin)], [stage]

@@ -1,22 +1,102 @@
-"""Epilogue of the persistent wgmma GEMM: each warp by itself, without block barriers.
+"""GEMM epilogues: accumulators through shared memory, for coalesced stores.
 
-A warp stores its 16 rows in subtiles of columns through shared memory. Of whole tiles, results of
-the epilogue are staged and stored as 16-byte vectors; of partial or misaligned tiles, accumulators
-are staged and every store is predicated.
+A block stages its tile, or subtiles of it, between barriers. In the persistent wgmma GEMM, a warp
+stores its 16 rows by itself, in subtiles of columns. Of whole tiles, results of the epilogue are
+staged and stored as 16-byte vectors; of partial or misaligned tiles, accumulators are staged and
+every store is predicated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from numus import ir
 from numus.dtypes import bool_
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.mainloop import STORE_VECTOR, Call, store_vector
-from numus.kernels.matmul.gpu.problem import Coordinate, Emitted
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
+from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall
 
 ZERO = const(0)
+STORE_VECTOR = 8  # contiguous elements of C that a thread stores
+
+Call = GemmCall[Any, SplitKSizes, Any]
+
+
+class Subtile(NamedTuple):
+    """A part of a block's tile that is stored at a time."""
+
+    m: int  # offsets in the tile
+    n: int
+    registers: Iterable[int]  # in the order in which threads stage them
+    own: Callable[[Expr], Expr] | None = None  # threads that have them
+
+
+def store_subtiles(
+    call: Call,
+    sums: Accumulators,
+    shape: tuple[int, int],
+    stage: ir.Buffer,
+    ld: int,
+    subtiles: Iterable[Subtile],
+    vector: int = STORE_VECTOR,
+) -> list[Stmt]:
+    """Accumulators through shared memory and the epilogue."""
+    which, m0, n0 = sums.origin
+    out: list[Stmt] = []
+    for number, (m, n, registers, own) in enumerate(subtiles):
+        lane = ir.var(f"stage_lane{number}")
+        to_shared: list[Stmt] = []
+        for i in registers:
+            row, column = sums.coordinates(lane, i)
+            value = ir.read(sums.registers[i])
+            to_shared.append(ir.Store(stage, (row - m) * ld + (column - n), value))
+        if own is not None:
+            to_shared = [ir.If(own(lane), to_shared)]
+        out.append(ir.For(lane, ZERO, const(sums.threads), "lanes", to_shared))
+        out.append(store_tile(call, stage, shape, ld, (which, m0 + m, n0 + n), f"{number}", vector))
+    return out
+
+
+def store_tile(
+    call: Call,
+    stage: ir.Buffer,
+    shape: tuple[int, int],
+    ld: int,
+    origin: Coordinate,
+    tag: str = "",
+    vector: int = STORE_VECTOR,
+) -> Stmt:
+    """A tile from shared memory through the epilogue, vector by vector."""
+    which, m0, n0 = origin
+    lane = ir.var(f"out{tag}")
+    across = const(shape[1] // vector)
+    row, column = lane // across, lane % across * vector
+    base = row * ld + column
+    at = (which, m0 + row, n0 + column)
+    body = store_vector(call, stage, base, at, tag, vector)
+    return ir.For(lane, ZERO, const(shape[0] * shape[1] // vector), "lanes", body)
+
+
+def store_vector(
+    call: Call, stage: ir.Buffer, base: Expr, at: Coordinate, tag: str, vector: int = STORE_VECTOR
+) -> list[Stmt]:
+    """Contiguous elements of a row from shared memory through the epilogue, those that exist."""
+    epilogue, extents = call.epilogue, (call.sizes.m, call.sizes.n)
+    which, m, n = at
+    values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(vector)]
+    loads: list[Stmt] = [ir.Let(v, ir.load(stage, base + u)) for u, v in enumerate(values)]
+    each = [epilogue(which, m, n + u, v) for u, v in enumerate(values)]
+    whole = [stores[i] for i in range(len(each[0])) for stores in each]
+    u = ir.var(f"u{tag}")
+    one = epilogue(which, m, n + u, ir.load(stage, base + u))
+    row, last = m < extents[0], n + vector
+    return [
+        ir.If(row & (last <= extents[1]), [*loads, *whole]),
+        ir.If(row & (last > extents[1]), [ir.For(u, ZERO, extents[1] - n, "serial", one)]),
+    ]
+
 
 WARP, WARP_ROWS, WARPS = 32, 16, 8
 ROW_BYTES = 256  # of a row that a warp stores at a time
