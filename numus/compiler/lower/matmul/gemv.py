@@ -21,8 +21,7 @@ from numus.dtypes import DType
 from numus.ir import Expr
 from numus.kernels.matmul.gpu import gemv as kernel
 from numus.kernels.matmul.gpu import gemv_mma_sync as mma_kernel
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall
-from numus.kernels.matmul.gpu.vector_loads import VectorOperand
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, VectorOperand
 from numus.target import Target
 
 ShapeT = TypeVar("ShapeT", kernel.GemvShape, mma_kernel.GemvShape)

@@ -19,8 +19,13 @@ from numus.dtypes import DType
 from numus.ir import Expr
 from numus.kernels.matmul.gpu import mma_sync, simt, simt_async, small_k
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, GemmSizes, OperandT
-from numus.kernels.matmul.gpu.vector_loads import VectorOperand
+from numus.kernels.matmul.gpu.problem import (
+    Emitted,
+    GemmCall,
+    GemmSizes,
+    OperandT,
+    VectorOperand,
+)
 from numus.target import Target
 
 MMA_MIN_EXTENT = 16  # of m, n and k: below, instructions are mostly empty

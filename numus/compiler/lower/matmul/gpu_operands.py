@@ -18,9 +18,9 @@ from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.matmul.problem import MatmulProblem, store_epilogue
 from numus.dtypes import DType
 from numus.ir import Expr, const
+from numus.kernels.matmul.gpu import problem as kernel
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
-from numus.kernels.matmul.gpu.problem import GemmCall, Operand, OperandT, SizesT, TileT
-from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
+from numus.kernels.matmul.gpu.problem import Operand, OperandT, SizesT, TileT, VectorOperand
 from numus.kernels.matmul.gpu.wgmma import swizzle_m
 from numus.shapes import Shape
 from numus.target import Target
@@ -34,14 +34,14 @@ MAX_COPY_LD = 1 << 31  # elements: asynchronous copies compute offsets in 32 bit
 
 def gemm_call(
     e: Emitter, group: FusionGroup, tile: TileT, sizes: SizesT, dtype: DType, ab: Iterable[OperandT]
-) -> GemmCall[TileT, SizesT, OperandT]:
+) -> kernel.GemmCall[TileT, SizesT, OperandT]:
     a, b = ab
 
     def epilogue(*at_and_value: Expr) -> list[ir.Stmt]:
         *at, value = at_and_value
         return store_epilogue(e, group, at, value.cast(group.members[0].dtype))
 
-    return GemmCall(tile, sizes, dtype, a, b, epilogue, len(group.members) == 1)
+    return kernel.GemmCall(tile, sizes, dtype, a, b, epilogue, len(group.members) == 1)
 
 
 def split_k_sizes(
@@ -164,10 +164,10 @@ def vector_operand(e: Emitter, x: Value, axis: int, dtype: DType, max_vector: in
     reader = _Reader(e, x, axis, dtype)
     layout = matrix_layout(x, e.layouts, axis)
     k_major = contiguous_along(x, e.layouts, 3 - axis) if layout is None else layout.k_major
-    elements = VectorOperand(reader.read, reader.extent, k_major)
+    elements = VectorOperand(reader.read, reader.extent, k_major, dtype)
     if layout is None or x.dtype.kind == "bool":
         return elements
-    vector = min(max_vector, MAX_ACCESS_BYTES // x.dtype.itemsize)
+    vector = min(max_vector, kernel.MAX_ACCESS_BYTES // x.dtype.itemsize)
     row = x.shape[3 - axis] if k_major else x.shape[axis]
     while vector > 1 and (layout.ld % vector or layout.batch_stride % vector or row % vector):
         vector //= 2

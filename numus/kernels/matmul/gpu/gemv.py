@@ -11,13 +11,8 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile, when
-from numus.kernels.matmul.gpu.vector_loads import (
-    MAX_ACCESS_BYTES,
-    VectorOperand,
-    multiply_add,
-    next_power_of_two,
-)
+from numus.kernels.matmul.gpu import problem
+from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, VectorOperand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -88,13 +83,13 @@ def choose_shape(
 ) -> GemvShape:
     """As many rows per block as leave blocks for all SMs: vectors are then loaded less often, and
     strips are whole cache lines."""
-    count = next_power_of_two(vectors)
-    vector = max(1, MAX_ACCESS_BYTES // itemsize)
+    count = problem.next_power_of_two(vectors)
+    vector = max(1, problem.MAX_ACCESS_BYTES // itemsize)
     if k_major:
         own = min(TUNING.k_major_rows, TUNING.k_major_sums // count)
         while own > 1 and batch * -(-rows // own) < target.num_cores:
             own //= 2
-        threads = min(256, max(32, next_power_of_two(-(-k // vector))))
+        threads = min(256, max(32, problem.next_power_of_two(-(-k // vector))))
         return GemvShape(True, count, own, threads)
     threads = min(512, max(target.max_block_size, target.block_size))
     own = min(vector, max(1, TUNING.mn_major_sums // count))
@@ -126,23 +121,21 @@ Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the v
 def gemv(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes, dtype = call.tile, call.sizes, call.dtype
-    batch = block // sizes.blocks
-    row0 = block % sizes.blocks * s.block_rows
-    sums = register_tile(s.vectors, s.rows, dtype)
+    batch, row0 = block // sizes.blocks, block % sizes.blocks * s.block_rows
+    sums = problem.register_tile(s.vectors, s.rows, dtype)
     out: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    lane = ir.var("lane")
-    k_loop = _k_major if s.k_major else _mn_major
+    lane, k_loop = ir.var("lane"), _k_major if s.k_major else _mn_major
 
     def loop(vectorised: bool) -> list[Stmt]:
-        body = k_loop(call, lane, batch, row0, sums, vectorised)
+        body = k_loop(call, (lane, batch, row0), sums, vectorised)
         return [ir.For(lane, ZERO, const(s.threads), "lanes", body)]
 
     aligned = call.a.aligned & call.b.aligned
-    vectorised, elements = loop(True), loop(False)
     if call.a.address is None:
-        out += elements
+        out += loop(False)
     else:
-        out += [*when(aligned, lambda: vectorised), *when(~aligned, lambda: elements)]
+        out += problem.when(aligned, lambda: loop(True))
+        out += problem.when(~aligned, lambda: loop(False))
     steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 
@@ -153,69 +146,41 @@ def _vector_indices(s: GemvShape, sizes: GemvSizes) -> list[Expr]:
     return [ir.minimum(const(r), last) if r else ZERO for r in range(s.vectors)]
 
 
-def _k_major(
-    call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
-) -> list[Stmt]:
-    s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
-    vector = matrix.vector if vectorised else 1
-    last = sizes.rows - 1
-    rows = [ir.minimum(row0 + j, last) for j in range(s.rows)]
-    k = ir.var("k")
+def _k_major(call: Call, at: Coordinate, sums: Sums, vectorised: bool) -> list[Stmt]:
+    s, sizes, (lane, batch, row0) = call.tile, call.sizes, at
+    vector, k = call.a.vector if vectorised else 1, ir.var("k")
     body: list[Stmt] = []
 
     def load(x: VectorOperand, mn: Expr, tag: str) -> list[Expr]:
-        at = [(mn, k + u) for u in range(vector)]
-        lets, found = (
-            x.load_contiguous(batch, mn, k, vector, dtype, tag, vectorised)
-            if x.k_major
-            else x.load_elements(batch, at, dtype, tag)
-        )
-        body.extend(lets)
-        return found
+        return x.load_along_k(body, batch, mn, k, vector, tag, vectorised)
 
-    ws = [load(matrix, row, f"w{j}") for j, row in enumerate(rows)]
+    rows = [ir.minimum(row0 + j, sizes.rows - 1) for j in range(s.rows)]
+    ws = [load(call.a, row, f"w{j}") for j, row in enumerate(rows)]
     for r, index in enumerate(_vector_indices(s, sizes)):
-        xs = load(vectors, index, f"x{r}")
+        xs = load(call.b, index, f"x{r}")
         for u in range(vector):
             for c, w in zip(sums[r], ws, strict=True):
-                body.append(ir.Set(c, multiply_add(w[u], xs[u], ir.read(c))))
-    start = lane * vector
-    return [ir.For(k, start, sizes.k, "serial", body, step=const(vector * s.threads))]
+                body.append(ir.Set(c, problem.multiply_add(w[u], xs[u], ir.read(c))))
+    step = const(vector * s.threads)
+    return [ir.For(k, lane * vector, sizes.k, "serial", body, step=step)]
 
 
-def _mn_major(
-    call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
-) -> list[Stmt]:
-    s, sizes, dtype, matrix, vectors = call.tile, call.sizes, call.dtype, call.a, call.b
+def _mn_major(call: Call, at: Coordinate, sums: Sums, vectorised: bool) -> list[Stmt]:
+    s, sizes, (lane, batch, row0) = call.tile, call.sizes, at
     k_thread, row_thread = divmod(lane, s.row_threads)
     row = row0 + row_thread * s.rows
 
     def steps(k: Expr, count: int) -> list[Stmt]:
         body: list[Stmt] = []
-        ws = []
-        for u in range(count):
-            k_u, tag = k + u, f"w{u}"
-            if vectorised:
-                at = ir.minimum(row, sizes.rows - s.rows)
-                lets, found = matrix.load_contiguous(batch, at, k_u, s.rows, dtype, tag, True)
-            else:
-                last = sizes.rows - 1
-                each = [(ir.minimum(row + j, last), k_u) for j in range(s.rows)]
-                lets, found = matrix.load_elements(batch, each, dtype, tag)
-            body += lets
-            ws.append(found)
+        ws = [
+            call.a.load_along_mn(body, batch, row, k + u, s.rows, f"w{u}", vectorised)
+            for u in range(count)
+        ]
         for r, index in enumerate(_vector_indices(s, sizes)):
-            wide = vectorised and vectors.k_major and vectors.vector > 1 and count > 1
-            each = [(index, k + u) for u in range(count)]
-            lets, xs = (
-                vectors.load_contiguous(batch, index, k, count, dtype, f"x{r}", True)
-                if wide
-                else vectors.load_elements(batch, each, dtype, f"x{r}")
-            )
-            body += lets
+            xs = call.b.load_along_k(body, batch, index, k, count, f"x{r}", vectorised)
             for u in range(count):
                 for c, w in zip(sums[r], ws[u], strict=True):
-                    body.append(ir.Set(c, multiply_add(w, xs[u], ir.read(c))))
+                    body.append(ir.Set(c, problem.multiply_add(w, xs[u], ir.read(c))))
         return body
 
     k, rest = ir.var("k"), ir.var("rest")
@@ -236,7 +201,7 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
     s, sizes, dtype = call.tile, call.sizes, call.dtype
     flat = [c for row in sums for c in row]
     room = TUNING.reduce_bytes // (s.threads * dtype.itemsize)
-    at_a_time = min(s.sums, s.k_threads, next_power_of_two(room + 1) // 2)
+    at_a_time = min(s.sums, s.k_threads, problem.next_power_of_two(room + 1) // 2)
     lanes = s.k_threads // at_a_time  # that add up one sum
     while lanes > 32:
         lanes //= 2
@@ -247,12 +212,10 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
     out: list[Stmt] = []
     for begin in range(0, s.sums, at_a_time):
         lane = ir.var(f"stage_lane{begin}")
-        k_thread = lane // s.row_threads
-        column = lane % s.row_threads
+        k_thread, column = divmod(lane, s.row_threads)
         to_shared: list[Stmt] = []
         for q, c in enumerate(flat[begin : begin + at_a_time]):
-            number = column + q * s.row_threads
-            at = number * ld + k_thread
+            at = (column + q * s.row_threads) * ld + k_thread
             to_shared.append(ir.Store(stage, at, ir.read(c)))
         out.append(ir.For(lane, ZERO, const(s.threads), "lanes", to_shared))
         # shuffles need all threads: those without a sum add up the last one again
@@ -267,12 +230,10 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
             total = total + ir.lanes_xor(total, mask)
             mask *= 2
         name = ir.var(f"sum{begin}", dtype)
-        column = number % s.row_threads
-        which = number // s.row_threads + begin
-        vector, own = divmod(which, s.rows)
+        which, column = divmod(number, s.row_threads)
+        vector, own = divmod(which + begin, s.rows)
         row = row0 + column * s.rows + own
-        has_sum = (number < results) & part.eq(0)
-        exists = has_sum & (vector < sizes.vectors) & (row < sizes.rows)
+        exists = (number < results) & part.eq(0) & (vector < sizes.vectors) & (row < sizes.rows)
         store = ir.If(exists, call.epilogue(batch, vector, row, name))
         body: list[Stmt] = [ir.Let(name, total), store]
         out.append(ir.For(lane, ZERO, const(s.threads), "lanes", body))

@@ -17,8 +17,13 @@ from numus.dtypes import float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, when
-from numus.kernels.matmul.gpu.vector_loads import VectorOperand
+from numus.kernels.matmul.gpu.problem import (
+    Emitted,
+    GemmCall,
+    VectorOperand,
+    register_tile,
+    when,
+)
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -108,15 +113,8 @@ Fragments = list[list[list[ir.Register]]]  # [MMA down][MMA across]
 def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes = call.tile, call.sizes
-    batch = block // sizes.blocks
-    row0 = block % sizes.blocks * s.block_rows
-    sums: Fragments = [
-        [
-            [ir.Register(f"c{i}_{j}_{u}", float32, lanes=True) for u in range(4)]
-            for j in range(s.mmas_n)
-        ]
-        for i in range(s.mmas_m)
-    ]
+    batch, row0 = block // sizes.blocks, block % sizes.blocks * s.block_rows
+    sums = [register_tile(s.mmas_n, 4, float32, f"c{i}_") for i in range(s.mmas_m)]
     out: list[Stmt] = [ir.Set(c, const(0, float32)) for row in sums for mma in row for c in mma]
     aligned = call.a.aligned & call.b.aligned
     paths = [(aligned, True), (~aligned, False)]
@@ -129,7 +127,6 @@ def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
 
 
 Pairs = tuple[list[Expr], list[Expr]]
-LoadsAndMmas = tuple[list[Stmt], list[Stmt]]
 
 
 class _KLoop:
@@ -141,93 +138,70 @@ class _KLoop:
         self.call, self.batch, self.row0, self.sums = call, batch, row0, sums
         self.vectorised = vectorised
         self.lane = ir.var("lane" if vectorised else "slow_lane")
-        thread = self.lane % WARP
-        self.warp = self.lane // WARP
-        self.row, self.word = thread // 4, thread % 4
+        self.warp, thread = divmod(self.lane, WARP)
+        self.row, self.word = divmod(thread, 4)
 
     def loops(self) -> list[Stmt]:
         """Unrolled steps of all warps, then the rest, predicated."""
         s, k = self.call.tile, self.call.sizes.k
         i, j = (ir.var(f"{name}{'' if self.vectorised else '_slow'}") for name in ("step", "rest"))
         unroll = s.unroll if self.vectorised else 1
+        step = self._k_major if s.k_major else self._mn_major
         count = k // (s.block_k * unroll)
         body: list[Stmt] = []
-        all_mmas: list[Stmt] = []
+        mmas: list[Stmt] = []
         for u in range(unroll):
-            step = i * unroll + u
-            at = step * s.warps + self.warp
-            lets, mmas = self.step(at * s.warp_k, False, f"{u}")
-            body += lets
-            all_mmas += mmas
-        body += all_mmas
+            at = (i * unroll + u) * s.warps + self.warp
+            mmas += step(body, at * s.warp_k, False, f"{u}")
         done = count * (s.block_k * unroll)
         left = (k - done + (s.block_k - 1)) // s.block_k
-        at = j * s.warps + self.warp
-        lets, mmas = self.step(done + at * s.warp_k, True, "r")
+        rest: list[Stmt] = []
+        rest_mmas = step(rest, done + (j * s.warps + self.warp) * s.warp_k, True, "r")
         inner: list[Stmt] = [
-            ir.For(i, ZERO, count, "serial", body),
-            ir.For(j, ZERO, left, "serial", [*lets, *mmas]),
+            ir.For(i, ZERO, count, "serial", body + mmas),
+            ir.For(j, ZERO, left, "serial", rest + rest_mmas),
         ]
         return [ir.For(self.lane, ZERO, const(s.threads), "lanes", inner)]
 
-    def step(self, k: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
-        """A warp's step from k on, which may reach past the end (`predicated`)."""
-        return (self._k_major if self.call.tile.k_major else self._mn_major)(k, predicated, tag)
-
     def load_along_k(
-        self, x: VectorOperand, mn: Expr, k: Expr, count: int, predicated: bool, tag: str
-    ) -> tuple[list[Stmt], list[Expr]]:
-        """Elements (mn, k ... k + count - 1); zeros past the end."""
+        self, out: list[Stmt], x: VectorOperand, mn: Expr, k: Expr, count: int, end: bool, tag: str
+    ) -> list[Expr]:
+        """Words of elements (mn, k ... k + count - 1); zeros past the end, where it may come."""
         size, dtype = self.call.sizes.k, self.call.dtype
+        ks = [k + u for u in range(count)]
+        exists = [q < size for q in ks]
         if self.vectorised and x.k_major and x.vector >= count:
-            start = ir.minimum(k, size - count) if predicated else k
-            lets, found = x.load_contiguous(self.batch, mn, start, count, dtype, tag, True)
+            start = ir.minimum(k, size - count) if end else k
+            found = x.load_contiguous(out, self.batch, mn, start, count, tag)
             exists = [k < size] * count
         else:
-            ks = [k + u for u in range(count)]
-            last = size - 1
-            at = [(mn, ir.minimum(q, last) if predicated else q) for q in ks]
-            lets, found = x.load_elements(self.batch, at, dtype, tag)
-            exists = [q < size for q in ks]
-        if predicated:
+            each = [(mn, ir.minimum(q, size - 1) if end else q) for q in ks]
+            found = x.load_elements(out, self.batch, each, tag)
+        if end:
             found = [ir.select(c, v, zero(dtype)) for c, v in zip(exists, found, strict=True)]
-        return lets, found
+        return [_pair(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
 
-    def vectors(
-        self, k: Expr, count: int, predicated: bool, tag: str
-    ) -> tuple[list[Stmt], list[Pairs]]:
+    def vectors(self, out: list[Stmt], k: Expr, count: int, end: bool, tag: str) -> list[Pairs]:
         """Words of two vectors, 8 apart, for each MMA down."""
-        s = self.call.tile
-        last = self.call.sizes.vectors - 1
-        lets: list[Stmt] = []
-        found: list[Pairs] = []
-        for i in range(s.mmas_m):
-            both = []
-            for half in range(2):
-                if half and s.half_m:
-                    both.append([const(0, dt.uint32)] * (count // 2))
-                    continue
-                mn = ir.minimum(self.row + i * MMA_M + half * 8, last)
-                name = f"x{tag}_{i}{half}"
-                some, values = self.load_along_k(self.call.b, mn, k, count, predicated, name)
-                lets += some
-                both.append(_pairs(values))
-            found.append((both[0], both[1]))
-        return lets, found
+        s, last = self.call.tile, self.call.sizes.vectors - 1
 
-    def _k_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
-        """A thread has a vector of each of its rows: words of two MMAs."""
-        k = k0 + self.word * VECTOR
-        last = self.call.sizes.rows - 1
-        lets: list[Stmt] = []
+        def words(i: int, half: int) -> list[Expr]:
+            if half and s.half_m:
+                return [const(0, dt.uint32)] * (count // 2)
+            mn = ir.minimum(self.row + i * MMA_M + half * 8, last)
+            return self.load_along_k(out, self.call.b, mn, k, count, end, f"x{tag}_{i}{half}")
+
+        return [(words(i, 0), words(i, 1)) for i in range(s.mmas_m)]
+
+    def _k_major(self, out: list[Stmt], k0: Expr, end: bool, tag: str) -> list[Stmt]:
+        """MMAs of a warp's step from k0 on, which may reach past the `end`; loads go to `out`. A
+        thread has a vector of each of its rows: words of two MMAs."""
+        k, last = k0 + self.word * VECTOR, self.call.sizes.rows - 1
         rows = []
         for j in range(self.call.tile.mmas_n):
             row = ir.minimum(self.row0 + self.row + j * MMA_N, last)
-            name = f"w{tag}_{j}"
-            some, values = self.load_along_k(self.call.a, row, k, VECTOR, predicated, name)
-            lets += some
-            rows.append(_pairs(values))
-        some, vectors = self.vectors(k, VECTOR, predicated, tag)
+            rows.append(self.load_along_k(out, self.call.a, row, k, VECTOR, end, f"w{tag}_{j}"))
+        vectors = self.vectors(out, k, VECTOR, end, tag)
         mmas: list[Stmt] = []
         for step in range(0, VECTOR // 2, 2):
             for i, (low, high) in enumerate(vectors):
@@ -235,43 +209,28 @@ class _KLoop:
                 for j, words in enumerate(rows):
                     y = [words[step], words[step + 1]]
                     mmas.append(ir.MmaSync(self.sums[i][j], x, y, self.call.dtype))
-        return [*lets, *some], mmas
+        return mmas
 
-    def _mn_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
+    def _mn_major(self, out: list[Stmt], k0: Expr, end: bool, tag: str) -> list[Stmt]:
         """A thread has vectors of rows at four steps of k; each row belongs to another MMA."""
-        sizes, matrix, dtype = self.call.sizes, self.call.a, self.call.dtype
-        k = k0 + self.word * K_QUAD
-        row = self.row0 + self.row * VECTOR
-        lets: list[Stmt] = []
+        size, matrix, dtype = self.call.sizes.k, self.call.a, self.call.dtype
+        k, row = k0 + self.word * K_QUAD, self.row0 + self.row * VECTOR
         rows = []
         for u in range(K_QUAD):
-            k_u, name = k + u, f"w{tag}_{u}"
-            at = ir.minimum(k_u, sizes.k - 1) if predicated else k_u
-            if self.vectorised:
-                start = ir.minimum(row, sizes.rows - VECTOR)
-                some, values = matrix.load_contiguous(
-                    self.batch, start, at, VECTOR, dtype, name, True
-                )
-            else:
-                last = sizes.rows - 1
-                each = [(ir.minimum(row + c, last), at) for c in range(VECTOR)]
-                some, values = matrix.load_elements(self.batch, each, dtype, name)
-            lets += some
-            if predicated:
-                values = [ir.select(k_u < sizes.k, v, zero(dtype)) for v in values]
+            at = ir.minimum(k + u, size - 1) if end else k + u
+            how = (VECTOR, f"w{tag}_{u}", self.vectorised)
+            values = matrix.load_along_mn(out, self.batch, row, at, *how)
+            if end:
+                values = [ir.select(k + u < size, v, zero(dtype)) for v in values]
             rows.append(values)
-        some, vectors = self.vectors(k, K_QUAD, predicated, tag)
+        vectors = self.vectors(out, k, K_QUAD, end, tag)
         mmas: list[Stmt] = []
         for j in range(self.call.tile.mmas_n):
             y = [_pair(rows[0][j], rows[1][j]), _pair(rows[2][j], rows[3][j])]
             for i, (low, high) in enumerate(vectors):
                 x = [low[0], high[0], low[1], high[1]]
                 mmas.append(ir.MmaSync(self.sums[i][j], x, y, dtype))
-        return [*lets, *some], mmas
-
-
-def _pairs(values: list[Expr]) -> list[Expr]:
-    return [_pair(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return mmas
 
 
 def _pair(low: Expr, high: Expr) -> Expr:
@@ -295,14 +254,10 @@ def _block_reduce(
     for i, mmas in enumerate(sums):
         for j, mma in enumerate(mmas):
             for u, c in enumerate(mma):
-                vector = row + i * MMA_M + u // 2 * 8
                 column = pair + u % 2
-                if s.k_major:
-                    column = column + j * MMA_N
-                else:
-                    column = column * VECTOR + j
-                at = warp * size + vector * ld
-                to_shared.append(ir.Store(stage, at + column, ir.read(c)))
+                column = column + j * MMA_N if s.k_major else column * VECTOR + j
+                at = warp * size + (row + i * MMA_M + u // 2 * 8) * ld + column
+                to_shared.append(ir.Store(stage, at, ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(s.threads), "lanes", to_shared)]
     lane = ir.var("reduce_lane")
     vector, column = divmod(lane, s.block_rows)

@@ -5,13 +5,14 @@ C = A B, batched. A is read as (m, k) and B as (n, k): `mn` is a row of A or a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt
+from numus.ir import Expr, Stmt, const
 
 Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, m, n, accumulator): stores
 Coordinate = tuple[Expr, Expr, Expr]  # batch (and split of k, as one number), m, n
@@ -29,6 +30,65 @@ class Operand:
     read: Callable[[Expr, Expr, Expr, Expr | None], Expr]  # (batch, mn, k, mask)
     extent: Expr  # m or n
     k_major: bool  # contiguous along k, rather than along m or n
+
+
+TRUE = const(True, dt.bool_)
+MAX_ACCESS_BYTES = 16
+
+
+@dataclass(slots=True)
+class VectorOperand(Operand):
+    """An operand that threads load from global memory straight into registers: where `address` is
+    given, `vector` contiguous elements are one access, provided that `aligned` holds. Loads append
+    their statements to `out`."""
+
+    dtype: DType  # of the computation, and of what `read` gives
+    address: Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]] | None = None  # (batch, mn, k)
+    vector: int = 1
+    aligned: Expr = TRUE
+
+    def load_contiguous(
+        self, out: list[Stmt], batch: Expr, mn: Expr, k: Expr, count: int, tag: str
+    ) -> list[Expr]:
+        """Elements from here on in memory order."""
+        if self.address is None or self.vector == 1 or count == 1:
+            at = [(mn, k + u) if self.k_major else (mn + u, k) for u in range(count)]
+            return self.load_elements(out, batch, at, tag)
+        vector = min(self.vector, count)
+        buffer, first = self.address(batch, mn, k)
+        names = [ir.var(f"{tag}_{u}", buffer.dtype) for u in range(count)]
+        for u, name in enumerate(names):
+            width = vector if u % vector == 0 else 0
+            out.append(ir.Let(name, ir.load(buffer, first + u), vector=width))
+        return [name.cast(self.dtype) for name in names]
+
+    def load_elements(
+        self, out: list[Stmt], batch: Expr, at: Sequence[tuple[Expr, Expr]], tag: str
+    ) -> list[Expr]:
+        """Elements (mn, k), one access each."""
+        lets = [
+            ir.Let(ir.var(f"{tag}_{u}", self.dtype), self.read(batch, mn, k, None))
+            for u, (mn, k) in enumerate(at)
+        ]
+        out += lets
+        return [let.var for let in lets]
+
+    def load_along_k(
+        self, out: list[Stmt], batch: Expr, mn: Expr, k: Expr, count: int, tag: str, vectors: bool
+    ) -> list[Expr]:
+        if vectors and self.k_major:
+            return self.load_contiguous(out, batch, mn, k, count, tag)
+        return self.load_elements(out, batch, [(mn, k + u) for u in range(count)], tag)
+
+    def load_along_mn(
+        self, out: list[Stmt], batch: Expr, mn: Expr, k: Expr, count: int, tag: str, vectors: bool
+    ) -> list[Expr]:
+        """Past the end, the last elements again."""
+        if vectors:
+            mn = ir.minimum(mn, self.extent - count)
+            return self.load_contiguous(out, batch, mn, k, count, tag)
+        at = [(ir.minimum(mn + u, self.extent - 1), k) for u in range(count)]
+        return self.load_elements(out, batch, at, tag)
 
 
 @dataclass(slots=True)
@@ -60,6 +120,14 @@ def when(condition: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
     if condition.op == "const":
         return body() if condition.attr else []
     return [ir.If(condition, body())]
+
+
+def multiply_add(x: Expr, y: Expr, old: Expr) -> Expr:
+    return ir.fma(x, y, old, allow_unfused=True) if old.dtype.kind == "float" else old + x * y
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
 
 
 def tile_origin(s: GemmSizes, block: Expr, tile_m: int, tile_n: int) -> Coordinate:

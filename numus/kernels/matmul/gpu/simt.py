@@ -22,10 +22,10 @@ from numus.kernels.matmul.gpu.problem import (
     GemmCall,
     GemmSizes,
     Operand,
+    multiply_add,
     register_tile,
     tile_origin,
 )
-from numus.kernels.matmul.gpu.vector_loads import multiply_add
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)

@@ -10,19 +10,8 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import (
-    Emitted,
-    GemmCall,
-    GemmSizes,
-    register_tile,
-    tile_origin,
-)
-from numus.kernels.matmul.gpu.vector_loads import (
-    MAX_ACCESS_BYTES,
-    VectorOperand,
-    multiply_add,
-    next_power_of_two,
-)
+from numus.kernels.matmul.gpu import problem
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, GemmSizes, VectorOperand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -72,11 +61,11 @@ def choose_tile(
     """Columns of a thread that are one access, if B fits; rows that leave blocks for all SMs.
     `itemsizes`: of the computation and of the result; `size`: batch, m, n, k."""
     (compute_bytes, stored_bytes), (batch, m, n, k) = itemsizes, size
-    tile_k = next_power_of_two(k)
+    tile_k = problem.next_power_of_two(k)
     room = TUNING.b_register_words * 4 // (tile_k * compute_bytes)
-    thread_n = max(1, min(MAX_ACCESS_BYTES // stored_bytes, room))
+    thread_n = max(1, min(problem.MAX_ACCESS_BYTES // stored_bytes, room))
     threads = target.block_size
-    threads_n = min(threads, next_power_of_two(-(-n // thread_n)))
+    threads_n = min(threads, problem.next_power_of_two(-(-n // thread_n)))
     unroll_m = max(1, min(4, 32 * 4 // (tile_k * compute_bytes))) if store_only else 1
     tiny = tile_k < TUNING.tiny_k
     per_sm = TUNING.tiny_k_blocks_per_sm if tiny else TUNING.blocks_per_sm
@@ -94,14 +83,14 @@ Position = tuple[Expr, Expr, Expr, Expr]  # batch, first row, row of the thread,
 
 def small_k_gemm(call: Call, block: Expr) -> Emitted:
     t, s = call.tile, call.sizes
-    batch, m0, n0 = tile_origin(s, block, t.m, t.n)
+    batch, m0, n0 = problem.tile_origin(s, block, t.m, t.n)
     lane = ir.var("lane")
     thread_m, thread_n = divmod(lane, t.threads_n)
     n = n0 + thread_n * t.thread_n
     aligned = call.a.aligned & call.b.aligned
     in_bounds = n + t.thread_n <= s.n
     partial = (n < s.n) & ~in_bounds
-    b_registers = register_tile(t.k, t.thread_n, call.dtype, "b")
+    b_registers = problem.register_tile(t.k, t.thread_n, call.dtype, "b")
     vectorised, elements, last = (
         _rows(call, b_registers, (batch, m0, thread_m, n), *how)
         for how in ((True, True), (False, True), (False, False))
@@ -134,59 +123,50 @@ def _rows(
     body: list[Stmt] = []
     by_columns = vectorised and b.k_major and t.exact and t.k > 1
     for u in range(columns if by_columns else 0):
-        n_u = column + u
-        lets, values = b.load_contiguous(batch, n_u, ZERO, t.k, dtype, f"b{tag}{u}", True)
-        body += lets
+        values = b.load_contiguous(body, batch, column + u, ZERO, t.k, f"b{tag}{u}")
         body += [ir.Set(row[u], v) for row, v in zip(b_registers, values, strict=True)]
     for p, k in enumerate([] if by_columns else ks):
-        at_k = [(column + u, k) for u in range(columns)]
-        lets, values = (
-            b.load_contiguous(batch, column, k, columns, dtype, f"b{tag}{p}", True)
-            if vectorised and not b.k_major and b.vector >= columns
-            else b.load_elements(batch, at_k, dtype, f"b{tag}{p}")
-        )
-        body += lets
+        if vectorised and not b.k_major and b.vector >= columns:
+            values = b.load_contiguous(body, batch, column, k, columns, f"b{tag}{p}")
+        else:
+            at_k = [(column + u, k) for u in range(columns)]
+            values = b.load_elements(body, batch, at_k, f"b{tag}{p}")
         body += [ir.Set(c, exists(p, v)) for c, v in zip(b_registers[p], values, strict=False)]
     row = ir.var(f"row{tag}")
     step = t.threads // t.threads_n
     ms = [row + i * step for i in range(t.unroll_m)]
-    last = s.m - 1
-    clamped = [ir.minimum(m, last) for m in ms] if t.unroll_m > 1 else ms
+    clamped = [ir.minimum(m, s.m - 1) for m in ms] if t.unroll_m > 1 else ms
     loads: list[Stmt] = []
-    rows: list[list[Expr]] = [[] for _ in ms]
     if vectorised and not a.k_major and step == 1 and a.vector >= t.unroll_m > 1:
-        for p, k in enumerate(ks):  # a vector is the rows of one step
-            lets, values = a.load_contiguous(batch, row, k, t.unroll_m, dtype, f"a{tag}{p}", True)
-            loads += lets
-            for line, value in zip(rows, values, strict=True):
-                line.append(value)
+        steps = [  # a vector is the rows of one step
+            a.load_contiguous(loads, batch, row, k, t.unroll_m, f"a{tag}{p}")
+            for p, k in enumerate(ks)
+        ]
+        rows = [list(values) for values in zip(*steps, strict=True)]
+    elif vectorised and a.k_major and t.exact:
+        rows = [
+            a.load_contiguous(loads, batch, m, ZERO, t.k, f"a{tag}{i}")
+            for i, m in enumerate(clamped)
+        ]
     else:
-        for i, m in enumerate(clamped):
-            lets, rows[i] = (
-                a.load_contiguous(batch, m, ZERO, t.k, dtype, f"a{tag}{i}", True)
-                if vectorised and a.k_major and t.exact
-                else a.load_elements(batch, [(m, k) for k in ks], dtype, f"a{tag}{i}")
-            )
-            loads += lets
-    found = [
-        (m, [exists(p, v) for p, v in enumerate(values)])
-        for m, values in zip(ms, rows, strict=True)
-    ]
+        rows = [
+            a.load_elements(loads, batch, [(m, k) for k in ks], f"a{tag}{i}")
+            for i, m in enumerate(clamped)
+        ]
     stores: list[Stmt] = []
-    for i, (m, values) in enumerate(found):
+    for i, (m, loaded) in enumerate(zip(ms, rows, strict=True)):
+        values = [exists(p, v) for p, v in enumerate(loaded)]
         each = []
         sums: list[Stmt] = []
         for u in range(columns):
             total = zero
             for p in range(t.k):
-                total = multiply_add(values[p], ir.read(b_registers[p][u]), total)
+                total = problem.multiply_add(values[p], ir.read(b_registers[p][u]), total)
             name = ir.var(f"c{tag}{i}_{u}", dtype)
             sums.append(ir.Let(name, total))
             each.append(call.epilogue(batch, m, column + u, name))
         one = [*sums, *(element[j] for j in range(len(each[0])) for element in each)]
         stores += [ir.If(m < s.m, one)] if t.unroll_m > 1 else one
-    first = m0 + thread_m
-    end = ir.minimum(m0 + t.m, s.m)
-    by = const(step * t.unroll_m)
-    body.append(ir.For(row, first, end, "serial", [*loads, *stores], step=by))
+    end, by = ir.minimum(m0 + t.m, s.m), const(step * t.unroll_m)
+    body.append(ir.For(row, m0 + thread_m, end, "serial", [*loads, *stores], step=by))
     return body if in_bounds else [ir.For(column, n, s.n, "serial", body)]
