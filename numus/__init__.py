@@ -55,7 +55,6 @@ from numus.functions.layers.resizing import *
 from numus.functions.layers.grid_sampling import *
 from numus.functions.linear.einsum import *
 from numus.functions import operators
-from numus.functions.interop import display
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
 from numus import kernels, random
@@ -91,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
 
 _INTERNAL = """
-Any codegen compiler config dispatch display dtypes errors evaluation functions graph host_access
+Any codegen compiler config dispatch dtypes errors evaluation functions graph host_access
 importlib ir operators primitives protocols runtime shapes sys target transforms
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]

@@ -1,7 +1,8 @@
-"""How public functions meet the graph: operands in, promotion, results out."""
+"""Operands of public functions as nodes of the graph, dtype promotion, and results as tensors."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from numus import dtypes as dt
@@ -10,8 +11,9 @@ from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import transfer
-from numus.primitives.views import identity
+from numus.primitives.views import identity, reshape
 from numus.runtime.devices import Device, default
+from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 from numus.tensor import method as method
 from numus.tensor import node_of as node_of
@@ -54,7 +56,7 @@ def pair(op: str, a: Any, b: Any, dev: Device | None = None) -> tuple[Node, Node
 
 
 def device_of(*xs: Any) -> Device | None:
-    """The device of the first tensor that has one: NumPy arrays beside it go there too."""
+    """The device of the first tensor that has one, to which NumPy arrays go too."""
     devices = (x._node.device for x in xs if isinstance(x, Tensor))
     return next((device for device in devices if device is not None), None)
 
@@ -66,10 +68,8 @@ def common(op: str, *xs: Any) -> list[Node]:
     nodes = [
         None if kind is not None else node_of(x, op, dev) for x, kind in zip(xs, kinds, strict=True)
     ]
-    dtype: DType | None = None
-    for node in nodes:
-        if node is not None:
-            dtype = node.dtype if dtype is None else dt.promote(dtype, node.dtype)
+    dtypes = [node.dtype for node in nodes if node is not None]
+    dtype: DType | None = functools.reduce(dt.promote, dtypes) if dtypes else None
     for x, kind in zip(xs, kinds, strict=True):
         if kind is not None:
             dtype = dt.scalar_dtype(x) if dtype is None else dt.promote_scalar(dtype, kind)
@@ -80,13 +80,20 @@ def common(op: str, *xs: Any) -> list[Node]:
     ]
 
 
+def flat_or_axis(x: Node, axis: int | None, op: str) -> tuple[Node, int]:
+    """x and an axis of it; where none is named, x flattened in row-major order (NumPy's rule)."""
+    if axis is None:
+        return reshape(x, (size_of(x.shape),)), 0
+    return x, normal_axis(axis, x.ndim, op)
+
+
 def to_float(x: Node) -> Node:
     """Integers and booleans in the default float, as functions with fractional results need."""
     return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
 
 
 def moved(x: Node, dev: Device) -> Node:
-    """x on a device; what is at home everywhere stays as it is."""
+    """x on a device; constants have none and are returned as they are on the default one."""
     return x if (x.device or default.device) is dev else transfer(x, dev)
 
 
@@ -97,12 +104,12 @@ def viewed(out: Node, x: Node) -> Tensor:
 
 
 def computed(out: Node) -> Tensor:
-    """A result of its own, as far as anyone can tell, even where it shares an operand's memory."""
+    """A result distinct from its operands, even where it shares the memory of one."""
     return wrap(same(out) if out.view is not None or out.grad_slot is not None else out)
 
 
 def widened(x: Node) -> Node:
-    """x in the dtype it is computed in: composites on narrow floats round once, at their end."""
+    """x in its compute dtype: composites on low-precision floats round once, at their end."""
     return ew.cast(x, dt.compute_dtype(x.dtype))
 
 

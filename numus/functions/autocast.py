@@ -28,7 +28,30 @@ __all__ = ["autocast", "matmul_precision"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class autocast:  # noqa: N801
+class _ComputeMode:
+    """A context manager and decorator that sets `mode.autocast`."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._mode = dtype
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.autocast)
+        mode.autocast = self._mode
+
+    def __exit__(self, *_: object) -> None:
+        mode.autocast = self._before.pop()
+
+    def __call__(self, function: Function) -> Function:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with _ComputeMode(self._mode):
+                return function(*args, **kwargs)
+
+        return run  # type: ignore[return-value]
+
+
+class autocast(_ComputeMode):  # noqa: N801
     """A context (or decorator) in which products are computed in a narrow float.
 
     >>> x, w = nm.ones((2, 3)), nm.ones((3, 4))
@@ -44,25 +67,10 @@ class autocast:  # noqa: N801
     """
 
     def __init__(self, dtype: Any = dt.bfloat16, enabled: bool = True) -> None:
-        self._low = dt.as_dtype(dtype) if enabled else None
-        if self._low not in (None, dt.bfloat16, dt.float16):
-            raise DTypeError(f"autocast: takes bfloat16 or float16, not {self._low}")
-        self._before: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._before.append(mode.autocast)
-        mode.autocast = self._low
-
-    def __exit__(self, *_: object) -> None:
-        mode.autocast = self._before.pop()
-
-    def __call__(self, function: Function) -> Function:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with autocast(self._low or dt.bfloat16, self._low is not None):
-                return function(*args, **kwargs)
-
-        return run  # type: ignore[return-value]
+        low = dt.as_dtype(dtype) if enabled else None
+        if low not in (None, dt.bfloat16, dt.float16):
+            raise DTypeError(f"autocast: takes bfloat16 or float16, not {low}")
+        super().__init__(low)
 
 
 _PRECISIONS = {
@@ -71,7 +79,7 @@ _PRECISIONS = {
 }
 
 
-class matmul_precision:  # noqa: N801
+class matmul_precision(_ComputeMode):  # noqa: N801
     """A context (or decorator) that says how exact products of float32 have to be.
 
     "highest" (or "float32"), as products are where nothing is said, looks at every digit. "tf32"
@@ -93,27 +101,11 @@ class matmul_precision:  # noqa: N801
                 f"matmul_precision: {precision!r} is none of {', '.join(map(repr, _PRECISIONS))}; "
                 "for products in 16-bit floats see nm.autocast"
             )
-        self._precision = precision
-        self._before: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._before.append(mode.autocast)
-        mode.autocast = _PRECISIONS[self._precision]
-
-    def __exit__(self, *_: object) -> None:
-        mode.autocast = self._before.pop()
-
-    def __call__(self, function: Function) -> Function:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with matmul_precision(self._precision):
-                return function(*args, **kwargs)
-
-        return run  # type: ignore[return-value]
+        super().__init__(_PRECISIONS[precision])
 
 
-def _in(dtype: dt.DType, x: Any) -> Any:
-    """A float that is neither this one nor float64, in it."""
+def _cast(x: Any, dtype: dt.DType) -> Any:
+    """A float that is neither of this dtype nor float64, in this dtype."""
     if isinstance(x, (Tensor, np.ndarray)):
         node = node_of(x, "autocast")
         if node.dtype.is_floating and node.dtype is not dtype and node.dtype is not dt.float64:
@@ -121,29 +113,25 @@ def _in(dtype: dt.DType, x: Any) -> Any:
     return x
 
 
-def lowers(function: Function) -> Function:
-    """Let a function take its operands in the narrow float of an autocast around it."""
-
+def _casts(function: Function, wide: dt.DType | None) -> Function:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         low = mode.autocast
         if low is None or low is TF32:
             return function(*args, **kwargs)
-        return function(*(_in(low, x) for x in args), **{k: _in(low, x) for k, x in kwargs.items()})
-
-    return run  # type: ignore[return-value]
-
-
-def widens(function: Function) -> Function:
-    """Let a function take narrow floats in float32 inside an autocast, and so give it too."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if mode.autocast is None or mode.autocast is TF32:
-            return function(*args, **kwargs)
-        wide = dt.float32
+        dtype = wide or low
         return function(
-            *(_in(wide, x) for x in args), **{k: _in(wide, x) for k, x in kwargs.items()}
+            *(_cast(x, dtype) for x in args), **{k: _cast(x, dtype) for k, x in kwargs.items()}
         )
 
     return run  # type: ignore[return-value]
+
+
+def lowers(function: Function) -> Function:
+    """Let a function take its operands in the low-precision float of the enclosing autocast."""
+    return _casts(function, None)
+
+
+def widens(function: Function) -> Function:
+    """Let a function take and return float32 instead of low-precision floats in an autocast."""
+    return _casts(function, dt.float32)

@@ -30,7 +30,7 @@ Source = str | Mapping[str, str]  # one text for all dtypes, or texts by the nam
 
 @dataclass(frozen=True)
 class Spec:
-    """A tensor without its values: what a kernel is told of its operands and results."""
+    """The shape and dtype of an operand or result of a kernel."""
 
     shape: Shape
     dtype: DType
@@ -125,7 +125,7 @@ class CustomOp:
         self.portable, self.wgsl, self.cuda, self.reference = portable, wgsl, cuda, reference
         self.threads = threads
         self._count, self._grid, self._backward = count, grid, backward
-        self._kernels: dict[Any, Any] = {}  # made so far, by device and dtypes
+        self._kernels: dict[Any, Any] = {}  # runners by device, dtypes and ranks
         self._differentiable = custom_vjp(self._launched, nondiff_argnums=(0,))
         self._differentiable.defvjp(self._forward, self._pull)
 
@@ -139,8 +139,7 @@ class CustomOp:
         specs = tuple(Spec(x.shape, x.dtype) for x in given)
         numbers = self._numbers(specs, scalars)
         dev = next((x._node.device for x in given if x._node.device), default.device)
-        launch = _Launch(self, dev, specs, numbers)
-        results = self._differentiable(launch, *given)
+        results = self._differentiable(_Launch(self, dev, specs, numbers), *given)
         return results[0] if len(results) == 1 else results
 
     def _numbers(self, specs: Sequence[Spec], given: Mapping[str, Any]) -> Numbers:
@@ -164,8 +163,6 @@ class CustomOp:
             numbers[name] = float(number) if dtype.is_floating else int(number)
         return numbers
 
-    # -- derivatives ------------------------------------------------------------------------------
-
     def _launched(self, launch: _Launch, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(Tensor(y) for y in call(launch, tuple(x._node for x in tensors)))
 
@@ -173,20 +170,16 @@ class CustomOp:
         results = self._launched(launch, *tensors)
         return results, (tensors, results)
 
-    def _pull(self, launch: _Launch, kept: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _pull(self, launch: _Launch, saved: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._backward is None:
             raise GradientError(
                 f"{self.name} has no derivative: give CustomOp a backward=, or call it on "
                 "detached tensors"
             )
-        inputs, outputs = kept
-        found = self._backward(inputs, outputs, cotangents, **launch.numbers)
+        found = self._backward(*saved, cotangents, **launch.numbers)
         return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
-    # -- what a call comes to ---------------------------------------------------------------------
-
-    def result_specs(self, specs: Sequence[Spec], numbers: Numbers) -> list[Spec]:
-        """What the results are like."""
+    def _result_specs(self, specs: Sequence[Spec], numbers: Numbers) -> list[Spec]:
         found = []
         for name, rule in self.outputs.items():
             like = rule(*specs, **numbers)
@@ -203,71 +196,6 @@ class CustomOp:
             found.append(Spec(shape, dtype))
         return found
 
-    def elements_of(self, specs: Sequence[Spec], results: Sequence[Spec], n: Numbers) -> int:
-        """How many elements are computed."""
-        return results[0].size if self._count is None else int(self._count(*specs, **n))
-
-    def grid_of(self, specs: Sequence[Spec], count: int, threads: int, n: Numbers) -> list[int]:
-        """How many workgroups or blocks there are along each dimension."""
-        if self._grid is None:
-            if not threads:
-                raise ValueError(
-                    f"{self.name}: the number of threads of a workgroup cannot be read off the "
-                    "shader: write it as a number, or give grid="
-                )
-            return [-(-count // threads)]
-        found = self._grid(*specs, **n)
-        return [int(i) for i in (found if isinstance(found, (tuple, list)) else (found,))]
-
-    def kernel(self, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
-        """The runner for a device and these dtypes; an error where there is no kernel for it."""
-        kinds = tuple((s.dtype, s.ndim) for s in (*specs, *results))
-        found = self._kernels.get((dev, kinds))
-        if found is None:
-            found = self._kernels[dev, kinds] = self._runner(dev, specs, results)
-        return found
-
-    def _runner(self, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
-        for spec in (*specs, *results):
-            dev.require(spec.dtype, self.name)
-        language = dev.runtime.target.language
-        if language == "wgsl" and self.wgsl is not None:
-            return _WgslRunner(self, dev, specs, results)
-        if language == "ptx" and self.cuda is not None:
-            return _CudaRunner(self, dev, specs, results)
-        if dev.kind == "reference" and self.reference is not None:
-            return _ReferenceRunner(self)
-        if self.portable is not None:
-            if dev.kind == "reference":
-                return _ThroughCpu(self)
-            return _PortableRunner(self, dev, specs, results)
-        there = [k for k in ("wgsl", "cuda") if getattr(self, k) is not None]
-        raise DeviceError(
-            f"{self.name} has no kernel for {dev}: it has one in {' and in '.join(there)} only; "
-            "give CustomOp a portable= one as well, or move the operands"
-        )
-
-    def named(self, specs: Sequence[Spec], results: Sequence[Spec]) -> tuple[Any, Any, Any]:
-        """Names and dtypes of inputs, outputs and scalars."""
-        return (
-            [(n, s.dtype) for n, s in zip(self.inputs, specs, strict=True)],
-            [(n, s.dtype) for n, s in zip(self.outputs, results, strict=True)],
-            list(self.scalars.items()),
-        )
-
-    def source_for(self, given: Source, first: DType, kind: str) -> str:
-        """The text for a dtype of the first operand."""
-        if isinstance(given, str):
-            return given
-        if first.name not in given:
-            raise DTypeError(
-                f"{self.name} has a {kind} kernel for {', '.join(given)}, not for {first.name}"
-            )
-        return given[first.name]
-
-
-# -- calls in the graph ---------------------------------------------------------------------------
-
 
 class _Launch:
     """One call of an op, as a node of the graph (`primitives.control.Call`)."""
@@ -277,15 +205,16 @@ class _Launch:
     ) -> None:
         self.op, self.specs, self.numbers = op, specs, numbers
         self.name = op.name
-        self.outputs = op.result_specs(specs, numbers)
+        self.outputs = op._result_specs(specs, numbers)
         self.results = [(s.shape, s.dtype) for s in self.outputs]
         self.batch_axes = [0] * len(self.results)
-        op.kernel(dev, specs, self.outputs)  # what cannot run is an error at the user's line
+        self._runner(dev)  # a missing kernel is an error at the user's line
 
     def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
-        runner = self.op.kernel(dev, self.specs, self.outputs)
+        runner = self._runner(dev)
         dense = [_dense(x, dev, runner.alignment) for x in operands]
-        count = self.op.elements_of(self.specs, self.outputs, self.numbers)
+        rule = self.op._count
+        count = self.outputs[0].size if rule is None else int(rule(*self.specs, **self.numbers))
         made = [value_of(s, dev) for s in self.outputs]
         if count and any(s.size for s in self.outputs):
             runner.run(self, dense, made, count)
@@ -296,9 +225,68 @@ class _Launch:
     ) -> tuple[_Loop, tuple[Node, ...]]:
         return _Loop(self, tuple(flags), size), tuple(operands)
 
+    def grid(self, count: int, threads: int) -> list[int]:
+        """The number of workgroups or blocks along each dimension."""
+        rule = self.op._grid
+        if rule is None:
+            if not threads:
+                raise ValueError(
+                    f"{self.name}: the number of threads of a workgroup cannot be read off the "
+                    "shader: write it as a number, or give grid="
+                )
+            return [-(-count // threads)]
+        found = rule(*self.specs, **self.numbers)
+        return [int(i) for i in (found if isinstance(found, (tuple, list)) else (found,))]
+
+    def _runner(self, dev: Device) -> Any:
+        """The runner for a device and these dtypes; an error where there is no kernel for it."""
+        op = self.op
+        key = (dev, tuple((s.dtype, s.ndim) for s in (*self.specs, *self.outputs)))
+        if key not in op._kernels:
+            op._kernels[key] = self._new_runner(dev)
+        return op._kernels[key]
+
+    def _new_runner(self, dev: Device) -> Any:
+        op = self.op
+        for spec in (*self.specs, *self.outputs):
+            dev.require(spec.dtype, self.name)
+        language = dev.runtime.target.language
+        if language == "wgsl" and op.wgsl is not None:
+            return _WgslRunner(self, dev)
+        if language == "ptx" and op.cuda is not None:
+            return _CudaRunner(self, dev)
+        if dev.kind == "reference" and op.reference is not None:
+            return _ReferenceRunner()
+        if op.portable is not None:
+            return _ThroughCpu() if dev.kind == "reference" else _PortableRunner(self, dev)
+        there = [k for k in ("wgsl", "cuda") if getattr(op, k) is not None]
+        raise DeviceError(
+            f"{self.name} has no kernel for {dev}: it has one in {' and in '.join(there)} only; "
+            "give CustomOp a portable= one as well, or move the operands"
+        )
+
+    def named(self) -> tuple[Any, Any, Any]:
+        """Names and dtypes of inputs, outputs and scalars."""
+        return (
+            [(n, s.dtype) for n, s in zip(self.op.inputs, self.specs, strict=True)],
+            [(n, s.dtype) for n, s in zip(self.op.outputs, self.outputs, strict=True)],
+            list(self.op.scalars.items()),
+        )
+
+    def source(self, given: Source, language: str) -> str:
+        """The text for the dtype of the first operand."""
+        if isinstance(given, str):
+            return given
+        first = (*self.specs, *self.outputs)[0].dtype
+        if first.name not in given:
+            raise DTypeError(
+                f"{self.name} has a {language} kernel for {', '.join(given)}, not for {first.name}"
+            )
+        return given[first.name]
+
 
 class _Loop:
-    """The same for each entry of a batch."""
+    """A launch for each entry of a batch."""
 
     def __init__(self, inner: Any, flags: tuple[bool, ...], size: int) -> None:
         self._inner, self._flags, self._size = inner, flags, size
@@ -319,11 +307,9 @@ class _Loop:
         whole = []
         with grad_mode(False):
             for parts, (shape, dtype) in zip(found, self.results, strict=True):
-                if parts:
-                    rows = tuple(reshape(y, (1, *y.shape)) for y in parts)
-                    whole.append(copy(concat(rows, 0)))
-                else:
-                    whole.append(value_of(Spec(shape, dtype), dev))
+                rows = tuple(reshape(y, (1, *y.shape)) for y in parts)
+                new = copy(concat(rows, 0)) if rows else value_of(Spec(shape, dtype), dev)
+                whole.append(new)
         evaluate(whole)
         return [y.view for y in whole if y.view is not None]
 
@@ -361,29 +347,23 @@ def _dense(x: Node, dev: Device, alignment: int) -> Node:
     return found
 
 
-# -- runners --------------------------------------------------------------------------------------
-
-
 class _PortableRunner:
     alignment = 1
 
-    def __init__(
-        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
-    ) -> None:
+    def __init__(self, launch: _Launch, dev: Device) -> None:
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.lower.custom_kernel import build
 
+        op = launch.op
         assert op.portable is not None
-        names = op.named(specs, results)
-        inputs, outputs = (
-            [(n, d, s.ndim) for (n, d), s in zip(named, given, strict=True)]
-            for named, given in ((names[0], specs), (names[1], results))
-        )
-        made = build(op.name, op.portable, inputs, outputs, names[2], dev.runtime.target)
+        inputs, outputs, scalars = launch.named()
+        ranked_inputs = [(*n, s.ndim) for n, s in zip(inputs, launch.specs, strict=True)]
+        ranked_outputs = [(*n, s.ndim) for n, s in zip(outputs, launch.outputs, strict=True)]
+        target = dev.runtime.target
+        made = build(op.name, op.portable, ranked_inputs, ranked_outputs, scalars, target)
         self._block = made.block
-        program = dev.runtime.compile(made.kernel)
-        slots = [(i, 0) for i in range(len(inputs) + len(outputs))]
-        self._program, self._slots, self._runtime = program, slots, dev.runtime
+        self._program, self._runtime = dev.runtime.compile(made.kernel), dev.runtime
+        self._slots = [(i, 0) for i in range(len(inputs) + len(outputs))]
         self._prepared: dict[tuple[int, ...], Any] = {}
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
@@ -402,65 +382,54 @@ class _PortableRunner:
 
 
 class _WgslRunner:
-    def __init__(
-        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
-    ) -> None:
+    def __init__(self, launch: _Launch, dev: Device) -> None:
         from numus.runtime.webgpu import user_kernels
 
-        assert op.wgsl is not None
-        text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
-        runtime = get(dev.name)
-        self._shader = user_kernels.parse(
-            op.name, text, *op.named(specs, results), runtime.context.features
-        )
+        assert launch.op.wgsl is not None
+        text, runtime = launch.source(launch.op.wgsl, "WGSL"), get(dev.name)
+        features = runtime.context.features
+        self._shader = user_kernels.parse(launch.name, text, *launch.named(), features)
         self._user_kernels = runtime.user_kernels
         self.alignment = self._user_kernels.alignment
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
-        grid = launch.op.grid_of(launch.specs, count, self._shader.threads, launch.numbers)
         blocks = []
         for x in (*operands, *made):
             assert x.view is not None
             size = x.dtype.itemsize
             blocks.append((x.view.storage.memory, x.view.offset * size, size_of(x.shape) * size))
+        grid = launch.grid(count, self._shader.threads)
         self._user_kernels.launch(self._shader, blocks, launch.numbers, grid)
 
 
 class _CudaRunner:
     alignment = 1
 
-    def __init__(
-        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
-    ) -> None:
+    def __init__(self, launch: _Launch, dev: Device) -> None:
         from numus.runtime.cuda import user_kernels
 
-        assert op.cuda is not None
-        text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
-        self._kernel = user_kernels.parse(op.name, text, *op.named(specs, results))
+        assert launch.op.cuda is not None
+        text = launch.source(launch.op.cuda, "CUDA")
+        self._kernel = user_kernels.parse(launch.name, text, *launch.named())
         self._user_kernels = get(dev.name).user_kernels
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         threads = launch.op.threads
-        grid = launch.op.grid_of(launch.specs, count, threads, launch.numbers)
-        addresses = _addresses([*operands, *made])
+        addresses, grid = _addresses([*operands, *made]), launch.grid(count, threads)
         self._user_kernels.launch(self._kernel, addresses, launch.numbers, grid, threads)
 
 
 class _ReferenceRunner:
     alignment = 1
 
-    def __init__(self, op: CustomOp) -> None:
-        self._op = op
-
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
-        assert self._op.reference is not None
-        found = self._op.reference(*(elements(x) for x in operands), **launch.numbers)
+        assert launch.op.reference is not None
+        found = launch.op.reference(*(elements(x) for x in operands), **launch.numbers)
         arrays = found if isinstance(found, (tuple, list)) else (found,)
-        for x, array in zip(made, arrays, strict=True):
-            array = np.asarray(array)
+        for x, array in zip(made, map(np.asarray, arrays), strict=True):
             if array.shape != x.shape:
                 raise ShapeError(
-                    f"{self._op.name}: the reference gave {array.shape} for a result of {x.shape}"
+                    f"{launch.name}: the reference gave {array.shape} for a result of {x.shape}"
                 )
             elements(x)[...] = array
 
@@ -470,17 +439,12 @@ class _ThroughCpu:
 
     alignment = 1
 
-    def __init__(self, op: CustomOp) -> None:
-        self._op = op
-
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         cpu = device("cpu")
-        inside = []
-        for x in operands:
-            inside.append(value_of(Spec(x.shape, x.dtype), cpu))
-            elements(inside[-1])[...] = elements(x)
-        views = launch.run(cpu, inside)
-        for x, view in zip(made, views, strict=True):
+        copies = [value_of(Spec(x.shape, x.dtype), cpu) for x in operands]
+        for x, on_cpu in zip(operands, copies, strict=True):
+            elements(on_cpu)[...] = elements(x)
+        for x, view in zip(made, launch.run(cpu, copies), strict=True):
             elements(x)[...] = elements(value(view, x.shape, x.dtype, cpu))
 
 

@@ -1,4 +1,4 @@
-"""Looking inside: which kernels run, what was compiled, how much memory is held."""
+"""Introspection: which kernels run, what was compiled, how much memory is in use."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def explain(what: Any, *args: Any, timed: bool = True) -> Explanation:
     return Explanation(tuple(reports))
 
 
-def _shorten(names: tuple[str, ...], most: int = 16) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _shorten(names: tuple[str, ...], shown: int = 16) -> str:
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest
 
 
 def _bytes(n: float) -> str:
@@ -109,8 +109,8 @@ def _cost(k: KernelReport, dev: str) -> str:
         bandwidth, flops = limits(dev)
     except OutOfMemoryError:  # a device that is full is not measured
         return out
-    least = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
-    return f"{out}, {100 * least / k.seconds:.0f}% of the device's limit"
+    limit = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
+    return f"{out}, {100 * limit / k.seconds:.0f}% of the device's limit"
 
 
 @functools.cache
@@ -129,23 +129,19 @@ def limits(dev: str) -> tuple[float, float]:
             seconds.append(time.perf_counter() - began)
         return min(seconds)
 
-    # larger until they take a while: calls themselves take time, more so on devices that are fast
-    length, side, enough = 1 << 22, 256, 2e-3
-    while True:
-        length *= 2
-        long = ones(length, device=dev)
-        evaluate(long)
-        seconds = best(lambda x=long: add(x, 1.0))  # type: ignore[misc]
-        if seconds > enough or length >= 1 << 28:
-            break
-    bandwidth = 2 * long.nbytes / seconds
-    while True:
-        side *= 2
-        square = ones((side, side), device=dev)
-        evaluate(square)
-        seconds = best(lambda x=square: matmul(x, x))  # type: ignore[misc]
-        if seconds > enough or side >= 8192:
-            return bandwidth, 2 * side**3 / seconds
+    def measure(f: Callable[[Tensor], Tensor], size: int, rank: int, largest: int) -> Any:
+        while True:  # larger until it takes a while: calls themselves take time
+            x = ones((size,) * rank, device=dev)
+            evaluate(x)
+            seconds = best(functools.partial(f, x))
+            if seconds > 2e-3 or size >= largest:
+                return x, seconds
+            size *= 2
+
+    line, seconds = measure(lambda x: add(x, 1.0), 1 << 23, 1, 1 << 28)
+    bandwidth = 2 * line.nbytes / seconds
+    square, seconds = measure(lambda x: matmul(x, x), 512, 2, 8192)
+    return bandwidth, 2 * square.shape[0] ** 3 / seconds
 
 
 def compile_log(on: Device | str | None = None) -> list[Any]:

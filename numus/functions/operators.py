@@ -61,16 +61,16 @@ def _write(code: BytecodeBuilder, prim: Primitive, kinds: str) -> int:
     return new_handle(code, node)
 
 
-def _install(name: str, function: Binary) -> None:
-    """x op y, y op x and x op= y."""
+def _guarded(function: Callable[[Any, Any], Any]) -> tuple[Binary, Binary]:
+    """x op y and y op x; NotImplemented for other operands."""
 
-    def forward(self: Tensor, other: Any) -> Tensor:
+    def forward(self: Tensor, other: Any) -> Any:
         return function(self, other) if _is_operand(other) else NotImplemented
 
-    def reflected(self: Tensor, other: Any) -> Tensor:
+    def reflected(self: Tensor, other: Any) -> Any:
         return function(other, self) if _is_operand(other) else NotImplemented
 
-    _add_methods(name, forward, reflected)
+    return forward, reflected
 
 
 def _install_fast(name: str, function: Binary, prim: Callable[[Node, Node], Node]) -> None:
@@ -113,10 +113,14 @@ def _add_methods(name: str, forward: Binary, reflected: Binary) -> None:
             return result
         return self.rebind(result._node, f"__i{name}__")
 
-    for prefix, method in (("", forward), ("r", reflected), ("i", in_place)):
-        method.__name__ = f"__{prefix}{name}__"
-        method.__qualname__ = f"Tensor.{method.__name__}"
-        setattr(Tensor, method.__name__, method)
+    _set_method(f"__{name}__", forward)
+    _set_method(f"__r{name}__", reflected)
+    _set_method(f"__i{name}__", in_place)
+
+
+def _set_method(name: str, method: Any) -> None:
+    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+    setattr(Tensor, name, method)
 
 
 def _matmul(x: Any, y: Any) -> Tensor:
@@ -138,47 +142,26 @@ _install_fast("add", arithmetic.add, ew.add)
 _install_fast("sub", arithmetic.subtract, ew.sub)
 _install_fast("mul", arithmetic.multiply, ew.mul)
 _install_fast("truediv", arithmetic.divide, ew.div)
-_install("floordiv", arithmetic.floor_divide)
-_install("mod", arithmetic.remainder)
-_install("pow", arithmetic.pow)
-_install("matmul", _matmul)
-_install("and", comparison.bitwise_and)
-_install("or", comparison.bitwise_or)
-_install("xor", comparison.bitwise_xor)
-_install("lshift", comparison.bitwise_left_shift)
-_install("rshift", comparison.bitwise_right_shift)
-
-
-def _divmod(self: Tensor, other: Any) -> tuple[Tensor, Tensor]:
-    return arithmetic.divmod(self, other) if _is_operand(other) else NotImplemented
-
-
-def _rdivmod(self: Tensor, other: Any) -> tuple[Tensor, Tensor]:
-    return arithmetic.divmod(other, self) if _is_operand(other) else NotImplemented
+_add_methods("floordiv", *_guarded(arithmetic.floor_divide))
+_add_methods("mod", *_guarded(arithmetic.remainder))
+_add_methods("pow", *_guarded(arithmetic.pow))
+_add_methods("matmul", *_guarded(_matmul))
+_add_methods("and", *_guarded(comparison.bitwise_and))
+_add_methods("or", *_guarded(comparison.bitwise_or))
+_add_methods("xor", *_guarded(comparison.bitwise_xor))
+_add_methods("lshift", *_guarded(comparison.bitwise_left_shift))
+_add_methods("rshift", *_guarded(comparison.bitwise_right_shift))
+_divmod, _rdivmod = _guarded(arithmetic.divmod)
+_set_method("__eq__", _guarded(comparison.equal)[0])
+_set_method("__ne__", _guarded(comparison.not_equal)[0])
+_set_method("__lt__", _guarded(comparison.less)[0])
+_set_method("__le__", _guarded(comparison.less_equal)[0])
+_set_method("__gt__", _guarded(comparison.greater)[0])
+_set_method("__ge__", _guarded(comparison.greater_equal)[0])
 
 
 def _round(self: Tensor, ndigits: int | None = 0) -> Tensor:
     return rounding.round(self, ndigits or 0)
-
-
-def _compares(name: str, function: Binary) -> None:
-    def method(self: Tensor, other: Any) -> Tensor:
-        return function(self, other) if _is_operand(other) else NotImplemented
-
-    method.__name__ = f"__{name}__"
-    method.__qualname__ = f"Tensor.__{name}__"
-    setattr(Tensor, method.__name__, method)
-
-
-_compares("eq", comparison.equal)
-_compares("ne", comparison.not_equal)
-_compares("lt", comparison.less)
-_compares("le", comparison.less_equal)
-_compares("gt", comparison.greater)
-_compares("ge", comparison.greater_equal)
-
-
-# -- a tensor as a number or a sequence -----------------------------------------------------------
 
 
 def _bool(self: Tensor) -> bool:

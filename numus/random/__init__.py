@@ -14,10 +14,20 @@ float32 a pair takes one counter, in float64 two.
 """
 
 from numus.random._distributions import categorical, exponential, gumbel, truncated_normal
-from numus.random._dropout import dropout, dropout_mask
 from numus.random._keys import fold_in, get_state, key, seed, set_state, split
 from numus.random._permutation import choice, permutation, shuffle
-from numus.random._sampling import bernoulli, bits, integers, normal, rand, randint, randn, uniform
+from numus.random._sampling import (
+    bernoulli,
+    bits,
+    dropout,
+    dropout_mask,
+    integers,
+    normal,
+    rand,
+    randint,
+    randn,
+    uniform,
+)
 
 __all__ = [
     "bernoulli", "bits", "categorical", "choice", "dropout", "dropout_mask", "exponential",

@@ -57,9 +57,6 @@ def map_words(key: Words, count: int, device: Device, transform: Transform) -> N
     return join_halves(transform(first), transform(second), count)
 
 
-# -- uniform floats -------------------------------------------------------------------------------
-
-
 def uniform32(word: Node) -> Node:
     """[0, 1) in float32: the multiples of 2**-24."""
     top = ew.bitcast(ew.shift_right(word, constant(8, dt.uint32)), dt.int32)
@@ -90,21 +87,15 @@ def uniform64_positive(pair: Words) -> Node:
     return ew.mul(one_more, constant(2.0**-53, dt.float64))
 
 
-def map_uniform(key: Words, count: int, device: Device, dtype: DType, finish: Transform) -> Node:
-    """`finish(u)` for `count` uniforms in [0, 1), in float64 or else float32."""
+def map_uniform(
+    key: Words, count: int, device: Device, dtype: DType, finish: Transform, positive: bool = False
+) -> Node:
+    """`finish(u)` for `count` uniforms in [0, 1), or in (0, 1], in float64 or else float32."""
     if dtype is dt.float64:
-        return finish(uniform64(words(key, count, device)))
-    return map_words(key, count, device, lambda w: finish(uniform32(w)))
-
-
-def map_positive(key: Words, count: int, device: Device, dtype: DType, finish: Transform) -> Node:
-    """`finish(u)` for `count` uniforms in (0, 1], in float64 or else float32."""
-    if dtype is dt.float64:
-        return finish(uniform64_positive(words(key, count, device)))
-    return map_words(key, count, device, lambda w: finish(uniform32_positive(w)))
-
-
-# -- arguments ------------------------------------------------------------------------------------
+        from_pair = uniform64_positive if positive else uniform64
+        return finish(from_pair(words(key, count, device)))
+    from_word = uniform32_positive if positive else uniform32
+    return map_words(key, count, device, lambda w: finish(from_word(w)))
 
 
 def sample_shape(op: str, shape: Any, *parameters: Node) -> Shape:

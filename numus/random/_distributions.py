@@ -26,14 +26,7 @@ Draw = Callable[[Words, int, Device, DType], Node]
 
 
 def _location_scale(
-    op: str,
-    draw: Draw,
-    shape: Any,
-    loc: Number,
-    scale: Number,
-    dtype: Any,
-    device: Any,
-    key: Tensor | None,
+    op: str, draw: Draw, shape: Any, loc: Number, scale: Number, dtype: Any, device: Any, key: Any
 ) -> Tensor:
     """loc + scale * z for a standard distribution's z."""
     dtype = _bits.float_dtype(op, dtype)
@@ -50,11 +43,8 @@ def _location_scale(
     return wrap(ew.cast(z, dtype))
 
 
-# -- exponential and gumbel ----------------------------------------------------------------------
-
-
 def _standard_exponential(key: Words, count: int, device: Device, dtype: DType) -> Node:
-    return _bits.map_positive(key, count, device, dtype, lambda u: ew.neg(ew.log(u)))
+    return _bits.map_uniform(key, count, device, dtype, lambda u: ew.neg(ew.log(u)), positive=True)
 
 
 def exponential(
@@ -75,10 +65,10 @@ def _standard_gumbel(key: Words, count: int, device: Device, dtype: DType) -> No
     largest = 1 - 2.0 ** -(dtype.mantissa + 1)
 
     def transform(u: Node) -> Node:
-        inside = ew.minimum(u, constant(largest, dtype))
-        return ew.neg(ew.log(ew.neg(ew.log1p(ew.neg(inside)))))
+        below_one = ew.minimum(u, constant(largest, dtype))
+        return ew.neg(ew.log(ew.neg(ew.log1p(ew.neg(below_one)))))
 
-    return _bits.map_positive(key, count, device, dtype, transform)
+    return _bits.map_uniform(key, count, device, dtype, transform, positive=True)
 
 
 def gumbel(
@@ -92,9 +82,6 @@ def gumbel(
 ) -> Tensor:
     """Gumbel numbers: the largest of many exponential ones, shifted to `loc`."""
     return _location_scale("gumbel", _standard_gumbel, shape, loc, scale, dtype, device, key)
-
-
-# -- truncated normal -----------------------------------------------------------------------------
 
 
 def truncated_normal(
@@ -123,9 +110,6 @@ def truncated_normal(
 
     dev = _bits.device_of(device, *source)
     return wrap(reshape(_bits.map_uniform(source, size_of(shape), dev, wide, transform), shape))
-
-
-# -- categorical ----------------------------------------------------------------------------------
 
 
 def categorical(logits: Tensor, axis: int = -1, *, key: Tensor | None = None) -> Tensor:

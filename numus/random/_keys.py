@@ -52,9 +52,6 @@ def _seed_words(seed: Any) -> tuple[int, int]:
     return (number >> 32) & _MASK, number & _MASK
 
 
-# -- the generator of this process ----------------------------------------------------------------
-
-
 class _Generator:
     """A seed and the number of keys derived from it."""
 
@@ -113,9 +110,6 @@ def set_state(state: tuple[int, int, int]) -> None:
     high, low, taken = (operator.index(n) for n in state)
     with _generator.lock:
         _generator.words, _generator.taken = (high & _MASK, low & _MASK), taken
-
-
-# -- keys -----------------------------------------------------------------------------------------
 
 
 def key(seed: int, *, device: Any = None) -> Tensor:

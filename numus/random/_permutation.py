@@ -8,15 +8,15 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import node_of, require, to_float, wrap
+from numus.functions.indexing.index_checks import take_axis
 from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
-from numus.primitives.indexing import gather
 from numus.primitives.scan import scan
 from numus.primitives.sort import argsort
 from numus.primitives.source import constant
-from numus.primitives.views import permute, reshape, take_range
+from numus.primitives.views import reshape, take_range
 from numus.random._bits import device_of
 from numus.random._distributions import gumbel
 from numus.random._sampling import bits, integers, uniform
@@ -27,14 +27,6 @@ from numus.tensor import Tensor
 def _order(count: int, device: Any, key: Tensor | None) -> Node:
     # 64-bit sort keys: ties, which would bias the order, are negligible
     return argsort(bits((count,), dtype=dt.uint64, device=device, key=key)._node, 0)
-
-
-def _take(x: Node, index: Node, axis: int) -> Node:
-    """x at indices along an axis, replaced by the axes of the indices."""
-    taken = gather(x, (index,), (axis,))
-    lead = index.ndim
-    front = range(lead, lead + axis)
-    return permute(taken, (*front, *range(lead), *range(lead + axis, taken.ndim)))
 
 
 def _source(op: str, x: int | Tensor, axis: int) -> tuple[Node | None, int, int]:
@@ -60,7 +52,7 @@ def permutation(
     node, axis, count = _source("permutation", x, axis)
     if node is None:
         return wrap(_order(count, device, key))
-    return wrap(_take(node, _order(count, device or node.device, key), axis))
+    return wrap(take_axis(node, _order(count, device or node.device, key), axis))
 
 
 def shuffle(x: Tensor, axis: int = 0, *, key: Tensor | None = None) -> None:
@@ -112,7 +104,7 @@ def choice(
             noise = gumbel((count,), dtype=weights.dtype, device=dev, key=key)._node
             order = argsort(ew.add(ew.log(weights), noise), 0, descending=True)
         index = reshape(take_range(order, 0, 0, size), shape)
-    return wrap(index if node is None else _take(node, index, axis))
+    return wrap(index if node is None else take_axis(node, index, axis))
 
 
 def _cumulative_weights(weights: Node) -> Node:

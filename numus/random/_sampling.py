@@ -1,4 +1,4 @@
-"""Random bits, uniform, normal, integer and Bernoulli samples."""
+"""Random bits, uniform, normal, integer and Bernoulli samples, and dropout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions._base import node_of, wrap
+from numus.functions._base import method, node_of, require, widened, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
@@ -21,13 +21,10 @@ from numus.primitives.views import reshape
 from numus.random import _bits
 from numus.random._keys import Words, key_words
 from numus.runtime.devices import Device
-from numus.shapes import as_shape, size_of
+from numus.shapes import Shape, as_shape, size_of
 from numus.tensor import Tensor
 
 Number = float | Tensor
-
-
-# -- bits -----------------------------------------------------------------------------------------
 
 
 def bits(
@@ -44,9 +41,6 @@ def bits(
     else:
         flat = _bits.map_words(source, count, dev, lambda w: ew.cast(w, dtype))
     return wrap(reshape(flat, shape))
-
-
-# -- uniform --------------------------------------------------------------------------------------
 
 
 def _below(high: float, low: float, dtype: DType) -> float:
@@ -103,9 +97,6 @@ def uniform(
     return wrap(reshape(_bits.map_uniform(source, size_of(shape), dev, wide, scaled), shape))
 
 
-# -- normal ---------------------------------------------------------------------------------------
-
-
 def standard_normal(
     key: Words, count: int, device: Device, dtype: DType, finish: _bits.Transform
 ) -> Node:
@@ -140,20 +131,20 @@ def normal(
     wide = dt.compute_dtype(dtype)
     source = key_words("normal", key)
     if isinstance(loc, Tensor) or isinstance(scale, Tensor):
-        mean, deviation = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
-        shape = _bits.sample_shape("normal", shape, mean, deviation)
-        dev = _bits.device_of(device, *source, mean, deviation)
+        a, b = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
+        shape = _bits.sample_shape("normal", shape, a, b)
+        dev = _bits.device_of(device, *source, a, b)
         z = standard_normal(source, size_of(shape), dev, wide, lambda z: z)
-        return wrap(ew.cast(ew.add(mean, ew.mul(reshape(z, shape), deviation)), dtype))
-    middle, spread = _bits.number("normal", "loc", loc), _bits.number("normal", "scale", scale)
-    if spread < 0:
+        return wrap(ew.cast(ew.add(a, ew.mul(reshape(z, shape), b)), dtype))
+    mean, std = _bits.number("normal", "loc", loc), _bits.number("normal", "scale", scale)
+    if std < 0:
         raise ValueError(f"normal: scale must not be negative, but is {scale}")
 
     def scaled(z: Node) -> Node:
-        if spread != 1:
-            z = ew.mul(z, constant(spread, wide))
-        if middle != 0:
-            z = ew.add(z, constant(middle, wide))
+        if std != 1:
+            z = ew.mul(z, constant(std, wide))
+        if mean != 0:
+            z = ew.add(z, constant(mean, wide))
         return ew.cast(z, dtype)
 
     shape = _bits.sample_shape("normal", shape)
@@ -161,11 +152,8 @@ def normal(
     return wrap(reshape(standard_normal(source, size_of(shape), dev, wide, scaled), shape))
 
 
-# -- integers -------------------------------------------------------------------------------------
-
-
 def _mulhi64(a: Node, b: int) -> Node:
-    """The upper 64 bits of the 128 of a * b, from products of 32-bit join_halves."""
+    """The upper 64 bits of the 128 of a * b, from products of 32-bit halves."""
     shift, mask = constant(32, dt.uint64), constant(0xFFFFFFFF, dt.uint64)
     low, high = ew.and_(a, mask), ew.shift_right(a, shift)
     b_low, b_high = constant(b & 0xFFFFFFFF, dt.uint64), constant(b >> 32, dt.uint64)
@@ -245,9 +233,6 @@ def integers(
     return wrap(reshape(flat, shape))
 
 
-# -- Bernoulli ------------------------------------------------------------------------------------
-
-
 def threshold(op: str, p: float) -> int:
     """The number of 32-bit words that map to true, for a probability."""
     if not 0 <= p <= 1:
@@ -280,7 +265,39 @@ def bernoulli(
     return wrap(reshape(flat, shape))
 
 
-# -- PyTorch's names ------------------------------------------------------------------------------
+def _keep_mask(key: Words, shape: Shape, rate: float, device: Device) -> Node:
+    """The elements that are not dropped, a function of the index: one counter per element, its
+    second word unused, recomputed by every kernel and never stored."""
+    first, _ = _bits.words(key, size_of(shape), device)
+    return reshape(below(first, (1 << 32) - threshold("dropout", rate)), shape)
+
+
+def dropout_mask(
+    shape: Any, rate: float = 0.5, *, device: Any = None, key: Tensor | None = None
+) -> Tensor:
+    """Booleans that are false with probability `rate`: the elements that dropout keeps."""
+    source = key_words("dropout_mask", key)
+    dev = _bits.device_of(device, *source)
+    return wrap(_keep_mask(source, as_shape(shape, "dropout_mask"), rate, dev))
+
+
+@method()
+def dropout(
+    x: Any, /, p: float = 0.5, training: bool = True, *, key: Tensor | None = None
+) -> Tensor:
+    """x with each element zero with probability p, the others divided by 1 - p.
+
+    Outside training it is x itself.
+    """
+    node = require("dropout", node_of(x, "dropout"), "float", "complex")
+    threshold("dropout", p)
+    if not training or p == 0:
+        return wrap(node)
+    source = key_words("dropout", key)
+    keep = _keep_mask(source, node.shape, p, _bits.device_of(None, node, *source))
+    wide = widened(node)
+    scaled = ew.mul(wide, constant(0.0 if p == 1 else 1 / (1 - p), wide.dtype))
+    return wrap(ew.cast(ew.where(keep, scaled, constant(0.0, wide.dtype)), node.dtype))
 
 
 def _given_shape(shape: tuple[Any, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -28,6 +29,7 @@ from numus.tensor import Tensor, detached, scalar_node
 __all__ = ["array", "asarray", "from_dlpack", "from_numpy", "frombuffer", "tensor"]
 
 Array = np.ndarray[Any, Any]
+DeviceLike = Device | str | None
 
 
 def asarray(
@@ -35,7 +37,7 @@ def asarray(
     /,
     *,
     dtype: Any = None,
-    device: Device | str | None = None,
+    device: DeviceLike = None,
     copy: bool | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -58,7 +60,7 @@ def asarray(
         out = _from_tensor(obj, wanted, device, copy)
     elif (where := _device_of(obj)) is not None:
         shared = False if copy is False else None
-        out = _from_tensor(_taken(obj, where, copy), wanted, device, shared)
+        out = _from_tensor(_imported(obj, where, copy), wanted, device, shared)
     else:
         out = wrap(_node_from(obj, wanted, as_device(device), copy))
     if requires_grad and not (out is obj and out.requires_grad):
@@ -72,7 +74,7 @@ def tensor(
     /,
     *,
     dtype: Any = None,
-    device: Device | str | None = None,
+    device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """A new tensor with a copy of the data: see asarray."""
@@ -84,7 +86,7 @@ def array(
     /,
     *,
     dtype: Any = None,
-    device: Device | str | None = None,
+    device: DeviceLike = None,
     copy: bool = True,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -112,9 +114,7 @@ def _refuse_copy(reason: str) -> ValueError:
     return ValueError(f"asarray: copy=False, but {reason}; use copy=None or copy=True")
 
 
-def _from_tensor(
-    x: Tensor, dtype: DType | None, device: Device | str | None, copy: bool | None
-) -> Tensor:
+def _from_tensor(x: Tensor, dtype: DType | None, device: DeviceLike, copy: bool | None) -> Tensor:
     node = x._node
     dev = x.device if device is None else as_device(device)
     unchanged = (dtype is None or node.dtype is dtype) and x.device is dev
@@ -129,16 +129,15 @@ def _from_tensor(
 def _node_from(obj: Any, dtype: DType | None, dev: Device, copy: bool | None) -> Node:
     if copy is False and isinstance(obj, np.ndarray):
         return _shared(obj, dtype, dev)
-    if dt.scalar_kind(obj) is not None:
+    is_number = dt.scalar_kind(obj) is not None
+    if is_number or isinstance(obj, _SEQUENCES):
         if copy is False:
-            raise _refuse_copy("a number has no memory to share")
+            raise _refuse_copy(f"a {'number' if is_number else 'sequence'} has no memory to share")
+        if not is_number:
+            return _from_sequence(obj, dtype, dev)
         node = scalar_node(obj, dtype or dt.scalar_dtype(obj))
         node.device = dev
         return node
-    if isinstance(obj, (list, tuple, range)):
-        if copy is False:
-            raise _refuse_copy("a sequence has no memory to share")
-        return _from_sequence(obj, dtype, dev)
     host = _host_array(obj)
     if copy is False:
         return _shared(host, dtype, dev)
@@ -177,7 +176,9 @@ def _shared(host: Array, dtype: DType | None, dev: Device) -> Node:
     return value(view, host.shape, found, dev)
 
 
-# -- sequences ------------------------------------------------------------------------------------
+_SEQUENCES = (list, tuple, range)
+_DEFAULTS = {"float": dt.default_float, "complex": dt.default_complex}
+_WEAK_DTYPES = {"bool": dt.bool_, "int": dt.default_int, **_DEFAULTS}  # the widest last
 
 
 def _from_sequence(obj: Any, dtype: DType | None, dev: Device) -> Node:
@@ -189,7 +190,7 @@ def _from_sequence(obj: Any, dtype: DType | None, dev: Device) -> Node:
     found = as_dtype(host.dtype)
     if not types <= {bool, int, float, complex}:
         return convert(from_host(host, found, dev), dtype or found, "asarray")
-    # Python's numbers have no width of their own: they are written in the dtype they are to have
+    # Python's numbers have no width of their own: they are written in the target dtype
     target = dtype or _DEFAULTS.get(found.kind, found)
     if target.is_integer and found.is_integer and host.size:
         low, high = dt.int_range(target)
@@ -201,9 +202,6 @@ def _from_sequence(obj: Any, dtype: DType | None, dev: Device) -> Node:
         with np.errstate(over="ignore"):
             return from_host(host.astype(target.np), target, dev)
     return convert(from_host(host, found, dev), target, "asarray")
-
-
-_DEFAULTS = {"float": dt.default_float, "complex": dt.default_complex}
 
 
 def _numbers(obj: Any, types: set[type]) -> Array:
@@ -224,22 +222,21 @@ def _leaf_types(obj: Any) -> set[type]:
     found: set[type] = set()
     while level:
         types = set(map(type, level))
-        nested = {t for t in types if issubclass(t, (list, tuple, range))}
+        nested = {t for t in types if issubclass(t, _SEQUENCES)}
         found |= types - nested
-        level = list(
-            itertools.chain.from_iterable(x for x in level if type(x) in nested) if nested else ()
-        )
+        parts = (x for x in level if type(x) in nested) if nested else ()
+        level = list(itertools.chain.from_iterable(parts))
     return found
 
 
 def _stacked(obj: Any, dev: Device) -> Node:
     """Nested sequences with tensors among them, joined in the graph: gradients flow through."""
-    dtype = _weakest(obj)
+    dtype = _common_dtype(obj)
 
     def build(item: Any) -> Node:
         if isinstance(item, Tensor):
             return ew.cast(moved(item._node, dev), dtype)
-        if isinstance(item, (list, tuple, range)):
+        if isinstance(item, _SEQUENCES):
             parts = [build(i) for i in item]
             shapes = {p.shape for p in parts}
             if len(shapes) > 1:
@@ -257,41 +254,26 @@ def _stacked(obj: Any, dev: Device) -> Node:
     return build(obj)
 
 
-def _weakest(obj: Any) -> DType:
+def _common_dtype(obj: Any) -> DType:
     """The common dtype of nested tensors, arrays and weak numbers."""
     strong: DType | None = None
     kinds: set[str] = set()
-    level = list(obj)
-    while level:
-        deeper: list[Any] = []
-        for item in level:
-            kind = dt.scalar_kind(item)
-            if kind is not None:
-                kinds.add(kind)
-            elif isinstance(item, (list, tuple, range)):
-                deeper.extend(item)
-            else:
-                found = (
-                    item.dtype if isinstance(item, Tensor) else as_dtype(_host_array(item).dtype)
-                )
-                strong = found if strong is None else dt.promote(strong, found)
-        level = deeper
+    items = list(obj)
+    for item in items:
+        kind = dt.scalar_kind(item)
+        if kind is not None:
+            kinds.add(kind)
+        elif isinstance(item, _SEQUENCES):
+            items.extend(item)
+        else:
+            own = item.dtype if isinstance(item, Tensor) else as_dtype(_host_array(item).dtype)
+            strong = own if strong is None else dt.promote(strong, own)
     if strong is None:  # numbers that are not known yet, and others
-        return _ALONE[max(kinds, key=list(_ALONE).index)]
-    for kind in kinds:
-        strong = dt.promote_scalar(strong, kind)
-    return strong
+        return _WEAK_DTYPES[max(kinds, key=list(_WEAK_DTYPES).index)]
+    return functools.reduce(dt.promote_scalar, kinds, strong)
 
 
-_ALONE = {"bool": dt.bool_, "int": dt.default_int, **_DEFAULTS}
-
-
-# -- DLPack ---------------------------------------------------------------------------------------
-
-
-def from_dlpack(
-    x: Any, /, *, device: Device | str | None = None, copy: bool | None = None
-) -> Tensor:
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """A tensor from any object with DLPack (torch, jax, cupy, …), on the device where that lies.
 
     Args:
@@ -305,7 +287,7 @@ def from_dlpack(
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__; use nm.asarray")
     where = _device_of(x)
     if where is not None:
-        found = _taken(x, where, copy)
+        found = _imported(x, where, copy)
         return found if device is None else wrap(moved(found._node, as_device(device)))
     host = _dlpack_array(x)
     dev = as_device(device)
@@ -317,25 +299,24 @@ def from_dlpack(
 
 
 def _device_of(x: Any) -> Device | None:
-    """The device on which another library's array lies; None for the host, and for what is none."""
+    """The device of another library's array; None for the host, and for other objects."""
     if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
         return None
     return of_dlpack(*map(int, x.__dlpack_device__()))
 
 
-def _taken(x: Any, where: Device, copy: bool | None) -> Tensor:
+def _imported(x: Any, where: Device, copy: bool | None) -> Tensor:
     """Another library's array on a device: a copy of it, or, if `copy` is False, itself."""
     memory, offset, shape, strides, dtype = get(where.name).import_dlpack(x)
-    lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
+    node = value(View(Storage(memory), offset, strides), shape, dtype, where)
     if copy is not False:
-        lent = wrap(copied(lent._node))
-        evaluate((lent._node,))
-    return lent
+        node = copied(node)
+        evaluate((node,))
+    return wrap(node)
 
 
 class _Renamed:
-    """A producer whose element type is one that NumPy knows: what it does not know, it is given as
-    unsigned integers."""
+    """A producer whose extension floats are renamed to unsigned integers, which NumPy knows."""
 
     def __init__(self, source: Any) -> None:
         self.source = source

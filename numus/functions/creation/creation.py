@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
@@ -19,7 +20,8 @@ from numus.primitives.source import constant, iota
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
-from numus.shapes import Shape, as_shape, check_size, size_of
+from numus.shapes import as_shape, check_size, size_of
+from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node
 
 __all__ = [
@@ -28,6 +30,11 @@ __all__ = [
 ]  # fmt: skip
 
 DeviceLike = Device | str | None
+Binary = Callable[[Node, Node], Node]
+
+
+def _float(dtype: Any) -> DType:
+    return dt.default_float if dtype is None else as_dtype(dtype)
 
 
 def _finish(node: Node, dtype: DType, device: Device, requires_grad: bool = False) -> Tensor:
@@ -38,9 +45,6 @@ def _finish(node: Node, dtype: DType, device: Device, requires_grad: bool = Fals
     if requires_grad:
         out.requires_grad = True
     return out
-
-
-# -- one number everywhere ------------------------------------------------------------------------
 
 
 def full(
@@ -63,17 +67,14 @@ def full(
         node = node_of(fill_value, "full")
         out = node.dtype if dtype is None else as_dtype(dtype)
         node = moved(convert(node, out, "full"), dev)
-        return _finish(broadcast(_fits(node, wanted), wanted), out, dev, requires_grad)
-    out = dt.scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
-    return _finish(broadcast(scalar_node(fill_value, out), wanted), out, dev, requires_grad)
-
-
-def _fits(node: Node, shape: Shape) -> Node:
-    from numus.shapes import broadcast as broadcast_shapes
-
-    if broadcast_shapes(node.shape, shape, "full") != shape:
-        raise ShapeError(f"full: a fill value of shape {node.shape} does not broadcast to {shape}")
-    return node
+        if broadcast_shapes(node.shape, wanted, "full") != wanted:
+            raise ShapeError(
+                f"full: a fill value of shape {node.shape} does not broadcast to {wanted}"
+            )
+    else:
+        out = dt.scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
+        node = scalar_node(fill_value, out)
+    return _finish(broadcast(node, wanted), out, dev, requires_grad)
 
 
 def zeros(
@@ -85,8 +86,8 @@ def zeros(
     tensor([[0., 0., 0.],
             [0., 0., 0.]])
     """
-    out = dt.default_float if dtype is None else as_dtype(dtype)
-    return full(as_shape(shape, "zeros"), 0, dtype=out, device=device, requires_grad=requires_grad)
+    shape, out = as_shape(shape, "zeros"), _float(dtype)
+    return full(shape, 0, dtype=out, device=device, requires_grad=requires_grad)
 
 
 def ones(
@@ -97,8 +98,8 @@ def ones(
     >>> nm.ones((2, 2), dtype=nm.int32).tolist()
     [[1, 1], [1, 1]]
     """
-    out = dt.default_float if dtype is None else as_dtype(dtype)
-    return full(as_shape(shape, "ones"), 1, dtype=out, device=device, requires_grad=requires_grad)
+    shape, out = as_shape(shape, "ones"), _float(dtype)
+    return full(shape, 1, dtype=out, device=device, requires_grad=requires_grad)
 
 
 def empty(
@@ -177,7 +178,7 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    first, last, move = (_number(n, "arange") for n in (start, stop, step))
+    first, last, move = map(_number, (start, stop, step))
     whole = all(isinstance(n, int) for n in (first, last, move))
     out = as_dtype(dtype) if dtype is not None else dt.default_int if whole else dt.default_float
     if out is dt.bool_:
@@ -189,20 +190,18 @@ def arange(
     else:
         span = (last - first) / move
         if not math.isfinite(span):
-            raise ValueError(
-                f"arange: {first}, {last}, {move} do not give a finite number of steps"
-            )
+            raise ValueError(f"arange: {first}, {last}, {move} give no finite number of steps")
         count = max(0, math.ceil(span))
-    check_size((int(count),), "arange")
+    count = int(count)
+    check_size((count,), "arange")
     dev = as_device(device)
     if whole and out.is_integer and count:
-        for end in (first, first + (int(count) - 1) * move):
-            scalar_node(end, out)  # raises where the dtype cannot hold it
-    node = _counted(int(count), first, move, out, dev)
-    return _finish(node, out, dev, requires_grad)
+        for end in (first, first + (count - 1) * move):
+            scalar_node(end, out)  # raises where the dtype cannot represent it
+    return _finish(_counted(count, first, move, out, dev), out, dev, requires_grad)
 
 
-def _number(n: Any, op: str) -> int | float:
+def _number(n: Any) -> int | float:
     if isinstance(n, Tensor):
         n = n.item()
     if isinstance(n, (bool, int)) or (not isinstance(n, float) and hasattr(n, "__index__")):
@@ -218,9 +217,12 @@ def _counted(count: int, first: float, step: float, out: DType, dev: Device) -> 
         node = iota(count, wide, dev)
         node = ew.mul(node, _wrapped(step, wide))
         return ew.cast(ew.add(node, _wrapped(first, wide)), out)
-    compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
-    node = ew.cast(iota(count, dt.int64, dev), compute)
+    node = ew.cast(iota(count, dt.int64, dev), _compute_dtype(out))
     return ew.add(ew.mul(node, like(node, step)), like(node, first))
+
+
+def _compute_dtype(out: DType) -> DType:
+    return dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
 
 
 def _wrapped(number: int, dtype: DType) -> Node:
@@ -258,20 +260,17 @@ def linspace(
     out = default if dtype is None else as_dtype(dtype)
     if is_complex and not out.is_complex:
         raise DTypeError(f"linspace: complex ends do not fit {out.name}")
-    compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
-    parts = [_spaced(count, first.real, last.real, endpoint, compute, dev)]
+    steps, compute = max(count - 1 if endpoint else count, 1), _compute_dtype(out)
+    node = _spaced(count, first.real, last.real, steps, compute, dev)
     if out.is_complex:
-        parts.append(_spaced(count, first.imag, last.imag, endpoint, compute, dev))
-        return _finish(ew.complex_(*parts), out, dev, requires_grad)
-    node = ew.floor(parts[0]) if out.is_integer else parts[0]
+        node = ew.complex_(node, _spaced(count, first.imag, last.imag, steps, compute, dev))
+    elif out.is_integer:
+        node = ew.floor(node)
     return _finish(node, out, dev, requires_grad)
 
 
-def _spaced(
-    count: int, first: float, last: float, endpoint: bool, dtype: DType, dev: Device
-) -> Node:
+def _spaced(count: int, first: float, last: float, steps: int, dtype: DType, dev: Device) -> Node:
     """Counted from the nearer end, so that both are exact."""
-    steps = max(count - 1 if endpoint else count, 1)
     # not (last - first) / steps, which may overflow
     step = last / steps - first / steps if count > 1 else 0.0
     index = iota(count, dt.int64, dev)
@@ -298,11 +297,10 @@ def logspace(
     >>> nm.logspace(0, 2, 3).tolist()
     [1.0, 10.0, 100.0]
     """
-    out = dt.default_float if dtype is None else as_dtype(dtype)
+    out = _float(dtype)
     compute = out if out.is_inexact else dt.float64
     exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
-    values = power(base, exponents)
-    return wrap(convert(values._node, out, "logspace"))
+    return wrap(convert(power(base, exponents)._node, out, "logspace"))
 
 
 # -- matrices -------------------------------------------------------------------------------------
@@ -329,15 +327,20 @@ def eye(
     tensor([[1., 0.],
             [0., 1.]])
     """
-    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
-    out = dt.default_float if dtype is None else as_dtype(dtype)
-    dev = as_device(device)
-    on = ew.eq(_offset(rows, columns, dev), _diagonal(k, rows, columns, "eye"))
-    return _finish(on, out, dev)
+    return _banded("eye", ew.eq, n_rows, n_cols, k, dtype, as_device(device))
+
+
+def _banded(
+    op: str, on: Binary, rows: int, columns: int | None, k: int, dtype: Any, dev: Device
+) -> Tensor:
+    """Ones where column - row compares with k."""
+    rows, columns = as_shape((rows, rows if columns is None else columns), op)
+    ones = on(_offset(rows, columns, dev), _diagonal(k, rows, columns, op))
+    return _finish(ones, _float(dtype), dev)
 
 
 def _diagonal(k: int, rows: int, columns: int, op: str) -> Node:
-    """k as a constant; all diagonals outside the matrix are the one beside it."""
+    """k as a constant; diagonals outside the matrix are clamped to its edge."""
     try:
         return constant(min(max(operator.index(k), -rows), columns), dt.int64)
     except TypeError:
@@ -359,10 +362,7 @@ def tri(
     device: DeviceLike = None,
 ) -> Tensor:
     """Ones on and below the k-th diagonal."""
-    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
-    out = dt.default_float if dtype is None else as_dtype(dtype)
-    dev = as_device(device)
-    return _finish(ew.le(_offset(rows, columns, dev), _diagonal(k, rows, columns, "tri")), out, dev)
+    return _banded("tri", ew.le, n_rows, n_cols, k, dtype, as_device(device))
 
 
 def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
@@ -371,8 +371,8 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
         raise ShapeError(f"{op}: needs a matrix (or a stack of them), not shape {node.shape}")
     rows, columns = node.shape[-2:]
     offset, diagonal = _offset(rows, columns, node.device), _diagonal(k, rows, columns, op)
-    kept = ew.le(offset, diagonal) if lower else ew.le(diagonal, offset)
-    return wrap(ew.where(kept, node, like(node, 0)))
+    keep = ew.le(offset, diagonal) if lower else ew.le(diagonal, offset)
+    return wrap(ew.where(keep, node, like(node, 0)))
 
 
 @method()
@@ -436,6 +436,6 @@ def one_hot(x: ArrayLike, /, num_classes: int = -1, *, dtype: Any = dt.int64) ->
             raise ValueError("one_hot: num_classes is needed for a tensor without elements")
         num_classes = int(wrap(node).numpy().max()) + 1
     (classes,) = as_shape(num_classes, "one_hot")
-    positions = ew.cast(iota(classes, dt.int64, node.device), dt.int64)
+    positions = iota(classes, dt.int64, node.device)
     chosen = reshape(ew.cast(node, dt.int64), (*node.shape, 1))
     return wrap(ew.cast(ew.eq(chosen, positions), as_dtype(dtype)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +24,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- conversions ----------------------------------------------------------------------------------
-
-
 @method()
 def astype(
     x: Tensor, dtype: Any, /, *, copy: bool = True, device: Device | str | None = None
 ) -> Tensor:
     """x in another dtype.
 
-    Floats become integers towards zero, held to the integers' range; NaN becomes 0.
+    Floats become integers towards zero, clamped to the integers' range; NaN becomes 0.
 
     Args:
         copy: whether to make a new tensor even where nothing changes.
@@ -89,9 +87,6 @@ def to_dtype(self: Tensor, dtype: Any, /) -> Tensor:
     return astype(self, dtype)
 
 
-# -- questions ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FloatInfo:
     """The limits of a floating-point dtype."""
@@ -133,14 +128,14 @@ def finfo(type: Any, /) -> FloatInfo:
         raise DTypeError(f"finfo: {dtype.name} is not a floating-point dtype; see nm.iinfo")
     eps = 2.0**-dtype.mantissa
     bias = (1 << (dtype.exponent - 1)) - 1
-    # float8_e4m3fn has no infinities: its top exponent holds numbers too, all but the last NaN
+    # float8_e4m3fn has no infinities: all but the last value of its top exponent are numbers
     top = 448.0 if dtype is dt.float8_e4m3fn else (2 - eps) * 2.0**bias
     normal = 2.0 ** (1 - bias)
     return FloatInfo(dtype.bits, eps, top, -top, normal, normal * eps, dtype)
 
 
 def ends(dtype: DType) -> tuple[float, float]:
-    """What no number of a floating-point dtype is below or above."""
+    """The least and largest values of a floating-point dtype, infinities included."""
     if dtype is dt.float8_e4m3fn:  # it has no infinities
         return finfo(dtype).min, finfo(dtype).max
     return -math.inf, math.inf
@@ -201,13 +196,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     >>> nm.result_type(nm.float32, nm.int16, 1.0)
     numus.float32
     """
-    kinds = [k for k in map(dt.scalar_kind, arrays_and_dtypes) if k is not None]
+    kinds = (k for k in map(dt.scalar_kind, arrays_and_dtypes) if k is not None)
     given = [_dtype_of(x) for x in arrays_and_dtypes if dt.scalar_kind(x) is None]
     if not given:
         raise ValueError("result_type: at least one argument must be an array or a dtype")
-    result = given[0]
-    for dtype in given[1:]:
-        result = dt.promote(result, dtype)
-    for kind in kinds:
-        result = dt.promote_scalar(result, kind)
-    return result
+    return functools.reduce(dt.promote_scalar, kinds, functools.reduce(dt.promote, given))

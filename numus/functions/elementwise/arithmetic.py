@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
-from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions._base import (
-    like,
-    method,
-    node_of,
-    pair,
-    require,
-    same,
-    scalar_node,
-    to_float,
-    widened,
-    wrap,
-)
+from numus.functions._base import like, node_of, pair, require, same, to_float, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.tensor import ArrayLike, Tensor
+from numus.tensor import ArrayLike, Tensor, method
 
 __all__ = [
     "abs", "absolute", "add", "cbrt", "clamp", "clip", "copysign", "divide", "divmod",
@@ -156,8 +145,8 @@ def lerp(start: Tensor, end: Any, weight: Any, /) -> Tensor:
     a, w = pair("lerp", wrap(to_float(a)), weight)
     out = a.dtype
     a, w = widened(a), widened(w)
-    span = ew.sub(ew.cast(b, a.dtype), a)
     b = ew.cast(b, a.dtype)
+    span = ew.sub(b, a)
     from_start = ew.add(a, ew.mul(w, span))
     from_end = ew.sub(b, ew.mul(span, ew.sub(like(w, 1), w)))
     return wrap(ew.cast(ew.where(ew.lt(w, like(w, 0.5)), from_start, from_end), out))
@@ -245,21 +234,19 @@ def _scalar_pow(x: Node, exponent: Any) -> Node | None:
             return cm.sqrt(x)
         # -0 and -infinity have a power, though no root
         root = ew.sqrt(ew.add(x, like(x, 0)))
-        return ew.where(ew.eq(x, _infinity(x, -1)), _infinity(x), root)
+        return ew.where(ew.eq(x, like(x, -math.inf)), like(x, math.inf), root)
     return None
 
 
 def _repeated(x: Node, exponent: int) -> Node:
     """x times itself, by squaring."""
     power: Node | None = None
-    while True:
+    while exponent > 1:
         if exponent & 1:
             power = x if power is None else ew.mul(power, x)
         exponent >>= 1
-        if not exponent:
-            assert power is not None
-            return power
         x = ew.mul(x, x)
+    return x if power is None else ew.mul(power, x)
 
 
 def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
@@ -329,37 +316,37 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 def maximum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; NaN wins."""
     x, y = pair("maximum", x1, x2)
-    if x.dtype is dt.bool_:
-        return wrap(ew.or_(x, y))
-    return wrap(ew.maximum(require("maximum", x, *_REAL), y))
+    is_bool = x.dtype is dt.bool_
+    return wrap(ew.or_(x, y) if is_bool else ew.maximum(require("maximum", x, *_REAL), y))
 
 
 @method()
 def minimum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; NaN wins."""
     x, y = pair("minimum", x1, x2)
-    if x.dtype is dt.bool_:
-        return wrap(ew.and_(x, y))
-    return wrap(ew.minimum(require("minimum", x, *_REAL), y))
+    is_bool = x.dtype is dt.bool_
+    return wrap(ew.and_(x, y) if is_bool else ew.minimum(require("minimum", x, *_REAL), y))
+
+
+def _ignoring_nan(op: str, choose: Callable[..., Tensor], x1: Any, x2: Any) -> Tensor:
+    x, y = pair(op, x1, x2)
+    chosen = choose(wrap(x), wrap(y))._node
+    return wrap(ew.where(ew.ne(x, x), y, ew.where(ew.ne(y, y), x, chosen)))
 
 
 def fmax(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; a number wins over NaN."""
-    x, y = pair("fmax", x1, x2)
-    chosen = maximum(wrap(x), wrap(y))._node
-    return wrap(ew.where(ew.ne(x, x), y, ew.where(ew.ne(y, y), x, chosen)))
+    return _ignoring_nan("fmax", maximum, x1, x2)
 
 
 def fmin(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; a number wins over NaN."""
-    x, y = pair("fmin", x1, x2)
-    chosen = minimum(wrap(x), wrap(y))._node
-    return wrap(ew.where(ew.ne(x, x), y, ew.where(ew.ne(y, y), x, chosen)))
+    return _ignoring_nan("fmin", minimum, x1, x2)
 
 
 @method("clip", "clamp")
 def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
-    """x held between two bounds, either of which may be left out.
+    """x clamped between two bounds, either of which may be left out.
 
     >>> nm.clip(nm.arange(5), 1, 3)
     tensor([1, 1, 2, 3, 3])
@@ -382,16 +369,9 @@ def _beyond(outside: Node, bound: Node, given: Any) -> Node:
     return ew.or_(outside, ew.ne(bound, bound))
 
 
-def _infinity(x: Node, sign: int = 1) -> Node:
-    return scalar_node(sign * math.inf, x.dtype)
-
-
 def _infinite(x: Node) -> Node:
-    return ew.eq(ew.abs_(x), _infinity(x)) if _has_infinity(x.dtype) else ew.lt(x, x)
-
-
-def _has_infinity(dtype: DType) -> bool:
-    return dtype is not dt.float8_e4m3fn
+    has_infinity = x.dtype is not dt.float8_e4m3fn
+    return ew.eq(ew.abs_(x), like(x, math.inf)) if has_infinity else ew.lt(x, x)
 
 
 absolute = abs

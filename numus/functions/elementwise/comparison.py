@@ -26,19 +26,16 @@ __all__ = [
     "nan_to_num", "not_equal", "right_shift", "where",
 ]  # fmt: skip
 
-# -- comparisons ----------------------------------------------------------------------------------
+Binary = Callable[[Node, Node], Node]
+_ORDERED = ("bool", "uint", "int", "float")
+_BITS = ("bool", "uint", "int")
 
 
 def _compare(
-    op: str,
-    x1: Any,
-    x2: Any,
-    build: Callable[[Node, Node], Node],
-    against_larger: bool,
-    against_smaller: bool,
+    op: str, x1: Any, x2: Any, build: Binary, against_larger: bool, against_smaller: bool
 ) -> Tensor:
-    """Two operands compared. An integer that the other side's dtype cannot hold is larger (or
-    smaller) than all that it can."""
+    """A comparison. An integer beyond the other side's dtype is larger (or smaller) than all of
+    its values."""
     try:
         x, y = pair(op, x1, x2)
     except OverflowError:
@@ -46,10 +43,9 @@ def _compare(
         if not isinstance(array, Tensor):
             raise
         above = (number > 0) == (array is x1)
-        return wrap(
-            full(array.shape, against_larger if above else against_smaller, dt.bool_, array._node)
-        )
-    if x.dtype.is_complex and build not in (ew.eq, ew.ne):
+        result = against_larger if above else against_smaller
+        return wrap(full(array.shape, result, dt.bool_, array._node))
+    if x.dtype.is_complex and op not in ("equal", "not_equal"):
         raise DTypeError(f"{op}: complex numbers have no order; compare their abs or real parts")
     return wrap(build(x, y))
 
@@ -76,20 +72,12 @@ def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 > x2."""
-    return _compare("greater", x1, x2, _gt, False, True)
+    return _compare("greater", x1, x2, lambda x, y: ew.lt(y, x), False, True)
 
 
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 >= x2."""
-    return _compare("greater_equal", x1, x2, _ge, False, True)
-
-
-def _gt(x: Node, y: Node) -> Node:
-    return ew.lt(y, x)
-
-
-def _ge(x: Node, y: Node) -> Node:
-    return ew.le(y, x)
+    return _compare("greater_equal", x1, x2, lambda x, y: ew.le(y, x), False, True)
 
 
 def isclose(
@@ -107,11 +95,10 @@ def isclose(
     [True, False]
     """
     x, y = pair("isclose", x1, x2)
+    wide = dt.compute_dtype(x.dtype)
     if not x.dtype.is_inexact:
         wide = dt.float64 if x.dtype.itemsize > 2 else dt.float32
-        x, y = ew.cast(x, wide), ew.cast(y, wide)
-    elif x.dtype.is_narrow_float:
-        x, y = ew.cast(x, dt.float32), ew.cast(y, dt.float32)
+    x, y = ew.cast(x, wide), ew.cast(y, wide)
     size = ew.abs_(y)
     bound = ew.add(like(size, atol), ew.mul(like(size, rtol), size))
     near = ew.and_(ew.le(ew.abs_(ew.sub(x, y)), bound), _isfinite(y))
@@ -141,13 +128,8 @@ def allclose(
     return wrap(reduce_min(near, tuple(range(near.ndim))))
 
 
-# -- what kind of number --------------------------------------------------------------------------
-
-
-def _by_parts(x: Node, test: Callable[[Node], Node], join: Callable[[Node, Node], Node]) -> Node:
-    if x.dtype.is_complex:
-        return join(test(ew.real(x)), test(ew.imag(x)))
-    return test(x)
+def _by_parts(x: Node, test: Callable[[Node], Node], join: Binary) -> Node:
+    return join(test(ew.real(x)), test(ew.imag(x))) if x.dtype.is_complex else test(x)
 
 
 def _isfinite(x: Node) -> Node:
@@ -186,9 +168,6 @@ def isneginf(x: ArrayLike, /) -> Tensor:
     return wrap(_is_end(require("isneginf", node_of(x, "isneginf"), *_ORDERED), -1))
 
 
-_ORDERED = ("bool", "uint", "int", "float")
-
-
 def _is_end(x: Node, sign: int) -> Node:
     if x.dtype.kind != "float" or x.dtype is dt.float8_e4m3fn:  # these have no infinities
         return full(x.shape, False, dt.bool_, x)
@@ -197,11 +176,7 @@ def _is_end(x: Node, sign: int) -> Node:
 
 @method()
 def nan_to_num(
-    x: ArrayLike,
-    /,
-    nan: float = 0.0,
-    posinf: float | None = None,
-    neginf: float | None = None,
+    x: ArrayLike, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """Numbers in place of NaN and infinities (the largest finite ones, unless others are given).
 
@@ -219,9 +194,6 @@ def nan_to_num(
     top = like(node, info.max if posinf is None else posinf)
     bottom = like(node, info.min if neginf is None else neginf)
     return wrap(ew.where(_is_end(node, 1), top, ew.where(_is_end(node, -1), bottom, node)))
-
-
-# -- logic ----------------------------------------------------------------------------------------
 
 
 def _truth(x: Any, op: str, device: Device | None = None) -> Node:
@@ -251,11 +223,6 @@ def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 def logical_not(x: ArrayLike, /) -> Tensor:
     """Whether it is false (zero)."""
     return wrap(ew.invert(_truth(x, "logical_not")))
-
-
-# -- bits -----------------------------------------------------------------------------------------
-
-_BITS = ("bool", "uint", "int")
 
 
 def _bits(op: str, x1: Any, x2: Any, *kinds: str) -> tuple[Node, Node]:
@@ -298,9 +265,6 @@ def bitwise_count(x: ArrayLike, /) -> Tensor:
     node = require("bitwise_count", node_of(x, "bitwise_count"), "uint", "int")
     size = ew.abs_(node) if node.dtype.kind == "int" else node
     return wrap(ew.cast(ew.popcount(size), dt.uint8))
-
-
-# -- choosing -------------------------------------------------------------------------------------
 
 
 @overload

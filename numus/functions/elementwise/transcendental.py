@@ -35,9 +35,6 @@ def _real(op: str, x: Any, build: Build) -> Tensor:
     return wrap(build(require(op, to_float(node_of(x, op)), "float")))
 
 
-# -- exponentials and logarithms ------------------------------------------------------------------
-
-
 @method()
 @widens
 def exp(x: ArrayLike, /) -> Tensor:
@@ -100,9 +97,6 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     apart = ew.abs_(ew.where(end, like(a, 0), ew.sub(a, b)))
     total = ew.add(larger, ew.log1p(ew.exp(ew.neg(apart))))
     return wrap(ew.cast(ew.where(end, larger, total), dtype))
-
-
-# -- trigonometry ---------------------------------------------------------------------------------
 
 
 @method()
@@ -204,22 +198,15 @@ def sinc(x: ArrayLike, /) -> Tensor:
 
 
 def _sinc(x: Node) -> Node:
-    angle = ew.mul(widened(x), like(widened(x), math.pi))
+    wide = widened(x)
+    angle = ew.mul(wide, like(wide, math.pi))
     small = ew.lt(ew.abs_(angle), like(angle, 1e-2))  # a series: right at 0 in every derivative
     squared = ew.mul(angle, angle)
-    series = ew.sub(
-        like(angle, 1),
-        ew.mul(squared, ew.sub(like(angle, 1 / 6), ew.mul(squared, _tail(squared)))),
-    )
+    tail = ew.sub(like(angle, 1 / 120), ew.mul(squared, like(angle, 1 / 5040)))
+    tail = ew.sub(like(angle, 1 / 6), ew.mul(squared, tail))
+    series = ew.sub(like(angle, 1), ew.mul(squared, tail))
     safe = ew.where(small, like(angle, 1), angle)
     return ew.cast(ew.where(small, series, ew.div(ew.sin(safe), safe)), x.dtype)
-
-
-def _tail(squared: Node) -> Node:
-    return ew.sub(like(squared, 1 / 120), ew.mul(squared, like(squared, 1 / 5040)))
-
-
-# -- special functions ----------------------------------------------------------------------------
 
 
 @method()
@@ -257,9 +244,6 @@ def lgamma(x: ArrayLike, /) -> Tensor:
 def digamma(x: ArrayLike, /) -> Tensor:
     """The derivative of log Γ(x)."""
     return _real("digamma", x, ew.digamma)
-
-
-# -- complex numbers ------------------------------------------------------------------------------
 
 
 def real(x: ArrayLike, /) -> Tensor:

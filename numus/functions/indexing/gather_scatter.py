@@ -13,14 +13,9 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import computed, method, node_of, wrap
+from numus.functions._base import computed, flat_or_axis, method, node_of, wrap
 from numus.functions.creation.dtype_functions import ends
-from numus.functions.indexing.index_checks import (
-    index_data,
-    int_constant,
-    normalized_index,
-    take_axis,
-)
+from numus.functions.indexing.index_checks import index_data, int_constant, normal_index, take_axis
 from numus.functions.indexing.indexing import cast_value, fit_value, write
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -41,8 +36,6 @@ __all__ = [
     "scatter_reduce", "slice_assign", "take", "take_along_axis",
 ]  # fmt: skip
 
-# -- along one axis -------------------------------------------------------------------------------
-
 
 @method()
 def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
@@ -55,12 +48,8 @@ def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
     >>> nm.take(nm.asarray([[1, 2, 3], [4, 5, 6]]), nm.asarray([2, 0]), axis=1).tolist()
     [[3, 1], [6, 4]]
     """
-    node = node_of(x, "take")
-    if axis is None:
-        node = reshape(node, (size_of(node.shape),))
-        axis = 0
-    at = normal_axis(axis, node.ndim, "take")
-    return wrap(take_axis(node, normalized_index(indices, node.shape[at], at, "take", node), at))
+    node, at = flat_or_axis(node_of(x, "take"), axis, "take")
+    return wrap(take_axis(node, normal_index(indices, node.shape[at], at, "take", node), at))
 
 
 @method()
@@ -77,7 +66,7 @@ def index_select(x: Tensor, /, dim: int, index: Any) -> Tensor:
 def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Tensor:
     """x with alpha * source added to its parts at a vector of indices along an axis.
 
-    Places named several times receive the sum.
+    Indices given several times receive the sum.
 
     >>> nm.index_add(nm.zeros(3), 0, nm.asarray([0, 2, 0]), nm.asarray([1.0, 2.0, 4.0])).tolist()
     [5.0, 0.0, 2.0]
@@ -85,7 +74,7 @@ def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1
     op = "index_add"
     node = node_of(x, op)
     axis = normal_axis(dim, node.ndim, op)
-    at = normalized_index(index, node.shape[axis], axis, op, node)
+    at = normal_index(index, node.shape[axis], axis, op, node)
     if at.ndim > 1:
         raise ShapeError(f"{op}: takes a vector of indices, not one of shape {at.shape}")
     at = reshape(at, (size_of(at.shape),))
@@ -109,7 +98,7 @@ def embedding_lookup(weight: Tensor, indices: Any, /) -> Tensor:
         raise ShapeError(f"{op}: the weight needs rows to look up, its shape is ()")
     if isinstance(indices, Tensor) and indices.dtype.is_floating:
         indices = wrap(ew.cast(indices._node, dt.int64))
-    return wrap(take_axis(node, normalized_index(indices, node.shape[0], 0, op, node), 0))
+    return wrap(take_axis(node, normal_index(indices, node.shape[0], 0, op, node), 0))
 
 
 @method("embedding_forward")
@@ -120,7 +109,7 @@ def _embedding_forward(x: Tensor, weight: Tensor) -> Tensor:
 
 @method()
 def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
-    """A copy of x with a value laid over it from `start` on along an axis."""
+    """A copy of x with a value written from `start` on along an axis."""
     op = "slice_assign"
     node = node_of(x, op)
     at = normal_axis(axis, node.ndim, op)
@@ -135,12 +124,9 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
     return computed(write(node, given, starts, (1,) * node.ndim))
 
 
-# -- an index for every element -------------------------------------------------------------------
-
-
-def _broadcast_values(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:
+def _broadcast_index(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:
     """x and an index along one of its axes, broadcast against each other in the others."""
-    at = normalized_index(index, x.shape[axis], axis, op, x)
+    at = normal_index(index, x.shape[axis], axis, op, x)
     if at.ndim != x.ndim:
         raise ShapeError(
             f"{op}: indices of shape {at.shape} for an array of shape {x.shape}; both need the "
@@ -151,10 +137,8 @@ def _broadcast_values(x: Node, index: Any, axis: int, op: str) -> tuple[Node, No
         return (*shape[:axis], extent, *shape[axis + 1 :])
 
     common = broadcast_shapes(but_axis(x.shape, 1), but_axis(at.shape, 1), op)
-    return (
-        broadcast(x, but_axis(common, x.shape[axis])),
-        broadcast(at, but_axis(common, at.shape[axis])),
-    )
+    wide, at = (broadcast(n, but_axis(common, n.shape[axis])) for n in (x, at))
+    return wide, at
 
 
 @method()
@@ -168,12 +152,8 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor
     [[1, 2, 3], [4, 5, 6]]
     """
     op = "take_along_axis"
-    node = node_of(x, op)
-    if axis is None:
-        node = reshape(node, (size_of(node.shape),))
-        axis = 0
-    at = normal_axis(axis, node.ndim, op)
-    node, index = _broadcast_values(node, indices, at, op)
+    node, at = flat_or_axis(node_of(x, op), axis, op)
+    node, index = _broadcast_index(node, indices, at, op)
     return wrap(gather_node(node, *index_along(index, at)))
 
 
@@ -185,14 +165,13 @@ def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -
     """
     op = "put_along_axis"
     node = node_of(x, op)
-    flat = reshape(node, (size_of(node.shape),)) if axis is None else node
-    at = normal_axis(axis or 0, flat.ndim, op)
-    wide, index = _broadcast_values(flat, indices, at, op)
+    flat, at = flat_or_axis(node, axis, op)
+    wide, index = _broadcast_index(flat, indices, at, op)
     if wide.shape != flat.shape:
         raise ShapeError(f"{op}: indices of shape {index.shape} go beyond an array of {x.shape}")
     value = fit_value(cast_value(values, node, op), index.shape, op)
-    places_, axes = index_along(index, at)
-    return x.rebind(reshape(scatter_node(flat, places_, value, axes, "set"), node.shape), op)
+    indices_, axes = index_along(index, at)
+    return x.rebind(reshape(scatter_node(flat, indices_, value, axes, "set"), node.shape), op)
 
 
 def put(x: Tensor, indices: Any, values: Any, /) -> Tensor:
@@ -203,7 +182,7 @@ def put(x: Tensor, indices: Any, values: Any, /) -> Tensor:
     op = "put"
     node = node_of(x, op)
     size = size_of(node.shape)
-    at = normalized_index(indices, size, 0, op, node)
+    at = normal_index(indices, size, 0, op, node)
     count = size_of(at.shape)
     value = cast_value(values, node, op)
     given = size_of(value.shape)
@@ -222,7 +201,7 @@ def _lines(x: Tensor, dim: int, index: Any, op: str) -> tuple[Node, Node, int]:
     node = node_of(x, op)
     line = node if node.ndim else reshape(node, (1,))
     axis = normal_axis(dim, line.ndim, op)
-    at = normalized_index(index, line.shape[axis], axis, op, node)
+    at = normal_index(index, line.shape[axis], axis, op, node)
     at = at if at.ndim or node.ndim else reshape(at, (1,))
     if at.ndim != line.ndim or any(
         n > m for i, (n, m) in enumerate(zip(at.shape, line.shape, strict=True)) if i != axis
@@ -270,28 +249,18 @@ def gather_nd(x: Tensor, indices: Any, /) -> Tensor:
             return given[..., axis]
         return reshape(take_range(given, given.ndim - 1, axis, axis + 1), given.shape[:-1])
 
-    found = tuple(normalized_index(part(i), node.shape[i], i, op, node) for i in axes)
+    found = tuple(normal_index(part(i), node.shape[i], i, op, node) for i in axes)
     return wrap(gather_node(node, found, axes))
 
 
-# -- scatter --------------------------------------------------------------------------------------
-
-_MODES = {
-    None: "set",
-    "add": "add",
-    "sum": "add",
-    "mean": "add",
-    "multiply": "mul",
-    "prod": "mul",
-    "amax": "max",
-    "max": "max",
-    "amin": "min",
-    "min": "min",
+_MODES: dict[str | None, str] = {
+    **{None: "set", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul"},
+    **{"amax": "max", "max": "max", "amin": "min", "min": "min"},
 }
 
 
 def combining_identity(mode: str, dtype: DType) -> Any:
-    """What combines with anything to give that thing."""
+    """The identity element of a combination."""
     if mode in ("add", "mul"):
         return int(mode == "mul")
     return (ends(dtype) if dtype.is_floating else dt.int_range(dtype))[mode == "min"]
@@ -305,10 +274,8 @@ def _scattered(
         raise ValueError(f"{op}: there is no reduction {reduce!r}; reductions: {names}")
     mode = _MODES[reduce]
     node, at, axis = _lines(x, dim, index, op)
-    ordered = mode in ("max", "min")
-    if (ordered and node.dtype.is_complex) or (
-        mode != "set" and not ordered and node.dtype is dt.bool_
-    ):
+    refused = {"set": (), "max": ("complex",), "min": ("complex",)}.get(mode, ("bool",))
+    if node.dtype.kind in refused:
         raise DTypeError(f"{op}: {reduce} is not defined for {node.dtype.name}")
     value = cast_value(src, node, op)
     if value.ndim:
@@ -327,9 +294,8 @@ def _scattered(
     out = scatter_node(node, where, value, axes, mode)
     if reduce == "mean":
         ones = full(at.shape, 1, dt.int64)
-        count = scatter_node(
-            full(node.shape, int(include_self), dt.int64), where, ones, axes, "add"
-        )
+        count = full(node.shape, int(include_self), dt.int64)
+        count = scatter_node(count, where, ones, axes, "add")
         count = ew.cast(ew.maximum(count, int_constant(1)), out.dtype)
         out = (ew.div if out.dtype.is_inexact else ew.floor_divide)(out, count)
     return wrap(reshape(out, x.shape))
@@ -369,16 +335,13 @@ def scatter_reduce(
 
     Args:
         reduce: "sum", "mean", "prod", "amax" or "amin".
-        include_self: whether what x holds there takes part.
+        include_self: whether the element of x takes part.
 
     >>> x, i = nm.zeros(2), nm.asarray([0, 0, 1])
     >>> nm.scatter_reduce(x, 0, i, nm.asarray([1.0, 3.0, 5.0]), "mean", include_self=False).tolist()
     [2.0, 5.0]
     """
     return _scattered(x, dim, index, src, reduce, include_self, "scatter_reduce")
-
-
-# -- masks ----------------------------------------------------------------------------------------
 
 
 def _masked(x: Tensor, mask: Any, op: str) -> tuple[Node, Node]:

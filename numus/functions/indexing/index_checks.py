@@ -62,7 +62,7 @@ def index_data(given: Any, op: str) -> Node | Array:
     return array
 
 
-def normalized_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
+def normal_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
     """Integer indices into an axis as a node on the device of `like`, checked where they can be.
 
     Args:

@@ -21,13 +21,8 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._base import method, moved, node_of, viewed, wrap
-from numus.functions.indexing.index_checks import (
-    index_data,
-    mask_positions,
-    normalized_index,
-    unravel,
-    upload,
-)
+from numus.functions.indexing import index_checks
+from numus.functions.indexing.index_checks import index_data, normal_index, upload
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
@@ -99,10 +94,8 @@ def _read_item(item: Any, op: str) -> Any:
 
 
 def _read_items(index: Any, x: Node, op: str) -> list[Any]:
-    """The items of an index that covers every axis: the ellipsis becomes full slices.
-
-    One that stands for no axes is kept: it still parts the index arrays on its sides.
-    """
+    """The items of an index that covers every axis: the ellipsis becomes full slices, or stays
+    where it stands for no axes and separates index arrays."""
     given = index if type(index) is tuple else (index,)
     items = [_read_item(i, op) for i in given]
     used = 0
@@ -163,19 +156,12 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
     basic = _basic_plan(index if type(index) is tuple else (index,), x.shape, op)
     if basic is not None:
         return basic
-    starts: list[int] = []
-    steps: list[int] = []
-    counts: list[int] = []
+    cuts: list[tuple[int, int, int]] = []  # start, step and count of each axis
     middle: list[int] = []
     arrays: list[Node] = []
     axes: list[int] = []
-    advanced: list[int] = []  # positions of integers and index arrays, told by the items before
-    kept: list[int] = []  # for each of those, how many axes without index arrays stand before it
-
-    def take(start: int, step: int, count: int) -> None:
-        starts.append(start)
-        steps.append(step)
-        counts.append(count)
+    advanced: list[int] = []  # positions of integers and index arrays among the items
+    leads: list[int] = []  # for each of those, the number of axes without index arrays before it
 
     def array(data: Node, extent: int) -> None:
         arrays.append(data)
@@ -183,54 +169,46 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
         middle.append(extent)
 
     for position, item in enumerate(_read_items(index, x, op)):
-        axis = len(starts)
+        axis = len(cuts)
         if type(item) is slice:
-            cut = _cut(item, x.shape[axis], axis, op)
-            take(*cut)
+            cuts.append(cut := _cut(item, x.shape[axis], axis, op))
             middle.append(cut[2])
             continue
         if item is None or item is Ellipsis:
             middle.extend((1,) * (item is None))
             continue
         advanced.append(position)
-        kept.append(len(middle) - len(axes))
+        leads.append(len(middle) - len(axes))
         if type(item) is int:
-            take(*_cut(item, x.shape[axis], axis, op))
+            cuts.append(_cut(item, x.shape[axis], axis, op))
         elif type(item) is _Mask:
             for data, extent in _mask_arrays(item, x, axis, op):
                 if item.data.ndim:
-                    take(0, 1, extent)
+                    cuts.append((0, 1, extent))
                 array(data, extent)
         else:
             extent = x.shape[axis]
-            take(0, 1, extent)
-            array(normalized_index(item, extent, axis, op, x), extent)
+            cuts.append((0, 1, extent))
+            array(normal_index(item, extent, axis, op, x), extent)
     indices: tuple[Node, ...] = ()
     lead_axis = 0
     if arrays:
         indices = _aligned(arrays, op)
         together = advanced[-1] - advanced[0] == len(advanced) - 1
-        lead_axis = kept[0] if together else 0
-    return _Plan(
-        *(tuple(starts), tuple(steps), tuple(counts), tuple(middle)),
-        indices,
-        tuple(axes),
-        lead_axis,
-    )
+        lead_axis = leads[0] if together else 0
+    starts, steps, counts = zip(*cuts, strict=True) if cuts else ((), (), ())
+    return _Plan(starts, steps, counts, tuple(middle), indices, tuple(axes), lead_axis)
 
 
 def _mask_arrays(mask: _Mask, x: Node, axis: int, op: str) -> list[tuple[Node, int]]:
-    """A boolean index as index arrays, each with the extent of the axis it reads.
-
-    A 0-d one reads a new axis of extent 1, once or not at all.
-    """
+    """A boolean index as index arrays with the extents of their axes; 0-d: a new axis of 1."""
     data = mask.data
     _check_mask(data.shape, x.shape[axis : axis + data.ndim], axis, op)
     if isinstance(data, np.ndarray):
         found = [upload(i.astype(np.int64), x) for i in np.nonzero(np.atleast_1d(data))]
     else:
-        position = mask_positions(data, f"{op} by a boolean mask")
-        found = list(unravel(position, data.shape)) if data.ndim else [position]
+        position = index_checks.mask_positions(data, f"{op} by a boolean mask")
+        found = list(index_checks.unravel(position, data.shape)) if data.ndim else [position]
     extents = x.shape[axis : axis + data.ndim] or (1,)
     return list(zip(found, extents, strict=True))
 
@@ -257,8 +235,7 @@ def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
 
 
 def _cuts(index: Any) -> Any:
-    """An index of integers, slices of integers, None and ... as something that can be looked up;
-    None for others."""
+    """An index of integers, slices of integers, None and ... as a hashable key; else None."""
     cuts: list[Any] = []
     for item in index if index.__class__ is tuple else (index,):
         if item.__class__ is slice:
@@ -276,8 +253,7 @@ def _cuts(index: Any) -> Any:
 
 @functools.lru_cache(4096)
 def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape] | None:
-    """Where such an index begins, its strides and its shape; None where the way is another: it
-    takes all, or nothing, or is an error."""
+    """The offset, strides and shape of a basic index; None where it selects all or nothing."""
     items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
     plan = _plan(items, Node(VALUE, (), None, shape, dt.float32, None), "indexing")
     if 0 in plan.counts:
@@ -299,8 +275,8 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
         out = None if found is None else window(node, *found)
         if out is not None:
             return wrap(out)
-    if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the short way
-        at = normalized_index(index._node, node.shape[0], 0, "indexing", node)
+    if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the fast path
+        at = normal_index(index._node, node.shape[0], 0, "indexing", node)
         return wrap(gather(node, (at,), (0,)))
     plan = _plan(index, node, "indexing")
     out = reshape(slice_(node, plan.starts, plan.steps, plan.counts), plan.middle)
@@ -336,7 +312,7 @@ def _assign(x: Tensor, value: Any) -> Tensor:
         if new.device is not old.device and x.device is not value.device:
             value = wrap(moved(new, x.device))
         elif new.shape == old.shape and new.dtype is old.dtype and new.device is old.device:
-            return x.rebind(copy(new), "assignment")  # the short way to the same
+            return x.rebind(copy(new), "assignment")  # the fast path
     _setitem(x, ..., value)
     return x
 
@@ -365,8 +341,7 @@ _KINDS = ("bool", "uint", "int", "float", "complex")
 
 
 def cast_value(value: Any, into: Node, op: str) -> Node:
-    """A value in the dtype of the array it goes into, and beside it: a wider kind is refused, not
-    cut down."""
+    """A value in the dtype and on the device of the array it goes into; wider kinds are refused."""
     dtype = into.dtype
     kind = dt.scalar_kind(value)
     if kind is not None:
@@ -423,10 +398,10 @@ def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
 
 def _only_mask(index: Any, x: Node, op: str) -> Node | None:
     """The mask of an index that is nothing but one."""
-    if type(index) is tuple:
-        if len(index) != 1:
-            return None
+    if type(index) is tuple and len(index) == 1:
         index = index[0]
+    if type(index) is tuple:
+        return None
     item = _read_item(index, op)
     if type(item) is not _Mask:
         return None
@@ -446,10 +421,10 @@ def write(x: Node, value: Node, starts: Shape, steps: Shape, mode: str = "set") 
     """x with a value of the slice's shape set (or added) where `slice_` would read: one pass."""
     if 0 in value.shape:
         return x
-    spread = unslice(value, starts, steps, x.shape)
+    placed = unslice(value, starts, steps, x.shape)
     if mode == "add":
-        return ew.add(x, spread)
+        return ew.add(x, placed)
     if value.shape == x.shape:
-        return spread
+        return placed
     here = unslice(full(value.shape, True, dt.bool_), starts, steps, x.shape)
-    return ew.where(here, spread, x)
+    return ew.where(here, placed, x)

@@ -1,4 +1,4 @@
-"""Where in an array something is."""
+"""Searches: extremes, non-zero elements, binary search in sorted arrays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import common, method, node_of, require, wrap
-from numus.functions.indexing.index_checks import (
-    int_constant,
-    mask_positions,
-    normalized_index,
-    ramp,
-    unravel,
-)
+from numus.functions._base import common, flat_or_axis, method, node_of, require, wrap
+from numus.functions.indexing import index_checks
+from numus.functions.indexing.index_checks import int_constant, mask_positions, ramp, unravel
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import reduce
@@ -22,32 +17,25 @@ from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape
-from numus.shapes import normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argmax", "argmin", "argwhere", "flatnonzero", "nonzero", "searchsorted"]
 
 _REAL = ("bool", "uint", "int", "float")
 
-# -- extremes -------------------------------------------------------------------------------------
-
 
 def _extreme(
     op: str, find: Callable[[Node, int], Node], x: Any, axis: int | None, keepdims: bool
 ) -> Tensor:
     node = require(op, node_of(x, op), *_REAL)
-    if axis is None:
-        flat, at = reshape(node, (size_of(node.shape),)), 0
-        shape = (1,) * node.ndim
-    else:
-        flat, at = node, normal_axis(axis, node.ndim, op)
-        shape = (*node.shape[:at], 1, *node.shape[at + 1 :])
+    flat, at = flat_or_axis(node, axis, op)
     if flat.shape[at] == 0:
         raise ShapeError(
             f"{op}: an array of shape {node.shape} has no elements along "
             f"{'it' if axis is None else f'axis {at}'}, so none is the largest or smallest"
         )
     found = find(flat, at)
+    shape = tuple(1 if axis is None or i == at else n for i, n in enumerate(node.shape))
     return wrap(reshape(found, shape) if keepdims else found)
 
 
@@ -73,9 +61,6 @@ def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> 
     [1, 0]
     """
     return _extreme("argmin", reduce.argmin, x, axis, keepdims)
-
-
-# -- what is not zero -----------------------------------------------------------------------------
 
 
 def _hits(x: Any, op: str) -> tuple[Node, Node]:
@@ -109,9 +94,6 @@ def flatnonzero(x: ArrayLike, /) -> Tensor:
     return wrap(_hits(x, "flatnonzero")[1])
 
 
-# -- in sorted arrays -----------------------------------------------------------------------------
-
-
 def _before(a: Node, b: Node) -> Node:
     """Whether a comes before b in sorted order: NaN comes last."""
     less = ew.lt(a, b)
@@ -133,10 +115,8 @@ def count_before(line: Node, values: Node, side: str) -> Node:
         reached = ew.add(found, int_constant(1 << bit))
         last = ew.sub(reached, int_constant(1))
         seen = gather(line, (*rows, last), tuple(range(line.ndim)))
-        if side == "left":
-            ahead = _before(seen, values)
-        else:
-            ahead = ew.invert(_before(values, seen))
+        left = side == "left"
+        ahead = _before(seen, values) if left else ew.invert(_before(values, seen))
         keep = ew.and_(ahead, ew.le(reached, int_constant(count)))
         found = ew.where(keep, reached, found)
     return found
@@ -167,7 +147,7 @@ def searchsorted(
             f"{values.shape}: it needs one axis, or the leading axes of the values"
         )
     if sorter is not None:
-        index = normalized_index(sorter, line.shape[-1], line.ndim - 1, op, line)
+        index = index_checks.normal_index(sorter, line.shape[-1], line.ndim - 1, op, line)
         if index.shape != line.shape:
             raise ShapeError(
                 f"{op}: a sorter of shape {index.shape} does not sort an array of {line.shape}"

@@ -102,9 +102,6 @@ def _flat(x: Tensor, storage: Storage) -> Array:
     return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)
 
 
-# -- where a write goes ---------------------------------------------------------------------------
-
-
 def _prepare(x: Tensor) -> Storage:
     """The storage to write to, on which x and its views now stand."""
     tensors = _may_alias(x)

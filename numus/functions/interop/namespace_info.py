@@ -16,8 +16,6 @@ from numus.tensor import Tensor
 
 __all__ = ["__array_namespace_info__", "default_device", "devices", "set_default_device", "to_gpu"]
 
-# -- devices --------------------------------------------------------------------------------------
-
 
 def devices() -> list[Device]:
     """The devices on which tensors can live, the fastest last."""
@@ -97,9 +95,6 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
 
 def _is_device(name: str) -> bool:
     return name.partition(":")[0] in BACKENDS
-
-
-# -- the array API's inspection -------------------------------------------------------------------
 
 
 class __array_namespace_info__:  # noqa: N801

@@ -1,4 +1,4 @@
-"""How other libraries and Python itself take tensors: NumPy, DLPack, buffers, copies, pickles."""
+"""Protocols of Python and other libraries: print, NumPy, DLPack, buffers, copies, pickles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.evaluation.evaluate import check_known, evaluate, host_array
+from numus.evaluation.evaluate import check_known, evaluate, host_array, is_known
 from numus.functions._base import method
 from numus.functions.creation.conversion import asarray, to_dlpack
 from numus.functions.elementwise.transcendental import imag, real
@@ -17,14 +17,15 @@ from numus.tensor import Tensor, attribute, detached
 
 Array = np.ndarray[Any, Any]
 
+_DEFAULT_DTYPES = (dt.default_float, dt.default_int, dt.default_complex, dt.bool_)
+_HOST = (1, 0)  # kDLCPU
+_WRITABLE = 1  # PyBUF_WRITABLE
+
 
 def _shared(x: Tensor, what: str) -> Array:
-    """The elements in host memory, not copied where they lie there already."""
+    """The elements in host memory, without a copy where they are already there."""
     check_known(x._node, what)
     return host_array(x._node)
-
-
-# -- NumPy and the array API ----------------------------------------------------------------------
 
 
 @method("__array__")
@@ -48,12 +49,6 @@ def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
     if api_version is not None and api_version not in ("2021.12", "2022.12", "2023.12", "2024.12"):
         raise ValueError(f"numus follows the array API 2024.12, not {api_version}")
     return numus
-
-
-# -- DLPack and buffers ---------------------------------------------------------------------------
-
-_HOST = (1, 0)  # kDLCPU
-_WRITABLE = 1  # PyBUF_WRITABLE
 
 
 @method("__dlpack__")
@@ -113,9 +108,6 @@ def buffer(self: Tensor, flags: int, /) -> memoryview:
     return array.data
 
 
-# -- copies and pickles ---------------------------------------------------------------------------
-
-
 @method("__reduce__")
 def reduce(self: Tensor) -> Any:
     """Pickled by value: bytes, dtype, shape, and whether it is a leaf that requires gradients."""
@@ -145,6 +137,55 @@ def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
 def copy_(self: Tensor) -> Tensor:
     """As a deep copy: tensors hold nothing but numbers."""
     return deepcopy(self, {})
+
+
+def _printable(x: Tensor) -> tuple[Array, int | None]:
+    """The elements in a dtype that NumPy prints, and the number of significant digits."""
+    array = host_array(x._node)
+    if x.dtype.is_narrow_float and x.dtype is not dt.float16:
+        return array.astype(np.float32), 4
+    return array, None
+
+
+@method("__repr__")
+def repr_(self: Tensor) -> str:
+    """tensor([1., 2.]), with the dtype where it is not a default, and the device likewise."""
+    notes = []
+    if not is_known(self._node):
+        body = getattr(self._node.abstract, "word", "traced")
+        notes += [f"shape={self.shape}", f"dtype={self.dtype.name}"]
+    else:
+        array, digits = _printable(self)
+        body = np.array2string(array, separator=", ", prefix="tensor(", precision=digits)
+        if self.size == 0 and self.ndim != 1:
+            notes.append(f"shape={self.shape}")
+        implied = _DEFAULT_DTYPES if self.size else (dt.default_float,)
+        if self.dtype not in implied:
+            notes.append(f"dtype={self.dtype.name}")
+    if self.device.kind not in ("cpu", "reference"):
+        notes.append(f"device='{self.device}'")
+    if self.requires_grad:
+        notes.append("requires_grad=True")
+    return f"tensor({', '.join([body, *notes])})"
+
+
+@method("__str__")
+def str_(self: Tensor) -> str:
+    """The numbers alone."""
+    if not is_known(self._node):
+        return repr_(self)
+    array, digits = _printable(self)
+    return np.array2string(array, precision=digits)
+
+
+@method("__format__")
+def format_(self: Tensor, spec: str) -> str:
+    """A tensor of one element is formatted as its number."""
+    if not spec:
+        return str(self)
+    if self.ndim:
+        raise TypeError(f"only tensors without axes take a format such as {spec!r}")
+    return format(self.item(), spec)
 
 
 attribute("real", real, "The real part.")

@@ -47,7 +47,7 @@ def _shared_heads(q: Node, x: Node, name: str) -> Node:
 
 
 def _bias(mask: Any, q: Node, shape: Shape) -> Node:
-    """A mask as what is added to the scores: where a boolean one is false, -inf."""
+    """A mask as an addend of the scores: -inf where a boolean one is false."""
     node, wide = node_of(mask, _NAME, q.device), dt.compute_dtype(q.dtype)
     if node.dtype is dt.bool_:
         node = ew.where(node, constant(0.0, wide), constant(-math.inf, wide))
@@ -149,25 +149,16 @@ def _attend(
         bias = stacked(_bias(attn_mask, q, (*lead, length, keys)))
     keep = None
     if dropout_p:
-        keep = _dropout_scale((stack, length, keys), dropout_p, dropout_key, q, wide)
+        from numus.random import dropout_mask  # a layer above this one
+
+        kept = dropout_mask((stack, length, keys), dropout_p, device=q.device, key=dropout_key)
+        rest = 0.0 if dropout_p == 1 else 1 / (1 - dropout_p)
+        keep = ew.where(kept._node, constant(rest, wide), constant(0.0, wide))
     if scale is None:
         scale = 1 / math.sqrt(size) if size else 1.0
-    number = constant(float(scale), wide)
-    out = attention(
-        stacked(q), stacked(k), stacked(v), number, bias=bias, keep=keep, causal=bool(is_causal)
-    )
+    operands = (stacked(q), stacked(k), stacked(v), constant(float(scale), wide))
+    out = attention(*operands, bias=bias, keep=keep, causal=bool(is_causal))
     return wrap(reshape(out, (*lead, length, v.shape[-1])))
 
 
 _attend_to_all = templated(_attend)  # without dropout, which draws other numbers each time
-
-
-def _dropout_scale(
-    shape: Shape, rate: float, key: Tensor | None, like: Node, wide: dt.DType
-) -> Node:
-    """What weights are multiplied by: 0 or 1 / (1 - rate), a function of each one's index."""
-    from numus.random import dropout_mask  # it stands on this layer
-
-    kept = dropout_mask(shape, rate, device=like.device, key=key)._node
-    rest = 0.0 if rate == 1 else 1 / (1 - rate)
-    return ew.where(kept, constant(rest, wide), constant(0.0, wide))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions._base import method, node_of, wrap
 from numus.functions.autocast import widens
+from numus.functions.layers.normalization import float_node, widest
 from numus.functions.reduction.reductions import count_over
 from numus.functions.reduction.statistics import mean_over, variance_over
 from numus.graph import Node, grad_mode
@@ -25,20 +25,12 @@ __all__ = ["batch_norm", "group_norm", "instance_norm"]
 
 
 def _channels(op: str, x: Any, least: int) -> Node:
-    node = require(op, to_float(node_of(x, op)), "float")
+    node = float_node(op, x)
     if node.ndim < least:
         raise ShapeError(
             f"{op}: takes a tensor of shape (N, C{', …' * (least > 2)}), not of shape {node.shape}"
         )
     return node
-
-
-def _widest(x: Node, *parts: Tensor | None) -> Node:
-    dtype = dt.compute_dtype(x.dtype)
-    for part in parts:
-        if part is not None:
-            dtype = dt.promote(dtype, part.dtype)
-    return ew.cast(x, dtype)
 
 
 def _check_channels(op: str, name: str, part: Node | Tensor, x: Node) -> None:
@@ -75,16 +67,17 @@ def _affine(op: str, y: Node, weight: Any, bias: Any) -> Node:
     return y
 
 
-def _follow(running: Tensor, seen: Node, momentum: Any, op: str) -> None:
-    """Move a running statistic towards what was seen, by the share `momentum`."""
+def _follow(op: str, running: Tensor | None, seen: Node, momentum: Any) -> None:
+    """Move a running statistic by `momentum` towards the one of this batch."""
+    if running is None:
+        return
     with grad_mode(False):
         old = running._node
         seen = ew.stop_gradient(seen)
-        share = (
-            ew.cast(momentum._node, seen.dtype)
-            if isinstance(momentum, Tensor)
-            else constant(float(momentum), seen.dtype)
-        )
+        if isinstance(momentum, Tensor):
+            share = ew.cast(momentum._node, seen.dtype)
+        else:
+            share = constant(float(momentum), seen.dtype)
         wide = ew.cast(old, seen.dtype)
         running.rebind(ew.cast(ew.add(wide, ew.mul(ew.sub(seen, wide), share)), old.dtype), op)
 
@@ -111,21 +104,20 @@ def batch_norm(
     """
     op = "batch_norm"
     node = _channels(op, x, 2)
-    wide = _widest(node, weight, bias)
+    wide = widest(node, weight, bias)
     _check_running(op, node, running_mean, running_var)
     axes = (0, *range(2, node.ndim))
-    kept = (1, node.shape[1], *(1,) * (node.ndim - 2))
+    keepdims = (1, node.shape[1], *(1,) * (node.ndim - 2))
     if training or running_mean is None or running_var is None:
         count = count_over(node, axes)
         if training and count == 1:
             raise ShapeError(f"{op}: one value per channel (input {node.shape}) has no variance")
         mean, variance = mean_over(wide, axes), variance_over(wide, axes, 0)
-        if training and running_mean is not None:
-            _follow(running_mean, mean, momentum, op)
-        if training and running_var is not None:
-            correction = constant(count / max(count - 1, 1), wide.dtype)
-            _follow(running_var, ew.mul(variance, correction), momentum, op)
-        mean, variance = reshape(mean, kept), reshape(variance, kept)
+        if training:
+            _follow(op, running_mean, mean, momentum)
+            unbiased = ew.mul(variance, constant(count / max(count - 1, 1), wide.dtype))
+            _follow(op, running_var, unbiased, momentum)
+        mean, variance = reshape(mean, keepdims), reshape(variance, keepdims)
     else:
         mean = _per_channel(op, "running_mean", running_mean, wide)
         variance = _per_channel(op, "running_var", running_var, wide)
@@ -161,19 +153,19 @@ def group_norm(
     batch, channels = node.shape[:2]
     if num_groups < 1 or channels % num_groups:
         raise ShapeError(f"{op}: {channels} channels must be divisible by num_groups={num_groups}")
-    wide = _widest(node, weight, bias)
+    wide = widest(node, weight, bias)
     if size_of(node.shape) == 0:
         return wrap(node)
-    # groups, channels and space have an axis each, so that weights join the rows they scale
-    inside = channels // num_groups
-    rows = reshape(wide, (batch, num_groups, inside, size_of(node.shape[2:])))
-    kept = (batch, num_groups, 1, 1)
+    # groups, channels and space have an axis each, so that weights fuse into the rows they scale
+    group = channels // num_groups
+    rows = reshape(wide, (batch, num_groups, group, size_of(node.shape[2:])))
+    keepdims = (batch, num_groups, 1, 1)
     mean, variance = mean_over(rows, (2, 3)), variance_over(rows, (2, 3), 0)
-    y = _normal(rows, reshape(mean, kept), reshape(variance, kept), eps)
+    y = _normal(rows, reshape(mean, keepdims), reshape(variance, keepdims), eps)
     for name, part, combine in (("weight", weight, ew.mul), ("bias", bias, ew.add)):
         if part is not None:
             by_channel = _per_channel(op, name, part, wide)
-            y = combine(y, reshape(by_channel, (num_groups, inside, 1)))
+            y = combine(y, reshape(by_channel, (num_groups, group, 1)))
     return wrap(ew.cast(reshape(y, node.shape), node.dtype))
 
 
@@ -193,7 +185,7 @@ def instance_norm(
     op = "instance_norm"
     node = _channels(op, x, 3)
     _check_running(op, node, running_mean, running_var)
-    wide = _widest(node, weight, bias)
+    wide = widest(node, weight, bias)
     axes = tuple(range(2, node.ndim))
     if not use_input_stats:
         if running_mean is None or running_var is None:
@@ -205,12 +197,10 @@ def instance_norm(
         if count == 1:
             raise ShapeError(f"{op}: one value per channel (input {node.shape}) has no variance")
         mean, variance = mean_over(wide, axes), variance_over(wide, axes, 0)
-        if running_mean is not None:
-            _follow(running_mean, mean_over(mean, (0,)), momentum, op)
-        if running_var is not None:
-            correction = constant(count / max(count - 1, 1), wide.dtype)
-            _follow(running_var, mean_over(ew.mul(variance, correction), (0,)), momentum, op)
-        kept = (*node.shape[:2], *(1,) * len(axes))
-        mean, variance = reshape(mean, kept), reshape(variance, kept)
+        _follow(op, running_mean, mean_over(mean, (0,)), momentum)
+        unbiased = ew.mul(variance, constant(count / max(count - 1, 1), wide.dtype))
+        _follow(op, running_var, mean_over(unbiased, (0,)), momentum)
+        keepdims = (*node.shape[:2], *(1,) * len(axes))
+        mean, variance = reshape(mean, keepdims), reshape(variance, keepdims)
     y = _affine(op, _normal(wide, mean, variance, eps), weight, bias)
     return wrap(ew.cast(y, node.dtype))

@@ -14,15 +14,8 @@ from typing import Any
 from numus.errors import ShapeError
 from numus.functions._base import pair, require, wrap
 from numus.functions.autocast import lowers
-from numus.functions.layers.window_arguments import (
-    Margins,
-    batched,
-    margins,
-    of_rank,
-    per_axis,
-    same_margins,
-    window_count,
-)
+from numus.functions.layers import windows as win
+from numus.functions.layers.windows import Margins, Sizes, by_rank, per_axis
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -36,14 +29,20 @@ __all__ = [
     "conv_transpose3d",
 ]  # fmt: skip
 
-Sizes = int | Sequence[int]
 Padding = int | str | Sequence[int] | Sequence[tuple[int, int]]
 
 
 def _operands(op: str, x: Any, w: Any) -> tuple[Node, Node]:
     a, b = pair(op, x, w)
-    require(op, a, "uint", "int", "float", "complex")
-    return a, b
+    return require(op, a, "uint", "int", "float", "complex"), b
+
+
+def _ranked_operands(op: str, x: Any, w: Any, rank: int, layout: str) -> tuple[Node, Node, bool]:
+    a, b = _operands(op, x, w)
+    a, has_batch = win.batched(op, a, rank)
+    if b.ndim != rank + 2:
+        raise ShapeError(f"{op}: weights are ({layout}, {rank} of taps), not shape {b.shape}")
+    return a, b, has_batch
 
 
 def _check_groups(op: str, x: Node, channels: int, outputs: int, w: Node, groups: int) -> None:
@@ -65,9 +64,10 @@ def _with_bias(op: str, y: Node, bias: Any, has_batch: bool) -> Tensor:
         if b.shape != (y.shape[1],):
             raise ShapeError(f"{op}: the bias must have shape ({y.shape[1]},), not {b.shape}")
         y = ew.add(y, reshape(b, (1, *b.shape, *(1,) * (y.ndim - 2))))
-    return wrap(y if has_batch else reshape(y, y.shape[1:]))
+    return win.unbatched(y, has_batch)
 
 
+@lowers
 @templated
 def _conv(
     rank: int,
@@ -81,12 +81,7 @@ def _conv(
     groups: int = 1,
 ) -> Tensor:
     op = f"conv{rank}d"
-    a, b = _operands(op, x, weight)
-    a, has_batch = batched(op, a, rank)
-    if b.ndim != rank + 2:
-        raise ShapeError(
-            f"{op}: weights are (outputs, channels / groups, {rank} of taps), not shape {b.shape}"
-        )
+    a, b, has_batch = _ranked_operands(op, x, weight, rank, "outputs, channels / groups")
     groups = operator.index(groups)
     _check_groups(op, a, b.shape[1], b.shape[0], b, groups)
     strides = per_axis(op, "stride", stride, rank)
@@ -94,68 +89,50 @@ def _conv(
     size, taps = a.shape[2:], b.shape[2:]
     if isinstance(padding, str):
         if padding == "same" and any(s != 1 for s in strides):
-            raise ShapeError(
-                f'{op}: padding="same" keeps the size, which stride={stride!r} does not'
-            )
-        sides = _named_margins(op, padding, size, taps, strides, dilations, ("valid", "same"))
+            raise ShapeError(f'{op}: padding="same" needs stride 1, not stride={stride!r}')
+        sides = _named_margins(op, padding, size, taps, strides, dilations, "valid", "same")
     else:
-        sides = margins(op, padding, rank)
-    y = _slide(op, a, b, strides, sides, (1,) * rank, dilations, groups)
+        sides = win.margins(op, padding, rank)
+    windows, extents = _windows(op, a, b, strides, sides, (1,) * rank, dilations)
+    y = convolve(a, b, windows, extents, groups, a.dtype)
     return _with_bias(op, y, bias, has_batch)
 
 
 def _named_margins(
-    op: str,
-    name: str,
-    size: Shape,
-    taps: Shape,
-    strides: Shape,
-    dilations: Shape,
-    names: tuple[str, ...],
+    op: str, name: str, size: Shape, taps: Shape, strides: Shape, dilations: Shape, *names: str
 ) -> Margins:
     if name not in names:
         raise ValueError(f"{op}: padding {name!r} is none of {', '.join(names)}, nor numbers")
     if name.lower() == "valid":
         return ((0, 0),) * len(size)
-    sides = same_margins(size, taps, strides, dilations)
+    sides = win.same_margins(size, taps, strides, dilations)
     return tuple((b, a) for a, b in sides) if name.lower() == "same_lower" else sides
 
 
-def _slide(
-    op: str,
-    x: Node,
-    w: Node,
-    strides: Shape,
-    sides: Margins,
-    gaps: Shape,
-    dilations: Shape,
-    groups: int,
-) -> Node:
-    """The convolution whose result has an element for every window that fits."""
-    extents = []
-    windows = []
-    for n, k, s, (low, high), gap, d in zip(
-        x.shape[2:], w.shape[2:], strides, sides, gaps, dilations, strict=True
-    ):
-        spread = (n - 1) * gap + 1 if n else 0
-        if k == 0:
-            raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {w.shape}")
-        extents.append(window_count(spread + low + high, (k - 1) * d + 1, s))
+def _windows(
+    op: str, x: Node, w: Node, strides: Shape, sides: Margins, gaps: Shape, dilations: Shape
+) -> tuple[tuple[Window, ...], Shape]:
+    """The window along each axis of space, and how many of them fit."""
+    if 0 in w.shape[2:]:
+        raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {w.shape}")
+    axes = zip(x.shape[2:], w.shape[2:], strides, sides, gaps, dilations, strict=True)
+    extents, windows = [], []
+    for n, k, s, (low, high), gap, d in axes:
+        extent = (n - 1) * gap + 1 if n else 0
+        extents.append(win.window_count(extent + low + high, (k - 1) * d + 1, s))
         windows.append(Window(s, d, gap, low))
     if 0 in extents and 0 not in x.shape[2:]:
         raise ShapeError(
             f"{op}: windows of {w.shape[2:]} taps, dilation {dilations}, are larger than data of "
             f"{x.shape[2:]} with padding {sides}"
         )
-    return convolve(x, w, tuple(windows), tuple(extents), groups, x.dtype)
+    return tuple(windows), tuple(extents)
 
 
-conv1d = lowers(
-    of_rank(
-        _conv,
-        1,
-        "conv1d",
-        """Windows of (batch, channels, width), each times (outputs, channels / groups, taps).
+conv1d, conv2d, conv3d = by_rank(
+    _conv,
+    "conv",
+    """Windows of (batch, channels, width), each times (outputs, channels / groups, taps).
 
     Args:
         bias: one number per output.
@@ -167,30 +144,12 @@ conv1d = lowers(
     >>> nm.conv1d(x, nm.asarray([[[1.0, -1.0]]])).tolist()
     [[-1.0, -2.0, -4.0]]
     """,
-    )
+    "Windows of (batch, channels, height, width), each times weights; as `conv1d`.",
+    "Windows of (batch, channels, depth, height, width), each times weights; as `conv1d`.",
 )
 
-conv2d = lowers(
-    of_rank(
-        _conv,
-        2,
-        "conv2d",
-        """Windows of (batch, channels, height, width), each times weights; as `conv1d`.""",
-    )
-)
 
-conv3d = lowers(
-    of_rank(
-        _conv,
-        3,
-        "conv3d",
-        """Windows of (batch, channels, depth, height, width), each times weights; as `conv1d`.""",
-    )
-)
-
-# -- transposed -----------------------------------------------------------------------------------
-
-
+@lowers
 @templated
 def _conv_transpose(
     rank: int,
@@ -205,12 +164,7 @@ def _conv_transpose(
     dilation: Sizes = 1,
 ) -> Tensor:
     op = f"conv_transpose{rank}d"
-    a, b = _operands(op, x, weight)
-    a, has_batch = batched(op, a, rank)
-    if b.ndim != rank + 2:
-        raise ShapeError(
-            f"{op}: weights are (channels, outputs / groups, {rank} of taps), not shape {b.shape}"
-        )
+    a, b, has_batch = _ranked_operands(op, x, weight, rank, "channels, outputs / groups")
     groups = operator.index(groups)
     if groups < 1 or b.shape[0] % groups:
         raise ShapeError(f"{op}: {b.shape[0]} channels must be divisible by groups={groups}")
@@ -220,19 +174,18 @@ def _conv_transpose(
     extra = per_axis(op, "output_padding", output_padding, rank, 0)
     if isinstance(padding, str):
         raise ValueError(f"{op}: padding is numbers, not {padding!r}")
-    sides = margins(op, padding, rank)
-    extents = []
-    for n, k, s, d, (low, high), more in zip(
-        a.shape[2:], b.shape[2:], strides, dilations, sides, extra, strict=True
-    ):
-        if k == 0:
-            raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {b.shape}")
-        if more >= max(s, d):
-            raise ShapeError(
-                f"{op}: output_padding={output_padding!r} must be smaller than stride={stride!r} "
-                f"or dilation={dilation!r}"
-            )
-        extents.append((n - 1) * s - low - high + (k - 1) * d + 1 + more)
+    sides = win.margins(op, padding, rank)
+    if 0 in b.shape[2:]:
+        raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {b.shape}")
+    if any(more >= max(s, d) for more, s, d in zip(extra, strides, dilations, strict=True)):
+        raise ShapeError(
+            f"{op}: output_padding={output_padding!r} must be smaller than stride={stride!r} "
+            f"or dilation={dilation!r}"
+        )
+    axes = zip(a.shape[2:], b.shape[2:], strides, dilations, sides, extra, strict=True)
+    extents = [
+        (n - 1) * s - low - high + (k - 1) * d + 1 + more for n, k, s, d, (low, high), more in axes
+    ]
     if any(n < 0 for n in extents) or (0 in extents and 0 not in a.shape[2:]):
         raise ShapeError(
             f"{op}: nothing is left of data of {a.shape[2:]} after removing padding of {sides}"
@@ -245,12 +198,10 @@ def _conv_transpose(
     return _with_bias(op, y, bias, has_batch)
 
 
-conv_transpose1d = lowers(
-    of_rank(
-        _conv_transpose,
-        1,
-        "conv_transpose1d",
-        """The transpose of `conv1d`: every element adds its window to the result; weights are
+conv_transpose1d, conv_transpose2d, conv_transpose3d = by_rank(
+    _conv_transpose,
+    "conv_transpose",
+    """The transpose of `conv1d`: every element adds its window to the result; weights are
     (channels, outputs / groups, taps).
 
     Args:
@@ -260,28 +211,9 @@ conv_transpose1d = lowers(
     >>> nm.conv_transpose1d(nm.asarray([[1.0, 10.0]]), nm.ones((1, 1, 3)), stride=2).tolist()
     [[1.0, 1.0, 11.0, 10.0, 10.0]]
     """,
-    )
+    "The transpose of `conv2d`; as `conv_transpose1d`.",
+    "The transpose of `conv3d`; as `conv_transpose1d`.",
 )
-
-conv_transpose2d = lowers(
-    of_rank(
-        _conv_transpose,
-        2,
-        "conv_transpose2d",
-        """The transpose of `conv2d`; as `conv_transpose1d`.""",
-    )
-)
-
-conv_transpose3d = lowers(
-    of_rank(
-        _conv_transpose,
-        3,
-        "conv_transpose3d",
-        """The transpose of `conv3d`; as `conv_transpose1d`.""",
-    )
-)
-
-# -- general --------------------------------------------------------------------------------------
 
 
 def conv_general(
@@ -311,10 +243,9 @@ def conv_general(
     rank = a.ndim - 2
     if rank < 0 or b.ndim != a.ndim:
         raise ShapeError(f"{op}: {a.shape} and {b.shape} must have as many axes, at least 2")
-    order = (0, 1, *range(2, a.ndim))
+    order = tuple(range(a.ndim))
     if dimension_numbers is not None:
-        spec = [str(s) for s in dimension_numbers]
-        a, b, order = _from_layouts(op, a, b, spec)
+        a, b, order = _from_layouts(op, a, b, [str(s) for s in dimension_numbers])
     strides = per_axis(op, "window_strides", tuple(window_strides), rank)
     gaps = per_axis(op, "lhs_dilation", tuple(lhs_dilation or (1,) * rank), rank)
     dilations = per_axis(op, "rhs_dilation", tuple(rhs_dilation or (1,) * rank), rank)
@@ -330,13 +261,13 @@ def conv_general(
         groups = parts
     _check_groups(op, a, b.shape[1], b.shape[0], b, groups)
     if isinstance(padding, str):
-        spread = tuple((n - 1) * g + 1 if n else 0 for n, g in zip(a.shape[2:], gaps, strict=True))
-        names = ("VALID", "SAME", "SAME_LOWER")
-        sides = _named_margins(op, padding, spread, b.shape[2:], strides, dilations, names)
+        dilated = tuple((n - 1) * g + 1 if n else 0 for n, g in zip(a.shape[2:], gaps, strict=True))
+        window = (b.shape[2:], strides, dilations)
+        sides = _named_margins(op, padding, dilated, *window, "VALID", "SAME", "SAME_LOWER")
     else:
-        sides = margins(op, [tuple(p) for p in padding], rank) if rank else ()
-    y = _slide(op, a, b, strides, sides, gaps, dilations, groups)
-    return wrap(permute(y, order))
+        sides = win.margins(op, [tuple(p) for p in padding], rank) if rank else ()
+    windows, extents = _windows(op, a, b, strides, sides, gaps, dilations)
+    return wrap(permute(convolve(a, b, windows, extents, groups, a.dtype), order))
 
 
 def _from_layouts(op: str, a: Node, b: Node, spec: list[str]) -> tuple[Node, Node, Shape]:
@@ -347,7 +278,7 @@ def _from_layouts(op: str, a: Node, b: Node, spec: list[str]) -> tuple[Node, Nod
     space = [c for c in left if c not in "NC"]
     if set(left) != {"N", "C", *space} or set(out) != set(left) or set(right) != {"O", "I", *space}:
         raise ShapeError(f"{op}: dimension_numbers={spec} do not name the same axes")
-    a = permute(a, tuple(left.index(c) for c in ("N", "C", *space)))
-    b = permute(b, tuple(right.index(c) for c in ("O", "I", *space)))
     ours = ["N", "C", *space]
+    a = permute(a, tuple(left.index(c) for c in ours))
+    b = permute(b, tuple(right.index(c) for c in ("O", "I", *space)))
     return a, b, tuple(ours.index(c) for c in out)

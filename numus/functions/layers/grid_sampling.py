@@ -6,7 +6,7 @@ import itertools
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import like, pair, require, wrap
+from numus.functions._base import like, pair, require, widened, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast
@@ -52,10 +52,8 @@ def grid_sample(
             f"{op}: mode {mode!r} of {', '.join(MODES)}; padding_mode {padding_mode!r} of "
             f"{', '.join(MARGINS)}"
         )
-    fits = points.ndim == data.ndim and points.shape[:1] + points.shape[-1:] == (
-        data.shape[0],
-        rank,
-    )
+    ends = (points.shape[:1] + points.shape[-1:]) == (data.shape[0], rank)
+    fits = points.ndim == data.ndim and ends
     if rank not in (2, 3) or not fits or (mode == "bicubic" and rank != 2):
         raise ShapeError(
             f"{op}: {mode} takes (batch, channels, *space) with two or three axes of space "
@@ -64,7 +62,7 @@ def grid_sample(
         )
     if 0 in data.shape[2:]:
         raise ShapeError(f"{op}: data of shape {data.shape} has no elements to read")
-    wide = ew.cast(data, dt.compute_dtype(data.dtype))
+    wide = widened(data)
     points = ew.cast(points, wide.dtype)
     taps: list[list[Tap]] = []
     for axis, size in enumerate(data.shape[2:]):
@@ -75,7 +73,7 @@ def grid_sample(
 
 
 def _taps(at: Node, size: int, mode: str, margins: str, corners: bool) -> list[Tap]:
-    """What is read along one axis."""
+    """The elements read along one axis."""
     if corners:
         at = ew.mul(ew.add(at, like(at, 1)), like(at, (size - 1) / 2))
     else:
@@ -105,9 +103,9 @@ def _within(at: Node, size: int, margins: str, corners: bool) -> Node:
         if span == 0:
             return ew.mul(at, like(at, 0))
         away = ew.abs_(ew.sub(at, like(at, low)))
-        turns = ew.floor(ew.div(away, like(at, span)))
-        rest = ew.sub(away, ew.mul(turns, like(at, span)))
-        odd = ew.eq(ew.mod(turns, like(at, 2)), like(at, 1))
+        reflections = ew.floor(ew.div(away, like(at, span)))
+        rest = ew.sub(away, ew.mul(reflections, like(at, span)))
+        odd = ew.eq(ew.mod(reflections, like(at, 2)), like(at, 1))
         at = ew.add(ew.where(odd, ew.sub(like(at, span), rest), rest), like(at, low))
     return ew.minimum(ew.maximum(at, like(at, 0)), like(at, size - 1))
 
@@ -136,15 +134,14 @@ def _read(x: Node, taps: list[list[Tap]], zeros: bool) -> Node:
     total: Node | None = None
     for chosen in itertools.product(*taps):
         indices = [broadcast(image, shape)]
-        weight: Node | None = None
-        there: Node | None = None
+        weight = there = None
         for (at, w), size in zip(chosen, x.shape[2:], strict=True):
             if zeros:
                 inside = ew.and_(ew.le(like(at, 0), at), ew.le(at, like(at, size - 1)))
                 there = inside if there is None else ew.and_(there, inside)
             # a huge coordinate is no integer; outside is outside
-            held = ew.minimum(ew.maximum(at, like(at, -1)), like(at, size))
-            indices.append(ew.cast(ew.stop_gradient(held), dt.int64))
+            clamped = ew.minimum(ew.maximum(at, like(at, -1)), like(at, size))
+            indices.append(ew.cast(ew.stop_gradient(clamped), dt.int64))
             if w is not None:
                 weight = w if weight is None else ew.mul(weight, w)
         read = gather(x, tuple(indices), (0, *range(2, 2 + rank)))

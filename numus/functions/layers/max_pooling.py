@@ -18,18 +18,8 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import like
 from numus.functions.indexing.index_checks import int_constant, upload
-from numus.functions.layers.pooling_windows import (
-    Sizes,
-    Windows,
-    adaptive,
-    even,
-    from_windows,
-    pooled,
-    taps_of,
-    unbatched,
-    windows_of,
-)
-from numus.functions.layers.window_arguments import of_rank, per_axis
+from numus.functions.layers import windows as win
+from numus.functions.layers.windows import Sizes, Windows, by_rank, pooled, unbatched, windows_of
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
@@ -47,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- the largest ----------------------------------------------------------------------------------
+Nodes = Sequence[Node | None]
 
 
 def _lowest(x: Node) -> Node:
@@ -63,20 +53,18 @@ def _seen(x: Node, axes: Sequence[Windows]) -> Node:
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
-    """The largest of each window, and its index: a running number over space."""
+    """The largest of each window, and its index: row-major over space."""
     seen = _seen(x, axes)
-    best = reduce_max(seen, taps_of(seen, len(axes)))
+    best = reduce_max(seen, win.taps_of(seen, len(axes)))
     # from x itself and not from what is tracked, which would be kept for its gradient
     seen = _seen(ew.stop_gradient(x), axes)
     shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
-    which = _there(argmax(reshape(seen, shape), best.ndim), axes, x.device)
-    return custom(_First(tuple(axes)), 0, best, (x, which)), _place(which, axes, x.device)
+    which = _first_inside(argmax(reshape(seen, shape), best.ndim), axes, x.device)
+    return custom(_First(tuple(axes)), 0, best, (x, which)), _flat_index(which, axes, x.device)
 
 
 class _First:
-    """The derivative of the largest elements: that of a sum over windows of which all but the
-    first largest element is zero.
-    """
+    """The derivative of a sum over windows in which all but the first largest element are zero."""
 
     count = 1
 
@@ -88,31 +76,27 @@ class _First:
         tap = reshape(iota(size_of(taps), dt.int64, which.device), taps)
         return ew.eq(tap, reshape(which, (*which.shape, *(1,) * len(taps))))
 
-    def vjp(
-        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
         (g,), (_, which) = cotangents, operands
         if g is None:
             return None, None
         wide = reshape(g, (*g.shape, *(1,) * len(self.axes)))
-        return from_windows(ew.where(self._chosen(which), wide, like(g, 0)), self.axes), None
+        return win.from_windows(ew.where(self._chosen(which), wide, like(g, 0)), self.axes), None
 
-    def jvp(
-        self, operands: Sequence[Node], tangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def jvp(self, operands: Sequence[Node], tangents: Nodes) -> Nodes:
         t, which = tangents[0], operands[1]
         if t is None:
             return (None,)
         wide, _ = windows_of(t, self.axes)
         kept = ew.where(self._chosen(which), wide, like(t, 0))
-        return (reduce_sum(kept, taps_of(kept, len(self.axes))),)
+        return (reduce_sum(kept, win.taps_of(kept, len(self.axes))),)
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> _First:
         return self  # windows are over the last axes, however many come before
 
 
-def _there(which: Node, axes: Sequence[Windows], device: Any) -> Node:
-    """Taps, of windows in which nothing is larger than -inf the first that is inside."""
+def _first_inside(which: Node, axes: Sequence[Windows], device: Any) -> Node:
+    """Taps; of windows of nothing but -inf, the first tap that is not padding."""
     if not any(a.low for a in axes):
         return which
     ks = []
@@ -121,21 +105,21 @@ def _there(which: Node, axes: Sequence[Windows], device: Any) -> Node:
             ahead = ew.sub(int_constant(a.low + a.dilation - 1), _starts(i, axes, device, 0))
             k = ew.maximum(k, ew.floor_divide(ahead, int_constant(a.dilation)))
         ks.append(k)
-    return _running(ks, [a.taps for a in axes])
+    return _raveled(ks, [a.taps for a in axes])
 
 
-def _place(which: Node, axes: Sequence[Windows], device: Any) -> Node:
-    """Places in space, from which tap of its window each is."""
+def _flat_index(which: Node, axes: Sequence[Windows], device: Any) -> Node:
+    """Row-major indices into space of taps."""
     at = []
     for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
         if a.starts is None:
             k = ew.mul(k, int_constant(a.dilation))
         at.append(ew.add(_starts(i, axes, device, a.low), k))
-    return _running(at, [a.size for a in axes])
+    return _raveled(at, [a.size for a in axes])
 
 
 def _taps(which: Node, axes: Sequence[Windows]) -> list[Node]:
-    """The tap along each axis, from a running number."""
+    """The tap along each axis of a row-major index."""
     found = []
     for i, a in reversed(list(enumerate(axes))):
         found.append(ew.mod(which, int_constant(a.taps)) if i else which)
@@ -144,18 +128,18 @@ def _taps(which: Node, axes: Sequence[Windows]) -> list[Node]:
 
 
 def _starts(i: int, axes: Sequence[Windows], device: Any, low: int) -> Node:
-    """Where the windows along an axis begin, if they reach out so far."""
+    """The first index of each window along an axis, with `low` elements of padding."""
     a = axes[i]
     if a.starts is not None:
         first: Node = upload(np.asarray(a.starts, np.int64), iota(a.count, dt.int64, device))
     else:
         first = ew.mul(iota(a.count, dt.int64, device), int_constant(a.stride))
         first = ew.sub(first, int_constant(low))
-    return reshape(first, (1, 1, *(a.count if j == i else 1 for j in range(len(axes)))))
+    return reshape(first, win.along_axis(axes, i))
 
 
-def _running(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
-    """A running number of the numbers along axes."""
+def _raveled(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
+    """The row-major index of indices along axes."""
     total = numbers[0]
     for number, extent in zip(numbers[1:], extents[1:], strict=True):
         total = ew.add(ew.mul(total, int_constant(extent)), number)
@@ -173,20 +157,17 @@ def max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of every window of so many axes."""
+    """The largest element of every window over `rank` axes."""
     op = f"max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
-    axes = even(op, node, kernel_size, stride, padding, dilation, ceil_mode, rank)
-    best, index = _largest(node, axes)
-    if return_indices:
-        return unbatched(best, has_batch), unbatched(index, has_batch)
-    return unbatched(best, has_batch)
+    axes = win.strided_windows(op, node, kernel_size, stride, padding, dilation, ceil_mode)
+    found = [unbatched(y, has_batch) for y in _largest(node, axes)]
+    return tuple(found) if return_indices else found[0]
 
 
-max_pool1d = of_rank(
+max_pool1d, max_pool2d, max_pool3d = by_rank(
     max_pool,
-    1,
-    "max_pool1d",
+    "max_pool",
     """The largest element of every window of (batch, channels, width).
 
     Args:
@@ -198,20 +179,8 @@ max_pool1d = of_rank(
     >>> nm.max_pool1d(nm.asarray([[1.0, 5.0, 2.0, 3.0]]), 2).tolist()
     [[5.0, 3.0]]
     """,
-)
-
-max_pool2d = of_rank(
-    max_pool,
-    2,
-    "max_pool2d",
-    """The largest element of every window of (batch, channels, height, width); as `max_pool1d`.""",
-)
-
-max_pool3d = of_rank(
-    max_pool,
-    3,
-    "max_pool3d",
-    """The largest element of every window of three axes of space; as `max_pool1d`.""",
+    "The largest element of every window of (batch, channels, height, width); as `max_pool1d`.",
+    "The largest element of every window of three axes of space; as `max_pool1d`.",
 )
 
 
@@ -220,37 +189,21 @@ def _adaptive_max(
 ) -> Any:
     op = f"adaptive_max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
-    best, index = _largest(node, adaptive(op, node, output_size, rank))
-    if return_indices:
-        return unbatched(best, has_batch), unbatched(index, has_batch)
-    return unbatched(best, has_batch)
+    axes = win.adaptive_windows(op, node, output_size)
+    found = [unbatched(y, has_batch) for y in _largest(node, axes)]
+    return tuple(found) if return_indices else found[0]
 
 
-adaptive_max_pool1d = of_rank(
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(
     _adaptive_max,
-    1,
-    "adaptive_max_pool1d",
+    "adaptive_max_pool",
     """The largest elements of output_size windows that cover (batch, channels, width) evenly.
 
     None for an axis keeps its size.
     """,
+    "The largest elements of windows that cover two axes evenly; as `adaptive_max_pool1d`.",
+    "The largest elements of windows that cover three axes evenly; as `adaptive_max_pool1d`.",
 )
-
-adaptive_max_pool2d = of_rank(
-    _adaptive_max,
-    2,
-    "adaptive_max_pool2d",
-    """The largest elements of windows that cover two axes evenly; as `adaptive_max_pool1d`.""",
-)
-
-adaptive_max_pool3d = of_rank(
-    _adaptive_max,
-    3,
-    "adaptive_max_pool3d",
-    """The largest elements of windows that cover three axes evenly; as `adaptive_max_pool1d`.""",
-)
-
-# -- the largest, put back ------------------------------------------------------------------------
 
 
 def _max_unpool(
@@ -268,9 +221,9 @@ def _max_unpool(
     at, _ = pooled(op, indices, rank, "uint", "int")
     if at.shape != node.shape:
         raise ShapeError(f"{op}: indices of shape {at.shape} for data of shape {node.shape}")
-    taps = per_axis(op, "kernel_size", kernel_size, rank)
-    strides = taps if stride is None else per_axis(op, "stride", stride, rank)
-    low = per_axis(op, "padding", padding, rank, 0)
+    taps = win.per_axis(op, "kernel_size", kernel_size, rank)
+    strides = taps if stride is None else win.per_axis(op, "stride", stride, rank)
+    low = win.per_axis(op, "padding", padding, rank, 0)
     size: Shape = tuple(
         (n - 1) * s - 2 * p + k
         for n, s, p, k in zip(node.shape[2:], strides, low, taps, strict=True)
@@ -289,23 +242,10 @@ def _max_unpool(
     return unbatched(reshape(y, (*node.shape[:2], *size)), has_batch)
 
 
-max_unpool1d = of_rank(
+max_unpool1d, max_unpool2d, max_unpool3d = by_rank(
     _max_unpool,
-    1,
-    "max_unpool1d",
-    """Elements put where `max_pool1d(..., return_indices=True)` found them; zeros elsewhere.""",
-)
-
-max_unpool2d = of_rank(
-    _max_unpool,
-    2,
-    "max_unpool2d",
-    """Elements put where `max_pool2d(..., return_indices=True)` found them; zeros elsewhere.""",
-)
-
-max_unpool3d = of_rank(
-    _max_unpool,
-    3,
-    "max_unpool3d",
-    """Elements put where `max_pool3d(..., return_indices=True)` found them; zeros elsewhere.""",
+    "max_unpool",
+    "Elements put where `max_pool1d(..., return_indices=True)` found them; zeros elsewhere.",
+    "Elements put where `max_pool2d(..., return_indices=True)` found them; zeros elsewhere.",
+    "Elements put where `max_pool3d(..., return_indices=True)` found them; zeros elsewhere.",
 )

@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.functions._base import like, method, node_of, require, wrap
+from numus.functions._base import like, method, node_of, require, widened, wrap
 from numus.functions.indexing.index_checks import int_constant, upload
+from numus.functions.layers import windows as win
 from numus.functions.layers.max_pooling import max_pool
-from numus.functions.layers.pooling_windows import (
-    Sizes,
-    Windows,
-    adaptive,
-    even,
-    pooled,
-    taps_of,
-    unbatched,
-    windows_of,
-)
-from numus.functions.layers.window_arguments import of_rank
+from numus.functions.layers.windows import Sizes, Windows, by_rank, pooled, unbatched, windows_of
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import reduce_sum
@@ -40,13 +31,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- the mean -------------------------------------------------------------------------------------
-
-
 def _sum(x: Node, axes: Sequence[Windows]) -> Node:
     """The sum of every window; narrow floats come out in float32."""
-    wide, _ = windows_of(ew.cast(x, dt.compute_dtype(x.dtype)), axes)
-    return reduce_sum(wide, taps_of(wide, len(axes)))
+    wide, _ = windows_of(widened(x), axes)
+    return reduce_sum(wide, win.taps_of(wide, len(axes)))
 
 
 def _avg_pool(
@@ -62,7 +50,7 @@ def _avg_pool(
 ) -> Tensor:
     op = f"avg_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "float")
-    axes = even(op, node, kernel_size, stride, padding, 1, ceil_mode, rank)
+    axes = win.strided_windows(op, node, kernel_size, stride, padding, 1, ceil_mode)
     total = _sum(node, axes)
     if divisor_override is not None:
         if operator.index(divisor_override) == 0:
@@ -74,30 +62,26 @@ def _avg_pool(
 
 
 def _elements(total: Node, axes: Sequence[Windows], margins: bool) -> Node:
-    """How many elements a window has: within the data, or within its margins."""
+    """The number of elements of each window, with or without padding."""
     count: Node = like(total, 1)
-    rank = len(axes)
     for i, a in enumerate(axes):
         low, high = (-a.low, a.size + a.low) if margins else (0, a.size)
         starts = [p * a.stride - a.low for p in (0, a.count - 1)]
         if starts[0] >= low and starts[1] + a.taps <= high:
             count = ew.mul(count, like(total, a.taps))
             continue
-        first = ew.sub(
-            ew.mul(iota(a.count, dt.int64, total.device), int_constant(a.stride)),
-            int_constant(a.low),
-        )
+        first = ew.mul(iota(a.count, dt.int64, total.device), int_constant(a.stride))
+        first = ew.sub(first, int_constant(a.low))
         last = ew.minimum(ew.add(first, int_constant(a.taps)), int_constant(high))
         length = ew.sub(last, ew.maximum(first, int_constant(low)))
-        shape = (1, 1, *(a.count if j == i else 1 for j in range(rank)))
-        count = ew.mul(count, ew.cast(reshape(length, shape), total.dtype))
+        length = reshape(length, win.along_axis(axes, i))
+        count = ew.mul(count, ew.cast(length, total.dtype))
     return count
 
 
-avg_pool1d = of_rank(
+avg_pool1d, avg_pool2d, avg_pool3d = by_rank(
     _avg_pool,
-    1,
-    "avg_pool1d",
+    "avg_pool",
     """The mean of every window of (batch, channels, width).
 
     Args:
@@ -109,51 +93,32 @@ avg_pool1d = of_rank(
     >>> nm.avg_pool1d(nm.asarray([[1.0, 5.0, 2.0, 4.0]]), 2).tolist()
     [[3.0, 3.0]]
     """,
-)
-
-avg_pool2d = of_rank(
-    _avg_pool,
-    2,
-    "avg_pool2d",
     """The mean of every window of (batch, channels, height, width); as `avg_pool1d`.
 
     `divisor_override` is what sums are divided by instead.
     """,
-)
-
-avg_pool3d = of_rank(
-    _avg_pool,
-    3,
-    "avg_pool3d",
-    """The mean of every window of three axes of space; as `avg_pool2d`.""",
+    "The mean of every window of three axes of space; as `avg_pool2d`.",
 )
 
 
 def _adaptive_avg(rank: int, x: ArrayLike, /, output_size: Any) -> Tensor:
     op = f"adaptive_avg_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "float")
-    y = adaptive_mean(node, adaptive(op, node, output_size, rank))
-    return unbatched(ew.cast(y, node.dtype), has_batch)
-
-
-def adaptive_mean(x: Node, axes: Sequence[Windows]) -> Node:
-    """The mean of every window."""
-    total = _sum(x, axes)
-    rank = len(axes)
+    axes = win.adaptive_windows(op, node, output_size)
+    total = _sum(node, axes)
     for i, a in enumerate(axes):
         if a.lengths is None:
             total = ew.div(total, like(total, a.taps))
         else:
             lengths = upload(np.asarray(a.lengths, np.int64), total)
-            shape = (1, 1, *(a.count if j == i else 1 for j in range(rank)))
-            total = ew.div(total, ew.cast(reshape(lengths, shape), total.dtype))
-    return total
+            lengths = ew.cast(reshape(lengths, win.along_axis(axes, i)), total.dtype)
+            total = ew.div(total, lengths)
+    return unbatched(ew.cast(total, node.dtype), has_batch)
 
 
-adaptive_avg_pool1d = of_rank(
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = by_rank(
     _adaptive_avg,
-    1,
-    "adaptive_avg_pool1d",
+    "adaptive_avg_pool",
     """The means of output_size windows that cover (batch, channels, width) evenly.
 
     None for an axis keeps its size.
@@ -161,13 +126,8 @@ adaptive_avg_pool1d = of_rank(
     >>> nm.adaptive_avg_pool1d(nm.asarray([[1.0, 2.0, 3.0]]), 2).tolist()
     [[1.5, 2.5]]
     """,
-)
-
-adaptive_avg_pool2d = of_rank(
-    _adaptive_avg,
-    2,
-    "adaptive_avg_pool2d",
-    """The means of windows that cover two axes evenly; as `adaptive_avg_pool1d`.""",
+    "The means of windows that cover two axes evenly; as `adaptive_avg_pool1d`.",
+    "The means of windows that cover three axes evenly; as `adaptive_avg_pool1d`.",
 )
 
 
@@ -175,16 +135,6 @@ adaptive_avg_pool2d = of_rank(
 def _adaptive_avg_pool2d(x: Tensor, height: int | None, width: int | None = None) -> Tensor:
     """The means of windows that cover the last two axes evenly, height by width of them."""
     return adaptive_avg_pool2d(x, (height, width))
-
-
-adaptive_avg_pool3d = of_rank(
-    _adaptive_avg,
-    3,
-    "adaptive_avg_pool3d",
-    """The means of windows that cover three axes evenly; as `adaptive_avg_pool1d`.""",
-)
-
-# -- norms ----------------------------------------------------------------------------------------
 
 
 def _lp_pool(
@@ -203,33 +153,22 @@ def _lp_pool(
         found: Tensor = max_pool(rank, sizes, kernel_size, stride, 0, 1, ceil_mode, False)
         return sign * found
     node, has_batch = pooled(op, x, rank, "float")
-    axes = even(op, node, kernel_size, stride, 0, 1, ceil_mode, rank)
-    wide = ew.cast(node, dt.compute_dtype(node.dtype))
-    power = like(wide, float(norm_type))
-    total = _sum(ew.pow_(wide, power), axes)
+    axes = win.strided_windows(op, node, kernel_size, stride, 0, 1, ceil_mode)
+    wide = widened(node)
+    total = _sum(ew.pow_(wide, like(wide, float(norm_type))), axes)
     if ceil_mode:  # a window that goes over the end counts as if it were full of its mean
         taps = math.prod(a.taps for a in axes)
         total = ew.div(ew.mul(total, like(total, float(taps))), _elements(total, axes, True))
     # an odd power of negative numbers may sum to less than zero: it counts as zero
-    held = ew.where(ew.lt(like(total, 0), total), total, like(total, 0))
-    y = ew.pow_(held, like(total, 1.0 / float(norm_type)))
+    clamped = ew.where(ew.lt(like(total, 0), total), total, like(total, 0))
+    y = ew.pow_(clamped, like(total, 1.0 / float(norm_type)))
     return unbatched(ew.cast(y, node.dtype), has_batch)
 
 
-lp_pool1d = of_rank(
-    _lp_pool, 1, "lp_pool1d", """(sum of x ** norm_type) ** (1 / norm_type) over every window."""
-)
-
-lp_pool2d = of_rank(
+lp_pool1d, lp_pool2d, lp_pool3d = by_rank(
     _lp_pool,
-    2,
-    "lp_pool2d",
-    """(sum of x ** norm_type) ** (1 / norm_type) over every window of two axes.""",
-)
-
-lp_pool3d = of_rank(
-    _lp_pool,
-    3,
-    "lp_pool3d",
-    """(sum of x ** norm_type) ** (1 / norm_type) over every window of three axes.""",
+    "lp_pool",
+    "(sum of x ** norm_type) ** (1 / norm_type) over every window.",
+    "(sum of x ** norm_type) ** (1 / norm_type) over every window of two axes.",
+    "(sum of x ** norm_type) ** (1 / norm_type) over every window of three axes.",
 )

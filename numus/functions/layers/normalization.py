@@ -10,14 +10,14 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions._base import method, node_of, require, to_float, widened, wrap
 from numus.functions.autocast import widens
-from numus.functions.reduction.reductions import Axis, count_over, finish, keepdims_shape
+from numus.functions.reduction.reductions import Axis, count_over, filled, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import full, reduce_sum
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.reduce import reduce_max, reduce_sqdev
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -27,17 +27,18 @@ from numus.tensor import Tensor
 __all__ = ["layer_norm", "log_softmax", "logsumexp", "rms_norm", "softmax", "softmin"]
 
 
+def float_node(op: str, x: Any) -> Node:
+    return require(op, to_float(node_of(x, op)), "float")
+
+
 def _wide(op: str, x: Any) -> tuple[Node, Node]:
-    """The (float) node given, and the same in the dtype it is computed in."""
-    node = require(op, to_float(node_of(x, op)), "float")
-    return node, ew.cast(node, dt.compute_dtype(node.dtype))
+    """The (float) node given, and a copy in its compute dtype."""
+    node = float_node(op, x)
+    return node, widened(node)
 
 
 def _keep(y: Node, x: Node, axes: Shape) -> Node:
     return reshape(y, keepdims_shape(x.shape, axes))
-
-
-# -- softmax --------------------------------------------------------------------------------------
 
 
 @method()
@@ -52,8 +53,7 @@ def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor
     node, wide = _wide("logsumexp", x)
     axes = normal_axes(axis, node.ndim, "logsumexp")
     if count_over(node, axes) == 0:
-        shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
-        return finish(full(shape, -math.inf, node.dtype, node), node, axes, keepdims)
+        return finish(filled(node, axes, -math.inf, node.dtype), node, axes, keepdims)
     top = ew.stop_gradient(reduce_max(wide, axes))
     # an infinite maximum would give inf - inf; exp is right there without a shift
     finite = ew.lt(ew.abs_(top), constant(math.inf, top.dtype))
@@ -119,20 +119,17 @@ def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     return wrap(ew.cast(ew.sub(shifted, _keep(total, wide, axes)), node.dtype))
 
 
-# -- layer and RMS normalisation ------------------------------------------------------------------
-
-
 def _trailing(op: str, x: Node, weight: Node | None, bias: Node | None, axis: Axis) -> Shape:
     """The axes normalised over: those named, else as many trailing ones as the weight has."""
-    given = weight if weight is not None else bias
     if axis is not None:
         axes = normal_axes(axis, x.ndim, op)
     else:
-        count = 1 if given is None else given.ndim
+        given = weight if weight is not None else bias
+        named = () if given is None else given.shape
+        count = 1 if given is None else len(named)
         if count > x.ndim or count == 0:
             raise ShapeError(
-                f"{op}: weight of shape {() if given is None else given.shape} does not name "
-                f"trailing axes of x of shape {x.shape}"
+                f"{op}: weight of shape {named} does not name trailing axes of x of shape {x.shape}"
             )
         axes = tuple(range(x.ndim - count, x.ndim))
     shape = tuple(x.shape[a] for a in axes)
@@ -157,7 +154,7 @@ def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
     return y
 
 
-def _widest(x: Node, *parts: Node | None) -> Node:
+def widest(x: Node, *parts: Node | Tensor | None) -> Node:
     """x in the widest dtype of all parts, at least float32."""
     dtype = dt.compute_dtype(x.dtype)
     for part in parts:
@@ -182,10 +179,10 @@ def layer_norm(
     [[-1.0, 1.0]]
     """
     op = "layer_norm"
-    node = require(op, to_float(node_of(x, op)), "float")
+    node = float_node(op, x)
     w, b = _optional(op, weight, node), _optional(op, bias, node)
     axes = _trailing(op, node, w, b, axis)
-    wide = _widest(node, w, b)
+    wide = widest(node, w, b)
     if count_over(node, axes) == 0:
         return wrap(node)
     centred = ew.sub(wide, _keep(mean_over(wide, axes), wide, axes))
@@ -207,10 +204,10 @@ def rms_norm(
     norm is computed where it isn't given.
     """
     op = "rms_norm"
-    node = require(op, to_float(node_of(x, op)), "float")
+    node = float_node(op, x)
     w = _optional(op, weight, node)
     axes = _trailing(op, node, w, None, axis)
-    wide = _widest(node, w)
+    wide = widest(node, w)
     if count_over(node, axes) == 0:
         return wrap(node)
     floor = 2.0**-wide.dtype.mantissa if eps is None else float(eps)

@@ -23,7 +23,8 @@ from numus.primitives.views import reshape
 
 Array = np.ndarray[Any, Any]
 
-FEW = 4  # reads that are written out, so that the map fuses into what uses it
+MAX_UNROLLED_READS = 4  # written out, so that the map fuses into its consumer
+Nodes = Sequence[Node | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +38,17 @@ class Table:
     @functools.cached_property
     def transposed(self) -> Table:
         """For each element, which results it is part of."""
-        results, reads = np.nonzero(self.weights)
-        elements = self.indices[results, reads]
+        results, columns = np.nonzero(self.weights)
+        elements = self.indices[results, columns]
         order = np.argsort(elements, kind="stable")
-        results, reads, elements = results[order], reads[order], elements[order]
+        results, columns, elements = results[order], columns[order], elements[order]
         counts = np.bincount(elements, minlength=self.size)
-        most = max(1, int(counts.max(initial=0)))
+        reads = max(1, int(counts.max(initial=0)))
         column = np.arange(len(elements)) - np.repeat(np.cumsum(counts) - counts, counts)
-        indices = np.zeros((self.size, most), np.int64)
-        weights = np.zeros((self.size, most))
+        indices = np.zeros((self.size, reads), np.int64)
+        weights = np.zeros((self.size, reads))
         indices[elements, column] = results
-        weights[elements, column] = self.weights[results, reads]
+        weights[elements, column] = self.weights[results, columns]
         back = Table(indices, weights, len(self.indices))
         back.__dict__["transposed"] = self
         return back
@@ -63,15 +64,11 @@ class _Rule:
         self.axis = axis
         self._batched: _Rule | None = None
 
-    def vjp(
-        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
         g = cotangents[0]
         return (None if g is None else resample(g, self.axis, self.table.transposed),)
 
-    def jvp(
-        self, operands: Sequence[Node], tangents: Sequence[Node | None]
-    ) -> Sequence[Node | None]:
+    def jvp(self, operands: Sequence[Node], tangents: Nodes) -> Nodes:
         t = tangents[0]
         return (None if t is None else resample(t, self.axis, self.table),)
 
@@ -86,19 +83,19 @@ def resample(x: Node, axis: int, table: Table) -> Node:
     rest = (1,) * (x.ndim - axis - 1)
     count, reads = table.indices.shape
 
-    def laid(column: Array, *shape: int) -> Node:
+    def uploaded(column: Array, *shape: int) -> Node:
         return reshape(upload(np.ascontiguousarray(column), x), (*shape, *rest))
 
     def term(read: Node, weights: Array, *shape: int) -> Node:
         # what is not read is not multiplied by zero either: it may not be finite
         if np.all(weights == 1):
             return read
-        value = ew.mul(read, ew.cast(laid(weights, *shape), x.dtype))
+        value = ew.mul(read, ew.cast(uploaded(weights, *shape), x.dtype))
         if np.all(weights != 0):
             return value
-        return ew.where(laid(weights != 0, *shape), value, like(x, 0))
+        return ew.where(uploaded(weights != 0, *shape), value, like(x, 0))
 
-    if reads <= FEW:
+    if reads <= MAX_UNROLLED_READS:
         value: Node | None = None
         for k in range(reads):
             index = upload(np.ascontiguousarray(table.indices[:, k]), x)

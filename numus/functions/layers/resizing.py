@@ -8,21 +8,17 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import computed, node_of, require, viewed, wrap
-from numus.functions.layers.mean_pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-)
+from numus.functions._base import computed, node_of, require, viewed, widened, wrap
+from numus.functions.layers import mean_pooling
 from numus.functions.layers.resampling import Array, Table, resample
-from numus.functions.layers.window_arguments import batched, per_axis, window_count
+from numus.functions.layers.windows import Sizes, batched, per_axis, unbatched, window_count
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.views import permute, reshape, shear
@@ -31,21 +27,10 @@ from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold"]
 
-Sizes = int | Sequence[int]
-
-MODES = {
-    "nearest": (1, 2, 3),
-    "nearest-exact": (1, 2, 3),
-    "linear": (1,),
-    "bilinear": (2,),
-    "trilinear": (3,),
-    "bicubic": (2,),
-    "area": (1, 2, 3),
+MODES = {  # ranks of space
+    **dict.fromkeys(("nearest", "nearest-exact", "area"), (1, 2, 3)),
+    **{"linear": (1,), "bilinear": (2,), "trilinear": (3,), "bicubic": (2,)},
 }
-POOLS = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)
-
-
-# -- interpolation --------------------------------------------------------------------------------
 
 
 def interpolate(
@@ -93,16 +78,12 @@ def interpolate(
     if 0 in node.shape[2:] or 0 in sizes:
         raise ShapeError(f"{op}: from {node.shape[2:]} to {sizes}: no elements to read or to write")
     if mode == "area":
-        return POOLS[rank - 1](wrap(node), sizes)
-    if smooth:
-        require(op, node, "float")
-    wide = ew.cast(node, dt.compute_dtype(node.dtype)) if smooth else node
-    precise = node.dtype is dt.float64
-    for i, (n, count) in enumerate(zip(node.shape[2:], sizes, strict=True)):
-        factor = factors[i]
+        return getattr(mean_pooling, f"adaptive_avg_pool{rank}d")(wrap(node), sizes)
+    wide = widened(require(op, node, "float")) if smooth else node
+    options = (mode == "bicubic", bool(align_corners), antialias, node.dtype is dt.float64)
+    for i, (n, count, factor) in enumerate(zip(node.shape[2:], sizes, factors, strict=True)):
         if smooth:
-            kind = "cubic" if mode == "bicubic" else "linear"
-            table = _smooth(kind, n, count, factor, bool(align_corners), antialias, precise)
+            table = _smooth(n, count, factor, *options)
         else:
             table = _nearest(n, count, factor, mode == "nearest-exact")
         if n != count or factor not in (None, 1.0) or antialias:
@@ -148,21 +129,16 @@ def _nearest(n: int, count: int, factor: float | None, exact: bool) -> Table:
 
 @functools.lru_cache(maxsize=256)
 def _smooth(
-    kind: str,
-    n: int,
-    count: int,
-    factor: float | None,
-    corners: bool,
-    antialias: bool,
-    precise: bool,
+    n: int, count: int, factor: float | None, cubic: bool, corners: bool, antialias: bool, f64: bool
 ) -> Table:
-    real: Any = np.float64 if precise else np.float32
+    """Linear or cubic interpolation, with coordinates in float64 or float32."""
+    real: Any = np.float64 if f64 else np.float32
     step = _step(n, count, factor, corners, real)
-    i: Array = np.arange(count, dtype=real)
     if antialias:
-        return _antialiased(kind, n, count, float(step))
+        return _antialiased(cubic, n, count, float(step))
+    i: Array = np.arange(count, dtype=real)
     at = i * step if corners else (i + real(0.5)) * step - real(0.5)
-    if kind == "linear":
+    if not cubic:
         at = np.maximum(at, real(0))
         first = np.minimum(np.floor(at).astype(np.int64), n - 1)
         t = at - first.astype(real)
@@ -175,34 +151,26 @@ def _smooth(
 
 
 def _cubic(distance: Array, a: float) -> Array:
-    """The weight of an element so far away under cubic convolution."""
+    """The weight under cubic convolution of an element at a distance."""
     x = np.abs(distance)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-def _antialiased(kind: str, n: int, count: int, step: float) -> Table:
+def _antialiased(cubic: bool, n: int, count: int, step: float) -> Table:
     """Every element within the support of a filter as wide as the results are apart."""
     stretch = max(step, 1.0)
-    reach = (2.0 if kind == "cubic" else 1.0) * stretch
-    shape: Callable[[Array], Array] = (
-        (lambda d: _cubic(d, -0.5))
-        if kind == "cubic"
-        else (lambda d: np.maximum(0.0, 1.0 - np.abs(d)))
-    )
+    reach = (2.0 if cubic else 1.0) * stretch
     center = step * (np.arange(count) + 0.5)
     first = np.maximum((center - reach + 0.5).astype(np.int64), 0)
     last = np.minimum((center + reach + 0.5).astype(np.int64), n)
-    most = int((last - first).max())
-    indices = first[:, None] + np.arange(most)
-    weights = shape((indices - center[:, None] + 0.5) / stretch)
+    indices = first[:, None] + np.arange(int((last - first).max()))
+    distance = (indices - center[:, None] + 0.5) / stretch
+    weights = _cubic(distance, -0.5) if cubic else np.maximum(0.0, 1.0 - np.abs(distance))
     weights = np.where(indices < last[:, None], weights, 0.0)
     weights /= weights.sum(1, keepdims=True)
     return Table(np.minimum(indices, n - 1), weights, n)
-
-
-# -- pixels and channels --------------------------------------------------------------------------
 
 
 def pixel_shuffle(x: ArrayLike, /, upscale_factor: int) -> Tensor:
@@ -241,9 +209,6 @@ def pixel_unshuffle(x: ArrayLike, /, downscale_factor: int) -> Tensor:
     return viewed(reshape(y, (*lead, c * r * r, h // r, w // r)), node)
 
 
-# -- patches --------------------------------------------------------------------------------------
-
-
 def _patches(
     op: str, space: Shape, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> tuple[Shape, Shape, Shape, Shape, Shape]:
@@ -262,12 +227,7 @@ def _patches(
 
 
 def unfold(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    dilation: Sizes = 1,
-    padding: Sizes = 0,
-    stride: Sizes = 1,
+    x: ArrayLike, /, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Tensor:
     """Patches of (batch, channels, height, width) as columns: (batch, channels * taps, patches).
 
@@ -276,9 +236,8 @@ def unfold(
     """
     op = "unfold"
     node, has_batch = batched(op, node_of(x, op), 2)
-    taps, dilations, low, strides, counts = _patches(
-        op, node.shape[2:], kernel_size, dilation, padding, stride
-    )
+    geometry = _patches(op, node.shape[2:], kernel_size, dilation, padding, stride)
+    taps, dilations, low, strides, counts = geometry
     wide = broadcast(reshape(node, (*node.shape, 1, 1)), (*node.shape, *taps))
     for i in (0, 1):
         wide = shear(wide, 2 + i, 4 + i, counts[i], strides[i], dilations[i], -low[i], 1)
@@ -300,9 +259,8 @@ def fold(
     op = "fold"
     node = node_of(x, op)
     space = per_axis(op, "output_size", output_size, 2)
-    taps, dilations, low, strides, counts = _patches(
-        op, space, kernel_size, dilation, padding, stride
-    )
+    geometry = _patches(op, space, kernel_size, dilation, padding, stride)
+    taps, dilations, low, strides, counts = geometry
     has_batch = node.ndim == 3
     if node.ndim not in (2, 3):
         raise ShapeError(f"{op}: takes (batch, channels * taps, patches), not shape {node.shape}")
@@ -314,8 +272,8 @@ def fold(
             f"{size_of(taps)} taps"
         )
     y = permute(reshape(node, (n, c // size_of(taps), *taps, *counts)), (0, 1, 4, 5, 2, 3))
-    y = ew.cast(y, dt.compute_dtype(node.dtype))
+    y = widened(y)
     for i in (0, 1):  # which patch has this pixel as this tap
         y = shear(y, 2 + i, 4 + i, space[i], 1, -dilations[i], low[i], strides[i])
     y = ew.cast(reduce_sum(y, (4, 5)), node.dtype)
-    return wrap(y if has_batch else reshape(y, y.shape[1:]))
+    return unbatched(y, has_batch)

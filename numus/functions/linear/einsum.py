@@ -61,9 +61,6 @@ def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = Non
     return wrap(ew.cast(_contract(parts, out), dtype))
 
 
-# -- reading the subscripts -----------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=1024)
 def _parse(subscripts: str) -> tuple[tuple[Term, ...], Term | None]:
     """One term per operand, and the output's term if there is one."""
@@ -149,17 +146,12 @@ def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
     return Operand(reshape(x, tuple([x.shape[i] for i in kept])), tuple([left[i] for i in kept]))
 
 
-# -- multiplying ----------------------------------------------------------------------------------
-
-
 def _contract(parts: list[Operand], out: Labels) -> Node:
     """The product of all parts, pair by pair: the pair that shrinks the whole most comes first."""
     while len(parts) > 1:
-        if len(parts) == 2:
-            i, j = 0, 1
-        else:
-            pairs = combinations(range(len(parts)), 2)
-            i, j = min(pairs, key=lambda p: _size_change(parts, p[0], p[1], out))
+        pairs = combinations(range(len(parts)), 2)
+        cost = functools.partial(_size_change, parts, out)
+        i, j = (0, 1) if len(parts) == 2 else min(pairs, key=cost)
         rest = [p for k, p in enumerate(parts) if k not in (i, j)]
         dtype = dt.compute_dtype(dt.promote(parts[i].node.dtype, parts[j].node.dtype))
         wanted = _wanted(parts, i, j, out)
@@ -174,8 +166,8 @@ def _wanted(parts: list[Operand], i: int, j: int, out: Labels) -> Labels:
     return (*(x for x in out if x in own), *(x for x in own if x in others and x not in out))
 
 
-def _size_change(parts: list[Operand], i: int, j: int, out: Labels) -> int:
-    a, b = parts[i], parts[j]
-    wanted = _wanted(parts, i, j, out)
+def _size_change(parts: list[Operand], out: Labels, pair: tuple[int, int]) -> int:
+    a, b = (parts[i] for i in pair)
+    wanted = _wanted(parts, *pair, out)
     result = size_of(tuple(a.extent(x) if x in a.labels else b.extent(x) for x in wanted))
     return result - size_of(a.node.shape) - size_of(b.node.shape)

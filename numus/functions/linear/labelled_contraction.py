@@ -116,11 +116,7 @@ def _elementwise(a: Operand, b: Operand, out: Labels, dtype: DType) -> Operand:
 
 
 def _matrices(
-    x: Operand,
-    batch: Labels,
-    rows: Labels,
-    columns: Labels,
-    extents: dict[Hashable, int],
+    x: Operand, batch: Labels, rows: Labels, columns: Labels, extents: dict[Hashable, int]
 ) -> Node:
     """x as a batch of matrices, (batch, rows, columns), or as the one there is."""
     node = arrange(x, (*batch, *rows, *columns))

@@ -15,7 +15,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import common, method, node_of, pair, wrap
+from numus.functions._base import common, method, node_of, pair, widened, wrap
 from numus.functions.autocast import lowers, matmul_precision
 from numus.functions.linear.labelled_contraction import Operand, arrange, product
 from numus.functions.reduction.reductions import accumulator
@@ -34,9 +34,6 @@ __all__ = [
     "addbmm", "addmm", "baddbmm", "bmm", "dot", "inner", "kron", "matmul", "mm", "mv", "outer",
     "tensordot", "trace", "vecdot",
 ]  # fmt: skip
-
-
-# -- dtypes ---------------------------------------------------------------------------------------
 
 
 def accumulated(op: str, a: Node, b: Node, dtype: Any) -> tuple[Node, Node, DType]:
@@ -80,15 +77,11 @@ def counted(a: Node, b: Node) -> tuple[Node, Node]:
     return ew.cast(a, dt.int32), ew.cast(b, dt.int32)
 
 
-# -- matmul ---------------------------------------------------------------------------------------
-
-
 def _each(a: Node, b: Node, dtype: DType) -> Node:
-    """The products of as many matrices."""
+    """A batched matmul: one product per pair of matrices."""
     outer = a.shape[:-2]
-    many = size_of(outer)
-    y = contract(reshape(a, (many, *a.shape[-2:])), reshape(b, (many, *b.shape[-2:])), dtype)
-    return reshape(y, (*outer, *y.shape[1:]))
+    a, b = (reshape(x, (size_of(outer), *x.shape[-2:])) for x in (a, b))
+    return reshape(contract(a, b, dtype), (*outer, a.shape[1], b.shape[2]))
 
 
 def _matmul(a: Node, b: Node, dtype: DType) -> Node:
@@ -174,10 +167,9 @@ def matmul(
 
 def _ranked(op: str, *operands: tuple[Any, int]) -> None:
     for x, rank in operands:
-        if node_of(x, op).ndim != rank:
-            raise ShapeError(
-                f"{op}: takes a tensor of {rank} dimensions, not of shape {node_of(x, op).shape}"
-            )
+        shape = node_of(x, op).shape
+        if len(shape) != rank:
+            raise ShapeError(f"{op}: takes a tensor of {rank} dimensions, not of shape {shape}")
 
 
 @method()
@@ -204,9 +196,6 @@ def mv(a: Any, v: Any, /) -> Tensor:
     return matmul(a, v)
 
 
-# -- vectors --------------------------------------------------------------------------------------
-
-
 def contracted(op: str, a: Node, b: Node, axes_a: Sequence[int], axes_b: Sequence[int]) -> Tensor:
     """The sum of products over pairs of axes; a's other axes come first, then b's."""
     for i, j in zip(axes_a, axes_b, strict=True):
@@ -226,6 +215,10 @@ def contracted(op: str, a: Node, b: Node, axes_a: Sequence[int], axes_b: Sequenc
     return wrap(ew.cast(y, dt.bool_) if logical else y)
 
 
+def _multiply(x: Node, y: Node) -> Node:
+    return ew.and_(x, y) if x.dtype.kind == "bool" else ew.mul(x, y)
+
+
 @method()
 @lowers
 def dot(a: Any, b: Any, /) -> Tensor:
@@ -236,7 +229,7 @@ def dot(a: Any, b: Any, /) -> Tensor:
     """
     x, y = pair("dot", a, b)
     if x.ndim == 0 or y.ndim == 0:
-        return wrap(ew.and_(x, y) if x.dtype.kind == "bool" else ew.mul(x, y))
+        return wrap(_multiply(x, y))
     return contracted("dot", x, y, (x.ndim - 1,), (max(y.ndim - 2, 0),))
 
 
@@ -246,7 +239,7 @@ def inner(a: Any, b: Any, /) -> Tensor:
     """The sum of products over the last axes; nothing is conjugated."""
     x, y = pair("inner", a, b)
     if x.ndim == 0 or y.ndim == 0:
-        return wrap(ew.and_(x, y) if x.dtype.kind == "bool" else ew.mul(x, y))
+        return wrap(_multiply(x, y))
     return contracted("inner", x, y, (x.ndim - 1,), (y.ndim - 1,))
 
 
@@ -275,23 +268,15 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
             f"vecdot: shapes {a.shape} and {b.shape} have vectors of {a.shape[i]} and "
             f"{b.shape[j]} along axis {axis}"
         )
-    a, b = _axis_last(a, i), _axis_last(b, j)
+    a, b = (permute(x, (*(n for n in range(x.ndim) if n != k), k)) for x, k in ((a, i), (b, j)))
     if a.dtype.is_complex:
         a = ew.conj(a)
     logical = a.dtype.kind == "bool"
     if logical:
         a, b = counted(a, b)
-    wide = dt.compute_dtype(a.dtype)
-    products = ew.mul(ew.cast(a, wide), ew.cast(b, wide))
+    products = ew.mul(widened(a), widened(b))
     total = reduce_sum(products, (products.ndim - 1,))
     return wrap(ew.cast(total, dt.bool_ if logical else a.dtype))
-
-
-def _axis_last(x: Node, axis: int) -> Node:
-    return permute(x, (*(i for i in range(x.ndim) if i != axis), axis))
-
-
-# -- any axes -------------------------------------------------------------------------------------
 
 
 @method()
@@ -343,8 +328,7 @@ def kron(a: Any, b: Any, /) -> Tensor:
     right = (1,) * (rank - y.ndim) + y.shape
     x = reshape(x, tuple(n for extent in left for n in (extent, 1)))
     y = reshape(y, tuple(n for extent in right for n in (1, extent)))
-    blocks = ew.and_(x, y) if x.dtype.kind == "bool" else ew.mul(x, y)
-    return wrap(reshape(blocks, tuple(m * n for m, n in zip(left, right, strict=True))))
+    return wrap(reshape(_multiply(x, y), tuple(m * n for m, n in zip(left, right, strict=True))))
 
 
 @method()
@@ -359,9 +343,6 @@ def trace(
     node = accumulator("trace", node_of(x, "trace"), dtype)
     line = diagonal(wrap(node), operator.index(offset), axis1, axis2)._node
     return wrap(reduce_sum(line, (line.ndim - 1,)))
-
-
-# -- with an addend -------------------------------------------------------------------------------
 
 
 def _plus(op: str, addend: Any, y: Tensor, beta: Any, alpha: Any) -> Tensor:

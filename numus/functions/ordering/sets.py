@@ -6,6 +6,7 @@ evaluate their arguments, and refuse inside a transformation that has only shape
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 from numus import dtypes as dt
@@ -33,7 +34,7 @@ __all__ = [
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Tensor
     indices: Tensor  # where each value first occurs
@@ -42,14 +43,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor
@@ -89,10 +90,10 @@ def _starts(line: Node, equal_nan: bool) -> Node:
     if equal_nan:
         both = ew.and_(ew.ne(before, before), ew.ne(after, after))
         differs = ew.and_(differs, ew.invert(both))
-    if line.ndim == 2:
-        differs = (
-            reduce_max(differs, (1,)) if line.shape[1] else full((count - 1,), False, dt.bool_)
-        )
+    if line.ndim == 2 and line.shape[1]:
+        differs = reduce_max(differs, (1,))
+    elif line.ndim == 2:
+        differs = full((count - 1,), False, dt.bool_)
     return concat((full((1,), True, dt.bool_), differs), 0)
 
 
@@ -182,12 +183,9 @@ def unique(
         values = reshape(values, (values.shape[0], *rest))
         values = permute(values, (*range(1, at + 1), 0, *range(at + 1, node.ndim)))
     wanted = (True, return_index, return_inverse, return_counts)
-    nodes = (values, index, inverse, counts)
-    out = [wrap(n) for n, want in zip(nodes, wanted, strict=True) if want]
-    return out[0] if len(out) == 1 else tuple(out)
-
-
-# -- two sets -------------------------------------------------------------------------------------
+    found = itertools.compress((values, index, inverse, counts), wanted)
+    out = tuple(wrap(n) for n in found)
+    return out[0] if len(out) == 1 else out
 
 
 def _among(x: Node, members: Node) -> Node:
@@ -218,27 +216,21 @@ def isin(
     return wrap(ew.invert(found) if invert else found)
 
 
-def _two(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
-    """The distinct elements of two arrays in their common dtype."""
-    a, b = common(op, x1, x2)
-    first, second = (_distinct_values(_flat(wrap(n), op), op, True)[0] for n in (a, b))
-    return first, second
-
-
-def _where(values: Node, keep: Node, op: str) -> Tensor:
-    return wrap(gather(values, (mask_positions(keep, op),), (0,)))
+def _members(op: str, x1: Any, x2: Any, shared: bool) -> Tensor:
+    """The distinct elements of x1 that are (or are not) among those of x2."""
+    a, b = (_distinct_values(_flat(wrap(n), op), op, True)[0] for n in common(op, x1, x2))
+    keep = _among(a, b) if shared else ew.invert(_among(a, b))
+    return wrap(gather(a, (mask_positions(keep, op),), (0,)))
 
 
 def intersect1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements that both arrays have, sorted."""
-    a, b = _two("intersect1d", x1, x2)
-    return _where(a, _among(a, b), "intersect1d")
+    return _members("intersect1d", x1, x2, shared=True)
 
 
 def setdiff1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements of x1 that x2 has not, sorted."""
-    a, b = _two("setdiff1d", x1, x2)
-    return _where(a, ew.invert(_among(a, b)), "setdiff1d")
+    return _members("setdiff1d", x1, x2, shared=False)
 
 
 def union1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:

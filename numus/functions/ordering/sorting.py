@@ -1,19 +1,18 @@
 """Ordering along an axis.
 
-Places are in a stable order, and NaN counts as the largest number: it comes last, or first when
-descending. Of sorted values nothing tells equal ones apart but the signs of zeros: a negative one
-may come before or after others.
+Indices are in a stable order, and NaN counts as the largest number: it comes last, or first when
+descending. Of equal sorted values only the signs of zeros tell the order, which is not stable.
 Complex numbers are ordered by their real, then by their imaginary parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import flat_or_axis, method, node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, index_along
@@ -22,7 +21,7 @@ from numus.primitives.sort import sort as sort_node
 from numus.primitives.sort import topk as topk_node
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, take_range
-from numus.shapes import normal_axis, size_of
+from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argsort", "lexsort", "sort", "topk"]
@@ -39,28 +38,18 @@ def order(x: Node, axis: int, descending: bool = False) -> Node:
         return argsort_node(x, axis, descending)
     real, imag = ew.real(x), ew.imag(x)
     # as NumPy: numbers with NaN in them come after all others, those with a NaN real part last
-    lost = ew.add(
-        ew.mul(ew.cast(ew.ne(real, real), dt.int8), constant(2, dt.int8)),
-        ew.cast(ew.ne(imag, imag), dt.int8),
-    )
+    lost = ew.mul(ew.cast(ew.ne(real, real), dt.int8), constant(2, dt.int8))
+    lost = ew.add(lost, ew.cast(ew.ne(imag, imag), dt.int8))
     return lexical_order((imag, real, lost), axis, descending)
 
 
 def lexical_order(keys: Sequence[Node], axis: int, descending: bool = False) -> Node:
-    """The order by several keys, the last of them first: stable sorts, one after the other."""
+    """The order by several keys, the last is primary: stable sorts, one after the other."""
     found = order(keys[0], axis, descending)
     for key in keys[1:]:
         again = order(read_along(key, found, axis), axis, descending)
         found = read_along(found, again, axis)
     return found
-
-
-def _line(x: Any, axis: int | None, op: str) -> tuple[Node, int]:
-    """A node and the axis to sort along; None takes all elements as one axis."""
-    node = node_of(x, op)
-    if axis is None:
-        return reshape(node, (size_of(node.shape),)), 0
-    return node, normal_axis(axis, node.ndim, op)
 
 
 @method()
@@ -74,7 +63,7 @@ def sort(
     >>> nm.sort(nm.asarray([3.0, float("nan"), 1.0])).tolist()
     [1.0, 3.0, nan]
     """
-    node, at = _line(x, axis, "sort")
+    node, at = flat_or_axis(node_of(x, "sort"), axis, "sort")
     if node.dtype.is_complex:
         return wrap(read_along(node, order(node, at, descending), at))
     return wrap(sort_node(node, at, descending))
@@ -89,7 +78,7 @@ def argsort(
     >>> nm.argsort(nm.asarray([3, 1, 2]), descending=True).tolist()
     [0, 2, 1]
     """
-    return wrap(order(*_line(x, axis, "argsort"), descending))
+    return wrap(order(*flat_or_axis(node_of(x, "argsort"), axis, "argsort"), descending))
 
 
 def lexsort(keys: Sequence[Tensor] | Tensor, /, axis: int = -1) -> Tensor:
@@ -106,7 +95,7 @@ def lexsort(keys: Sequence[Tensor] | Tensor, /, axis: int = -1) -> Tensor:
 
 
 class TopK(NamedTuple):
-    """What `topk` gives."""
+    """The result of `topk`."""
 
     values: Tensor
     indices: Tensor

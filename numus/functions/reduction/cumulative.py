@@ -6,9 +6,8 @@ import operator
 from typing import Any
 
 from numus import dtypes as dt
-from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.functions._base import common, method, node_of, require, to_float, wrap
+from numus.functions._base import common, flat_or_axis, method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import accumulator
 from numus.graph import Node
@@ -16,17 +15,14 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.scan import scan
 from numus.primitives.structure import concat
-from numus.primitives.views import reshape, take_range
-from numus.shapes import normal_axis, size_of
+from numus.primitives.views import take_range
+from numus.shapes import normal_axis
 from numus.tensor import Tensor
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff",
     "logcumsumexp",
 ]  # fmt: skip
-
-
-# -- running sums and products --------------------------------------------------------------------
 
 
 def _cumulative(
@@ -61,13 +57,6 @@ def cumulative_prod(
     return _cumulative("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 
-def _flat_unless(x: Node, axis: int | None, op: str) -> tuple[Node, int]:
-    """NumPy's rule: without an axis the elements are taken in row-major order."""
-    if axis is None:
-        return reshape(x, (size_of(x.shape),)), 0
-    return x, normal_axis(axis, x.ndim, op)
-
-
 @method()
 @widens
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
@@ -78,7 +67,7 @@ def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     [1, 3, 6]
     """
     node = accumulator("cumsum", node_of(x, "cumsum"), dtype)
-    return wrap(scan("sum", *_flat_unless(node, axis, "cumsum")))
+    return wrap(scan("sum", *flat_or_axis(node, axis, "cumsum")))
 
 
 @method()
@@ -86,16 +75,13 @@ def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
 def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running product along an axis, of all elements where none is given."""
     node = accumulator("cumprod", node_of(x, "cumprod"), dtype)
-    return wrap(scan("prod", *_flat_unless(node, axis, "cumprod")))
-
-
-# -- running extremes -----------------------------------------------------------------------------
+    return wrap(scan("prod", *flat_or_axis(node, axis, "cumprod")))
 
 
 def _running_extreme(op: str, kind: str, x: Any, axis: int | None) -> Tensor:
     node = require(op, node_of(x, op), "bool", "uint", "int", "float")
-    ordered: DType = dt.uint8 if node.dtype.kind == "bool" else node.dtype
-    y = scan(kind, *_flat_unless(ew.cast(node, ordered), axis, op))
+    ordered = dt.uint8 if node.dtype.kind == "bool" else node.dtype
+    y = scan(kind, *flat_or_axis(ew.cast(node, ordered), axis, op))
     return wrap(ew.cast(y, node.dtype))
 
 
@@ -118,14 +104,11 @@ def cummin(x: Any, /, axis: int | None = None) -> Tensor:
 def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
     """log(cumsum(exp(x))) along an axis, without overflow."""
     node = require("logcumsumexp", to_float(node_of(x, "logcumsumexp")), "float")
-    return wrap(scan("logsumexp", *_flat_unless(node, axis, "logcumsumexp")))
-
-
-# -- differences ----------------------------------------------------------------------------------
+    return wrap(scan("logsumexp", *flat_or_axis(node, axis, "logcumsumexp")))
 
 
 def _neighbours(op: str, part: Node, x: Node, axis: int) -> Node:
-    """What is put before or after x: of its shape but for the axis; a scalar is one layer."""
+    """An array to join to x, of its shape but for the axis; a scalar is one layer."""
     if part.ndim == 0:
         return broadcast(part, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
     others = [n for i, n in enumerate(x.shape) if i != axis]

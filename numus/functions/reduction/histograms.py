@@ -1,4 +1,4 @@
-"""Counting how often values occur."""
+"""Histograms: bin counts, bin edges, and the bin of each value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from numus import dtypes as dt
-from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, host_array
 from numus.functions._base import common, method, node_of, require, wrap
@@ -26,7 +25,7 @@ __all__ = ["bincount", "digitize", "histogram"]
 
 
 def _counted(index: Node, weights: Node | None, length: int) -> Node:
-    """How often (or with what weight) each of 0 … length - 1 occurs; other indices are dropped."""
+    """The (weighted) counts of 0 … length - 1; other indices are dropped."""
     if weights is None:
         weights = full(index.shape, 1, dt.int64)
     return scatter(full((length,), 0, weights.dtype), (index,), weights, (0,), "add")
@@ -140,25 +139,25 @@ def _search_bins(edges: Node, values: Node) -> Node:
 
 
 def _even_bins(edges: Node, values: Node) -> Node:
-    """The same for bins of equal width: a quotient, set right by the edges beside it."""
+    """The bins of equal width of values: a quotient, corrected by the neighbouring edges."""
     count = edges.shape[0] - 1
     first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
-    one, most = int_constant(1), int_constant(count - 1)
+    one, top = int_constant(1), int_constant(count - 1)
     scale = ew.div(constant(float(count), edges.dtype), ew.sub(last, first))
     guess = ew.cast(ew.mul(ew.sub(values, first), scale), dt.int64)
-    guess = ew.minimum(ew.maximum(guess, int_constant(0)), most)
+    guess = ew.minimum(ew.maximum(guess, int_constant(0)), top)
     left, right = (gather(edges, (i,), (0,)) for i in (guess, ew.add(guess, one)))
     guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
     guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
     inside = ew.and_(ew.le(first, values), ew.le(values, last))
-    return ew.where(inside, ew.minimum(guess, most), int_constant(count))
+    return ew.where(inside, ew.minimum(guess, top), int_constant(count))
 
 
 def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     """The edges of bins of equal width, in a float dtype that tells the values apart."""
     if bins < 1:
         raise ValueError(f"histogram: needs at least one bin, not {bins}")
-    dtype: DType = dt.promote(node.dtype, dt.default_float)
+    dtype = dt.promote(node.dtype, dt.default_float)
     if limits is not None:
         low, high = map(float, limits)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -167,8 +166,7 @@ def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     elif node.shape[0] == 0:
         first, end = constant(0.0, dtype), constant(1.0, dtype)
     else:
-        first = ew.cast(reduce_min(node, (0,)), dtype)
-        end = ew.cast(reduce_max(node, (0,)), dtype)
+        first, end = (ew.cast(r(node, (0,)), dtype) for r in (reduce_min, reduce_max))
     half = ew.where(ew.eq(first, end), constant(0.5, dtype), constant(0.0, dtype))
     first, end = ew.sub(first, half), ew.add(end, half)
     count = iota(bins + 1, dt.int64, node.device)

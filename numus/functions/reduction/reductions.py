@@ -28,14 +28,13 @@ from numus.shapes import Shape, normal_axes, size_of
 from numus.tensor import Tensor
 
 Axis = int | Sequence[int] | None
+Reduce = Callable[[Node, Shape], Node]
+_ACCUMULATORS = {"uint": dt.uint64, "int": dt.int64, "bool": dt.int64}
 
 __all__ = [
     "all", "amax", "amin", "any", "count_nonzero", "max", "min", "nanmax", "nanmin", "nansum",
     "norm", "prod", "ptp", "sum", "vector_norm",
 ]  # fmt: skip
-
-
-# -- what every reduction needs -------------------------------------------------------------------
 
 
 def keepdims_shape(shape: Shape, axes: Shape) -> Shape:
@@ -44,12 +43,17 @@ def keepdims_shape(shape: Shape, axes: Shape) -> Shape:
 
 
 def finish(y: Node, x: Node, axes: Shape, keepdims: bool) -> Tensor:
-    """The result of reducing x over axes, which come back with extent 1 where they are kept."""
+    """The result of reducing x over axes; with keepdims they have extent 1 in it."""
     return wrap(reshape(y, keepdims_shape(x.shape, axes)) if keepdims else y)
 
 
+def filled(x: Node, axes: Shape, number: float, dtype: DType) -> Node:
+    """The result of reducing x over axes without elements."""
+    return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), number, dtype, x)
+
+
 def count_over(x: Node, axes: Shape) -> int:
-    """How many elements of x go into one result."""
+    """The number of elements of x per result."""
     return size_of(tuple(x.shape[a] for a in axes))
 
 
@@ -66,21 +70,12 @@ def in_dtype(op: str, x: Node, dtype: Any) -> Node:
 
 def accumulator(op: str, x: Node, dtype: Any) -> Node:
     """x in the dtype in which it is summed or multiplied."""
-    if dtype is not None:
-        x = in_dtype(op, x, dtype)
-        if x.dtype.kind == "bool":
-            raise DTypeError(f"{op}: cannot accumulate in bool; use nm.any or nm.all")
-        return x
-    return ew.cast(x, _widened(x.dtype))
-
-
-def _widened(dtype: DType) -> DType:
-    if dtype.kind == "uint":
-        return dt.uint64
-    return dt.int64 if dtype.kind in ("int", "bool") else dtype
-
-
-# -- sums and products ----------------------------------------------------------------------------
+    if dtype is None:
+        return ew.cast(x, _ACCUMULATORS.get(x.dtype.kind, x.dtype))
+    x = in_dtype(op, x, dtype)
+    if x.dtype.kind == "bool":
+        raise DTypeError(f"{op}: cannot accumulate in bool; use nm.any or nm.all")
+    return x
 
 
 @method()
@@ -135,24 +130,17 @@ def without_nan(x: Node, instead: float) -> Node:
     return ew.where(ew.ne(x, x), constant(instead, x.dtype), x) if x.dtype.is_inexact else x
 
 
-# -- extremes -------------------------------------------------------------------------------------
-
-
-def _extreme(
-    op: str, reduce: Callable[[Node, Shape], Node], x: Node, axis: Axis, keepdims: bool
-) -> Tensor:
+def _extreme(op: str, reduce: Reduce, x: Node, axis: Axis, keepdims: bool) -> Tensor:
     require(op, x, "bool", "uint", "int", "float")
     axes = normal_axes(axis, x.ndim, op)
-    if count_over(x, axes) == 0 and size_of(keepdims_shape(x.shape, axes)):
+    if count_over(x, axes):
+        return finish(reduce(x, axes), x, axes, keepdims)
+    if size_of(keepdims_shape(x.shape, axes)):
         raise ShapeError(
             f"{op}: there is no element to choose from over axis {axis} of shape {x.shape}; "
             "reduce over axes that are not empty"
         )
-    if count_over(x, axes) == 0:  # nothing is asked for either
-        y = full(tuple(n for i, n in enumerate(x.shape) if i not in axes), 0, x.dtype, x)
-    else:
-        y = reduce(x, axes)
-    return finish(y, x, axes, keepdims)
+    return finish(filled(x, axes, 0, x.dtype), x, axes, keepdims)
 
 
 @method("max", "amax")
@@ -195,14 +183,11 @@ def ptp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return wrap(ew.sub(high._node, low._node))
 
 
-def _nan_extreme(
-    op: str, reduce: Callable[[Node, Shape], Node], x: Any, axis: Axis, keepdims: bool
-) -> Tensor:
+def _nan_extreme(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tensor:
     node = node_of(x, op)
     if not node.dtype.is_floating:
         return _extreme(op, reduce, node, axis, keepdims)
-    low, high = ends(node.dtype)
-    worst = low if reduce is reduce_max else high
+    worst = ends(node.dtype)[reduce is reduce_min]
     y = _extreme(op, reduce, without_nan(node, worst), axis, keepdims)._node
     only_nan = _extreme(op, reduce_min, ew.ne(node, node), axis, keepdims)._node
     return wrap(ew.where(only_nan, constant(math.nan, y.dtype), y))
@@ -220,17 +205,11 @@ def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return _nan_extreme("nanmin", reduce_min, x, axis, keepdims)
 
 
-# -- truth ----------------------------------------------------------------------------------------
-
-
-def _truth(
-    op: str, reduce: Callable[[Node, Shape], Node], x: Any, axis: Axis, keepdims: bool
-) -> Tensor:
+def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tensor:
     node = ew.cast(node_of(x, op), dt.bool_)
     axes = normal_axes(axis, node.ndim, op)
     if count_over(node, axes) == 0:
-        shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
-        return finish(full(shape, reduce is reduce_min, dt.bool_, node), node, axes, keepdims)
+        return finish(filled(node, axes, reduce is reduce_min, dt.bool_), node, axes, keepdims)
     return finish(reduce(node, axes), node, axes, keepdims)
 
 
@@ -252,9 +231,6 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     [False, True]
     """
     return _truth("all", reduce_min, x, axis, keepdims)
-
-
-# -- norms ----------------------------------------------------------------------------------------
 
 
 def masked_root(x: Node, root: Callable[[Node], Node]) -> Node:

@@ -22,9 +22,15 @@ from numus.tensor import ArrayLike, Tensor
 __all__ = ["segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum"]
 
 
-def _segments(op: str, x: Any, ids: Any, count: int | None) -> tuple[Node, Node, int]:
-    """The data, the segment of each part of it, and how many segments there are."""
-    node = node_of(x, op)
+_NUMERIC = ("uint", "int", "float", "complex")
+_REAL = ("uint", "int", "float")
+
+
+def _segments(
+    op: str, x: Any, ids: Any, count: int | None, kinds: tuple[str, ...]
+) -> tuple[Node, Node, int]:
+    """The data, the segment of each part of it, and the number of segments."""
+    node = require(op, node_of(x, op), *kinds)
     index = node_of(ids, op, node.device)
     if not index.dtype.is_integer:
         raise DTypeError(f"{op}: segment ids are integers, not {index.dtype.name}")
@@ -47,7 +53,7 @@ def _segments(op: str, x: Any, ids: Any, count: int | None) -> tuple[Node, Node,
     return node, index, count
 
 
-def _reduced(node: Node, index: Node, count: int, mode: str) -> Node:
+def _reduced(mode: str, node: Node, index: Node, count: int) -> Node:
     shape = (count, *node.shape[index.ndim :])
     blank = full(shape, combining_identity(mode, node.dtype), node.dtype)
     return scatter(blank, (index,), node, (0,), mode)
@@ -68,18 +74,16 @@ def segment_sum(
     >>> nm.segment_sum(nm.asarray([1.0, 2.0, 4.0]), nm.asarray([0, 2, 0])).tolist()
     [5.0, 0.0, 2.0]
     """
-    node, index, count = _segments("segment_sum", data, segment_ids, num_segments)
-    node = require("segment_sum", node, "uint", "int", "float", "complex")
-    return wrap(_reduced(node, index, count, "add"))
+    segments = _segments("segment_sum", data, segment_ids, num_segments, _NUMERIC)
+    return wrap(_reduced("add", *segments))
 
 
 def segment_prod(
     data: ArrayLike, segment_ids: ArrayLike, /, num_segments: int | None = None
 ) -> Tensor:
     """The product of each segment; 1 for one without elements. Arguments as of `segment_sum`."""
-    node, index, count = _segments("segment_prod", data, segment_ids, num_segments)
-    node = require("segment_prod", node, "uint", "int", "float", "complex")
-    return wrap(_reduced(node, index, count, "mul"))
+    segments = _segments("segment_prod", data, segment_ids, num_segments, _NUMERIC)
+    return wrap(_reduced("mul", *segments))
 
 
 def segment_max(
@@ -92,9 +96,8 @@ def segment_max(
     >>> nm.segment_max(nm.asarray([1, 5, 3]), nm.asarray([1, 0, 1]), 2).tolist()
     [5, 3]
     """
-    node, index, count = _segments("segment_max", data, segment_ids, num_segments)
-    node = require("segment_max", node, "uint", "int", "float")
-    return wrap(_reduced(node, index, count, "max"))
+    segments = _segments("segment_max", data, segment_ids, num_segments, _REAL)
+    return wrap(_reduced("max", *segments))
 
 
 def segment_min(
@@ -104,9 +107,8 @@ def segment_min(
 
     Arguments as of `segment_sum`.
     """
-    node, index, count = _segments("segment_min", data, segment_ids, num_segments)
-    node = require("segment_min", node, "uint", "int", "float")
-    return wrap(_reduced(node, index, count, "min"))
+    segments = _segments("segment_min", data, segment_ids, num_segments, _REAL)
+    return wrap(_reduced("min", *segments))
 
 
 def segment_mean(
@@ -117,9 +119,9 @@ def segment_mean(
     >>> nm.segment_mean(nm.asarray([1.0, 2.0, 4.0]), nm.asarray([0, 1, 0])).tolist()
     [2.5, 2.0]
     """
-    node, index, count = _segments("segment_mean", data, segment_ids, num_segments)
-    node = require("segment_mean", node, "float", "complex")
-    total = _reduced(node, index, count, "add")
-    counted = _reduced(full(index.shape, 1, dt.int64), index, count, "add")
+    kinds = ("float", "complex")
+    node, index, count = _segments("segment_mean", data, segment_ids, num_segments, kinds)
+    total = _reduced("add", node, index, count)
+    counted = _reduced("add", full(index.shape, 1, dt.int64), index, count)
     counted = reshape(counted, (count, *(1,) * (total.ndim - 1)))
     return wrap(ew.div(total, ew.cast(counted, node.dtype)))

@@ -6,25 +6,20 @@ and rounded once, at the end.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import common, method, node_of, to_float
-from numus.functions.reduction.reductions import (
-    Axis,
-    count_over,
-    finish,
-    in_dtype,
-    masked_root,
-    without_nan,
-)
+from numus.functions._base import common, method, node_of, to_float, widened
+from numus.functions.reduction import reductions
+from numus.functions.reduction.reductions import Axis, count_over, finish
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast, full, reduce_sum
+from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.reduce import reduce_sqdev
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -33,16 +28,16 @@ from numus.tensor import Tensor
 
 __all__ = ["average", "mean", "nanmean", "std", "var", "var_mean"]
 
-_EXACT = 100  # exponents whose inverses are normal numbers of every dtype that sums are in
+MAX_INVERTIBLE_EXPONENT = 100  # below it, 2**-n is a normal number of every compute dtype
 
 
 def _inexact(op: str, x: Any, dtype: Any) -> tuple[Node, DType]:
     """x in the dtype it is computed in, and the dtype of the result."""
     node = node_of(x, op)
-    node = to_float(node) if dtype is None else in_dtype(op, node, dtype)
+    node = to_float(node) if dtype is None else reductions.in_dtype(op, node, dtype)
     if not node.dtype.is_inexact:
         raise DTypeError(f"{op}: the result is not an integer, as dtype={node.dtype.name} asks")
-    return ew.cast(node, dt.compute_dtype(node.dtype)), node.dtype
+    return widened(node), node.dtype
 
 
 def mean_over(x: Node, axes: Shape) -> Node:
@@ -53,7 +48,7 @@ def mean_over(x: Node, axes: Shape) -> Node:
 def over_count(total: Node, count: float) -> Node:
     """total / count. A power of two has an inverse, by which a product is the same and quicker."""
     fraction, exponent = math.frexp(count)
-    if fraction == 0.5 and exponent < _EXACT and total.dtype.is_floating:
+    if fraction == 0.5 and exponent < MAX_INVERTIBLE_EXPONENT and total.dtype.is_floating:
         return ew.mul(total, constant(1 / count, total.dtype))
     return ew.div(total, constant(count, total.dtype))
 
@@ -63,11 +58,9 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
     real = dt.real_of(x.dtype)
     free = count_over(x, axes) - correction
     if count_over(x, axes) == 0 or free <= 0:
-        return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), math.nan, real, x)
-    if x.dtype.is_complex:
-        total = ew.add(reduce_sqdev(ew.real(x), axes), reduce_sqdev(ew.imag(x), axes))
-    else:
-        total = reduce_sqdev(x, axes)
+        return reductions.filled(x, axes, math.nan, real)
+    parts = (ew.real(x), ew.imag(x)) if x.dtype.is_complex else (x,)
+    total = functools.reduce(ew.add, [reduce_sqdev(part, axes) for part in parts])
     return over_count(total, float(free))
 
 
@@ -127,7 +120,7 @@ def std(
     """
     node, result = _inexact("std", x, dtype)
     axes = normal_axes(axis, node.ndim, "std")
-    y = masked_root(variance_over(node, axes, correction), ew.sqrt)
+    y = reductions.masked_root(variance_over(node, axes, correction), ew.sqrt)
     return finish(ew.cast(y, dt.real_of(result)), node, axes, keepdims)
 
 
@@ -153,7 +146,7 @@ def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool =
     node, result = _inexact("nanmean", x, dtype)
     axes = normal_axes(axis, node.ndim, "nanmean")
     count = reduce_sum(ew.cast(ew.eq(node, node), node.dtype), axes)
-    y = ew.div(reduce_sum(without_nan(node, 0.0), axes), count)
+    y = ew.div(reduce_sum(reductions.without_nan(node, 0.0), axes), count)
     return finish(ew.cast(y, result), node, axes, keepdims)
 
 
@@ -177,7 +170,6 @@ def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool
             )
         line = tuple(n if i == axes[0] else 1 for i, n in enumerate(node.shape))
         w = broadcast(reshape(w, line), node.shape)
-    wide = dt.compute_dtype(node.dtype)
-    x_wide, w_wide = ew.cast(node, wide), ew.cast(w, wide)
+    x_wide, w_wide = widened(node), widened(w)
     y = ew.div(reduce_sum(ew.mul(x_wide, w_wide), axes), reduce_sum(w_wide, axes))
     return finish(ew.cast(y, node.dtype), node, axes, keepdims)

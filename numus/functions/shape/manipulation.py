@@ -28,12 +28,7 @@ __all__ = [
 
 def _numbers(given: tuple[Any, ...]) -> Any:
     """Arguments given one by one or as one sequence: x.reshape(2, 3), x.reshape((2, 3))."""
-    if len(given) == 1 and hasattr(given[0], "__iter__"):
-        return given[0]
-    return given
-
-
-# -- shapes ---------------------------------------------------------------------------------------
+    return given[0] if len(given) == 1 and hasattr(given[0], "__iter__") else given
 
 
 def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
@@ -199,9 +194,6 @@ def atleast_3d(*arrays: Tensor) -> Any:
     return _at_least(3, arrays, "atleast_3d")
 
 
-# -- broadcasting ---------------------------------------------------------------------------------
-
-
 @method()
 def broadcast_to(x: ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
     """Repeat axes of extent 1 (and new leading ones) to a shape, without copying anything.
@@ -229,9 +221,8 @@ def expand(x: ArrayLike, /, *shape: Any) -> Tensor:
     given = tuple(_numbers(shape))
     own = node_of(x, "expand").shape
     lead = len(given) - len(own)
-    return broadcast_to(
-        x, tuple(own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(given))
-    )
+    extents = (own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(given))
+    return broadcast_to(x, tuple(extents))
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
@@ -264,9 +255,6 @@ def broadcast_sub(x: Tensor, other: Any) -> Tensor:
 def broadcast_mul(x: Tensor, other: Any) -> Tensor:
     """x * other, under its long name."""
     return wrap(ew.mul(*pair("broadcast_mul", x, other)))
-
-
-# -- the order of axes ----------------------------------------------------------------------------
 
 
 def _permuted(node: Node, axes: Any, op: str) -> Tensor:
@@ -387,7 +375,7 @@ def flip(x: ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
 
 @method()
 def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Turn by 90 degrees k times in the plane of two axes, from the first towards the second.
+    """Rotate by 90 degrees k times in the plane of two axes, from the first towards the second.
 
     >>> nm.rot90(nm.asarray([[1, 2], [3, 4]])).tolist()
     [[2, 4], [1, 3]]
@@ -396,15 +384,12 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     plane = normal_axes(tuple(axes), node.ndim, "rot90")
     if len(plane) != 2:
         raise ShapeError(f"rot90: a plane has two axes, not {tuple(axes)}")
-    turns = operator.index(k) % 4
-    if turns == 2:
+    quarters = operator.index(k) % 4
+    if quarters == 2:
         return flip(x, plane)
-    if turns == 1:
+    if quarters == 1:
         return swapaxes(flip(x, plane[1]), *plane)
-    return flip(swapaxes(x, *plane), plane[1]) if turns else viewed(node, node)
-
-
-# -- copies ---------------------------------------------------------------------------------------
+    return flip(swapaxes(x, *plane), plane[1]) if quarters else viewed(node, node)
 
 
 @method("clone", "copy")

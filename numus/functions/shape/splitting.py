@@ -18,8 +18,6 @@ __all__ = [
     "array_split", "chunk", "diag", "diagonal", "narrow", "sliding_window_view", "split", "unstack",
 ]  # fmt: skip
 
-# -- ranges and sections --------------------------------------------------------------------------
-
 
 @method()
 def narrow(x: ArrayLike, /, dim: int, start: int, length: int) -> Tensor:
@@ -135,9 +133,6 @@ def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return _cut(node, axis, cuts)
 
 
-# -- diagonals ------------------------------------------------------------------------------------
-
-
 @method()
 def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The diagonals of the planes of two axes, as a new last axis.
@@ -184,9 +179,6 @@ def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
     return computed(views.pad(square, low, high))
 
 
-# -- windows --------------------------------------------------------------------------------------
-
-
 @method("unfold")
 def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
     """Windows of `size` elements, `step` apart, along one axis; they become a new last axis."""
@@ -201,10 +193,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
 
 
 def sliding_window_view(
-    x: ArrayLike,
-    /,
-    window_shape: int | Sequence[int],
-    axis: int | Sequence[int] | None = None,
+    x: ArrayLike, /, window_shape: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """All windows of a shape over an array; their axes come last.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, host_array
-from numus.functions._base import computed, method, node_of
+from numus.functions._base import computed, flat_or_axis, method, node_of
 from numus.functions.indexing.index_checks import host_values, int_constant, ramp, take_axis, upload
 from numus.functions.indexing.indexing import cast_value
 from numus.graph import Node
@@ -27,9 +28,6 @@ from numus.tensor import ArrayLike, Tensor
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
 
 
-# -- repeat, tile, roll ---------------------------------------------------------------------------
-
-
 def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> Tensor:
     """Each element (or each part along an axis) several times in a row.
 
@@ -41,11 +39,7 @@ def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> T
     >>> nm.repeat(nm.asarray([1, 2, 3]), nm.asarray([2, 0, 1])).tolist()
     [1, 1, 3]
     """
-    node = node_of(x, "repeat")
-    if axis is None:
-        node = views.reshape(node, (size_of(node.shape),))
-        axis = 0
-    at = normal_axis(axis, node.ndim, "repeat")
+    node, at = flat_or_axis(node_of(x, "repeat"), axis, "repeat")
     extent = node.shape[at]
     if not isinstance(repeats, (Tensor, np.ndarray, list, tuple)):
         times = operator.index(repeats)
@@ -81,9 +75,8 @@ def _repeat_each(node: Node, counts: Node, axis: int) -> Node:
     total = int(_read(reduce_sum(counts, (0,)), "repeat"))
     # position k holds element number (how many elements have ended at or before k)
     ends = scan("sum", counts, 0)
-    marks = scatter(
-        full((total,), 0, dt.int64), (ends,), full(ends.shape, 1, dt.int64), (0,), "add"
-    )
+    zeros, ones = full((total,), 0, dt.int64), full(ends.shape, 1, dt.int64)
+    marks = scatter(zeros, (ends,), ones, (0,), "add")
     return take_axis(node, scan("sum", marks, 0), axis)
 
 
@@ -145,10 +138,7 @@ def _roll(node: Node, shift: int, axis: int) -> Node:
 
 
 def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
-    """`count` elements from `start` on along an axis that begins anew whenever it ends.
-
-    Nothing but views: where an element comes from is told by its index.
-    """
+    """`count` elements from `start` on along a periodic axis: a view."""
     shape = node.shape
     extent = shape[axis]
     start %= extent
@@ -159,28 +149,25 @@ def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
     return views.take_range(long, axis, start, start + count)
 
 
-# -- pad ------------------------------------------------------------------------------------------
-
-
 def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
     """Three arrays end to end, chosen by position: one pass that fuses, as its gradient does.
 
-    It reads what is in the middle three times over, so that comes from memory.
+    It reads the middle three times, so that one is materialised.
     """
     low, extent, high = (n.shape[axis] for n in (before, node, after))
 
-    def spread(part: Node, left: int, right: int) -> Node:
+    def padded(part: Node, left: int, right: int) -> Node:
         sides = (tuple(n if i == axis else 0 for i in range(node.ndim)) for n in (left, right))
         return views.pad(part, *sides)
 
-    out = spread(node, low, high)
+    out = padded(node, low, high)
     position = ramp(out.shape, axis, node.device)
     if low:
         first = ew.lt(position, int_constant(low))
-        out = ew.where(first, spread(before, 0, extent + high), out)
+        out = ew.where(first, padded(before, 0, extent + high), out)
     if high:
         last = ew.le(int_constant(low + extent), position)
-        out = ew.where(last, spread(after, low + extent, 0), out)
+        out = ew.where(last, padded(after, low + extent, 0), out)
     return out
 
 
@@ -218,18 +205,12 @@ def _pad_mirror(node: Node, axis: int, low: int, high: int, skip: int) -> Node:
 def _pad_reflect(node: Node, axis: int, low: int, high: int) -> Node:
     if node.shape[axis] == 1:  # the mirror shows the only element
         return _pad_edge(node, axis, low, high)
-    return _pad_mirror(node, axis, low, high, 1)
-
-
-def _pad_symmetric(node: Node, axis: int, low: int, high: int) -> Node:
-    return _pad_mirror(node, axis, low, high, 0)
+    return _pad_mirror(node, axis, low, high, skip=1)
 
 
 _FILLS: dict[str, Callable[[Node, int, int, int], Node]] = {
-    "edge": _pad_edge,
-    "wrap": _pad_wrap,
-    "reflect": _pad_reflect,
-    "symmetric": _pad_symmetric,
+    **{"edge": _pad_edge, "wrap": _pad_wrap, "reflect": _pad_reflect},
+    "symmetric": functools.partial(_pad_mirror, skip=0),
 }
 
 
@@ -254,13 +235,12 @@ def pad(
     [3, 2, 1, 2, 3, 2]
     """
     node = node_of(x, "pad")
-    widths = _sides(pad_width, node.ndim, "pad_width", 0)
-    low = tuple(operator.index(a) for a, _ in widths)
-    high = tuple(operator.index(b) for _, b in widths)
+    widths = _sides(pad_width, node.ndim, "pad_width")
+    low, high = (tuple(operator.index(side[i]) for side in widths) for i in (0, 1))
     if any(n < 0 for n in (*low, *high)):
         raise ShapeError(f"pad: a margin cannot be negative: {pad_width}; cut with a slice")
     if mode == "constant":
-        values = _sides(constant_values, node.ndim, "constant_values", 0)
+        values = _sides(constant_values, node.ndim, "constant_values")
         return computed(_pad_constant(node, low, high, values))
     if mode not in _FILLS:
         raise ValueError(f"pad: no mode {mode!r}; modes: constant, {', '.join(_FILLS)}")
@@ -272,12 +252,12 @@ def pad(
     return computed(node)
 
 
-def _sides(given: Any, rank: int, what: str, default: Any) -> list[tuple[Any, Any]]:
+def _sides(given: Any, rank: int, what: str) -> list[tuple[Any, Any]]:
     """NumPy's forms of a pair per axis."""
     if isinstance(given, dict):
-        out = [(default, default)] * rank
+        out: list[tuple[Any, Any]] = [(0, 0)] * rank
         for axis, pair in given.items():
-            out[normal_axis(axis, rank, "pad")] = _sides(pair, 1, what, default)[0]
+            out[normal_axis(axis, rank, "pad")] = _sides(pair, 1, what)[0]
         return out
     if isinstance(given, dt.Weak):
         return [(given, given)] * rank

@@ -1,12 +1,13 @@
-"""What poolings share: windows over axes of space, evenly spaced or not, as views of the data."""
+"""Windows of convolutions and poolings: their arguments, counts, and views of the data."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from numus.errors import ShapeError
 from numus.functions._base import node_of, require, wrap
 from numus.functions.indexing.index_checks import upload
 from numus.functions.layers.resampling import Table, resample
-from numus.functions.layers.window_arguments import batched, per_axis
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
@@ -24,7 +24,65 @@ from numus.primitives.views import pad, permute, reshape, shear, take_range
 from numus.shapes import Shape
 from numus.tensor import Tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Sizes = int | Sequence[int]
+Margins = tuple[tuple[int, int], ...]  # before and after each axis
+
+
+def per_axis(op: str, what: str, given: Any, rank: int, least: int = 1) -> Shape:
+    """One number for all axes, or one for each."""
+    if isinstance(given, (tuple, list)):
+        numbers = tuple(operator.index(n) for n in given)
+        if len(numbers) == 1:
+            numbers *= rank
+    else:
+        numbers = (operator.index(given),) * rank
+    if len(numbers) != rank:
+        raise ShapeError(
+            f"{op}: {what}={given!r} has {len(numbers)} numbers for {rank} axes; give one, or one "
+            "for each"
+        )
+    if any(n < least for n in numbers):
+        raise ShapeError(f"{op}: {what} must be at least {least}, not {given!r}")
+    return numbers
+
+
+def margins(op: str, given: Any, rank: int) -> Margins:
+    """A margin for all axes, one for each, or a pair (before, after) for each."""
+    if isinstance(given, (tuple, list)) and any(isinstance(p, (tuple, list)) for p in given):
+        pairs = [p if isinstance(p, (tuple, list)) else (p, p) for p in given]
+        if len(pairs) != rank or any(len(p) != 2 for p in pairs):
+            raise ShapeError(
+                f"{op}: padding={given!r} does not give (before, after) for each of {rank} axes"
+            )
+        return tuple((operator.index(a), operator.index(b)) for a, b in pairs)
+    return tuple((n, n) for n in per_axis(op, "padding", given, rank, 0))
+
+
+def same_margins(size: Shape, taps: Shape, strides: Shape, dilations: Shape) -> Margins:
+    """Margins by which an axis of n elements has ceil(n / stride) windows; an odd one is after."""
+    out = []
+    for n, k, s, d in zip(size, taps, strides, dilations, strict=True):
+        count = -(-n // s)
+        total = max(0, (count - 1) * s + (k - 1) * d + 1 - n)
+        out.append((total // 2, total - total // 2))
+    return tuple(out)
+
+
+def window_count(size: int, reach: int, stride: int) -> int:
+    """How many windows of `reach` elements an axis (with its margins) has."""
+    return max(0, (size - reach) // stride + 1)
+
+
+def batched(op: str, x: Node, rank: int) -> tuple[Node, bool]:
+    """x as (batch, channels, *space), and whether it had a batch axis."""
+    if x.ndim == rank + 2:
+        return x, True
+    if x.ndim == rank + 1:
+        return reshape(x, (1, *x.shape)), False
+    names = ", ".join(("batch", "channels", *("depth", "height", "width")[3 - rank :]))
+    raise ShapeError(f"{op}: takes ({names}), with or without the batch, not shape {x.shape}")
 
 
 @dataclass(frozen=True)
@@ -135,7 +193,6 @@ def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:
 
 
 def _moved(ndim: int, source: int, target: int) -> Shape:
-    """The permutation that moves an axis."""
     order = [i for i in range(ndim) if i != source]
     order.insert(target, source)
     return tuple(order)
@@ -146,17 +203,11 @@ def taps_of(wide: Node, rank: int) -> Shape:
     return tuple(range(wide.ndim - rank, wide.ndim))
 
 
-def even(
-    op: str,
-    x: Node,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    rank: int,
+def strided_windows(
+    op: str, x: Node, kernel_size: Sizes, stride: Any, padding: Sizes, dilation: Sizes, ceil: bool
 ) -> list[Windows]:
     """Evenly spaced windows, as PyTorch counts them."""
+    rank = x.ndim - 2
     taps = per_axis(op, "kernel_size", kernel_size, rank)
     strides = taps if stride is None else per_axis(op, "stride", stride, rank)
     low = per_axis(op, "padding", padding, rank, 0)
@@ -170,8 +221,8 @@ def even(
                 "would see nothing"
             )
         room = n + 2 * p - reach
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= n + p:  # the last window must begin within the data
+        count = (-(-room // s) if ceil else room // s) + 1
+        if ceil and (count - 1) * s >= n + p:  # the last window must begin within the data
             count -= 1
         if count < 1:
             raise ShapeError(
@@ -182,8 +233,9 @@ def even(
     return axes
 
 
-def adaptive(op: str, x: Node, output_size: Any, rank: int) -> list[Windows]:
-    """Windows that part each axis into so many, as evenly as whole elements allow."""
+def adaptive_windows(op: str, x: Node, output_size: Any) -> list[Windows]:
+    """output_size windows along each axis, as equal in length as whole elements allow."""
+    rank = x.ndim - 2
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * rank
     if len(given) != rank:
         raise ShapeError(f"{op}: output_size={output_size!r} for {rank} axes")
@@ -203,9 +255,35 @@ def adaptive(op: str, x: Node, output_size: Any, rank: int) -> list[Windows]:
     return axes
 
 
+def along_axis(axes: Sequence[Windows], i: int) -> Shape:
+    """The shape of one number per window of an axis, to be broadcast against results."""
+    return (1, 1, *(a.count if j == i else 1 for j, a in enumerate(axes)))
+
+
 def pooled(op: str, x: Any, rank: int, *kinds: str) -> tuple[Node, bool]:
     return batched(op, require(op, node_of(x, op), *kinds), rank)
 
 
 def unbatched(y: Node, has_batch: bool) -> Tensor:
     return wrap(y if has_batch else reshape(y, y.shape[1:]))
+
+
+Ranks = tuple[Callable[P, R], Callable[P, R], Callable[P, R]]
+
+
+def by_rank(function: Callable[Concatenate[int, P], R], name: str, *docs: str) -> Ranks[P, R]:
+    """Functions over one, two and three axes of space, of one that takes their number first."""
+    signature = inspect.signature(function)
+    signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def of_rank(rank: int) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(rank, *args, **kwargs)
+
+        run.__name__ = run.__qualname__ = f"{name}{rank}d"
+        run.__doc__ = docs[rank - 1]
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        return run
+
+    return of_rank(1), of_rank(2), of_rank(3)
