@@ -22,7 +22,6 @@ from numus.functions.layers.attention import *
 from numus.functions.elementwise.activations import *
 from numus.functions.elementwise.arithmetic import *
 from numus.functions.elementwise.comparison import *
-from numus.functions.elementwise.rounding import *
 from numus.functions.synchronization import *
 from numus.functions.inspect import *
 from numus.functions.creation.conversion import *

@@ -92,6 +92,11 @@ def to_float(x: Node) -> Node:
     return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
 
 
+def float_node(op: str, x: Any) -> Node:
+    """An operand in a real floating dtype."""
+    return require(op, to_float(node_of(x, op)), "float")
+
+
 def moved(x: Node, dev: Device) -> Node:
     """x on a device; constants have none and are returned as they are on the default one."""
     return x if (x.device or default.device) is dev else transfer(x, dev)

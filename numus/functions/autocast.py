@@ -1,11 +1,9 @@
 """Mixed precision: inside `nm.autocast`, functions choose the float they compute in.
 
-Products (matmul, einsum, convolutions, attention) take their operands in a narrow float: that is
-where the time goes, and they add up in float32 all the same. Functions that lose digits or leave
-the range of narrow floats (exponentials, powers, sums, norms, softmax, losses) take and give
-float32. All others compute in what they are given. float64 stays as it is.
-
-`nm.matmul_precision` is about float32 itself: how many of its digits products look at.
+Products (matmul, einsum, convolutions, attention) take their operands in a low-precision float and
+accumulate in float32. Functions that lose digits or leave the range of such floats (exponentials,
+powers, sums, norms, softmax, losses) take and give float32. All others compute in the dtype they
+are given. float64 stays as it is. `nm.matmul_precision` is the precision of float32 products.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class _ComputeMode:
 
 
 class autocast(_ComputeMode):  # noqa: N801
-    """A context (or decorator) in which products are computed in a narrow float.
+    """A context (or decorator) in which products are computed in a low-precision float.
 
     >>> x, w = nm.ones((2, 3)), nm.ones((3, 4))
     >>> with nm.autocast("bf16"):
@@ -63,7 +61,7 @@ class autocast(_ComputeMode):  # noqa: N801
 
     Args:
         dtype: "bf16" or "f16"; float16 needs its losses scaled (`optim.GradScaler`).
-        enabled: False computes in what is given, also inside another autocast.
+        enabled: False computes in the dtypes given, also within another autocast.
     """
 
     def __init__(self, dtype: Any = dt.bfloat16, enabled: bool = True) -> None:
@@ -120,9 +118,8 @@ def _casts(function: Function, wide: dt.DType | None) -> Function:
         if low is None or low is TF32:
             return function(*args, **kwargs)
         dtype = wide or low
-        return function(
-            *(_cast(x, dtype) for x in args), **{k: _cast(x, dtype) for k, x in kwargs.items()}
-        )
+        cast_kwargs = {k: _cast(x, dtype) for k, x in kwargs.items()}
+        return function(*(_cast(x, dtype) for x in args), **cast_kwargs)
 
     return run  # type: ignore[return-value]
 

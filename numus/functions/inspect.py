@@ -38,7 +38,7 @@ class Explanation:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory one program held for its results and temporaries."""
+        """The peak memory of one program for its results and temporaries."""
         return max((p.result_bytes + p.temporary_bytes for p in self.programs), default=0)
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ def compile_log(on: Device | str | None = None) -> list[Any]:
 
 
 def memory_stats(on: Device | str | None = None) -> dict[str, int]:
-    """Bytes in use, kept in the pool and at the peak, and counts of allocations.
+    """Bytes in use, in the pool and at the peak, and counts of allocations.
 
     >>> sorted(nm.memory_stats())[:2]
     ['allocations', 'in_use']
@@ -164,10 +164,10 @@ def memory_stats(on: Device | str | None = None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def tune() -> Iterator[None]:
-    """Measure a few schedules for each product that is first met inside, and remember the best.
+    """Autotune: measure several schedules of each new product, and remember the best.
 
-    Products are matrix products and convolutions. What is found is kept on disk for this kind of
-    machine, so it is measured once; results are the same whichever schedule computes them.
+    Products are matrix products and convolutions. Choices are stored on disk for this kind of
+    machine, so each is measured once; results are the same whichever schedule computes them.
 
     >>> x = nm.ones((64, 64))
     >>> with nm.tune():
@@ -182,12 +182,12 @@ def tune() -> Iterator[None]:
 
 
 def set_num_threads(count: int) -> None:
-    """How many CPU threads kernels run on; results do not depend on it."""
+    """Set the number of CPU threads that kernels run on; results do not depend on it."""
     if count < 1:
         raise ValueError(f"set_num_threads: needs at least 1 thread, not {count}")
     get("cpu").set_num_threads(count)
 
 
 def get_num_threads() -> int:
-    """How many CPU threads kernels run on."""
+    """The number of CPU threads that kernels run on."""
     return int(get("cpu").get_num_threads())

@@ -19,7 +19,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions.elementwise import arithmetic, comparison, rounding
+from numus.functions.elementwise import arithmetic, comparison
 from numus.functions.linear.matmul import matmul
 from numus.graph import PRIMITIVES, Node, Primitive, mode
 from numus.primitives import elementwise as ew
@@ -39,11 +39,8 @@ def _is_operand(x: Any) -> bool:
 
 def _write(code: BytecodeBuilder, prim: Primitive, kinds: str) -> int:
     """A primitive of two operands of one float dtype: tensors ("t") and numbers ("n")."""
-    tensors = {
-        i: code.get_member(code.load_arg(i), Tensor, "_node")
-        for i, kind in enumerate(kinds)
-        if kind == "t"
-    }
+    positions = [i for i, kind in enumerate(kinds) if kind == "t"]
+    tensors = {i: code.get_member(code.load_arg(i), Tensor, "_node") for i in positions}
     first, *others = tensors.values()
     dtype = code.load_slot(first, Node, "dtype")
     code.slot_is(dtype, DType, "kind", "float")
@@ -127,13 +124,8 @@ def _matmul(x: Any, y: Any) -> Tensor:
     """`matmul`, with a fast path for two matrices of one float dtype."""
     if x.__class__ is Tensor and y.__class__ is Tensor and mode.autocast is None:
         a, b = x._node, y._node
-        if (
-            a.dtype is b.dtype
-            and a.dtype.kind == "float"
-            and len(a.shape) == 2
-            and len(b.shape) == 2
-            and a.shape[1] == b.shape[0]
-        ):
+        same_float = a.dtype is b.dtype and a.dtype.kind == "float"
+        if same_float and len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0]:
             return Tensor(contract(a, b, a.dtype))
     return matmul(x, y)
 
@@ -161,7 +153,7 @@ _set_method("__ge__", _guarded(comparison.greater_equal)[0])
 
 
 def _round(self: Tensor, ndigits: int | None = 0) -> Tensor:
-    return rounding.round(self, ndigits or 0)
+    return arithmetic.round(self, ndigits or 0)
 
 
 def _bool(self: Tensor) -> bool:
@@ -217,25 +209,12 @@ def _contains(self: Tensor, item: Any) -> bool:
 
 
 _METHODS: dict[str, Any] = {
-    "__divmod__": _divmod,
-    "__rdivmod__": _rdivmod,
-    "__neg__": arithmetic.negative,
-    "__pos__": arithmetic.positive,
-    "__abs__": arithmetic.abs,
-    "__invert__": comparison.bitwise_invert,
-    "__round__": _round,
-    "__floor__": rounding.floor,
-    "__ceil__": rounding.ceil,
-    "__trunc__": rounding.trunc,
-    "__bool__": _bool,
-    "__int__": _int,
-    "__float__": _float,
-    "__complex__": _complex,
-    "__index__": _index,
-    "__len__": _len,
-    "__iter__": _iter,
-    "__contains__": _contains,
-    "__hash__": object.__hash__,
+    **{"__divmod__": _divmod, "__rdivmod__": _rdivmod, "__invert__": comparison.bitwise_invert},
+    **{"__neg__": arithmetic.negative, "__pos__": arithmetic.positive, "__abs__": arithmetic.abs},
+    **{"__floor__": arithmetic.floor, "__ceil__": arithmetic.ceil, "__trunc__": arithmetic.trunc},
+    **{"__round__": _round, "__bool__": _bool, "__int__": _int, "__float__": _float},
+    **{"__complex__": _complex, "__index__": _index, "__len__": _len, "__iter__": _iter},
+    **{"__contains__": _contains, "__hash__": object.__hash__},
 }
 for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)

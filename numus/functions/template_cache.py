@@ -20,7 +20,7 @@ from numus.tensor import Tensor, new_handle
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_STRUCTURES = 256  # of each function
-# Arguments besides tensors: others may change, or would be kept alive.
+# Arguments besides tensors: others may change, or would stay alive.
 _STATIC_TYPES = frozenset({int, bool, str, type(None), DType})
 
 
@@ -54,9 +54,8 @@ def templated(function: Function) -> Function:
         template = cache.get(key)
         if template is not None:
             operands = (x for x in given if isinstance(x, Tensor))
-            found = template.call(
-                *[next(operands) if x is GUARD_FAILED else x for x in template.args]
-            )
+            values = [next(operands) if x is GUARD_FAILED else x for x in template.args]
+            found = template.call(*values)
             if found is GUARD_FAILED:
                 return function(*args, **kwargs)
             site.promote(template.call)

@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.functions._base import node_of, require, to_float, wrap
+from numus.functions._base import float_node, node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import argmax
@@ -115,11 +115,10 @@ def truncated_normal(
 def categorical(logits: Tensor, axis: int = -1, *, key: Tensor | None = None) -> Tensor:
     """One class for every row along an axis, class i with probability softmax(logits)[i].
 
-    >>> import numus as nm
     >>> nm.random.categorical(nm.asarray([[0.0, -1e9], [-1e9, 0.0]])).tolist()
     [0, 1]
     """
-    node = require("categorical", to_float(node_of(logits, "categorical")), "float")
+    node = float_node("categorical", logits)
     axis = normal_axis(axis, node.ndim, "categorical")
     if node.shape[axis] == 0:
         raise ShapeError(f"categorical: axis {axis} of shape {node.shape} has no classes")

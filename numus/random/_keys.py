@@ -87,7 +87,6 @@ def _require_no_trace(what: str) -> None:
 def seed(seed: int) -> None:
     """Start the generator anew: the same draws follow the same seed.
 
-    >>> import numus as nm
     >>> nm.random.seed(3)
     >>> a = nm.random.uniform((2,))
     >>> nm.random.seed(3)
@@ -115,7 +114,6 @@ def set_state(state: tuple[int, int, int]) -> None:
 def key(seed: int, *, device: Any = None) -> Tensor:
     """The key of a seed of 64 bits: its high and its low word.
 
-    >>> import numus as nm
     >>> nm.random.key(7).tolist()
     [0, 7]
     """
@@ -126,7 +124,12 @@ def key(seed: int, *, device: Any = None) -> Tensor:
 def key_words(op: str, key: Any) -> Words:
     """The two words of a key; by default of the generator's next one."""
     if key is None:
-        words = _next_words()
+        trace = current_trace()
+        if trace is None:
+            first, second = _generator.next()
+            words = constant(first, dt.uint32), constant(second, dt.uint32)
+        else:
+            words = trace.draws(_generator)
         return words if mode.effects is None else mode.effects.draws(words)
     node = node_of(key, op)
     if node.dtype is not dt.uint32 or node.shape != (2,):
@@ -135,15 +138,6 @@ def key_words(op: str, key: Any) -> Words:
             "make one with nm.random.key(seed)"
         )
     return reshape(take_range(node, 0, 0, 1), ()), reshape(take_range(node, 0, 1, 2), ())
-
-
-def _next_words() -> Words:
-    trace = current_trace()
-    if trace is not None:
-        words: Words = trace.draws(_generator)
-        return words
-    first, second = _generator.next()
-    return constant(first, dt.uint32), constant(second, dt.uint32)
 
 
 def _as_keys(words: Words) -> Tensor:

@@ -45,7 +45,6 @@ def permutation(
 ) -> Tensor:
     """The numbers 0 … x - 1, or a tensor's slices along an axis, in random order.
 
-    >>> import numus as nm
     >>> sorted(nm.random.permutation(4).tolist())
     [0, 1, 2, 3]
     """

@@ -65,7 +65,6 @@ def uniform(
     They have 24 random bits, in float64 53; narrower floats are rounded from float32, but never up
     to `high`. The bounds may be tensors: gradients flow to them.
 
-    >>> import numus as nm
     >>> nm.random.uniform((2, 3), key=nm.random.key(0)).shape
     (2, 3)
     """
@@ -123,7 +122,6 @@ def normal(
 
     Both may be tensors: gradients flow to them. Narrow floats are rounded from float32.
 
-    >>> import numus as nm
     >>> nm.random.normal((2, 3), key=nm.random.key(0)).shape
     (2, 3)
     """
@@ -195,7 +193,6 @@ def integers(
     They are exactly uniform when the number of values is a power of two, and to one part in 2**32
     otherwise.
 
-    >>> import numus as nm
     >>> die = nm.random.integers(1, 7, (100,))
     >>> bool(die.min() >= 1) and bool(die.max() <= 6)
     True

@@ -44,8 +44,8 @@ def asarray(
     """A tensor from a tensor, a number, nested sequences, a NumPy array, or any object with
     DLPack, `__array__` or the buffer protocol.
 
-    Python numbers become float32, int64, bool or complex64; arrays keep their dtype. What lies on
-    a device stays there, unless another is named.
+    Python numbers become float32, int64, bool or complex64; arrays keep their dtype, and
+    their device unless another is named.
 
     Args:
         copy: True never shares memory; False raises where it cannot be shared; None shares with
@@ -70,12 +70,7 @@ def asarray(
 
 
 def tensor(
-    obj: Any,
-    /,
-    *,
-    dtype: Any = None,
-    device: DeviceLike = None,
-    requires_grad: bool = False,
+    obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """A new tensor with a copy of the data: see asarray."""
     return asarray(obj, dtype=dtype, device=device, copy=True, requires_grad=requires_grad)
@@ -274,7 +269,7 @@ def _common_dtype(obj: Any) -> DType:
 
 
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
-    """A tensor from any object with DLPack (torch, jax, cupy, …), on the device where that lies.
+    """A tensor from any object with DLPack (torch, jax, cupy, …), on its device.
 
     Args:
         device: another device to bring it to.

@@ -158,9 +158,6 @@ def empty_like(
     return empty(requires_grad=requires_grad, **_like(x, dtype, device, "empty_like"))
 
 
-# -- counted and spaced ---------------------------------------------------------------------------
-
-
 def arange(
     start: float,
     /,
@@ -301,9 +298,6 @@ def logspace(
     compute = out if out.is_inexact else dt.float64
     exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
     return wrap(convert(power(base, exponents)._node, out, "logspace"))
-
-
-# -- matrices -------------------------------------------------------------------------------------
 
 
 def _offset(rows: int, columns: int, dev: Device | None) -> Node:

@@ -69,15 +69,11 @@ def _converter(dtype: DType, name: str) -> None:
     setattr(Tensor, name, method_)
 
 
-for _name, _dtype in {
-    "bool": dt.bool_,
-    "int": dt.int32,
-    "long": dt.int64,
-    "half": dt.float16,
-    "bfloat16": dt.bfloat16,
-    "float": dt.float32,
-    "double": dt.float64,
-}.items():
+_CONVERTERS = {
+    **{"bool": dt.bool_, "int": dt.int32, "long": dt.int64, "half": dt.float16},
+    **{"bfloat16": dt.bfloat16, "float": dt.float32, "double": dt.float64},
+}
+for _name, _dtype in _CONVERTERS.items():
     _converter(_dtype, _name)
 
 
@@ -150,13 +146,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
     return IntegerInfo(dtype.bits, high, low, dtype)
 
 
-_KINDS = {
-    "bool": ("bool",),
-    "signed integer": ("int",),
-    "unsigned integer": ("uint",),
-    "integral": ("int", "uint"),
-    "real floating": ("float",),
-    "complex floating": ("complex",),
+_KINDS: dict[str, tuple[str, ...]] = {
+    **{"bool": ("bool",), "signed integer": ("int",), "unsigned integer": ("uint",)},
+    **{"real floating": ("float",), "complex floating": ("complex",), "integral": ("int", "uint")},
     "numeric": ("int", "uint", "float", "complex"),
 }
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from numus import dtypes as dt
-from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
+from numus.functions._base import float_node, like, method, node_of, require, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.template_cache import templated
 from numus.graph import Node
@@ -20,7 +20,7 @@ __all__ = ["elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
 
 
 def _apply(op: str, x: ArrayLike, build: Callable[[Node], Node]) -> Tensor:
-    node = require(op, to_float(node_of(x, op)), "float")
+    node = float_node(op, x)
     return wrap(ew.cast(build(widened(node)), node.dtype))
 
 
@@ -98,11 +98,9 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     Args:
         approximate: "none" for the exact share, "tanh" for the formula of many language models.
     """
-    if approximate == "none":
-        return _apply("gelu", x, _gelu)
-    if approximate == "tanh":
-        return _apply("gelu", x, _gelu_tanh)
-    raise ValueError(f'gelu: approximate must be "none" or "tanh", not {approximate!r}')
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f'gelu: approximate must be "none" or "tanh", not {approximate!r}')
+    return _apply("gelu", x, _gelu if approximate == "none" else _gelu_tanh)
 
 
 def _gelu(x: Node) -> Node:
@@ -114,9 +112,9 @@ def _gelu(x: Node) -> Node:
 
 
 def _gelu_tanh(x: Node) -> Node:
-    # (1 + tanh u) / 2 is sigmoid(2u). Past 30 it is 0 or 1: the cube, held there, cannot overflow
-    # in the gradient.
+    # (1 + tanh u) / 2 is sigmoid(2u), 0 or 1 past 30: clamped there, the cube cannot overflow in
+    # the gradient.
     bound = like(x, 30)
-    held = ew.where(ew.lt(bound, ew.abs_(x)), ew.copysign(bound, x), x)
-    cubic = ew.mul(held, ew.add(like(x, 1), ew.mul(like(x, 0.044715), ew.mul(held, held))))
+    u = ew.where(ew.lt(bound, ew.abs_(x)), ew.copysign(bound, x), x)
+    cubic = ew.mul(u, ew.add(like(x, 1), ew.mul(like(x, 0.044715), ew.mul(u, u))))
     return ew.mul(x, ew.sigmoid(ew.mul(like(x, 2 * math.sqrt(2 / math.pi)), cubic)))

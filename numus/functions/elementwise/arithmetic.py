@@ -1,7 +1,8 @@
-"""Arithmetic, element by element: sums to powers, signs, extremes."""
+"""Arithmetic, element by element: sums to powers, signs, extremes, rounding (halves to even)."""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,11 @@ from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor, method
 
 __all__ = [
-    "abs", "absolute", "add", "cbrt", "clamp", "clip", "copysign", "divide", "divmod",
-    "float_power", "floor_divide", "fmax", "fmin", "fmod", "heaviside", "hypot", "lerp", "maximum",
-    "minimum", "mod", "multiply", "negative", "nextafter", "positive", "pow", "power", "reciprocal",
-    "remainder", "rsqrt", "sign", "signbit", "sqrt", "square", "subtract", "true_divide",
+    "abs", "absolute", "add", "cbrt", "ceil", "clamp", "clip", "copysign", "divide", "divmod",
+    "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "heaviside", "hypot", "lerp",
+    "maximum", "minimum", "mod", "multiply", "negative", "nextafter", "positive", "pow", "power",
+    "reciprocal", "remainder", "rint", "round", "rsqrt", "sign", "signbit", "sqrt", "square",
+    "subtract", "true_divide", "trunc",
 ]  # fmt: skip
 
 _NUMERIC = ("uint", "int", "float", "complex")
@@ -38,9 +40,6 @@ def float_operands(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     """A pair in a real floating dtype."""
     x, y = pair(op, x1, x2)
     return require(op, to_float(x), "float"), to_float(y)
-
-
-# -- sums and products ----------------------------------------------------------------------------
 
 
 @method()
@@ -145,14 +144,11 @@ def lerp(start: Tensor, end: Any, weight: Any, /) -> Tensor:
     a, w = pair("lerp", wrap(to_float(a)), weight)
     out = a.dtype
     a, w = widened(a), widened(w)
+    span = ew.sub(ew.cast(b, a.dtype), a)
     b = ew.cast(b, a.dtype)
-    span = ew.sub(b, a)
     from_start = ew.add(a, ew.mul(w, span))
     from_end = ew.sub(b, ew.mul(span, ew.sub(like(w, 1), w)))
     return wrap(ew.cast(ew.where(ew.lt(w, like(w, 0.5)), from_start, from_end), out))
-
-
-# -- powers and roots -----------------------------------------------------------------------------
 
 
 @method()
@@ -262,9 +258,6 @@ def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(ew.hypot(*float_operands("hypot", x1, x2)))
 
 
-# -- signs and sizes ------------------------------------------------------------------------------
-
-
 @method()
 def abs(x: ArrayLike, /) -> Tensor:
     """The absolute value; of a complex number, its length."""
@@ -307,9 +300,6 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     zero = like(x, 0)
     step = ew.where(ew.lt(x, zero), zero, ew.where(ew.lt(zero, x), like(x, 1), x))
     return wrap(ew.where(ew.eq(x, zero), y, step))
-
-
-# -- extremes -------------------------------------------------------------------------------------
 
 
 @method()
@@ -372,6 +362,66 @@ def _beyond(outside: Node, bound: Node, given: Any) -> Node:
 def _infinite(x: Node) -> Node:
     has_infinity = x.dtype is not dt.float8_e4m3fn
     return ew.eq(ew.abs_(x), like(x, math.inf)) if has_infinity else ew.lt(x, x)
+
+
+def _rounded(op: str, x: Any, build: Any) -> Tensor:
+    """Integers are whole already."""
+    node = require(op, node_of(x, op), "bool", "uint", "int", "float")
+    return wrap(build(node) if node.dtype.kind == "float" else same(node))
+
+
+@method()
+def floor(x: ArrayLike, /) -> Tensor:
+    """The largest integer not above x."""
+    return _rounded("floor", x, ew.floor)
+
+
+@method()
+def ceil(x: ArrayLike, /) -> Tensor:
+    """The smallest integer not below x."""
+    return _rounded("ceil", x, ew.ceil)
+
+
+@method()
+def trunc(x: ArrayLike, /) -> Tensor:
+    """x without its fraction."""
+    return _rounded("trunc", x, ew.trunc)
+
+
+@method()
+def round(x: ArrayLike, /, decimals: int = 0) -> Tensor:
+    """The nearest integer (or multiple of 10**-decimals); halves go to the even one.
+
+    >>> nm.round(nm.asarray([0.5, 1.5, -2.7]))
+    tensor([ 0.,  2., -3.])
+    """
+    node = node_of(x, "round")
+    if node.dtype.is_complex:
+        parts = (round(wrap(part), decimals)._node for part in (ew.real(node), ew.imag(node)))
+        return wrap(ew.complex_(*parts))
+    if node.dtype.kind == "float":
+        return wrap(_round_to(node, decimals) if decimals else ew.rint(node))
+    if decimals >= 0:
+        return wrap(same(node))
+    require("round", node, "uint", "int")
+    step = like(node, 10**-decimals)
+    down = ew.floor_divide(node, step)
+    twice = ew.mul(ew.sub(node, ew.mul(down, step)), like(node, 2))
+    odd = ew.ne(ew.and_(down, like(node, 1)), like(node, 0))
+    up = ew.or_(ew.lt(step, twice), ew.and_(ew.eq(step, twice), odd))
+    return wrap(ew.mul(ew.add(down, ew.cast(up, node.dtype)), step))
+
+
+def _round_to(x: Node, decimals: int) -> Node:
+    wide = widened(x)
+    scale = like(wide, 10.0 ** builtins.abs(decimals))
+    there, back = (ew.mul, ew.div) if decimals > 0 else (ew.div, ew.mul)
+    return ew.cast(back(ew.rint(there(wide, scale)), scale), x.dtype)
+
+
+def rint(x: ArrayLike, /) -> Tensor:
+    """The nearest integer; halves go to the even one."""
+    return round(x)
 
 
 absolute = abs

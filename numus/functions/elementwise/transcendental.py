@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numus.functions._base import like, method, node_of, require, same, to_float, widened, wrap
+from numus.functions._base import float_node, like, method, node_of, same, to_float, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.functions.elementwise.arithmetic import float_operands
@@ -32,7 +32,7 @@ def _apply(op: str, x: Any, real: Build, complex_: Build) -> Tensor:
 
 
 def _real(op: str, x: Any, build: Build) -> Tensor:
-    return wrap(build(require(op, to_float(node_of(x, op)), "float")))
+    return wrap(build(float_node(op, x)))
 
 
 @method()

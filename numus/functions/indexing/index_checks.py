@@ -3,7 +3,7 @@
 The policy on indices outside an axis lives here. An index whose value can be looked at for free
 (Python and NumPy data, realised tensors in host memory, tensors on a device whose elements came
 from the host) is checked at the call. An index that is still pending, or was computed on a device,
-stays so: a kernel clamps it when it reads and drops it when it writes.
+is clamped by the kernel that reads and dropped by the one that writes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def normal_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Nod
 
     Args:
         given: a tensor, a NumPy array, a (nested) list or an integer; negative ones count back.
-        extent: how many elements the axis has.
+        extent: the number of elements along the axis.
         axis: the axis, named in errors.
     """
     data = given if isinstance(given, (Node, np.ndarray)) else index_data(given, op)
@@ -104,15 +104,13 @@ def normal_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Nod
 def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     """The indices, in row-major order, at which a bool array of any shape holds (int64, 1-d).
 
-    How many there are is data: the mask is evaluated, and `also` what it was made of, where that
-    is needed again.
+    Their number depends on the values: the mask is evaluated, together with `also`.
     """
-    check_known(
-        mask,
-        op,
+    hint = (
         "the number of results would depend on it: use nm.where(mask, x, other), masked_fill or a "
-        "sum over x * mask, whose shapes do not, or move the call outside",
+        "sum over x * mask, whose shapes do not, or move the call outside"
     )
+    check_known(mask, op, hint)
     size = size_of(mask.shape)
     if size == 0:
         return full((0,), 0, dt.int64, mask)

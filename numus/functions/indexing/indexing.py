@@ -67,9 +67,6 @@ class _Plan(NamedTuple):
         return rest[: self.lead_axis] + tuple(range(lead)) + rest[self.lead_axis :]
 
 
-# -- from an index to a plan ----------------------------------------------------------------------
-
-
 def _read_item(item: Any, op: str) -> Any:
     """One item of an index: an int, a slice, None, ..., a _Mask, or a node or array of integers."""
     kind = type(item)
@@ -133,7 +130,7 @@ def _cut(item: Any, extent: int, axis: int, op: str) -> tuple[int, int, int]:
 
 
 def _basic_plan(items: tuple[Any, ...], shape: Shape, op: str) -> _Plan | None:
-    """The plan of an index of integers and slices alone, as most are."""
+    """The plan of an index of integers and slices alone, the usual case."""
     cuts = []
     middle = []
     for axis, (item, extent) in enumerate(zip(items, shape, strict=False)):
@@ -190,12 +187,12 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
             extent = x.shape[axis]
             cuts.append((0, 1, extent))
             array(normal_index(item, extent, axis, op, x), extent)
-    indices: tuple[Node, ...] = ()
-    lead_axis = 0
-    if arrays:
-        indices = _aligned(arrays, op)
-        together = advanced[-1] - advanced[0] == len(advanced) - 1
-        lead_axis = leads[0] if together else 0
+    shape: Shape = ()
+    for a in arrays:
+        shape = broadcast_shapes(shape, a.shape, f"{op}: index arrays")
+    indices = tuple(broadcast(a, shape) for a in arrays)
+    together = bool(arrays) and advanced[-1] - advanced[0] == len(advanced) - 1
+    lead_axis = leads[0] if together else 0
     starts, steps, counts = zip(*cuts, strict=True) if cuts else ((), (), ())
     return _Plan(starts, steps, counts, tuple(middle), indices, tuple(axes), lead_axis)
 
@@ -221,17 +218,6 @@ def _check_mask(mask: Shape, extents: Shape, axis: int, op: str) -> None:
             f"{op}: a boolean index of shape {mask} does not fit axes of extents {extents} "
             f"(from axis {axis})"
         )
-
-
-def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
-    """Index arrays broadcast to one shape."""
-    shape: Shape = ()
-    for a in arrays:
-        shape = broadcast_shapes(shape, a.shape, f"{op}: index arrays")
-    return tuple(broadcast(a, shape) for a in arrays)
-
-
-# -- reading --------------------------------------------------------------------------------------
 
 
 def _cuts(index: Any) -> Any:
@@ -283,9 +269,6 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
     if plan.indices:
         out = permute(gather(out, plan.indices, plan.axes), plan.order())
     return viewed(out, node)
-
-
-# -- assigning ------------------------------------------------------------------------------------
 
 
 @method("__setitem__")
@@ -380,7 +363,8 @@ def fit_value(value: Node, shape: Shape, op: str) -> Node:
 def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
     """x with a value set (or added) at an index."""
     mask = _only_mask(index, x, op)
-    if mask is not None and _spans(value.shape, x.ndim - mask.ndim):
+    lead = 0 if mask is None else max(value.ndim - (x.ndim - mask.ndim), 0)
+    if mask is not None and all(n == 1 for n in value.shape[:lead]):
         # one value for the whole mask: nothing has to be counted, so nothing is evaluated
         value = fit_value(value, (1,) * mask.ndim + x.shape[mask.ndim :], op)
         mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
@@ -410,11 +394,6 @@ def _only_mask(index: Any, x: Node, op: str) -> Node | None:
     if data.shape != x.shape[: data.ndim]:
         return None
     return upload(data, x) if isinstance(data, np.ndarray) else data
-
-
-def _spans(shape: Shape, rest: int) -> bool:
-    """Whether a value is the same at every index of a mask over all but the last `rest` axes."""
-    return all(n == 1 for n in shape[: max(len(shape) - rest, 0)])
 
 
 def write(x: Node, value: Node, starts: Shape, steps: Shape, mode: str = "set") -> Node:

@@ -103,10 +103,10 @@ def _before(a: Node, b: Node) -> Node:
 
 
 def count_before(line: Node, values: Node, side: str) -> Node:
-    """How many elements of sorted lines (the last axis) come before each value of the same line.
+    """The number of elements of sorted lines (the last axis) before each value of the same line.
 
     The leading axes of `line` and `values` are the same (or the line has none). A binary search
-    for all values at once: each round tries a step half as long and keeps it where it holds.
+    for all values at once: each iteration halves the step.
     """
     count = line.shape[-1]
     rows = tuple(ramp(values.shape, i, values.device) for i in range(line.ndim - 1))

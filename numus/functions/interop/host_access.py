@@ -61,8 +61,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
     """The elements as a NumPy array to write to, for the length of a `with`.
 
     Views of the tensor see what is written; results computed from it do not change, nor do those
-    that are still pending. Gradients are not told: it is as if the tensor had always held the new
-    values.
+    that are still pending. Gradients are not told: they see the new values only.
 
     >>> x = nm.zeros(3)
     >>> with x.data_write() as a:
@@ -176,7 +175,7 @@ def _stored(x: Tensor, array: Array) -> Storage:
 
 
 def _move(tensors: list[Tensor], storage: Storage, strides: Shape | None = None) -> None:
-    """Let tensors stand for new nodes on another storage, laid out as before (or as given)."""
+    """Rebind tensors to new nodes on another storage, with their strides (or those given)."""
     moved: dict[Node, Node] = {}
     for tensor in tensors:
         node = tensor._node

@@ -80,9 +80,10 @@ def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None) -> Tenso
 def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
     """The dtype and the device that the arguments of a `to` name, None where they name none."""
     for given in args:
+        is_name = isinstance(given, str) and given.partition(":")[0] in BACKENDS
         if isinstance(given, Tensor):
             dtype, device = given.dtype, given.device
-        elif isinstance(given, Device) or (isinstance(given, str) and _is_device(given)):
+        elif is_name or isinstance(given, Device):
             device = given
         else:
             dtype = given
@@ -91,10 +92,6 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
     except DTypeError as error:
         here = ", ".join(d.name for d in present())
         raise DTypeError(f"to: {dtype!r} names no device (here: {here}); {error}") from None
-
-
-def _is_device(name: str) -> bool:
-    return name.partition(":")[0] in BACKENDS
 
 
 class __array_namespace_info__:  # noqa: N801

@@ -90,9 +90,9 @@ def scaled_dot_product_attention(
     """softmax(query @ key.mT * scale + mask) @ value, in memory linear in the lengths.
 
     Shapes are (..., L, E), (..., S, E) and (..., S, F); leading axes broadcast. Scores are computed
-    in tiles that never reach memory, forwards and in reverse: what is kept for the gradient is the
-    result and one number per query. Forward mode, gradients of gradients and the gradient of a
-    mask do hold all scores.
+    in tiles that never reach memory, forwards and in reverse: saved for backward are the result and
+    one number per query. Forward mode, gradients of gradients and the gradient of a mask do store
+    all scores.
 
     Args:
         attn_mask: of a shape that broadcasts to (..., L, S). Boolean: the keys that count. Float:
@@ -104,7 +104,6 @@ def scaled_dot_product_attention(
         enable_gqa: several query heads (axis -3) share a head of keys and values, which is not
             repeated in memory.
 
-    >>> import numus as nm
     >>> q, k = nm.zeros((1, 2, 4)), nm.zeros((1, 2, 4))
     >>> v = nm.asarray([[[1.0, 2.0], [3.0, 4.0]]])
     >>> nm.scaled_dot_product_attention(q, k, v).tolist()
@@ -151,9 +150,9 @@ def _attend(
     if dropout_p:
         from numus.random import dropout_mask  # a layer above this one
 
-        kept = dropout_mask((stack, length, keys), dropout_p, device=q.device, key=dropout_key)
+        mask = dropout_mask((stack, length, keys), dropout_p, device=q.device, key=dropout_key)
         rest = 0.0 if dropout_p == 1 else 1 / (1 - dropout_p)
-        keep = ew.where(kept._node, constant(rest, wide), constant(0.0, wide))
+        keep = ew.where(mask._node, constant(rest, wide), constant(0.0, wide))
     if scale is None:
         scale = 1 / math.sqrt(size) if size else 1.0
     operands = (stacked(q), stacked(k), stacked(v), constant(float(scale), wide))

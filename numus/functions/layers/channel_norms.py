@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import float_node, method, node_of, wrap
 from numus.functions.autocast import widens
-from numus.functions.layers.normalization import float_node, widest
-from numus.functions.reduction.reductions import count_over
+from numus.functions.layers.normalization import widest
+from numus.functions.reduction.reductions import count_over, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, variance_over
 from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.shapes import size_of
+from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
 
 __all__ = ["batch_norm", "group_norm", "instance_norm"]
 
+Running = tuple[Tensor | None, Tensor | None]  # mean and variance
+_RUNNING = ("running_mean", "running_var")
 
-def _channels(op: str, x: Any, least: int) -> Node:
+
+def _channels(op: str, x: Any, min_rank: int) -> Node:
     node = float_node(op, x)
-    if node.ndim < least:
-        raise ShapeError(
-            f"{op}: takes a tensor of shape (N, C{', …' * (least > 2)}), not of shape {node.shape}"
-        )
+    if node.ndim < min_rank:
+        rest = ", …" * (min_rank > 2)
+        raise ShapeError(f"{op}: takes a tensor of shape (N, C{rest}), not of shape {node.shape}")
     return node
 
 
@@ -41,10 +44,10 @@ def _check_channels(op: str, name: str, part: Node | Tensor, x: Node) -> None:
         )
 
 
-def _check_running(op: str, x: Node, mean: Tensor | None, variance: Tensor | None) -> None:
-    for name, running in (("running_mean", mean), ("running_var", variance)):
-        if running is not None:
-            _check_channels(op, name, running, x)
+def _check_running(op: str, x: Node, running: Running) -> None:
+    for name, part in zip(_RUNNING, running, strict=True):
+        if part is not None:
+            _check_channels(op, name, part, x)
 
 
 def _per_channel(op: str, name: str, part: Any, x: Node) -> Node:
@@ -59,18 +62,34 @@ def _normal(x: Node, mean: Node, variance: Node, eps: float) -> Node:
     return ew.mul(ew.sub(x, mean), scale)
 
 
-def _affine(op: str, y: Node, weight: Any, bias: Any) -> Node:
-    if weight is not None:
-        y = ew.mul(y, _per_channel(op, "weight", weight, y))
-    if bias is not None:
-        y = ew.add(y, _per_channel(op, "bias", bias, y))
-    return y
+def _running_statistics(op: str, x: Node, running: Running) -> tuple[Node, Node]:
+    parts = zip(_RUNNING, running, strict=True)
+    mean, variance = (_per_channel(op, name, part, x) for name, part in parts)
+    return mean, variance
+
+
+def _input_statistics(
+    op: str, x: Node, axes: Shape, running: Running, momentum: Any, training: bool
+) -> tuple[Node, Node]:
+    """The mean and variance over axes, towards which the running ones move in training."""
+    count = count_over(x, axes)
+    if training and count == 1:
+        raise ShapeError(f"{op}: one value per channel (input {x.shape}) has no variance")
+    mean, variance = mean_over(x, axes), variance_over(x, axes, 0)
+    if training:
+        _follow(op, running[0], mean, momentum)
+        unbiased = ew.mul(variance, constant(count / max(count - 1, 1), x.dtype))
+        _follow(op, running[1], unbiased, momentum)
+    shape = keepdims_shape(x.shape, axes)
+    return reshape(mean, shape), reshape(variance, shape)
 
 
 def _follow(op: str, running: Tensor | None, seen: Node, momentum: Any) -> None:
     """Move a running statistic by `momentum` towards the one of this batch."""
     if running is None:
         return
+    if seen.ndim > 1:  # a statistic of each example
+        seen = mean_over(seen, (0,))
     with grad_mode(False):
         old = running._node
         seen = ew.stop_gradient(seen)
@@ -80,6 +99,14 @@ def _follow(op: str, running: Tensor | None, seen: Node, momentum: Any) -> None:
             share = constant(float(momentum), seen.dtype)
         wide = ew.cast(old, seen.dtype)
         running.rebind(ew.cast(ew.add(wide, ew.mul(ew.sub(seen, wide), share)), old.dtype), op)
+
+
+def _scaled(op: str, y: Node, weight: Any, bias: Any, dtype: DType) -> Tensor:
+    if weight is not None:
+        y = ew.mul(y, _per_channel(op, "weight", weight, y))
+    if bias is not None:
+        y = ew.add(y, _per_channel(op, "bias", bias, y))
+    return wrap(ew.cast(y, dtype))
 
 
 @method()
@@ -103,26 +130,15 @@ def batch_norm(
     [[-1.0], [1.0]]
     """
     op = "batch_norm"
-    node = _channels(op, x, 2)
+    node, running = _channels(op, x, 2), (running_mean, running_var)
     wide = widest(node, weight, bias)
-    _check_running(op, node, running_mean, running_var)
-    axes = (0, *range(2, node.ndim))
-    keepdims = (1, node.shape[1], *(1,) * (node.ndim - 2))
+    _check_running(op, node, running)
     if training or running_mean is None or running_var is None:
-        count = count_over(node, axes)
-        if training and count == 1:
-            raise ShapeError(f"{op}: one value per channel (input {node.shape}) has no variance")
-        mean, variance = mean_over(wide, axes), variance_over(wide, axes, 0)
-        if training:
-            _follow(op, running_mean, mean, momentum)
-            unbiased = ew.mul(variance, constant(count / max(count - 1, 1), wide.dtype))
-            _follow(op, running_var, unbiased, momentum)
-        mean, variance = reshape(mean, keepdims), reshape(variance, keepdims)
+        axes = (0, *range(2, node.ndim))
+        statistics = _input_statistics(op, wide, axes, running, momentum, training)
     else:
-        mean = _per_channel(op, "running_mean", running_mean, wide)
-        variance = _per_channel(op, "running_var", running_var, wide)
-    y = _affine(op, _normal(wide, mean, variance, eps), weight, bias)
-    return wrap(ew.cast(y, node.dtype))
+        statistics = _running_statistics(op, wide, running)
+    return _scaled(op, _normal(wide, *statistics, eps), weight, bias, node.dtype)
 
 
 @method("batch_norm_2d")
@@ -183,24 +199,14 @@ def instance_norm(
 ) -> Tensor:
     """x (N, C, ...) normalised over everything but examples and channels."""
     op = "instance_norm"
-    node = _channels(op, x, 3)
-    _check_running(op, node, running_mean, running_var)
+    node, running = _channels(op, x, 3), (running_mean, running_var)
+    _check_running(op, node, running)
     wide = widest(node, weight, bias)
-    axes = tuple(range(2, node.ndim))
-    if not use_input_stats:
-        if running_mean is None or running_var is None:
-            raise ValueError(f"{op}: without the input's statistics it needs running ones")
-        mean = _per_channel(op, "running_mean", running_mean, wide)
-        variance = _per_channel(op, "running_var", running_var, wide)
+    if use_input_stats:
+        axes = tuple(range(2, node.ndim))
+        statistics = _input_statistics(op, wide, axes, running, momentum, training=True)
+    elif running_mean is None or running_var is None:
+        raise ValueError(f"{op}: without the input's statistics it needs running ones")
     else:
-        count = count_over(node, axes)
-        if count == 1:
-            raise ShapeError(f"{op}: one value per channel (input {node.shape}) has no variance")
-        mean, variance = mean_over(wide, axes), variance_over(wide, axes, 0)
-        _follow(op, running_mean, mean_over(mean, (0,)), momentum)
-        unbiased = ew.mul(variance, constant(count / max(count - 1, 1), wide.dtype))
-        _follow(op, running_var, mean_over(unbiased, (0,)), momentum)
-        keepdims = (*node.shape[:2], *(1,) * len(axes))
-        mean, variance = reshape(mean, keepdims), reshape(variance, keepdims)
-    y = _affine(op, _normal(wide, mean, variance, eps), weight, bias)
-    return wrap(ew.cast(y, node.dtype))
+        statistics = _running_statistics(op, wide, running)
+    return _scaled(op, _normal(wide, *statistics, eps), weight, bias, node.dtype)

@@ -112,7 +112,7 @@ def _named_margins(
 def _windows(
     op: str, x: Node, w: Node, strides: Shape, sides: Margins, gaps: Shape, dilations: Shape
 ) -> tuple[tuple[Window, ...], Shape]:
-    """The window along each axis of space, and how many of them fit."""
+    """The window along each axis of space, and the number of them that fit."""
     if 0 in w.shape[2:]:
         raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {w.shape}")
     axes = zip(x.shape[2:], w.shape[2:], strides, sides, gaps, dilations, strict=True)
@@ -191,9 +191,8 @@ def _conv_transpose(
             f"{op}: nothing is left of data of {a.shape[2:]} after removing padding of {sides}"
         )
     # the transpose of a convolution from `extents` to the space of x
-    windows = tuple(
-        Window(s, d, 1, low) for s, d, (low, _) in zip(strides, dilations, sides, strict=True)
-    )
+    rows = zip(strides, dilations, sides, strict=True)
+    windows = tuple(Window(s, d, 1, low) for s, d, (low, _) in rows)
     y = input_gradient(a, b, windows, tuple(extents), groups, a.dtype)
     return _with_bias(op, y, bias, has_batch)
 
@@ -228,13 +227,13 @@ def conv_general(
     feature_group_count: int = 1,
     batch_group_count: int = 1,
 ) -> Tensor:
-    """JAX's conv_general_dilated: any number of axes, any layout, any spreading of either side.
+    """JAX's conv_general_dilated: any number of axes, any layout, any dilation.
 
     Args:
         padding: "SAME", "SAME_LOWER", "VALID", or (before, after) per axis; negative numbers cut
             off.
-        lhs_dilation: how far the elements of lhs are spread apart.
-        rhs_dilation: how far those of the window are.
+        lhs_dilation: the distance between elements of lhs.
+        rhs_dilation: the distance between taps of the window.
         dimension_numbers: the layouts of lhs, rhs and the result, as in ("NHWC", "HWIO", "NHWC").
         batch_group_count: parts of the batch, each seen by its own part of the outputs.
     """

@@ -40,23 +40,18 @@ __all__ = [
 Nodes = Sequence[Node | None]
 
 
-def _lowest(x: Node) -> Node:
-    if x.dtype.is_floating:
-        return constant(-math.inf, x.dtype)
-    return constant(dt.int_range(x.dtype)[0], x.dtype)
-
-
 def _seen(x: Node, axes: Sequence[Windows]) -> Node:
-    """Windows of x in which nothing outside is the largest."""
+    """Windows of x, padded with the least value."""
     wide, inside = windows_of(x, axes)
-    return wide if inside is None else ew.where(inside, wide, _lowest(x))
+    least = -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
+    return wide if inside is None else ew.where(inside, wide, constant(least, x.dtype))
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     """The largest of each window, and its index: row-major over space."""
     seen = _seen(x, axes)
     best = reduce_max(seen, win.taps_of(seen, len(axes)))
-    # from x itself and not from what is tracked, which would be kept for its gradient
+    # from x detached: a tracked copy would be saved for backward
     seen = _seen(ew.stop_gradient(x), axes)
     shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
     which = _first_inside(argmax(reshape(seen, shape), best.ndim), axes, x.device)
@@ -88,8 +83,8 @@ class _First:
         if t is None:
             return (None,)
         wide, _ = windows_of(t, self.axes)
-        kept = ew.where(self._chosen(which), wide, like(t, 0))
-        return (reduce_sum(kept, win.taps_of(kept, len(self.axes))),)
+        chosen = ew.where(self._chosen(which), wide, like(t, 0))
+        return (reduce_sum(chosen, win.taps_of(chosen, len(self.axes))),)
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> _First:
         return self  # windows are over the last axes, however many come before

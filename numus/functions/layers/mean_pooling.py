@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _sum(x: Node, axes: Sequence[Windows]) -> Node:
-    """The sum of every window; narrow floats come out in float32."""
+    """The sum of every window; low-precision floats come out in float32."""
     wide, _ = windows_of(widened(x), axes)
     return reduce_sum(wide, win.taps_of(wide, len(axes)))
 
@@ -147,7 +147,7 @@ def _lp_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     op = f"lp_pool{rank}d"
-    if math.isinf(norm_type):  # the greatest size of a window's elements, or the least
+    if math.isinf(norm_type):  # the largest magnitude of a window, or the smallest
         sign = math.copysign(1.0, norm_type)
         sizes = sign * wrap(ew.abs_(require(op, node_of(x, op), "float")))
         found: Tensor = max_pool(rank, sizes, kernel_size, stride, 0, 1, ceil_mode, False)

@@ -1,7 +1,6 @@
-"""Linear maps along an axis that read few elements for each of their results.
+"""Sparse linear maps along an axis: a table of the elements that each result reads, and weights.
 
-A map is a table: for each result which elements it reads, and how much of each. Its transpose is
-such a table again, so a gradient gathers as the value does, and nothing is added up in memory.
+The transpose is such a table again, so a gradient gathers as the value does, without scatter-add.
 """
 
 from __future__ import annotations

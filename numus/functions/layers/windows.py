@@ -30,7 +30,7 @@ Sizes = int | Sequence[int]
 Margins = tuple[tuple[int, int], ...]  # before and after each axis
 
 
-def per_axis(op: str, what: str, given: Any, rank: int, least: int = 1) -> Shape:
+def per_axis(op: str, what: str, given: Any, rank: int, minimum: int = 1) -> Shape:
     """One number for all axes, or one for each."""
     if isinstance(given, (tuple, list)):
         numbers = tuple(operator.index(n) for n in given)
@@ -43,8 +43,8 @@ def per_axis(op: str, what: str, given: Any, rank: int, least: int = 1) -> Shape
             f"{op}: {what}={given!r} has {len(numbers)} numbers for {rank} axes; give one, or one "
             "for each"
         )
-    if any(n < least for n in numbers):
-        raise ShapeError(f"{op}: {what} must be at least {least}, not {given!r}")
+    if any(n < minimum for n in numbers):
+        raise ShapeError(f"{op}: {what} must be at least {minimum}, not {given!r}")
     return numbers
 
 
@@ -71,7 +71,7 @@ def same_margins(size: Shape, taps: Shape, strides: Shape, dilations: Shape) -> 
 
 
 def window_count(size: int, reach: int, stride: int) -> int:
-    """How many windows of `reach` elements an axis (with its margins) has."""
+    """The number of windows of `reach` elements along an axis of `size` with its margins."""
     return max(0, (size - reach) // stride + 1)
 
 

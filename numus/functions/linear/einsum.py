@@ -37,7 +37,6 @@ def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = Non
     two operands are multiplied in pairs, small results first. `preferred_element_type` is what
     products are accumulated in and what comes out.
 
-    >>> import numus as nm
     >>> a = nm.asarray([[1, 2], [3, 4]])
     >>> nm.einsum("ij,kj->ik", a, a).tolist()
     [[5, 11], [11, 25]]
@@ -80,11 +79,11 @@ def _label(
     terms: tuple[Term, ...], output: Term | None, shapes: tuple[Shape, ...]
 ) -> tuple[list[Labels], Labels, dict[Hashable, int]]:
     """A label for each axis of each operand, the output's labels, the extent of every label."""
-    spread = [_expand_ellipsis(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
-    dots = max((sum(isinstance(label, tuple) for label in s) for s in spread), default=0)
+    named = [_expand_ellipsis(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
+    dots = max((sum(isinstance(label, tuple) for label in s) for s in named), default=0)
     ellipsis: Labels = tuple(("...", i) for i in range(-dots, 0))
     extents: dict[Hashable, int] = {}
-    for labels, shape in zip(spread, shapes, strict=True):
+    for labels, shape in zip(named, shapes, strict=True):
         for label, n in zip(labels, shape, strict=True):
             known = extents.setdefault(label, n)
             if known == 1:
@@ -93,9 +92,9 @@ def _label(
                 name = "..." if isinstance(label, tuple) else label
                 raise ShapeError(f"einsum: axes named {name!r} have extents {known} and {n}")
     if output is not None:
-        return spread, _output(output, ellipsis, extents), extents
-    every: list[Any] = [x for s in spread for x in s if not isinstance(x, tuple)]
-    return spread, (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1)), extents
+        return named, _output(output, ellipsis, extents), extents
+    every: list[Any] = [x for s in named for x in s if not isinstance(x, tuple)]
+    return named, (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1)), extents
 
 
 def _expand_ellipsis(term: Term, shape: Shape, position: int) -> Labels:
@@ -142,8 +141,8 @@ def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
                 x = diagonal(wrap(x), 0, first, second)._node
                 del left[second], left[first]
                 left.append(label)
-    kept = [i for i, label in enumerate(left) if x.shape[i] == extents[label]]
-    return Operand(reshape(x, tuple([x.shape[i] for i in kept])), tuple([left[i] for i in kept]))
+    axes = [i for i, label in enumerate(left) if x.shape[i] == extents[label]]
+    return Operand(reshape(x, tuple([x.shape[i] for i in axes])), tuple([left[i] for i in axes]))
 
 
 def _contract(parts: list[Operand], out: Labels) -> Node:

@@ -76,7 +76,7 @@ def _roles(a: Labels, b: Labels, out: Labels) -> _Roles | None:
         return None
     # Rows and columns come out side by side. Leading labels that would have to part them become
     # batch labels, along which the other operand is repeated.
-    while not _two_runs([x in a for x in outer]):
+    while sum((x in a) != (y in a) for x, y in pairwise(outer)) > 1:
         batch.append(outer.pop(0))
     swapped = outer[0] in b
     rows = tuple(x for x in outer if (x in b) == swapped)
@@ -85,7 +85,7 @@ def _roles(a: Labels, b: Labels, out: Labels) -> _Roles | None:
 
 
 def sum_out(x: Operand, wanted: Labels) -> Operand:
-    """x summed over the labels that nobody wants; narrow floats come out in float32."""
+    """x summed over the labels that are not wanted; low-precision floats come out in float32."""
     axes = tuple(i for i, label in enumerate(x.labels) if label not in wanted)
     if not axes:
         return x
@@ -100,10 +100,6 @@ def arrange(x: Operand, order: Labels) -> Node:
     if len(present) == len(order):
         return node
     return reshape(node, tuple(x.extent(label) if label in x.labels else 1 for label in order))
-
-
-def _two_runs(sides: list[bool]) -> bool:
-    return sum(p != q for p, q in pairwise(sides)) <= 1
 
 
 def _elementwise(a: Operand, b: Operand, out: Labels, dtype: DType) -> Operand:

@@ -1,6 +1,6 @@
 """Products of matrices and of everything that reduces to them.
 
-Operands are promoted to one dtype, in which the result comes; narrow floats are accumulated in
+Operands are promoted to one dtype, that of the result; low-precision floats are accumulated in
 float32. `preferred_element_type=` (JAX's name; NumPy's on `matmul` is `dtype=`) asks for another
 accumulator and result, so that int8 by int8 can be int32 without a wider copy of either. Products
 of booleans are logical: any(a and b).
@@ -39,7 +39,7 @@ __all__ = [
 def accumulated(op: str, a: Node, b: Node, dtype: Any) -> tuple[Node, Node, DType]:
     """Operands of one dtype as the contraction reads them, and the dtype it accumulates in.
 
-    Small integers and narrow floats are widened on the way in, element by element.
+    Small integers and low-precision floats are widened on the way in, element by element.
     """
     if dtype is None:
         return a, b, a.dtype
@@ -132,7 +132,6 @@ def matmul(
     and what comes out: matmul(int8, int8, dtype=nm.int32) is the whole sum. `precision` is how
     exact products of float32 have to be: see `matmul_precision`.
 
-    >>> import numus as nm
     >>> nm.matmul(nm.asarray([[1.0, 2.0], [3.0, 4.0]]), nm.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """

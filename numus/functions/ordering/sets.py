@@ -1,7 +1,7 @@
 """Arrays as sets: their distinct elements and what two of them share.
 
-How many distinct elements there are depends on the values: these functions (but for `isin`)
-evaluate their arguments, and refuse inside a transformation that has only shapes.
+The number of distinct elements depends on the values: these functions (but for `isin`) evaluate
+their arguments, and refuse to be traced.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _starts(line: Node, equal_nan: bool) -> Node:
 
 
 def _lengths(starts: Node, count: int) -> Node:
-    """How many of `count` elements there are from each start to the next."""
+    """The distance of each start to the next, or to `count`."""
     end = broadcast(int_constant(count), (1,))
     return ew.sub(concat((take_range(starts, 0, 1, starts.shape[0]), end), 0), starts)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import common, flat_or_axis, method, node_of, require, to_float, wrap
+from numus.functions._base import common, flat_or_axis, float_node, method, node_of, require, wrap
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import accumulator
 from numus.graph import Node
@@ -62,7 +62,6 @@ def cumulative_prod(
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running sum along an axis, of all elements in row-major order where none is given.
 
-    >>> import numus as nm
     >>> nm.cumsum(nm.asarray([1, 2, 3])).tolist()
     [1, 3, 6]
     """
@@ -103,7 +102,7 @@ def cummin(x: Any, /, axis: int | None = None) -> Tensor:
 @method()
 def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
     """log(cumsum(exp(x))) along an axis, without overflow."""
-    node = require("logcumsumexp", to_float(node_of(x, "logcumsumexp")), "float")
+    node = float_node("logcumsumexp", x)
     return wrap(scan("logsumexp", *flat_or_axis(node, axis, "logcumsumexp")))
 
 
@@ -128,7 +127,6 @@ def diff(
 
     `prepend` and `append` are joined to x first. Between booleans it is whether they differ.
 
-    >>> import numus as nm
     >>> nm.diff(nm.asarray([1, 4, 9, 16])).tolist()
     [3, 5, 7]
     """

@@ -50,10 +50,10 @@ def bincount(
 
     Args:
         weights: what each element counts for, instead of 1.
-        minlength: the result has at least so many bins. How many it has depends on the largest
-            element: x is evaluated.
-        length: the result has exactly so many bins, whatever x holds; nothing is evaluated, and
-            elements outside count nowhere.
+        minlength: the least number of bins. The number depends on the largest element: x is
+            evaluated.
+        length: the exact number of bins; nothing is evaluated, and elements outside are not
+            counted.
 
     >>> nm.bincount(nm.asarray([0, 1, 1, 3])).tolist()
     [1, 2, 0, 1]

@@ -2,7 +2,7 @@
 
 `axis` is None (all axes), an integer or a tuple; `keepdims` keeps the axes with extent 1. Sums and
 products of small integers and booleans are made in int64 or uint64; floats keep their dtype (the
-narrow ones are accumulated in float32). With `dtype=` the elements are cast first.
+low-precision ones are accumulated in float32). With `dtype=` the elements are cast first.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def accumulator(op: str, x: Node, dtype: Any) -> Node:
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
 
-    >>> import numus as nm
     >>> nm.sum(nm.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [4, 6]
     """
@@ -148,7 +147,6 @@ def _extreme(op: str, reduce: Reduce, x: Node, axis: Axis, keepdims: bool) -> Te
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over axes; NaN where there is one.
 
-    >>> import numus as nm
     >>> nm.max(nm.asarray([[1.0, 5.0], [7.0, 3.0]]), axis=1).tolist()
     [5.0, 7.0]
     """
@@ -305,7 +303,6 @@ def norm(
 
     It never is a matrix norm: those are `nm.linalg.norm`'s.
 
-    >>> import numus as nm
     >>> nm.norm(nm.asarray([3.0, 4.0])).item()
     5.0
     """

@@ -31,13 +31,13 @@ __all__ = ["average", "mean", "nanmean", "std", "var", "var_mean"]
 MAX_INVERTIBLE_EXPONENT = 100  # below it, 2**-n is a normal number of every compute dtype
 
 
-def _inexact(op: str, x: Any, dtype: Any) -> tuple[Node, DType]:
-    """x in the dtype it is computed in, and the dtype of the result."""
+def _inexact(op: str, x: Any, dtype: Any, axis: Axis) -> tuple[Node, DType, Shape]:
+    """x in its compute dtype, the dtype of the result, and the axes."""
     node = node_of(x, op)
     node = to_float(node) if dtype is None else reductions.in_dtype(op, node, dtype)
     if not node.dtype.is_inexact:
         raise DTypeError(f"{op}: the result is not an integer, as dtype={node.dtype.name} asks")
-    return widened(node), node.dtype
+    return widened(node), node.dtype, normal_axes(axis, node.ndim, op)
 
 
 def mean_over(x: Node, axes: Shape) -> Node:
@@ -69,12 +69,10 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
 def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over axes; NaN where there is nothing.
 
-    >>> import numus as nm
     >>> nm.mean(nm.asarray([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
     [1.5, 4.5]
     """
-    node, result = _inexact("mean", x, dtype)
-    axes = normal_axes(axis, node.ndim, "mean")
+    node, result, axes = _inexact("mean", x, dtype, axis)
     return finish(ew.cast(mean_over(node, axes), result), node, axes, keepdims)
 
 
@@ -96,8 +94,7 @@ def var(
     >>> nm.var(nm.asarray([1.0, 3.0])).item()
     1.0
     """
-    node, result = _inexact("var", x, dtype)
-    axes = normal_axes(axis, node.ndim, "var")
+    node, result, axes = _inexact("var", x, dtype, axis)
     y = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
     return finish(y, node, axes, keepdims)
 
@@ -118,8 +115,7 @@ def std(
     >>> nm.std(nm.asarray([1.0, 3.0])).item()
     1.0
     """
-    node, result = _inexact("std", x, dtype)
-    axes = normal_axes(axis, node.ndim, "std")
+    node, result, axes = _inexact("std", x, dtype, axis)
     y = reductions.masked_root(variance_over(node, axes, correction), ew.sqrt)
     return finish(ew.cast(y, dt.real_of(result)), node, axes, keepdims)
 
@@ -133,8 +129,7 @@ def var_mean(
     >>> [x.item() for x in nm.var_mean(nm.asarray([1.0, 3.0]))]
     [1.0, 2.0]
     """
-    node, result = _inexact("var_mean", x, None)
-    axes = normal_axes(axis, node.ndim, "var_mean")
+    node, result, axes = _inexact("var_mean", x, None, axis)
     variance = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
     centre = ew.cast(mean_over(node, axes), result)
     return finish(variance, node, axes, keepdims), finish(centre, node, axes, keepdims)
@@ -143,8 +138,7 @@ def var_mean(
 @method()
 def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The mean over axes of the elements that are not NaN; NaN where there are none."""
-    node, result = _inexact("nanmean", x, dtype)
-    axes = normal_axes(axis, node.ndim, "nanmean")
+    node, result, axes = _inexact("nanmean", x, dtype, axis)
     count = reduce_sum(ew.cast(ew.eq(node, node), node.dtype), axes)
     y = ew.div(reduce_sum(reductions.without_nan(node, 0.0), axes), count)
     return finish(ew.cast(y, result), node, axes, keepdims)

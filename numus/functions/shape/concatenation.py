@@ -32,7 +32,7 @@ def _operands(arrays: Any, op: str) -> list[Node]:
 
 
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
-    """Arrays laid end to end along an axis they have; axis=None flattens them first.
+    """Arrays joined end to end along an axis they have; axis=None flattens them first.
 
     >>> nm.concat((nm.asarray([[1, 2]]), nm.asarray([[3, 4]])), axis=1).tolist()
     [[1, 2, 3, 4]]

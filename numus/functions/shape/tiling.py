@@ -73,7 +73,7 @@ def _repeat_each(node: Node, counts: Node, axis: int) -> Node:
     if known is not None and known.size and known.min() < 0:
         raise ShapeError(f"repeat: an element cannot be repeated {known.min()} times")
     total = int(_read(reduce_sum(counts, (0,)), "repeat"))
-    # position k holds element number (how many elements have ended at or before k)
+    # position k reads the element whose number is the count of ends at or before k
     ends = scan("sum", counts, 0)
     zeros, ones = full((total,), 0, dt.int64), full(ends.shape, 1, dt.int64)
     marks = scatter(zeros, (ends,), ones, (0,), "add")
@@ -185,10 +185,6 @@ def _pad_edge(node: Node, axis: int, low: int, high: int) -> Node:
     return _between(end(0, low), node, end(node.shape[axis] - 1, high), axis)
 
 
-def _pad_wrap(node: Node, axis: int, low: int, high: int) -> Node:
-    return _cycle(node, axis, -low, low + node.shape[axis] + high)
-
-
 def _pad_mirror(node: Node, axis: int, low: int, high: int, skip: int) -> Node:
     """Mirrored at the last element (skip = 1) or behind it (0); over and over for wide margins."""
     while low or high:
@@ -209,7 +205,9 @@ def _pad_reflect(node: Node, axis: int, low: int, high: int) -> Node:
 
 
 _FILLS: dict[str, Callable[[Node, int, int, int], Node]] = {
-    **{"edge": _pad_edge, "wrap": _pad_wrap, "reflect": _pad_reflect},
+    "edge": _pad_edge,
+    "wrap": lambda node, axis, low, high: _cycle(node, axis, -low, low + node.shape[axis] + high),
+    "reflect": _pad_reflect,
     "symmetric": functools.partial(_pad_mirror, skip=0),
 }
 
