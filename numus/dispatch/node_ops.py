@@ -177,9 +177,8 @@ def _recycled(view: View) -> RecycledOutput:
     """A view that is given to other nodes when nothing else references it."""
     storage = view.storage
     idle = {"memory": storage.memory, "host_access": None, "aliases": None}
-    return RecycledOutput(
-        view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
-    )
+    slots = [(storage, Storage, *item) for item in idle.items()]
+    return RecycledOutput(view, (view, storage, storage.memory), slots)
 
 
 # -- application -----------------------------------------------------------------------------------

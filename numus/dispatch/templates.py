@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from numus.dispatch import node_ops
 from numus.dispatch.call_cache import GUARD_FAILED
-from numus.dispatch.node_ops import (
-    guard_modes,
-    new_bytecode,
-    new_node,
-    new_view_like,
-    pending_bounds,
-)
 from numus.graph import Node, Primitive, View, mode
 
 if TYPE_CHECKING:
@@ -32,7 +26,7 @@ class TemplateBuilder:
     def __init__(self, code: BytecodeBuilder) -> None:
         self.code = code
         self.registers: dict[Node, int] = {}
-        guard_modes(code, {"grad": mode.grad, "autocast": mode.autocast})
+        node_ops.guard_modes(code, {"grad": mode.grad, "autocast": mode.autocast})
 
     def bind(self, node: Node, register: int, *, distinct: bool = False) -> bool:
         """Bind a node to a register; guards that registers of one node hold one object, and with
@@ -82,9 +76,8 @@ class TemplateBuilder:
             if node.view is None:
                 levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
         operands = {x: bound[x] for node in made for x in node.inputs if x in bound}
-        depth, retained_bytes = pending_bounds(
-            code, list(operands.values()), max(levels.values(), default=0)
-        )
+        height = max(levels.values(), default=0)
+        depth, retained_bytes = node_ops.pending_bounds(code, list(operands.values()), height)
         zero = code.load_const(0)
         registers = self.registers
         for node in made:
@@ -98,10 +91,10 @@ class TemplateBuilder:
                 base = _base(node, bound, matched)
                 assert base is not None
                 assert base.view is not None
-                view = new_view_like(code, node.view, base.view, registers[base])
+                view = node_ops.new_view_like(code, node.view, base.view, registers[base])
                 members |= {"depth": zero, "retained_bytes": zero, "view": view}
             copied = {name: getattr(node, name) for name in _COPIED}
-            registers[node] = new_node(code, copied, members, handled=node is handled)
+            registers[node] = node_ops.new_node(code, copied, members, handled=node is handled)
 
     def function(self, arity: int, result: int) -> Callable[..., Any]:
         return self.code.function(arity, result, GUARD_FAILED)
@@ -110,7 +103,7 @@ class TemplateBuilder:
 def new_template(nodes: Iterable[Node]) -> TemplateBuilder | None:
     """A template for the device of these nodes; None where it has no fast-call VM."""
     device = next((x.device for x in nodes if x.device is not None), None)
-    code = None if device is None else new_bytecode(device.runtime)
+    code = None if device is None else node_ops.new_bytecode(device.runtime)
     return None if code is None else TemplateBuilder(code)
 
 

@@ -50,9 +50,8 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
     node = nodes[0]
     if node.device is None or not node.inputs:
         return False
-    site = eager_calls.site(
-        (node.prim, node.shape, node.dtype, node.depth, len(nodes), kernel_choice_key())
-    )
+    key = (node.prim, node.shape, node.dtype, node.depth, len(nodes), kernel_choice_key())
+    site = eager_calls.site(key)
     for call in site.calls:
         if call(*nodes) is not GUARD_FAILED:
             if site.misses or call is not site.calls[0]:
@@ -154,13 +153,10 @@ def _compile(roots: tuple[Node, ...]) -> Any:
         registers = _match(code, roots, signature)
         if registers is None:
             return None
-        nodes = [
-            *roots,
-            *[signature.nodes[i] for i in (*signature.live_out, *plan.saved_for_backward)],
-        ]
+        saved = [signature.nodes[i] for i in (*signature.live_out, *plan.saved_for_backward)]
         views = _new_views(code, leaves, plan)
         code.launch()
-        for node, view in zip(nodes, views, strict=True):
+        for node, view in zip([*roots, *saved], views, strict=True):
             code.set_slot(registers[node], Node, "view", view)
             if not node.tracked or is_boundary(node):
                 write_forget(code, registers[node])

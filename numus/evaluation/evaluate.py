@@ -48,7 +48,7 @@ def evaluate(nodes: Collection[Node]) -> None:
             if node.view is None:
                 by_device.setdefault(node.device or device(), []).append(node)
         for dev, roots in by_device.items():
-            if storage_lock.has_writers():
+            if storage_lock.writers:
                 storage_lock.wait_for_writers(_storages_below(roots))
             if dev.kind == "reference":
                 _interpret(dev, roots)
@@ -231,7 +231,7 @@ def elements(node: Node) -> Array:
         evaluate((node,))
     view = node.view
     assert view is not None
-    if storage_lock.has_writers():
+    if storage_lock.writers:
         storage_lock.wait_for_writers((view.storage,))
     dev = node.device or device()
     runtime, memory = dev.runtime, view.storage.memory

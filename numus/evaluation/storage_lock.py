@@ -36,11 +36,6 @@ def host_access(storage: Storage) -> HostAccess:
     return storage.host_access
 
 
-def has_writers() -> bool:
-    """True if any storage is being written."""
-    return bool(writers)
-
-
 def wait_for_writers(storages: Iterable[Storage]) -> None:
     """Wait until no other thread writes to these."""
     me = threading.get_ident()

@@ -27,7 +27,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Node, Nodes, Primitive, Tangents
 from numus.primitives import attention_rules as rules
 from numus.primitives import elementwise as ew
 from numus.primitives.attention_rules import Operands
@@ -75,13 +75,13 @@ def _in_order(node: Node, found: rules.Cotangents) -> tuple[Node | None, ...]:
     return tuple(found.get(name) for name in node.params.names)
 
 
-def _named(node: Node, tangents: Sequence[Node | None]) -> dict[str, Node]:
+def _named(node: Node, tangents: Tangents) -> dict[str, Node]:
     """The tangents that are not zero, by the names of their operands."""
     pairs = zip(node.params.names, tangents, strict=True)
     return {name: t for name, t in pairs if t is not None}
 
 
-def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     """The new axis joins the stack; the scale is shared."""
 
     def flattened(x: Node, is_batched: bool) -> Node:
@@ -130,7 +130,7 @@ def _lse_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     return _in_order(node, rules.lse_vjp(_operands(node), g))
 
 
-def _lse_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _lse_jvp(node: Node, tangents: Tangents) -> Node | None:
     return rules.lse_jvp(_operands(node), _named(node, tangents))
 
 
@@ -169,7 +169,7 @@ def _attention_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     return _in_order(node, found)
 
 
-def _attention_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _attention_jvp(node: Node, tangents: Tangents) -> Node | None:
     return rules.attention_jvp(_operands(node), _named(node, tangents), node.dtype)
 
 
@@ -220,7 +220,7 @@ def _grad_vjp(node: Node, h: Node) -> tuple[Node | None, ...]:
     return _in_order(node, rules.grad_vjp(_operands(node), g, node.params.which, h))
 
 
-def _grad_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _grad_jvp(node: Node, tangents: Tangents) -> Node | None:
     g = node.inputs[node.params.names.index("g")]
     t = _named(node, tangents)
     return rules.grad_jvp(_operands(node), g, node.params.which, t, node.dtype)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from numus.graph import Batch, Jvp, Node, Primitive, Reference
+from numus.graph import Batch, Jvp, Node, Primitive, Reference, Tangents
 
 
 def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
@@ -15,7 +15,7 @@ def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
     return (None,) * len(node.inputs)
 
 
-def zero_jvp(node: Node, tangents: Sequence[Node | None]) -> None:
+def zero_jvp(node: Node, tangents: Tangents) -> None:
     """The jvp of operations whose derivative is zero almost everywhere."""
     return None
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Node, Nodes, Primitive
 from numus.primitives.base import unary_jvp
 from numus.primitives.references import widen
 from numus.primitives.source import constant
@@ -19,9 +19,7 @@ from numus.shapes import Shape, check_size
 # -- broadcast ------------------------------------------------------------------------------------
 
 
-def _broadcast_batch(
-    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
-) -> Node:
+def _broadcast_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     x = inputs[0]
     inner = x.shape[1:]
     ones = (1,) * (len(node.shape) - len(inner))
@@ -52,7 +50,7 @@ def broadcast(x: Node, shape: Shape) -> Node:
     return make_view(_broadcast, x, shape, shape, layout)
 
 
-def batch_all(inputs: Sequence[Node], batched: Sequence[bool], size: int) -> list[Node]:
+def batch_all(inputs: Nodes, batched: Sequence[bool], size: int) -> list[Node]:
     """Inputs of a batching rule, all of them over the new leading axis."""
     pairs = zip(inputs, batched, strict=True)
     return [x if is_batched else broadcast(x, (size, *x.shape)) for x, is_batched in pairs]
@@ -100,7 +98,7 @@ def expand(r: Node, x: Node, axes: Shape) -> Node:
     return broadcast(reshape(r, kept), x.shape)
 
 
-def reduction_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def reduction_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     axes = tuple(a + 1 for a in node.params)
     return apply(node.prim, (inputs[0],), axes, (size, *node.shape), node.dtype)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
-from numus.graph import TF32, Array, Node, Primitive, mode
+from numus.graph import TF32, Array, Node, Nodes, Primitive, Tangents, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import batch_all
 from numus.primitives.references import widen
@@ -47,7 +47,7 @@ def _gradient_like(x: Node, left: Node, right: Node, precision: str | None) -> N
     return contract(left, right, x.dtype, precision)
 
 
-def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _jvp(node: Node, tangents: Tangents) -> Node | None:
     (a, b), (ta, tb) = node.inputs, tangents
     return ew.total(
         None if ta is None else contract(ta, b, node.dtype, node.params),
@@ -55,7 +55,7 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     )
 
 
-def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     a, b = inputs
     *lead, rows, columns = node.shape
     depth = a.shape[-1]

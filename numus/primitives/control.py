@@ -38,7 +38,7 @@ def _no_reference(node: Node, *arrays: Array) -> Array:
     raise AssertionError("a call is run as a whole: see get_tuple_element")
 
 
-def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _call_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     call, operands = node.params.batched(inputs, batched, size)
     return apply(_call, operands, call, (), bool_)
 
@@ -47,7 +47,7 @@ def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], siz
 _call = Primitive("call", "control", _no_reference, batch=_call_batch)
 
 
-def _element_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _element_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     whole = inputs[0]
     out = get_tuple_element(whole, node.params)
     axis = whole.params.batch_axes[node.params]

@@ -18,7 +18,7 @@ import numpy as np
 
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Node, Nodes, Primitive, Tangents
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.contract import contract, matmul_precision
@@ -119,7 +119,7 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     return gx, gw
 
 
-def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _jvp(node: Node, tangents: Tangents) -> Node | None:
     (x, w), (tx, tw) = node.inputs, tangents
     groups, windows, precision = node.params
     rest = (windows, _spatial(node), groups, node.dtype, precision)
@@ -129,7 +129,7 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     )
 
 
-def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     """Batched data is a larger batch, batched weights more outputs, both more groups."""
     x, w = inputs
     groups, windows, precision = node.params

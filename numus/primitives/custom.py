@@ -12,7 +12,7 @@ from numus.primitives.broadcast import batch_all
 # -- graft ----------------------------------------------------------------------------------------
 
 
-def _graft_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _graft_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     return graft(*batch_all(inputs, batched, size))
 
 
@@ -62,14 +62,14 @@ def _custom_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     return (None, *rule.vjp(node.inputs[1:], cotangents))
 
 
-def _custom_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _custom_jvp(node: Node, tangents: Tangents) -> Node | None:
     rule, index = node.params
     if all(t is None for t in tangents[1:]):
         return None
     return rule.jvp(node.inputs[1:], tangents[1:])[index]
 
 
-def _custom_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _custom_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     rule, index = node.params
     (value,) = batch_all(inputs[:1], batched[:1], size)
     return custom(rule.batched(size, tuple(batched[1:])), index, value, tuple(inputs[1:]))

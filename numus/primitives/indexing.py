@@ -12,7 +12,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Node, Nodes, Primitive, Tangents
 from numus.primitives import elementwise as ew
 from numus.primitives.base import nondifferentiable, unary_jvp
 from numus.primitives.broadcast import batch_all, broadcast, full
@@ -36,7 +36,7 @@ def positions(like: Node, axis: int) -> Node:
     return broadcast(reshape(iota(n, dt.int64, like.device), line), like.shape)
 
 
-def _gather_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _gather_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     x, *indices = inputs
     wide = tuple(batch_all(indices, batched[1:], size))
     if not batched[0]:
@@ -189,7 +189,7 @@ def _written(node: Node, g: Node) -> Node:
     return _inside(ew.where(won, gather(g, at, axes), full((), 0, g.dtype)), node)
 
 
-def _scatter_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _scatter_jvp(node: Node, tangents: Tangents) -> Node | None:
     axes, mode = node.params
     x, updates, *indices = node.inputs
     tx, tu = tangents[0], tangents[1]
@@ -211,7 +211,7 @@ def _scatter_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return scatter(ew.mul(tx, by_x), at, ew.mul(tu, by_u), axes, "add")
 
 
-def _scatter_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _scatter_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     axes, mode = node.params
     x, updates, *indices = batch_all(inputs, batched, size)
     rows = positions(indices[0], 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
-from numus.graph import Array, Node, Primitive
+from numus.graph import Array, Node, Nodes, Primitive
 from numus.primitives import elementwise as ew
 from numus.primitives.base import unary_jvp
 from numus.primitives.broadcast import full
@@ -124,7 +124,7 @@ def _reference(node: Node, x: Array) -> Array:
         return (np.flip(out, axis) if reverse else out).astype(node.dtype.np)
 
 
-def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     op, axis, reverse = node.params
     return scan(op, inputs[0], axis + 1, reverse)
 

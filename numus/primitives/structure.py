@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.graph import Node, Primitive
+from numus.graph import Node, Primitive, Tangents
 from numus.primitives.base import unary_jvp
 from numus.primitives.broadcast import batch_all, full
 from numus.primitives.views import take_range
@@ -24,7 +23,7 @@ def _concat_vjp(node: Node, g: Node) -> tuple[Node, ...]:
     return tuple(take_range(g, node.params, e - n, e) for n, e in zip(sizes, ends, strict=True))
 
 
-def _concat_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _concat_jvp(node: Node, tangents: Tangents) -> Node | None:
     if all(t is None for t in tangents):
         return None
     parts = tuple(
@@ -64,9 +63,7 @@ def _identity(name: str) -> Primitive:
         reference=lambda node, x: np.array(x),
         vjp=lambda node, g: (g,),
         jvp=lambda node, ts: ts[0],
-        batch=lambda node, xs, batched, size: apply(
-            node.prim, (xs[0],), node.params, xs[0].shape, node.dtype
-        ),
+        batch=lambda node, xs, *_: apply(node.prim, (xs[0],), node.params, xs[0].shape, node.dtype),
     )
 
 

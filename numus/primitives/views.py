@@ -260,9 +260,7 @@ _shear = Primitive(
     "view",
     vjp=_shear_vjp,
     jvp=unary_jvp(lambda node, t: shear(t, *node.params)),
-    batch=lambda node, xs, batched, size: shear(
-        xs[0], node.params[0] + 1, node.params[1] + 1, *node.params[2:]
-    ),
+    batch=lambda node, xs, *_: shear(xs[0], *(a + 1 for a in node.params[:2]), *node.params[2:]),
     reference=_shear_reference,
 )
 

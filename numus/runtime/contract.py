@@ -20,6 +20,7 @@ from numus.dtypes import bool_
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
+    from numus.runtime.programs import KernelProgram
     from numus.target import Target
 
 
@@ -33,24 +34,8 @@ class Memory(Protocol):
     def address(self) -> int: ...
 
 
+Array = np.ndarray[Any, Any]
 Block = TypeVar("Block", bound=Memory)
-
-
-class Program(Protocol):
-    """A compiled kernel; may be shared between threads."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kernel(self) -> Any:
-        """The IR it was compiled from."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """The renderer's output: LLVM IR, PTX, WGSL."""
-        ...
 
 
 class Runtime(Protocol[Block]):
@@ -65,22 +50,20 @@ class Runtime(Protocol[Block]):
         when full."""
         ...
 
-    def upload(self, memory: Block, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Block, array: Array) -> None:
         """Copy a contiguous host array in."""
         ...
 
-    def download(
-        self, memory: Block, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: Block, dtype: DType, count: int, start: int = 0) -> Array:
         """A flat host array of `count` elements (shared, not copied, where possible). Waits for the
         work that made them, and for none that was launched later."""
         ...
 
-    def compile(self, kernel: Any) -> Program:
+    def compile(self, kernel: Any) -> KernelProgram:
         """The program of a kernel in IR, from the cache where it is there."""
         ...
 
-    def compile_all(self, kernels: Sequence[Any]) -> Sequence[Program]:
+    def compile_all(self, kernels: Sequence[Any]) -> Sequence[KernelProgram]:
         """The programs of several kernels; `Backend` compiles one after the other."""
         ...
 
@@ -126,6 +109,7 @@ class Backend:
 # -- launches -------------------------------------------------------------------------------------
 
 Values = Sequence[int | float]  # grids and scalars
+Pairs = Sequence[tuple[int, int]]
 BoundLaunch = Callable[[Sequence[int], Values], None]
 
 
@@ -211,8 +195,8 @@ class LaunchList(ABC):
         values: Values,
         addresses: list[int],
         count: int,
-        steps: Sequence[tuple[int, int]],
-        swaps: Sequence[tuple[int, int]],
+        steps: Pairs,
+        swaps: Pairs,
         flag: Any,
         runtime: Runtime[Any],
     ) -> int:
@@ -235,9 +219,7 @@ class LaunchList(ABC):
                     return i + 1
         return count
 
-    def call_builder(
-        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
-    ) -> Any:
+    def call_builder(self, values: Values, fixed: Pairs, arena: int | None) -> Any:
         """A fast call around the launches (`runtime/pycall`); None where unsupported.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 
 from numus import dtypes
 from numus.ir import kernel_text
-from numus.runtime.contract import Backend, Launch, LaunchList, LaunchStep, Values
+from numus.runtime.contract import Array, Backend, Launch, LaunchList, LaunchStep, Values
 from numus.runtime.programs import KernelProgram
 from numus.target import Target
 
@@ -115,12 +115,10 @@ class NullRuntime(Backend):
         self._next_address += (nbytes + 127) & ~63
         return NullMemory(address, nbytes, counts)
 
-    def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: NullMemory, array: Array) -> None:
         """Keeps nothing."""
 
-    def download(
-        self, memory: NullMemory, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: NullMemory, dtype: DType, count: int, start: int = 0) -> Array:
         return np.zeros(count, dtype.np)
 
     def compile(self, kernel: Any) -> NullProgram:

@@ -30,7 +30,7 @@ class KernelProgram:
 
     @property
     def source(self) -> str:
-        """The renderer's output."""
+        """The renderer's output: LLVM IR, PTX, WGSL."""
         return self.text
 
     def __repr__(self) -> str:

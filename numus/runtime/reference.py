@@ -9,7 +9,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.runtime.contract import Backend, Launch, LaunchStep
+from numus.runtime.contract import Array, Backend, Launch, LaunchStep
 from numus.target import Target
 
 
@@ -18,7 +18,7 @@ class HostMemory:
 
     __slots__ = ("array", "nbytes")
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self.array = array
         self.nbytes = array.nbytes
 
@@ -49,16 +49,14 @@ class ReferenceRuntime(Backend):
     def allocate(self, nbytes: int) -> HostMemory:
         return HostMemory(np.empty(nbytes, np.uint8))
 
-    def wrap(self, array: np.ndarray[Any, Any]) -> HostMemory:
+    def wrap(self, array: Array) -> HostMemory:
         """A contiguous NumPy array's own memory, without a copy."""
         return HostMemory(array.reshape(-1).view(np.uint8))
 
-    def upload(self, memory: HostMemory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: HostMemory, array: Array) -> None:
         memory.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
-    def download(
-        self, memory: HostMemory, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: HostMemory, dtype: DType, count: int, start: int = 0) -> Array:
         # through the interface: the result keeps the memory object alive, so that it is counted
         size = dtype.itemsize
         return np.asarray(memory)[start * size : (start + count) * size].view(dtype.np)

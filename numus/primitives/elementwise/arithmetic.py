@@ -14,7 +14,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Array, Jvp, Node, Primitive
+from numus.graph import Array, Jvp, Node, Nodes, Primitive, Tangents
 from numus.primitives import references
 from numus.primitives.base import nondifferentiable, unary_jvp, zero_jvp, zero_vjp
 from numus.primitives.broadcast import broadcast, unbroadcast
@@ -29,9 +29,7 @@ Binary = Callable[[Node, Node], Node]
 Builder = TypeVar("Builder", Unary, Binary)
 
 
-def elementwise_batch(
-    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
-) -> Node:
+def elementwise_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     rank = len(node.shape)
     aligned = []
     for x, is_batched in zip(inputs, batched, strict=True):
@@ -55,8 +53,8 @@ def _vjp_from(partials: Partial) -> Callable[[Node, Node], tuple[Node | None, ..
     return vjp
 
 
-def _jvp_from(partials: Partial) -> Callable[[Node, Sequence[Node | None]], Node | None]:
-    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+def _jvp_from(partials: Partial) -> Callable[[Node, Tangents], Node | None]:
+    def jvp(node: Node, tangents: Tangents) -> Node | None:
         derivatives = partials(node, *node.inputs)
         if not isinstance(derivatives, tuple):
             derivatives = (derivatives,)
@@ -199,7 +197,7 @@ def _where_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
 def _linear_jvp(build: Callable[[Node, Node, Node], Node]) -> Jvp:
     """The jvp of an operation that is linear in its last two operands, as build(node, ta, tb)."""
 
-    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    def jvp(node: Node, tangents: Tangents) -> Node | None:
         ta, tb = tangents[-2:]
         if ta is None and tb is None:
             return None

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numus.runtime.contract import LaunchStep
+from numus.runtime.contract import Array, LaunchStep
 from numus.runtime.cpu import byte_ops_source
 from numus.runtime.cpu.byte_ops_source import STREAM_BYTES
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory
 from numus.runtime.llvm_macros import function_address
-
-Array = np.ndarray[Any, Any]
 
 _NEVER = 1 << 62
 _CHUNK_BYTES = 1 << 15  # of a row, copied by one block

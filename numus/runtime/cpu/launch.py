@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep, Values
+from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep, Pairs, Values
 from numus.runtime.cpu import launch_source
 from numus.runtime.cpu.thread_pool import Pool
 from numus.runtime.cpu.thread_pool_source import POOL
@@ -227,7 +227,7 @@ class CpuLaunchList(LaunchList):
         return self._pool.threads
 
     def call_builder(
-        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
+        self, values: Values, fixed: Pairs, arena: int | None
     ) -> BytecodeBuilder | None:
         vm = self._call_vm()
         if vm is None:
@@ -260,8 +260,8 @@ class CpuLaunchList(LaunchList):
         values: Values,
         addresses: Sequence[int],
         count: int,
-        steps: Sequence[tuple[int, int]],
-        swaps: Sequence[tuple[int, int]],
+        steps: Pairs,
+        swaps: Pairs,
         flag: Memory | None,
         runtime: Any = None,
     ) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numus.runtime import memory_pool as pools
+from numus.runtime.contract import Array
 from numus.runtime.memory_pool import gib
 
 _HUGE_PAGE_BYTES = 1 << 21
@@ -35,7 +36,7 @@ class Memory(pools.Memory):
             "version": 3,
         }
 
-    def view(self, dtype: Any = np.uint8, count: int | None = None) -> np.ndarray[Any, Any]:
+    def view(self, dtype: Any = np.uint8, count: int | None = None) -> Array:
         """A flat NumPy view, which keeps the block alive."""
         kind = np.dtype(dtype)
         if count is None:
@@ -45,7 +46,7 @@ class Memory(pools.Memory):
         return np.asarray(self)[: count * kind.itemsize].view(kind)
 
 
-def wrap(array: np.ndarray[Any, Any]) -> Memory:
+def wrap(array: Array) -> Memory:
     """The memory of a NumPy array, which it keeps alive."""
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError("only a contiguous, aligned array can be wrapped without a copy")

@@ -12,7 +12,14 @@ import numpy as np
 
 from numus import config, dtypes
 from numus.codegen.cpu.target import cache_sizes, cache_ways, host
-from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
+from numus.runtime.contract import (
+    Array,
+    Backend,
+    Launch,
+    LaunchStep,
+    launch_arguments,
+    launch_steps,
+)
 from numus.runtime.cpu.byte_ops import ByteOps
 from numus.runtime.cpu.compiler import Compiler, CpuProgram
 from numus.runtime.cpu.launch import CpuLaunchList
@@ -79,13 +86,11 @@ class CpuRuntime(Backend):
 
     wrap = staticmethod(wrap)
 
-    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Memory, array: Array) -> None:
         array = np.ascontiguousarray(array)
         ctypes.memmove(memory.address, array.__array_interface__["data"][0], array.nbytes)
 
-    def download(
-        self, memory: Memory, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: Memory, dtype: DType, count: int, start: int = 0) -> Array:
         """A view of the memory, which it keeps alive."""
         return memory.view(dtype.np, start + count)[start:]
 

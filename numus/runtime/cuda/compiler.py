@@ -99,9 +99,8 @@ class Compiler:
             return ctypes.string_at(int(address), int(size))
         except driver.DriverError as error:
             message = bytes(log).split(b"\0")[0].decode(errors="replace")
-            raise CompileError(
-                f"the CUDA driver rejects kernel {name!r}: {error}\n{message}\n{ptx}"
-            ) from None
+            text = f"the CUDA driver rejects kernel {name!r}: {error}\n{message}\n{ptx}"
+            raise CompileError(text) from None
         finally:
             driver.call("cuLinkDestroy", state)
 
@@ -141,7 +140,6 @@ class _Build:
         overlaps = renderer.has_dependent_launch(compiler.capability)
         program = CudaProgram(kernel, self._key, code, overlaps, lambda: compiler.ptx(kernel))
         seconds = self._seconds + time.perf_counter() - began
-        compiler.log.append(
-            CompileRecord(kernel.name, self._key, kernel.notes, self._cause, seconds, program)
-        )
+        record = (kernel.name, self._key, kernel.notes, self._cause, seconds, program)
+        compiler.log.append(CompileRecord(*record))
         return program

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from numus import dtypes
 from numus.runtime import launch_lock
-from numus.runtime.contract import LaunchStep
 from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import driver, graph_source
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
@@ -23,23 +22,11 @@ from numus.runtime.memory_pool import MemoryPool, gib
 from numus.runtime.pycall.vm import Launcher
 from numus.target import Target
 
+if TYPE_CHECKING:
+    from numus.runtime.cuda.launch import CudaLaunchList
+
 _BLOCK_SIZE = 256  # threads: several blocks fit on an SM and hide each other's barriers
 _MAX_NAMED_KERNELS = 8  # in an error message
-
-
-class NamedSteps(Protocol):
-    """A launch list, as errors name it."""
-
-    @property
-    def steps(self) -> tuple[LaunchStep, ...]: ...
-
-
-class PendingRelease(Protocol):
-    """Memory shared with another library, which waits to be released."""
-
-    def try_release(self) -> bool:
-        """Release it if work on it is done; whether it was."""
-        ...
 
 
 class _Current(threading.local):
@@ -108,9 +95,11 @@ class CudaContext:
         # of a graph that still runs, so none is destroyed
         self.retired_graphs: list[Any] = []
         self.free_events: list[Any] = []
-        self.pending_releases: list[PendingRelease] = []  # not processed during a capture
+        # Release memory shared with other libraries if work on it is done, and give whether it was;
+        # not called during a capture.
+        self.pending_releases: list[Callable[[], bool]] = []
         self.capturing = False
-        self.last_launched: NamedSteps | None = None  # named in errors
+        self.last_launched: CudaLaunchList | None = None  # named in errors
         self.early_results: dict[int, Any] = {}  # events of results ready before their program ends
         CudaContext.latest = self
 
@@ -148,7 +137,7 @@ class CudaContext:
         self._valid = ctypes.c_int64(1)  # fast calls on this device never become invalid
         valid, error = ctypes.addressof(self._valid), ctypes.addressof(self.launch_error)
         self.launcher = Launcher(int(call), valid, 1, error)
-        self._called: WeakValueDictionary[int, NamedSteps] = WeakValueDictionary()
+        self._called: WeakValueDictionary[int, CudaLaunchList] = WeakValueDictionary()
         self.launch_address = driver.function_address("cuLaunchKernelEx")
         self.encode_address = 0  # of the encoder of tensor maps
         if self.target.wgmma:
@@ -181,7 +170,7 @@ class CudaContext:
             driver.call("cuStreamWaitEvent", after, event, 0)
         self.free_events.append(event)  # recording it again does not affect the wait
 
-    def call_id(self, launches: NamedSteps) -> int:
+    def call_id(self, launches: CudaLaunchList) -> int:
         """The number by which native code names a launch list."""
         self._called[id(launches)] = launches
         return id(launches)
@@ -223,7 +212,7 @@ class CudaContext:
             waiting = []
             while self.pending_releases:
                 release = self.pending_releases.pop()
-                if not release.try_release():
+                if not release():
                     waiting.append(release)
             self.pending_releases += waiting
         finally:
@@ -250,4 +239,4 @@ def _reclaim_current() -> bool:
     return _current.context is not None and _current.context.reclaim_memory()
 
 
-driver.on_out_of_memory(_reclaim_current)
+driver.reclaim_memory = _reclaim_current

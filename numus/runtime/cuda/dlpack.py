@@ -49,7 +49,7 @@ class _ImportRelease:
         self.context, self.managed = context, managed
         self.done: Any = None  # an event after our work on it
 
-    def try_release(self) -> bool:
+    def __call__(self) -> bool:
         if self.done is None:
             self.done = self.context.event()
             driver.call("cuEventRecord", self.done, self.context.stream)
@@ -96,27 +96,22 @@ _USED = {name: b"used_" + name for name in (dlpack_abi.UNVERSIONED, dlpack_abi.V
 
 # -- export ---------------------------------------------------------------------------------------
 
-# what consumers hold, by the struct's address: context, stream, and objects to keep alive
+# Exports by the struct's address: context, stream, and objects to keep alive.
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-class _ExportRelease:
-    """Our memory that a consumer no longer holds: reused after the consumer's work."""
-
-    def __init__(self, exported: tuple[Any, ...]) -> None:
-        self.exported = exported  # keeps the memory, too
-
-    def try_release(self) -> bool:
-        context, stream = self.exported[:2]
-        context.order(_stream(stream), context.stream)
-        return True
+def _order_after_consumer(exported: tuple[Any, ...]) -> bool:
+    """Our memory that a consumer no longer uses: reused after the consumer's work."""
+    context, stream = exported[:2]
+    context.order(_stream(stream), context.stream)
+    return True
 
 
 def _release(address: int) -> None:
     exported = _exported.pop(address, None)
     if exported is not None:
         context = exported[0]
-        context.pending_releases.append(_ExportRelease(exported))
+        context.pending_releases.append(functools.partial(_order_after_consumer, exported))
         context.process_releases()
 
 

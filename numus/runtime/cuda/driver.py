@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from typing import Any
 
 from numus.errors import DeviceError, OutOfMemoryError
@@ -92,22 +91,16 @@ def _hint(code: int) -> str:
     return ""
 
 
-class _OutOfMemory:
-    """The handler that frees cached memory; gives whether there was any."""
-
-    reclaim: Callable[[], bool] = staticmethod(lambda: False)
-
-
-def on_out_of_memory(reclaim: Callable[[], bool]) -> None:
-    """Set the handler for calls that find no memory: code and graphs take some, too."""
-    _OutOfMemory.reclaim = staticmethod(reclaim)
+def reclaim_memory() -> bool:
+    """Free cached memory, as `context` defines it; whether there was any."""
+    return False
 
 
 def call(name: str, *args: Any, doing: str = "") -> Any:
-    """Call a driver function; gives its result, or results. Out of memory, cached memory is freed
-    and the call is made again."""
+    """Call a driver function; gives its result, or results. Out of memory (code and graphs take
+    some, too), cached memory is freed and the call is made again."""
     code, *results = getattr(_module(), name)(*args)
-    if int(code) == OUT_OF_MEMORY and _OutOfMemory.reclaim():
+    if int(code) == OUT_OF_MEMORY and reclaim_memory():
         code, *results = getattr(_module(), name)(*args)
     if int(code) != 0:
         raise error(doing or name, int(code))

@@ -12,12 +12,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
-from numus.runtime.contract import LaunchList, LaunchStep, Values
+from numus.runtime.contract import LaunchList, LaunchStep, Pairs, Values
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.context import CudaContext
@@ -57,12 +57,7 @@ class _CommandBuffer:
     __slots__ = ("_context", "data", "graphs", "header", "records", "slots", "words")
 
     def __init__(
-        self,
-        context: CudaContext,
-        data: bytearray,
-        records: int,
-        header: int,
-        graphs: Sequence[int],
+        self, context: CudaContext, data: bytearray, records: int, head: int, graphs: Sequence[int]
     ) -> None:
         self._context = context
         self.graphs = graphs
@@ -70,7 +65,7 @@ class _CommandBuffer:
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
         self.records = self.slot_address(records)
-        self.header = self.slot_address(header)
+        self.header = self.slot_address(head)
 
     def slot_address(self, number: int) -> int:
         """The address of a word."""
@@ -144,12 +139,12 @@ class CudaLaunchList(LaunchList):
                     writers.setdefault(reference[0], []).append((n, reference[1], sizes[i]))
         single = [(slot, *found[0]) for slot, found in writers.items() if len(found) == 1]
         last = len(self.steps) - TUNING.min_steps_after_early
-        early = [
+        early = sorted(
             (n, slot)
             for slot, n, offset, size in single
             if offset == 0 and size <= MAX_EARLY_BYTES and n < last
-        ]
-        return {slot: n for n, slot in sorted(early)[: TUNING.max_early_results]}
+        )
+        return {slot: n for n, slot in early[: TUNING.max_early_results]}
 
     def run(self, addresses: Sequence[int], values: Values) -> None:
         """Launch all steps, in order."""
@@ -173,9 +168,8 @@ class CudaLaunchList(LaunchList):
         self._free.append(commands)
         context.last_launched = self
         context.last_call.value = 0
-        context.early_results = {
-            addresses[slot]: event for slot, event in self._early_events.items()
-        }
+        events = self._early_events.items()
+        context.early_results = {addresses[slot]: event for slot, event in events}
 
     def _launch(self, commands: _CommandBuffer, captured: bool = False) -> None:
         first, context = 0, self._context
@@ -202,7 +196,9 @@ class CudaLaunchList(LaunchList):
             first += (failed >> 32) - 1
             step, code = self.steps[first], failed & 0xFFFFFFFF
             if isinstance(step.program, VendorProgram):
-                self._launch_vendor(commands, step)  # handles it, or raises
+                words, buffers = commands.words, [r for r in step.buffers if r is not None]
+                workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
+                step.program.launch([words[slot] + offset for slot, offset in buffers], workspace)
                 first += 1
                 continue
             if code == driver.OUT_OF_MEMORY and not reclaimed and context.reclaim_memory():
@@ -215,14 +211,8 @@ class CudaLaunchList(LaunchList):
                 )
             raise driver.error(doing, code)
 
-    def _launch_vendor(self, commands: _CommandBuffer, step: LaunchStep) -> None:
-        words = commands.words
-        references = [reference for reference in step.buffers if reference is not None]
-        workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
-        step.program.launch([words[slot] + offset for slot, offset in references], workspace)
-
     def call_builder(
-        self, values: Values, fixed: Sequence[tuple[int, int]], arena: int | None
+        self, values: Values, fixed: Pairs, arena: int | None
     ) -> BytecodeBuilder | None:
         context = self._context
         vm = context.host.call_vm()
@@ -248,18 +238,12 @@ class CudaLaunchList(LaunchList):
         for slot, address in fixed:
             commands.words[slot] = address
         head = {
-            "launch": context.launch_address,
-            "encode": context.encode_address,
-            "records": commands.records,
-            "count": len(self.steps),
-            "slots": commands.slots,
-            "stream": context.stream_id,
-            "failed": ctypes.addressof(context.launch_error),
-            "last": ctypes.addressof(context.last_call),
-            "number": context.call_id(self),
-            "width": self.slots,
+            **{"launch": context.launch_address, "encode": context.encode_address},
+            **{"records": commands.records, "count": len(self.steps), "slots": commands.slots},
+            **{"stream": context.stream_id, "failed": ctypes.addressof(context.launch_error)},
+            **{"last": ctypes.addressof(context.last_call), "number": context.call_id(self)},
+            **{"width": self.slots, "next": 0},
             "driver": context.graph_functions if self._graphs_pay() else 0,
-            "next": 0,
             "graphs": commands.slot_address(commands.graphs[0]),
         }
         for i, name in enumerate(graph_source.HEAD):
@@ -289,19 +273,14 @@ class CudaLaunchList(LaunchList):
 
     def _allocate_scratch(self, values: Values, temporaries: list[Memory]) -> list[int]:
         """Global memory for every block of the grid; 0 for scratch in shared memory."""
-        grids, at = [], 0
-        for step in self.steps:
-            grids.append(int(values[at]))
-            at += len(step.program.formats) + 1
-        out = []
+        out, at = [], 0
         for n, step in enumerate(self.steps):
+            grid, at = int(values[at]), at + len(step.program.formats) + 1
+            sizes = self._global_scratch.get(n)
             for k in range(len(step.program.dynamic_scratch)):
-                if n not in self._global_scratch:
-                    out.append(0)
-                    continue
-                memory = self._context.allocate(grids[n] * self._global_scratch[n][k])
-                temporaries.append(memory)
-                out.append(memory.address)
+                if sizes is not None:
+                    temporaries.append(self._context.allocate(grid * sizes[k]))
+                out.append(0 if sizes is None else temporaries[-1].address)
         return out
 
     def __del__(self) -> None:
@@ -405,14 +384,11 @@ class CudaLaunchList(LaunchList):
                 words[parameters] = at(value + 1 + k)
                 parameters += 1
             entry, maps = maps, maps + len(program.tensor_maps) * len(layout.TENSOR_MAP)
-            scalars = {
-                slot: at(value + 1 + k) for k, (slot, _) in enumerate(program.kernel.scalars)
-            }
+            slots = [slot for slot, _ in program.kernel.scalars]
+            scalars = {slot: at(value + 1 + k) for k, slot in enumerate(slots)}
             for tensor in program.tensor_maps:
-                reference = given[tensor.buffer]
-                words[parameters], maps = _tensor_map(
-                    words, at, entry, maps, tensor, reference, scalars
-                )
+                tables = (entry, maps, given[tensor.buffer], scalars)
+                words[parameters], maps = _tensor_map(commands, tensor, *tables)
                 entry += len(layout.TENSOR_MAP)
                 parameters += 1
             value += 1 + len(program.formats)
@@ -424,30 +400,20 @@ class CudaLaunchList(LaunchList):
         if self._workspace:
             references.append((self.slots + len(self._scratch), 0))
         block = vendor_source.block(step.program.native, references)
-        commands.words[free : free + len(block)] = [_signed(x) for x in block]
+        words: Any = [x - (1 << 64) if x >= 1 << 63 else x for x in block]
+        commands.words[free : free + len(block)] = words
         return free + vendor_source.WORDS
 
 
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >= 1 << 63 else word
-
-
-_TENSOR_MAP_WORDS = (
-    len(layout.TENSOR_MAP) + 3 + 2 + 2 * 2 + layout.MAP_SIZES * 4 + layout.ENCODED_WORDS
-)
+_TENSOR_MAP_WORDS = len(layout.TENSOR_MAP) + 9 + 4 * layout.MAP_SIZES + layout.ENCODED_WORDS
 
 
 def _tensor_map(
-    words: Any,
-    at: Callable[[int], int],
-    entry: int,
-    free: int,
-    tensor: Any,
-    reference: Any,
-    scalars: dict[str, int],
+    commands: _CommandBuffer, tensor: Any, entry: int, free: int, ref: Any, scalars: dict[str, int]
 ) -> tuple[int, int]:
     """Lay out the description of a TMA tensor, with its tables in free words; gives the address of
     the encoded tensor map and the next free word."""
+    words, at = commands.words, commands.slot_address
     encoded = free + (-at(free) % layout.ENCODED_ALIGNMENT) // 8
     extents = encoded + layout.ENCODED_WORDS
     strides, box, steps = extents + 3, extents + 5, extents + 7
@@ -457,14 +423,13 @@ def _tensor_map(
     words[box], words[box + 1] = columns | rows << 32, matrices
     words[steps], words[steps + 1] = 1 | 1 << 32, 1
     factors = (1, 1, 1, tensor.itemsize, tensor.itemsize)
-    for i, (size, factor) in enumerate(
-        zip((*tensor.extents, *tensor.strides), factors, strict=True)
-    ):
+    lengths = (*tensor.extents, *tensor.strides)
+    for i, (size, factor) in enumerate(zip(lengths, factors, strict=True)):
         if isinstance(size, int):
             words[constants + i] = size
         source = at(constants + i) if isinstance(size, int) else scalars[size]
         words[sizes + 3 * i : sizes + 3 * i + 3] = [source, factor, at(extents + i)]
-    slot, offset = reference
+    slot, offset = ref
     dtype = _TF32 if tensor.round_to_tf32 else _UINTS[tensor.itemsize]
     words[entry : entry + len(layout.TENSOR_MAP)] = [
         *(slot, offset, at(encoded), dtype, at(extents), at(strides), at(box), at(steps)),

@@ -10,7 +10,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus.ir import kernel_text
-from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
+from numus.runtime.contract import (
+    Array,
+    Backend,
+    Launch,
+    LaunchStep,
+    launch_arguments,
+    launch_steps,
+)
 from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
@@ -40,16 +47,14 @@ class CudaRuntime(CudaContext, Backend):
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Memory, array: Array) -> None:
         if array.nbytes:
             self.activate()
             self.early_results.pop(memory.address, None)
             with self._staging() as staging:
                 staging.upload(memory.address, np.ascontiguousarray(array))
 
-    def download(
-        self, memory: Memory, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: Memory, dtype: DType, count: int, start: int = 0) -> Array:
         out = np.empty(count, dtype.np)
         if count:
             self.activate()

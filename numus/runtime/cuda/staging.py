@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
-
 from numus.runtime import launch_lock
+from numus.runtime.contract import Array
 from numus.runtime.cuda import driver
 
 _BUFFER_BYTES = 8 << 20
@@ -33,7 +32,7 @@ class Staging:
                 self._buffers.append(int(driver.call("cuMemHostAlloc", _BUFFER_BYTES, 0)))
                 self._done.append(driver.call("cuEventCreate", 2))  # without timing
 
-    def download_early(self, address: int, array: np.ndarray[Any, Any], ready: Any) -> None:
+    def download_early(self, address: int, array: Array, ready: Any) -> None:
         """Device to host after the event `ready`, while later work still runs."""
         if self._side_stream is None:
             self._side_stream = driver.call("cuStreamCreate", 1)
@@ -45,7 +44,7 @@ class Staging:
         driver.call("cuStreamSynchronize", self._side_stream)
         ctypes.memmove(array.__array_interface__["data"][0], buffer, array.nbytes)
 
-    def upload(self, address: int, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, address: int, array: Array) -> None:
         """Host to device; the array may be changed or freed on return."""
         self._allocate()
         source = array.__array_interface__["data"][0]
@@ -58,7 +57,7 @@ class Staging:
                 driver.call("cuMemcpyHtoDAsync", address + at, buffer, size, self._stream)
                 driver.call("cuEventRecord", done, self._stream)
 
-    def download(self, address: int, array: np.ndarray[Any, Any]) -> None:
+    def download(self, address: int, array: Array) -> None:
         """Device to host; the array is complete on return."""
         self._allocate()
         target = array.__array_interface__["data"][0]

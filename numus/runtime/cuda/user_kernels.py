@@ -39,6 +39,9 @@ _C_ENTRY = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+Named = Sequence[tuple[str, DType]]
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A user's kernel for one set of dtypes: its arguments are arrays, then scalars."""
@@ -50,20 +53,13 @@ class Kernel:
     scalars: tuple[tuple[str, str], ...]  # names and dtypes
 
 
-def parse(
-    name: str,
-    source: str,
-    inputs: Sequence[tuple[str, DType]],
-    outputs: Sequence[tuple[str, DType]],
-    scalars: Sequence[tuple[str, DType]],
-) -> Kernel:
+def parse(name: str, source: str, inputs: Named, outputs: Named, scalars: Named) -> Kernel:
     """The kernel of a source. In CUDA C++, `scalar` is the dtype of the first input (of the first
     output, where there are no inputs)."""
     for scalar, dtype in scalars:
         if dtype.name not in _SCALARS:
-            raise DTypeError(
-                f"{name}: the scalar {scalar!r} is {dtype.name}; kernels take {', '.join(_SCALARS)}"
-            )
+            known = ", ".join(_SCALARS)
+            raise DTypeError(f"{name}: the scalar {scalar!r} is {dtype.name}; kernels take {known}")
     bare = _COMMENT.sub(" ", source)
     is_ptx = ".entry" in bare
     found = (_PTX_ENTRY if is_ptx else _C_ENTRY).findall(bare)
@@ -122,9 +118,8 @@ class UserKernels:
             module = driver.call("cuModuleLoadData", data, doing=f"loading {kernel.name}")
             function = driver.call("cuModuleGetFunction", module, kernel.entry.encode())
         except driver.DriverError as error:
-            raise CompileError(
-                f"{kernel.name}: the CUDA driver rejects the kernel: {error}\n{text}"
-            ) from None
+            message = f"{kernel.name}: the CUDA driver rejects the kernel: {error}\n{text}"
+            raise CompileError(message) from None
         return module, function
 
 

@@ -216,9 +216,8 @@ class BytecodeBuilder:
             memory = self._allocate(nbytes)
             output, parts, idle = recycle(make(memory))
             if (len(parts), len(idle)) != (OUTPUT_PARTS, OUTPUT_SLOTS):
-                raise ValueError(
-                    f"a recycled output must have {OUTPUT_PARTS} parts and {OUTPUT_SLOTS} slots"
-                )
+                expected = f"{OUTPUT_PARTS} parts and {OUTPUT_SLOTS} slots"
+                raise ValueError(f"a recycled output must have {expected}")
             outputs.append(output)
             words += [id(output), memory.address, *[id(part) for part in parts]]
             for owner, kind, name, value in idle:

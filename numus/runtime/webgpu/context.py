@@ -19,15 +19,10 @@ from numus.target import Target
 _FEATURES = ("shader-f64", "shader-int64", "shader-f16", "subgroup")
 # Raised to the adapter's own.
 _LIMITS = (
-    "max-buffer-size",
-    "max-storage-buffer-binding-size",
-    "max-storage-buffers-per-shader-stage",
-    "max-bindings-per-bind-group",
-    "max-compute-workgroup-storage-size",
-    "max-compute-invocations-per-workgroup",
-    "max-compute-workgroup-size-x",
-    "max-compute-workgroups-per-dimension",
-    "max-uniform-buffer-binding-size",
+    *("max-buffer-size", "max-storage-buffer-binding-size", "max-uniform-buffer-binding-size"),
+    *("max-storage-buffers-per-shader-stage", "max-bindings-per-bind-group"),
+    *("max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup"),
+    *("max-compute-workgroup-size-x", "max-compute-workgroups-per-dimension"),
 )
 
 FLUSHES_SUBNORMALS = "flushes-subnormals"  # a feature: float32 results may be flushed to zero
@@ -140,12 +135,8 @@ class GpuContext:
     def layouts(self, bindings: Iterable[tuple[int, str]]) -> tuple[Any, Any]:
         """The bind group layout and pipeline layout of bindings with their types."""
         stage = self.wgpu.ShaderStage.COMPUTE
-        layout = self.device.create_bind_group_layout(
-            entries=[
-                {"binding": i, "visibility": stage, "buffer": {"type": type_}}
-                for i, type_ in bindings
-            ]
-        )
+        entries = [{"binding": i, "visibility": stage, "buffer": {"type": t}} for i, t in bindings]
+        layout = self.device.create_bind_group_layout(entries=entries)
         return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
     def wait(self) -> None:

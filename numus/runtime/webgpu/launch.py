@@ -26,6 +26,7 @@ _MAX_BIND_GROUPS = 64  # cached per step
 _MAX_CACHED_RUNS = 16  # sets of addresses whose dispatches a launch list caches
 
 Block = tuple[Memory, int]  # memory and an offset in bytes
+Blocks = list[Block | None]  # of each buffer; None for scratch
 Copy = tuple[Any, int, Any, int, int]  # source buffer and offset, target buffer and offset, bytes
 
 
@@ -73,15 +74,12 @@ class _Step:
     def max_uniform_bytes(self) -> int:
         return _aligned(4 * (8 + len(self.buffers) + 2 * len(self.program.slots)))
 
-    def blocks(self, slots: Sequence[Block]) -> list[Block | None]:
+    def blocks(self, slots: Sequence[Block]) -> Blocks:
         """The memory of each buffer; None for scratch."""
-        found: list[Block | None] = []
-        for reference in self.step.buffers:
-            if reference is None:
-                found.append(None)
-            else:
-                memory, offset = slots[reference[0]]
-                found.append((memory, offset + reference[1]))
+        found = [
+            None if ref is None else (slots[ref[0]][0], slots[ref[0]][1] + ref[1])
+            for ref in self.step.buffers
+        ]
         return found + [None] * (len(self.buffers) - len(found))
 
     def set_values(self, values: Sequence[Any], context: GpuContext) -> None:
@@ -137,9 +135,7 @@ class _Staging:
         self.temporaries.append(memory)
         return memory
 
-    def add(
-        self, step: _Step, merged: _MergedBinding, blocks: list[Block | None], whole: Memory
-    ) -> None:
+    def add(self, step: _Step, merged: _MergedBinding, blocks: Blocks, whole: Memory) -> None:
         """Copy all memory of a merged binding in, and the step's results back."""
         copied = set()
         sizes = step.step.nbytes
@@ -168,13 +164,6 @@ class _Dispatch(NamedTuple):
     staging: _Staging
 
 
-class _CachedRun(NamedTuple):
-    """The dispatches of a run on certain memory; None for steps with temporary memory."""
-
-    version: int  # of the list's shapes and offsets
-    dispatches: list[_Dispatch | None]
-
-
 class WebGpuLaunchList(LaunchList):
     """Kernels with slots for memory and values that change from run to run."""
 
@@ -190,7 +179,8 @@ class WebGpuLaunchList(LaunchList):
         self._uniform_buffer: Any = None
         self._version = 0  # changes with a step's pipeline, dispatch shape or offsets
         self._values: Sequence[Any] = ()  # of the last run
-        self._runs: OrderedDict[tuple[int, ...], _CachedRun] = OrderedDict()
+        # By addresses: version and dispatches of a run; None for steps with temporary memory.
+        self._runs: OrderedDict[tuple[int, ...], tuple[int, list[_Dispatch | None]]] = OrderedDict()
 
     def run(self, addresses: Sequence[int], values: Values) -> None:
         """Encode all steps and submit them."""
@@ -265,14 +255,14 @@ class WebGpuLaunchList(LaunchList):
         temporaries: list[Memory],
     ) -> tuple[list[_Dispatch], bool]:
         """The dispatches of a run, and whether the uniform arrays changed."""
-        cached = self._runs.get(key)
-        if cached is not None and cached.version == self._version:
+        version, cached = self._runs.get(key, (None, []))
+        if version == self._version:
             stale = self._update_scalars(values)
             if stale is not None:
-                if None not in cached.dispatches:
-                    return [d for d in cached.dispatches if d is not None], stale
+                if None not in cached:
+                    return [d for d in cached if d is not None], stale
                 active = [step for step, given in self._with_values(values) if given[0]]
-                pairs = zip(active, cached.dispatches, strict=True)
+                pairs = zip(active, cached, strict=True)
                 return [d or self._dispatch(step, slots, temporaries) for step, d in pairs], stale
         stale, dispatches, kept = False, list[_Dispatch](), list[_Dispatch | None]()
         for step, given in self._with_values(values):
@@ -284,7 +274,7 @@ class WebGpuLaunchList(LaunchList):
             has_temporaries = step.scratch or step.merged
             kept.append(None if has_temporaries else dispatches[-1]._replace(staging=_NO_STAGING))
         self._values = list(values)
-        self._runs[key] = _CachedRun(self._version, kept)
+        self._runs[key] = (self._version, kept)
         if len(self._runs) > _MAX_CACHED_RUNS:
             self._runs.popitem(last=False)
         return dispatches, stale
@@ -311,24 +301,16 @@ class WebGpuLaunchList(LaunchList):
         assert step.pipeline is not None
         return _Dispatch(step.pipeline.pipeline, bind_group, step.x, step.y, staging)
 
-    def _configure(self, step: _Step, values: Sequence[Any], blocks: list[Block | None]) -> bool:
+    def _configure(self, step: _Step, values: Sequence[Any], blocks: Blocks) -> bool:
         """Set a step's pipeline, offsets and uniform array; whether the array changed."""
-        written = {
-            block[0].id
-            for b, block in zip(step.buffers, blocks, strict=True)
-            if block is not None and b.access == "write"
-        }
-        aliased = frozenset(
-            i
-            for i, (b, block) in enumerate(zip(step.buffers, blocks, strict=True))
-            if block is not None and b.access == "read" and block[0].id in written
-        )
+        access = [b.access for b in step.buffers]
+        memories = {i: block[0] for i, block in enumerate(blocks) if block is not None}
+        written = {memory.id for i, memory in memories.items() if access[i] == "write"}
+        read = {i: memory.id for i, memory in memories.items() if access[i] == "read"}
+        aliased = frozenset(i for i, id_ in read.items() if id_ in written)
         limit = self._context.shader_target.max_binding_bytes
-        segments = tuple(
-            (i, -(-block[0].buffer.size // limit))
-            for i, block in enumerate(blocks)
-            if block is not None and block[0].buffer.size > limit
-        )
+        sizes = {i: memory.buffer.size for i, memory in memories.items()}
+        segments = tuple((i, -(-size // limit)) for i, size in sizes.items() if size > limit)
         before = step.shape
         same = (step.values, step.aliased, step.segments) == (values, aliased, segments)
         if not same:
@@ -352,7 +334,7 @@ class WebGpuLaunchList(LaunchList):
         self._uniforms[step.uniform_offset : step.uniform_offset + len(data)] = data
         return True
 
-    def _bind_group(self, step: _Step, blocks: list[Block | None], staging: _Staging) -> Any:
+    def _bind_group(self, step: _Step, blocks: Blocks, staging: _Staging) -> Any:
         assert step.pipeline is not None
         shader, allocate = step.pipeline.shader, self._session.pool.allocate
         bound = list(blocks)
@@ -381,7 +363,7 @@ class WebGpuLaunchList(LaunchList):
         return found
 
 
-def _merged_bindings(pipeline: Pipeline, blocks: list[Block | None]) -> list[_MergedBinding]:
+def _merged_bindings(pipeline: Pipeline, blocks: Blocks) -> list[_MergedBinding]:
     """The layout of each binding that several buffers share."""
     scratch = {i for i, _ in pipeline.shader.scratch}
     found = []

@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 
 from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime.contract import Array
 from numus.runtime.memory_pool import PoolCounters
 from numus.runtime.webgpu import adapters
 from numus.runtime.webgpu.context import GpuContext, lost_error
@@ -147,7 +148,7 @@ class BufferPool(PoolCounters):
 
     # -- between host and device ------------------------------------------------------------------
 
-    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Memory, array: Array) -> None:
         """Copy a host array in."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         queue = self.context.queue
@@ -159,7 +160,7 @@ class BufferPool(PoolCounters):
             if start:
                 queue.submit([])  # frees the staging memory
 
-    def download(self, memory: Memory, start: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def download(self, memory: Memory, start: int, nbytes: int) -> Array:
         """Bytes of a block, on the host."""
         out = np.empty(nbytes, np.uint8)
         for at in range(0, nbytes, _STAGING_BYTES):
@@ -170,7 +171,7 @@ class BufferPool(PoolCounters):
             out[at : at + count] = self._read(memory, first, last - first)[skip : skip + count]
         return out
 
-    def _read(self, memory: Memory, start: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def _read(self, memory: Memory, start: int, nbytes: int) -> Array:
         size = max(_MIN_BUFFER_BYTES, 1 << max(0, nbytes - 1).bit_length())
         with self._lock:
             free = self._staging.get(size)

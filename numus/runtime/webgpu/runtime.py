@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.contract import Backend, LaunchStep
+from numus.runtime.contract import Array, Backend, LaunchStep
 from numus.runtime.programs import CompileRecord
 from numus.runtime.webgpu.context import GpuContext, lost_error
 from numus.runtime.webgpu.launch import WebGpuLaunchList
@@ -57,13 +57,11 @@ class WebGpuRuntime(Backend):
                     self.user_kernels.clear()
         return self.pool.allocate(nbytes)
 
-    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Memory, array: Array) -> None:
         with self._session.lock:
             _alive_pool(memory).upload(memory, array)
 
-    def download(
-        self, memory: Memory, dtype: DType, count: int, start: int = 0
-    ) -> np.ndarray[Any, Any]:
+    def download(self, memory: Memory, dtype: DType, count: int, start: int = 0) -> Array:
         """A copy; waits for the work that made it."""
         if count == 0:
             return np.empty(0, dtype.np)

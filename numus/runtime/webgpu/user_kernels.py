@@ -39,6 +39,8 @@ _WORKGROUP_SIZE = re.compile(r"@workgroup_size\s*\(([^)]*)\)")
 
 Block = tuple[Memory, int, int]  # memory, an offset and a size in bytes
 Named = Sequence[tuple[str, DType]]
+Fields = tuple[tuple[str, str, int], ...]  # of scalars: name, `struct` format, offset
+Scalars = dict[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Shader:
     entry: str
     threads: int  # of a workgroup; 0 where the text does not tell
     bindings: tuple[tuple[int, str], ...]  # number and type, of arrays first, then of scalars
-    fields: tuple[tuple[str, str, int], ...]  # of scalars: name, `struct` format, offset
+    fields: Fields
 
 
 class _Declaration(NamedTuple):
@@ -173,7 +175,7 @@ def _declare(op: _Signature, first: DType) -> tuple[list[_Declaration], list[str
     return declared, text
 
 
-def _fields(members: Iterable[tuple[str, str]]) -> tuple[tuple[str, str, int], ...]:
+def _fields(members: Iterable[tuple[str, str]]) -> Fields:
     """Name, `struct` format and offset of each scalar."""
     offset, out = 0, []
     for member, kind in members:
@@ -184,9 +186,7 @@ def _fields(members: Iterable[tuple[str, str]]) -> tuple[tuple[str, str, int], .
     return tuple(out)
 
 
-def _check(
-    op: _Signature, bare: str, declared: list[_Declaration], scalar: str
-) -> tuple[tuple[str, str, int], ...]:
+def _check(op: _Signature, bare: str, declared: list[_Declaration], scalar: str) -> Fields:
     """Check that a shader binds its inputs, then its outputs, then its scalars."""
     declared.sort()
     arrays = [d for d in declared if d.space == "storage"]
@@ -245,19 +245,15 @@ class UserKernels:
         return self._session.context.limits["min-storage-buffer-offset-alignment"]
 
     def launch(
-        self,
-        shader: Shader,
-        blocks: Sequence[Block],
-        scalars: dict[str, int | float],
-        grid: Sequence[int],
+        self, shader: Shader, blocks: Sequence[Block], scalars: Scalars, grid: Sequence[int]
     ) -> None:
         """Run a shader over a grid of workgroups; blocks are inputs, then outputs."""
         context = self._session.alive()
-        most = context.limits["max-compute-workgroups-per-dimension"]
-        if max(grid) > most:
+        cap = context.limits["max-compute-workgroups-per-dimension"]
+        if max(grid) > cap:
             raise DeviceError(
                 f"{shader.name}: {max(grid)} workgroups along one dimension; {context.name} takes "
-                f"{most} (max-compute-workgroups-per-dimension): use more dimensions (grid=...), "
+                f"{cap} (max-compute-workgroups-per-dimension): use more dimensions (grid=...), "
                 "or more work per workgroup"
             )
         limit = context.limits["max-storage-buffer-binding-size"]
@@ -292,9 +288,7 @@ class _Pipeline:
         self._uniforms: OrderedDict[bytes, Any] = OrderedDict()  # by content
         self._bind_groups: OrderedDict[Any, Any] = OrderedDict()
 
-    def launch(
-        self, blocks: Sequence[Block], scalars: dict[str, int | float], grid: Sequence[int]
-    ) -> None:
+    def launch(self, blocks: Sequence[Block], scalars: Scalars, grid: Sequence[int]) -> None:
         context = self._context
         bind_group = self._bind_group(blocks, self._pack(scalars))
         encoder = context.device.create_command_encoder()
@@ -305,7 +299,7 @@ class _Pipeline:
         compute.end()
         context.queue.submit([encoder.finish()])
 
-    def _pack(self, scalars: dict[str, int | float]) -> bytes:
+    def _pack(self, scalars: Scalars) -> bytes:
         data = bytearray(-(-max((at + 8 for *_, at in self._shader.fields), default=0) // 16) * 16)
         for member, form, at in self._shader.fields:
             value = scalars[member]

@@ -127,7 +127,7 @@ class Executable:
                 views.append(view)
             if self._has_guards and not spec.guards.hold(leaves):
                 return GUARD_FAILED
-            if storage_lock.has_writers():
+            if storage_lock.writers:
                 storage_lock.wait_for_writers([view.storage for view in views])
             numbers: Sequence[Any] = ()
             scalars: list[Any] = []
