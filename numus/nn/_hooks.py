@@ -1,4 +1,4 @@
-"""What happens around a module's `forward` when somebody asked to be told."""
+"""Hooks around a module's `forward` and its gradients."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class Hooks:
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `forward` with all hooks."""
         for hook in tuple(self.before.values()):
-            answer = hook(module, args)
-            if answer is not None:
-                args = answer if isinstance(answer, tuple) else (answer,)
+            args = _replaced(args, hook(module, args))
         watched = self.backward_before or self.backward_after
         seen: list[Any] = []  # the gradients of the outputs, once they are known
         if watched:
@@ -52,14 +50,14 @@ class Hooks:
         return grads
 
 
-def _replaced(grads: tuple[Any, ...], answer: Any) -> tuple[Any, ...]:
+def _replaced(before: tuple[Any, ...], answer: Any) -> tuple[Any, ...]:
     if answer is None:
-        return grads
+        return before
     return answer if isinstance(answer, tuple) else (answer,)
 
 
 def _watched(values: Any, tell: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Any:
-    """The same values; when the gradients of the tensors among them are known, `tell` is told."""
+    """Identity whose backward pass calls `tell` with the gradients of the tensors."""
     leaves, structure = tree.flatten(values)
     at = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.dtype.is_inexact]
     if not at:

@@ -30,7 +30,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """How many positions it holds."""
+        """The number of cached positions."""
         return 0 if self.keys is None else self.keys.shape[-2]
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,9 +69,9 @@ class StaticKVCache:
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write what is new behind what is there, and give all of the room."""
         at = nm.arange(keys.shape[-2], device=keys.device) + self.length
-        for held, new in ((self.keys, keys), (self.values, values)):
+        for cached, new in ((self.keys, keys), (self.values, values)):
             every = slice(None)
-            held.assign(nm.index_put(held, (every, every, at), new.astype(held.dtype)))
+            cached.assign(nm.index_put(cached, (every, every, at), new.astype(cached.dtype)))
         self.length += keys.shape[-2]
         return self.keys, self.values
 
@@ -216,7 +216,7 @@ class MultiheadAttention(Module):
         *,
         cache: KVCache | StaticKVCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the queries find, and with `need_weights` where (computed only if it is looked at).
+        """The attention output and, with `need_weights`, the weights (computed when they are read).
 
         Args:
             key, value: the queries' own sequence, where they are not given.

@@ -30,7 +30,7 @@ class _Named(Module):
         return self._names()[position]
 
     def _checked(self, entry: Any) -> Any:
-        """An entry as it is held: modules, and functions that do as such."""
+        """An entry as it is stored: a module, or a function in its place."""
         if not callable(entry):
             raise TypeError(
                 f"{type(self).__name__}: holds modules, not {type(entry).__name__}: {entry!r}"
@@ -38,10 +38,10 @@ class _Named(Module):
         return entry
 
     def _replaced(self, entries: Iterable[Any]) -> None:
-        held = [self._checked(entry) for entry in entries]
+        checked = [self._checked(entry) for entry in entries]
         for name in self._names():
             del self.__dict__[name]
-        for i, entry in enumerate(held):
+        for i, entry in enumerate(checked):
             setattr(self, str(i), entry)
 
     def _entries(self) -> list[Any]:
@@ -49,7 +49,7 @@ class _Named(Module):
 
 
 class _Listed(_Named):
-    """What lists of modules and lists of parameters have in common."""
+    """Lists of modules and lists of parameters."""
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
@@ -200,8 +200,6 @@ def _parameter(entry: Any) -> Any:
     return Parameter(entry) if plain else entry
 
 
-def _shapes(held: _Named) -> str:
-    return ", ".join(
-        f"{name}: {p.dtype.name}{list(p.shape)}"
-        for name, p in zip(held._names(), held._entries(), strict=True)
-    )
+def _shapes(container: _Named) -> str:
+    pairs = zip(container._names(), container._entries(), strict=True)
+    return ", ".join(f"{name}: {p.dtype.name}{list(p.shape)}" for name, p in pairs)

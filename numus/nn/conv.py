@@ -131,36 +131,29 @@ class _Conv(_Windowed):
 
 
 class Conv1d(_Conv, rank=1, function=nm.conv1d):
-    """Windows of (N, C, L) times weights of shape (outputs, channels / groups, taps).
-
-    Arguments as of `Conv2d`, one number each.
-    """
+    """Convolution of (N, C, L). Arguments as of `Conv2d`, one number each."""
 
 
 class Conv2d(_Conv, rank=2, function=nm.conv2d):
-    """Windows of (N, C, H, W) times weights of shape (outputs, channels / groups, taps).
+    """Convolution of (N, C, H, W) with a weight of shape (outputs, channels / groups, taps).
 
     >>> from numus import nn
     >>> nn.Conv2d(3, 8, 3, padding=1)(nm.ones((2, 3, 6, 5))).shape
     (2, 8, 6, 5)
 
     Args:
-        in_channels, out_channels: how many the input has, and the result.
-        kernel_size: how many taps a window has: a number, or one for each axis.
-        stride: how far windows are apart.
-        padding: how many elements are put around the input; "same" keeps its size, "valid" puts
-            none.
-        dilation: how far the taps of a window are apart.
-        groups: parts of the channels that do not see each other.
-        padding_mode: what is put around: "zeros", "reflect", "replicate" or "circular".
+        in_channels, out_channels: the number of channels of the input and of the result.
+        kernel_size: the number of taps of a window: one, or one for each axis.
+        stride: the distance between windows.
+        padding: the width of the padding; "same" keeps the size of the input, "valid" is 0.
+        dilation: the distance between the taps of a window.
+        groups: the number of channel groups that are convolved separately.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
     """
 
 
 class Conv3d(_Conv, rank=3, function=nm.conv3d):
-    """Windows of (N, C, D, H, W) times weights of shape (outputs, channels / groups, taps).
-
-    Arguments as of `Conv2d`.
-    """
+    """Convolution of (N, C, D, H, W). Arguments as of `Conv2d`."""
 
 
 class _ConvTranspose(_Windowed):
@@ -213,10 +206,7 @@ class _ConvTranspose(_Windowed):
 
 
 class ConvTranspose1d(_ConvTranspose, rank=1, function=nm.conv_transpose1d):
-    """The transpose of Conv1d; weights are (channels, outputs / groups, taps).
-
-    Arguments as of `ConvTranspose2d`, one number each.
-    """
+    """The transpose of Conv1d. Arguments as of `ConvTranspose2d`, one number each."""
 
 
 class ConvTranspose2d(_ConvTranspose, rank=2, function=nm.conv_transpose2d):
@@ -233,7 +223,4 @@ class ConvTranspose2d(_ConvTranspose, rank=2, function=nm.conv_transpose2d):
 
 
 class ConvTranspose3d(_ConvTranspose, rank=3, function=nm.conv_transpose3d):
-    """The transpose of Conv3d; weights are (channels, outputs / groups, taps).
-
-    Arguments as of `ConvTranspose2d`.
-    """
+    """The transpose of Conv3d. Arguments as of `ConvTranspose2d`."""

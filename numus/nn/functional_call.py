@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from numus.nn.module import Module
+from numus.nn.module import Module, member
 from numus.tensor import Tensor
 
 __all__ = ["functional_call"]
@@ -44,24 +44,16 @@ def functional_call(
 
 
 def _owners(module: Module) -> dict[str, list[tuple[Any, Any]]]:
-    """Where each parameter and buffer is held, by name; a tied one is held in several owners."""
+    """The namespaces and keys of each parameter and buffer; tied ones have several."""
     named: list[tuple[str, Tensor]] = list(module.named_parameters(remove_duplicate=False))
     named += module.named_buffers(remove_duplicate=False)
-    held: dict[str, tuple[Any, Any]] = {}
-    for name, _ in named:
-        inner: Any = module
-        *path, last = name.split(".")
-        for part in path:
-            inner = _entry(inner, part)
-        holder = inner.__dict__ if isinstance(inner, Module) else inner
-        held[name] = holder, (int(last) if isinstance(holder, list) else last)
     by_tensor: dict[int, list[tuple[Any, Any]]] = {}
     for name, tensor in named:
-        by_tensor.setdefault(id(tensor), []).append(held[name])
+        owner: Any = module
+        *path, last = name.split(".")
+        for part in path:
+            owner = member(owner, part, name)
+        namespace = owner.__dict__ if isinstance(owner, Module) else owner
+        key = int(last) if isinstance(namespace, list) else last
+        by_tensor.setdefault(id(tensor), []).append((namespace, key))
     return {name: by_tensor[id(tensor)] for name, tensor in named}
-
-
-def _entry(inner: Any, part: str) -> Any:
-    if isinstance(inner, Module):
-        return inner.__dict__[part]
-    return inner[int(part)] if isinstance(inner, (list, tuple)) else inner[part]

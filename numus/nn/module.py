@@ -1,4 +1,4 @@
-"""Module: parameters, buffers and modules held as attributes, and what can be done to all of them.
+"""Module: the base class of layers, which finds parameters, buffers and modules by attribute.
 
 There is no registration. Whatever parameter or module is an attribute, or an entry of a list, tuple
 or dict that is one, is found when it is asked for, in the order in which it was set; buffers alone
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` did not find, and what it did not look for."""
+    """The names that only the module has, and those that only the state dict has."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -58,7 +58,7 @@ class Module:
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes; subclasses define it."""
+        """The computation of the module; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -67,8 +67,8 @@ class Module:
         return self._hooks.call(self, args, kwargs)
 
     def __setattr__(self, name: str, given: Any) -> None:
-        held = self.__dict__.get(name)
-        if isinstance(held, Parameter) and not (given is None or isinstance(given, Parameter)):
+        value = self.__dict__.get(name)
+        if isinstance(value, Parameter) and not (given is None or isinstance(given, Parameter)):
             raise TypeError(
                 f"{type(self).__name__}.{name} is a parameter and cannot become a "
                 f"{type(given).__name__}; change its values with {name}.assign(values), or set an "
@@ -110,18 +110,18 @@ class Module:
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         """Every attribute with its name; the entries of lists, tuples and dicts have their own."""
-        for name, held in self.__dict__.items():
+        for name, value in self.__dict__.items():
             if name in ("_buffers", "_hooks"):
                 continue
-            yield from _entries(name, held)
+            yield from _entries(name, value)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The modules that are attributes of this one, each once."""
         seen: set[int] = set()
-        for name, held in self._attributes():
-            if isinstance(held, Module) and id(held) not in seen:
-                seen.add(id(held))
-                yield name, held
+        for name, value in self._attributes():
+            if isinstance(value, Module) and id(value) not in seen:
+                seen.add(id(value))
+                yield name, value
 
     def children(self) -> Iterator[Module]:
         """The modules that are attributes of this one."""
@@ -130,7 +130,7 @@ class Module:
     def named_modules(
         self, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """This module and all below it by name; one that is held twice comes once, if so wished."""
+        """This module and all below it by name; duplicates are left out by default."""
         seen: set[int] = set()
         stack: list[tuple[str, Module]] = [(prefix, self)]
         while stack:
@@ -153,20 +153,20 @@ class Module:
         recurse: bool,
         unique: bool,
     ) -> Iterator[tuple[str, Any]]:
-        """What `own` finds in this module and those below, by name."""
+        """The tensors that `own` finds in this module and those below, by name."""
         seen: set[int] = set()
         modules = self.named_modules(start, unique) if recurse else [(start, self)]
         for prefix, module in modules:
-            for name, held in own(module):
-                if unique and id(held) in seen:
+            for name, value in own(module):
+                if unique and id(value) in seen:
                     continue
-                seen.add(id(held))
-                yield (f"{prefix}.{name}" if prefix else name), held
+                seen.add(id(value))
+                yield (f"{prefix}.{name}" if prefix else name), value
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """The parameters by name; one that is held twice comes once, if so wished."""
+        """The parameters by name; duplicates are left out by default."""
         return self._members(_own_parameters, prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -176,7 +176,7 @@ class Module:
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """The buffers by name; one that is held twice comes once, if so wished."""
+        """The buffers by name; duplicates are left out by default."""
         return self._members(_own_buffers, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -187,7 +187,7 @@ class Module:
         """The module of a name such as "layers.0.attention"."""
         found: Any = self
         for part in filter(None, target.split(".")):
-            found = _member(found, part, target)
+            found = member(found, part, target)
         if not isinstance(found, Module):
             raise AttributeError(f"{target!r} is not a module of {type(self).__name__}")
         return found
@@ -211,15 +211,15 @@ class Module:
         *path, last = target.split(".")
         holder: Any = self
         for part in path:
-            holder = _member(holder, part, target)
-        _member(holder, last, target)
+            holder = member(holder, part, target)
+        member(holder, last, target)
         if isinstance(holder, Module):
             setattr(holder, last, module)
         else:
             holder[int(last) if isinstance(holder, list) else last] = module
 
     def num_parameters(self, trainable_only: bool = False) -> int:
-        """How many numbers there are to learn; tied parameters count once."""
+        """The number of elements of all parameters; tied parameters count once."""
         return sum(p.size for p in self.parameters() if p.requires_grad or not trainable_only)
 
     # -- saving and loading -----------------------------------------------------------------------
@@ -231,9 +231,8 @@ class Module:
             prefix: put before every name.
             keep_vars: give the parameters themselves instead.
         """
-        return {
-            prefix + name: held if keep_vars else held.detach() for name, held in _state_of(self)
-        }
+        state = ((prefix + name, tensor) for name, tensor in _state_of(self))
+        return {name: tensor if keep_vars else tensor.detach() for name, tensor in state}
 
     def load_state_dict(
         self, state: Mapping[str, Any], strict: bool = True, *, prefix: str = ""
@@ -296,15 +295,15 @@ class Module:
         dtype, device = destination(args, dtype, device)
         if dtype is not None and not dtype.is_floating:
             raise TypeError(f"{type(self).__name__}.to: parameters are floats, not {dtype.name}")
-        for held in itertools.chain(self.parameters(), self.buffers()):
-            wanted = dtype if held.dtype.is_floating else None
-            replace(held, held.detach().to(dtype=wanted, device=device))
+        for value in itertools.chain(self.parameters(), self.buffers()):
+            wanted = dtype if value.dtype.is_floating else None
+            replace(value, value.detach().to(dtype=wanted, device=device))
         return self
 
     def to_gpu(self: M) -> M:
         """Parameters and buffers on the best GPU there is; where there is none, as they are."""
-        for held in itertools.chain(self.parameters(), self.buffers()):
-            replace(held, held.detach().to_gpu())
+        for value in itertools.chain(self.parameters(), self.buffers()):
+            replace(value, value.detach().to_gpu())
         return self
 
     def cpu(self: M) -> M:
@@ -378,19 +377,17 @@ class Module:
     # -- looks ------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses besides the modules inside."""
+        """The text between the parentheses of `repr`, before the submodules."""
         return ""
 
     def __repr__(self) -> str:
         extra = self.extra_repr()
-        lines = [f"({name}): {_indented(repr(child))}" for name, child in self._shown()]
+        children = ((n, repr(m)) for n, m in self._attributes() if isinstance(m, Module))
+        lines = [f"({name}): " + text.replace("\n", "\n  ") for name, text in children]
         if not lines:
             return f"{type(self).__name__}({extra})"
-        inside = "\n  ".join(([extra] if extra else []) + lines)
-        return f"{type(self).__name__}(\n  {inside}\n)"
-
-    def _shown(self) -> Iterator[tuple[str, Module]]:
-        return ((n, m) for n, m in self._attributes() if isinstance(m, Module))
+        body = "\n  ".join(([extra] if extra else []) + lines)
+        return f"{type(self).__name__}(\n  {body}\n)"
 
     summary: Callable[..., str]  # a table of the modules; `nn/summary.py` binds it
 
@@ -398,12 +395,12 @@ class Module:
 # -- what a module holds --------------------------------------------------------------------------
 
 
-def _entries(name: str, held: Any) -> Iterator[tuple[str, Any]]:
+def _entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """An attribute, or the entries of a container of parameters and modules."""
-    if isinstance(held, (Module, Tensor)):
-        yield name, held
-    elif isinstance(held, (list, tuple, dict)):
-        for key, entry in held.items() if isinstance(held, dict) else enumerate(held):
+    if isinstance(value, (Module, Tensor)):
+        yield name, value
+    elif isinstance(value, (list, tuple, dict)):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(entry, (Module, Parameter, list, tuple, dict)):
                 yield from _entries(f"{name}.{key}", entry)
 
@@ -427,25 +424,18 @@ def _state_of(module: Module) -> Iterator[tuple[str, Tensor]]:
     return module._members(own, "", recurse=True, unique=False)
 
 
-def _member(held: Any, part: str, target: str) -> Any:
+def member(value: Any, part: str, target: str) -> Any:
     """One step of a dotted name."""
-    if isinstance(held, (list, tuple)) and part.isdigit() and int(part) < len(held):
-        return held[int(part)]
-    if isinstance(held, dict) and part in held:
-        return held[part]
-    found = getattr(held, "__dict__", {}).get(part)
+    if isinstance(value, (list, tuple)) and part.isdigit() and int(part) < len(value):
+        return value[int(part)]
+    if isinstance(value, dict) and part in value:
+        return value[part]
+    found = getattr(value, "__dict__", {}).get(part)
     if found is None:
-        raise AttributeError(f"{type(held).__name__} has no {part!r}, looking for {target!r}")
+        raise AttributeError(f"{type(value).__name__} has no {part!r}, looking for {target!r}")
     return found
 
 
 def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    if hasattr(values, "detach"):  # PyTorch's, which may want gradients
-        values = values.detach()
-    return nm.asarray(values)
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
+    """Values of NumPy, PyTorch (which may want gradients) or numus, detached."""
+    return nm.asarray(values.detach() if hasattr(values, "detach") else values)

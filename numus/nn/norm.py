@@ -288,21 +288,12 @@ class _InstanceNorm(_Running):
 
 
 class InstanceNorm1d(_InstanceNorm, ranks=(2, 3)):
-    """Channels of (N, C, L) or (C, L) normalised, each example by itself.
-
-    Arguments as of `BatchNorm2d`.
-    """
+    """(N, C, L) or (C, L) normalised per example and channel; see `BatchNorm2d`."""
 
 
 class InstanceNorm2d(_InstanceNorm, ranks=(3, 4)):
-    """Channels of (N, C, H, W) or (C, H, W) normalised, each example by itself.
-
-    Arguments as of `BatchNorm2d`.
-    """
+    """(N, C, H, W) or (C, H, W) normalised per example and channel; see `BatchNorm2d`."""
 
 
 class InstanceNorm3d(_InstanceNorm, ranks=(4, 5)):
-    """Channels of (N, C, D, H, W) or (C, D, H, W) normalised, each example by itself.
-
-    Arguments as of `BatchNorm2d`.
-    """
+    """(N, C, D, H, W) or (C, D, H, W) normalised per example and channel; see `BatchNorm2d`."""

@@ -153,9 +153,9 @@ class _Recurrent(Module):
         return list(zip(*map(nm.unstack, parts), strict=True))
 
     def _scan(
-        self, x: Tensor, state: State, suffix: str, inside: Tensor | None
+        self, x: Tensor, state: State, suffix: str, mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        """One layer in one direction over (length, batch, size); `inside` masks the steps."""
+        """One layer in one direction over (length, batch, size); `mask` marks its steps."""
         names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
         weight, bias, w, b = (getattr(self, name + suffix) for name in names)
         inputs = F.linear(x, weight, bias)
@@ -165,11 +165,11 @@ class _Recurrent(Module):
             state = self._step(row[0], before, w, b)
             if project is not None:
                 state = (F.linear(state[0], project), *state[1:])
-            if inside is not None:
+            if mask is not None:
                 state = tuple(map(nm.where, (row[1],) * len(state), state, before))
             return state, state[0]
 
-        rows = (inputs,) if inside is None else (inputs, inside)
+        rows = (inputs,) if mask is None else (inputs, mask)
         if inputs.device.on_host:  # the step is compiled once, whatever the length
             last, outputs = nm.scan(step, state, rows)
             return outputs, last
@@ -198,7 +198,7 @@ class _Recurrent(Module):
         return (nm.swapaxes(x, 0, 1) if self.batch_first else x), finals
 
     def _run_packed(self, x: PackedSequence, given: Any) -> tuple[PackedSequence, list[Tensor]]:
-        """The same for sequences of several lengths; states are in the caller's order."""
+        """Sequences of several lengths; states are in the caller's order."""
         padded = x.padded()
         if padded.ndim != 3 or padded.shape[-1] != self.input_size:
             raise ShapeError(
@@ -208,24 +208,24 @@ class _Recurrent(Module):
         if given is not None and x.sorted_indices is not None:
             given = nm.tree.map(lambda h: nm.take(h, x.sorted_indices, axis=1), given)
         counts = nm.arange(padded.shape[1], device=padded.device)
-        inside = (x.batch_sizes.to(padded.device)[:, None] > counts)[..., None]
-        out, finals = self._layers(padded, self._first(given, padded.shape[1], padded), inside)
+        mask = (x.batch_sizes.to(padded.device)[:, None] > counts)[..., None]
+        out, finals = self._layers(padded, self._first(given, padded.shape[1], padded), mask)
         if x.unsorted_indices is not None:
             finals = [nm.take(f, x.unsorted_indices, axis=1) for f in finals]
         return x.packed(out), finals
 
     def _layers(
-        self, x: Tensor, first: list[State], inside: Tensor | None
+        self, x: Tensor, first: list[State], mask: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """All layers, in one direction or both: outputs of the last, and last states of all."""
         states = [tuple(map(_lowered, state)) for state in first]
         directions = 1 + self.bidirectional
-        backwards = None if inside is None else nm.flip(inside, axis=0)
+        backwards = None if mask is None else nm.flip(mask, axis=0)
         last: list[State] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            out, state = self._scan(x, states[layer * directions], f"_l{layer}", inside)
+            out, state = self._scan(x, states[layer * directions], f"_l{layer}", mask)
             last.append(state)
             if self.bidirectional:
                 back, state = self._scan(
@@ -272,7 +272,7 @@ class RNN(_OneState):
         nonlinearity: "tanh" or "relu".
         batch_first: whether inputs are (batch, length, size), not (length, batch, size).
         dropout: between layers, in training.
-        bidirectional: a second one goes backwards, and what both give lies side by side.
+        bidirectional: a second one goes backwards, and their outputs are concatenated.
     """
 
     _gates = 1

@@ -110,7 +110,7 @@ def load_safetensors(path: PathLike, device: Any = None) -> dict[str, Tensor]:
 
 
 def _indexed(index: Path, device: Any) -> tuple[dict[str, str], dict[str, SafetensorsFile]]:
-    """Which file each tensor is in, and the files, all of them beside the index."""
+    """Which file each tensor is in, and the files, in the folder of the index."""
     try:
         where = json.loads(index.read_bytes())["weight_map"]
         names = {str(name): index.with_name(name) for name in set(where.values())}

@@ -39,7 +39,7 @@ def summary(model: Module, *args: Any, **kwargs: Any) -> str:
 
 
 def _shapes(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, str]:
-    """What every module gave in one pass without gradients; nothing is left changed."""
+    """The output shapes of every module in one pass without gradients."""
     found: dict[int, str] = {}
 
     def note(module: Module, _: Any, output: Any) -> None:

@@ -353,6 +353,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """What to add to scores so that no token sees those after it: 0 or -inf."""
+        """An additive causal mask: 0, or -inf for later tokens."""
         looks = F.causal_mask(sz, sz, device=device)
         return nm.where(looks, nm.zeros((), dtype=dtype or nm.float32), -nm.inf)

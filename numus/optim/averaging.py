@@ -124,8 +124,8 @@ class EMA:
         """Take the weights that the model has now into the average."""
         with nm.no_grad():
             for name, p in self.model.named_parameters():
-                held = self.shadow[name]
-                held.assign(held + (_wide(p) - held) * (1 - self.decay))
+                average = self.shadow[name]
+                average.assign(average + (_wide(p) - average) * (1 - self.decay))
         settle(self.shadow.values())
 
     @contextlib.contextmanager
@@ -153,11 +153,11 @@ class EMA:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
         self.decay = state_dict["decay"]
-        for name, held in self.shadow.items():
-            held.assign(nm.asarray(state_dict["shadow"][name]))
+        for name, average in self.shadow.items():
+            average.assign(nm.asarray(state_dict["shadow"][name]))
 
 
 def _wide(p: Tensor) -> Tensor:
-    """Averages of narrow floats are kept in float32: their steps are too small for less."""
+    """Averages of 16-bit floats are float32: their steps are too small for less."""
     values = p.detach()
     return values.astype(nm.float32) if values.dtype.is_narrow_float else values

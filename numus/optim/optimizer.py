@@ -45,13 +45,13 @@ class ParamGroup(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
         known = self._of(self)
-        for held in self._tensors.values():
+        for cached in self._tensors.values():
             for key, number in known.items():
-                if held.known[key] != number:
-                    held.known[key] = number
-                    tensor = getattr(held, key)
+                if cached.known[key] != number:
+                    cached.known[key] = number
+                    tensor = getattr(cached, key)
                     # bound, not copied: nobody else has it, and nothing is left to be computed
-                    tensor.rebind(_number(number, held.dtype, tensor.device)._node, name)
+                    tensor.rebind(_number(number, cached.dtype, tensor.device)._node, name)
 
     def numbers(self, p: Tensor) -> Numbers:
         """The group's numbers as tensors that can be combined with this parameter."""
@@ -103,11 +103,11 @@ class Optimizer:
         return {name: group[name] for name in self._reads}
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
-        """What follows from the numbers and the count of steps, for all parameters alike."""
+        """Numbers derived from those and the count of steps, shared by all parameters."""
         return {}
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
-        """What is kept for a parameter (given in the dtype it is computed in), at first."""
+        """The initial state of a parameter, given in the dtype it is computed in."""
         return {}
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
@@ -301,7 +301,7 @@ class Optimizer:
                 tensor.assign(values)
 
     def _missing(self, name: str, tensor: Tensor, p: Tensor) -> None:
-        """What a state that was saved elsewhere does not hold."""
+        """Defaults of what a state that was saved elsewhere lacks."""
         if name == "master":
             tensor.assign(p.detach())
         elif name == "step":

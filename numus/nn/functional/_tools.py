@@ -1,4 +1,4 @@
-"""What the functions of this package share."""
+"""Decorators and reductions of the functions of this package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def measured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss or distance: inside an autocast it takes and gives float32."""
+    """A loss or distance: within an autocast it takes and gives float32."""
     return widens(rounds_once(function))
 
 

@@ -41,14 +41,14 @@ def threshold(input: Any, threshold: float, value: float) -> Tensor:
 
 @in_place
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """input held between two values."""
-    inside = nm.where(nm.asarray(input) <= min_val, min_val, input)
-    return nm.where(inside >= max_val, max_val, inside)
+    """input clamped between two values."""
+    x = nm.where(nm.asarray(input) <= min_val, min_val, input)
+    return nm.where(x >= max_val, max_val, x)
 
 
 @in_place
 def relu6(input: Any) -> Tensor:
-    """input held between 0 and 6."""
+    """input clamped between 0 and 6."""
     return hardtanh(input, 0.0, 6.0)
 
 
@@ -71,16 +71,13 @@ def prelu(input: Any, weight: Tensor) -> Tensor:
     """A leaky relu with a learned slope, one for all or one for each channel (axis 1)."""
     x = nm.asarray(input)
     slope = weight.astype(x.dtype, copy=False)
-    if slope.size > 1:
-        if x.ndim < 2 or x.shape[1] != slope.size:
-            raise nm.errors.ShapeError(
-                f"prelu: {slope.size} slopes for an input of shape {x.shape}; it needs as many "
-                "channels (axis 1)"
-            )
-        slope = slope.reshape((slope.size, *(1,) * (x.ndim - 2)))
-    else:
-        slope = slope.reshape(())
-    return nm.where(x > 0, x, x * slope)
+    if slope.size > 1 and (x.ndim < 2 or x.shape[1] != slope.size):
+        raise nm.errors.ShapeError(
+            f"prelu: {slope.size} slopes for an input of shape {x.shape}; it needs as many "
+            "channels (axis 1)"
+        )
+    shape = (slope.size, *(1,) * (x.ndim - 2)) if slope.size > 1 else ()
+    return nm.where(x > 0, x, x * slope.reshape(shape))
 
 
 @in_place

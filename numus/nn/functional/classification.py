@@ -55,10 +55,7 @@ def _fitting(op: str, scores: Tensor, target: Any, ignored: int) -> Tensor:
 def _picked(
     op: str, scores: Tensor, target: Tensor, weight: Any, ignored: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each target: which class it is (a mask), its weight, and whether it counts.
-
-    A comparison instead of a gather: with it the loss and its gradient are row programs.
-    """
+    """One-hot masks of targets (for fusion, not gathers), their weights, whether they count."""
     axis = _class_axis(op, scores)
     classes = scores.shape[axis]
     count = nm.arange(classes, dtype=target.dtype, device=scores.device)
@@ -111,7 +108,7 @@ def cross_entropy(
     Args:
         weight: one number per class.
         ignore_index: a class index that does not count.
-        label_smoothing: the share of each target that is spread evenly over the classes.
+        label_smoothing: the share of each target that is distributed over all classes.
 
     >>> from numus.nn import functional as F
     >>> round(F.cross_entropy(nm.zeros((2, 4)), nm.asarray([0, 3])).item(), 4)
@@ -147,8 +144,8 @@ def _against_classes(
     hit, weights, counts = _picked(op, input, target, weight, ignore_index)
     loss = -nm.sum(nm.where(hit, logs, 0.0), axis=axis) * weights
     if label_smoothing:
-        spread = logs if weight is None else logs * _class_weights(op, weight, logs, axis)
-        smooth = -nm.sum(spread, axis=axis) * counts
+        weighted = logs if weight is None else logs * _class_weights(op, weight, logs, axis)
+        smooth = -nm.sum(weighted, axis=axis) * counts
         loss = (1 - label_smoothing) * loss + (label_smoothing / classes) * smooth
     return _weighted_mean(loss, weights, reduction, op)
 
@@ -231,7 +228,7 @@ def _surprise(p: Tensor, target: Tensor) -> Tensor:
 
 @_surprise.defjvp
 def _surprise_jvp(primals: tuple[Tensor, ...], tangents: tuple[Any, ...]) -> tuple[Tensor, Any]:
-    """The slope is held where it would be without bound: at 0 and 1, which a sigmoid reaches."""
+    """The slope is clamped at 0 and 1, which a sigmoid reaches and where it has no bound."""
     (p, target), (dp, dtarget) = primals, tangents
     no, yes = _logs(p)
     slope = (p - target) / nm.maximum(p * (1 - p), 1e-12)
@@ -242,7 +239,7 @@ def _surprise_jvp(primals: tuple[Tensor, ...], tangents: tuple[Any, ...]) -> tup
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
-    """Probabilities against probabilities; logarithms are held above -100."""
+    """Probabilities against probabilities; logarithms are clamped to -100."""
     op = "binary_cross_entropy"
     loss = _surprise(input, _like(op, input, target))
     return reduced(loss if weight is None else loss * weight, reduction, op)
@@ -267,12 +264,16 @@ def binary_cross_entropy_with_logits(
 
 
 def _like(op: str, input: Tensor, target: Any) -> Tensor:
+    return _same_shape(op, input, target).astype(input.dtype, copy=False)
+
+
+def _same_shape(op: str, input: Tensor, target: Any) -> Tensor:
     target = nm.asarray(target)
     if target.shape != input.shape:
         raise ShapeError(
             f"{op}: input of shape {input.shape} and target of shape {target.shape} differ"
         )
-    return target.astype(input.dtype, copy=False)
+    return target
 
 
 @measured
@@ -322,9 +323,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     A row of the target lists class indices; the first negative one ends it.
     """
     op = "multilabel_margin_loss"
-    target = nm.asarray(target)
-    if target.shape != input.shape:
-        raise ShapeError(f"{op}: target of shape {target.shape} for input of {input.shape}")
+    target = _same_shape(op, input, target)
     classes = input.shape[-1]
     listed = nm.cumsum((target < 0).astype(nm.int32), axis=-1) == 0
     count = nm.arange(classes, device=input.device)
@@ -348,11 +347,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
         reduction: "batchmean" (the sum over the number of examples) is the divergence itself.
         log_target: whether the target is a logarithm too.
     """
-    target = nm.asarray(target)
-    if input.shape != target.shape:
-        raise ShapeError(
-            f"kl_div: input of shape {input.shape} and target of shape {target.shape} differ"
-        )
+    target = _same_shape("kl_div", input, target)
     if log_target:
         loss = nm.exp(target) * (target - input)
     else:

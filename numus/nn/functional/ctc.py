@@ -54,8 +54,8 @@ def ctc_loss(
     # blanks between all classes and at both ends
     states = 2 * rows.shape[1] + 1
     odd = nm.arange(states, device=log_probs.device) % 2 == 1
-    spread = nm.stack([nm.full(rows.shape, blank, dtype=rows.dtype), rows], axis=2)
-    labels = nm.pad(spread.reshape((batch, states - 1)), ((0, 0), (0, 1)), constant_values=blank)
+    pairs = nm.stack([nm.full(rows.shape, blank, dtype=rows.dtype), rows], axis=2)
+    labels = nm.pad(pairs.reshape((batch, states - 1)), ((0, 0), (0, 1)), constant_values=blank)
     before = nm.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :states]
     skips = odd & (labels != before)  # a class that differs from the last may follow it at once
     emitted = nm.take_along_axis(log_probs, labels[None], axis=2)  # (T, N, states)

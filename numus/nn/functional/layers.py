@@ -49,11 +49,10 @@ def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = Non
     try:
         y = nm.einsum("...i,kij,...j->...k", input1, weight, input2)
     except ShapeError as error:
-        shapes = nm.asarray(input1).shape, nm.asarray(input2).shape
+        first, second = nm.asarray(input1).shape, nm.asarray(input2).shape
         raise ShapeError(
             f"bilinear: a weight of shape {weight.shape} takes inputs whose last axes have "
-            f"{weight.shape[1]} and {weight.shape[2]} elements, not shapes {shapes[0]} and "
-            f"{shapes[1]}"
+            f"{weight.shape[1]} and {weight.shape[2]} elements, not shapes {first} and {second}"
         ) from error
     return y if bias is None else y + bias
 
@@ -151,12 +150,12 @@ def embedding_bag(
     rows = embedding(flat, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = rows * nm.asarray(per_sample_weights).reshape((-1, 1))
-    inside = nm.ones(flat.shape, dtype=rows.dtype, device=flat.device)
+    counted = nm.ones(flat.shape, dtype=rows.dtype, device=flat.device)
     if padding_idx is not None:
-        kept = flat != padding_idx % weight.shape[0]
-        inside = kept.astype(rows.dtype)
-        rows = nm.where(kept[:, None], rows, -nm.inf if mode == "max" else 0.0)
-    sizes = nm.segment_sum(inside, bags, num_segments=count)[:, None]
+        counts = flat != padding_idx % weight.shape[0]
+        counted = counts.astype(rows.dtype)
+        rows = nm.where(counts[:, None], rows, -nm.inf if mode == "max" else 0.0)
+    sizes = nm.segment_sum(counted, bags, num_segments=count)[:, None]
     if mode == "max":
         largest = nm.segment_max(rows, bags, num_segments=count)
         return nm.where(sizes > 0, largest, 0.0)
@@ -210,11 +209,11 @@ _FLOOR = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 def _alpha(x: Tensor, shape: tuple[int, ...], p: float, training: bool, key: Any) -> Tensor:
     if not training or p == 0:
         return x
-    kept = nm.random.dropout_mask(shape, p, device=x.device, key=key)
+    mask = nm.random.dropout_mask(shape, p, device=x.device, key=key)
     if p == 1:
         return x * 0.0
     scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
-    return nm.where(kept, x, _FLOOR) * scale - scale * p * _FLOOR
+    return nm.where(mask, x, _FLOOR) * scale - scale * p * _FLOOR
 
 
 @in_place

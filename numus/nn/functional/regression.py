@@ -10,8 +10,9 @@ from numus.errors import ShapeError
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
-__all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss"]
-__all__ += ["smooth_l1_loss"]
+__all__ = [
+    "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+]  # fmt: skip
 
 
 def _difference(op: str, input: Tensor, target: Any) -> Tensor:
@@ -32,7 +33,7 @@ def _weights(op: str, weight: Any, loss: Tensor) -> Tensor:
 
 
 def _weighted(op: str, loss: Tensor, weight: Any, reduction: str) -> Tensor:
-    """What is reduced of a loss whose elements have weights; their mean is a weighted one."""
+    """Reduce a loss whose elements have weights: their mean is a weighted one."""
     if weight is None:
         return reduced(loss, reduction, op)
     weight = _weights(op, weight, loss)
@@ -66,11 +67,9 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     if beta < 0:
         raise ValueError(f"{op}: beta must not be negative, it is {beta}")
     size = nm.abs(_difference(op, input, target))
-    if beta == 0:
-        return reduced(size, reduction, op)
-    return reduced(
-        nm.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction, op
-    )
+    if beta:
+        size = nm.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
+    return reduced(size, reduction, op)
 
 
 @measured
@@ -127,8 +126,8 @@ def gaussian_nll_loss(
     var = nm.asarray(var, dtype=input.dtype)
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var[..., None]
-    held = var + nm.maximum(eps - var, 0.0).detach()  # the gradient is that of the variance given
-    loss = 0.5 * (nm.log(held) + nm.square(input - nm.asarray(target)) / held)
+    clamped = var + nm.maximum(eps - var, 0.0).detach()  # the gradient is that of var
+    loss = 0.5 * (nm.log(clamped) + nm.square(input - nm.asarray(target)) / clamped)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return reduced(loss, reduction, "gaussian_nll_loss")

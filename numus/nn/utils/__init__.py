@@ -1,4 +1,4 @@
-"""What is done to parameters, gradients and sequences besides computing with them."""
+"""Clipping and flattening of parameters, parametrisations, and packed sequences."""
 
 # ruff: noqa: F401, F403
 from numus.nn.utils import parametrizations, parametrize, rnn

@@ -22,8 +22,7 @@ class _WeightNorm(Module):
     def _length(self, weight: Tensor) -> Tensor:
         if self.dim is None or self.dim == -1:
             return nm.sqrt(nm.sum(weight * weight))
-        kept = self.dim % weight.ndim
-        others = tuple(a for a in range(weight.ndim) if a != kept)
+        others = tuple(a for a in range(weight.ndim) if a != self.dim % weight.ndim)
         return nm.sqrt(nm.sum(weight * weight, axis=others, keepdims=True))
 
     def forward(self, g: Tensor, v: Tensor) -> Tensor:

@@ -95,8 +95,8 @@ class ParametrizationList(Module):
                     )
                 inside = module.right_inverse(inside)
             parts = (inside,) if self.is_tensor else tuple(inside)
-            for held, part in zip(self._originals(), parts, strict=True):
-                held.assign(part)
+            for original, part in zip(self._originals(), parts, strict=True):
+                original.assign(part)
 
     def forward(self) -> Tensor:
         value: Tensor = self[0](*self._originals())

@@ -73,9 +73,8 @@ class PackedSequence(NamedTuple):
         rows = nm.take(self.data, np.where(inside, at, 0).ravel(), axis=0)
         shape = (count, int(sizes[0]), *self.data.shape[1:])
         mask = inside.reshape(*inside.shape, *([1] * (self.data.ndim - 1)))
-        held = nm.asarray(mask, device=self.data.device)
         filling = nm.full((), value, dtype=self.data.dtype, device=self.data.device)
-        return nm.where(held, rows.reshape(shape), filling)
+        return nm.where(nm.asarray(mask, device=self.data.device), rows.reshape(shape), filling)
 
     def packed(self, padded: Tensor) -> PackedSequence:
         """The elements of a padded batch, the longest sequence first."""

@@ -1,4 +1,4 @@
-"""Parameters and gradients all at once: held within bounds, or as one vector."""
+"""Parameters and gradients all at once: clipped, or as one vector."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 def vector_to_parameters(vector: Tensor, parameters: Iterable[Tensor]) -> None:
     """Give parameters the elements of a vector, in place."""
-    held = list(parameters)
-    count = sum(p.size for p in held)
+    found = list(parameters)
+    count = sum(p.size for p in found)
     if vector.shape != (count,):
         raise nm.errors.ShapeError(
             f"vector_to_parameters: a vector of shape {vector.shape} for {count} elements"
         )
     start = 0
     with nm.no_grad():
-        for p in held:
+        for p in found:
             p.assign(vector[start : start + p.size].reshape(p.shape))
             start += p.size

@@ -7,6 +7,5 @@ what the rates are now, so schedulers can be chained.
 
 # ruff: noqa: F403
 from numus.optim.lr_scheduler.base import *
-from numus.optim.lr_scheduler.combined import *
 from numus.optim.lr_scheduler.cycles import *
 from numus.optim.lr_scheduler.decays import *

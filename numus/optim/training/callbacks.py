@@ -1,4 +1,4 @@
-"""What happens around the steps of `Trainer.fit`, to be extended by users."""
+"""Callbacks of `Trainer.fit`, to be extended by users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function without arguments reaches: so that it can be traced as one with arguments.
+"""Captured variables of a function without arguments, to trace it as one with arguments.
 
 `trainer.train_step(lambda: loss(model(x), y))` gets another function at every step, whose `x` and
 `y` are other tensors. What such a function reads is told by its code: variables of the functions
@@ -22,12 +22,12 @@ from numus.optim.optimizer import Optimizer
 from numus.tensor import Tensor
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), nm.DType, nm.Device)
-_MOST_LEAVES = 64  # a container with more of them is no batch
-_DEEPEST = 4  # functions that call functions that call functions
+_MAX_LEAVES = 64  # a container with more of them is no batch
+_MAX_DEPTH = 4  # functions that call functions that call functions
 
 
 class Reached:
-    """What a function reaches: where tensors are, and all else that decides what it computes."""
+    """The tensors that a function reads, and all else that decides what it computes."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.cells: list[tuple[Any, Any]] = []  # a namespace, and a name in it
@@ -39,12 +39,12 @@ class Reached:
         self._function(function, 0)
 
     def key(self) -> tuple[Any, ...]:
-        """What has to be the same for a trace to be used again."""
+        """The cache key of a trace."""
         modes = tuple(m.training for m in self.modules)
         return (*self.statics, modes)
 
     def values(self) -> list[Any]:
-        """What is in the cells now."""
+        """The contents of the cells."""
         return [namespace[name] for namespace, name in self.cells]
 
     def tensors(self) -> Iterator[Tensor]:
@@ -80,7 +80,7 @@ class Reached:
             self._value(None, None, bound, names, depth)
         if not isinstance(function, types.FunctionType) or (depth and not _is_users(function)):
             return self._known_by_id(function)
-        if depth > _DEEPEST or not self._first(function.__code__, *(function.__closure__ or ())):
+        if depth > _MAX_DEPTH or not self._first(function.__code__, *(function.__closure__ or ())):
             return
         code = function.__code__
         self.statics.append(code)
@@ -104,8 +104,8 @@ class Reached:
         elif isinstance(x, _PLAIN):
             self.statics.append((type(x), x))
         elif isinstance(x, (list, tuple, dict)):
-            leaves = nm.tree.leaves(x) if len(x) <= _MOST_LEAVES else []
-            if len(leaves) <= _MOST_LEAVES and any(isinstance(v, Tensor) for v in leaves):
+            leaves = nm.tree.leaves(x) if len(x) <= _MAX_LEAVES else []
+            if len(leaves) <= _MAX_LEAVES and any(isinstance(v, Tensor) for v in leaves):
                 self._place(namespace, name)
             else:
                 self._known_by_id(x)

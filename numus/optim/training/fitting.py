@@ -40,7 +40,7 @@ class Fit:
         self._skip = 0  # batches that a loader without a state has to give again
 
     def batches(self) -> Iterator[Any]:
-        """What is left of an epoch's batches."""
+        """The remaining batches of an epoch."""
         skip, self._skip = self._skip, 0
         return itertools.islice(self.loader, skip, None)
 

@@ -1,4 +1,4 @@
-"""What a training leaves behind: CSV, JSON lines, TensorBoard's events, and a picture."""
+"""The files of a training: CSV, JSON lines, TensorBoard's events, and a picture."""
 
 from __future__ import annotations
 

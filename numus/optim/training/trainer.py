@@ -63,7 +63,7 @@ class Trainer:
         scheduler: stepped after every step of the optimiser; `ReduceLROnPlateau` after every epoch.
         scheduler_every: "step" or "epoch".
         max_grad_norm: gradients are scaled down to it.
-        accumulate: gather the gradients of so many batches for one step.
+        accumulate: the number of batches whose gradients make one step.
         precision: "bf16" or "f16" for products (`nm.autocast`); "f16" brings a `GradScaler`.
         ema: an average of the weights that goes along, and is what validations look at.
         jit: trace steps; where one cannot be, a warning says why, and it runs as it is.
@@ -274,14 +274,14 @@ class Trainer:
         monitor: str | None = None,
         progress: bool = True,
     ) -> list[Record]:
-        """Train for so many epochs in all; gives a record of numbers for each.
+        """Train to a total of `epochs`; gives a record of numbers for each.
 
         Args:
             validation: batches to look at after every epoch, their numbers named `val_...`.
             folder: where `last.ckpt`, `best.ckpt`, `steps.jsonl`, `epochs.csv`, `curves.png` and,
                 with TensorBoard installed, its events go.
             resume: go on from the folder's `last.ckpt`, if there is one, bit for bit.
-            checkpoint_every: write `last.ckpt` after so many batches, too, not only after epochs.
+            checkpoint_every: also write `last.ckpt` after this number of batches.
             monitor: which number tells the best epoch (its least; `val_loss`, else `loss`).
             progress: show a bar, and a line for every epoch.
         """
