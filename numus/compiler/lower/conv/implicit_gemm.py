@@ -20,7 +20,7 @@ from numus.ir import Expr
 from numus.kernels.common.smem_tiles import SWIZZLE_COLUMNS, VECTOR, round_up
 from numus.kernels.conv.gpu import implicit_gemm_simt as simt
 from numus.kernels.conv.gpu import implicit_gemm_wgmma as wgmma
-from numus.kernels.conv.gpu.implicit_gemm import ConvSizes
+from numus.kernels.conv.gpu.implicit_gemm import BlockArgs, ConvSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
@@ -75,12 +75,11 @@ class ImplicitGemm(InOrder):
         shape, sum_dtype = (splits, g.groups, n, m), dt.compute_dtype(x.dtype)
         sums = Value.fresh("convolve", "convolve", (data, weights), None, shape, sum_dtype)
         block, store = ir.var("g"), problem.split_epilogue(e, sizes.out_size, sums)
-        args = (sizes, dtype, block, e.buffer(data), e.buffer(weights), store)
-        if self.wgmma:
-            body, scratch = wgmma.convolution(columns, *args)
-        else:
-            body, scratch = simt.convolution(tiling, *args)
-        e.scratch += scratch
+        args = BlockArgs(sizes, dtype, block, e.buffer(data), e.buffer(weights), store)
+        kernel: wgmma.WgmmaKernel | simt.SimtKernel
+        kernel = wgmma.WgmmaKernel(columns, args) if self.wgmma else simt.SimtKernel(tiling, args)
+        body = kernel.body()
+        e.scratch += kernel.scratch
         grid = g.groups * splits * m_tiles * n_tiles
         notes = ("convolve",) if splits > 1 else problem.group.notes
         steps = [*first, *second, e.grid_kernel(self.name, block, body, grid, notes)]

@@ -18,10 +18,8 @@ from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.gpu import padded_gemm as kernel
-from numus.kernels.conv.gpu import padded_gemm_mainloop as mainloop
-from numus.kernels.conv.gpu import padded_gemm_wgmma as wgmma_mainloop
-from numus.kernels.conv.gpu.implicit_gemm import Triple, delinearize, u32
-from numus.kernels.conv.gpu.padded_gemm_wgmma import RowMatrix
+from numus.kernels.conv.gpu.implicit_gemm import Triple, as_index, delinearize, u32
+from numus.kernels.conv.gpu.padded_gemm_mainloop import PaddedOperands, RowMatrix
 from numus.kernels.matmul.gpu import mma_sync, simt_async, wgmma
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
 from numus.shapes import Shape, row_major, size_of
@@ -111,7 +109,7 @@ class _Gemm:
         left = self._matrix(data, k_major, plan.span, plan.step)
         right = self._matrix(weights, k_major and not plan.engine.mn_major_smem)
         g, grid = ir.var("g"), self._grid()
-        acc = self._mainloop(sizes, grid, g, left, right)
+        acc = self._mainloop(sizes, g, PaddedOperands(grid, left, right, plan.wgrad))
 
         def output_row(m: Expr) -> tuple[Expr, kernel.StoreElement]:
             outer = acc.origin[0] // sizes.split_k
@@ -127,8 +125,7 @@ class _Gemm:
             else:
                 image, at, inside = grid.output_index(m)
                 inside, matrix = inside & (m < sizes.m), outer
-            pixel = (at[0].cast(ir.INDEX), at[1].cast(ir.INDEX), at[2].cast(ir.INDEX))
-            index = (split, matrix, image.cast(ir.INDEX), pixel)
+            index = (split, matrix, image.cast(ir.INDEX), as_index(at))
             return inside, lambda o, value: self._store(*index, o, value)
 
         smem_bytes = self.target.shared_bytes // tuning.GPU.epilogue_blocks_per_sm
@@ -162,19 +159,15 @@ class _Gemm:
         dims = dim(span * width), dim(step * width), dim(rows), dim(size)
         return RowMatrix(self.e.buffer(v), *dims, k_major, span > 1 and k_major)
 
-    def _mainloop(
-        self, s: SplitKSizes, grid: kernel.PaddedGrid, g: Expr, data: RowMatrix, weights: RowMatrix
-    ) -> Accumulators:
-        plan, tiles, dtype = self.plan, self.tiles, self.dtype
+    def _mainloop(self, s: SplitKSizes, g: Expr, operands: PaddedOperands) -> Accumulators:
+        tiles, dtype = self.tiles, self.dtype
         if isinstance(tiles, wgmma.TileShape):
-            operands = (data, weights)
-            return wgmma_mainloop.mainloop(tiles, s, grid, dtype, g, *operands, plan.wgrad)
-        make = mainloop.wgrad_operands if plan.wgrad else mainloop.forward_operands
-        across, copies = plan.engine.mn_major_smem, self.target.async_copy
-        left, right = make(grid, data, weights, (s.m, s.n), across, copies)
+            return operands.wgmma(tiles, s, dtype, g)
+        mn_major, copies = self.plan.engine.mn_major_smem, self.target.async_copy
+        staged = operands.staged((s.m, s.n), mn_major, copies)
         if isinstance(tiles, mma_sync.TileShape):
-            return mma_sync.accumulate(tiles, s, dtype, g, (left, right))
-        return simt_async.accumulate(tiles, s, dtype, g, (left, right))
+            return mma_sync.accumulate(tiles, s, dtype, g, staged)
+        return simt_async.accumulate(tiles, s, dtype, g, staged)
 
     # -- epilogue ---------------------------------------------------------------------------------
 

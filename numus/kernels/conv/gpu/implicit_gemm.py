@@ -6,11 +6,12 @@ weights are channels-last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 
 ONE = const(1)
@@ -59,30 +60,60 @@ def delinearize(index: Expr, size: Triple) -> Triple:
     return rest // height, rest % height, index % width
 
 
+def as_index(indices: Triple) -> Triple:
+    a, b, c = indices
+    return a.cast(ir.INDEX), b.cast(ir.INDEX), c.cast(ir.INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockArgs:
+    """Thread block `g`, its operands and the dtype in which they are multiplied."""
+
+    s: ConvSizes
+    dtype: DType
+    g: Expr
+    data: ir.Buffer
+    weights: ir.Buffer
+    epilogue: Epilogue
+
+
 class Im2col:
-    """The implicit im2col matrix of one group of channels. Indices have 32 bits."""
+    """A thread block over a tile of the implicit im2col matrix. Indices have 32 bits."""
 
-    def __init__(self, s: ConvSizes, group: Expr) -> None:
-        self.s, self.group = s, group
+    def __init__(self, args: BlockArgs, m_tile: int, n_tile: int, k_tile: int) -> None:
+        self.args, self.dtype, s = args, args.dtype, args.s
+        self.s, self.data, self.weights = s, args.data, args.weights
+        tiles = s.m_tiles * s.n_tiles
+        outer, inner = args.g // tiles, args.g % tiles
+        self.group, self.split = outer // s.splits, outer % s.splits
+        # pixels are fastest: concurrent blocks share weights in L2
+        self.m0, self.o0 = inner % s.m_tiles * m_tile, inner // s.m_tiles * n_tile
         self.pixels = volume(s.out_size)
-        self.m = s.batch * self.pixels
-        self.k = s.in_channels * volume(s.taps)
+        self.m, self.k = s.batch * self.pixels, s.in_channels * volume(s.taps)
+        self.first = self.split * s.k_tiles
+        self.stop = ir.minimum(self.first + s.k_tiles, (self.k + (k_tile - 1)) // k_tile)
 
-    def output_index(self, m: Expr) -> tuple[Expr, Triple]:
-        """The image and the pixel of a row."""
-        pixels = u32(self.pixels)
-        return u32(m) // pixels, delinearize(u32(m) % pixels, self.s.out_size)
+    def store_row(self, m: Expr, columns: Iterable[tuple[Expr, Expr]]) -> list[Stmt]:
+        """Epilogue of some (output channel, value) of a pixel."""
+        pixels, s = u32(self.pixels), self.s
+        image = (u32(m) // pixels).cast(ir.INDEX)
+        at = (self.split, self.group, image, as_index(delinearize(u32(m) % pixels, s.out_size)))
+        return [
+            ir.If((m < self.m) & (o < s.out_channels), self.args.epilogue(*at, o, value))
+            for o, value in columns
+        ]
 
-    def tap_index(self, k: Expr) -> tuple[Triple, Expr]:
-        """The tap and the channel of a column."""
-        index, channels = u32(k), u32(self.s.in_channels)
-        return delinearize(index // channels, self.s.taps), index % channels
+    def tap_index(self, start: Expr, offset: Expr) -> tuple[Triple, Expr]:
+        """The tap and the channel of a column; all of an aligned K tile are of one tap."""
+        index, channels = u32(start if self.s.aligned_k else start + offset), self.s.in_channels
+        taps, channel = delinearize(index // u32(channels), self.s.taps), index % u32(channels)
+        return taps, channel + u32(offset) if self.s.aligned_k else channel
 
     def input_index(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
         """Index of an element in the input, and whether it is in bounds."""
         s = self.s
-        image, pixel = self.output_index(m)
-        inside = m < self.m
+        image, inside = u32(m) // u32(self.pixels), m < self.m
+        pixel = delinearize(u32(m) % u32(self.pixels), s.out_size)
         index = image * u32(s.groups) + u32(self.group)
         for i, tap, size, stride, dilation, lhs_dilation, low in zip(
             *(pixel, taps, s.in_size, s.stride, s.dilation, s.lhs_dilation, s.padding_low),

@@ -12,7 +12,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.attention.gpu.simt_tiles import AccumulatorTile, SmemTile, ThreadGrid
-from numus.kernels.conv.gpu.implicit_gemm import ConvSizes, Epilogue, Im2col, u32
+from numus.kernels.conv.gpu.implicit_gemm import BlockArgs, Im2col
 from numus.target import Target
 
 MIN_K_TILES_PER_SPLIT = 8
@@ -50,39 +50,10 @@ def choose(
     return tiling
 
 
-def convolution(
-    tiling: Tiling,
-    sizes: ConvSizes,
-    dtype: DType,
-    g: Expr,
-    data: ir.Buffer,
-    weights: ir.Buffer,
-    epilogue: Epilogue,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch; `dtype` is that of the arithmetic."""
-    block = _Block(tiling, sizes, dtype, g, data, weights)
-    return block.body(epilogue), [block.weights_tile.buffer, block.data_tile.buffer]
-
-
-class _Block:
-    def __init__(
-        self,
-        tiling: Tiling,
-        s: ConvSizes,
-        dtype: DType,
-        g: Expr,
-        data: ir.Buffer,
-        weights: ir.Buffer,
-    ) -> None:
-        self.tiling, self.s, self.dtype, self.data, self.weights = tiling, s, dtype, data, weights
-        self.threads = ThreadGrid.of(tiling.threads)
-        tiles = s.m_tiles * s.n_tiles
-        outer, inner = g // tiles, g % tiles
-        self.group, self.split = outer // s.splits, outer % s.splits
-        # pixels are fastest: concurrent blocks share weights in L2
-        self.m0 = inner % s.m_tiles * tiling.pixels
-        self.o0 = inner // s.m_tiles * tiling.out_channels
-        self.im2col = Im2col(s, self.group)
+class SimtKernel(Im2col):
+    def __init__(self, tiling: Tiling, args: BlockArgs) -> None:
+        super().__init__(args, tiling.pixels, tiling.out_channels, tiling.k_tile)
+        self.tiling, self.threads, dtype = tiling, ThreadGrid.of(tiling.threads), args.dtype
         self.weights_tile = SmemTile("smem_weights", dtype, tiling.k_tile, tiling.out_channels)
         self.data_tile = SmemTile("smem_data", dtype, tiling.k_tile, tiling.pixels)
         self.acc = AccumulatorTile("c", self.threads, dtype, tiling.out_channels, tiling.pixels)
@@ -90,15 +61,12 @@ class _Block:
         def prefetch(name: str, count: int) -> list[ir.Register]:
             return [ir.Register(f"{name}{i}", dtype, lanes=True) for i in range(count)]
 
-        elements = tiling.k_tile * tiling.out_channels, tiling.k_tile * tiling.pixels
-        self.next_weights = prefetch("next_w", elements[0] // tiling.threads)
-        self.next_data = prefetch("next_x", elements[1] // tiling.threads)
+        k_tile, threads = tiling.k_tile, tiling.threads
+        self.next_weights = prefetch("next_w", k_tile * tiling.out_channels // threads)
+        self.next_data = prefetch("next_x", k_tile * tiling.pixels // threads)
+        self.scratch = [self.weights_tile.buffer, self.data_tile.buffer]
 
-    def body(self, epilogue: Epilogue) -> list[Stmt]:
-        depth = const(self.tiling.k_tile)
-        all_tiles = (self.im2col.k + (self.tiling.k_tile - 1)) // depth
-        first = self.split * self.s.k_tiles
-        stop = ir.minimum(first + self.s.k_tiles, all_tiles)
+    def body(self) -> list[Stmt]:
         q = ir.var("k_tile")
 
         def multiply(lane: Expr) -> list[Stmt]:
@@ -109,9 +77,9 @@ class _Block:
         loop = [store, self.threads.loop("multiply", multiply)]
         return [
             *self.acc.clear(),
-            self.threads.loop("first", lambda lane: self.load_tile(lane, first)),
-            ir.For(q, first, stop, "serial", loop),
-            self.threads.loop("store_outputs", lambda lane: self.store_outputs(lane, epilogue)),
+            self.threads.loop("first", lambda lane: self.load_tile(lane, self.first)),
+            ir.For(q, self.first, self.stop, "serial", loop),
+            self.threads.loop("store_outputs", self.store_outputs),
         ]
 
     # -- K tiles: a thread loads one output channel, several k; one k, several pixels -------------
@@ -136,18 +104,16 @@ class _Block:
         for number, register in enumerate(self.next_weights):
             k, o = self.weight_index(lane, number)
             k, o = start + k, self.o0 + o
-            inside = (k < self.im2col.k) & (o < s.out_channels)
-            row = self.group * self.im2col.k + k
+            inside = (k < self.k) & (o < s.out_channels)
+            row = self.group * self.k + k
             value = ir.load(self.weights, row * s.out_channels + o, inside)
             out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
         k, _ = self.data_index(lane, 0)
-        k_inside = start + k < self.im2col.k
-        taps, channel = self.im2col.tap_index(start if s.aligned_k else start + k)
-        if s.aligned_k:
-            channel = channel + u32(k)
+        k_inside = start + k < self.k
+        taps, channel = self.tap_index(start, k)
         for number, register in enumerate(self.next_data):
             m = self.m0 + self.data_index(lane, number)[1]
-            index, inside = self.im2col.input_index(m, taps, channel)
+            index, inside = self.input_index(m, taps, channel)
             inside = inside & k_inside
             value = ir.load(self.data, index, inside)
             out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
@@ -165,15 +131,10 @@ class _Block:
                 out.append(ir.Store(smem.buffer, smem.at(k, index), ir.read(register)))
         return out
 
-    def store_outputs(self, lane: Expr, epilogue: Epilogue) -> list[Stmt]:
+    def store_outputs(self, lane: Expr) -> list[Stmt]:
         out: list[Stmt] = []
         for j in range(self.acc.thread_columns):
-            m = self.m0 + self.acc.column(lane, j)
-            image, (d, h, w) = self.im2col.output_index(m)
-            at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
-            for i in range(self.acc.thread_rows):
-                o = self.o0 + self.acc.row(lane, i)
-                value = self.acc.read(i, j)
-                stores = epilogue(self.split, self.group, image.cast(ir.INDEX), at, o, value)
-                out.append(ir.If((m < self.im2col.m) & (o < self.s.out_channels), stores))
+            rows = range(self.acc.thread_rows)
+            columns = ((self.o0 + self.acc.row(lane, i), self.acc.read(i, j)) for i in rows)
+            out += self.store_row(self.m0 + self.acc.column(lane, j), columns)
         return out

@@ -7,10 +7,10 @@ dilated elements. Accumulators are staged in shared memory so that pixels are st
 from __future__ import annotations
 
 from numus import ir
-from numus.dtypes import DType, float32
+from numus.dtypes import float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.common.smem_tiles import SWIZZLE_COLUMNS, VECTOR, ZERO
-from numus.kernels.conv.gpu.implicit_gemm import ConvSizes, Epilogue, Im2col, u32
+from numus.kernels.conv.gpu.implicit_gemm import BlockArgs, Im2col
 from numus.target import Target
 
 THREADS = 256
@@ -27,10 +27,8 @@ def tile_columns(target: Target, groups: int, rows: int, out_channels: int, k_si
     """The widest tiles that, with split-K, keep every SM busy."""
     max_tiles = groups * -(-rows // M_TILE) * max(1, -(-k_size // K_TILE) // MIN_K_TILES_PER_SPLIT)
     for columns in (256, 128):
-        if (
-            out_channels > columns // 2
-            and max_tiles * -(-out_channels // columns) >= target.num_cores
-        ):
+        tiles = max_tiles * -(-out_channels // columns)
+        if out_channels > columns // 2 and tiles >= target.num_cores:
             return columns
     return 64 if out_channels > 32 else 32
 
@@ -43,48 +41,22 @@ def split_k(
     return max(1, min(target.num_cores // tiles, -(-k_size // K_TILE) // MIN_K_TILES_PER_SPLIT))
 
 
-def convolution(
-    columns: int,
-    sizes: ConvSizes,
-    dtype: DType,
-    g: Expr,
-    data: ir.Buffer,
-    weights: ir.Buffer,
-    epilogue: Epilogue,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Body of thread block g, and its scratch."""
-    block = _Block(columns, sizes, dtype, g, data, weights)
-    return block.body(epilogue), [block.a, block.b, block.stage]
-
-
-class _Block:
-    def __init__(
-        self, columns: int, s: ConvSizes, dtype: DType, g: Expr, data: ir.Buffer, weights: ir.Buffer
-    ) -> None:
-        self.columns, self.s, self.data, self.weights = columns, s, data, weights
-        tiles = s.m_tiles * s.n_tiles
-        outer, inner = g // tiles, g % tiles
-        self.group, self.split = outer // s.splits, outer % s.splits
-        # rows are fastest: concurrent blocks share weights in L2
-        self.m0 = inner % s.m_tiles * M_TILE
-        self.o0 = inner // s.m_tiles * columns
-        self.im2col = Im2col(s, self.group)
-        self.m, self.k = self.im2col.m, self.im2col.k
+class WgmmaKernel(Im2col):
+    def __init__(self, columns: int, args: BlockArgs) -> None:
+        super().__init__(args, M_TILE, columns, K_TILE)
+        self.columns, dtype = columns, args.dtype
         self.a = ir.Buffer("smem_a", dtype, "scratch", const(STAGES * M_TILE * K_TILE))
         self.b = ir.Buffer("smem_b", dtype, "scratch", const(STAGES * columns * K_TILE))
         staged = const(EPILOGUE_COLUMNS * EPILOGUE_PITCH)
         self.stage = ir.Buffer("stage", float32, "scratch", staged)
         self.acc = [ir.Register(f"c{i}", float32, lanes=True) for i in range(columns // 2)]
+        self.scratch = [self.a, self.b, self.stage]
 
-    def body(self, epilogue: Epilogue) -> list[Stmt]:
-        s = self.s
-        all_tiles = (self.k + (K_TILE - 1)) // K_TILE
-        first = self.split * s.k_tiles
-        stop = ir.minimum(first + s.k_tiles, all_tiles)
+    def body(self) -> list[Stmt]:
         out: list[Stmt] = [ir.Set(c, const(0.0, float32)) for c in self.acc]
         for i in range(PREFETCH):
-            at = first + i
-            out += [ir.If(at < stop, self.load_stage(f"prefetch{i}", at)), ir.AsyncCommit()]
+            at = self.first + i
+            out += [ir.If(at < self.stop, self.load_stage(f"prefetch{i}", at)), ir.AsyncCommit()]
         q = ir.var("k_tile")
         stage, following = q % STAGES, q + PREFETCH
         left = ir.MmaOperand(self.a, stage * (M_TILE * K_TILE), True)
@@ -92,11 +64,11 @@ class _Block:
         body: list[Stmt] = [
             ir.AsyncWait(PREFETCH - 1, fence=True),
             ir.Wgmma(self.acc, left, right, self.columns, K_TILE),
-            ir.If(following < stop, self.load_stage("next", following)),
+            ir.If(following < self.stop, self.load_stage("next", following)),
             ir.AsyncCommit(),
             ir.WgmmaWait(self.acc, 0),
         ]
-        return [*out, ir.For(q, first, stop, "serial", body), *self.store_outputs(epilogue)]
+        return [*out, ir.For(q, self.first, self.stop, "serial", body), *self.store_outputs()]
 
     def load_stage(self, tag: str, q: Expr) -> list[Stmt]:
         """cp.async of the q-th K tile: 8 threads for each row."""
@@ -105,10 +77,7 @@ class _Block:
         row, vector = lane // (K_TILE // VECTOR), lane % (K_TILE // VECTOR)
         start = q * K_TILE
         k = start + vector * VECTOR
-        # all vectors of an aligned K tile are of one tap
-        taps, channel = self.im2col.tap_index(start if s.aligned_k else k)
-        if s.aligned_k:
-            channel = channel + u32(vector * VECTOR)
+        taps, channel = self.tap_index(start, vector * VECTOR)
         stage, offset0 = q % STAGES, _swizzled(row, vector)
         to0 = stage * (M_TILE * K_TILE) + offset0
         row_step = THREADS * VECTOR // K_TILE
@@ -116,7 +85,7 @@ class _Block:
         for i in range(M_TILE // row_step):
             offset = const(i * row_step)
             m = self.m0 + row + offset
-            index, inside = self.im2col.input_index(m, taps, channel)
+            index, inside = self.input_index(m, taps, channel)
             count = ir.select(inside & (k < self.k), const(VECTOR), ZERO)
             to = to0 + offset * K_TILE
             body.append(ir.AsyncCopy(self.a, to, self.data, index, count))
@@ -124,17 +93,15 @@ class _Block:
         for i in range(self.columns // row_step):
             offset = const(i * row_step)
             o = self.o0 + row + offset
-            index = (self.group * s.out_channels + self.o0) * self.k + (
-                row * self.k + k + offset * self.k
-            )
+            first_row = self.group * s.out_channels + self.o0
+            index = first_row * self.k + (row * self.k + k + offset * self.k)
             count = ir.select((o < s.out_channels) & (k < self.k), const(VECTOR), ZERO)
             to = to0 + offset * K_TILE
             body.append(ir.AsyncCopy(self.b, to, self.weights, index, count))
         return [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
 
-    def store_outputs(self, epilogue: Epilogue) -> list[Stmt]:
+    def store_outputs(self) -> list[Stmt]:
         """Epilogue through shared memory: a thread has one row, and every other column."""
-        s = self.s
         out: list[Stmt] = []
         for first in range(0, self.columns, EPILOGUE_COLUMNS):
             lane, thread = ir.var(f"stage{first}"), ir.var(f"out{first}")
@@ -145,16 +112,11 @@ class _Block:
                 stage.append(ir.Store(self.stage, to, ir.read(self.acc[first // 2 + i])))
             out.append(ir.For(lane, ZERO, const(THREADS), "lanes", stage))
             row, column0 = thread % M_TILE, thread // M_TILE
-            m = self.m0 + row
-            image, (d, h, w) = self.im2col.output_index(m)
-            at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
-            stores: list[Stmt] = []
-            for i in range(EPILOGUE_COLUMNS * M_TILE // THREADS):
-                column = column0 + i * THREADS // M_TILE
-                o = self.o0 + column + first
-                value = ir.load(self.stage, column * EPILOGUE_PITCH + row)
-                stored = epilogue(self.split, self.group, image.cast(ir.INDEX), at, o, value)
-                stores.append(ir.If((m < self.m) & (o < s.out_channels), stored))
+            offsets = range(0, EPILOGUE_COLUMNS, THREADS // M_TILE)
+            columns = [column0 + i for i in offsets]
+            values = [ir.load(self.stage, x * EPILOGUE_PITCH + row) for x in columns]
+            channels = [self.o0 + x + first for x in columns]
+            stores = self.store_row(self.m0 + row, zip(channels, values, strict=True))
             out.append(ir.For(thread, ZERO, const(THREADS), "lanes", stores))
         return out
 
