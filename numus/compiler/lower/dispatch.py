@@ -6,8 +6,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts
 from numus.compiler.lower.attention import cpu as cpu_attention
 from numus.compiler.lower.attention import gpu as gpu_attention
-from numus.compiler.lower.conv import cpu as cpu_conv
-from numus.compiler.lower.conv import gpu as gpu_conv
+from numus.compiler.lower.conv.schedules import lower_convolution
 from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import lower_concat, lower_loops
 from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
@@ -24,17 +23,12 @@ from numus.compiler.lower.sort.topk_cpu import lower_topk
 from numus.compiler.lower.sort.topk_gpu import lower_topk_gpu
 from numus.target import Target
 
-
-def _gpu_convolution(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
-    return gpu_conv.lower_convolution(group, layouts, target, lower_gpu_matmul)
-
-
 # By the kind of a group: for lanes that are SIMD, and for lanes that are threads of a block.
 FAMILIES: dict[str, tuple[Lowering, Lowering]] = {
     "loop": (lower_loops, lower_loops),
     "concat": (lower_concat, lower_concat),
     "contract": (lower_cpu_matmul, lower_gpu_matmul),
-    "convolve": (cpu_conv.lower_convolution, _gpu_convolution),
+    "convolve": (lower_convolution, lower_convolution),
     "scan": (lower_scan, lower_scan_gpu),
     "sort": (lower_sort, lower_sort_gpu),
     "topk": (lower_topk, lower_topk_gpu),

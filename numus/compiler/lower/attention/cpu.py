@@ -5,12 +5,11 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts
 from numus.compiler.lower.attention.problem import AttentionProblem, Reader
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.schedule import Fallback
 from numus.kernels.attention.cpu import backward, forward
-from numus.shapes import Shape
 from numus.target import Target
 
 
@@ -24,7 +23,7 @@ class CpuForward(Fallback):
 
     name = "attention"
 
-    def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
+    def lower(self, problem: AttentionProblem) -> Kernels:
         p, reader, g = problem, _reader(problem), ir.var("g")
         e, dtype = reader.e, reader.dtype
         tiling = forward.choose(p.target, dtype, p.batch, *p.dims)
@@ -43,7 +42,7 @@ class CpuBackward:
 
     name = "attention_grad"
 
-    def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
+    def lower(self, problem: AttentionProblem) -> Kernels:
         parts = [problem.only("q"), problem.only("k", "v")]
         parts = [part for part in parts if part.outputs]
         if len(parts) == 2 and not backward.use_two_kernels(problem.target, problem.batch):
@@ -67,8 +66,6 @@ class CpuBackward:
         return reader.kernel(self.name, task, p.batch * tasks[0] * tasks[1])
 
 
-def lower_attention(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_attention(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     problem = AttentionProblem.of(group, layouts, target)
     return (CpuForward() if problem.is_forward else CpuBackward()).lower(problem)

@@ -9,18 +9,17 @@ from functools import partial
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
 from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.dtypes import DType
 from numus.ir import Expr
 from numus.kernels.attention.gpu import simt_backward, simt_forward, wgmma_backward, wgmma_forward
 from numus.kernels.attention.gpu.block import BwdOperands, FwdOperands, Sizes, Tiling
 from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
-from numus.shapes import Shape
 from numus.target import Target
 
 ZERO = ir.const(0)
@@ -38,7 +37,7 @@ class GpuSchedule(InOrder):
     def supports(self, problem: AttentionProblem, target: Target) -> bool:
         return self.tiling(problem) is not None
 
-    def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
+    def lower(self, problem: AttentionProblem) -> Kernels:
         p, tiling = problem, self.tiling(problem)
         assert tiling is not None
         layouts = p.group.input_layouts(p.layouts)
@@ -123,19 +122,17 @@ BACKWARD: Sequence[Schedule[AttentionProblem]] = (
 )
 
 
-def lower_attention(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_attention(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     problem = AttentionProblem.of(group, layouts, target)
     if problem.is_forward:
         return select(FORWARD, problem).lower(problem)
     return _lower_backward(problem)
 
 
-def _lower_backward(problem: AttentionProblem) -> list[LoweredKernel]:
+def _lower_backward(problem: AttentionProblem) -> Kernels:
     """A kernel for dq and one for dk and dv, or one for each where a thread cannot hold both."""
     parts = [problem.only("q"), problem.only("k", "v")]
-    kernels: list[LoweredKernel] = []
+    kernels: Kernels = []
     while parts:
         part = parts.pop(0)
         if not part.outputs:
@@ -152,7 +149,7 @@ def _lower_backward(problem: AttentionProblem) -> list[LoweredKernel]:
 # -- operands -------------------------------------------------------------------------------------
 
 
-def _matrix(reader: Reader, layouts: dict[Value, Shape], name: str) -> Matrix:
+def _matrix(reader: Reader, layouts: Layouts, name: str) -> Matrix:
     x, e = reader.inputs[name], reader.e
     columns, stride = e.dim(x.shape[2]), _row_stride(x, layouts)
 
@@ -164,7 +161,7 @@ def _matrix(reader: Reader, layouts: dict[Value, Shape], name: str) -> Matrix:
     return Matrix(read, columns, _strided(reader, name, e.dim(stride)))
 
 
-def _vector(reader: Reader, layouts: dict[Value, Shape], name: str) -> Vector:
+def _vector(reader: Reader, layouts: Layouts, name: str) -> Vector:
     def read(n: Expr, row: Expr, mask: Expr) -> Expr:
         return reader.element(name, n, row, mask=mask)
 
@@ -189,7 +186,7 @@ def _strided(reader: Reader, name: str, stride: Expr) -> StridedMatrix:
     return StridedMatrix(buffer, first, stride, aligned)
 
 
-def _row_stride(x: Value, layouts: dict[Value, Shape]) -> int | None:
+def _row_stride(x: Value, layouts: Layouts) -> int | None:
     """Stride of rows in memory; None for expressions, and for rows that are not contiguous."""
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.dim(n)) for i, n in enumerate(x.shape)]

@@ -10,14 +10,13 @@ from typing import Protocol
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower import output_views
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.attention.operands import BackwardOperands, Matrix, Operands, PerQuery, Score
-from numus.shapes import Shape
 from numus.target import Target
 
 
@@ -28,7 +27,7 @@ class AttentionProblem(Problem):
     outputs: dict[str, Value]
 
     @staticmethod
-    def of(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> AttentionProblem:
+    def of(group: FusionGroup, layouts: Layouts, target: Target) -> AttentionProblem:
         forward = {"attention": "out", "attention_lse": "lse"}
         outputs = {forward[v.op]: v for v in group.members if v.op in forward}
         for v in group.members:

@@ -9,7 +9,7 @@ from numus.compiler.lower.conv.cpu_direct import DirectTiling, direct_task, fini
 from numus.compiler.lower.conv.geometry import scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.ir import const
 from numus.kernels.conv.cpu.channels import ChannelKernel, pack_weights
 from numus.kernels.conv.cpu.planes import InputPlanes, channel_tile
@@ -79,7 +79,7 @@ class ChannelConv:
         waste = t.panels * t.tile.columns / t.g.out_channels
         return t.g.macs_per_output * waste * t.tile.cost_per_fma + CPU.transpose_cost
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         """Packed weights, then the convolution."""
         t = _tiling(problem, problem.target)
         assert t is not None

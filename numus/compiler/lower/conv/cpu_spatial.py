@@ -9,7 +9,7 @@ from numus.compiler.lower.conv.cpu_direct import DirectTiling, direct_task, fini
 from numus.compiler.lower.conv.geometry import Geometry, scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.kernels.conv.cpu.planes import InputPlanes, Tile, spatial_tile
 from numus.kernels.conv.cpu.spatial import SpatialKernel
 from numus.shapes import Shape, size_of
@@ -93,7 +93,7 @@ class SpatialConv:
     def cost(self, problem: ConvProblem, target: Target) -> float:
         return spatial_cost(problem.geometry, problem.conv, target)
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         t, e = _tiling(problem), Emitter(problem.input_layouts)
         stride, channels = scalar_args(e, t.g.stride, 2), e.scalar_arg(t.g.in_channels)
         size = e.scalar_arg(plane_size(problem.target, t.dtype, t.phases, t.input_size))

@@ -12,7 +12,7 @@ from numus.compiler.lower.conv.cpu_direct import plane_size
 from numus.compiler.lower.conv.geometry import Geometry, divide, scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
@@ -93,7 +93,7 @@ class WgradConv(InOrder):
         undilated = all(d == 1 for d in g.lhs_dilation)
         return undilated and g.out_channels >= CPU.min_wgrad_channels
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         """Partial sums over splits of channels and taps, then their sum and the epilogue."""
         g, conv, pixels = problem.geometry, problem.conv, size_of(problem.geometry.out_size)
         t, e = _tiling(g, conv, problem.target), Emitter(problem.input_layouts)

@@ -11,7 +11,7 @@ from numus.compiler.lower.conv.geometry import Geometry, divide
 from numus.compiler.lower.conv.implicit_gemm import conv_sizes
 from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT
 from numus.compiler.lower.conv.problem import ConvProblem
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.gpu import depthwise as kernel
@@ -59,7 +59,7 @@ class Depthwise(InOrder):
             and max(_k_size(g), g.outputs) < INT32_LIMIT
         )
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         k, g, block = _Kernel(problem), problem.geometry, ir.var("g")
         sizes = conv_sizes(k.e, g, g.in_channels, (1, 1), (1, 1, 1, 1), k.e.dim)
         body = kernel.depthwise_conv(block, sizes, g.taps[2], k.operands, k.store)
@@ -84,7 +84,7 @@ class DepthwiseWgrad(InOrder):
             and max(_k_size(g), g.outputs) < INT32_LIMIT
         )
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         k, g, block = _Kernel(problem), problem.geometry, ir.var("g")
         pixels = size_of(g.out_size)
         channels = kernel.channels_per_block(g.out_channels, pixels)

@@ -94,7 +94,7 @@ class Geometry:
 
     @property
     def phase_k_size(self) -> int:
-        """Channels × taps of a phase, at most."""
+        """Maximum of channels × taps of a phase."""
         return self.in_channels * size_of(tuple(taps for _, _, taps in self.tap_ranges))
 
 
@@ -106,6 +106,6 @@ def scalar_args(e: Emitter, values: Sequence[int], fixed: int = 1) -> Triple:
 
 
 def divide(n: int, parts: int) -> tuple[int, int]:
-    """Elements of each of at most so many parts, and the parts that are not empty."""
+    """Elements of each of at most `parts`, and the parts that are not empty."""
     each = -(-n // parts)
     return each, -(-n // each)

@@ -8,12 +8,12 @@ from functools import partial
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.conv.geometry import Geometry, divide, scalar_args
 from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT
 from numus.compiler.lower.conv.problem import ConvProblem
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped
 from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr
@@ -46,7 +46,7 @@ class ImplicitGemm(InOrder):
         weights = g.groups * g.out_channels * channels * size_of(g.taps)
         return max(data, weights, conv.size) < INT32_LIMIT
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         g, (x, w), target = problem.geometry, problem.conv.inputs, problem.target
         channels, layouts = self._in_channels(g), problem.input_layouts
         dtype = x.dtype if self.wgmma else dt.compute_dtype(x.dtype)
@@ -87,9 +87,9 @@ class ImplicitGemm(InOrder):
 
 
 def _relayout(
-    x: Value, split: Shape, order: Shape, channels: int, layouts: dict[Value, Shape], target: Target
+    x: Value, split: Shape, order: Shape, channels: int, layouts: Layouts, target: Target
 ) -> Relayout:
-    """An operand of six axes in another order; `channels`: with so many last, zero-padded."""
+    """An operand of six axes in another order; `channels`: zero-padded size of the last."""
     v = permuted(reshaped(x, *split), *order)
     if channels:
         v = padded(v, (*v.shape[:-1], channels))

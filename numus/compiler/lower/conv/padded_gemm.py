@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.conv.geometry import divide
 from numus.compiler.lower.conv.padded_gemm_operands import forward_operands, wgrad_operands
 from numus.compiler.lower.conv.padded_gemm_plan import PaddedGemmPlan
 from numus.compiler.lower.conv.problem import ConvProblem
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -22,7 +22,7 @@ from numus.kernels.conv.gpu.implicit_gemm import Triple, as_index, delinearize, 
 from numus.kernels.conv.gpu.padded_gemm_mainloop import PaddedOperands, RowMatrix
 from numus.kernels.matmul.gpu import mma_sync, simt_async, wgmma
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
-from numus.shapes import Shape, row_major, size_of
+from numus.shapes import row_major, size_of
 from numus.target import Target
 
 Tiles = wgmma.TileShape | mma_sync.TileShape | simt_async.TileShape
@@ -34,7 +34,7 @@ class PaddedGemm(InOrder):
     def supports(self, problem: ConvProblem, target: Target) -> bool:
         return isinstance(problem.direct, PaddedGemmPlan)
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         plan, target = problem.direct, problem.target
         assert isinstance(plan, PaddedGemmPlan)
         layouts = problem.input_layouts
@@ -68,7 +68,7 @@ class _Gemm:
         plan: PaddedGemmPlan,
         tiles: Tiles,
         splits: int,
-        layouts: dict[Value, Shape],
+        layouts: Layouts,
     ) -> None:
         self.group, self.g, self.plan, self.tiles = problem.group, problem.geometry, plan, tiles
         self.target, self.dtype, g = problem.target, problem.conv.dtype, problem.geometry
@@ -116,17 +116,17 @@ class _Gemm:
             split = acc.origin[0] % sizes.split_k
             if plan.wgrad:
                 matrix, tap = grid.group_and_tap(outer)
-                image, at, inside = m, delinearize(tap, grid.taps), m < sizes.m
+                image, at, in_bounds = m, delinearize(tap, grid.taps), m < sizes.m
                 if plan.span > 1:  # rows of the GEMM are outputs of the last axis as well
                     width = u32(e.dim(plan.row_width))
                     last, image = u32(m) // width, u32(m) % width
-                    inside = inside & (image < u32(e.dim(plan.geometry.batch)))
+                    in_bounds = in_bounds & (image < u32(e.dim(plan.geometry.batch)))
                     at = (*at[:2], last)
             else:
-                image, at, inside = grid.output_index(m)
-                inside, matrix = inside & (m < sizes.m), outer
+                image, at, in_bounds = grid.output_index(m)
+                in_bounds, matrix = in_bounds & (m < sizes.m), outer
             index = (split, matrix, image.cast(ir.INDEX), as_index(at))
-            return inside, lambda o, value: self._store(*index, o, value)
+            return in_bounds, lambda o, value: self._store(*index, o, value)
 
         smem_bytes = self.target.shared_bytes // tuning.GPU.epilogue_blocks_per_sm
         body = kernel.epilogue(acc, sizes.n, smem_bytes, output_row)
@@ -184,14 +184,14 @@ class _Gemm:
                 for i, n, p in zip(pixel, dilation, phase, strict=True)
             )
             depth, height, width = self.out_size
-            inside = (z < depth) & (y < height) & (x < width)
+            in_bounds = (z < depth) & (y < height) & (x < width)
             pixel = (z, y, x)
         elif plan.wgrad and plan.merged > 1:  # products of one group with another are dropped
             batch, outputs = u32(e.dim(g.batch)), u32(e.dim(g.out_channels))
             row, column = u32(image), u32(o)
-            merged, inside = row // batch, (row // batch).eq(column // outputs)
+            merged, in_bounds = row // batch, (row // batch).eq(column // outputs)
             group = group * e.dim(plan.merged) + merged.cast(ir.INDEX)
             image, o = (row % batch).cast(ir.INDEX), (column % outputs).cast(ir.INDEX)
         else:
             return self.store_output(split, group, image, pixel, o, value)
-        return [ir.If(inside, self.store_output(split, group, image, pixel, o, value))]
+        return [ir.If(in_bounds, self.store_output(split, group, image, pixel, o, value))]

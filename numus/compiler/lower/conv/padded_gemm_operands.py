@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import PaddedGemmPlan, transposed_taps
 from numus.compiler.lower.emitter import Emitter
@@ -23,7 +23,7 @@ _ZERO = ir.const(0)
 
 
 def forward_operands(
-    conv: Value, g: Geometry, plan: PaddedGemmPlan, layouts: dict[Value, Shape], target: Target
+    conv: Value, g: Geometry, plan: PaddedGemmPlan, layouts: Layouts, target: Target
 ) -> tuple[Relayout, Relayout]:
     """Input: pixels × channels. Weights: out_channels × (tap, channel), or its transpose."""
     x, w = conv.inputs
@@ -75,7 +75,7 @@ def _weights(v: Value, g: Geometry, plan: PaddedGemmPlan) -> Value:
 
 
 def wgrad_operands(
-    conv: Value, g: Geometry, plan: PaddedGemmPlan, layouts: dict[Value, Shape], target: Target
+    conv: Value, g: Geometry, plan: PaddedGemmPlan, layouts: Layouts, target: Target
 ) -> tuple[Relayout, Relayout]:
     """Input: (channel, pixel) × images. Weights: (channel, pixel) × out_channels. K-major: their
     transposes."""
@@ -101,7 +101,7 @@ def _pad_input(
     plan: PaddedGemmPlan,
     phases: Shape,
     pad_low: int,
-    layouts: dict[Value, Shape],
+    layouts: Layouts,
     target: Target,
 ) -> Relayout:
     """Input on the grid; with overlapping rows, zeros before every row instead of phases along the
@@ -136,7 +136,7 @@ def _pad_channels_last(
     grid: Shape,
     phases: Shape,
     width: int,
-    layouts: dict[Value, Shape],
+    layouts: Layouts,
     pad_low: int = 0,
 ) -> Relayout:
     """(groups, *phases, images, *grid, channels), where `order` tells which of the first three axes
@@ -163,10 +163,10 @@ def _pad_channels_last(
 
     def in_bounds(t: Expr, row: Expr) -> Expr:
         at = input_index(t, row)[2]
-        inside = at[-1] >= 0 if pad_low else ir.const(True, dt.bool_)
+        found = at[-1] >= 0 if pad_low else ir.const(True, dt.bool_)
         for i, n in zip(at, split[3:], strict=True):
-            inside = inside & (i < e.dim(n))
-        return inside
+            found = found & (i < e.dim(n))
+        return found
 
     def read(t: Expr, row: Expr, channel: Expr, mask: Expr | None) -> Expr:
         image, group, at = input_index(t, row)

@@ -31,7 +31,7 @@ Kind = Literal["wgmma", "mma_sync", "simt"]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What a GEMM multiplies on."""
+    """The unit on which a GEMM runs: wgmma, mma.sync or SIMT."""
 
     kind: Kind
     itemsize: int
@@ -114,7 +114,7 @@ Direct = PaddedGemmPlan | Literal["implicit_gemm", "depthwise"]
 
 
 def choose(g: Geometry, engine: Engine) -> Direct:
-    """The schedule of least cost among those that compute all products."""
+    """The schedule of minimum cost among those that compute all products."""
     costs: dict[Direct, float] = {p: p.cost for p in plans(g, engine)}
     costs["implicit_gemm"] = _implicit_gemm_cost(g, engine)
     costs["depthwise"] = depthwise_cost(g, engine)
@@ -154,7 +154,7 @@ def _fits_int32(plan: PaddedGemmPlan) -> bool:
 
 
 def _merges(g: Geometry, channels: int) -> Iterator[int]:
-    """Numbers of groups that may be merged, each with so many rows of the other operand."""
+    """Numbers of groups that may be merged, of `channels` rows of the other operand each."""
     merged = 1
     while merged == 1 or (
         g.groups % merged == 0

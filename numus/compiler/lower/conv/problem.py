@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from numus.compiler.fusion.group import FusionGroup, index_of
-from numus.compiler.graph.value import Value
+from numus.compiler.fusion.group import index_of
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Direct, Engine, choose, engine_of
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import permuted, reshaped
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.cpu.planes import Read, Triple
 from numus.kernels.conv.gpu.implicit_gemm import Epilogue
-from numus.shapes import Shape, row_major, size_of
-from numus.target import Target
-
-Lowering = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
+from numus.shapes import row_major, size_of
 
 
 @dataclass(frozen=True)
 class ConvProblem(Problem):
-    lower_matmul: Lowering | None = None  # for schedules that multiply matrices
-
     @property
     def conv(self) -> Value:
         return self.group.members[0]
@@ -65,7 +59,7 @@ class ConvProblem(Problem):
 
     @cached_property
     def engine(self) -> Engine | None:
-        """What a padded GEMM would multiply on, where the problem is large enough for one."""
+        """The engine of a padded GEMM, where the problem is large enough for one."""
         g = self.maybe_geometry
         if g is None or g.macs < tuning.GPU.min_padded_gemm_macs:
             return None
@@ -73,11 +67,11 @@ class ConvProblem(Problem):
 
     @cached_property
     def direct(self) -> Direct | None:
-        """The schedule of least cost among those that compute all products."""
+        """The schedule of minimum cost among those that compute all products."""
         return None if self.engine is None else choose(self.geometry, self.engine)
 
     @property
-    def input_layouts(self) -> dict[Value, Shape]:
+    def input_layouts(self) -> Layouts:
         return self.group.input_layouts(self.layouts)
 
     def readers(self, e: Emitter, in_channels: Expr, out_channels: Expr) -> tuple[Read, Read]:
@@ -130,7 +124,7 @@ class ConvProblem(Problem):
 
         return store
 
-    def reduce_splits(self, partial: Value, channels_last: bool = False) -> list[LoweredKernel]:
+    def reduce_splits(self, partial: Value, channels_last: bool = False) -> Kernels:
         """Sum of partial results (split, group, out_channel, image × pixel), and the epilogue;
         `channels_last`: of (split, group, image × pixel, out_channel)."""
         conv, g = self.conv, self.geometry

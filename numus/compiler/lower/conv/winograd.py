@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import (
     INT32_LIMIT,
@@ -14,7 +14,8 @@ from numus.compiler.lower.conv.padded_gemm_plan import (
     depthwise_cost,
 )
 from numus.compiler.lower.conv.problem import ConvProblem
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
+from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
 from numus.compiler.lower.relayout import permuted, reshaped
 from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt
@@ -72,7 +73,7 @@ class Winograd(InOrder):
         other = direct.cost if isinstance(direct, PaddedGemmPlan) else depthwise_cost(g, engine)
         return cost(g, engine) < other
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         """Both operands to the Winograd domain, a batched GEMM, and the output transform."""
         g, (x, w) = problem.geometry, problem.conv.inputs
         layouts = problem.input_layouts
@@ -94,8 +95,7 @@ class Winograd(InOrder):
         total = Value.fresh("contract", "contract", (left, b), None, (MATRICES, m, n), dt.float32)
         layouts |= {v: row_major(v.shape) for v in (left, right, total)}
         gemm = FusionGroup.of_stored(total, problem.group.position)
-        assert problem.lower_matmul is not None
-        gemms = problem.lower_matmul(gemm, layouts, problem.target)
+        gemms = lower_gpu_matmul(gemm, layouts, problem.target)
         return [first, second, *gemms, _output_transform(problem, total, layouts)]
 
 
@@ -106,11 +106,7 @@ def _domain(e: Emitter, v: Value, tiles: tuple[int, int], access: str = "read") 
 
 
 def _transform(
-    v: Value,
-    matrix: kernel.Transform,
-    tiles: tuple[int, int],
-    padding_low: Shape,
-    layouts: dict[Value, Shape],
+    v: Value, matrix: kernel.Transform, tiles: tuple[int, int], padding_low: Shape, layouts: Layouts
 ) -> tuple[Value, LoweredKernel]:
     """Tiles of planes (rows, images, height, width) as 36 matrices of rows × (image, tile)."""
     rows, images, *size = v.shape
@@ -119,32 +115,30 @@ def _transform(
     e = Emitter(layouts, block_size=THREADS)
 
     def read(row: Expr, image: Expr, y: Expr, x: Expr) -> Expr:
-        at, inside = [], ir.const(True, dt.bool_)
+        at, in_bounds = [], ir.const(True, dt.bool_)
         for i, low, n in zip((y, x), padding_low, size, strict=True):
             position = i.cast(ir.INDEX) - e.dim(low)
-            inside = inside & (position >= 0) & (position < e.dim(n))
+            in_bounds = in_bounds & (position >= 0) & (position < e.dim(n))
             at.append(position)
-        value: Expr = e.value(v, (row.cast(ir.INDEX), image.cast(ir.INDEX), *at), inside)
-        return ir.select(inside, value, ir.const(0, v.dtype))
+        value: Expr = e.value(v, (row.cast(ir.INDEX), image.cast(ir.INDEX), *at), in_bounds)
+        return ir.select(in_bounds, value, ir.const(0, v.dtype))
 
     body = _domain(e, found, tiles, "write").enter(ir.var("g"), matrix, read)
     grid = -(-rows * columns // THREADS)
     return found, e.grid_kernel("winograd_transform", ir.var("g"), body, grid, ("cast",))
 
 
-def _output_transform(
-    problem: ConvProblem, total: Value, layouts: dict[Value, Shape]
-) -> LoweredKernel:
+def _output_transform(problem: ConvProblem, total: Value, layouts: Layouts) -> LoweredKernel:
     g, e = problem.geometry, Emitter(layouts, block_size=THREADS)
     wgrad = _is_wgrad(g)
 
     def store(t: kernel.Tile, i: int, j: int, value: Expr) -> list[Stmt]:
         row, image, y, x = (v.cast(ir.INDEX) for v in (t.row, t.image, t.y, t.x))
         y, x = y + i, x + j
-        inside = (y < e.dim(g.out_size[1])) & (x < e.dim(g.out_size[2]))
+        in_bounds = (y < e.dim(g.out_size[1])) & (x < e.dim(g.out_size[2]))
         e.invalidate()
         index = (row, image) if wgrad else (image, row)
-        return [ir.If(inside, problem.store(e, *index, (ir.const(0), y, x), value))]
+        return [ir.If(in_bounds, problem.store(e, *index, (ir.const(0), y, x), value))]
 
     matrix = kernel.output_transform(3 if wgrad else OUTPUT_TILE)
     domain = _domain(e, total, (1, 1) if wgrad else _tiles(g))

@@ -51,7 +51,7 @@ class Tile:
 
 
 def tile_for(target: Target, width: int, columns: int, rows: Sequence[int]) -> Tile:
-    """The register tile of least estimated time for so many columns, with rows from a list."""
+    """The register tile of minimum estimated time for a number of columns, of the given rows."""
     vectors = max(1, -(-columns // width))
     best: tuple[float, Tile] | None = None
     for r in rows:
@@ -179,7 +179,7 @@ Loop = tuple[Expr, Expr, Expr, Expr]  # variable, start, stop, step
 
 
 class Accumulators:
-    """A register tile of accumulators, inside a lanes loop over `lane`."""
+    """A register tile of accumulators in a lanes loop over `lane`."""
 
     def __init__(self, name: str, tile: Tile, dtype: DType, lane: Expr) -> None:
         self.name, self.tile, self.dtype, self.lane = name, tile, dtype, lane
@@ -253,10 +253,7 @@ def scores(
     width, rows, lanes = acc.tile.column_block, acc.tile.rows, acc.tile.columns
     b, k = ir.var(f"{acc.name}_b"), ir.var(f"{acc.name}_k")
     depth = ceil_to(columns, UNROLL)
-    loops = [
-        (b, ZERO, depth, const(width)),
-        (k, ZERO, ir.minimum(depth - b, width), const(UNROLL)),
-    ]
+    loops = [(b, ZERO, depth, const(width)), (k, ZERO, ir.minimum(depth - b, width), const(UNROLL))]
     block = key * ceil_to(columns, width) + b * rows
     row_at = query * depth + (b + k) * lanes
     product = acc.add(

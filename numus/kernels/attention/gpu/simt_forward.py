@@ -44,7 +44,7 @@ def tilings(
 
 
 def accumulator_registers(tiling: Tiling, *columns: int) -> int:
-    """Accumulators of a thread for tiles of so many columns."""
+    """Accumulators of a thread for tiles of these columns."""
     return sum(tiling.rows * n // tiling.threads for n in columns)
 
 

@@ -103,7 +103,7 @@ def load_tile(
         body: list[Stmt] = []
         values: list[tuple[Expr, Expr, Expr, Expr]] = []
         for number in range(batch):
-            # an index that depends on the loop is not kept in registers across key blocks
+            # an index that depends on the loop does not occupy registers across key blocks
             at = lane + batch_start * threads.count + number * threads.count
             row, column = at // columns, at % columns
             source = first + row

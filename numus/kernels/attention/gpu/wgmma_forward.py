@@ -15,13 +15,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.gpu.block import (
-    BwdOperands,
-    ForwardBlock,
-    FwdOperands,
-    Sizes,
-    Tiling,
-)
+from numus.kernels.attention.gpu.block import BwdOperands, ForwardBlock, FwdOperands, Sizes, Tiling
 from numus.kernels.attention.operands import Score
 from numus.kernels.common.smem_tiles import (
     ZERO,

@@ -59,7 +59,7 @@ def spatial_tile(target: Target, dtype: DType, out_channels: int) -> Tile:
 def channel_tile(
     target: Target, dtype: DType, taps: int, out_channels: int, max_rows: int = 64
 ) -> Tile:
-    """taps × out_channels, of at most `max_rows`: least padding and loads."""
+    """taps × out_channels, of at most `max_rows`: minimum padding and loads."""
     width = target.vector_bytes // dtype.itemsize
     wanted = -(-out_channels // width)
 

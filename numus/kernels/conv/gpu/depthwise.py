@@ -62,11 +62,11 @@ def _is_const(e: Expr) -> bool:
 def _position(s: ConvSizes, axis: int, pixel: Expr, offset: Expr) -> tuple[Expr, Expr]:
     """Input position at an offset from a pixel's first tap, and whether it is in bounds."""
     at = pixel * s.stride[axis] + offset - s.padding_low[axis]
-    inside = at >= 0
+    in_bounds = at >= 0
     if not _is_const(s.lhs_dilation[axis]):
-        inside = inside & (at % s.lhs_dilation[axis]).eq(0)
+        in_bounds = in_bounds & (at % s.lhs_dilation[axis]).eq(0)
         at = at // s.lhs_dilation[axis]
-    return at, inside & (at < s.in_size[axis])
+    return at, in_bounds & (at < s.in_size[axis])
 
 
 def outputs_are_adjacent(s: ConvSizes) -> bool:
@@ -77,7 +77,7 @@ def outputs_are_adjacent(s: ConvSizes) -> bool:
 def depthwise_conv(
     g: Expr, s: ConvSizes, taps: int, operands: Operands, store: StoreOutput
 ) -> list[Stmt]:
-    """Body of thread block g, with so many (unrolled) taps along the last axis."""
+    """Body of thread block g, with `taps` (unrolled) along the last axis."""
     dtype, adjacent = operands.dtype, outputs_are_adjacent(s)
     each = const(THREAD_OUTPUTS)
 
@@ -114,11 +114,11 @@ def depthwise_conv(
             if key not in values:
                 offset = const(key[1]) if adjacent else s.dilation[2] * t
                 at_w, in_w = _position(s, 2, indices[0][1], offset)
-                inside = in_d & in_h & in_w
-                inside = inside if adjacent else inside & exists[u]
-                loaded = operands.data(indices[u][0], channel, (at_d, at_h, at_w), inside)
+                in_bounds = in_d & in_h & in_w
+                in_bounds = in_bounds if adjacent else in_bounds & exists[u]
+                loaded = operands.data(indices[u][0], channel, (at_d, at_h, at_w), in_bounds)
                 values[key] = ir.var(f"value{key[0]}_{key[1]}", dtype)
-                body.append(ir.Let(values[key], ir.select(inside, loaded, const(0, dtype))))
+                body.append(ir.Let(values[key], ir.select(in_bounds, loaded, const(0, dtype))))
             sum_ = ir.fma(values[key], weight, ir.read(acc[u]), allow_unfused=True)
             body.append(ir.Set(acc[u], sum_))
     for tap, count in ((b, s.taps[1]), (a, s.taps[0]), (c, s.in_channels)):
@@ -136,7 +136,7 @@ def channels_per_block(out_channels: int, pixels: int) -> int:
 
 
 def rows_per_block(taps: int) -> int:
-    """Rows of a window, with so many taps along the last axis, of one block iteration."""
+    """Rows of a window, with `taps` along the last axis, of one block iteration."""
     return THREADS // min(taps, THREADS)
 
 
@@ -187,10 +187,10 @@ def depthwise_wgrad(
     ]
     for p, pixel in enumerate(pixels):
         (x, in_x), (y, in_y), (z, in_z) = (positions[axis][at] for axis, at in enumerate(pixel))
-        inside = exists & in_x & in_y & in_z
+        in_bounds = exists & in_x & in_y & in_z
         value = ir.var(f"value{p}", dtype)
-        loaded = operands.data(image, channel, (x, y, z), inside)
-        body.append(ir.Let(value, ir.select(inside, loaded, zero)))
+        loaded = operands.data(image, channel, (x, y, z), in_bounds)
+        body.append(ir.Let(value, ir.select(in_bounds, loaded, zero)))
         for register, w in zip(acc[p], weights, strict=True):
             sum_ = ir.fma(value, w, ir.read(register), allow_unfused=True)
             body.append(ir.Set(register, sum_))

@@ -112,7 +112,7 @@ class Im2col:
     def input_index(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
         """Index of an element in the input, and whether it is in bounds."""
         s = self.s
-        image, inside = u32(m) // u32(self.pixels), m < self.m
+        image, in_bounds = u32(m) // u32(self.pixels), m < self.m
         pixel = delinearize(u32(m) % u32(self.pixels), s.out_size)
         index = image * u32(s.groups) + u32(self.group)
         for i, tap, size, stride, dilation, lhs_dilation, low in zip(
@@ -123,10 +123,10 @@ class Im2col:
             at = i * u32(stride) - u32(low)
             at = at + tap * u32(dilation)
             if lhs_dilation is not ONE:
-                inside = inside & (at % u32(lhs_dilation)).eq(0)
+                in_bounds = in_bounds & (at % u32(lhs_dilation)).eq(0)
                 at = at // u32(lhs_dilation)
-            inside = inside & (at < u32(size))
+            in_bounds = in_bounds & (at < u32(size))
             index = index * u32(size) + at
         index = index * u32(s.in_channels) + channel
         # predicated-off loads still translate their address
-        return ir.select(inside, index, const(0, dt.uint32)).cast(ir.INDEX), inside
+        return ir.select(in_bounds, index, const(0, dt.uint32)).cast(ir.INDEX), in_bounds

@@ -104,19 +104,19 @@ class SimtKernel(Im2col):
         for number, register in enumerate(self.next_weights):
             k, o = self.weight_index(lane, number)
             k, o = start + k, self.o0 + o
-            inside = (k < self.k) & (o < s.out_channels)
+            in_bounds = (k < self.k) & (o < s.out_channels)
             row = self.group * self.k + k
-            value = ir.load(self.weights, row * s.out_channels + o, inside)
-            out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
+            value = ir.load(self.weights, row * s.out_channels + o, in_bounds)
+            out.append(ir.Set(register, ir.select(in_bounds, value.cast(self.dtype), zero)))
         k, _ = self.data_index(lane, 0)
-        k_inside = start + k < self.k
+        k_in_bounds = start + k < self.k
         taps, channel = self.tap_index(start, k)
         for number, register in enumerate(self.next_data):
             m = self.m0 + self.data_index(lane, number)[1]
-            index, inside = self.input_index(m, taps, channel)
-            inside = inside & k_inside
-            value = ir.load(self.data, index, inside)
-            out.append(ir.Set(register, ir.select(inside, value.cast(self.dtype), zero)))
+            index, in_bounds = self.input_index(m, taps, channel)
+            in_bounds = in_bounds & k_in_bounds
+            value = ir.load(self.data, index, in_bounds)
+            out.append(ir.Set(register, ir.select(in_bounds, value.cast(self.dtype), zero)))
         return out
 
     def store_tile(self, lane: Expr) -> list[Stmt]:

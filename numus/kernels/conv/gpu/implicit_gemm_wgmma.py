@@ -85,8 +85,8 @@ class WgmmaKernel(Im2col):
         for i in range(M_TILE // row_step):
             offset = const(i * row_step)
             m = self.m0 + row + offset
-            index, inside = self.input_index(m, taps, channel)
-            count = ir.select(inside & (k < self.k), const(VECTOR), ZERO)
+            index, in_bounds = self.input_index(m, taps, channel)
+            count = ir.select(in_bounds & (k < self.k), const(VECTOR), ZERO)
             to = to0 + offset * K_TILE
             body.append(ir.AsyncCopy(self.a, to, self.data, index, count))
         to0 = stage * (self.columns * K_TILE) + offset0

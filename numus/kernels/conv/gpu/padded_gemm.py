@@ -69,10 +69,10 @@ class PaddedGrid:
         a, b, c = (u32(n) for n in self.grid)
         image = a * b * c
         at = delinearize(u32(m) % image, self.grid)
-        inside = const(True, bool_)
+        in_bounds = const(True, bool_)
         for i, n in zip(at, self.out_size, strict=True):
-            inside = inside & (i < u32(n))
-        return u32(m) // image, at, inside
+            in_bounds = in_bounds & (i < u32(n))
+        return u32(m) // image, at, in_bounds
 
     def group_and_tap(self, matrix: Expr) -> tuple[Expr, Expr]:
         """The group and the tap (32 bits) of a matrix of wgrad."""
@@ -139,7 +139,7 @@ def epilogue(
             thread, j = ir.var(f"out{chunk}_{first}"), ir.var(f"columns{chunk}_{first}")
             row = thread % rows + first
             column0 = thread // rows
-            inside, store_element = output_row(m0 + row)
+            in_bounds, store_element = output_row(m0 + row)
             loads: list[Stmt] = []
             stores: list[Stmt] = []
             for u in range(per_thread):
@@ -152,6 +152,6 @@ def epilogue(
                 stores.append(ir.If(n < columns, store_element(n, value)))
             iterations = const(width // thread_columns // per_thread)
             loop = ir.For(j, ZERO, iterations, "serial", [*loads, *stores])
-            body: list[Stmt] = [ir.If(inside, [loop])]
+            body: list[Stmt] = [ir.If(in_bounds, [loop])]
             out.append(ir.For(thread, ZERO, const(acc.threads), "lanes", body))
     return out

@@ -56,10 +56,10 @@ class RowMatrix:
 
     def read(self, group: Expr, row: Expr, column: Expr, mask: Expr | None) -> Expr:
         """An element; zero out of bounds."""
-        inside = (row >= 0) & (row < self.rows)
-        inside = inside if mask is None else inside & mask
-        value = ir.load(self.buffer, self.index(group, row, column), inside)
-        return ir.select(inside, value, zero(self.buffer.dtype))
+        in_bounds = (row >= 0) & (row < self.rows)
+        in_bounds = in_bounds if mask is None else in_bounds & mask
+        value = ir.load(self.buffer, self.index(group, row, column), in_bounds)
+        return ir.select(in_bounds, value, zero(self.buffer.dtype))
 
 
 @dataclass(frozen=True, slots=True)

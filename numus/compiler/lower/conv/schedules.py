@@ -1,4 +1,5 @@
-"""CPU schedules of convolutions: direct convolution by vectors, or loops over windows."""
+"""Schedules of convolutions. CPU: direct convolution by vectors, or loops over windows, by cost.
+GPU: in order of preference."""
 
 from __future__ import annotations
 
@@ -6,16 +7,19 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.cpu_channels import ChannelConv
 from numus.compiler.lower.conv.cpu_spatial import SpatialConv
 from numus.compiler.lower.conv.cpu_wgrad import WgradConv
+from numus.compiler.lower.conv.depthwise import Depthwise, DepthwiseWgrad
+from numus.compiler.lower.conv.implicit_gemm import ImplicitGemm
+from numus.compiler.lower.conv.padded_gemm import PaddedGemm
 from numus.compiler.lower.conv.problem import ConvProblem
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.conv.winograd import Winograd
+from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import permuted, reshaped, view
 from numus.compiler.lower.schedule import Fallback, Problem, Schedule, select
-from numus.shapes import Shape
 from numus.target import Target
 
 
@@ -27,7 +31,7 @@ class Loops(Fallback):
     def cost(self, problem: Problem, target: Target) -> float:
         return float("inf")
 
-    def lower(self, problem: ConvProblem) -> list[LoweredKernel]:
+    def lower(self, problem: ConvProblem) -> Kernels:
         conv = problem.conv
         x, w = conv.inputs
         groups, windows, _ = conv.params
@@ -64,11 +68,18 @@ class Loops(Fallback):
         return lower_sum(problem.group, total, problem.layouts, problem.target)
 
 
-SCHEDULES: Sequence[Schedule[ConvProblem]] = (SpatialConv(), ChannelConv(), WgradConv(), Loops())
+CPU: Sequence[Schedule[ConvProblem]] = (SpatialConv(), ChannelConv(), WgradConv(), Loops())
+GPU: Sequence[Schedule[ConvProblem]] = (
+    Winograd(),
+    PaddedGemm(),
+    DepthwiseWgrad(),
+    Depthwise(),
+    ImplicitGemm("implicit_gemm_wgmma", wgmma=True),
+    ImplicitGemm("implicit_gemm_simt", wgmma=False),
+    Loops(),
+)
 
 
-def lower_convolution(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
+def lower_convolution(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     problem = ConvProblem(group, layouts, target)
-    return select(SCHEDULES, problem).lower(problem)
+    return select(GPU if target.simt else CPU, problem).lower(problem)
