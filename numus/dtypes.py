@@ -151,7 +151,7 @@ def as_dtype(given: Any) -> DType:
     return as_dtype(known)
 
 
-_OF_NUMPY: dict[Any, DType] = {}  # what NumPy's dtypes are called takes it long to say
+_OF_NUMPY: dict[Any, DType] = {}  # a cache: names of NumPy's dtypes are slow
 
 
 def _of_numpy(given: Any) -> DType:
@@ -179,7 +179,7 @@ def real_of(dtype: DType) -> DType:
 
 
 def index_dtype(count: int) -> DType:
-    """The dtype of places among so many elements: short where it has room for them."""
+    """The dtype of indices of this many elements."""
     return int32 if count < 1 << 31 else int64
 
 
@@ -202,12 +202,14 @@ def promote(a: DType, b: DType) -> DType:
         return a
     if _KIND_RANK[a.kind] > _KIND_RANK[b.kind]:
         a, b = b, a
+    if a.kind == "bool":
+        return b
     if b.kind == "complex":
         if a.kind == "complex":
             return complex128
         if a.kind == "float":
             return complex128 if a is float64 or b is complex128 else complex64
-        return b if a.kind == "bool" else promote(_float_holding(a), b)
+        return promote(_float_holding(a), b)
     if b.kind == "float":
         if b is bfloat16 and a.itemsize == 1:  # its 8 significant bits hold an 8-bit integer
             return b
@@ -215,11 +217,7 @@ def promote(a: DType, b: DType) -> DType:
             if a.itemsize == b.itemsize:  # float16 with bfloat16, the two 8-bit floats
                 return float32 if a.itemsize == 2 else float16
             return a if a.itemsize > b.itemsize else b
-        if a.kind == "bool":
-            return b
         return promote(_float_holding(a), b)
-    if a.kind == "bool":
-        return b
     if a.kind == b.kind:
         return a if a.itemsize > b.itemsize else b
     signed, unsigned = (a, b) if a.kind == "int" else (b, a)

@@ -131,9 +131,14 @@ class Node:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def type_text(self) -> str:
+        """The dtype and shape in messages: float32[2, 3]."""
+        return f"{self.dtype.name}{list(self.shape)}"
+
     def __repr__(self) -> str:
         state = "realised" if self.view is not None else "pending"
-        return f"<{self.prim.name} {self.dtype.name}{list(self.shape)} {state}>"
+        return f"<{self.prim.name} {self.type_text} {state}>"
 
 
 Array = np.ndarray[Any, Any]

@@ -1,4 +1,4 @@
-"""Shape arithmetic shared by every floor: pure functions on tuples of integers."""
+"""Shape arithmetic shared by every layer: pure functions on tuples of integers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from numus.errors import AxisError, ShapeError
 
 Shape = tuple[int, ...]
 
-# Sizes and places, in bytes too, are counted in 64 bits.
-_MOST_ELEMENTS = (1 << 59) - 1
+_MAX_ELEMENTS = (1 << 59) - 1  # sizes and offsets, in bytes too, are 64-bit
 
 
 def size_of(shape: Shape) -> int:
@@ -23,7 +22,7 @@ def size_of(shape: Shape) -> int:
 
 def check_size(shape: Shape, op: str) -> Shape:
     """A shape whose elements can be counted."""
-    if math.prod(shape) > _MOST_ELEMENTS:
+    if math.prod(shape) > _MAX_ELEMENTS:
         raise ShapeError(f"{op}: {shape} is more than any memory can hold")
     return shape
 
@@ -140,8 +139,7 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
         return row_major(new)
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     out = [0] * len(new)
-    i = 0
-    j = 0
+    i = j = 0
     while i < len(old):
         old_total, new_total = old[i][0], 1
         first_i, first_j = i, j
@@ -164,7 +162,5 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def can_exist(shape: Sequence[int], itemsize: int) -> bool:
-    """Whether an array of this shape can be held by NumPy, which minds its axes even if it is
-    empty.
-    """
+    """True if NumPy can make an array of this shape, whose axes it checks even if it is empty."""
     return len(shape) <= 64 and math.prod(n or 1 for n in shape) * itemsize < 1 << 62

@@ -140,26 +140,23 @@ class Tensor(Methods):
 
     # -- layout -----------------------------------------------------------------------------------
 
-    def _realised(self) -> Node:
+    def _view(self) -> View:
         node = self._node
         if node.view is None:
             check_known(node, "layout")
             evaluate((node,))
-        return node
+            assert node.view is not None
+        return node.view
 
     @property
     def strides(self) -> Shape:
         """The stride of each axis, in elements. Evaluates the tensor."""
-        view = self._realised().view
-        assert view is not None
-        return view.strides
+        return self._view().strides
 
     @property
     def offset(self) -> int:
         """The offset of its first element in its storage, in elements. Evaluates the tensor."""
-        view = self._realised().view
-        assert view is not None
-        return view.offset
+        return self._view().offset
 
     def is_contiguous(self) -> bool:
         """True if its layout is row-major and dense. Evaluates the tensor."""
@@ -230,8 +227,8 @@ class Tensor(Methods):
             raise GradientError("this tensor does not keep a gradient; set requires_grad first")
         if given is not None and (given.shape != self.shape or given.dtype is not self.dtype):
             raise GradientError(
-                f"the gradient of a {self.dtype.name}{list(self.shape)} tensor must have its dtype "
-                f"and shape, not {given.dtype.name}{list(given.shape)}"
+                f"the gradient of a {self._node.type_text} tensor must have its dtype and shape, "
+                f"not {given._node.type_text}"
             )
         slot.grad = given
 
@@ -243,9 +240,8 @@ class Tensor(Methods):
         """Bind this handle to another node: the basis of in-place operators."""
         old = self._node
         if old.shape != node.shape:
-            raise ValueError(
-                f"{op}: the result of shape {node.shape} must have the shape {old.shape}"
-            )
+            shapes = f"the result of shape {node.shape} must have the shape {old.shape}"
+            raise ValueError(f"{op}: {shapes}")
         if old.dtype is not node.dtype:
             raise TypeError(
                 f"{op}: the result of {node.dtype.name} must have dtype {old.dtype.name}; "
@@ -325,11 +321,7 @@ def scalar_node(number: Any, dtype: DType) -> Node:
 
 
 def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
-    """The node of a tensor, NumPy array or scalar.
-
-    Args:
-        dev: the device of a NumPy array.
-    """
+    """The node of a tensor, NumPy array (on `dev`) or scalar."""
     if x.__class__ is Tensor or isinstance(x, Tensor):
         return x._node
     if isinstance(x, (np.ndarray, np.generic)):

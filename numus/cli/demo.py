@@ -26,8 +26,11 @@ BATCH, RATE, WIDTH, HEADS, LAYERS = 128, 3e-3, 96, 4, 2
 UNSEEN = 0.1  # of all sums, never trained on
 
 
+Ints = NDArray[np.int64]
+
+
 class Sums:
-    """Sums of numbers of so many digits, as rows of tokens: 123+456=9750."""
+    """Sums of numbers of this many digits, as rows of tokens: 123+456=9750."""
 
     def __init__(self, digits: int) -> None:
         if not 1 <= digits <= 6:
@@ -36,18 +39,16 @@ class Sums:
         self.answer = 2 * digits + 2  # where it begins
         self.length = self.answer + digits + 1
 
-    def draw(
-        self, rng: np.random.Generator, count: int, *, unseen: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Pairs of numbers, of those that are kept from training or of the others."""
+    def draw(self, rng: np.random.Generator, count: int, *, unseen: bool) -> tuple[Ints, Ints]:
+        """Pairs of numbers, of the held-out or of the training set."""
         draws = (2 if not unseen else 20) * count + 100  # enough that some are left over
         a, b = rng.integers(0, 10**self.digits, (2, draws))
-        # which of them a pair belongs to is decided by a hash, so that no list is needed
-        kept = (a * 2_654_435_761 + b * 40_503) % 1000 < UNSEEN * 1000
-        where = np.flatnonzero(kept == unseen)[:count]
+        # the set of a pair is decided by a hash, so that no list is needed
+        held_out = (a * 2_654_435_761 + b * 40_503) % 1000 < UNSEEN * 1000
+        where = np.flatnonzero(held_out == unseen)[:count]
         return a[where], b[where]
 
-    def encode(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    def encode(self, a: Ints, b: Ints) -> Ints:
         """Rows of tokens, answers included."""
         powers = 10 ** np.arange(self.digits + 1)
         down = powers[:-1][::-1]
@@ -55,9 +56,9 @@ class Sums:
         columns += [b[:, None] // down % 10, np.full((len(a), 1), EQUALS)]
         return np.concatenate([*columns, (a + b)[:, None] // powers % 10], axis=1)
 
-    def decode(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers that the answers stand for."""
-        total: NDArray[np.int64] = rows[:, self.answer :] @ 10 ** np.arange(self.digits + 1)
+    def decode(self, rows: Ints) -> Ints:
+        """The numbers of the answers."""
+        total: Ints = rows[:, self.answer :] @ 10 ** np.arange(self.digits + 1)
         return total
 
 
@@ -82,10 +83,8 @@ class Adder(nn.Module):
         return scores
 
 
-def answers(
-    model: nn.Module, sums: Sums, a: NDArray[np.int64], b: NDArray[np.int64], device: str
-) -> NDArray[np.int64]:
-    """What the model says each sum is, digit by digit from its own answers."""
+def answers(model: nn.Module, sums: Sums, a: Ints, b: Ints, device: str) -> Ints:
+    """The model's answers, digit by digit from its own output."""
     rows = sums.encode(a, b)
     rows[:, sums.answer :] = 0
     predict = nm.jit(model.forward)

@@ -59,7 +59,6 @@ def run(config: Path, *, epochs: int | None = None, device: str | None = None) -
 
 
 def _run(config: Config, epochs: int | None, device: str | None) -> History:
-    console = Console()
     config.check_tables(TABLES)
     table = config.table("run")
     name = table.take("name", str, config.path.stem)
@@ -80,6 +79,7 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     metrics = _metrics(config.table("metrics"))
     scheduler = _scheduler(config.table("scheduler"), optimizer, len(train) * epochs)
     trainer = _trainer(trainer_table, optimizer, model, loss, metrics, scheduler)
+    console = Console()
     console.print(f"{name}: {model.num_parameters():,} parameters on {device}, files in {folder}")
     options = {"validation": validation, "callbacks": callbacks, "checkpoint_every": every}
     history = trainer.fit(train, epochs, folder=folder, **options)
@@ -129,11 +129,9 @@ def _loaders(table: Table) -> tuple[Any, Any]:
         raise table.error("inputs and target", "go together: the names of a record's entries")
     if inputs is not None:
         sets = [None if s is None else _Picked(s, [*inputs, target]) for s in sets]
-    options: dict[str, Any] = {"num_workers": workers}
-    train = data.DataLoader(
-        sets[0], size, shuffle, drop_last=drop_last, key=nm.random.key(1), **options
-    )
-    return train, None if sets[1] is None else data.DataLoader(sets[1], size, **options)
+    loader = functools.partial(data.DataLoader, batch_size=size, num_workers=workers)
+    train = loader(sets[0], shuffle=shuffle, drop_last=drop_last, key=nm.random.key(1))
+    return train, None if sets[1] is None else loader(sets[1])
 
 
 def _dataset(table: Table, key: str) -> Any:

@@ -100,20 +100,15 @@ class DataLoader:
         self.pin_memory = pin_memory
         self.worker_type = worker_type
         self.device = device
-        self._crew: Crew | None = None  # that waits for the next epoch
+        self._crew: Crew | None = None  # idle until the next epoch
         self._streamed = streamed
-        self._given = 0  # batches of the epoch that runs
-        self._skip = 0  # of the next epoch, because they were given before
-        self.sampler: Any = None
-        self.batch_sampler: Any = None
-        if streamed:
-            return
-        if sampler is None:
+        self._given = 0  # batches of the current epoch
+        self._skip = 0  # batches of the next epoch that were given before
+        if sampler is None and not streamed:
             sampler = RandomSampler(dataset, key=key) if shuffle else SequentialSampler(dataset)
-        self.sampler = sampler
-        if batch_sampler is None and batch_size is not None:
+        if batch_sampler is None and batch_size is not None and not streamed:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
-        self.batch_sampler = batch_sampler
+        self.sampler, self.batch_sampler = sampler, batch_sampler
 
     def __len__(self) -> int:
         if self._streamed:

@@ -1,7 +1,7 @@
-"""Samplers: in which order a dataset's examples come, and which go together.
+"""Samplers: the order of a dataset's examples, and their batches.
 
-Random ones are functions of a key and of how often they have been iterated: the same key gives the
-same epochs, on every machine.
+Random ones are functions of a key and of the epoch: the same key gives the same epochs, on every
+machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Sampler:
-    """Places in an order: define `__iter__`, and `__len__` where it is known."""
+    """Positions in an order: define `__iter__`, and `__len__` where it is known."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} does not define __iter__")
@@ -109,11 +109,9 @@ class RandomSampler(_Keyed):
             return np.empty(0, np.int64)
         if self.replacement:
             return nm.random.integers(0, count, (wanted,), key=key).numpy()
-        turns = [
-            nm.random.permutation(count, key=nm.random.fold_in(key, turn)).numpy()
-            for turn in range(-(-wanted // count))
-        ]
-        return np.concatenate([np.empty(0, np.int64), *turns])[:wanted]
+        keys = [nm.random.fold_in(key, i) for i in range(-(-wanted // count))]
+        rounds = [nm.random.permutation(count, key=key).numpy() for key in keys]
+        return np.concatenate([np.empty(0, np.int64), *rounds])[:wanted]
 
     def __len__(self) -> int:
         return len(self.data_source) if self.num_samples is None else self.num_samples
@@ -135,15 +133,10 @@ class SubsetRandomSampler(_Keyed):
 
 
 class WeightedRandomSampler(_Keyed):
-    """Places drawn with weights."""
+    """Positions drawn with weights."""
 
     def __init__(
-        self,
-        weights: Any,
-        num_samples: int,
-        replacement: bool = True,
-        *,
-        key: Tensor | None = None,
+        self, weights: Any, num_samples: int, replacement: bool = True, *, key: Tensor | None = None
     ) -> None:
         super().__init__(key)
         self.weights = nm.asarray(weights, dtype=nm.float32)
@@ -151,11 +144,8 @@ class WeightedRandomSampler(_Keyed):
         self.replacement = replacement
 
     def _order(self) -> Array:
-        count = self.weights.shape[0]
-        drawn = nm.random.choice(
-            count, (self.num_samples,), self.replacement, self.weights, key=self._next_key()
-        )
-        return drawn.numpy()
+        count, size, key = self.weights.shape[0], (self.num_samples,), self._next_key()
+        return nm.random.choice(count, size, self.replacement, self.weights, key=key).numpy()
 
     def __len__(self) -> int:
         return self.num_samples
@@ -165,7 +155,7 @@ class DistributedSampler(_Keyed):
     """This process's share of all positions; the shares are of one size.
 
     Args:
-        drop_last: leave out what does not part evenly, instead of giving some positions twice.
+        drop_last: drop the remainder, instead of giving some positions twice.
     """
 
     def __init__(
@@ -190,9 +180,7 @@ class DistributedSampler(_Keyed):
 
     def _order(self) -> Array:
         count, key = len(self.data_source), self._next_key()
-        order = np.arange(count)
-        if self.shuffle:
-            order = nm.random.permutation(count, key=key).numpy()
+        order = nm.random.permutation(count, key=key).numpy() if self.shuffle else np.arange(count)
         return np.resize(order, len(self) * self.num_replicas)[self.rank :: self.num_replicas]
 
     def __len__(self) -> int:
@@ -217,7 +205,7 @@ class BatchSampler(Sampler):
                 yield batch
 
     def arrays(self) -> Iterator[Array]:
-        """The same positions in arrays: no number of them becomes Python's, where none has to."""
+        """The same positions in arrays, without Python integers where possible."""
         given = type(self.sampler).__iter__
         order: Any
         if given is SequentialSampler.__iter__:

@@ -1,14 +1,13 @@
-"""Batches from one process to another without copies: arrays in memory that both map.
+"""Batches through shared memory: arrays in segments that both processes map.
 
-A worker writes the arrays of a batch into a segment and sends the rest of the batch, in which their
-places stand for them. The caller makes arrays of the segment where it lies; when the last of them
-is gone, the segment goes back to the worker, which fills it again. Segments have no names: they are
-handed over the pipe, and vanish with the last process that maps them, however it ends.
+A worker writes the arrays of a batch into a segment and sends the rest of the batch, with offsets
+in place of the arrays. The caller's arrays are views of the segment; when the last of them is gone,
+the segment is returned to the worker, which reuses it. Segments have no names: they are sent over
+the pipe, and vanish with the last process that maps them, however it ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -26,13 +25,13 @@ from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
-_SMALL = 1 << 12  # bytes of an array that is quicker sent than placed
+_SHARED_MIN_BYTES = 1 << 12  # smaller arrays are faster pickled
+_SEGMENT_MIN_BYTES = 1 << 20
 _ALIGN = 64
-_LEAST = 1 << 20  # bytes of a segment
 
 
-class Placed:
-    """Where an array of a batch is in its segment."""
+class SharedArray:
+    """An array of a batch: its offset in the segment, shape and dtype."""
 
     def __init__(self, start: int, array: Array) -> None:
         self.start = start
@@ -45,7 +44,7 @@ class Placed:
 
 
 class Parcel:
-    """A batch whose large arrays lie in a segment."""
+    """A batch whose large arrays are in a segment."""
 
     def __init__(self, batch: Any, segment: int | None = None, name: Any = None) -> None:
         self.batch = batch
@@ -111,19 +110,19 @@ class Sender:
 
     def send(self, batch: Any) -> None:
         """Send a batch: arrays and tensors of it through a segment."""
-        arrays: list[tuple[Placed, Array]] = []
+        arrays: list[tuple[SharedArray, Array]] = []
         end = 0
 
         def to_segment(x: Any) -> Any:
             nonlocal end
             if isinstance(x, Tensor):
                 x = np.asarray(x)
-            if not isinstance(x, np.ndarray) or x.dtype.hasobject or x.nbytes < _SMALL:
+            if not isinstance(x, np.ndarray) or x.dtype.hasobject or x.nbytes < _SHARED_MIN_BYTES:
                 return x
-            placed = Placed((end + _ALIGN - 1) & -_ALIGN, x)
-            end = placed.start + x.nbytes
-            arrays.append((placed, x))
-            return placed
+            shared = SharedArray((end + _ALIGN - 1) & -_ALIGN, x)
+            end = shared.start + x.nbytes
+            arrays.append((shared, x))
+            return shared
 
         batch = map_leaves(batch, to_segment)
         if not arrays:
@@ -131,21 +130,19 @@ class Sender:
             return
         number, name, handle = self._fitting(end)
         memory = np.frombuffer(self._segments[number], np.uint8)
-        for placed, array in arrays:
-            np.copyto(placed.of(memory), array)
+        for shared, array in arrays:
+            np.copyto(shared.of(memory), array)
         self._pipe.send(Parcel(batch, number, name))
         _hand_over(self._pipe, handle)
 
     def _fitting(self, size: int) -> tuple[int, Any, int | None]:
-        """A segment with room for so much, the smallest that is free; if there is none, a new one,
-        with its name and handle.
-        """
+        """The smallest free segment of at least this size, or a new one with name and handle."""
         fit = [n for n in self._free if len(self._segments[n]) >= size]
         if fit:
             best = min(fit, key=lambda n: len(self._segments[n]))
             self._free.remove(best)
             return best, None, None
-        pages, name, handle = _create(max(_LEAST, 1 << (size - 1).bit_length()))
+        pages, name, handle = _create(max(_SEGMENT_MIN_BYTES, 1 << (size - 1).bit_length()))
         self._segments.append(pages)
         return len(self._segments) - 1, name, handle
 
@@ -154,28 +151,16 @@ class Sender:
 
 
 class _Loan:
-    """A segment while somebody uses what is in it, as memory that NumPy understands."""
+    """A segment in use, as the owner of NumPy arrays: returned when the last of them is gone."""
 
-    def __init__(self, segment: _Segment, give_back: Callable[[int], None]) -> None:
-        self._segment = segment
-        self._give_back = give_back
-        self.__array_interface__ = {
-            "shape": (segment.size,),
-            "typestr": "|u1",
-            "data": (segment.address, False),
-            "version": 3,
-        }
+    def __init__(self, pages: mmap.mmap, number: int, give_back: Callable[[int], None]) -> None:
+        self._pages, self._number, self._give_back = pages, number, give_back
+        address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        data = {"data": (address, False), "shape": (len(pages),), "typestr": "|u1"}
+        self.__array_interface__ = {**data, "version": 3}
 
     def __del__(self) -> None:
-        self._give_back(self._segment.number)
-
-
-class _Segment:
-    def __init__(self, pages: mmap.mmap, number: int) -> None:
-        self._pages = pages
-        self.number = number
-        self.size = len(pages)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        self._give_back(self._number)
 
 
 class Receiver:
@@ -183,26 +168,22 @@ class Receiver:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._segments: list[_Segment] = []
+        self._segments: list[mmap.mmap] = []
         self._returned: deque[int] = deque()
 
     def returned(self) -> list[int]:
         """Segments that have become free, each told once."""
-        found = []
-        with contextlib.suppress(IndexError):
-            while True:
-                found.append(self._returned.popleft())
-        return found
+        return [self._returned.popleft() for _ in range(len(self._returned))]
 
     def receive(self) -> Any:
-        """The next batch, its arrays where they lie."""
+        """The next batch, its arrays as views of shared memory."""
         parcel = self._pipe.recv()
         if not isinstance(parcel, Parcel):  # a failure, or the end
             return parcel
         if parcel.segment is None:
             return parcel.batch
         if parcel.name is not None:
-            pages = _receive(self._pipe, parcel.name)
-            self._segments.append(_Segment(pages, parcel.segment))
-        memory = np.asarray(_Loan(self._segments[parcel.segment], self._returned.append))
-        return map_leaves(parcel.batch, lambda x: x.of(memory) if isinstance(x, Placed) else x)
+            self._segments.append(_receive(self._pipe, parcel.name))
+        number = parcel.segment
+        memory = np.asarray(_Loan(self._segments[number], number, self._returned.append))
+        return map_leaves(parcel.batch, lambda x: x.of(memory) if isinstance(x, SharedArray) else x)

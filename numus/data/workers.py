@@ -1,14 +1,15 @@
 """Workers: threads or processes that make batches while the caller uses others.
 
-Batch i is made by worker i modulo their number, and each worker makes its batches in order: so
-batches come in one order however fast each worker is. A worker hands its failures over with the
-batch they befell; the caller meets them there.
+Batch i is made by worker i modulo their number, and each worker makes its batches in order, so that
+the order of batches does not depend on timing. Exceptions of a worker are raised in the caller,
+in the position of their batch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import queue
 import threading
@@ -33,16 +34,16 @@ class WorkerInfo:
     dataset: Any
 
 
-class _Here(threading.local):
+class _Current(threading.local):
     info: WorkerInfo | None = None
 
 
-_here = _Here()
+_current = _Current()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Which worker of a loader is running; None outside of workers."""
-    return _here.info
+    """The worker of a loader that is running; None outside of workers."""
+    return _current.info
 
 
 @dataclass
@@ -51,11 +52,6 @@ class Failure:
 
     error: BaseException
     text: str
-
-    def throw(self, worker: int) -> None:
-        """Raise it as the caller's own, with where it came from."""
-        self.error.add_note(f"in worker {worker} of a DataLoader:\n{self.text}")
-        raise self.error
 
 
 class Exhausted:
@@ -71,7 +67,7 @@ Make = Callable[[Any], Any]  # a batch from a task
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told once: how to make batches."""
+    """How a worker makes batches."""
 
     dataset: Any
     make: Callable[[Any], Make]  # from the dataset, in the worker
@@ -80,8 +76,8 @@ class Job:
     device: Device  # where tensors are made
 
     def run(self, number: int, tasks: Iterator[Any], give: Callable[[Any], None]) -> None:
-        """A worker's life: a result for each task but `Begin`."""
-        _here.info = WorkerInfo(number, self.count, self.dataset)
+        """The loop of a worker: a result for each task but `Begin`."""
+        _current.info = WorkerInfo(number, self.count, self.dataset)
         default.device = self.device
         new, make = True, None
         for task in tasks:
@@ -130,8 +126,8 @@ class ThreadWorker:
 
 
 def _process(job: Job, number: int, pipe: Any) -> None:
-    """A worker process's life."""
-    numus.set_num_threads(1)  # processes are threads enough
+    """The main function of a worker process."""
+    numus.set_num_threads(1)  # there is a process per core
     sender = Sender(pipe)
 
     def tasks() -> Iterator[Any]:
@@ -220,22 +216,16 @@ class Crew:
             raise
 
     def results(self, tasks: Iterator[Any], ahead: int) -> Iterator[Any]:
-        """Answers to tasks, of which `ahead` are under way at any time for each worker. When all of
-        them have been given, the crew is ready for more.
-        """
+        """Results of tasks, of which `ahead` are in flight for each worker; once exhausted, the
+        crew is ready for more."""
         for worker in self._workers:
             worker.ask(Begin())
         alive = list(range(len(self._workers)))
         waiting: list[int] = []  # workers in the order in which they were asked
         turn = 0
-        more = True
         while True:
-            while more and alive and len(waiting) < ahead * len(alive):
-                try:
-                    task = next(tasks)
-                except StopIteration:
-                    more = False
-                    break
+            wanted = max(ahead * len(alive) - len(waiting), 0) if alive else 0
+            for task in itertools.islice(tasks, wanted):
                 worker = alive[turn % len(alive)]
                 turn += 1
                 self._workers[worker].ask((task,))
@@ -245,7 +235,8 @@ class Crew:
             worker = waiting.pop(0)
             result = self._workers[worker].answer(self._timeout)
             if isinstance(result, Failure):
-                result.throw(worker)
+                result.error.add_note(f"in worker {worker} of a DataLoader:\n{result.text}")
+                raise result.error
             if isinstance(result, Exhausted):
                 if worker in alive:
                     turn = alive.index(worker)

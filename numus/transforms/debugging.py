@@ -1,4 +1,4 @@
-"""nm.debug_nans: which operation made the first value that is not a number."""
+"""nm.debug_nans: the operation that made the first NaN."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from numus.graph import Node, calling_node_hook, current_trace
 
 @contextlib.contextmanager
 def debug_nans(*, infs: bool = False) -> Iterator[None]:
-    """Inside, every operation runs when it is called, and its result is looked at: the first that
-    has a NaN raises `NonFiniteError`, which names the operation and your line.
+    """Every operation runs when it is called, and its result is checked: the first that has a NaN
+    raises `NonFiniteError`, which names the operation and your line.
 
-    Derivatives are looked at, too, and name the operation that they are of. Functions of `nm.jit`
-    run as they are, operation by operation; so inside everything is slow. Loops and branches
-    (`nm.scan`, `nm.cond`) count as one operation.
+    Derivatives are checked, too, and name their operation. Functions of `nm.jit` run operation by
+    operation, so everything is slow. Loops and branches (`nm.scan`, `nm.cond`) count as one
+    operation.
 
     Args:
-        infs: also look for infinities that come of finite operands.
+        infs: also check for infinities from finite operands.
 
     >>> import numus as nm
     >>> x = nm.asarray([1.0, -1.0])
@@ -44,20 +44,20 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
 
 
 class _Watcher:
-    """Looks at each node as soon as it is made."""
+    """Checks each node as soon as it is made."""
 
     def __init__(self, infs: bool) -> None:
         self.infs = infs
-        self.differentiated: Node | None = None  # whose derivative is being written down
+        self.differentiated: Node | None = None  # whose derivative is being built
         self._origins: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 
     def __call__(self, node: Node) -> None:
-        if node.prim.kind in ("view", "source") or not _is_inexact(node):
+        if node.prim.kind in ("view", "source") or not node.dtype.is_inexact:
             return  # neither makes a value
-        name, operands = node.prim.name, node.inputs  # which a node forgets with its evaluation
-        if name == "get_tuple_element":  # of what a loop or a branch gives
+        name, operands = node.prim.name, node.inputs  # which an evaluated node drops
+        if name == "get_tuple_element":
             name, operands = "a loop or branch", operands[0].inputs
-        self._origins[node] = f"{name}{_place(sys._getframe(2))}"
+        self._origins[node] = f"{name}{_location(sys._getframe(2))}"
         values = elements(node)
         if self._is_bad(values, operands):
             raise NonFiniteError(self._message(node, name, operands, values))
@@ -67,13 +67,13 @@ class _Watcher:
             return True
         if not self.infs or np.isfinite(values).all():
             return False
-        return all(np.isfinite(elements(x)).all() for x in operands if _is_inexact(x))
+        return all(np.isfinite(elements(x)).all() for x in operands if x.dtype.is_inexact)
 
     def _message(self, node: Node, name: str, operands: tuple[Node, ...], values: Any) -> str:
         nans = np.isnan(values)
         bad, what = (nans, "NaN") if nans.any() else (~np.isfinite(values), "infinity")
         first = [int(i) for i in np.argwhere(bad)[0]]
-        text = f"{name} gave {int(bad.sum())} {what} among {_kind(node)}"
+        text = f"{name} gave {int(bad.sum())} {what} among {node.type_text}"
         text += f", the first at {first}," if first else ""
         text += self._origins[node].removeprefix(name)
         of = self.differentiated
@@ -84,26 +84,17 @@ class _Watcher:
 
     def _operand(self, node: Node) -> str:
         values = elements(node)
-        if not values.size or not _is_inexact(node):
-            return _kind(node)
+        if not values.size or not node.dtype.is_inexact:
+            return node.type_text
         wide = values.astype(np.complex128 if node.dtype.is_complex else np.float64)
-        count = int(np.isnan(wide).sum())
-        if count:
-            return f"{_kind(node)} with {count} NaN already"
+        if count := int(np.isnan(wide).sum()):
+            return f"{node.type_text} with {count} NaN already"
         if node.dtype.is_complex:
-            return _kind(node)
-        return f"{_kind(node)} from {wide.min():.4g} to {wide.max():.4g}"
+            return node.type_text
+        return f"{node.type_text} from {wide.min():.4g} to {wide.max():.4g}"
 
 
-def _is_inexact(node: Node) -> bool:
-    return node.dtype.is_floating or node.dtype.is_complex
-
-
-def _kind(node: Node) -> str:
-    return f"{node.dtype.name}{list(node.shape)}"
-
-
-def _place(frame: Any) -> str:
+def _location(frame: Any) -> str:
     """The user's line, and the public function of numus that it called."""
     called = ""
     while frame is not None and not is_users_frame(frame):

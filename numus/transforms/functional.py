@@ -46,7 +46,7 @@ def trace_call(
         return f(*full_args, **kwargs)
 
     primals = [args[i] for i in positions]
-    return Trace(op, call, primals, has_aux=has_aux, floats_only=True, positions=positions)
+    return Trace(op, call, primals, has_aux=has_aux, positions=positions)
 
 
 def by_argument(trace: Trace, argnums: Argnums, nodes: Tangents) -> Any:

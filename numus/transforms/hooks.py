@@ -131,7 +131,7 @@ def _replaced(g: Node, answer: Any, who: str) -> Node:
         return g
     if not isinstance(answer, Tensor) or answer.shape != g.shape or answer.dtype is not g.dtype:
         raise GradientError(
-            f"{who} answered {answer!r} for a gradient of {g.dtype.name}{list(g.shape)}; it must "
-            "return a tensor of the same shape and dtype, or None"
+            f"{who} answered {answer!r} for a gradient of {g.type_text}; it must return a tensor "
+            "of the same shape and dtype, or None"
         )
     return answer._node

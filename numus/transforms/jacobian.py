@@ -36,20 +36,17 @@ def jacrev(
     >>> nm.jacrev(lambda x: x * x)(nm.asarray([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-    require_function(f, "jacrev")
 
-    @functools.wraps(f)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        trace = trace_call("jacrev", f, argnums, args, kwargs, has_aux)
+    def rows(trace: Trace) -> list[list[Node]]:
         _check(trace, holomorphic, trace.outputs, "results")
         rows = []
         for y, found in _directions(trace.op, trace.reverse, trace.outputs, trace.primals):
             if holomorphic:
                 found = [conjugate(g) for g in found]  # type: ignore[misc]
             rows.append([reshape(g, y.shape + g.shape[1:]) for g in found])
-        return _finish(trace, argnums, rows, has_aux)
+        return rows
 
-    return jacobian
+    return _jacobian("jacrev", f, argnums, has_aux, rows)
 
 
 def jacfwd(
@@ -59,20 +56,16 @@ def jacfwd(
 
     Best where f has few inputs.
     """
-    require_function(f, "jacfwd")
 
-    @functools.wraps(f)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        trace = trace_call("jacfwd", f, argnums, args, kwargs, has_aux)
+    def rows(trace: Trace) -> list[list[Node]]:
         _check(trace, holomorphic, trace.primals, "arguments")
         columns = [
             [reshape(permute(t, (*range(1, t.ndim), 0)), t.shape[1:] + x.shape) for t in found]
             for x, found in _directions(trace.op, trace.forward, trace.primals, trace.outputs)
         ]
-        rows = [[c[k] for c in columns] for k in range(len(trace.outputs))]
-        return _finish(trace, argnums, rows, has_aux)
+        return [[c[k] for c in columns] for k in range(len(trace.outputs))]
 
-    return jacobian
+    return _jacobian("jacfwd", f, argnums, has_aux, rows)
 
 
 def hessian(f: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
@@ -83,6 +76,23 @@ def hessian(f: Function, argnums: Argnums = 0, has_aux: bool = False) -> Functio
     [[6.0, 0.0], [0.0, 12.0]]
     """
     return jacfwd(jacrev(f, argnums, has_aux), argnums, has_aux)
+
+
+def _jacobian(
+    op: str, f: Function, argnums: Argnums, has_aux: bool, rows: Callable[[Trace], list[list[Node]]]
+) -> Function:
+    """A function that gives the Jacobian whose blocks `rows` finds, by output and argument."""
+    require_function(f, op)
+
+    @functools.wraps(f)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        trace = trace_call(op, f, argnums, args, kwargs, has_aux)
+        found = rows(trace)
+        trace.close([node for row in found for node in row])
+        result = unflatten(trace.structure, [by_argument(trace, argnums, row) for row in found])
+        return (result, trace.aux) if has_aux else result
+
+    return jacobian
 
 
 def _directions(
@@ -118,9 +128,3 @@ def _check(trace: Trace, holomorphic: bool, nodes: Nodes, what: str) -> None:
             )
         if not node.dtype.is_inexact:
             raise GradientError(f"{trace.op}: {what} of {node.dtype.name} have no Jacobian")
-
-
-def _finish(trace: Trace, argnums: Argnums, rows: list[list[Node]], has_aux: bool) -> Any:
-    trace.close([node for row in rows for node in row])
-    jacobian = unflatten(trace.structure, [by_argument(trace, argnums, row) for row in rows])
-    return (jacobian, trace.aux) if has_aux else jacobian

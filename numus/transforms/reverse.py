@@ -22,12 +22,10 @@ from numus.transforms import hooks, vjp_cache
 from numus.transforms.tape import tape
 
 OnReady = Callable[[Node, Node], None] | None
-Seeds = Mapping[Node, Node]
+Seeds = Mapping[Node, Node]  # cotangents by node
 
 
-def pull_back(
-    order: Nodes, seeds: Seeds, wanted: Nodes, on_ready: OnReady = None
-) -> dict[Node, Node]:
+def pull_back(order: Nodes, seeds: Seeds, wanted: Nodes, on_ready: OnReady = None) -> Seeds:
     """The cotangents of the wanted nodes (each another), from those of some on the tape `order`.
 
     Wanted nodes that the seeds do not depend on are left out. `on_ready` is called with each as
@@ -47,9 +45,7 @@ def pull_back(
     return found
 
 
-def _walk_back(
-    order: Nodes, seeds: Seeds, wanted: set[Node], on_ready: OnReady
-) -> dict[Node, Node]:
+def _walk_back(order: Nodes, seeds: Seeds, wanted: set[Node], on_ready: OnReady) -> Seeds:
     """`pull_back`, node by node, by the rules of primitives."""
     needed: set[Node] = set()
     last_met: dict[Any, Node] = {}  # of the outputs of one call, the one the walk back meets last
@@ -201,8 +197,7 @@ def start(node: Node, gradient: Any, op: str) -> Node:
     seed = node_of(gradient, op)
     if seed.shape != node.shape or seed.dtype is not node.dtype:
         raise GradientError(
-            f"{op}: a gradient of {seed.dtype.name}{list(seed.shape)} does not fit a result of "
-            f"{node.dtype.name}{list(node.shape)}"
+            f"{op}: a gradient of {seed.type_text} does not fit a result of {node.type_text}"
         )
     return seed
 

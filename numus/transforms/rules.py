@@ -14,12 +14,13 @@ from numus.graph import Node, Nodes, Tangents
 from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.elementwise import stop_gradient
-from numus.primitives.source import placeholder
 from numus.shapes import Shape
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.trace import fitting
-from numus.transforms.vmap import batch
+from numus.transforms.vmap import batch, entries_of
+
+Types = Sequence[tuple[Shape, DType]]
 
 
 @dataclass(eq=False)
@@ -56,8 +57,8 @@ class Batched(CallRule):
 
     def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
         spots: dict[Node, Node] = {}
-        primals = _entries(operands, self.flags, spots)
-        found = self.inner.vjp(primals, _entries(cotangents, (True,) * self.count, spots))
+        primals = entries_of(operands, self.flags, spots)
+        found = self.inner.vjp(primals, entries_of(cotangents, (True,) * self.count, spots))
         return [
             g if g is None or is_batched else reduce_sum(g, (0,))  # an operand that all share
             for g, is_batched in zip(self._rewritten(found, spots), self.flags, strict=True)
@@ -65,8 +66,8 @@ class Batched(CallRule):
 
     def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
         spots: dict[Node, Node] = {}
-        primals = _entries(operands, self.flags, spots)
-        found = self.inner.jvp(primals, _entries(tangents, self.flags, spots))
+        primals = entries_of(operands, self.flags, spots)
+        found = self.inner.jvp(primals, entries_of(tangents, self.flags, spots))
         return self._rewritten(found, spots)
 
     def _rewritten(self, found: Tangents, spots: dict[Node, Node]) -> Tangents:
@@ -77,25 +78,10 @@ class Batched(CallRule):
         return [None if node is None else next(rewritten) for node in found]
 
 
-def _entries(nodes: Sequence[Any], flags: Sequence[bool], spots: dict[Node, Node]) -> list[Any]:
-    """Placeholders for one entry of each batched node; `spots` maps them to the nodes."""
-    out = []
-    for x, is_batched in zip(nodes, flags, strict=True):
-        if x is not None and is_batched:
-            spot = placeholder(x.shape[1:], x.dtype, x.device, "vmap")
-            spot.tracked = x.tracked
-            spots[spot] = x
-            x = spot
-        out.append(x)
-    return out
-
-
 # -- arguments and results ------------------------------------------------------------------------
 
 
-def instantiate_zeros(
-    tangents: Tangents, types: Sequence[tuple[Shape, DType]]
-) -> list[Node | None]:
+def instantiate_zeros(tangents: Tangents, types: Types) -> list[Node | None]:
     """Tangents or cotangents with zeros for None; None remains where the dtype has none."""
     return [
         (full(shape, 0, dtype) if t is None else t) if dtype.is_inexact else None

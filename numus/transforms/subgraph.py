@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numus.dispatch.apply import apply
@@ -81,21 +81,26 @@ class Recipe:
         return outputs + [made[len(operands) + number] for number in wanted]
 
 
+def reachable(outputs: Iterable[Node], follow: Callable[[Node], bool]) -> list[Node]:
+    """The nodes that outputs depend on through nodes that `follow` accepts, inputs first."""
+    found = {n for n in outputs if follow(n)}
+    stack = list(found)
+    while stack:
+        for node in stack.pop().inputs:
+            if node not in found and follow(node):
+                found.add(node)
+                stack.append(node)
+    return sorted(found, key=lambda n: n.serial)
+
+
 def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[Node]:
     """The nodes between these placeholders and the outputs, inputs first."""
     if not placeholders:
         return []
     since = min(p.serial for p in placeholders)
-    seen = {n for n in outputs if n.abstract}
-    stack = list(seen)
-    while stack:
-        for node in stack.pop().inputs:
-            if node.abstract and node.serial > since and node not in seen:
-                seen.add(node)
-                stack.append(node)
     found: set[Node] = set(placeholders)
     order = []
-    for node in sorted(seen, key=lambda n: n.serial):
+    for node in reachable(outputs, lambda n: n.abstract and n.serial > since):
         if node not in found and any(x in found for x in node.inputs):
             found.add(node)
             order.append(node)

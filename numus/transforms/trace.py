@@ -50,8 +50,8 @@ def tensors(structure: Structure, nodes: Tangents) -> Any:
 class Trace:
     """A call `f(*primals)`: its variables, its outputs, and the tape between them.
 
-    Values inside are concrete. Integer and boolean primals are no variables: their tangents and
-    cotangents are None; with `floats_only` they are an error instead.
+    Values are concrete. Integer and boolean primals are no variables: their tangents and
+    cotangents are None, or errors if primals are the arguments at these `positions` of a call.
     """
 
     def __init__(
@@ -61,8 +61,7 @@ class Trace:
         primals: Sequence[Any],
         *,
         has_aux: bool = False,
-        floats_only: bool = False,
-        positions: Sequence[int] | None = None,
+        positions: Sequence[int] = (),
     ) -> None:
         require_function(f, op)
         self.op = op
@@ -71,7 +70,7 @@ class Trace:
         for i, primal in enumerate(primals):
             name = f"argument {positions[i] if positions else i}"
             nodes, structure = nodes_of(primal, op, name)
-            if floats_only:
+            if positions:
                 _require_floats(nodes, structure, op, name)
             self.structures.append(structure)
             self.primals += nodes
@@ -132,12 +131,6 @@ class Trace:
         self.close(found)
         return found
 
-    def jvp(self, tangents: Tangents) -> list[Node | None]:
-        """`forward`, after which nothing else is differentiated."""
-        found = self.forward(tangents)
-        self.close(found)
-        return found
-
     def value(self) -> Any:
         """The function's result, differentiable by captured tensors only."""
         outputs = [
@@ -187,7 +180,6 @@ def fitting(given: Any, x: Node, op: str, path: str) -> Node | None:
         node = ew.cast(node, x.dtype)
     if node.shape != x.shape or node.dtype is not x.dtype:
         raise GradientError(
-            f"{op}: {path} is {node.dtype.name}{list(node.shape)}, but the value it belongs to "
-            f"is {x.dtype.name}{list(x.shape)}"
+            f"{op}: {path} is {node.type_text}, but the value it belongs to is {x.type_text}"
         )
     return node

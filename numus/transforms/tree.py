@@ -27,17 +27,16 @@ __all__ = [
 _builtin_map = map  # before this module has its own
 
 
+Names = tuple[Any, ...]
+
+
 class Structure:
     """A container without its leaves (JAX: PyTreeDef). Compares and hashes by value."""
 
     __slots__ = ("_hash", "children", "count", "kind", "names", "static")
 
     def __init__(
-        self,
-        kind: type | None,
-        names: tuple[Any, ...],
-        children: tuple[Structure, ...],
-        static: Any = None,
+        self, kind: type | None, names: Names, children: tuple[Structure, ...], static: Any = None
     ) -> None:
         self.kind = kind  # None: a leaf
         self.names = names  # dict keys, field names, or positions
@@ -73,7 +72,7 @@ class _Star:
         return "*"
 
 
-Taken = tuple[tuple[Any, ...], Sequence[Any], Any]  # names, entries, static
+Taken = tuple[Names, Sequence[Any], Any]  # names, entries, static
 
 
 class _Kind(NamedTuple):

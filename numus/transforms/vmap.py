@@ -40,6 +40,25 @@ def batch(outputs: Nodes, sources: Mapping[Node, Node], size: int) -> list[tuple
     return [(made.get(y, y), y in made) for y in outputs]
 
 
+def entries_of(nodes: Sequence[Any], flags: Sequence[bool], spots: dict[Node, Node]) -> list[Any]:
+    """Placeholders for one entry of each batched node; `spots` maps them to the nodes."""
+    out = []
+    for x, is_batched in zip(nodes, flags, strict=True):
+        if x is not None and is_batched:
+            spot = placeholder(x.shape[1:], x.dtype, x.device, "vmap")
+            spot.tracked = x.tracked
+            spots[spot] = x
+            x = spot
+        out.append(x)
+    return out
+
+
+def move_axis(x: Node, source: int, target: int) -> Node:
+    order = [i for i in range(x.ndim) if i != source]
+    order.insert(target, source)
+    return permute(x, tuple(order))
+
+
 def vmap(
     f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
 ) -> Callable[..., Any]:
@@ -79,13 +98,9 @@ def vmap(
         size = _common_size(nodes, paths, axis_size)
         effects = EffectCheck("vmap")
         spots: dict[Node, Node] = {}
-        for i, node in enumerate(nodes):
-            if node is not None:
-                spot = placeholder(node.shape[1:], node.dtype, node.device, "vmap")
-                spot.tracked = node.tracked
-                spots[spot] = node
-                leaves[i] = Tensor(spot)
-        inner_args, inner_kwargs = tree.unflatten(structure, leaves)
+        entries = entries_of(nodes, (True,) * len(nodes), spots)
+        inner = [x if e is None else Tensor(e) for x, e in zip(leaves, entries, strict=True)]
+        inner_args, inner_kwargs = tree.unflatten(structure, inner)
         with checking_effects(effects):
             answer = f(*inner_args, **inner_kwargs)
         outputs, out_structure = nodes_of(answer, "vmap", "the result")
@@ -103,8 +118,7 @@ def _leading(x: Node, axis: int, path: str) -> Node:
     """x with the mapped axis in front."""
     if x.ndim == 0:
         raise ShapeError(f"vmap: {argument_name(path)} has no axis to map; give it in_axes None")
-    at = normal_axis(axis, x.ndim, f"vmap: in_axes for {argument_name(path)}")
-    return permute(x, (at, *(i for i in range(x.ndim) if i != at)))
+    return move_axis(x, normal_axis(axis, x.ndim, f"vmap: in_axes for {argument_name(path)}"), 0)
 
 
 def argument_name(path: str) -> str:
@@ -136,7 +150,4 @@ def _with_axis(y: Node, carries: bool, size: int, axis: int | None) -> Node:
         return y
     if not carries:
         y = broadcast(y, (size, *y.shape))
-    at = normal_axis(axis, y.ndim, "vmap: out_axes")
-    rest = list(range(1, y.ndim))
-    rest.insert(at, 0)
-    return permute(y, tuple(rest))
+    return move_axis(y, 0, normal_axis(axis, y.ndim, "vmap: out_axes"))

@@ -8,10 +8,11 @@ from typing import Any
 from numus.errors import ShapeError
 from numus.graph import Node, Nodes
 from numus.primitives.structure import concat
-from numus.primitives.views import flip, permute, reshape, slice_, take_range
+from numus.primitives.views import flip, reshape, slice_, take_range
 from numus.shapes import normal_axis
 from numus.transforms import tree
 from numus.transforms.trace import nodes_of, require_function, tensors
+from numus.transforms.vmap import move_axis
 
 __all__ = ["associative_scan"]
 
@@ -40,27 +41,20 @@ def associative_scan(
         raise ShapeError(f"{op}: the extents along the axis differ: {sorted(extents)}")
 
     def container(rows: Nodes) -> Any:
-        return tensors(structure, [_moved(x, 0, at) for x, at in zip(rows, axes, strict=True)])
+        return tensors(structure, [move_axis(x, 0, at) for x, at in zip(rows, axes, strict=True)])
 
     def combine(a: Nodes, b: Nodes) -> list[Node]:
         found, shape = nodes_of(f(container(a), container(b)), op, "the result")
         if shape != structure:
             where = tree.difference(structure, shape)
             raise ValueError(f"{op}: f changes the structure at {where}")
-        return [_moved(y, at, 0) for y, at in zip(found, axes, strict=True)]
+        return [move_axis(y, at, 0) for y, at in zip(found, axes, strict=True)]
 
-    rows = [_moved(x, at, 0) for x, at in zip(nodes, axes, strict=True)]
+    rows = [move_axis(x, at, 0) for x, at in zip(nodes, axes, strict=True)]
     if not reverse:
         return container(_scanned(combine, rows))
     found = _scanned(combine, [flip(x, (0,)) for x in rows])
     return container([flip(x, (0,)) for x in found])
-
-
-def _moved(x: Node, source: int, target: int) -> Node:
-    """x with one axis elsewhere."""
-    rest = [i for i in range(x.ndim) if i != source]
-    rest.insert(target, source)
-    return permute(x, tuple(rest))
 
 
 def _every_other(x: Node, start: int, stop: int) -> Node:

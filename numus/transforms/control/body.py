@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler.hooks import before_run
@@ -25,10 +26,10 @@ from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.effects import EffectCheck
+from numus.transforms.effects import EffectCheck, LoopEffects
 from numus.transforms.rules import instantiate_zeros
 from numus.transforms.subgraph import Recipe, dependents
-from numus.transforms.trace import Trace
+from numus.transforms.trace import Trace, nodes_of
 from numus.transforms.vmap import batch
 
 Type = tuple[Shape, DType]
@@ -206,19 +207,60 @@ def call_on(
         return f(*args)
 
 
-def text(x: Node) -> str:
-    """A node's type in errors."""
-    return f"{x.dtype.name}{list(x.shape)}"
+@dataclass
+class TracedBody:
+    """One traced iteration: from the carry and slices to the next carry and other results."""
+
+    carry: list[Node]  # initial values, in the dtypes that the loop gives them
+    structure: tree.Structure
+    arguments: list[Node]
+    after: list[Node]
+    rest: Any
+    effects: LoopEffects
 
 
-def check_types(op: str, what: str, found: Nodes, wanted: Nodes, structure: tree.Structure) -> None:
-    """Raise for results of other types than those of `wanted`."""
-    for y, x, path in zip(found, wanted, tree.paths(structure), strict=True):
+def trace_body(
+    op: str,
+    what: str,
+    f: Callable[..., Any],
+    init: Any,
+    sliced: Nodes = (),
+    slices: tree.Structure | None = None,
+    split: Callable[[Any], tuple[Any, Any]] = lambda answer: (answer, None),
+) -> TracedBody:
+    """f traced on a carry like `init` and, if there are any, slices of arrays. `split` separates
+    f's result into the carry, called `what` by errors, and the rest.
+
+    A Python number takes the dtype that the loop gives it: f is then traced once more.
+    """
+    carry, structure = nodes_of(init, op, "init")
+    structures = [structure] if slices is None else [structure, slices]
+    types = [(x.shape[1:], x.dtype) for x in sliced]
+    weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
+    while True:
+        effects = LoopEffects(op)
+        arguments = placeholders([*types_of(carry), *types], device_of([*carry, *sliced]), op)
+        state, rest = split(call_on(f, structures, arguments, effects))
+        after, found = nodes_of(state, op, what)
+        if found != structure:
+            where = tree.difference(structure, found)
+            raise ValueError(f"{op}: {what} changes its structure at {where}")
+        wider = [w and y.dtype is not x.dtype for w, x, y in zip(weak, carry, after, strict=True)]
+        if not any(wider):
+            break
+        pairs = zip(wider, carry, after, strict=True)
+        carry = [ew.cast(x, y.dtype) if w else x for w, x, y in pairs]
+        weak = [False] * len(weak)
+    for y, x, path in zip(after, carry, tree.paths(structure), strict=True):
         if (y.shape, y.dtype) != (x.shape, x.dtype):
             raise ShapeError(
-                f"{op}: {what}{path} is {text(y)}, but has to be {text(x)}, as it goes in; cast or "
-                "reshape one of them"
+                f"{op}: {what}{path} is {y.type_text}, but has to be {x.type_text}, as it goes in; "
+                "cast or reshape one of them"
             )
+    return TracedBody(carry, structure, arguments, after, rest, effects)
+
+
+# -- realised nodes -------------------------------------------------------------------------------
 
 
 def views_of(nodes: Nodes) -> list[View]:

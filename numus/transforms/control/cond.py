@@ -136,8 +136,8 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
     for a, b, path in zip(left, right, tree.paths(shape), strict=True):
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             raise ShapeError(
-                f"cond: the branches differ at result{path}: {bodies.text(a)} where true, "
-                f"{bodies.text(b)} where false; cast or reshape one of them"
+                f"cond: the branches differ at result{path}: {a.type_text} where true, "
+                f"{b.type_text} where false; cast or reshape one of them"
             )
     constants = [bodies.constants_of(arguments, found) for found in (left, right)]
     branches = Body([*arguments, *constants[0]], left), Body([*arguments, *constants[1]], right)

@@ -24,7 +24,6 @@ from numus.tensor import Tensor, node_of
 from numus.transforms import tree
 from numus.transforms.control import body as bodies
 from numus.transforms.control.body import Body, placeholders, tensors_of, types_of
-from numus.transforms.control.carry import trace_body
 from numus.transforms.control.loop_sum_hoisting import HoistedSum, total_of, worth_it
 from numus.transforms.control.while_loop import while_loop
 from numus.transforms.effects import LoopEffects
@@ -146,11 +145,12 @@ def scan(
     require_function(f, op)
     sliced, xs_structure = nodes_of(xs, op, "xs")
     length = _length(sliced, xs_structure, length)
-    traced = trace_body(op, "the carry", f, init, sliced, xs_structure, _carry_and_y)
+    traced = bodies.trace_body(op, "the carry", f, init, sliced, xs_structure, _carry_and_y)
     ys, ys_structure = nodes_of(traced.rest, op, "y")
-    arguments, outputs = traced.arguments, [*traced.after, *ys]
-    results = _loop(arguments, outputs, traced.carry, sliced, traced.effects, length, reverse)
     count = len(traced.carry)
+    carry = dict(zip(traced.arguments, traced.carry, strict=False))
+    slices = dict(zip(traced.arguments[count:], sliced, strict=True))
+    results = _loop(carry, slices, [*traced.after, *ys], traced.effects, length, reverse)
     return tensors(traced.structure, results[:count]), tensors(ys_structure, results[count:])
 
 
@@ -172,23 +172,21 @@ def _length(sliced: Nodes, structure: tree.Structure, given: int | None) -> int:
     return given
 
 
+Values = dict[Node, Node]  # arguments of a body, and what the loop is given for them
+
+
 def _loop(
-    arguments: Nodes,
-    outputs: Nodes,
-    carry: Nodes,
-    sliced: Nodes,
-    effects: LoopEffects,
-    length: int,
-    reverse: bool,
+    carry: Values, slices: Values, outputs: Nodes, effects: LoopEffects, length: int, reverse: bool
 ) -> list[Node]:
-    """The results of a loop whose body was traced from arguments to outputs."""
+    """The results of a loop whose body was traced from these arguments to outputs."""
     if effects.iteration is not None:
-        arguments = [*arguments, effects.iteration]
-        sliced = [*sliced, iota(length, dt.uint32, None)]
+        slices = {**slices, effects.iteration: iota(length, dt.uint32, None)}
+    arguments = [*carry, *slices]
     constants = bodies.constants_of(arguments, outputs)
     body = Body([*arguments, *constants], outputs)
-    operands = (*carry, *sliced, *bodies.with_layouts(constants, arguments, outputs))
-    return _call(ScanCall(body, len(carry), len(sliced), length, reverse), operands)
+    invariant = bodies.with_layouts(constants, arguments, outputs)
+    operands = (*carry.values(), *slices.values(), *invariant)
+    return _call(ScanCall(body, len(carry), len(slices), length, reverse), operands)
 
 
 def _call(call: ScanCall, operands: tuple[Node, ...]) -> list[Node]:
@@ -230,8 +228,9 @@ class ScanRule(CallRule):
         with checking_effects(effects):
             found = call.body.vjp("scan", primals, given, matmuls)
         grads = instantiate_zeros(found, call.body.inputs)
-        back = ReverseScan(call, carry, state, slices, streams, effects)
-        return [*back.run(grads), *(None for _ in saved)]
+        init_grads = dict(zip(carry, state, strict=True))
+        arrays = dict(zip(slices, streams, strict=True))
+        return [*_reverse_scan(call, init_grads, arrays, effects, grads), *(None for _ in saved)]
 
     def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
         call, carried = self.call, self.call.carried
@@ -259,50 +258,40 @@ def _in_order(wanted: Tangents, nodes: Nodes) -> list[Node | None]:
     return [None if x is None else next(left) for x in wanted]
 
 
-@dataclass
-class ReverseScan:
-    """The loop against a scan: cotangents of carried values are its carry, those of slices its
-    rows; those of constants are summed over all iterations, after the loop where that costs less.
+def _reverse_scan(
+    call: ScanCall, carry: Values, slices: Values, effects: LoopEffects, grads: Tangents
+) -> Tangents:
+    """The cotangents of a scan's inputs from those of one iteration's, by a loop against it:
+    cotangents of carried values are its carry, those of slices its rows; those of constants are
+    summed over all iterations, after the loop where that costs less.
     """
-
-    call: ScanCall
-    carry: list[Node]  # arguments of the body, and their initial values
-    state: list[Node]
-    slices: list[Node]  # arguments of the body, and the arrays they are slices of
-    streams: list[Node]
-    effects: LoopEffects
-
-    def run(self, grads: Tangents) -> list[Node | None]:
-        """The cotangents of the scan's inputs from those of one iteration's."""
-        g_carry, g_sliced, g_constants, _ = self.call.split(grads)
-        after = [g for g in g_carry if g is not None]
-        rows = [g for g in g_sliced if g is not None]
-        carried = len(after)
-        stacked = dict(zip(self.slices, self.streams, strict=True))  # values of all iterations
-        hoisted: dict[int, HoistedSum] = {}
-        for i, g in enumerate(g_constants):
-            if g is None:
-                continue
-            total = total_of(g) if g.abstract else None
-            parts = [] if total is None else [_aliased(x) for x in total.parts]
-            parts = [x for x in parts if x not in stacked and x not in rows]
-            if total is not None and worth_it(g, parts):
-                hoisted[i] = total
-                rows += dict.fromkeys(parts)
-            else:
-                self.state.append(full(g.shape, 0, g.dtype))
-                self.carry += placeholders([(g.shape, g.dtype)], g.device, "scan")
-                after.append(ew.add(self.carry[-1], g))
-        arguments, outputs = [*self.carry, *self.slices], [*after, *rows]
-        loop = self.state, self.streams, self.effects, self.call.length, not self.call.reverse
-        results = _loop(arguments, outputs, *loop)
-        g_rows, sums = results[len(after) :], iter(results[carried : len(after)])
-        stacked |= zip(rows, g_rows, strict=True)
-        totals = [
-            hoisted[i].finish(lambda x: stacked[_aliased(x)]) if i in hoisted else g and next(sums)
-            for i, g in enumerate(g_constants)
-        ]
-        return [*_in_order(g_carry, results), *_in_order(g_sliced, g_rows), *totals]
+    g_carry, g_sliced, g_constants, _ = call.split(grads)
+    after = [g for g in g_carry if g is not None]
+    rows = [g for g in g_sliced if g is not None]
+    carried = len(after)
+    stacked = dict(slices)  # values of all iterations
+    hoisted: dict[int, HoistedSum] = {}
+    for i, g in enumerate(g_constants):
+        if g is None:
+            continue
+        total = total_of(g) if g.abstract else None
+        parts = [] if total is None else [_aliased(x) for x in total.parts]
+        parts = [x for x in parts if x not in stacked and x not in rows]
+        if total is not None and worth_it(g, parts):
+            hoisted[i] = total
+            rows += dict.fromkeys(parts)
+        else:
+            (accumulator,) = placeholders([(g.shape, g.dtype)], g.device, "scan")
+            carry[accumulator] = full(g.shape, 0, g.dtype)
+            after.append(ew.add(accumulator, g))
+    results = _loop(carry, slices, [*after, *rows], effects, call.length, not call.reverse)
+    g_rows, sums = results[len(after) :], iter(results[carried : len(after)])
+    stacked |= zip(rows, g_rows, strict=True)
+    totals = [
+        hoisted[i].finish(lambda x: stacked[_aliased(x)]) if i in hoisted else g and next(sums)
+        for i, g in enumerate(g_constants)
+    ]
+    return [*_in_order(g_carry, results), *_in_order(g_sliced, g_rows), *totals]
 
 
 def _aliased(x: Node) -> Node:

@@ -21,7 +21,6 @@ from numus.shapes import row_major
 from numus.tensor import Tensor
 from numus.transforms.control import body as bodies
 from numus.transforms.control.body import Body, placeholders, tensors_of, types_of
-from numus.transforms.control.carry import trace_body
 from numus.transforms.rules import CallRule, differentiated, instantiate_zeros
 from numus.transforms.trace import nodes_of, require_function, tensors
 
@@ -117,7 +116,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     op = "while_loop"
     for f in (cond_fun, body_fun):
         require_function(f, op)
-    traced = trace_body(op, "the state", body_fun, init)
+    traced = bodies.trace_body(op, "the state", body_fun, init)
     carry, arguments, after, effects = traced.carry, traced.arguments, traced.after, traced.effects
     answer = bodies.call_on(cond_fun, (traced.structure,), arguments, effects)
     answers, shape = nodes_of(answer, op, "the condition")

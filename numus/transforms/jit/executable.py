@@ -76,13 +76,13 @@ class Executable:
             (s.compute, s.sample.__class__, dtype, _int_range(dtype)) for s, dtype in spec.scalars
         ]
         self._visible = spec.visible_outputs()
-        self._has_guards = spec.guards.has_relations or bool(spec.guards.flags)
+        self._has_guards = bool(spec.guards)
         self._has_effects = bool(spec.effects)
         self._fast_path: FastPath | None = None
 
     def _donate(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
-        """Result blocks in the memory of inputs that nothing else references, and the bindings done
-        once these are written."""
+        """Result blocks in the memory of inputs that nothing else references, and the bindings that
+        this makes."""
         donated: dict[int, Any] = {}
         done: set[int] = set()
         for block, ref, binding, nbytes in self._special.donations:

@@ -39,16 +39,7 @@ _NUMBERS = (int, float, complex)
 
 
 class Static:
-    """An argument whose value is part of the structure."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class StaticKey:
-    """A static value in the key: 0.0 differs from -0.0, and 1 from 1.0."""
+    """An argument whose value is part of the key: 0.0 differs from -0.0, and 1 from 1.0."""
 
     __slots__ = ("_key", "value")
 
@@ -57,7 +48,7 @@ class StaticKey:
         self._key = _exact_key(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StaticKey) and bool(self._key == other._key)
+        return isinstance(other, Static) and bool(self._key == other._key)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -128,17 +119,14 @@ class Jitted:
 
     # -- arguments --------------------------------------------------------------------------------
 
-    def _flattened(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], tree.Structure]:
-        if self._static_argnums or self._static_argnames:
+    def _flattened(self, args: Any, kwargs: Any) -> tuple[list[Any], tree.Structure]:
+        static, names = self._static_argnums, self._static_argnames
+        if static or names:
             args = tuple(
-                Static(x)
-                if i in self._static_argnums or i - len(args) in self._static_argnums
-                else x
+                Static(x) if i in static or i - len(args) in static else x
                 for i, x in enumerate(args)
             )
-            kwargs = {k: Static(v) if k in self._static_argnames else v for k, v in kwargs.items()}
+            kwargs = {k: Static(v) if k in names else v for k, v in kwargs.items()}
         return tree.flatten((args, kwargs))
 
     def _read(self, leaves: list[Any], structure: tree.Structure) -> tuple[Any, Numbers]:
@@ -171,17 +159,17 @@ class Jitted:
         return tuple(specs), numbers
 
     def _static(self, x: Any, structure: tree.Structure, i: int) -> Any:
-        value = x.value if isinstance(x, Static) else x
+        static = x if isinstance(x, Static) else Static(x)
         try:
-            hash(value)
+            hash(static.value)
         except TypeError:
-            where = argument_name(tree.paths(structure)[i])
+            where, kind = argument_name(tree.paths(structure)[i]), type(static.value).__name__
             raise TypeError(
-                f"nm.jit of {self._name}: {where} is a {type(value).__name__}, which is neither a "
-                "tensor, a number nor a container of them, and cannot be compared by value (it "
-                "is not hashable); make it hashable, or reach it through a closure"
+                f"nm.jit of {self._name}: {where} is a {kind}, which is neither a tensor, a number "
+                "nor a container of them, and cannot be compared by value (it is not hashable); "
+                "make it hashable, or reach it through a closure"
             ) from None
-        return StaticKey(value)
+        return static
 
     # -- calls ------------------------------------------------------------------------------------
 

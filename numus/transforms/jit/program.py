@@ -12,7 +12,7 @@ from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
-from numus.transforms.subgraph import Recipe
+from numus.transforms.subgraph import Recipe, reachable
 
 Views = Sequence[View]
 Numbers = Sequence[Any]
@@ -20,18 +20,11 @@ Run = Callable[[Views, Numbers], list[View]]
 
 
 class Program:
-    """A traced graph between inputs, scalars and outputs.
-
-    Args:
-        in_place: pairs of an input and an output, by number, that replaces it.
-    """
+    """A traced graph between inputs, scalars and outputs; `in_place`: numbers of an input and of an
+    output that replaces it."""
 
     def __init__(
-        self,
-        outputs: Nodes,
-        inputs: Nodes,
-        scalars: Nodes,
-        in_place: Sequence[tuple[int, int]] = (),
+        self, outputs: Nodes, inputs: Nodes, scalars: Nodes, in_place: Sequence[Any] = ()
     ) -> None:
         self._in_place = in_place
         order = _between(outputs, (*inputs, *scalars))
@@ -191,18 +184,8 @@ class Segments:
 
 def _run_constant_calls(nodes: Nodes) -> None:
     """Run loops and branches of constants, once and for all."""
-    found = []
-    seen: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node in seen or node.abstract or node.view is not None:
-            continue
-        seen.add(node)
-        if any(x.prim.name == "call" for x in node.inputs):
-            found.append(node)
-        stack.extend(node.inputs)
-    evaluate(found)
+    pending = reachable(nodes, lambda n: not n.abstract and n.view is None)
+    evaluate([n for n in pending if any(x.prim.name == "call" for x in n.inputs)])
 
 
 def _only_device(order: Nodes, inputs: Nodes) -> Device | None:
@@ -217,12 +200,4 @@ def _only_device(order: Nodes, inputs: Nodes) -> Device | None:
 def _between(outputs: Nodes, inputs: Nodes) -> list[Node]:
     """The abstract nodes that the outputs depend on, inputs first."""
     known = set(inputs)
-    seen: set[Node] = set()
-    stack = [n for n in outputs if n not in known]
-    while stack:
-        node = stack.pop()
-        if node in seen or node in known or not node.abstract:
-            continue
-        seen.add(node)
-        stack.extend(node.inputs)
-    return sorted(seen, key=lambda n: n.serial)
+    return reachable(outputs, lambda n: n.abstract and n not in known)

@@ -161,17 +161,9 @@ class Guards:
     changed_arguments: list[int]
     captured: CapturedTensors
 
-    @property
-    def has_relations(self) -> bool:
-        """True if there is more to guard than flags."""
-        return bool(
-            self.grads
-            or self.several_refs
-            or self.aliases
-            or self.preconditions
-            or self.shared
-            or (self.changed and self.arguments)
-        )
+    def __bool__(self) -> bool:
+        lists = self.grads, self.several_refs, self.aliases, self.preconditions, self.shared
+        return any(lists) or bool(self.flags or (self.changed and self.arguments))
 
     def hold(self, leaves: Sequence[Any]) -> bool:
         """True if the conditions of the trace hold for the arguments of a call."""

@@ -36,9 +36,9 @@ class Trace:
         self.closed = False
         self.inputs: dict[int, Node] = {}  # of the tensors among the arguments
         self.captured: dict[Node, None] = {}
-        self.constants: dict[Node, None] = {}  # values made inside from host data
+        self.constants: dict[Node, None] = {}  # values made by it from host data
         self.bound: dict[int, tuple[Tensor, Node]] = {}  # older tensors, and their nodes before
-        self.born: dict[int, weakref.ref[Tensor]] = {}  # tensors made inside on older nodes
+        self.born: dict[int, weakref.ref[Tensor]] = {}  # tensors made by it on older nodes
         self.grads_read: dict[GradSlot, Any] = {}  # values before any write
         self.grads_written: dict[GradSlot, Any] = {}  # values before
         self.scalars: dict[tuple[int, dt.DType], tuple[Scalar, Node]] = {}
@@ -56,13 +56,11 @@ class Trace:
         )
 
     def meets(self, inputs: Sequence[Node]) -> bool:
-        """Record an operation's inputs; whether one of them is captured."""
+        """Record an operation's inputs; True if one of them is captured."""
         found = False
         for node in inputs:
-            if node.serial > self.since:
-                if node.view is not None:
-                    self.constants[node] = None
-                continue
+            if node.serial > self.since and node.view is not None:
+                self.constants[node] = None
             if not self.captures(node):
                 continue
             if node.abstract:
@@ -84,7 +82,7 @@ class Trace:
             self.bound[id(handle)] = (handle, old)
 
     def is_born(self, handle: Tensor) -> bool:
-        """True if a tensor was made inside, on an older node."""
+        """True if a tensor was made by the function, on an older node."""
         known = self.born.get(id(handle))
         return known is not None and known() is handle
 
