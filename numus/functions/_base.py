@@ -65,9 +65,8 @@ def common(op: str, *xs: Any) -> list[Node]:
     """Any number of operands in their common dtype; Python scalars are weak."""
     kinds = [None if x.__class__ is Tensor else dt.scalar_kind(x) for x in xs]
     dev = device_of(*xs)
-    nodes = [
-        None if kind is not None else node_of(x, op, dev) for x, kind in zip(xs, kinds, strict=True)
-    ]
+    pairs = zip(xs, kinds, strict=True)
+    nodes = [node_of(x, op, dev) if kind is None else None for x, kind in pairs]
     dtypes = [node.dtype for node in nodes if node is not None]
     dtype: DType | None = functools.reduce(dt.promote, dtypes) if dtypes else None
     for x, kind in zip(xs, kinds, strict=True):

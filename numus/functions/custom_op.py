@@ -197,7 +197,15 @@ class CustomOp:
         return found
 
 
-class _Launch:
+class _Batchable:
+    def batched(
+        self, operands: Sequence[Node], flags: Sequence[bool], size: int
+    ) -> tuple[_Loop, tuple[Node, ...]]:
+        # the inner axis, where an operand has both, comes after the new one
+        return _Loop(self, tuple(flags), size), tuple(operands)
+
+
+class _Launch(_Batchable):
     """One call of an op, as a node of the graph (`primitives.control.Call`)."""
 
     def __init__(
@@ -219,11 +227,6 @@ class _Launch:
         if count and any(s.size for s in self.outputs):
             runner.run(self, dense, made, count)
         return [y.view for y in made if y.view is not None]
-
-    def batched(
-        self, operands: Sequence[Node], flags: Sequence[bool], size: int
-    ) -> tuple[_Loop, tuple[Node, ...]]:
-        return _Loop(self, tuple(flags), size), tuple(operands)
 
     def grid(self, count: int, threads: int) -> list[int]:
         """The number of workgroups or blocks along each dimension."""
@@ -285,7 +288,7 @@ class _Launch:
         return given[first.name]
 
 
-class _Loop:
+class _Loop(_Batchable):
     """A launch for each entry of a batch."""
 
     def __init__(self, inner: Any, flags: tuple[bool, ...], size: int) -> None:
@@ -297,11 +300,8 @@ class _Loop:
     def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         found: list[list[Node]] = [[] for _ in self.results]
         for i in range(self._size):
-            entry = [
-                _entry(x, i, dev) if flag else x
-                for x, flag in zip(operands, self._flags, strict=True)
-            ]
-            views = self._inner.run(dev, entry)
+            flagged = zip(operands, self._flags, strict=True)
+            views = self._inner.run(dev, [_entry(x, i, dev) if f else x for x, f in flagged])
             for parts, view, (shape, dtype) in zip(found, views, self._inner.results, strict=True):
                 parts.append(value(view, shape, dtype, dev))
         whole = []
@@ -312,12 +312,6 @@ class _Loop:
                 whole.append(new)
         evaluate(whole)
         return [y.view for y in whole if y.view is not None]
-
-    def batched(
-        self, operands: Sequence[Node], flags: Sequence[bool], size: int
-    ) -> tuple[_Loop, tuple[Node, ...]]:
-        # the inner axis, where an operand has both, comes after the new one
-        return _Loop(self, tuple(flags), size), tuple(operands)
 
 
 def _entry(x: Node, i: int, dev: Device) -> Node:

@@ -145,7 +145,7 @@ def limits(dev: str) -> tuple[float, float]:
 
 
 def compile_log(on: Device | str | None = None) -> list[Any]:
-    """What was compiled (or loaded from the disk cache) so far, in order.
+    """The kernels compiled (or loaded from the disk cache) so far, in order.
 
     Each record has `name`, `notes` (what the kernel fuses), `cause` ("compiled" or "disk"),
     `seconds` and `source`.

@@ -1,7 +1,4 @@
-"""Activations of neural networks, element by element.
-
-Composites on narrow floats are computed in float32 and rounded once, at their end.
-"""
+"""Activations of neural networks; low-precision floats are computed in float32, rounded once."""
 
 from __future__ import annotations
 

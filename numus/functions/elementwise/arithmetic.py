@@ -93,13 +93,13 @@ def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 @method()
 def remainder(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """What floor_divide leaves over, with the sign of x2, as Python's %."""
+    """The remainder of floor_divide, with the sign of x2, as Python's %."""
     return wrap(ew.mod(*real_operands("remainder", x1, x2)))
 
 
 @method()
 def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """What is left over by division rounded towards zero, with the sign of x1, as C's fmod."""
+    """The remainder of division rounded towards zero, with the sign of x1, as C's fmod."""
     x, y = real_operands("fmod", x1, x2)
     if x.dtype.kind == "float":
         left = ew.mod(ew.abs_(x), ew.abs_(y))

@@ -1,6 +1,6 @@
 """Functions of a complex variable, composed of real primitives.
 
-Each takes and returns a complex node; inside, a number is the pair (x, y) of its real and
+Each takes and returns a complex node, computed as the pair (x, y) of its real and
 imaginary parts. Values at infinities, NaN and signed zeros follow C99's annex G, as the array API
 standard does. The plain formula is right wherever it is finite, also in its derivatives; a
 `where` replaces it only where it is not, so that no gradient passes through the replacement.
@@ -19,6 +19,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 
 Parts = tuple[Node, Node]
+_not = ew.invert
 
 
 def _c(number: float, like: Node) -> Node:
@@ -40,10 +41,6 @@ def _infinite(x: Node) -> Node:
 
 def _is(x: Node, number: float) -> Node:
     return ew.eq(x, _c(number, x))
-
-
-def _not(a: Node) -> Node:
-    return ew.invert(a)
 
 
 def _half(x: Node) -> Node:

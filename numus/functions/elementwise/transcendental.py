@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, trigonometry and the special functions beside them."""
+"""Exponentials, logarithms, trigonometry and special functions."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ def _real(op: str, x: Any, build: Build) -> Tensor:
     return wrap(build(float_node(op, x)))
 
 
+_apply_wide, _real_wide = widens(_apply), widens(_real)  # in float32 under autocast
+
+
 @method()
-@widens
 def exp(x: ArrayLike, /) -> Tensor:
     """e to the power x.
 
     >>> nm.exp(nm.asarray([0.0, -nm.inf]))
     tensor([1., 0.])
     """
-    return _apply("exp", x, ew.exp, cm.exp)
+    return _apply_wide("exp", x, ew.exp, cm.exp)
 
 
 @method()
@@ -53,38 +55,33 @@ def exp2(x: ArrayLike, /) -> Tensor:
 
 
 @method()
-@widens
 def expm1(x: ArrayLike, /) -> Tensor:
     """exp(x) - 1, accurate near zero."""
-    return _apply("expm1", x, ew.expm1, cm.expm1)
+    return _apply_wide("expm1", x, ew.expm1, cm.expm1)
 
 
 @method()
-@widens
 def log(x: ArrayLike, /) -> Tensor:
     """The natural logarithm."""
-    return _apply("log", x, ew.log, cm.log)
+    return _apply_wide("log", x, ew.log, cm.log)
 
 
 @method()
-@widens
 def log1p(x: ArrayLike, /) -> Tensor:
     """log(1 + x), accurate near zero."""
-    return _apply("log1p", x, ew.log1p, cm.log1p)
+    return _apply_wide("log1p", x, ew.log1p, cm.log1p)
 
 
 @method()
-@widens
 def log2(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 2."""
-    return _apply("log2", x, ew.log2, cm.scaled_log(2))
+    return _apply_wide("log2", x, ew.log2, cm.scaled_log(2))
 
 
 @method()
-@widens
 def log10(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 10."""
-    return _apply("log10", x, ew.log10, cm.scaled_log(10))
+    return _apply_wide("log10", x, ew.log10, cm.scaled_log(10))
 
 
 def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
@@ -112,24 +109,21 @@ def cos(x: ArrayLike, /) -> Tensor:
 
 
 @method()
-@widens
 def tan(x: ArrayLike, /) -> Tensor:
     """The tangent of an angle in radians."""
-    return _apply("tan", x, ew.tan, cm.tan)
+    return _apply_wide("tan", x, ew.tan, cm.tan)
 
 
 @method()
-@widens
 def asin(x: ArrayLike, /) -> Tensor:
     """The angle in [-π/2, π/2] whose sine is x."""
-    return _apply("asin", x, ew.asin, cm.asin)
+    return _apply_wide("asin", x, ew.asin, cm.asin)
 
 
 @method()
-@widens
 def acos(x: ArrayLike, /) -> Tensor:
     """The angle in [0, π] whose cosine is x."""
-    return _apply("acos", x, ew.acos, cm.acos)
+    return _apply_wide("acos", x, ew.acos, cm.acos)
 
 
 @method()
@@ -145,17 +139,15 @@ def atan2(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
-@widens
 def sinh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
-    return _apply("sinh", x, ew.sinh, cm.sinh)
+    return _apply_wide("sinh", x, ew.sinh, cm.sinh)
 
 
 @method()
-@widens
 def cosh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
-    return _apply("cosh", x, ew.cosh, cm.cosh)
+    return _apply_wide("cosh", x, ew.cosh, cm.cosh)
 
 
 @method("tanh", "tanh_act")
@@ -222,10 +214,9 @@ def erfc(x: ArrayLike, /) -> Tensor:
 
 
 @method()
-@widens
 def erfinv(x: ArrayLike, /) -> Tensor:
     """The inverse of erf."""
-    return _real("erfinv", x, ew.erfinv)
+    return _real_wide("erfinv", x, ew.erfinv)
 
 
 @method()

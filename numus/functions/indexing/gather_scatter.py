@@ -203,9 +203,8 @@ def _lines(x: Tensor, dim: int, index: Any, op: str) -> tuple[Node, Node, int]:
     axis = normal_axis(dim, line.ndim, op)
     at = normal_index(index, line.shape[axis], axis, op, node)
     at = at if at.ndim or node.ndim else reshape(at, (1,))
-    if at.ndim != line.ndim or any(
-        n > m for i, (n, m) in enumerate(zip(at.shape, line.shape, strict=True)) if i != axis
-    ):
+    extents = enumerate(zip(at.shape, line.shape, strict=False))
+    if at.ndim != line.ndim or any(n > m for i, (n, m) in extents if i != axis):
         raise ShapeError(
             f"{op}: an index of shape {at.shape} does not fit an array of shape {node.shape}: it "
             f"needs as many axes, none but axis {axis} longer"

@@ -61,7 +61,7 @@ class _Plan(NamedTuple):
         return rest[: self.lead_axis] + lead + rest[self.lead_axis :]
 
     def order(self) -> Shape:
-        """Where the axes of a gather's result (the index arrays' first) end up in the result."""
+        """The permutation from a gather's result (the index arrays' axes first) to the result."""
         lead = self.indices[0].ndim
         rest = tuple(range(lead, lead + len(self.middle) - len(self.axes)))
         return rest[: self.lead_axis] + tuple(range(lead)) + rest[self.lead_axis :]

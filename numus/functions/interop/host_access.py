@@ -85,7 +85,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
 
 
 def _lent(x: Tensor, storage: Storage) -> Array:
-    """All of the storage's memory as a flat array, which is known not to be anybody's copy."""
+    """All of the storage's memory as a flat array, registered as exported."""
     flat = _flat(x, storage)
     base = flat
     while isinstance(base.base, np.ndarray):
@@ -102,7 +102,7 @@ def _flat(x: Tensor, storage: Storage) -> Array:
 
 
 def _prepare(x: Tensor) -> Storage:
-    """The storage to write to, on which x and its views now stand."""
+    """The storage to write to, to which x and its views are bound."""
     tensors = _may_alias(x)
     if _overlap(x.shape, _view(x).strides):
         if len(tensors) > 1:

@@ -1,4 +1,4 @@
-"""What there is: devices, dtypes, and the array API's questions about them."""
+"""Devices, moves between them, and the array API's inspection of the namespace."""
 
 from __future__ import annotations
 
@@ -111,20 +111,13 @@ class __array_namespace_info__:  # noqa: N801
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """The dtypes that numbers get when none is named."""
-        return {
-            "real floating": dt.default_float,
-            "complex floating": dt.default_complex,
-            "integral": dt.default_int,
-            "indexing": dt.default_int,
-        }
+        floats = {"real floating": dt.default_float, "complex floating": dt.default_complex}
+        return {**floats, "integral": dt.default_int, "indexing": dt.default_int}
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         """The standard's dtypes, all or those of a kind (see isdtype)."""
-        return {
-            d.name: d
-            for d in dt.ALL
-            if d.name not in _BEYOND_THE_STANDARD and (kind is None or isdtype(d, kind))
-        }
+        standard = (d for d in dt.ALL if d.name not in _BEYOND_THE_STANDARD)
+        return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
 
 
 _BEYOND_THE_STANDARD = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -1,6 +1,6 @@
 """Normalisation by channel: batch, group and instance norm over tensors of shape (N, C, ...).
 
-Narrow floats are computed in float32 and rounded once, at the end. Running statistics are handles
+Low-precision floats are computed in float32 and rounded once. Running statistics are handles
 that a training step re-binds; they are never differentiated.
 """
 

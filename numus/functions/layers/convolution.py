@@ -2,7 +2,7 @@
 
 As everywhere in machine learning, the window is not turned around: these are correlations. Data is
 (batch, channels, *space), with or without the batch; weights are (outputs, channels / groups,
-*taps). Narrow floats are accumulated in float32.
+*taps). Low-precision floats are accumulated in float32.
 """
 
 from __future__ import annotations

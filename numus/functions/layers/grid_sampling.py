@@ -35,7 +35,7 @@ def grid_sample(
 
     Args:
         mode: "bilinear" (of three axes: trilinear), "nearest", or "bicubic" (of two).
-        padding_mode: what lies outside: "zeros", the nearest element ("border"), or a mirror image
+        padding_mode: the values outside: "zeros", the nearest element ("border"), or a mirror image
             ("reflection").
         align_corners: whether -1 and 1 are the outermost elements or their outer edges.
 

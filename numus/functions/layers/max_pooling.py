@@ -219,10 +219,8 @@ def _max_unpool(
     taps = win.per_axis(op, "kernel_size", kernel_size, rank)
     strides = taps if stride is None else win.per_axis(op, "stride", stride, rank)
     low = win.per_axis(op, "padding", padding, rank, 0)
-    size: Shape = tuple(
-        (n - 1) * s - 2 * p + k
-        for n, s, p, k in zip(node.shape[2:], strides, low, taps, strict=True)
-    )
+    axes = zip(node.shape[2:], strides, low, taps, strict=True)
+    size: Shape = tuple((n - 1) * s - 2 * p + k for n, s, p, k in axes)
     if output_size is not None:
         wanted = tuple(operator.index(n) for n in output_size)[-rank:]
         fits = zip(wanted, size, strides, strict=False)

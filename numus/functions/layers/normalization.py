@@ -1,6 +1,6 @@
 """Rows made comparable: softmax and its kin, layer and RMS normalisation.
 
-Each is one kernel. Narrow floats are computed in float32 and rounded once, at the end.
+Each is one kernel. Low-precision floats are computed in float32 and rounded once.
 """
 
 from __future__ import annotations

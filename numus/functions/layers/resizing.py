@@ -217,10 +217,8 @@ def _patches(
     dilations = per_axis(op, "dilation", dilation, 2)
     low = per_axis(op, "padding", padding, 2, 0)
     strides = per_axis(op, "stride", stride, 2)
-    counts = tuple(
-        window_count(n + 2 * p, (k - 1) * d + 1, s)
-        for n, p, k, d, s in zip(space, low, taps, dilations, strides, strict=True)
-    )
+    axes = zip(space, low, taps, dilations, strides, strict=True)
+    counts = tuple(window_count(n + 2 * p, (k - 1) * d + 1, s) for n, p, k, d, s in axes)
     if 0 in counts:
         raise ShapeError(f"{op}: patches of {kernel_size!r} are larger than an image of {space}")
     return taps, dilations, low, strides, counts

@@ -100,7 +100,7 @@ class Windows:
 
     @functools.cached_property
     def table(self) -> Table:
-        """What the taps of windows read that are not evenly spaced, one after the other."""
+        """The resampling table of taps of windows that are not evenly spaced."""
         assert self.starts is not None
         assert self.lengths is not None
         k = np.arange(self.taps)
@@ -110,7 +110,7 @@ class Windows:
 
     @property
     def are_blocks(self) -> bool:
-        """Whether windows neither overlap nor leave gaps: a reshape parts them."""
+        """Whether windows neither overlap nor leave gaps: a reshape separates them."""
         side_by_side = self.stride == self.taps and self.dilation == 1 and self.low == 0
         return self.starts is None and side_by_side and self.count * self.taps <= self.size
 
@@ -134,9 +134,8 @@ class Windows:
 
 
 def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
-    """The windows over the last axes of x, (…, *counts, *taps), zero outside; and which of their
-    elements exist (None: all).
-    """
+    """Zero-padded windows over the last axes of x, (…, *counts, *taps), and a mask of the elements
+    that are not padding (None: all)."""
     rank = len(axes)
     lead = x.ndim - rank
     wide = reshape(x, (*x.shape, *(1,) * rank))
@@ -166,7 +165,7 @@ def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
 
 
 def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:
-    """The transpose of `windows_of`: every element is the sum of what windows have for it."""
+    """The transpose of `windows_of`: each element sums over the windows that cover it."""
     rank = len(axes)
     lead = wide.ndim - 2 * rank
     sheared = [i for i, a in enumerate(axes) if a.starts is None and not a.are_blocks]

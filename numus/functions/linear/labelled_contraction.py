@@ -57,7 +57,7 @@ def product(a: Operand, b: Operand, out: Labels, dtype: DType) -> Operand:
 
 
 class _Roles(NamedTuple):
-    """What the labels of a contraction are; `swapped`: whether the second operand has the rows."""
+    """The roles of a contraction's labels; `swapped`: the second operand has the rows."""
 
     batch: Labels
     rows: Labels

@@ -83,7 +83,7 @@ def _distinct(rows: Node, op: str, equal_nan: bool) -> tuple[Node, Node, Node, N
 
 
 def _starts(line: Node, equal_nan: bool) -> Node:
-    """Where in a sorted vector (or in the sorted rows of a matrix) a new element begins."""
+    """A mask of the first of equal elements of a sorted vector (or sorted rows of a matrix)."""
     count = line.shape[0]
     before, after = take_range(line, 0, 0, count - 1), take_range(line, 0, 1, count)
     differs = ew.ne(before, after)

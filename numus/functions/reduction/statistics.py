@@ -1,7 +1,7 @@
 """Means and variances. Integers are taken as the default float; `dtype=` asks for another.
 
-The mean and the variance of one input are one pass over it. Narrow floats are computed in float32
-and rounded once, at the end.
+The mean and the variance of one input are one pass over it. Low-precision floats are computed
+in float32 and rounded once.
 """
 
 from __future__ import annotations

@@ -50,10 +50,8 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     node = node_of(x, "unstack")
     at = normal_axis(axis, node.ndim, "unstack")
     shape = node.shape[:at] + node.shape[at + 1 :]
-    return tuple(
-        wrap(views.reshape(views.take_range(node, at, i, i + 1), shape))
-        for i in range(node.shape[at])
-    )
+    parts = (views.take_range(node, at, i, i + 1) for i in range(node.shape[at]))
+    return tuple(wrap(views.reshape(part, shape)) for part in parts)
 
 
 @method("unstack", "unbind")
@@ -64,10 +62,8 @@ def _unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
 
 def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
     """The ranges between neighbouring cuts."""
-    return tuple(
-        viewed(views.take_range(node, axis, start, max(start, stop)), node)
-        for start, stop in itertools.pairwise(cuts)
-    )
+    ranges = ((start, max(start, stop)) for start, stop in itertools.pairwise(cuts))
+    return tuple(viewed(views.take_range(node, axis, *ends), node) for ends in ranges)
 
 
 @method()
