@@ -18,6 +18,7 @@ from numus.tensor import Tensor
 
 __all__ = ["KVCache", "MultiheadAttention", "StaticKVCache"]
 
+Mask = tuple[Tensor | None, bool]
 _PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -195,11 +196,9 @@ class MultiheadAttention(Module):
             for i, extra in ((1, self.bias_k), (2, self.bias_v)):
                 more = nm.broadcast_to(extra, (parts[i].shape[0], 1, kv_dim))
                 parts[i] = nm.concat([parts[i], more.astype(parts[i].dtype)], axis=1)
-        return [self._by_head(x) for x in parts]
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        return nm.swapaxes(x.reshape((batch, length, width // self.head_dim, self.head_dim)), 1, 2)
+        size = self.head_dim
+        heads = [x.reshape((*x.shape[:2], x.shape[2] // size, size)) for x in parts]
+        return [nm.swapaxes(x, 1, 2) for x in heads]
 
     # -- attention --------------------------------------------------------------------------------
 
@@ -234,18 +233,16 @@ class MultiheadAttention(Module):
             batch_first = {id(x): x[None] if single else nm.swapaxes(x, 0, 1) for x in given}
             given = tuple(batch_first[id(x)] for x in given)  # type: ignore[assignment]
         q, k, v = self._projected(*given)
-        offset = 0 if cache is None else cache.length
         if self.rotary:
+            offset = 0 if cache is None else cache.length
             position = nm.arange(max(q.shape[-2], k.shape[-2]), device=q.device) + offset
-            q = F.rotary_embedding(q, position[: q.shape[-2]])
-            k = F.rotary_embedding(k, position[: k.shape[-2]])
+            q, k = (F.rotary_embedding(x, position[: x.shape[-2]]) for x in (q, k))
         if cache is not None:
             k, v = cache.extend(k, v)
-        added = (self.bias_k is not None) + self.add_zero_attn
         if self.add_zero_attn:
             k, v = (nm.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0))) for x in (k, v))
         seen = cache.looks(q.shape[-2], is_causal) if isinstance(cache, StaticKVCache) else None
-        mask, causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, added, seen)
+        mask, causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, seen)
         p = self.dropout if self.training else 0.0
         gqa = self.num_kv_heads != self.num_heads
         out = F.scaled_dot_product_attention(q, k, v, mask, p, causal, enable_gqa=gqa)
@@ -258,18 +255,10 @@ class MultiheadAttention(Module):
         weights = weights.mean(axis=1) if average_attn_weights else weights
         return out, weights[0] if single else weights
 
-    def _mask(
-        self,
-        q: Tensor,
-        k: Tensor,
-        padding: Any,
-        mask: Any,
-        causal: bool,
-        added: int,
-        seen: Tensor | None,
-    ) -> tuple[Tensor | None, bool]:
-        """One mask (true: look), or what to add, for all reasons; or whether it is only causal."""
+    def _mask(self, q: Tensor, k: Tensor, padding: Any, mask: Any, causal: bool, seen: Any) -> Mask:
+        """One mask (true: look) or additive bias of all masks, and whether it is only causal."""
         queries, keys = q.shape[-2], k.shape[-2]
+        added = (self.bias_k is not None) + self.add_zero_attn
         if padding is None and mask is None and seen is None and not added and queries == keys:
             return None, causal
         own = keys - added

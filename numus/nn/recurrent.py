@@ -28,31 +28,41 @@ State = tuple[Tensor, ...]  # the hidden state, and for an LSTM its memory
 # -- one step -------------------------------------------------------------------------------------
 
 
-def _rnn_step(x: Tensor, state: State, w: Tensor, b: Tensor | None, relu: bool) -> State:
-    total = x + F.linear(state[0], w, b)
-    return (nm.relu(total) if relu else nm.tanh(total),)
+class _RNNStep:
+    _gates = 1  # vectors of the hidden size that the products of a step give
+    nonlinearity: str
+
+    def _set_nonlinearity(self, nonlinearity: str) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            kind = type(self).__name__
+            raise ValueError(f'{kind}: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
+        self.nonlinearity = nonlinearity
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        total = x + F.linear(state[0], w, b)
+        return (nm.relu(total) if self.nonlinearity == "relu" else nm.tanh(total),)
 
 
-def _lstm_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    h, c = state
-    enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
-    c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
-    return nm.sigmoid(leave) * nm.tanh(c), c
+class _LSTMStep:
+    _gates = 4
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        h, c = state
+        enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
+        c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
+        return nm.sigmoid(leave) * nm.tanh(c), c
 
 
-def _gru_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    (h,) = state
-    reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
-    reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
-    reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
-    new = nm.tanh(new_x + reset * new_h)
-    return (new + keep * (h - new),)
+class _GRUStep:
+    _gates = 3
 
-
-def _known(name: str, nonlinearity: str) -> str:
-    if nonlinearity not in ("tanh", "relu"):
-        raise ValueError(f'{name}: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
-    return nonlinearity
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        (h,) = state
+        reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
+        reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
+        reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
+        new = nm.tanh(new_x + reset * new_h)
+        return (new + keep * (h - new),)
 
 
 @lowers
@@ -67,7 +77,7 @@ def _lowered(x: Tensor) -> Tensor:
 class _Recurrent(Module):
     """Parameters, layers, directions, and the loop over time of RNN, LSTM and GRU."""
 
-    _gates: int  # how many vectors of the hidden size a step's products give
+    _gates: int
 
     def __init__(
         self,
@@ -251,14 +261,12 @@ class _OneState(_Recurrent):
     """RNN and GRU: the hidden state is all there is."""
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Any, Tensor]:
-        """The outputs of all steps, and the last states of all layers and directions; packed
-        sequences give packed outputs.
-        """
+        """The outputs of all steps (packed if `x` is), and the last states of all layers."""
         out, (last,) = self._run(x, hx)
         return out, last
 
 
-class RNN(_OneState):
+class RNN(_RNNStep, _OneState):
     """h = tanh(x W + h U + b) at every step.
 
     >>> from numus import nn
@@ -275,8 +283,6 @@ class RNN(_OneState):
         bidirectional: a second one goes backwards, and their outputs are concatenated.
     """
 
-    _gates = 1
-
     def __init__(
         self,
         input_size: int,
@@ -290,15 +296,12 @@ class RNN(_OneState):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        self.nonlinearity = _known("RNN", nonlinearity)
+        self._set_nonlinearity(nonlinearity)
         sizes = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         super().__init__(*sizes, device=device, dtype=dtype)
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        return _rnn_step(x, state, w, b, self.nonlinearity == "relu")
 
-
-class GRU(_OneState):
+class GRU(_GRUStep, _OneState):
     """Gated recurrent units: how much of the state is kept, and how much the new one sees of it.
 
     >>> from numus import nn
@@ -308,8 +311,6 @@ class GRU(_OneState):
 
     Arguments as of `RNN`.
     """
-
-    _gates = 3
 
     def __init__(
         self,
@@ -326,11 +327,8 @@ class GRU(_OneState):
         sizes = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         super().__init__(*sizes, device=device, dtype=dtype)
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        return _gru_step(x, state, w, b)
 
-
-class LSTM(_Recurrent):
+class LSTM(_LSTMStep, _Recurrent):
     """Long short-term memory: a state, and a memory behind gates.
 
     >>> from numus import nn
@@ -343,18 +341,11 @@ class LSTM(_Recurrent):
             `RNN`.
     """
 
-    _gates = 4
-
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        return _lstm_step(x, state, w, b)
-
     def _sizes(self) -> dict[str, int]:
         return {"h_0": self.proj_size or self.hidden_size, "c_0": self.hidden_size}
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
-        """The outputs of all steps, and the last states and memories of all layers; packed
-        sequences give packed outputs.
-        """
+        """The outputs of all steps (packed if `x` is), and the last (h, c) of all layers."""
         out, (h, c) = self._run(x, hx)
         return out, (h, c)
 
@@ -385,8 +376,14 @@ class _Cell(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
-    def _inputs(self, x: Any) -> Tensor:
-        return F.linear(nm.asarray(x), self.weight_ih, self.bias_ih)
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        raise NotImplementedError
+
+    def _run(self, x: Any, states: Any) -> State:
+        """One step; `states` that are None are zeros."""
+        state = tuple(_lowered(self._zeros(x) if h is None else h) for h in states)
+        inputs = F.linear(nm.asarray(x), self.weight_ih, self.bias_ih)
+        return self._step(inputs, state, self.weight_hh, self.bias_hh)
 
     def _zeros(self, x: Any) -> Tensor:
         shape = (*x.shape[:-1], self.hidden_size)
@@ -396,10 +393,13 @@ class _Cell(Module):
         return f"{self.input_size}, {self.hidden_size}"
 
 
-class RNNCell(_Cell):
-    """One step of an RNN."""
+class _OneStateCell(_Cell):
+    def forward(self, x: Any, hx: Any = None) -> Tensor:
+        return self._run(x, (hx,))[0]
 
-    _gates = 1
+
+class RNNCell(_RNNStep, _OneStateCell):
+    """One step of an RNN."""
 
     def __init__(
         self,
@@ -410,32 +410,17 @@ class RNNCell(_Cell):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        self.nonlinearity = _known("RNNCell", nonlinearity)
+        self._set_nonlinearity(nonlinearity)
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
-    def forward(self, x: Any, hx: Any = None) -> Tensor:
-        state = (_lowered(self._zeros(x) if hx is None else hx),)
-        relu = self.nonlinearity == "relu"
-        return _rnn_step(self._inputs(x), state, self.weight_hh, self.bias_hh, relu)[0]
 
-
-class GRUCell(_Cell):
+class GRUCell(_GRUStep, _OneStateCell):
     """One step of a GRU."""
 
-    _gates = 3
 
-    def forward(self, x: Any, hx: Any = None) -> Tensor:
-        state = (_lowered(self._zeros(x) if hx is None else hx),)
-        return _gru_step(self._inputs(x), state, self.weight_hh, self.bias_hh)[0]
-
-
-class LSTMCell(_Cell):
+class LSTMCell(_LSTMStep, _Cell):
     """One step of an LSTM."""
 
-    _gates = 4
-
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        given = (self._zeros(x), self._zeros(x)) if hx is None else hx
-        state = tuple(map(_lowered, given))
-        h, c = _lstm_step(self._inputs(x), state, self.weight_hh, self.bias_hh)
+        h, c = self._run(x, (None, None) if hx is None else hx)
         return h, c

@@ -183,10 +183,7 @@ class Lion(_AdamLike):
 
 
 class LAMB(_AdamLike):
-    """Adam whose step in each parameter is as long as the parameter, times lr (You et al.).
-
-    Arguments as of `AdamW`.
-    """
+    """Adam with steps as long as the parameter, times lr (You et al.). Arguments as of `AdamW`."""
 
     def __init__(
         self,
@@ -266,10 +263,7 @@ class NAdam(_AdamLike):
 
 @base.takes_hints
 class RAdam(_AdamLike):
-    """Adam whose steps wait until running squares can be trusted (Liu et al.).
-
-    Arguments as of `Adam`.
-    """
+    """Adam with a rectified variance in its first steps (Liu et al.). Arguments as of `Adam`."""
 
     def __init__(
         self,

@@ -31,9 +31,7 @@ Numbers = Any  # tensors without axes, as attributes
 
 
 class ParamGroup(dict[str, Any]):
-    """Parameters that share hyperparameters. Reading gives Python's numbers; what is set is seen by
-    steps that have been traced already.
-    """
+    """Parameters that share hyperparameters; values that are set reach traced steps, too."""
 
     def __init__(self, entries: Mapping[str, Any], numbers: Callable[[Any], Mapping[str, float]]):
         super().__init__(entries)
@@ -351,9 +349,7 @@ Made = TypeVar("Made", bound=type)
 
 
 def takes_hints(made: Made) -> Made:
-    """Let an optimiser take PyTorch's hints of how to compute a step. They make no difference:
-    steps are always fused over all parameters, and can always be traced.
-    """
+    """Accept PyTorch's hints (foreach, fused, …): every step is fused and can be traced."""
     init: Any = made.__init__  # type: ignore[misc]
 
     @functools.wraps(init)

@@ -108,9 +108,7 @@ def triplet_margin_with_distance_loss(
 def contrastive_loss(
     input1: Any, input2: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """The squared distance of pairs that belong together (target 1); for others (0), the square
-    of what their distance lacks to the margin.
-    """
+    """Squared distance of pairs (target 1), squared max(margin - distance, 0) of others (0)."""
     target = nm.asarray(target).astype(input1.dtype)
     distance = pairwise_distance(input1, input2)
     far = nm.maximum(margin - distance, 0.0)

@@ -51,17 +51,17 @@ class ParametrizationList(Module):
     """The parametrisations of one tensor, applied one after the other, and what is learned."""
 
     def __init__(self, first: Module, original: Tensor) -> None:
-        inside: Any = original
+        learned: Any = original
         if hasattr(first, "right_inverse"):
             with nm.no_grad():
-                inside = first.right_inverse(original)
-        self.is_tensor = isinstance(inside, Tensor)
+                learned = first.right_inverse(original)
+        self.is_tensor = isinstance(learned, Tensor)
         if self.is_tensor:
-            self.original = _learned(inside, original)
+            self.original = _learned(learned, original)
         else:
-            for i, part in enumerate(inside):
+            for i, part in enumerate(learned):
                 setattr(self, f"original{i}", _learned(part, original))
-            self.ntensors = len(inside)
+            self.ntensors = len(learned)
         self.count = 0
         self.append(first)
 
@@ -84,7 +84,7 @@ class ParametrizationList(Module):
 
     def right_inverse(self, value: Tensor) -> None:
         """Let what is learned be such that the tensor has this value."""
-        inside: Any = value
+        learned: Any = value
         with nm.no_grad():
             for i in reversed(range(self.count)):
                 module: Any = self[i]
@@ -93,8 +93,8 @@ class ParametrizationList(Module):
                         f"{type(module).__name__} has no right_inverse, which would tell what to "
                         "learn for a given value"
                     )
-                inside = module.right_inverse(inside)
-            parts = (inside,) if self.is_tensor else tuple(inside)
+                learned = module.right_inverse(learned)
+            parts = (learned,) if self.is_tensor else tuple(learned)
             for original, part in zip(self._originals(), parts, strict=True):
                 original.assign(part)
 
