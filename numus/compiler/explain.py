@@ -103,23 +103,10 @@ def _report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepo
             computed = computed_values(group.members, plan.slot)
             fused = tuple(v.op for v in computed if v.op not in _NOT_REPORTED)
             count = flops(computed)
+        moved = sum(map(nbytes, reads(step))), sum(map(nbytes, writes(step)))
+        took = None if seconds is None else seconds[i]
         kernels.append(
-            KernelReport(
-                step.kernel.name,
-                fused,
-                step.grid,
-                sum(map(nbytes, reads(step))),
-                sum(map(nbytes, writes(step))),
-                count,
-                None if seconds is None else seconds[i],
-                program,
-            )
+            KernelReport(step.kernel.name, fused, step.grid, *moved, count, took, program)
         )
-    return ProgramReport(
-        device.name,
-        tuple(kernels),
-        len(plan.waves),
-        sum(plan.result_bytes),
-        plan.arena,
-        plan.scratch_bytes,
-    )
+    memory = sum(plan.result_bytes), plan.arena, plan.scratch_bytes
+    return ProgramReport(device.name, tuple(kernels), len(plan.waves), *memory)

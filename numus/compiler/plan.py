@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from numus import ir
@@ -22,11 +23,11 @@ from numus.compiler.graph.strided_view import StridedView, storage_view
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.hooks import before_run, on_clear_plans
 from numus.compiler.lower.dedup import LoweringCache
-from numus.compiler.lower.emitter import Kernels, LoweredKernel
+from numus.compiler.lower.emitter import Kernels
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
-from numus.compiler.schedule.rematerialize import pack_one_operand, rematerialize
+from numus.compiler.schedule.rematerialize import Liveness, pack_one_operand, rematerialize
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.runtime import contract
 from numus.shapes import Shape, row_major
@@ -44,11 +45,7 @@ class Plan:
     """
 
     def __init__(
-        self,
-        device: Any,
-        graph: Any,
-        roots: Sequence[Any],
-        donated: Sequence[tuple[Any, Any]] = (),
+        self, device: Any, graph: Any, roots: Sequence[Any], donated: Sequence[tuple[Any, Any]] = ()
     ) -> None:
         self.runtime: contract.Runtime[Any] = device.runtime
         target = self.runtime.target
@@ -127,14 +124,11 @@ class Plan:
         order = kernel_order.order(jobs, temporary, self._donated)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         if self._workers:
-            ignored_peak = self.runtime.target.l2_bytes
-
-            def scratch(step: LoweredKernel) -> int:
-                return step.scratch_bytes(self._workers)
-
+            analyse = partial(Liveness, temporary, self._workers)
             total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
-            steps = pack_one_operand(steps, temporary, scratch, lower, ignored_peak)
-            steps = rematerialize(steps, temporary, scratch, lower, layouts, total, ignored_peak)
+            ignored_peak = self.runtime.target.l2_bytes
+            steps = pack_one_operand(steps, analyse, lower, ignored_peak)
+            steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
         in_place = [in_place_pairs(step, group.stored, external) for step, group in steps]
         found = kernel_order.waves(
             *([step for step, _ in steps], temporary, in_place, self._donated, self._workers)
@@ -199,8 +193,7 @@ class Plan:
 
     def may_donate(self, leaf: int, output: int) -> bool:
         """An output may be written over a leaf: all readers of the leaf run before, or are the
-        kernel that writes, element by element.
-        """
+        kernel that writes, element by element."""
         slot, _ = self.outputs[output]
         if (
             slot < len(self.leaf_strides)
@@ -283,8 +276,7 @@ def realize(
     device: Any, roots: Sequence[Any], run_standalone: Callable[[Any], None]
 ) -> list[tuple[Any, Any, Any, Layout]]:
     """Compute the roots and the other live-out nodes: each with the leaf it is a view of (or None),
-    its memory and its layout. `run_standalone` evaluates a transfer, or a call's result.
-    """
+    its memory and its layout. `run_standalone` evaluates a transfer, or a call's result."""
     graph = GraphSignature(roots)
     if graph.standalone:
         standalone = graph.standalone

@@ -127,8 +127,7 @@ class TracedPlan:
         )
 
     def call_builder(self) -> BytecodeBuilder | None:
-        """A fast call around the launches, without the addresses of inputs and result blocks; None
-        where unsupported."""
+        """A fast call around the launches, without addresses; None where unsupported."""
         if self.plan.prepared is None or self._scalar_parts:
             return None
         fixed = list(enumerate(self._constant_addresses, len(self._strides)))

@@ -25,8 +25,7 @@ from numus.target import Target
 
 class Fuser:
     """Fuses the values of a graph. Leaves, whose `strides` are given, are in memory; `roots` must
-    be stored.
-    """
+    be stored."""
 
     def __init__(self, roots: Sequence[Value], strides: Layouts, target: Target) -> None:
         self.target = target

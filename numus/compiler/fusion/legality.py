@@ -43,8 +43,7 @@ class Legality:
     def find_host(
         self, group: FusionGroup, v: Value, needs: set[FusionGroup]
     ) -> FusionGroup | None:
-        """The group to fuse a value into, which alone would be `group` and depend on `needs`; None
-        where it begins a group."""
+        """The group to fuse a value into; alone it would be `group` and depend on `needs`."""
         if v.kind in ATTENTION:
             return self._attention_sibling(v)
         if self.target.block_size and v.kind in ("view", "concat") and v.size:
@@ -74,8 +73,7 @@ class Legality:
     def can_fuse(
         self, host: FusionGroup, group: FusionGroup, v: Value, producers: set[FusionGroup]
     ) -> bool:
-        """The host's kernel can compute a value, by itself a group: over the same space or rows,
-        and without a cycle of dependencies."""
+        """The host's kernel can compute a value: over the same space or rows, without a cycle."""
         if (host.kind != "loop" and host.kind not in EPILOGUE_KINDS) or size_of(host.space) == 0:
             return False
         for p in producers:
@@ -140,8 +138,7 @@ class Legality:
 
     def _delays_consumers(self, host: FusionGroup, v: Value, needs: set[FusionGroup]) -> bool:
         """With v, the host would wait for larger groups, though some of its consumers do without
-        v: such as those larger groups' own next stages.
-        """
+        v: such as those larger groups' own next stages."""
         size = size_of(host.space)
         new = needs - self.partition.ancestors[host] - {host}
         if all(size_of(n.space) <= size for n in new):

@@ -68,8 +68,7 @@ class Materialization:
 
     def _running_gemm_sums(self, users: Users) -> set[Value]:
         """Partial sums of many GEMMs: each GEMM accumulates into the last, so that one value is
-        live, not one for each.
-        """
+        live, not one for each."""
         terms = set[Value]()  # GEMMs, and sums of them
         for v in self.order:
             if v in self.leaves:
@@ -117,8 +116,7 @@ class Materialization:
 
     def _expensive_operands(self, in_memory: set[Value]) -> set[Value]:
         """Activations that GEMMs read: stored once, in the epilogue that computes them. Operands
-        of serial scatters are computed in parallel, before.
-        """
+        of serial scatters are computed in parallel, before."""
         found: set[Value] = set()
         for v in self.order:
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:

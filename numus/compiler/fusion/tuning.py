@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class FusionTuning:
-    """GPU numbers were measured on one H200, CPU numbers on 2-core Neoverse N1 and x86-64 (Cascade
-    Lake class) machines."""
+    """Measured on one H200, and on 2-core Neoverse N1 and x86-64 (Cascade Lake class) machines."""
 
     max_members: int = 64  # of a group
 

@@ -63,8 +63,7 @@ class GraphBuilder:
 
     def _sink_reshape(self, v: Value) -> Value | None:
         """f(reshape(gemm)) as reshape(f(gemm)): there f fuses into the epilogue. Not where an
-        operand waits for a reduction.
-        """
+        operand waits for a reduction."""
         if not (self._after_barriers.isdisjoint(v.inputs) and self._epilogues.isdisjoint(v.inputs)):
             return None
         for x in v.inputs:
@@ -79,9 +78,7 @@ class GraphBuilder:
         return self.make("reshape", "view", (x,), shape, shape, x.dtype)
 
     def _regrouped(self, x: Value, outer: Shape, shape: Shape) -> Value:
-        """A value that broadcasts to `outer`, in another shape of the same size. A broadcast along
-        leading axes stays one.
-        """
+        """A value that broadcasts to `outer` in another shape; leading broadcasts stay such."""
         if x.op == "reshape" and x.inputs[0].shape == shape:
             return x.inputs[0]
         y = x.inputs[0] if x.op == "broadcast" else x
@@ -139,18 +136,6 @@ def _broadcast(g: GraphBuilder, v: Value) -> Value | None:
     return None
 
 
-def _neg(g: GraphBuilder, v: Value) -> Value | None:
-    return v.inputs[0].inputs[0] if v.inputs[0].op == "neg" else None
-
-
-def _add(g: GraphBuilder, v: Value) -> Value | None:
-    return _right_identity(v, 0) if v.dtype.is_integer else None  # -0.0 + 0.0 is +0.0
-
-
-def _sub(g: GraphBuilder, v: Value) -> Value | None:
-    return _right_identity(v, 0)
-
-
 def _mul(g: GraphBuilder, v: Value) -> Value | None:
     if v.dtype.is_complex:  # multiplying by 1 changes complex numbers that are not finite
         return None
@@ -158,8 +143,10 @@ def _mul(g: GraphBuilder, v: Value) -> Value | None:
     return _right_identity(v, 1) or (y if y.shape == v.shape and is_constant(x, 1) else None)
 
 
-def _div(g: GraphBuilder, v: Value) -> Value | None:
-    return None if v.dtype.is_complex else _right_identity(v, 1)
+def _right_identity(v: Value, neutral: int) -> Value | None:
+    """The first operand, where the second is the operation's neutral element."""
+    x, y = v.inputs
+    return x if x.shape == v.shape and is_constant(y, neutral) else None
 
 
 def _sum(g: GraphBuilder, v: Value) -> Value | None:
@@ -169,14 +156,14 @@ def _sum(g: GraphBuilder, v: Value) -> Value | None:
 
 _REWRITES: dict[str, Callable[[GraphBuilder, Value], Value | None]] = {
     **{"contract": _contract, "reshape": _reshape, "permute": _permute, "broadcast": _broadcast},
-    **{"neg": _neg, "add": _add, "sub": _sub, "mul": _mul, "div": _div, "reduce_sum": _sum},
+    "neg": lambda g, v: v.inputs[0].inputs[0] if v.inputs[0].op == "neg" else None,
+    # -0.0 + 0.0 is +0.0
+    "add": lambda g, v: _right_identity(v, 0) if v.dtype.is_integer else None,
+    "sub": lambda g, v: _right_identity(v, 0),
+    "mul": _mul,
+    "div": lambda g, v: None if v.dtype.is_complex else _right_identity(v, 1),
+    "reduce_sum": _sum,
 }
-
-
-def _right_identity(v: Value, neutral: int) -> Value | None:
-    """The first operand, where the second is the operation's neutral element."""
-    x, y = v.inputs
-    return x if x.shape == v.shape and is_constant(y, neutral) else None
 
 
 def number_class(value: Any) -> int | None:

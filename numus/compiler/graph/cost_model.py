@@ -68,8 +68,6 @@ def _flops(v: Value) -> int:
     if v.kind == "contract":
         return 2 * v.size * v.inputs[0].shape[2]
     if v.kind == "convolve":
-        dilation = size_of(
-            tuple(window.lhs_dilation for window in v.params[1])
-        )  # zeros are skipped
+        dilation = size_of(tuple(w.lhs_dilation for w in v.params[1]))  # zeros are skipped
         return 2 * v.size * size_of(v.inputs[1].shape[1:]) // dilation
     return 0

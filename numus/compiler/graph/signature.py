@@ -142,8 +142,7 @@ class GraphSignature:
 
     def _escaping(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
         """Pending nodes referenced from outside this graph: they may be asked for later, so their
-        values are kept. Inside, a node is referenced by its consumers and `_OWN_REFERENCES`.
-        """
+        values are kept. Inside, a node is referenced by its consumers and `_OWN_REFERENCES`."""
         count, own = sys.getrefcount, _OWN_REFERENCES
         found = []
         nodes = self.nodes

@@ -40,8 +40,7 @@ def bijective_views(x: Value) -> tuple[Value, list[Value]]:
 
 def storage_view(v: Value, leaf_strides: Layouts) -> StridedView:
     """The value to store for a result, and the result's layout in it: reshapes and permutations of
-    a computed value need no kernel.
-    """
+    a computed value need no kernel."""
     x, views = bijective_views(v)
     for i in range(len(views) + 1):
         if x not in leaf_strides:

@@ -42,12 +42,9 @@ class AffineAnalysis:
             for v, c in b.items():
                 out[v] = out.get(v, 0) + (c if e.op == "add" else -c)
             return out
-        if e.op == "mul":
-            for x, y in (e.args, e.args[::-1]):
-                scale = self._number(y)
-                if scale is not None:
-                    inner = self.coefficients(x)
-                    return None if inner is None else {v: c * scale for v, c in inner.items()}
+        if multiple := self._multiple(e):
+            inner = self.coefficients(multiple[0])
+            return None if inner is None else {v: c * multiple[1] for v, c in inner.items()}
         if e.op == "cast":
             return self.coefficients(e.args[0])
         constant = not any(x.op == "var" for x in walk(e, lambda x: True))
@@ -58,10 +55,16 @@ class AffineAnalysis:
             return e.attr
         return self.numbers.get(e)
 
+    def _multiple(self, e: Expr) -> tuple[Expr, int] | None:
+        """An expression and the number it is multiplied by."""
+        for x, y in (e.args, e.args[::-1]) if e.op == "mul" else ():
+            if (scale := self._number(y)) is not None:
+                return x, scale
+        return None
+
     def affine_terms(self, e: Expr) -> list[Coefficients]:
         """Affine subexpressions; transformations that keep each keep the whole. The affine terms of
-        a sum, or of a multiple of one, are taken together.
-        """
+        a sum, or of a multiple of one, are taken together."""
         found: list[Coefficients] = []
         seen: set[Expr] = set()
         stack = [e]
@@ -95,15 +98,9 @@ class AffineAnalysis:
             x, factor = stack.pop()
             if x.op == "add":
                 stack += [(y, factor) for y in x.args]
-                continue
-            scale = None
-            if x.op == "mul":
-                for y, z in (x.args, x.args[::-1]):
-                    scale = self._number(z)
-                    if scale is not None:
-                        stack.append((y, factor * scale))
-                        break
-            if scale is None:
+            elif multiple := self._multiple(x):
+                stack.append((multiple[0], factor * multiple[1]))
+            else:
                 found.append((x, factor))
         return found
 

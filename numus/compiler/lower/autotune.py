@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ import numpy as np
 
 from numus import config
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import GEMM_KINDS, Value
+from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value
 from numus.compiler.lower.dispatch import lower_group
-from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.emitter import Kernels
 from numus.dtypes import DType
 from numus.ir import kernel_text
 from numus.runtime import cache, contract
 from numus.runtime.contract import Runtime
-from numus.shapes import Shape, row_major
+from numus.shapes import row_major
 from numus.target import Target
 
 SECONDS = 0.02  # that one schedule is timed for, at least
@@ -42,8 +42,6 @@ VARIANTS: dict[str, Callable[[Target], Target]] = {
     "twice the cores": lambda f: replace(f, num_cores=f.num_cores * 2),
     "one core": lambda f: replace(f, num_cores=1),
 }
-
-Kernels = list[LoweredKernel]
 
 
 class _Choices:
@@ -77,7 +75,7 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
-def lower(group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> Kernels:
+def lower(group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> Kernels:
     """The kernels of a group, by the best schedule known."""
     default = lower_group(group, layouts, runtime.target)
     if group.kind not in GEMM_KINDS or not (choices.measuring or choices.known):
@@ -92,9 +90,7 @@ def lower(group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]
     return lower_group(group, layouts, VARIANTS[variant](runtime.target))
 
 
-def _best(
-    default: Kernels, group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]
-) -> str:
+def _best(default: Kernels, group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> str:
     """The name of the fastest variant; "" where none is clearly faster than the default."""
     candidates = {"": default}
     seen = {_signature(default)}
@@ -133,9 +129,7 @@ def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
 class _Run:
     """Kernels on memory of their own: random floats, zeros of other dtypes."""
 
-    def __init__(
-        self, kernels: Kernels, layouts: dict[Value, Shape], runtime: Runtime[Any]
-    ) -> None:
+    def __init__(self, kernels: Kernels, layouts: Layouts, runtime: Runtime[Any]) -> None:
         self._runtime = runtime
         self._memories: dict[Value, Any] = {}
         self._addresses: list[int] = []
@@ -169,7 +163,7 @@ class _Run:
         return [download(memories[v], v.dtype, v.size).tobytes() for v in wanted]
 
 
-def _storage_extent(v: Value, layouts: dict[Value, Shape]) -> tuple[int, int]:
+def _storage_extent(v: Value, layouts: Layouts) -> tuple[int, int]:
     """Elements of a value's memory before its first one (negative strides), and in all."""
     strides = layouts.get(v, row_major(v.shape))
     spans = [(n - 1) * step for n, step in zip(v.shape, strides, strict=True)]
@@ -187,7 +181,7 @@ def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
 # -- keys and the file ----------------------------------------------------------------------------
 
 
-def _signature(kernels: Sequence[LoweredKernel]) -> Any:
+def _signature(kernels: Kernels) -> Any:
     """The texts, grids and sizes of kernels."""
     return tuple(
         (kernel_text(k.kernel), k.grid, tuple(s for s in k.scalars if s.__class__ is not tuple))
@@ -195,7 +189,7 @@ def _signature(kernels: Sequence[LoweredKernel]) -> Any:
     )
 
 
-def _key(kernels: Sequence[LoweredKernel], target: Target) -> str:
+def _key(kernels: Kernels, target: Target) -> str:
     fields = [sorted(x) if isinstance(x, frozenset) else x for x in astuple(target)]
     whole = repr((_signature(kernels), fields))
     return hashlib.sha256(whole.encode()).hexdigest()[:32]

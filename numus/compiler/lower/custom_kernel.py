@@ -27,6 +27,8 @@ _CPU_BLOCK = 4096  # elements
 
 Function = Callable[..., None]
 IndexLike = Expr | int
+Arrays = Sequence[tuple[str, DType, int]]  # name, dtype, number of axes
+Scalars = Sequence[tuple[str, DType]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,7 @@ class CustomKernel:
 
 
 def build(
-    name: str,
-    function: Function,
-    inputs: Sequence[tuple[str, DType, int]],
-    outputs: Sequence[tuple[str, DType, int]],
-    scalars: Sequence[tuple[str, DType]],
-    target: Target,
+    name: str, function: Function, inputs: Arrays, outputs: Arrays, scalars: Scalars, target: Target
 ) -> CustomKernel:
     """The kernel that a function describes. Arrays are (name, dtype, number of axes).
 
@@ -55,24 +52,26 @@ def build(
                 f"{name}: {array} is {dtype.name}, and portable kernels compute with real numbers; "
                 "give real and imaginary parts as arrays of their own"
             )
-    if target.block_size:
-        return _built(name, function, inputs, outputs, scalars, target.block_size, True)
+
+    def traced(lanes: bool) -> CustomKernel:
+        return _trace(name, function, inputs, outputs, scalars, target.block_size, lanes)
+
     try:
-        return _built(name, function, inputs, outputs, scalars, 0, True)
+        return traced(lanes=True)
     except _DivergenceError:  # SIMD lanes cannot diverge: elements one by one
-        return _built(name, function, inputs, outputs, scalars, 0, False)
+        return traced(lanes=False)
 
 
 class _DivergenceError(Exception):
     """Control flow differs between elements."""
 
 
-def _built(
+def _trace(
     name: str,
     function: Function,
-    inputs: Sequence[tuple[str, DType, int]],
-    outputs: Sequence[tuple[str, DType, int]],
-    scalars: Sequence[tuple[str, DType]],
+    inputs: Arrays,
+    outputs: Arrays,
+    scalars: Scalars,
     block_size: int,
     lanes: bool,
 ) -> CustomKernel:
@@ -107,8 +106,7 @@ def _built(
 
 class Array:
     """An input or output in a kernel: `x[i]` is an element by its row-major index, `x[i, j]` one by
-    an index for each axis; `x.shape` has the extents. Indices must be in bounds.
-    """
+    an index for each axis; `x.shape` has the extents. Indices must be in bounds."""
 
     def __init__(self, k: Builder, name: str, buffer: ir.Buffer, shape: tuple[Expr, ...]) -> None:
         self._k = k

@@ -15,9 +15,7 @@ _INDEXED_OPS = ("leaf", "constant")  # whose last parameter numbers them in the 
 
 
 class LoweringCache:
-    """Lowers the groups of one plan. A group equal to an earlier one gets its kernels, with its own
-    values and constants as arguments.
-    """
+    """Lowers the groups of one plan. A group gets the kernels of an earlier one equal to it."""
 
     def __init__(self, layouts: Layouts, runtime: Runtime[Any]) -> None:
         self._layouts = layouts

@@ -28,7 +28,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
     if op == "bitcast":
         return args[0].bitcast(dtype)
     if op == "where":
-        return _where(args, dtype)
+        return _where(*args)
     if op == "complex":
         return (args[0], args[1])
     if op == "threefry":
@@ -67,10 +67,9 @@ def cast_value(x: Any, source: DType, target: DType) -> Any:
     return x.cast(target)
 
 
-def _where(args: list[Any], dtype: DType) -> Any:
-    condition, yes, no = args
-    if dtype.is_complex:
-        return (select(condition, yes[0], no[0]), select(condition, yes[1], no[1]))
+def _where(condition: Expr, yes: Any, no: Any) -> Any:
+    if isinstance(yes, tuple):
+        return tuple(select(condition, x, y) for x, y in zip(yes, no, strict=True))
     return select(condition, yes, no)
 
 
@@ -248,41 +247,15 @@ _FLOAT: Table = {
 
 
 def _complex(op: str, args: list[Any], dtype: DType) -> Any:
-    a, b = args[0], args[-1]
-    if op in ("add", "sub"):
-        f = _PLAIN[op]
-        return (f(a[0], b[0]), f(a[1], b[1]))
-    if op == "mul":
-        return complex_mul(a, b)
-    if op == "div":
-        return _complex_div(a, b)
-    if op == "neg":
-        return (-a[0], -a[1])
-    if op == "conj":
-        return (a[0], -a[1])
-    if op == "real":
-        return a[0]
-    if op == "imag":
-        return a[1]
-    if op == "abs":
-        return FUNCTIONS["hypot"](a[0], a[1])
-    if op == "eq":
-        return a[0].eq(b[0]) & a[1].eq(b[1])
-    if op == "ne":
-        return a[0].ne(b[0]) | a[1].ne(b[1])
-    if op in ("lt", "le"):
-        strict = a[1] < b[1] if op == "lt" else a[1] <= b[1]
-        return (a[0] < b[0]) | (a[0].eq(b[0]) & strict)
-    if op == "sign":
-        size = FUNCTIONS["hypot"](a[0], a[1])
-        zero = const(0.0, size.dtype)
-        return (
-            select(size.eq(zero), zero, a[0] / size),
-            select(size.eq(zero), zero, a[1] / size),
-        )
-    if op == "square":
-        return complex_mul(a, a)
-    raise TypeError(f"{op} is not defined on {dtype.name} as one operation")
+    if op not in _COMPLEX:
+        raise TypeError(f"{op} is not defined on {dtype.name} as one operation")
+    return _COMPLEX[op](*args)
+
+
+def _complex_sign(a: Pair) -> Pair:
+    size = FUNCTIONS["hypot"](*a)
+    zero = const(0.0, size.dtype)
+    return (select(size.eq(zero), zero, a[0] / size), select(size.eq(zero), zero, a[1] / size))
 
 
 def complex_mul(a: Pair, b: Pair) -> Pair:
@@ -300,3 +273,22 @@ def _complex_div(a: Pair, b: Pair) -> Pair:
     real = (first + second * ratio) / scale
     cross = (second - first * ratio) / scale
     return real, select(wide, cross, -cross)
+
+
+_COMPLEX: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: (ir.add(a[0], b[0]), ir.add(a[1], b[1])),
+    "sub": lambda a, b: (ir.sub(a[0], b[0]), ir.sub(a[1], b[1])),
+    "mul": complex_mul,
+    "div": _complex_div,
+    "neg": lambda a: (-a[0], -a[1]),
+    "conj": lambda a: (a[0], -a[1]),
+    "real": lambda a: a[0],
+    "imag": lambda a: a[1],
+    "abs": lambda a: FUNCTIONS["hypot"](*a),
+    "eq": lambda a, b: a[0].eq(b[0]) & a[1].eq(b[1]),
+    "ne": lambda a, b: a[0].ne(b[0]) | a[1].ne(b[1]),
+    "lt": lambda a, b: (a[0] < b[0]) | (a[0].eq(b[0]) & (a[1] < b[1])),
+    "le": lambda a, b: (a[0] < b[0]) | (a[0].eq(b[0]) & (a[1] <= b[1])),
+    "sign": _complex_sign,
+    "square": lambda a: complex_mul(a, a),
+}

@@ -216,14 +216,10 @@ class Emitter:
     ) -> LoweredKernel:
         """The kernel with these statements, and its arguments."""
         buffers = (*self.buffers.values(), *self.scratch)
-        scalars: list[tuple[str, DType]] = []
-        values: list[Any] = []
-        for n, slot in self.dims.items():
-            scalars.append((slot.attr, dt.int64))
-            values.append(n)
-        for i, n in enumerate(self.scalar_args):
-            scalars.append((f"s{i}", dt.int64))
-            values.append(n)
+        sizes: dict[str, int] = {slot.attr: n for n, slot in self.dims.items()}
+        sizes.update((f"s{i}", n) for i, n in enumerate(self.scalar_args))
+        scalars: list[tuple[str, DType]] = [(name, dt.int64) for name in sizes]
+        values: list[Any] = list(sizes.values())
         for i, val in enumerate(self.constants):
             part = dt.compute_dtype(dt.real_of(val.dtype))
             if val.dtype.is_complex:
@@ -238,8 +234,6 @@ class Emitter:
             *(self.block_size, self.packed_blocks, self.cluster_size, self.flags, self.persistent),
             stores_once=self.stores_once,
         )
-        sizes = {slot.attr: n for n, slot in self.dims.items()}
-        sizes.update({f"s{i}": n for i, n in enumerate(self.scalar_args)})
         scratch = [b.count(sizes) * b.dtype.itemsize for b in self.scratch if b.size]
         return LoweredKernel(kernel, list(self.buffers), values, grid, scratch)
 

@@ -18,8 +18,7 @@ def in_place_pairs(
     step: LoweredKernel, stored: set[Value], external: set[Value]
 ) -> list[tuple[Value, Value]]:
     """Pairs (output, input) of temporaries that may share memory. `external` values live outside of
-    the arena; `stored` are the results of the kernel's group.
-    """
+    the arena; `stored` are the results of the kernel's group."""
     pairs = list(zip(step.kernel.buffers, step.buffers, strict=False))  # scratch comes after them
     large = [
         (at, buffer.access, v)
@@ -70,8 +69,7 @@ class BufferAccesses:
 
     def may_overwrite(self, source: int, target: int, stores_once: bool = False) -> bool:
         """The buffer at `target` may be the one at `source`. `stores_once`: the schedule stores
-        each element of its results a single time.
-        """
+        each element of its results a single time."""
         read, written = self.kernel.buffers[source], self.kernel.buffers[target]
         if read.dtype is not written.dtype or self.kernel.block_size or read in self.control:
             return False

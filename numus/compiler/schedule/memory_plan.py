@@ -131,8 +131,7 @@ def plan_memory(waves: Sequence[Wave], external: Container[Value], workers: int)
 
 def _aliases(waves: Sequence[Wave], lives: dict[Value, list[int]]) -> dict[Value, Value]:
     """Temporaries that are written in place, and the value whose memory they take: an input that
-    one kernel of the wave reads, for the last time.
-    """
+    one kernel of the wave reads, for the last time."""
     alias: dict[Value, Value] = {}
     for i, wave in enumerate(waves):
         taken: set[Value] = set()

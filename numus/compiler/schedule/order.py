@@ -34,8 +34,7 @@ def order(
 ) -> list[int]:
     """The order of the jobs. `temporary` gives the bytes of a value in the arena, 0 for inputs and
     results. A result that is best written over an input (`donated` gives it) waits for the other
-    readers of that input.
-    """
+    readers of that input."""
     made = [set().union(*map(writes, job)) for job in jobs]
     used = [set().union(*map(reads, job)) - made[i] for i, job in enumerate(jobs)]
     producer = {v: i for i, values in enumerate(made) for v in values}

@@ -23,6 +23,7 @@ from numus.shapes import row_major
 
 Steps = list[tuple[LoweredKernel, FusionGroup]]
 Lower = Callable[[FusionGroup], Sequence[LoweredKernel]]
+Bytes = Callable[[Value], int]  # of a value in the arena, 0 for inputs and results
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +37,16 @@ class _Candidate:
     sources: tuple[Value, ...]  # operands in memory
 
 
-class _Liveness:
+class Liveness:
     """Live bytes of each step of a sequential execution."""
 
-    def __init__(
-        self,
-        steps: Steps,
-        temporary: Callable[[Value], int],
-        scratch: Callable[[LoweredKernel], int],
-    ) -> None:
+    def __init__(self, temporary: Bytes, workers: int, steps: Steps) -> None:
         self.temporary = temporary
         self.uses: dict[Value, list[int]] = {}
         for i, (step, _) in enumerate(steps):
             for v in reads(step) | writes(step):
                 self.uses.setdefault(v, []).append(i)
-        self.live = np.array([scratch(step) for step, _ in steps], np.int64)
+        self.live = np.array([step.scratch_bytes(workers) for step, _ in steps], np.int64)
         for v, found in self.uses.items():
             self.live[found[0] : found[-1] + 1] += temporary(v)
 
@@ -64,18 +60,12 @@ class _Liveness:
 
 
 def pack_one_operand(
-    steps: Steps,
-    temporary: Callable[[Value], int],
-    scratch: Callable[[LoweredKernel], int],
-    lower: Lower,
-    ignored_peak: int,
+    steps: Steps, analyse: Callable[[Steps], Liveness], lower: Lower, ignored_peak: int
 ) -> Steps:
-    """The steps, with GEMMs at the peak lowered for low memory. Peaks up to `ignored_peak` bytes
-    are left as they are.
-    """
+    """The steps, with GEMMs at a peak of more bytes than these lowered for low memory."""
     tried: set[FusionGroup] = set()
     while True:
-        liveness = _Liveness(steps, temporary, scratch)
+        liveness = analyse(steps)
         peak_bytes = int(liveness.live.max(initial=0))
         if peak_bytes <= ignored_peak:
             return steps
@@ -87,11 +77,11 @@ def pack_one_operand(
         own = [i for i, (_, g) in enumerate(steps) if g is group]
         instead = [(step, group) for step in lower(group)]
         changed = [*steps[: own[0]], *instead, *steps[own[-1] + 1 :]]
-        if _Liveness(changed, temporary, scratch).live.max() < peak_bytes:
+        if analyse(changed).live.max() < peak_bytes:
             steps = changed
 
 
-def _packs_both(steps: Steps, liveness: _Liveness, tried: set[FusionGroup]) -> FusionGroup | None:
+def _packs_both(steps: Steps, liveness: Liveness, tried: set[FusionGroup]) -> FusionGroup | None:
     """A GEMM with both operands packed at the peak."""
     peak = int(liveness.live.argmax())
     once: set[FusionGroup] = set()
@@ -106,19 +96,17 @@ def _packs_both(steps: Steps, liveness: _Liveness, tried: set[FusionGroup]) -> F
 
 def rematerialize(
     steps: Steps,
-    temporary: Callable[[Value], int],
-    scratch: Callable[[LoweredKernel], int],
+    analyse: Callable[[Steps], Liveness],
     lower: Lower,
+    ignored_peak: int,
     layouts: Layouts,
     flops: int,
-    ignored_peak: int,
 ) -> Steps:
     """The steps, with further ones that recompute values after the peak. `flops` are the plan's;
-    `layouts` has the values in memory.
-    """
+    `layouts` has the values in memory."""
     budget = flops // TUNING.remat_flops_fraction
     while True:
-        liveness = _Liveness(steps, temporary, scratch)
+        liveness = analyse(steps)
         if liveness.live.max(initial=0) <= ignored_peak:
             return steps
         candidate = _best(liveness, layouts, budget)
@@ -128,7 +116,7 @@ def rematerialize(
         budget -= candidate.cost
 
 
-def _best(liveness: _Liveness, layouts: Layouts, budget: int) -> _Candidate | None:
+def _best(liveness: Liveness, layouts: Layouts, budget: int) -> _Candidate | None:
     """The candidate that lowers the peak most, of these the cheapest; None where none does."""
     peak = int(liveness.live.argmax())
     best: tuple[int, int, int] | None = None
@@ -147,7 +135,7 @@ def _best(liveness: _Liveness, layouts: Layouts, budget: int) -> _Candidate | No
 
 
 def _candidate(
-    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: _Liveness
+    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: Liveness
 ) -> _Candidate | None:
     """The recomputation of a value after the peak; None where it is used there, or not inline."""
     if peak in uses:

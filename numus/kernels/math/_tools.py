@@ -146,8 +146,7 @@ def chain(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
 
 def nearest_integer(x: Expr, scale: float) -> Pair:
     """rint(x * scale) by adding a magic number: the result, and the biased sum with it in its low
-    bits. For results below 2**(mantissa - 2).
-    """
+    bits. For results below 2**(mantissa - 2)."""
     rounder = format_of(x).rounder
     biased = fma(x, scale, rounder, allow_unfused=True)  # near a half, either neighbour is as good
     return biased - rounder, biased

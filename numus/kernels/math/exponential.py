@@ -47,10 +47,7 @@ def exp(x: Expr) -> Expr:
 
 
 def exp_decay(x: Expr) -> Expr:
-    """e**x for x <= 0 (or hardly more), without a branch: 0 where it would be subnormal. 0.9 ulp.
-
-    What a softmax needs, whose masked scores are all -inf.
-    """
+    """e**x for x <= 0, without a branch (for softmax): 0 where it would be subnormal. 0.9 ulp."""
     lowest = -87.0 if fp.is32(x) else -708.0
     r, biased = reduce_exp(fp.at_least(x, lowest))
     usual = fp.times_power_of_two(exp_of_reduced(r), biased)

@@ -140,13 +140,8 @@ def _window(first: Expr, count: int, most: int) -> list[Expr]:
 
     A shifter of log2(most) steps of selects: constants have no address to be gathered from.
     """
-    steps = []
-    step = 1
-    while step <= most:
-        steps.append(step)
-        step *= 2
     words = [const(w, first.dtype) for w in (0, *TWO_OVER_PI, 0, 0, 0, 0)]
-    for step in reversed(steps):
+    for step in (1 << i for i in reversed(range(most.bit_length()))):
         bit = (first & step).ne(0)
         needed = count + step - 1
         zero = const(0, first.dtype)

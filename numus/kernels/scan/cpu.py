@@ -48,26 +48,18 @@ class ScanSpan:
         return [ir.var(f"{name}{k}", self.dtype) for k in range(self.components)]
 
 
-def _let(names: Element, values: Element) -> list[Stmt]:
-    return ir.lets(names, values)
-
-
-def _set(registers: list[ir.Register], values: Element) -> list[Stmt]:
-    return ir.sets(registers, values)
-
-
 def scan_lanes(span: ScanSpan, read: Read, write: Write) -> tuple[list[Stmt], Element]:
     """A serial scan per lane, each of its own row; the total."""
     i = ir.var("scan_i")
     registers = span.registers(lanes=True)
     new = span.names("next")
     body = [
-        *_let(new, span.combine(ir.reads(registers), read(i))),
-        *_set(registers, new),
+        *ir.lets(new, span.combine(ir.reads(registers), read(i))),
+        *ir.sets(registers, new),
         *write(i, new),
     ]
     loop = ir.For(i, span.start, span.stop, "serial", body)
-    return [*_set(registers, span.identity), loop], ir.reads(registers)
+    return [*ir.sets(registers, span.identity), loop], ir.reads(registers)
 
 
 def scan_vectors(
@@ -78,8 +70,8 @@ def scan_vectors(
     registers = span.registers(lanes=False)
     total = ir.reads(registers)
     new = span.names("next")
-    rest = [*_let(new, span.combine(total, read(k))), *_set(registers, new), *write(k, new)]
-    start, out = span.start, _set(registers, span.identity)
+    rest = [*ir.lets(new, span.combine(total, read(k))), *ir.sets(registers, new), *write(k, new)]
+    start, out = span.start, ir.sets(registers, span.identity)
     if lanes > 1:
         start = ir.sub(span.stop, ir.irem(ir.sub(span.stop, span.start), const(lanes)))
         out.append(_whole_vectors(span, registers, start, lanes, read, write))
@@ -92,7 +84,7 @@ def _whole_vectors(
     i, j = ir.var("vector_i"), ir.var("lane")
     at = ir.add(i, j)
     prefix = span.names("step0_")
-    body = _let(prefix, read(at))
+    body = ir.lets(prefix, read(at))
     shift = 1
     while shift < lanes:
         earlier = [
@@ -100,11 +92,11 @@ def _whole_vectors(
         ]
         combined = span.combine(earlier, prefix)
         prefix = span.names(f"step{shift}_")
-        body += _let(prefix, combined)
+        body += ir.lets(prefix, combined)
         shift *= 2
     result = span.names("sum")
-    body += _let(result, span.combine(ir.reads(registers), prefix))
-    body += _set(registers, [ir.lanes_last(x) for x in result])
+    body += ir.lets(result, span.combine(ir.reads(registers), prefix))
+    body += ir.sets(registers, [ir.lanes_last(x) for x in result])
     body += write(at, result)
     vector = ir.For(j, ZERO, const(lanes), "lanes", body, width=lanes)
     return ir.For(i, span.start, stop, "serial", [vector], step=const(lanes))
@@ -119,12 +111,12 @@ def exclusive_scan(
     registers = span.registers(lanes=True)
     old, new = span.names("before"), span.names("next")
     body = [
-        *_let(new, read(i)),
-        *_let(old, ir.reads(registers)),
+        *ir.lets(new, read(i)),
+        *ir.lets(old, ir.reads(registers)),
         *write(i, old),
-        *_set(registers, span.combine(old, new)),
+        *ir.sets(registers, span.combine(old, new)),
     ]
-    return [*_set(registers, span.identity), ir.For(i, ZERO, count, "serial", body)]
+    return [*ir.sets(registers, span.identity), ir.For(i, ZERO, count, "serial", body)]
 
 
 def identity(op: str, dtype: DType, components: int) -> Element:

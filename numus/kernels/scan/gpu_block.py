@@ -7,7 +7,7 @@ in 32, so that threads with a stride of their items meet no bank conflicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
@@ -19,6 +19,9 @@ from numus.kernels.scan.cpu import combine, identity
 ZERO, ONE = const(0), const(1)
 
 ITEMS_PER_THREAD = 8
+
+Read = Callable[[Expr], Any]  # an element
+Write = Callable[[Expr, Any], list[Stmt]]
 _BANKS = 32
 
 
@@ -63,16 +66,12 @@ class TileScan:
         initial = self.identity if carry is None else carry
         return ir.sets(self.carry, initial)
 
-    def reduce(
-        self, start: Expr, stop: Expr, read: Callable[[Expr], Any], results: list[Expr]
-    ) -> list[Stmt]:
+    def reduce(self, start: Expr, stop: Expr, read: Read, results: list[Expr]) -> list[Stmt]:
         """Bind `results` to the total of start … stop; the order of combination is free."""
         j = ir.var("total_j")
         own = [ir.Register(f"sum{p}", self.dtype, lanes=True) for p in range(self.components)]
-        names = self._names("sum_now")
         new = combine(self.op, ir.reads(own), self.split(read(j)))
-        step = ir.lets(names, new)
-        step += ir.sets(own, names)
+        step, _ = ir.assign(own, new, "sum_now")
         left, right = self._names("left"), self._names("right")
         return [
             *ir.sets(own, self.identity),
@@ -80,40 +79,29 @@ class TileScan:
             ir.BlockReduce(own, left, right, combine(self.op, left, right), results),
         ]
 
-    def scan_tiles(
-        self,
-        start: Expr,
-        stop: Expr,
-        read: Callable[[Expr], Any],
-        write: Callable[[Expr, Any], list[Stmt]],
-    ) -> Stmt:
+    def scan_tiles(self, start: Expr, stop: Expr, read: Read, write: Write) -> Stmt:
         """The loop over the tiles of start … stop, from the carry on."""
         c = ir.var("scan_c")
         statements, total = self.scan_tile(c, stop, read, write, lambda total: [])
-        after = self._names("after")
         new = combine(self.op, ir.reads(self.carry), total)
-        statements += ir.lets(after, new)
-        statements += ir.sets(self.carry, after)
+        statements += ir.assign(self.carry, new, "after")[0]
         return ir.For(c, start, stop, "serial", statements, step=const(self.tile_size))
 
     def scan_tile(
         self,
         start: Expr,
         stop: Expr,
-        read: Callable[[Expr], Any],
-        write: Callable[[Expr, Any], list[Stmt]],
+        read: Read,
+        write: Write,
         set_carry: Callable[[list[Expr]], list[Stmt]],
     ) -> tuple[list[Stmt], list[Expr]]:
         """The tile at `start` and its total, from which `set_carry` may derive the carry-in."""
         j, lane, out = (ir.var(f"scan_{n}") for n in ("j", "l", "o"))
         count = ir.minimum(const(self.tile_size), ir.sub(stop, start))
-        fill: list[Stmt] = [
-            ir.Store(b, padded(j), x)
-            for b, x in zip(self.staging, self.split(read(ir.add(start, j))), strict=True)
-        ]
+        fill = ir.stores(self.staging, padded(j), self.split(read(ir.add(start, j))))
         totals = [ir.Register(f"total{p}", self.dtype, lanes=True) for p in range(self.components)]
         if self.large_body:
-            upsweep = self._scan_items_loop(lane, count, totals, self.identity)
+            upsweep = self._scan_items_loop(lane, count, totals, self.identity, stored=False)
         else:
             upsweep, sums = self._scan_items(lane, count, "run")
             upsweep += ir.sets(totals, sums)
@@ -127,10 +115,9 @@ class TileScan:
         ]
         statements += set_carry(all_)
         mine = ir.var("scan_m")
-        before = self._names("before")
         exclusive = combine(self.op, ir.reads(self.carry), ir.reads(totals))
         # items are combined again: recomputing a few sums costs less than their registers
-        downsweep = ir.lets(before, exclusive)
+        downsweep, before = ir.bind(exclusive, "before")
 
         def put(i: int, own: list[Expr]) -> list[Stmt]:
             at = padded(ir.add(ir.mul(mine, const(self.items)), const(i)))
@@ -152,25 +139,16 @@ class TileScan:
         return [select(exists, ir.load(b, padded(at)), x) for b, x in pairs]
 
     def _scan_items_loop(
-        self,
-        lane: Expr,
-        count: Expr,
-        state: list[ir.Register],
-        initial: Sequence[Expr],
-        stored: bool = False,
+        self, lane: Expr, count: Expr, state: list[ir.Register], initial: list[Expr], stored: bool
     ) -> list[Stmt]:
         """`_scan_items` as a loop, from `initial` on; running values are `stored` on demand."""
         i = ir.var(f"{lane.attr}_i")
         at = ir.add(ir.mul(lane, const(self.items)), i)
-        now = self._names(f"{lane.attr}_now")
         merged = combine(self.op, ir.reads(state), self._load_or_identity(at, count))
-        body = ir.lets(now, merged)
-        body += ir.sets(state, now)
+        body, now = ir.assign(state, merged, f"{lane.attr}_now")
         if stored:
-            pairs = zip(self.staging, now, strict=True)
-            body += [ir.Store(b, padded(at), x) for b, x in pairs]
-        first = ir.sets(state, initial)
-        return [*first, ir.For(i, ZERO, const(self.items), "serial", body)]
+            body += ir.stores(self.staging, padded(at), now)
+        return [*ir.sets(state, initial), ir.For(i, ZERO, const(self.items), "serial", body)]
 
     def _scan_items(
         self,
@@ -185,9 +163,7 @@ class TileScan:
         for i in range(self.items):
             at = ir.add(ir.mul(lane, const(self.items)), const(i))
             new = self._load_or_identity(at, count)
-            state = combine(self.op, state, new) if state else new
-            names = self._names(f"{name}{i}_")
-            out += ir.lets(names, state)
-            state = names
-            out += visit(i, state)
+            new = combine(self.op, state, new) if state else new
+            lets, state = ir.bind(new, f"{name}{i}")
+            out += lets + visit(i, state)
         return out, state

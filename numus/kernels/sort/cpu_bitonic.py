@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus import ir
-from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.sort.keys import Record
 
@@ -49,20 +48,12 @@ class Tile:
     row_bits: Expr
     rows: Expr  # in use
 
-    @property
-    def fields(self) -> tuple[DType, ...]:
-        return tuple(b.dtype for b in self.buffers)
-
     def at(self, row: Expr) -> Expr:
         """The address of this lane's record of a row."""
         return ir.add(ir.mul(row, const(self.lanes)), self.lane)
 
     def load(self, at: Expr, name: str) -> tuple[list[Stmt], Record]:
-        names = [ir.var(f"{name}_{k}", f) for k, f in enumerate(self.fields)]
-        lets: list[Stmt] = [
-            ir.Let(n, ir.load(b, at)) for n, b in zip(names, self.buffers, strict=True)
-        ]
-        return lets, names
+        return ir.bind([ir.load(b, at) for b in self.buffers], name)
 
     def store(self, at: Expr, record: Record) -> list[Stmt]:
         return ir.stores(self.buffers, at, record)
@@ -130,13 +121,11 @@ def _half_cleaners(t: Tile, steps: Expr) -> list[Stmt]:
     """Half-cleaners of distances 1 << (steps - 1) … 1."""
     left, sweep = ir.irem(steps, const(_UNROLL_BITS)), ir.var("sweep")
     sweeps = ir.idiv(steps, const(_UNROLL_BITS))
+    eights = _sweep(t, UNROLL_ROWS, ir.mul(sweeps - 1 - sweep, const(_UNROLL_BITS)))
     return [
         ir.If(left.eq(2), [_sweep(t, 4, steps - 2)]),
         ir.If(left.eq(1), [_sweep(t, 2, steps - 1)]),
-        ir.For(
-            *(sweep, ZERO, sweeps, "serial"),
-            [_sweep(t, UNROLL_ROWS, ir.mul(sweeps - 1 - sweep, const(_UNROLL_BITS)))],
-        ),
+        ir.For(sweep, ZERO, sweeps, "serial", [eights]),
     ]
 
 

@@ -24,6 +24,16 @@ LINE_BYTES = 64  # of a cache line
 CHUNK_RECORDS = 2048  # binned by vectors before they are counted serially
 
 
+class _NamedBuffer:
+    """The buffer of an attribute's name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, s: BucketSort, owner: type) -> ir.Buffer:
+        return s.buffer(self.name)
+
+
 @dataclass(frozen=True, slots=True)
 class BucketSort:
     """The buffers and sizes that the kernels share.
@@ -46,35 +56,12 @@ class BucketSort:
         """[row][copy][length]"""
         return tuple(self.buffer(f"records{k}") for k in range(len(self.layout.fields)))
 
-    @property
-    def ranges(self) -> ir.Buffer:
-        """[row][block][2]: the minimum and maximum key."""
-        return self.buffer("ranges")
-
-    @property
-    def bins(self) -> ir.Buffer:
-        """[row][length]: the bin of each record."""
-        return self.buffer("bins")
-
-    @property
-    def counts(self) -> ir.Buffer:
-        """[row][block][bin]: the histogram."""
-        return self.buffer("counts")
-
-    @property
-    def bucket_of_bin(self) -> ir.Buffer:
-        """[row][bin]: the bucket of a bin."""
-        return self.buffer("bucket_of_bin")
-
-    @property
-    def offsets(self) -> ir.Buffer:
-        """[row][block][bucket]: the destination of the block's next record."""
-        return self.buffer("offsets")
-
-    @property
-    def starts(self) -> ir.Buffer:
-        """[row][bucket + 1]: the first record of a bucket."""
-        return self.buffer("starts")
+    ranges = _NamedBuffer()  # [row][block][2]: the minimum and maximum key
+    bins = _NamedBuffer()  # [row][length]: the bin of each record
+    counts = _NamedBuffer()  # [row][block][bin]: the histogram
+    bucket_of_bin = _NamedBuffer()  # [row][bin]: the bucket of a bin
+    offsets = _NamedBuffer()  # [row][block][bucket]: the destination of the block's next record
+    starts = _NamedBuffer()  # [row][bucket + 1]: the first record of a bucket
 
     @property
     def bin_count(self) -> Expr:
@@ -85,8 +72,7 @@ class BucketSort:
         return ir.mul(ir.mul(row, const(2)), self.length)
 
     def bounds(self, block: Expr) -> tuple[Expr, Expr]:
-        start = ir.mul(block, self.block)
-        return start, ir.minimum(ir.add(start, self.block), self.length)
+        return ir.block_range(block, self.block, self.length)
 
     def at_block(self, row: Expr, block: Expr) -> Expr:
         return ir.add(ir.mul(row, self.blocks), block)
@@ -105,9 +91,7 @@ class _Bins:
         self.dtype = s.layout.dtype
         self.key = key_dtype(self.dtype)
         self.is_float = self.dtype.kind == "float"
-        self.low, self.high = (
-            ir.Register(f"range_{k}", self.key, lanes=True) for k in ("low", "high")
-        )
+        self.range = KeyRange("range", self.key)
 
     def _key(self, record: Expr) -> Expr:
         bits = self.layout.index_bits
@@ -119,49 +103,31 @@ class _Bins:
         positive = (key & top).ne(0)
         return positive, select(positive, key, ~key) & ~top
 
-    def start(self) -> list[Stmt]:
-        return [ir.Set(self.low, const(-1, self.key)), ir.Set(self.high, const(0, self.key))]
-
     def update(self, record: Expr) -> list[Stmt]:
         key = self._key(record)
         if not self.is_float:
-            return [
-                ir.Set(self.low, ir.minimum(ir.read(self.low), key)),
-                ir.Set(self.high, ir.maximum(ir.read(self.high), key)),
-            ]
+            return self.range.update(key)
         _, magnitude = self._magnitude(key)
         finite = select(magnitude < infinity_bits(self.dtype), magnitude, const(0, self.key))
-        return [
-            ir.Set(self.low, ir.minimum(ir.read(self.low), magnitude)),
-            ir.Set(self.high, ir.maximum(ir.read(self.high), finite)),
-        ]
+        return self.range.update(magnitude, finite)
 
     def store(self, row: Expr, block: Expr) -> list[Stmt]:
         at = ir.mul(self.s.at_block(row, block), const(2))
-        return [
-            ir.Store(self.s.ranges, at, ir.lanes_reduce("min", self.low)),
-            ir.Store(self.s.ranges, ir.add(at, ONE), ir.lanes_reduce("max", self.high)),
-        ]
+        low, high = self.range.results()
+        ranges = self.s.ranges
+        return [ir.Store(ranges, at, low), ir.Store(ranges, ir.add(at, ONE), high)]
 
     def mapping(self, row: Expr) -> tuple[list[Stmt], Callable[[Expr], Expr]]:
         """Statements that combine the ranges of a row's blocks, and the map to bins."""
         s, key = self.s, self.key
-        low, high = (ir.Register(f"row_{k}", key) for k in ("low", "high"))
+        whole = KeyRange("row", key, lanes=False)
         b, first, last = ir.var("limit_b"), ir.var("first_key", key), ir.var("last_key", key)
         at = ir.mul(s.at_block(row, b), const(2))
-        ranges = [ir.load(s.ranges, at), ir.load(s.ranges, ir.add(at, ONE))]
-        found: list[Stmt] = [
-            ir.Set(low, const(-1, key)),
-            ir.Set(high, const(0, key)),
-            ir.For(
-                *(b, ZERO, s.blocks, "serial"),
-                [
-                    ir.Set(low, ir.minimum(ir.read(low), ranges[0])),
-                    ir.Set(high, ir.maximum(ir.read(high), ranges[1])),
-                ],
-            ),
-            ir.Let(first, ir.read(low)),
-            ir.Let(last, ir.read(high)),
+        ranges = ir.load(s.ranges, at), ir.load(s.ranges, ir.add(at, ONE))
+        found = [
+            *whole.start(),
+            ir.For(b, ZERO, s.blocks, "serial", whole.update(*ranges)),
+            *ir.lets([first, last], ir.reads([whole.low, whole.high])),
         ]
         return found, lambda record: self._bin(self._key(record), first, last)
 
@@ -191,7 +157,7 @@ def encode_records(s: BucketSort, row: Expr, block: Expr, read: Read) -> list[St
     to = ir.add(s.first(row), i)
     fill = ir.stores(s.records, to, fields)
     loop = ir.For(i, *s.bounds(block), "lanes", [*fill, *bins.update(fields[0])])
-    return [*bins.start(), loop, *bins.store(row, block)]
+    return [*bins.range.start(), loop, *bins.store(row, block)]
 
 
 def histogram(s: BucketSort, row: Expr, block: Expr) -> list[Stmt]:
@@ -204,27 +170,17 @@ def histogram(s: BucketSort, row: Expr, block: Expr) -> list[Stmt]:
     found = bin_of(ir.load(s.records[0], ir.add(s.first(row), i)))
     bins = ir.mul(row, s.length)
     zero = const(0, s.counts.dtype)
+    store = ir.Store(s.bins, ir.add(bins, i), found.cast(s.bins.dtype))
+    count: list[Stmt] = [
+        ir.Let(at, ir.add(mine, _index(s.bins, ir.add(bins, k)))),
+        ir.Store(s.counts, at, ir.load(s.counts, at) + 1),
+    ]
+    chunk: list[Stmt] = [ir.For(i, c, end, "lanes", [store]), ir.For(k, c, end, "serial", count)]
     return [
         *ranges,
         ir.Let(mine, ir.mul(s.at_block(row, block), s.bin_count)),
         ir.For(z, ZERO, s.bin_count, "lanes", [ir.Store(s.counts, ir.add(mine, z), zero)]),
-        ir.For(
-            *(c, start, stop, "serial"),
-            [
-                ir.For(
-                    *(i, c, end, "lanes"),
-                    [ir.Store(s.bins, ir.add(bins, i), found.cast(s.bins.dtype))],
-                ),
-                ir.For(
-                    *(k, c, end, "serial"),
-                    [
-                        ir.Let(at, ir.add(mine, _index(s.bins, ir.add(bins, k)))),
-                        ir.Store(s.counts, at, ir.load(s.counts, at) + 1),
-                    ],
-                ),
-            ],
-            step=const(CHUNK_RECORDS),
-        ),
+        ir.For(c, start, stop, "serial", chunk, step=const(CHUNK_RECORDS)),
     ]
 
 
@@ -245,41 +201,31 @@ def assign_bins(s: BucketSort, row: Expr) -> list[Stmt]:
     starts = ir.mul(row, ir.add(s.buckets, ONE))
     bins = ir.add(ir.mul(row, s.bin_count), c)
     zero_at = ir.add(ir.mul(mine, s.buckets), z)
+    clear = ir.Store(s.offsets, zero_at, ZERO)
+    assign: list[Stmt] = [
+        ir.Let(bucket, ir.minimum(wanted, s.buckets - 1)),
+        ir.Store(s.bucket_of_bin, bins, bucket.cast(s.bucket_of_bin.dtype)),
+    ]
+    add: list[Stmt] = [
+        ir.Let(count, _index(s.counts, bin_at)),
+        ir.Let(slot, ir.add(offset_at, bucket)),
+        ir.Store(s.offsets, slot, ir.add(ir.load(s.offsets, slot), count)),
+        ir.Set(total, ir.add(ir.read(total), count)),
+    ]
+    first = ir.Store(s.starts, ir.add(starts, k), ir.read(total))
+    scan: list[Stmt] = [
+        ir.Let(slot, ir.add(offset_at, k)),
+        ir.Let(before, ir.read(total)),
+        ir.Set(total, ir.add(before, ir.load(s.offsets, slot))),
+        ir.Store(s.offsets, slot, before),
+    ]
+    blocks = (b, ZERO, s.blocks, "serial")
     return [
-        ir.For(z, ZERO, ir.mul(s.blocks, s.buckets), "lanes", [ir.Store(s.offsets, zero_at, ZERO)]),
+        ir.For(z, ZERO, ir.mul(s.blocks, s.buckets), "lanes", [clear]),
         ir.Set(total, ZERO),
-        ir.For(
-            *(c, ZERO, s.bin_count, "serial"),
-            [
-                ir.Let(bucket, ir.minimum(wanted, s.buckets - 1)),
-                ir.Store(s.bucket_of_bin, bins, bucket.cast(s.bucket_of_bin.dtype)),
-                ir.For(
-                    *(b, ZERO, s.blocks, "serial"),
-                    [
-                        ir.Let(count, _index(s.counts, bin_at)),
-                        ir.Let(slot, ir.add(offset_at, bucket)),
-                        ir.Store(s.offsets, slot, ir.add(ir.load(s.offsets, slot), count)),
-                        ir.Set(total, ir.add(ir.read(total), count)),
-                    ],
-                ),
-            ],
-        ),
+        ir.For(c, ZERO, s.bin_count, "serial", [*assign, ir.For(*blocks, add)]),
         ir.Set(total, ZERO),
-        ir.For(
-            *(k, ZERO, s.buckets, "serial"),
-            [
-                ir.Store(s.starts, ir.add(starts, k), ir.read(total)),
-                ir.For(
-                    *(b, ZERO, s.blocks, "serial"),
-                    [
-                        ir.Let(slot, ir.add(offset_at, k)),
-                        ir.Let(before, ir.read(total)),
-                        ir.Set(total, ir.add(before, ir.load(s.offsets, slot))),
-                        ir.Store(s.offsets, slot, before),
-                    ],
-                ),
-            ],
-        ),
+        ir.For(k, ZERO, s.buckets, "serial", [first, ir.For(*blocks, scan)]),
         ir.Store(s.starts, ir.add(starts, s.buckets), s.length),
     ]
 
@@ -319,23 +265,22 @@ def sort_bucket(
     def read(i: Expr) -> Record:
         return [ir.load(b, ir.add(first, i)) for b in s.records]
 
-    def tiled(i: Expr) -> Record:
-        return s.layout.to_tile(read(i))
-
     def finish(i: Expr, value: Expr) -> list[Stmt]:
         return write(ir.add(start, i), value)
 
-    return [
+    bounds = [
         ir.Let(start, ir.load(s.starts, at)),
         ir.Let(count, ir.sub(ir.load(s.starts, ir.add(at, ONE)), start)),
         ir.Let(first, ir.add(ir.add(s.first(row), s.length), start)),
-        ir.If(count <= tile_size, sort_tile(tile, s.layout, count, lanes, tiled, finish)),
-        ir.If(
-            count > tile_size,
-            [
-                *key_range.start(),
-                ir.For(i, ZERO, count, "lanes", key_range.update(read(i)[0])),
-                *radix_sort(data, s.layout, first, count, *key_range.results(), finish),
-            ],
-        ),
+    ]
+    tile_sort = sort_tile(tile, s.layout, count, lanes, lambda i: s.layout.to_tile(read(i)), finish)
+    large: list[Stmt] = [
+        *key_range.start(),
+        ir.For(i, ZERO, count, "lanes", key_range.update(read(i)[0])),
+        *radix_sort(data, s.layout, first, count, *key_range.results(), finish),
+    ]
+    return [
+        *bounds,
+        ir.If(count <= tile_size, tile_sort),
+        ir.If(count > tile_size, large),
     ], [counts, *tile]

@@ -30,18 +30,17 @@ class DoubleBuffer:
 class KeyRange:
     """The minimum and maximum of keys."""
 
-    def __init__(self, name: str, key: DType) -> None:
-        self.low, self.high = (ir.Register(f"{name}_{k}", key, lanes=True) for k in ("low", "high"))
+    def __init__(self, name: str, key: DType, lanes: bool = True) -> None:
+        self.low, self.high = (ir.Register(f"{name}_{k}", key, lanes) for k in ("low", "high"))
         self.key = key
 
     def start(self) -> list[Stmt]:
-        return [ir.Set(self.low, const(-1, self.key)), ir.Set(self.high, const(0, self.key))]
+        return ir.sets([self.low, self.high], [const(-1, self.key), const(0, self.key)])
 
-    def update(self, key: Expr) -> list[Stmt]:
-        return [
-            ir.Set(self.low, ir.minimum(ir.read(self.low), key)),
-            ir.Set(self.high, ir.maximum(ir.read(self.high), key)),
-        ]
+    def update(self, low: Expr, high: Expr | None = None) -> list[Stmt]:
+        """Extend the range by a key, or by another range."""
+        new = ir.minimum(ir.read(self.low), low), ir.maximum(ir.read(self.high), high or low)
+        return ir.sets([self.low, self.high], new)
 
     def results(self) -> tuple[Expr, Expr]:
         return ir.lanes_reduce("min", self.low), ir.lanes_reduce("max", self.high)
@@ -64,12 +63,8 @@ def radix_sort(
     write: Write,
 ) -> list[Stmt]:
     """Sort records start … start + count of the first buffer, whose keys are in low … high."""
-    base, bits, passes, width = (
-        ir.var("base", layout.key),
-        ir.var("bits"),
-        ir.var("passes"),
-        ir.var("width"),
-    )
+    base = ir.var("base", layout.key)
+    bits, passes, width = (ir.var(n) for n in ("bits", "passes", "width"))
     value_base, value_bits = _digit_range(low, high, layout)
     radix_bits = const(data.radix_bits)
     number, source, target, shift = (ir.var(n) for n in ("number", "source", "target", "shift"))
@@ -83,36 +78,30 @@ def radix_sort(
     counted, moved = ir.var("counted"), ir.var("moved")
     running, before, slot = ir.Register("running", dt.int64), ir.var("before"), ir.var("slot")
     fields = [ir.load(b, ir.add(source, m)) for b in data.buffers]
+    histogram: list[Stmt] = [
+        ir.Let(counted, digit(ir.load(data.buffers[0], ir.add(source, c)))),
+        ir.Store(data.counts, counted, ir.add(ir.load(data.counts, counted), ONE)),
+    ]
+    scan: list[Stmt] = [
+        ir.Let(before, ir.read(running)),
+        ir.Set(running, ir.add(before, ir.load(data.counts, p))),
+        ir.Store(data.counts, p, before),
+    ]
+    move = [
+        ir.Let(moved, digit(fields[0])),
+        ir.Let(slot, ir.load(data.counts, moved)),
+        ir.Store(data.counts, moved, ir.add(slot, ONE)),
+        *ir.stores(data.buffers, slot, fields),
+    ]
     body: list[Stmt] = [
         ir.Let(shift, ir.add(ir.mul(number, width), const(layout.index_bits))),
         ir.Let(source, ir.add(start, select((number & 1).eq(0), ZERO, data.stride))),
         ir.Let(target, ir.add(start, select((number & 1).eq(0), data.stride, ZERO))),
         ir.For(z, ZERO, entries, "lanes", [ir.Store(data.counts, z, ZERO)]),
-        ir.For(
-            *(c, ZERO, count, "serial"),
-            [
-                ir.Let(counted, digit(ir.load(data.buffers[0], ir.add(source, c)))),
-                ir.Store(data.counts, counted, ir.add(ir.load(data.counts, counted), ONE)),
-            ],
-        ),
+        ir.For(c, ZERO, count, "serial", histogram),
         ir.Set(running, target),
-        ir.For(
-            *(p, ZERO, entries, "serial"),
-            [
-                ir.Let(before, ir.read(running)),
-                ir.Set(running, ir.add(before, ir.load(data.counts, p))),
-                ir.Store(data.counts, p, before),
-            ],
-        ),
-        ir.For(
-            *(m, ZERO, count, "serial"),
-            [
-                ir.Let(moved, digit(fields[0])),
-                ir.Let(slot, ir.load(data.counts, moved)),
-                ir.Store(data.counts, moved, ir.add(slot, ONE)),
-                *ir.stores(data.buffers, slot, fields),
-            ],
-        ),
+        ir.For(p, ZERO, entries, "serial", scan),
+        ir.For(m, ZERO, count, "serial", move),
     ]
     i, last = ir.var("out_i"), ir.var("last")
     end = ir.add(start, select((passes & 1).eq(0), ZERO, data.stride))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const, select
@@ -64,14 +62,12 @@ def sort_lanes(
         value = select(is_nan, nans.value, value)
     fill = ir.For(i, ZERO, length, "serial", [*counted, *tile.store(tile.at(i), tiled)])
     padding = tile.store(tile.at(pad), layout.padding)
+    pads = ir.For(pad, length, ONE << row_bits, "serial", padding)
     out = ir.For(rank, ZERO, length, "serial", write(rank, value))
     return [
         *(nans.start() if layout.compare_floats else []),
         ir.For(lane, ZERO, count, "lanes", [fill]),
-        ir.For(
-            *(lane, ZERO, const(lanes), "lanes"),
-            [ir.For(pad, length, ONE << row_bits, "serial", padding), *sort_columns(tile)],
-        ),
+        ir.For(lane, ZERO, const(lanes), "lanes", [pads, *sort_columns(tile)]),
         ir.For(lane, ZERO, count, "lanes", [out]),
     ], list(buffers)
 
@@ -94,27 +90,19 @@ def sort_tile(
     column = j << row_bits
     stop = ir.minimum(ir.sub(count, column), ONE << row_bits)
     value = layout.tile_result([ir.load(b, ir.add(ir.mul(r, const(lanes)), j)) for b in buffers])
+    padding = ir.stores(buffers, pad, layout.padding)
+    write_column = ir.For(r, ZERO, stop, "lanes", write(ir.add(column, r), value))
     out: list[Stmt] = [
         ir.Let(rows, ir.add(count, const(lanes - 1)) >> lane_bits),
         ir.Let(row_bits, bits),
         *(nans.start() if layout.compare_floats else []),
-        ir.For(i, ZERO, count, "lanes", [*counted, *_stores(buffers, i, tiled)]),
-        ir.For(
-            *(pad, count, ONE << (row_bits + lane_bits), "lanes"),
-            _stores(buffers, pad, layout.padding),
-        ),
+        ir.For(i, ZERO, count, "lanes", [*counted, *ir.stores(buffers, i, tiled)]),
+        ir.For(pad, count, ONE << (row_bits + lane_bits), "lanes", padding),
         ir.For(lane, ZERO, const(lanes), "lanes", [*sort_columns(tile), *merge_lanes(tile)]),
-        ir.For(
-            *(j, ZERO, const(lanes), "serial"),
-            [ir.For(r, ZERO, stop, "lanes", write(ir.add(column, r), value))],
-        ),
+        ir.For(j, ZERO, const(lanes), "serial", [write_column]),
     ]
     if layout.compare_floats:
         among = ir.lanes_reduce("add", nans.count).cast(ir.INDEX)
         first = ZERO if layout.descending else ir.sub(count, among)
         out.append(ir.For(n, ZERO, among, "lanes", write(ir.add(first, n), nans.value)))
     return out
-
-
-def _stores(buffers: Sequence[ir.Buffer], at: Expr, values: Record) -> list[Stmt]:
-    return ir.stores(buffers, at, values)

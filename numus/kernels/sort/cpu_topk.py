@@ -60,13 +60,10 @@ def topk_row(
     _, after = ordered(before, new)
     inserted, _ = ordered(old, after)
     insert: list[Stmt] = [
-        *(ir.Let(n, ir.load(m, k)) for n, m in zip(new, chunk, strict=True)),
+        *ir.lets(new, [ir.load(m, k) for m in chunk]),
         ir.Let(here, ir.add(ir.mul(ir.read(current), stride), ONE)),
         ir.Let(there, ir.sub(ir.add(stride, const(2)), here)),
-        ir.For(
-            *(p, ZERO, count, "lanes"),
-            ir.stores(lists, ir.add(there, p), inserted),
-        ),
+        ir.For(p, ZERO, count, "lanes", ir.stores(lists, ir.add(there, p), inserted)),
         ir.Set(current, ir.sub(ONE, ir.read(current))),
         ir.Set(worst, ir.load(lists[0], ir.add(there, ir.sub(count, ONE)))),
     ]
@@ -83,12 +80,8 @@ def topk_row(
             [ir.For(k, ZERO, ir.sub(end, c), "serial", [ir.If(wanted, insert)])],
         ),
     ]
-    padding: list[Stmt] = [
-        ir.Store(m, z, const(-1, f)) for m, f in zip(lists, layout.fields, strict=True)
-    ]
-    sentinels: list[Stmt] = [
-        ir.Store(m, at, const(0, m.dtype)) for m in lists for at in (ZERO, stride)
-    ]
+    padding = ir.stores(lists, z, [const(-1, f) for f in layout.fields])
+    sentinels = [ir.Store(m, at, const(0, m.dtype)) for m in lists for at in (ZERO, stride)]
     rank = ir.var("rank")
     found = ir.add(ir.add(ir.mul(ir.read(current), stride), ONE), rank)
     return [

@@ -37,13 +37,10 @@ class BlockRadixRank:
         self.tag = tag
         assert ITEMS_PER_THREAD < 1 << 4
         assert threads * ITEMS_PER_THREAD < 1 << 16
-        self.counts = [
-            ir.Register(f"{tag}n{r}", dt.uint32, lanes=True) for r in range(_COUNT_WORDS)
-        ]
-        self.fields = [ir.Register(f"{tag}f{h}", dt.uint32, lanes=True) for h in (0, 1)]
-        self.local_ranks = [
-            ir.Register(f"{tag}b{i}", dt.uint32, lanes=True) for i in range(ITEMS_PER_THREAD)
-        ]
+        self.counts, self.fields, self.local_ranks = (
+            [ir.Register(f"{tag}{name}{i}", dt.uint32, lanes=True) for i in range(count)]
+            for name, count in (("n", _COUNT_WORDS), ("f", 2), ("b", ITEMS_PER_THREAD))
+        )
         self.totals = [ir.var(f"{tag}t{r}", dt.uint32) for r in range(_COUNT_WORDS)]
 
     def count(self, size: Expr, key: Callable[[Expr], Expr], shift: Expr) -> list[Stmt]:
@@ -82,9 +79,8 @@ class BlockRadixRank:
     def total(self, digit: int) -> Expr:
         """Items of the tile that have a digit."""
         word = self.totals[digit // 2]
-        return (ir.binary("lshr", word, _u32(16)) if digit % 2 else word & _u32(0xFFFF)).cast(
-            dt.int64
-        )
+        half = ir.binary("lshr", word, _u32(16)) if digit % 2 else word & _u32(0xFFFF)
+        return half.cast(dt.int64)
 
     def starts(self) -> tuple[list[Stmt], list[Expr]]:
         """The first rank of each digit in the sorted tile, two per word."""
@@ -112,9 +108,8 @@ class BlockRadixRank:
         """`move(item, rank)` for each item."""
         lane = ir.var(f"{self.tag}place")
         sums = [ir.var(f"{self.tag}p{r}", dt.uint32) for r in range(_COUNT_WORDS)]
-        body: list[Stmt] = [
-            ir.Let(n, ir.read(c) + w) for n, c, w in zip(sums, self.counts, starts, strict=True)
-        ]
+        totals = [ir.read(c) + w for c, w in zip(self.counts, starts, strict=True)]
+        body = ir.lets(sums, totals)
         for i in range(ITEMS_PER_THREAD):
             at = ir.add(ir.mul(lane, const(ITEMS_PER_THREAD)), const(i))
             d = ir.var(f"{self.tag}q{i}", dt.uint32)
@@ -123,9 +118,8 @@ class BlockRadixRank:
             for bit in (2, 4, 8):  # a binary tree of selects: registers have no index
                 odd = (d & _u32(bit)).ne(_u32(0))
                 chosen = [select(odd, y, x) for x, y in zip(chosen[::2], chosen[1::2], strict=True)]
-            half = select(
-                (d & _u32(1)).ne(_u32(0)), ir.binary("lshr", chosen[0], _u32(16)), chosen[0]
-            )
+            high = ir.binary("lshr", chosen[0], _u32(16))
+            half = select((d & _u32(1)).ne(_u32(0)), high, chosen[0])
             rank = (half & _u32(0xFFFF)) + ir.read(self.local_ranks[i])
             name = ir.var(f"{self.tag}r{i}")
             body.append(ir.Let(name, rank.cast(dt.int64)))

@@ -88,10 +88,9 @@ def histogram(
         total = total + ir.load(counters, ir.add(ir.mul(d, const(COPIES)), const(c)))
     row = ir.mul(ir.idiv(d, const(RADIX)), ir.mul(lines, const(RADIX)))
     to = ir.add(ir.add(first, row), ir.irem(d, const(RADIX)))
+    zero = ir.Store(counters, z, const(0, dt.uint32))
     return [
-        ir.For(
-            z, ZERO, const(size * COPIES), "lanes", [ir.Store(counters, z, const(0, dt.uint32))]
-        ),
+        ir.For(z, ZERO, const(size * COPIES), "lanes", [zero]),
         ir.For(i, *span, "lanes", count),
         ir.For(d, ZERO, const(size), "lanes", [ir.AtomicAdd(memory, to, total.cast(status.dtype))]),
     ], [counters]
@@ -108,8 +107,7 @@ class Tile:
         memory: ir.Buffer,
         shift: Expr,
     ) -> None:
-        """`dtypes` of the keys and their payload; `memory` holds the status words; `shift` is the
-        first bit of the digit."""
+        """`dtypes` of keys and payload; the `memory` of status words; `shift` to the digit."""
         self.threads, self.status, self.memory, self.shift = threads, status, memory, shift
         self.items = items_per_thread(sum(k.itemsize for k in dtypes))
         self.warps = threads // WARP
@@ -185,19 +183,15 @@ class Tile:
         totals = ir.Register("totals", word, lanes=True)
         columns = [ir.add(d, const(w * RADIX)) for w in range(self.warps)]
         names = [ir.var(f"column{w}", dt.uint32) for w in range(self.warps)]
-        count: list[Stmt] = [
-            ir.Let(x, ir.load(self.counters, at)) for x, at in zip(names, columns, strict=True)
-        ]
+        count = ir.lets(names, [ir.load(self.counters, at) for at in columns])
         total: Expr = const(0, dt.uint32)
         for x, at in zip(names, columns, strict=True):
             count.append(ir.Store(self.counters, at, total))
             total = total + x
-        in_tile = ir.var("in_tile", dt.uint32)
+        in_tile, own_word = ir.var("in_tile", dt.uint32), self._word(ir.add(ONE, tile), d)
         count += [
             ir.Let(in_tile, total),
-            ir.SetFlag(
-                self.memory, self._word(ir.add(ONE, tile), d), in_tile.cast(word) | status.valid
-            ),
+            ir.SetFlag(self.memory, own_word, in_tile.cast(word) | status.valid),
             ir.Set(own, in_tile),
             ir.Set(starts, in_tile),
             ir.Set(totals, ir.load(self.memory, self._word(ZERO, d))),
@@ -219,15 +213,9 @@ class Tile:
             self._look_back(tile, tiles, spans, own, starts, totals),
         ]
 
-    def _look_back(
-        self,
-        tile: Expr,
-        tiles: Expr,
-        spans: Expr,
-        own: ir.Register,
-        starts: ir.Register,
-        totals: ir.Register,
-    ) -> Stmt:
+    def _look_back(self, tile: Expr, tiles: Expr, spans: Expr, *counts: ir.Register) -> Stmt:
+        """`counts` are the tile's own, its exclusive scan, and that of the row's histogram."""
+        own, starts, totals = counts
         status, word = self.status, self.status.dtype
         d = ir.var("back_digit")
         base = const(FANOUT)
@@ -250,12 +238,8 @@ class Tile:
         near, in_span = line_of(first_tile, span, tile, "tile")
         far, in_superspan = line_of(first_span, superspan, span, "span")
         before = ir.var("wide_before", word)
-        start = ir.FlagRead(
-            self._word(ir.add(first_superspan, superspan), d),
-            1,
-            ir.minimum(superspan, ONE),
-            [before],
-        )
+        word_before = self._word(ir.add(first_superspan, superspan), d)
+        start = ir.FlagRead(word_before, 1, ir.minimum(superspan, ONE), [before])
         near_sum, far_sum = ir.var("near_sum", word), ir.var("far_sum", word)
         rank = ir.read(totals) + far_sum + near_sum
         offset = ir.sub(rank.cast(dt.int64), ir.read(starts).cast(dt.int64))
@@ -264,6 +248,7 @@ class Tile:
         ends_superspan = ends_span & is_last(span) & (ir.add(tile, ONE) < tiles)
         span_word = self._word(ir.add(first_span, span), d)
         superspan_word = self._word(ir.add(first_superspan, ir.add(superspan, ONE)), d)
+        publish = ir.SetFlag(self.memory, superspan_word, inclusive | status.valid)
         body: list[Stmt] = [
             ir.Let(one, ir.read(own).cast(word)),
             ir.SpinWait(self.memory, [near]),
@@ -271,9 +256,7 @@ class Tile:
             ir.If(ends_span, [ir.SetFlag(self.memory, span_word, (near_sum + one) | status.valid)]),
             ir.SpinWait(self.memory, [far, start]),
             ir.Let(far_sum, in_superspan + status.count(before)),
-            ir.If(
-                ends_superspan, [ir.SetFlag(self.memory, superspan_word, inclusive | status.valid)]
-            ),
+            ir.If(ends_superspan, [publish]),
             ir.Store(self.row_offsets, d, offset),
         ]
         return ir.For(d, ZERO, const(RADIX), "lanes", body)
@@ -308,9 +291,7 @@ class Tile:
             at = ir.add(t, const(n * self.threads))
             found = [ir.var(f"out{i}_{n}", b.dtype) for i, b in enumerate(self.sorted)]
             there = ir.var(f"there{n}")
-            lets: list[Stmt] = [
-                ir.Let(x, ir.load(b, at)) for x, b in zip(found, self.sorted, strict=True)
-            ]
+            lets = ir.lets(found, [ir.load(b, at) for b in self.sorted])
             goes = ir.load(self.row_offsets, digit_of(found[0], self.shift).cast(dt.int64))
             lets.append(ir.Let(there, ir.add(goes, at)))
             return [*lets, *out(there, list(found))]

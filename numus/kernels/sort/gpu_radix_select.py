@@ -77,9 +77,7 @@ class RadixSelect:
     def _keys(self, tag: str, positions: list[Expr]) -> tuple[list[Stmt], list[Expr]]:
         """Load keys, clamped to the last element."""
         last = ir.sub(self.row.stop, ONE)
-        names: list[Expr] = [ir.var(f"{tag}{u}", self.row.dtype) for u in range(len(positions))]
-        keys = [self.row.key(ir.minimum(at, last)) for at in positions]
-        return ir.lets(names, keys), names
+        return ir.bind([self.row.key(ir.minimum(at, last)) for at in positions], tag)
 
     def _digit(self, shift: Expr) -> list[Stmt]:
         """Find one more digit of the k-th key."""
@@ -93,12 +91,10 @@ class RadixSelect:
             ]
             body, keys = self._keys("counted", positions)
             for at, key in zip(positions, keys, strict=True):
-                same_prefix = ((key ^ ir.read(self.prefix)) & ir.read(self.mask)).eq(
-                    const(0, dtype)
-                )
+                different = (key ^ ir.read(self.prefix)) & ir.read(self.mask)
                 bin_ = ir.add(ir.mul(digit_of(key, shift).cast(dt.int64), const(COPIES)), copy)
                 add = ir.AtomicAdd(self.counters, bin_, _u32(1))
-                body.append(ir.If(same_prefix & (at < self.row.stop), [add]))
+                body.append(ir.If(different.eq(0) & (at < self.row.stop), [add]))
             return [ir.For(t, ZERO, const(self.threads), "lanes", body)]
 
         own, before = (ir.Register(f"digit_{n}", dt.uint32, lanes=True) for n in ("own", "before"))
@@ -112,6 +108,7 @@ class RadixSelect:
         rank_in_prefix = ir.read(self.rank_in_prefix)
         has_kth = (first < rank_in_prefix) & (rank_in_prefix <= ir.add(first, count_))
         publish: list[Stmt] = [ir.Store(self.found, ZERO, e), ir.Store(self.found, ONE, first)]
+        sum_copies = [ir.Let(name, total), *ir.sets([own, before], [name, name])]
         digit = ir.load(self.found, ZERO).cast(dtype)
         by = shift.cast(dtype)
         return [
@@ -119,10 +116,7 @@ class RadixSelect:
             self._chunks("count_c", count),
             ir.Set(own, _u32(0)),
             ir.Set(before, _u32(0)),
-            ir.For(
-                *(d, ZERO, const(RADIX), "lanes"),
-                [ir.Let(name, total), ir.Set(own, name), ir.Set(before, name)],
-            ),
+            ir.For(d, ZERO, const(RADIX), "lanes", sum_copies),
             ir.BlockScan([before], left, right, [left[0] + right[0]], [_u32(0)], all_),
             ir.For(e, ZERO, const(RADIX), "lanes", [ir.If(has_kth, publish)]),
             ir.Set(self.prefix, ir.read(self.prefix) | (digit << by)),
@@ -156,38 +150,26 @@ class RadixSelect:
             mark, keys = self._keys("marked", positions(m))
             counts: Expr = _u32(0)
             for at, key, register in zip(positions(m), keys, loaded, strict=True):
-                kind = select(
-                    key < last, _u32(1), select(key.eq(last), _u32(1 << _HALF_BITS), _u32(0))
-                )
+                equal_one = select(key.eq(last), _u32(1 << _HALF_BITS), _u32(0))
+                kind = select(key < last, _u32(1), equal_one)
                 counts = counts + select(at < row.stop, kind, _u32(0))
                 mark.append(ir.Set(register, key))
             mark += [ir.Set(own, counts), ir.Set(exclusive, counts)]
-            emit: list[Stmt] = []
             low, high = halves(ir.read(exclusive))
-            emit += [
+            emit: list[Stmt] = [
                 ir.Set(less_rank, ir.add(ir.read(before), low)),
                 ir.Set(equal_rank, ir.add(ir.read(equal), high)),
             ]
             for at, register in zip(positions(s), loaded, strict=True):
                 key, exists = ir.read(register), at < row.stop
+                take_less = take(ir.read(less_rank), key, at)
+                next_less = ir.Set(less_rank, ir.add(ir.read(less_rank), ONE))
+                rank = ir.add(less, ir.read(equal_rank))
+                take_equal = ir.If(ir.read(equal_rank) < rank_in_prefix, take(rank, key, at))
+                next_equal = ir.Set(equal_rank, ir.add(ir.read(equal_rank), ONE))
                 emit += [
-                    ir.If(
-                        exists & (key < last),
-                        [
-                            *take(ir.read(less_rank), key, at),
-                            ir.Set(less_rank, ir.add(ir.read(less_rank), ONE)),
-                        ],
-                    ),
-                    ir.If(
-                        exists & key.eq(last),
-                        [
-                            ir.If(
-                                ir.read(equal_rank) < rank_in_prefix,
-                                take(ir.add(less, ir.read(equal_rank)), key, at),
-                            ),
-                            ir.Set(equal_rank, ir.add(ir.read(equal_rank), ONE)),
-                        ],
-                    ),
+                    ir.If(exists & (key < last), [*take_less, next_less]),
+                    ir.If(exists & key.eq(last), [take_equal, next_equal]),
                 ]
             more, more_equal = halves(all_[0])
             some = ir.read(own).ne(_u32(0))

@@ -30,8 +30,7 @@ class RowBlocks:
     blocks: Expr
 
     def bounds(self, block: Expr) -> tuple[Expr, Expr]:
-        start = ir.mul(block, const(BLOCK_ELEMENTS))
-        return start, ir.minimum(ir.add(start, const(BLOCK_ELEMENTS)), self.length)
+        return ir.block_range(block, const(BLOCK_ELEMENTS), self.length)
 
 
 def count(rows: RowBlocks, block: Expr, predicate: Predicate) -> tuple[list[Stmt], Expr]:

@@ -18,11 +18,7 @@ from numus.compiler.lower.loops.reduce_columns import lower_columns
 from numus.compiler.lower.loops.reduce_rows import lower_rows
 from numus.compiler.lower.loops.reduce_rows_registers import lower_cluster_rows, lower_register_rows
 from numus.compiler.lower.loops.reduce_rows_subwarp import lower_subwarp_rows, supports_subwarp
-from numus.compiler.lower.loops.reduce_split import (
-    full_row_blocks,
-    lower_split,
-    simt_split_elements,
-)
+from numus.compiler.lower.loops.reduce_split import lower_split, supports_simt_split
 from numus.compiler.lower.loops.stages import Redirect, StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
@@ -96,16 +92,6 @@ def _supports_simd_split(p: LoopProblem) -> bool:
     return _is_large_splittable(p) and (few or n > 4 * TUNING.split_elements)
 
 
-def _supports_simt_split(p: LoopProblem) -> bool:
-    """Too few blocks to saturate the device, or rows too long for one."""
-    if not p.work.splittable:
-        return False
-    few = full_row_blocks(p) < p.work.saturating_blocks() // 2
-    worth = p.nest.row_size >= 2 * simt_split_elements(p)
-    longest = 2 * TUNING.serial_elements if p.across_rows else TUNING.simt_max_row
-    return (few and worth) or p.nest.row_size > longest
-
-
 SIMD_REDUCTIONS = (
     Candidate("column reduction", lower_columns, _supports_columns),
     Candidate("split reduction", lower_split, _supports_simd_split),
@@ -114,7 +100,7 @@ SIMD_REDUCTIONS = (
 
 SIMT_REDUCTIONS = (
     Candidate("sub-warp rows", lower_subwarp_rows, supports_subwarp),
-    Candidate("split reduction", lower_split, _supports_simt_split),
+    Candidate("split reduction", lower_split, supports_simt_split),
     attempt("register-resident rows", lower_register_rows),
     attempt("cluster rows", lower_cluster_rows),
     Candidate("row reduction", lower_rows),

@@ -64,9 +64,7 @@ class LoopNest:
         return iterations(self.inner)
 
     def unit_strides(self, loop: Loop) -> float:
-        """The number of accesses that are contiguous along a loop; accesses that happen once per
-        row count for little.
-        """
+        """Contiguous accesses along a loop; accesses that happen once per row count for little."""
         variable = self.variables[loop.axis]
         along = [self.variables[i] for i in self.reduced]
         within = [p for p in self.accesses if any(p.get(v, 0) for v in along)]

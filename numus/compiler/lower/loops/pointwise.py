@@ -241,8 +241,7 @@ def _flat(p: LoopProblem) -> Kernels:
 
 def _tiled(p: LoopProblem) -> Kernels:
     """Square tiles over the lanes and a strided loop, so that each cache line is read once: rows of
-    SIMD lanes, or a thread for every element.
-    """
+    SIMD lanes, or a thread for every element."""
     work, lane, strided = p.work, p.lanes, _strided_loop(p)
     assert strided is not None
     side = TUNING.simt_tile if work.threads else TUNING.tile

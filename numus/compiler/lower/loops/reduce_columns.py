@@ -14,14 +14,8 @@ from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Index, Kernels, LoweredKernel
-from numus.compiler.lower.loops.nest import (
-    ZERO,
-    Position,
-    ceil_div,
-    delinearize,
-    iterations,
-    linearize,
-)
+from numus.compiler.lower.loops import nest as loop_nest
+from numus.compiler.lower.loops.nest import ZERO, Position, ceil_div
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
 from numus.compiler.lower.loops.row_emitter import Span, store_per_row
@@ -54,12 +48,12 @@ class _Columns:
         g = self.g = ir.var("g")
         others = [d for d in p.nest.rows if d is not lane]
         column_blocks = ceil_div(lane.extent, width)
-        self.grid = split.count * column_blocks * iterations(others)
+        self.grid = split.count * column_blocks * loop_nest.iterations(others)
         size, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
         self.line, blocks = e.scalar_arg(width), e.scalar_arg(column_blocks)
         rest, self.part = divmod(g, count)
         row, column = divmod(rest, blocks)
-        self.at: Position = delinearize(e, row, others)
+        self.at: Position = loop_nest.delinearize(e, row, others)
         self.span = split.span(e, self.part, size)
         self.columns = ir.block_range(column, self.line, e.dim(lane.extent))
         self.accumulators: dict[Value, list[ir.Buffer]] = {}
@@ -101,10 +95,7 @@ class _Columns:
             for i, t in enumerate(how.dtypes)
         ]
         e.scratch += found
-        return self._over_line(
-            f"z{r.id}",
-            lambda k: ir.stores(found, k, how.initial()),
-        )
+        return self._over_line(f"z{r.id}", lambda k: ir.stores(found, k, how.initial()))
 
     def _result(self, r: Value) -> Callable[[Index], Any]:
         """A result as later stages read it: from its scratch line, in whichever loop they are."""
@@ -115,7 +106,7 @@ class _Columns:
     def _save(self, k: Expr) -> list[Stmt]:
         if self.split.count == 1:
             return store_per_row(self.p, self.e, self.at)
-        row = linearize(self.e, self.nest.rows, self.at)
+        row = loop_nest.linearize(self.e, self.nest.rows, self.at)
         return [
             s
             for r, vals in self.split.partials.items()
@@ -150,7 +141,7 @@ class _Columns:
                 self.at.update(zip(inner, steps, strict=True))
                 self.at[inner[0]] = ir.add(steps[0], const(u))
                 index = self.nest.index(self.at)
-                position = linearize(e, inner, self.at)
+                position = loop_nest.linearize(e, inner, self.at)
                 for r in reductions:
                     value = e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
                     states[r] = reducer(r).step(states[r], value, position)

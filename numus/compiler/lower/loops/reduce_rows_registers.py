@@ -50,8 +50,7 @@ def lower_register_rows(p: LoopProblem) -> Kernels | None:
 def lower_cluster_rows(p: LoopProblem) -> Kernels | None:
     """The fewest CTAs per row whose threads leave room for other blocks; None where all CTAs that
     may wait for each other have no room for a row. Where they form no cluster, a memset of their
-    flags comes first.
-    """
+    flags comes first."""
     tiling: RegisterTiling | None = None
     ctas = 2
     while ctas <= max(p.target.max_cluster_size, max_waiting_blocks(p.target)):

@@ -15,23 +15,29 @@ from dataclasses import replace
 
 from numus import ir
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.loops import shifted_variance
 from numus.compiler.lower.loops.nest import Loop, ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
 from numus.compiler.lower.loops.reduce_rows import columns_per_thread, lanes_across_rows
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
-from numus.compiler.lower.loops.shifted_variance import (
-    sample_iterations,
-    sample_span,
-    supports_sampling,
-)
 from numus.compiler.lower.loops.stages import source_of
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.ir import Stmt
 from numus.shapes import is_row_major
 
 _PACKINGS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def supports_simt_split(p: LoopProblem) -> bool:
+    """Too few blocks to saturate the device, or rows too long for one."""
+    if not p.work.splittable:
+        return False
+    few = _full_row_blocks(p) < p.work.saturating_blocks() // 2
+    worth = p.nest.row_size >= 2 * _simt_split_elements(p)
+    longest = 2 * TUNING.serial_elements if p.across_rows else TUNING.simt_max_row
+    return (few and worth) or p.nest.row_size > longest
 
 
 def lower_split(unpacked: LoopProblem) -> Kernels:
@@ -43,10 +49,10 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
     along_rows = lane is not None and lane.reduced
     elements = TUNING.split_elements if along_rows else TUNING.serial_elements
     if p.work.threads:
-        elements = simt_split_elements(p)
+        elements = _simt_split_elements(p)
     # two splits at least, so that every size has the same code
     size = max(1, min(elements // max(1, inner), ceil_div(outermost, 2)))
-    sample = sample_iterations(p, size, inner)
+    sample = shifted_variance.sample_iterations(p, size, inner)
     work = p.work.one_pass() if sample else p.work.with_residuals()
     p, unpacked = replace(p, work=work), replace(unpacked, work=work)
     split = RowSplit.of(p, size, sample, packed_rows)
@@ -56,10 +62,10 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
     rest, part = divmod(g, count)
     if work.threads and p.across_rows:
         # adjacent blocks read adjacent columns of the same rows
-        part, rest = divmod(g, e.scalar_arg(full_row_blocks(p)))
+        part, rest = divmod(g, e.scalar_arg(_full_row_blocks(p)))
     spans = full_spans(p, e)
     spans[0] = split.span(e, part, iterations)
-    first = sample_span(spans[0], sample)
+    first = shifted_variance.sample_span(spans[0], sample)
 
     def save(row: RowEmitter) -> list[Stmt]:
         number = linearize(e, nest.rows, row.at)
@@ -99,7 +105,7 @@ def _threads_along(p: LoopProblem) -> int:
     return next(threads for threads in sizes if busy(threads) >= TUNING.busy_fraction * best)
 
 
-def full_row_blocks(p: LoopProblem) -> int:
+def _full_row_blocks(p: LoopProblem) -> int:
     """Blocks of a reduction that does not split rows."""
     if not p.across_rows:
         return p.nest.row_count
@@ -107,11 +113,11 @@ def full_row_blocks(p: LoopProblem) -> int:
     return ceil_div(p.lanes.extent, columns) * (p.nest.row_count // p.lanes.extent)
 
 
-def simt_split_elements(p: LoopProblem) -> int:
+def _simt_split_elements(p: LoopProblem) -> int:
     """Elements of a row in one split: enough splits to saturate the device, none so short that
     starting a block costs more."""
     work, nest = p.work, p.nest
-    blocks, cores = full_row_blocks(p), p.target.num_cores
+    blocks, cores = _full_row_blocks(p), p.target.num_cores
     if not p.across_rows:
         nbytes = nest.row_size * nest.row_count * min_itemsize(work)
         least, most = TUNING.splits_per_sm
@@ -122,7 +128,7 @@ def simt_split_elements(p: LoopProblem) -> int:
         # whole iterations of a block: all splits are as aligned as the first
         elements = work.block_elements()
         count = ceil_div(ceil_div(nest.row_size, splits), elements)
-        if work.sqdevs and not supports_sampling(p):  # a second pass, from L1
+        if work.sqdevs and not shifted_variance.supports_sampling(p):  # a second pass, from L1
             count = min(count, TUNING.two_pass_split_bytes // (elements * min_itemsize(work)))
         return max(1, count) * elements
     # splits have to be combined: no more than run at a time; narrow blocks are small ones

@@ -9,16 +9,8 @@ from numus.compiler.fusion.group import index_of, squeeze
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.loops.nest import (
-    ONE,
-    ZERO,
-    Loop,
-    LoopNest,
-    Position,
-    delinearize,
-    linearize,
-    total_extent,
-)
+from numus.compiler.lower.loops import nest as loop_nest
+from numus.compiler.lower.loops.nest import ONE, ZERO, Loop, LoopNest, Position
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.stages import StagedGroup, mean_of, sum_of
 from numus.compiler.lower.loops.tuning import TUNING
@@ -156,10 +148,10 @@ class RowEmitter:
         e, inner = self.e, self.nest.inner
         variables = [e.variable(f"x{stage}_{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
         at = {**self.at, **dict(zip(inner, variables, strict=True))}
-        position = linearize(e, inner, at)
+        position = loop_nest.linearize(e, inner, at)
         if self.is_flat:
-            position = e.variable(f"x{stage}", total_extent(e, inner))
-            at.update(delinearize(e, position, inner))
+            position = e.variable(f"x{stage}", loop_nest.total_extent(e, inner))
+            at.update(loop_nest.delinearize(e, position, inner))
         index = self.nest.index(at)
         saves = self._bind_cached(stage, index, position)
         reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
@@ -175,7 +167,7 @@ class RowEmitter:
         unroll = 4 if reductions and not stored and not saves else 1
         loops = list(zip(inner, variables, self.spans, strict=True))
         if self.is_flat:
-            size = total_extent(e, inner[1:])
+            size = loop_nest.total_extent(e, inner[1:])
             start, stop = (ir.mul(x, size) for x in self.spans[0])
             body = [ir.For(position, start, stop, "lanes", body)]
             loops = []
@@ -268,8 +260,7 @@ class RowEmitter:
         return rows, dtypes
 
     def reused_values(self) -> list[Stages]:
-        """Expensive values that several stages use, on GPUs also loaded ones; then a smaller
-        choice, for where all are too many."""
+        """Values that several stages use: expensive and (on GPUs) loaded ones; a smaller choice."""
         work = self.work
         users: Stages = {}
 
@@ -316,7 +307,7 @@ class RowEmitter:
                 return None
             if self.nest.row_size * sum(sizes) > self.work.target.shared_bytes // 2:
                 return None
-        return total_extent(self.e, self.nest.inner)
+        return loop_nest.total_extent(self.e, self.nest.inner)
 
     def _bind_cached(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
         """Bind values cached before this stage; the statements that cache those it computes."""

@@ -22,11 +22,7 @@ Redirect = dict[Value, tuple[Value, int, int]]  # slice -> (whole, axis, start)
 
 
 class StagedGroup:
-    """The values of a loop group, in stages.
-
-    `redirect` stores a member as a slice of another value; `aliases` has the members that compute
-    values which others of the group refer to.
-    """
+    """The values of a loop group, in stages. The arguments are those of `lower_loops`."""
 
     def __init__(
         self,
@@ -77,8 +73,7 @@ class StagedGroup:
 
     def with_residuals(self) -> StagedGroup:
         """A copy that also sums the deviations. That sum would be 0 for an exact mean; it corrects
-        the squares around a rounded one.
-        """
+        the squares around a rounded one."""
         if not self.sqdevs:
             return self
         found = copy(self)
@@ -151,8 +146,7 @@ class StagedGroup:
     @property
     def splittable(self) -> bool:
         """Parts of a row can be reduced independently and combined: nothing needs a whole row but
-        squared deviations, which can be taken around another mean.
-        """
+        squared deviations, which can be taken around another mean."""
         return not any(
             self.stage[m] > 0
             for m in self.members

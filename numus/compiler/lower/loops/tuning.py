@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoopTuning:
-    """GPU numbers were measured on one H200, CPU numbers on 2-core Neoverse N1 and x86-64 (Cascade
-    Lake class) machines."""
+    """Measured on one H200, and on 2-core Neoverse N1 and x86-64 (Cascade Lake class) machines."""
 
     # All kernels.
     small_elements: int = 1 << 13  # up to which a kernel's code is kept short

@@ -176,8 +176,8 @@ class _GatherUpdates:
             if self.starts is not None:
                 body.append(ir.Let(name, e.value(self.starts, (limit,))))
             else:
-                search = _LowerBound(e, self.linear, self.order, limit, name.attr)
-                body += [*search.body, ir.Let(name, ir.read(search.result))]
+                search, found = _lower_bound(e, self.linear, self.order, limit, name.attr)
+                body += [*search, ir.Let(name, found)]
         if self.mode == "set":  # the last write wins
             low = ir.maximum(low, ir.sub(high, ONE))
         return [*body, ir.For(_UPDATE, low, high, "serial", combine)]
@@ -186,7 +186,7 @@ class _GatherUpdates:
         """Statements that combine an update, and the binding of its number."""
         val, lead = self.val, self.problem.index_shape
         updates = val.inputs[1]
-        number = ir.var("came")
+        number = ir.var("update")
         at_lead = delinearize(e, number, list(lead))
         along = [k for k, n in enumerate(lead) if n > 1]
         if along and _collapsible(along, updates.shape, self.layouts.get(updates)):
@@ -247,40 +247,33 @@ def _segment_starts(
     """For each destination, the number of ordered updates before its first."""
     threads = target.block_size
     e = Emitter(layouts, block_size=threads)
-    g, destination = ir.var("g"), ir.var("place")
+    g, destination = ir.var("g"), ir.var("destination")
     (count,) = starts.shape
-    search = _LowerBound(e, linear, order, destination, "first")
+    search, found = _lower_bound(e, linear, order, destination, "first")
     start, stop = ir.block_range(g, const(threads), e.dim(count))
-    body = [*search.body, *e.store(starts, (destination,), ir.read(search.result))]
+    body = [*search, *e.store(starts, (destination,), found)]
     loop = ir.For(destination, start, stop, "lanes", body)
     return e.grid_kernel("scatter_starts", g, [loop], -(-count // threads), ("scatter",))
 
 
-class _LowerBound:
+def _lower_bound(
+    e: Emitter, linear: Value, order: Value, destination: Expr, tag: str
+) -> tuple[list[Stmt], Expr]:
     """A binary search per lane: the number of ordered updates before a destination."""
-
-    def __init__(
-        self, e: Emitter, linear: Value, order: Value, destination: Expr, tag: str
-    ) -> None:
-        (count,) = linear.shape
-        self.result = ir.Register(f"{tag}_low", dt.int64, lanes=True)
-        high = ir.Register(f"{tag}_high", dt.int64, lanes=True)
-        low_now, high_now, middle = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m"))
-        less = ir.var(f"{tag}_less", dt.bool_)
-        step = ir.var(f"{tag}_step")
-        there = ir.minimum(middle, ir.sub(e.dim(count), ONE))
-        where = e.value(linear, (e.value(order, (there,)),)).cast(dt.int64)
-        iteration: list[Stmt] = [
-            ir.Let(low_now, ir.read(self.result)),
-            ir.Let(high_now, ir.read(high)),
-            ir.Let(middle, ir.binary("ashr", ir.add(low_now, high_now), ONE)),
-            ir.Let(less, (low_now < high_now) & (where < destination)),
-            ir.Set(self.result, select(less, ir.add(middle, ONE), low_now)),
-            ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
-        ]
-        steps = e.scalar_arg(count.bit_length())
-        self.body: list[Stmt] = [
-            ir.Set(self.result, ZERO),
-            ir.Set(high, e.dim(count)),
-            ir.For(step, ZERO, steps, "serial", iteration),
-        ]
+    (count,) = linear.shape
+    low, high = (ir.Register(f"{tag}_{n}", dt.int64, lanes=True) for n in ("low", "high"))
+    low_now, high_now, middle, step = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m", "step"))
+    less = ir.var(f"{tag}_less", dt.bool_)
+    there = ir.minimum(middle, ir.sub(e.dim(count), ONE))
+    where = e.value(linear, (e.value(order, (there,)),)).cast(dt.int64)
+    iteration: list[Stmt] = [
+        ir.Let(low_now, ir.read(low)),
+        ir.Let(high_now, ir.read(high)),
+        ir.Let(middle, ir.binary("ashr", ir.add(low_now, high_now), ONE)),
+        ir.Let(less, (low_now < high_now) & (where < destination)),
+        ir.Set(low, select(less, ir.add(middle, ONE), low_now)),
+        ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
+    ]
+    steps = e.scalar_arg(count.bit_length())
+    search = ir.For(step, ZERO, steps, "serial", iteration)
+    return [*ir.sets([low, high], [ZERO, e.dim(count)]), search], ir.read(low)
