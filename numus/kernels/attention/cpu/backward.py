@@ -158,7 +158,7 @@ class BackwardTask:
     def body(self) -> list[Stmt]:
         s, o, n = self.s, self.o, self.n
 
-        def query(read: Element) -> Callable[[Expr, Expr], Expr]:
+        def query(read: Element) -> tiles.Read:
             return lambda r, c: read(n, self.q0 + r, c)
 
         def scaled(t: Expr, r: Expr, c: Expr) -> Expr:
@@ -200,7 +200,7 @@ class BackwardTask:
         count = ir.minimum(kb + s.key_block, self.k1) - kb
         padded = ceil_to(count, tile.rows)
 
-        def key(read: Element) -> Callable[[Expr, Expr], Expr]:
+        def key(read: Element) -> tiles.Read:
             return lambda r, c: read(n, kb + r, c)
 
         out = tiles.pack_tiles("k", self.k_tiles, key(o.k), tile, count, s.head_dim)
@@ -210,11 +210,9 @@ class BackwardTask:
             shape = (self.dq.tile.columns, count, padded, s.head_dim)
             out += tiles.pack_rows("q_rows", self.dq.right, key(o.k), *shape)
         out += [self._clear(d, padded) for d in self.by_key]
-        qb = ir.var("query_block")
-        start = ZERO
+        qb, start = ir.var("query_block"), ZERO
         if self.o.causal:
-            skipped = ir.maximum(kb - self.q0, 0) // s.query_block
-            start = skipped * s.query_block
+            start = ir.maximum(kb - self.q0, 0) // s.query_block * s.query_block
         body = self._query_block(kb, qb, count, padded)
         out.append(ir.For(qb, start, self.rows, "serial", body, step=s.query_block))
         for d in self.by_key:

@@ -16,37 +16,25 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
+from numus.kernels.attention.gpu import wgmma_forward as forward
 from numus.kernels.attention.gpu.block import BackwardBlock, BwdOperands, Sizes, Tiling
 from numus.kernels.attention.gpu.wgmma_forward import (
     LOG2E,
-    PAD,
     STAGES,
-    TUNING,
     ZERO_F32,
-    ScoreTile,
-    VisibilityMask,
     accumulators,
     row_half,
-    score_tiles,
 )
-from numus.kernels.common.smem_tiles import (
-    ZERO,
-    SmemTile,
-    SmemVector,
-    round_up,
-    stage_buffer,
-    stage_bytes,
-    store_accumulators,
-    tile_bytes,
-)
+from numus.kernels.common import smem_tiles
+from numus.kernels.common.smem_tiles import ZERO, SmemTile
 from numus.target import Target
 
 
 def _shared_bytes(t: Tiling, score_tiles: int) -> int:
-    nbytes = stage_bytes(t.rows) + STAGES * 2 * 4 * t.block
+    nbytes = smem_tiles.stage_bytes(t.rows) + STAGES * 2 * 4 * t.block
     for n in (t.head_dim, t.value_dim):
-        nbytes += tile_bytes(t.rows, n) + STAGES * tile_bytes(t.block, n)
-    score_elements = max(t.rows * (t.block + PAD), t.block * (t.rows + PAD))
+        nbytes += smem_tiles.tile_bytes(t.rows, n) + STAGES * smem_tiles.tile_bytes(t.block, n)
+    score_elements = max(t.rows * (t.block + forward.PAD), t.block * (t.rows + forward.PAD))
     return nbytes + score_tiles * 4 * score_elements
 
 
@@ -60,12 +48,12 @@ def choose(
 ) -> Tiling | None:
     """The largest tiles that fit in registers and shared memory, if any. Several small thread
     blocks per SM overlap better than one large one."""
-    head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
+    head_dim, value_dim = smem_tiles.round_up(head_dim, 16), smem_tiles.round_up(value_dim, 16)
     for block in (64, 32):
         tiling = Tiling(128, 64, block, head_dim, value_dim)
         registers = result_columns // 2 + (2 if needs_ds else 1) * block // 2 + block // 4
         smem_bytes = _shared_bytes(tiling, score_tiles)
-        if registers <= TUNING.backward and smem_bytes <= target.shared_bytes:
+        if registers <= forward.TUNING.backward and smem_bytes <= target.shared_bytes:
             return tiling
     return None
 
@@ -81,11 +69,11 @@ class BackwardKernel(BackwardBlock):
             rows, stages = (tiling.rows, 1) if name in self.resident else (tiling.block, STAGES)
             shape = (rows, self.columns[name], stages)
             self.tiles[name] = SmemTile(f"tile_{name}", getattr(o, name), dtype, *shape)
-        self.stage = stage_buffer(tiling.rows)
+        self.stage = smem_tiles.stage_buffer(tiling.rows)
         self.scores = accumulators("s", tiling.block)
         self.dp = accumulators("d", tiling.block) if self.needs_ds else []
         sides = (tiling.rows, tiling.block) if self.by_query else (tiling.block, tiling.rows)
-        self.score_tiles = score_tiles(o, *sides)
+        self.score_tiles = forward.score_tiles(o, *sides)
         self.gradients = {x: accumulators(f"d{x}", self.columns[x]) for x in "qkv" if x in o.writes}
         # lse and delta: in registers for resident queries, in shared memory for streamed ones
         vectors = {"lse": o.lse, "delta": o.delta}
@@ -93,7 +81,7 @@ class BackwardKernel(BackwardBlock):
             x: [ir.Register(f"{x}{h}", float32, lanes=True) for h in range(2)] for x in vectors
         }
         self.vectors = {
-            x: SmemVector(f"rows_{x}", vector, tiling.block, STAGES)
+            x: smem_tiles.SmemVector(f"rows_{x}", vector, tiling.block, STAGES)
             for x, vector in vectors.items()
             if not self.by_query and (x == "lse" or self.needs_ds)
         }
@@ -202,7 +190,7 @@ class BackwardKernel(BackwardBlock):
     def _visible(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
         """Predicate of accumulators whose query attends to their key."""
         if self.by_query:
-            return VisibilityMask(lane, self.first, first, self.s.keys, self.o.causal).of
+            return forward.VisibilityMask(lane, self.first, first, self.s.keys, self.o.causal).of
         query = first + ir.accumulator_element(lane, 0)[1]
         limit = (self.s.queries - query).cast(dt.int32)
         keys = [ir.accumulator_element(lane, 2 * h)[0] for h in range(2)]
@@ -220,7 +208,7 @@ class BackwardKernel(BackwardBlock):
             return ir.read(self.registers[name][row_half(number)])
         return self.vectors[name].at(ir.accumulator_element(lane, number)[1], stage)
 
-    def _score(self, tile: ScoreTile, lane: Expr, number: int) -> Expr:
+    def _score(self, tile: forward.ScoreTile, lane: Expr, number: int) -> Expr:
         """The element of a score tile for an accumulator."""
         row, column = ir.accumulator_element(lane, number)
         return tile.of(row, column) if self.by_query else tile.of(column, row)
@@ -267,7 +255,7 @@ class BackwardKernel(BackwardBlock):
 
     def _epilogue(self, name: str) -> list[Stmt]:
         acc, columns = self.gradients[name], self.s.value_dim if name == "v" else self.s.head_dim
-        return store_accumulators(
+        return smem_tiles.store_accumulators(
             *(f"d{name}", self.tiling.threads, self.stage, 2 * len(acc)),
             lambda number, lane: self.scaled(name, ir.read(acc[number])),
             lambda row, column, x: self.o.writes[name](self.n, self.first + row, column, x),

@@ -17,15 +17,8 @@ from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.gpu.block import BwdOperands, ForwardBlock, FwdOperands, Sizes, Tiling
 from numus.kernels.attention.operands import Score
-from numus.kernels.common.smem_tiles import (
-    ZERO,
-    SmemTile,
-    round_up,
-    stage_buffer,
-    stage_bytes,
-    store_accumulators,
-    tile_bytes,
-)
+from numus.kernels.common import smem_tiles
+from numus.kernels.common.smem_tiles import ZERO, SmemTile
 from numus.kernels.math import FUNCTIONS
 from numus.target import Target
 
@@ -50,8 +43,8 @@ TUNING = WgmmaAttentionTuning()
 
 
 def _shared_bytes(t: Tiling, score_tiles: int) -> int:
-    nbytes = tile_bytes(t.rows, t.head_dim) + stage_bytes(t.rows)
-    nbytes += STAGES * (tile_bytes(t.block, t.head_dim) + tile_bytes(t.block, t.value_dim))
+    nbytes = smem_tiles.tile_bytes(t.rows, t.head_dim) + smem_tiles.stage_bytes(t.rows)
+    nbytes += STAGES * sum(smem_tiles.tile_bytes(t.block, n) for n in (t.head_dim, t.value_dim))
     return nbytes + score_tiles * 4 * t.rows * (t.block + PAD)
 
 
@@ -62,7 +55,7 @@ def choose(
     if max(head_dim, value_dim) > MAX_HEAD_DIM or not head_dim:
         return None
     threads = 128 if queries <= 64 else 256
-    head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
+    head_dim, value_dim = smem_tiles.round_up(head_dim, 16), smem_tiles.round_up(value_dim, 16)
     limits = ((2, TUNING.two_blocks_per_sm), (1, TUNING.one_block_per_sm))
     for blocks_per_sm, max_registers in limits:
         for block in (128, 64, 32):
@@ -155,7 +148,7 @@ class ForwardKernel(ForwardBlock):
         self.v: SmemTile | None = None
         if o.v is not None:
             self.v = SmemTile("values", o.v, dtype, tiling.block, tiling.value_dim, STAGES)
-            self.stage = stage_buffer(tiling.rows)
+            self.stage = smem_tiles.stage_buffer(tiling.rows)
             self.scratch += [self.v.buffer, self.stage]
         self.score_tiles = score_tiles(o, tiling.rows, tiling.block)
         self.scratch += [tile.buffer for tile in self.score_tiles.values()]
@@ -290,4 +283,4 @@ class ForwardKernel(ForwardBlock):
             return self.o.write(self.n, self.first + row, column, x)
 
         stored = (p.threads, self.stage, p.value_dim, value, write, exists)
-        return [*out, *store_accumulators("o", *stored)]
+        return [*out, *smem_tiles.store_accumulators("o", *stored)]
