@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from numus import dtypes as dt
@@ -67,8 +66,10 @@ def common(op: str, *xs: Any) -> list[Node]:
     dev = device_of(*xs)
     pairs = zip(xs, kinds, strict=True)
     nodes = [node_of(x, op, dev) if kind is None else None for x, kind in pairs]
-    dtypes = [node.dtype for node in nodes if node is not None]
-    dtype: DType | None = functools.reduce(dt.promote, dtypes) if dtypes else None
+    dtype: DType | None = None
+    for node in nodes:
+        if node is not None:
+            dtype = node.dtype if dtype is None else dt.promote(dtype, node.dtype)
     for x, kind in zip(xs, kinds, strict=True):
         if kind is not None:
             dtype = dt.scalar_dtype(x) if dtype is None else dt.promote_scalar(dtype, kind)
