@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import struct
 from collections.abc import Callable, Mapping
@@ -30,7 +31,11 @@ COMPARES = frozenset("lt le eq ne gt ge".split())
 
 
 def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
-    return lambda self, other: binary(op, self, _same(other, self))
+    return lambda self, other: build(op, self, _same(other, self))
+
+
+def _reflected(op: str) -> Callable[[Expr, Operand], Expr]:
+    return lambda self, other: build(op, _same(other, self), self)
 
 
 class Expr:
@@ -39,32 +44,15 @@ class Expr:
     __slots__ = ("args", "attr", "dtype", "op")
 
     def __init__(self, op: str, dtype: DType, args: tuple[Expr, ...], attr: Any) -> None:
-        self.op = op
-        self.dtype = dtype
-        self.args = args
-        self.attr = attr
+        self.op, self.dtype, self.args, self.attr = op, dtype, args, attr
 
     # Operators build expressions; a Python number takes the dtype of the other side.
-    def __add__(self, other: Operand) -> Expr:
-        return add(self, _same(other, self))
-
-    def __radd__(self, other: Operand) -> Expr:
-        return add(_same(other, self), self)
-
-    def __sub__(self, other: Operand) -> Expr:
-        return sub(self, _same(other, self))
-
-    def __rsub__(self, other: Operand) -> Expr:
-        return sub(_same(other, self), self)
-
-    def __mul__(self, other: Operand) -> Expr:
-        return mul(self, _same(other, self))
-
-    def __rmul__(self, other: Operand) -> Expr:
-        return mul(_same(other, self), self)
-
-    def __rtruediv__(self, other: Operand) -> Expr:
-        return binary("div", _same(other, self), self)
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_reflected, ("add", "sub", "mul", "div"))
+    __floordiv__, __mod__ = _operator("idiv"), _operator("irem")  # truncate as C's (and Triton's)
+    __and__, __or__, __xor__, __lshift__ = map(_operator, ("and", "or", "xor", "shl"))
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
+    eq, ne = _operator("eq"), _operator("ne")
 
     def __rshift__(self, other: Operand) -> Expr:
         """Logical for unsigned, arithmetic for signed integers."""
@@ -78,13 +66,6 @@ class Expr:
 
     def __divmod__(self, other: Operand) -> tuple[Expr, Expr]:
         return self // other, self % other
-
-    __truediv__ = _operator("div")
-    __floordiv__, __mod__ = _operator("idiv"), _operator("irem")  # truncate as C's (and Triton's)
-    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
-    __lshift__ = _operator("shl")
-    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
-    eq, ne = _operator("eq"), _operator("ne")
 
     def cast(self, dtype: DType) -> Expr:
         return cast(self, dtype)
@@ -180,8 +161,7 @@ def evaluate_size(e: Expr, scalars: Mapping[str, int]) -> int:
 def const(value: Any, dtype: DType = INDEX) -> Expr:
     """A constant. Floats are keyed by their bits, so that -0.0 and NaN stay what they are."""
     if dtype.kind == "float":
-        value = float(value)
-        return make("const", dtype, (), struct.pack("<d", value))
+        return make("const", dtype, (), struct.pack("<d", float(value)))
     if dtype.kind == "bool":
         return make("const", dtype, (), bool(value))
     value = int(value)
@@ -201,8 +181,23 @@ def _same(value: Operand, like: Expr) -> Expr:
 
 
 def scalar(name: str, dtype: DType = INDEX) -> Expr:
-    """A scalar argument."""
+    """A scalar argument; its `ScalarKind` follows from the name."""
     return make("scalar", dtype, (), name)
+
+
+class ScalarKind(enum.Enum):
+    """The role of a scalar argument; sizes and schedule parameters are never negative."""
+
+    SIZE = "n"
+    SCHEDULE = "s"
+    CONSTANT = "c"  # a user's
+    OTHER = ""
+
+    @classmethod
+    def of(cls, name: str) -> ScalarKind:
+        if name[0] == "c" and not name[1:2].isdigit():
+            return cls.OTHER
+        return cls(name[0]) if name[0] in "nsc" else cls.OTHER
 
 
 def var(name: str, dtype: DType = INDEX) -> Expr:
@@ -341,6 +336,12 @@ def mul(a: Expr, b: Expr) -> Expr:
             if a.op == "mul" and a.args[1].op == "const":
                 return mul(a.args[0], const(a.args[1].attr * b.attr, a.dtype))
     return binary("mul", a, b)
+
+
+def build(op: str, a: Expr, b: Expr) -> Expr:
+    """A binary operation, simplified as far as its own builder does."""
+    simplify = {"add": add, "sub": sub, "mul": mul}.get(op)
+    return binary(op, a, b) if simplify is None else simplify(a, b)
 
 
 def idiv(a: Expr, b: Expr) -> Expr:

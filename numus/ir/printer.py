@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from numus.ir import tensor_core as tc
 from numus.ir.expressions import INDEX, Expr, Register, const_value
 from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
-from numus.ir.kernel import Kernel
-from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
-from numus.ir.tensor_core import (
-    AsyncCommit,
-    AsyncCopy,
-    AsyncFence,
-    AsyncWait,
-    MmaOperand,
-    MmaSync,
-    Wgmma,
-    WgmmaMainloop,
-    WgmmaTile,
-    WgmmaWait,
+from numus.ir.statements import (
+    BlockReduce,
+    BlockScan,
+    For,
+    If,
+    Kernel,
+    Let,
+    Prefetch,
+    Set,
+    Stmt,
+    Store,
 )
 from numus.ir.visit import expressions_of
 
@@ -33,7 +32,7 @@ def kernel_text(kernel: Kernel) -> str:
 
 def _operands(s: Stmt) -> list[Expr]:
     """Operands that are printed in order, ahead of the statement's own names."""
-    if isinstance(s, AsyncCopy):
+    if isinstance(s, tc.AsyncCopy):
         return [s.dst_index, s.src_index, s.valid_elements]
     return [] if isinstance(s, (BlockReduce, BlockScan)) else expressions_of(s)
 
@@ -177,34 +176,34 @@ class _Printer:
                     where = f"{names[s.flags]}[{index} by {read.stride}]"
                     lines.append(f"{self.variables(read.results)} = spin_wait {where} upto {count}")
                 return ("\n" + "  " * depth).join(lines)
-            case AsyncCopy():
+            case tc.AsyncCopy():
                 where = f"{names[s.dst]}[{args[0]}] = {names[s.src]}[{args[1]}]"
                 return f"copy {s.nbytes} {where} upto {args[2]}"
-            case AsyncCommit():
+            case tc.AsyncCommit():
                 return "commit"
-            case AsyncFence():
+            case tc.AsyncFence():
                 return "fence"
-            case AsyncWait():
+            case tc.AsyncWait():
                 return f"wait {s.pending}{' fence' if s.fence else ''}"
-            case WgmmaWait():
+            case tc.WgmmaWait():
                 return f"wgmma wait {s.pending}: {self.registers(s.accumulators)}"
-            case Wgmma():
+            case tc.Wgmma():
                 accumulators = self.registers(s.accumulators)
                 a, b = (self.operand(o, depth) for o in (s.a, s.b))
                 return f"wgmma {s.n} {s.k}{' zero' if s.zero_init else ''} {a} {b}: {accumulators}"
-            case MmaSync():
+            case tc.MmaSync():
                 words = ", ".join(args)
                 return f"mma_sync {s.dtype.name} {words}: {self.registers(s.accumulators)}"
-            case WgmmaTile():
+            case tc.WgmmaTile():
                 accumulators = self.registers(s.accumulators)
                 onto = f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
                 return f"k_tile {names[s.scratch]} {s.m} {s.n} {s.k_major}{onto}: {accumulators}"
-            case WgmmaMainloop():
+            case tc.WgmmaMainloop():
                 return self.mainloop(s, depth)
         # an omitted statement would make different kernels equal
         raise AssertionError(f"no statement of the kernel IR: {s!r}")
 
-    def mainloop(self, s: WgmmaMainloop, depth: int) -> str:
+    def mainloop(self, s: tc.WgmmaMainloop, depth: int) -> str:
         pad = "  " * depth
         start, k_tiles = self.expr(s.k_start, depth), self.expr(s.k_tiles, depth)
         for o in (s.a, s.b):
@@ -218,7 +217,7 @@ class _Printer:
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
         return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"
 
-    def operand(self, o: MmaOperand | list[Register], depth: int) -> str:
+    def operand(self, o: tc.MmaOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):
             return f"({self.registers(o)})"
         rows = f" of {o.tile_mn}" if o.tile_mn else ""

@@ -6,7 +6,7 @@ import functools
 
 from numus import ir
 from numus.codegen.llvm import arithmetic
-from numus.codegen.llvm.builder import SCALAR, Ops, Shape, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
 from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
 
@@ -61,14 +61,14 @@ def min_where(x: Context, register: ir.Register, values: ir.Register, equal_to: 
     """The minimum of a register over the lanes where `values` equals a value, or is NaN."""
     t, dtype = x.t, register.dtype
     shape = x.register_shape(register)
-    own, other = Ops(t, shape, register_type(dtype)), Ops(t, shape, register_type(values.dtype))
+    own, other = t.ops(shape, register_type(dtype)), t.ops(shape, register_type(values.dtype))
     wanted = x.splat(other.scalar, equal_to, shape)
     parts = []
     for slot, value in zip(x.storage(register), x.storage(values), strict=True):
         found = t.new(f"load {other.ty}, ptr {value}")
         if values.dtype.kind == "float":
             same, nan = other("fcmp oeq", found, wanted), other("fcmp uno", found, found)
-            same = Ops(t, shape, "i1")("or", same, nan)
+            same = t.ops(shape, "i1")("or", same, nan)
         else:
             same = other("icmp eq", found, wanted)
         index = t.new(f"load {own.ty}, ptr {slot}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.codegen.cpu import cross_lane, memory
-from numus.codegen.llvm.builder import SCALAR, Ops, Shape, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
 from numus.codegen.llvm.context import lanes_outside_loop
 from numus.codegen.llvm.expressions import Expressions
 from numus.errors import CompileError
@@ -63,7 +63,7 @@ class VectorExpressions(Expressions):
         if not condition.vec:
             return condition.names[0]
         assert self.lane is not None
-        i1 = Ops(t, self.lane.shape, "i1")
+        i1 = t.ops(self.lane.shape, "i1")
         total = functools.reduce(lambda a, b: i1("or", a, b), condition.names)
         if self.lane.mask is not None:
             total = i1("and", total, self.lane.mask.names[0])
@@ -121,5 +121,5 @@ class VectorExpressions(Expressions):
                 names = (t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0"),)
             elif lane.mask is not None and register in lane.live_in:
                 old = t.new(f"load {ty}, ptr {slots[0]}")
-                names = (Ops(t, shape, scalar).select(lane.mask.names[0], names[0], old),)
+                names = (t.ops(shape, scalar).select(lane.mask.names[0], names[0], old),)
         return zip(slots, names, strict=False)

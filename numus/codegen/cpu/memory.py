@@ -10,17 +10,7 @@ from contextlib import nullcontext
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.llvm.builder import (
-    SCALAR,
-    Ops,
-    Shape,
-    Value,
-    from_memory,
-    literal,
-    memory_type,
-    register_type,
-    to_memory,
-)
+from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import are_consecutive, split_constant
 from numus.dtypes import DType
@@ -111,10 +101,10 @@ def load(ctx: Context, e: ir.Expr) -> Value:
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     else:
         names = [
-            _gather(ctx, buffer, i, m)
+            _masked(ctx, "gather", buffer, i, m, shape)
             for i, m in zip(ctx.vectors(ctx.values[index], ir.INDEX), masks, strict=True)
         ]
-    return Value(tuple(from_memory(ctx.t, shape, dtype, n) for n in names), True)
+    return Value(tuple(ctx.t.from_memory(shape, dtype, n) for n in names), True)
 
 
 def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value | None) -> Value:
@@ -125,7 +115,7 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
     def read() -> str:
         p = _pointer(ctx, buffer, where)
         name = t.new(f"load {ty}, ptr {p}, {_align(dtype)}{ctx.tags[buffer]}")
-        return from_memory(ctx.t, SCALAR, dtype, name)
+        return ctx.t.from_memory(SCALAR, dtype, name)
 
     if mask is None or mask.names[0] == "true":
         return Value((read(),), False)
@@ -133,7 +123,7 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
     name = t.value_if(ctx.any(mask), "load", read, scalar, literal(0, dtype))
     if not mask.vec:
         return Value((name,), False)
-    ops = Ops(t, ctx.current_lane.shape, scalar)
+    ops = t.ops(ctx.current_lane.shape, scalar)
     vector = ctx.splat(scalar, Value((name,), False, ctx.depth), ops.shape)
     return Value(tuple(ops.select(m, vector, "zeroinitializer") for m in mask.names), True)
 
@@ -141,18 +131,26 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
 def _vector_load(
     ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None, shape: Shape
 ) -> str:
-    scalar, tags = memory_type(buffer.dtype), ctx.tags[buffer]
-    ty = shape.of(scalar)
-    if mask is None:
-        return ctx.t.new(f"load {ty}, ptr {pointer}, {_align(buffer.dtype)}{tags}")
-    return ctx.t.call(
-        ty,
-        f"llvm.masked.load.{shape.suffix(scalar)}.p0",
-        (f"ptr {_align(buffer.dtype)}", pointer),
-        (shape.of("i1"), mask),
-        (ty, "zeroinitializer"),
-        tags=tags,
-    )
+    if mask is not None:
+        return _masked(ctx, "load", buffer, pointer, mask, shape)
+    ty = shape.of(memory_type(buffer.dtype))
+    return ctx.t.new(f"load {ty}, ptr {pointer}, {_align(buffer.dtype)}{ctx.tags[buffer]}")
+
+
+def _masked(
+    ctx: Context, op: str, buffer: ir.Buffer, at: str, mask: str | None, s: Shape, name: str = ""
+) -> str:
+    """A masked load or store at a pointer, gather or scatter at indices."""
+    scalar = memory_type(buffer.dtype)
+    ty, pointers, suffix = s.of(scalar), "ptr", "p0"
+    if op in ("gather", "scatter"):
+        pointers, suffix = s.of("ptr"), f"v{s.width}p0"
+        base = ctx.buffers[buffer]
+        at = ctx.t.new(f"getelementptr {scalar}, ptr {base}, {s.of('i64')} {at}")
+    where = (f"{pointers} {_align(buffer.dtype)}", at), (s.of("i1"), mask or "splat (i1 true)")
+    args = ((ty, name), *where) if name else (*where, (ty, "zeroinitializer"))
+    function = f"llvm.masked.{op}.{s.suffix(scalar)}.{suffix}"
+    return ctx.t.call("void" if name else ty, function, *args, tags=ctx.tags[buffer])
 
 
 def _load_contiguous(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
@@ -190,20 +188,6 @@ def _load_stride2_masked(ctx: Context, buffer: ir.Buffer, pointer: str, mask: st
     wide_mask = ctx.t.shuffle(shape.of("i1"), mask, "zeroinitializer", lanes)
     name = _vector_load(ctx, buffer, pointer, wide_mask, wide)
     return ctx.t.shuffle(wide.of(scalar), name, "poison", range(0, 2 * width, 2))
-
-
-def _gather(ctx: Context, buffer: ir.Buffer, index: str, mask: str | None) -> str:
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    ty, pointers = shape.of(scalar), shape.of("ptr")
-    p = ctx.t.new(f"getelementptr {scalar}, ptr {ctx.buffers[buffer]}, {shape.of('i64')} {index}")
-    return ctx.t.call(
-        ty,
-        f"llvm.masked.gather.{shape.suffix(scalar)}.v{shape.width}p0",
-        (f"{pointers} {_align(buffer.dtype)}", p),
-        (shape.of("i1"), mask or "splat (i1 true)"),
-        (ty, "zeroinitializer"),
-        tags=ctx.tags[buffer],
-    )
 
 
 # -- pairs: real and imaginary parts --------------------------------------------------------------
@@ -266,7 +250,7 @@ def _load_pair(
         whole = _vector_load(ctx, buffer, pointer, _doubled(ctx, shape, m), wide)
         for k in (0, 1):
             name = ctx.t.shuffle(wide.of(scalar), whole, "poison", range(k, 2 * width, 2))
-            parts[k].append(from_memory(ctx.t, shape, buffer.dtype, name))
+            parts[k].append(ctx.t.from_memory(shape, buffer.dtype, name))
     for k in (0, 1):
         v = Value(tuple(parts[k]), True, level(ctx, e))
         ctx.define(pair[k], v, ctx.insertion_point(v.level)[0])
@@ -285,7 +269,7 @@ def store(ctx: Context, s: ir.Store) -> None:
         return
     lane = ctx.current_lane
     shape, dtype, width = lane.shape, s.buffer.dtype, lane.shape.width
-    values = [to_memory(ctx.t, shape, dtype, n) for n in ctx.vectors(value, dtype)]
+    values = [ctx.t.to_memory(shape, dtype, n) for n in ctx.vectors(value, dtype)]
     masks = _masks(ctx, mask)
     if stride in (1, -1):
         first = ctx.base(s.index).names[0]
@@ -296,10 +280,16 @@ def store(ctx: Context, s: ir.Store) -> None:
                 name = _reverse(ctx, shape, scalar, name)
                 m = None if m is None else _reverse(ctx, shape, "i1", m)
                 pointer = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {1 - width}")
-            _vector_store(ctx, s.buffer, pointer, name, m, shape, s in lane.nontemporal)
+            if s in lane.nontemporal:
+                what = f"{shape.of(memory_type(dtype))} {name}, ptr {pointer}"
+                how = f"align {width * dtype.itemsize}{ctx.tags[s.buffer]}"
+                ctx.t.do(f"store {what}, {how}, !nontemporal !{NONTEMPORAL}")
+            else:
+                _vector_store(ctx, s.buffer, pointer, name, m, shape)
         return
     for name, i, m in zip(values, ctx.vectors(ctx.value(s.index), ir.INDEX), masks, strict=True):
-        _scatter(ctx, s.buffer, i, name, m)
+        # lanes that collide write in order: the last one wins
+        _masked(ctx, "scatter", s.buffer, i, m, shape, name)
 
 
 def prefetch(ctx: Context, s: ir.Prefetch) -> None:
@@ -312,7 +302,7 @@ def prefetch(ctx: Context, s: ir.Prefetch) -> None:
 def _store_uniform(ctx: Context, s: ir.Store, name: str, mask: Value | None) -> None:
     t, dtype = ctx.t, s.buffer.dtype
     where = ctx.base(s.index).names[0]
-    name = to_memory(ctx.t, SCALAR, dtype, name)
+    name = ctx.t.to_memory(SCALAR, dtype, name)
     condition = "true" if mask is None else mask.names[0]
     with nullcontext() if condition == "true" else t.conditional(condition, "store"):
         p = _pointer(ctx, s.buffer, where)
@@ -320,45 +310,13 @@ def _store_uniform(ctx: Context, s: ir.Store, name: str, mask: Value | None) -> 
 
 
 def _vector_store(
-    ctx: Context,
-    buffer: ir.Buffer,
-    pointer: str,
-    name: str,
-    mask: str | None,
-    shape: Shape,
-    nontemporal: bool = False,
+    ctx: Context, buffer: ir.Buffer, pointer: str, name: str, mask: str | None, shape: Shape
 ) -> None:
-    scalar, tags = memory_type(buffer.dtype), ctx.tags[buffer]
-    ty = shape.of(scalar)
-    if nontemporal:
-        whole = f"align {shape.width * buffer.dtype.itemsize}"
-        ctx.t.do(f"store {ty} {name}, ptr {pointer}, {whole}{tags}, !nontemporal !{NONTEMPORAL}")
-        return
     if mask is None:
-        ctx.t.do(f"store {ty} {name}, ptr {pointer}, {_align(buffer.dtype)}{tags}")
-        return
-    ctx.t.call(
-        "void",
-        f"llvm.masked.store.{shape.suffix(scalar)}.p0",
-        (ty, name),
-        (f"ptr {_align(buffer.dtype)}", pointer),
-        (shape.of("i1"), mask),
-        tags=tags,
-    )
-
-
-def _scatter(ctx: Context, buffer: ir.Buffer, index: str, name: str, mask: str | None) -> None:
-    """Lanes that collide write in order: the last one wins."""
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    p = ctx.t.new(f"getelementptr {scalar}, ptr {ctx.buffers[buffer]}, {shape.of('i64')} {index}")
-    ctx.t.call(
-        "void",
-        f"llvm.masked.scatter.{shape.suffix(scalar)}.v{shape.width}p0",
-        (shape.of(scalar), name),
-        (f"{shape.of('ptr')} {_align(buffer.dtype)}", p),
-        (shape.of("i1"), mask or "splat (i1 true)"),
-        tags=ctx.tags[buffer],
-    )
+        ty, how = shape.of(memory_type(buffer.dtype)), f"{_align(buffer.dtype)}{ctx.tags[buffer]}"
+        ctx.t.do(f"store {ty} {name}, ptr {pointer}, {how}")
+    else:
+        _masked(ctx, "store", buffer, pointer, mask, shape, name)
 
 
 def are_pair(ctx: Context, a: ir.Store, b: ir.Store) -> bool:
@@ -377,7 +335,7 @@ def store_pair(ctx: Context, a: ir.Store, b: ir.Store) -> None:
     scalar, wide = memory_type(dtype), Shape(2 * width)
     mask = ctx.value(a.mask) if a.mask is not None else None
     parts = [
-        [to_memory(ctx.t, shape, dtype, n) for n in ctx.vectors(ctx.value(s.value), dtype)]
+        [ctx.t.to_memory(shape, dtype, n) for n in ctx.vectors(ctx.value(s.value), dtype)]
         for s in (a, b)
     ]
     masks = _masks(ctx, mask)

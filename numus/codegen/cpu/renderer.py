@@ -20,6 +20,7 @@ generic operations are used, so that one text serves AVX-512, AVX2 and Neon, but
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from numus import ir
@@ -56,11 +57,13 @@ def render(kernel: ir.Kernel, target: LlvmTarget, symbol: str = "kernel") -> str
 class _Segment:
     """A segment of the iterations of a lanes loop."""
 
+    loop: ir.For
     origin: tuple[str, str]  # the loop's start and step
     bounds: tuple[str, str, str]  # first iteration, end, end of the loop
     width: int
     unroll: int
     live_in: frozenset[ir.Register]
+    nontemporal: frozenset[ir.Store] = frozenset()
 
 
 class _Renderer(Control):
@@ -185,15 +188,16 @@ class _Renderer(Control):
             counts = ()  # one masked loop is the shortest
         for u in counts:
             end = self._round_down(count, width * u)
-            segment = _Segment((start, step), (done, end, count), width, u, live_in)
+            segment = _Segment(s, (start, step), (done, end, count), width, u, live_in)
             stores = self._nontemporal_stores(s) if u == unroll else None
             if stores:
-                self._nontemporal_or_not(s, segment, stores)
+                self._nontemporal_or_not(segment, stores)
             else:
-                self._vectors(s, segment)
+                self._vectors(segment)
             done = end
-        segment = _Segment((start, step), (done, count, count), width if masks else 1, 1, live_in)
-        self._vectors(s, segment, masked=masks, once=masks and counts[-1:] == (1,))
+        bounds, width = (done, count, count), width if masks else 1
+        segment = _Segment(s, (start, step), bounds, width, 1, live_in)
+        self._vectors(segment, masked=masks, once=masks and counts[-1:] == (1,))
 
     def _round_down(self, count: str, multiple: int) -> str:
         if not count.startswith("%"):
@@ -203,14 +207,7 @@ class _Renderer(Control):
         left = self.t.new(f"urem i64 {count}, {multiple}")
         return self.t.new(f"sub i64 {count}, {left}")
 
-    def _vectors(
-        self,
-        s: ir.For,
-        segment: _Segment,
-        masked: bool = False,
-        once: bool = False,
-        nontemporal: frozenset[ir.Store] = frozenset(),
-    ) -> None:
+    def _vectors(self, segment: _Segment, masked: bool = False, once: bool = False) -> None:
         """A segment of a lanes loop; `once`: one iteration at most."""
         x, t = self.x, self.t
         (start, step), (begin, end, count) = segment.origin, segment.bounds
@@ -221,8 +218,8 @@ class _Renderer(Control):
                 k = self._opaque(k)
             name = t.affine(k, step, start)
             mask = self._mask(count, k, width) if masked else None
-            self._enter(s, segment, name, mask, nontemporal)
-            self.write_body(s.body)
+            self._enter(segment, name, mask)
+            self.write_body(segment.loop.body)
 
         known = not begin.startswith("%") and not end.startswith("%")
         if known and 0 < int(end) - int(begin) <= width * unroll:
@@ -271,9 +268,7 @@ class _Renderer(Control):
             and is_computable(x.index, self.x.values, s.var)
         )
 
-    def _nontemporal_condition(
-        self, stores: frozenset[ir.Store], segment: _Segment, s: ir.For
-    ) -> str:
+    def _nontemporal_condition(self, stores: frozenset[ir.Store], segment: _Segment) -> str:
         """Whether each thread's results exceed its L2 cache, are vector-aligned, and do not
         overwrite an input (which is cached already)."""
         x, t = self.x, self.t
@@ -284,8 +279,8 @@ class _Renderer(Control):
         condition = t.new(f"icmp ugt i64 {written}, {self.target.l2_bytes}")
         inputs = [x.buffers[b] for b in self.kernel.buffers if b.access == "read"]
         with x.scope():
-            self._enter(s, segment, segment.origin[0])
-            for store in sorted(stores, key=s.body.index):
+            self._enter(segment, segment.origin[0])
+            for store in sorted(stores, key=segment.loop.body.index):
                 size, buffer = store.buffer.dtype.itemsize, x.buffers[store.buffer]
                 first = x.base(store.index).names[0]
                 address = t.new(f"getelementptr [{size} x i8], ptr {buffer}, i64 {first}")
@@ -296,29 +291,20 @@ class _Renderer(Control):
                     condition = t.new(f"and i1 {condition}, {t.new(test)}")
         return condition
 
-    def _enter(
-        self,
-        s: ir.For,
-        segment: _Segment,
-        first: str,
-        mask: Value | None = None,
-        nontemporal: frozenset[ir.Store] = frozenset(),
-    ) -> None:
+    def _enter(self, segment: _Segment, first: str, mask: Value | None = None) -> None:
         """Begin to emit lanes of a loop, in the current scope."""
-        x = self.x
+        x, s = self.x, segment.loop
         at, step = (Value((name,), False, x.depth) for name in (first, segment.origin[1]))
         strides, shape = LaneStrides(s.var, s.step), Shape(segment.width)
         lane = (s.var, strides, shape, segment.unroll, at, step)
-        x.lane = Lane(*lane, mask, segment.live_in, nontemporal)
+        x.lane = Lane(*lane, mask, segment.live_in, segment.nontemporal)
 
-    def _nontemporal_or_not(
-        self, s: ir.For, segment: _Segment, stores: frozenset[ir.Store]
-    ) -> None:
+    def _nontemporal_or_not(self, segment: _Segment, stores: frozenset[ir.Store]) -> None:
         def emit(nontemporal: frozenset[ir.Store]) -> None:
             with self.x.scope("branch"):
-                self._vectors(s, segment, nontemporal=nontemporal)
+                self._vectors(dataclasses.replace(segment, nontemporal=nontemporal))
 
-        condition = self._nontemporal_condition(stores, segment, s)
+        condition = self._nontemporal_condition(stores, segment)
         arms = ("stream", lambda: emit(stores)), ("plain", lambda: emit(frozenset()))
         self.t.either(condition, *arms)
 

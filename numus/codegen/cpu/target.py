@@ -137,10 +137,7 @@ def cache_sizes() -> tuple[int, int]:
         if sys.platform == "darwin":
             for level, name in ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize")):
                 sizes[level] = int(subprocess.check_output(["sysctl", "-n", name]))
-        for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-            level = int((entry / "level").read_text())
-            if level in sizes and (entry / "type").read_text().strip() != "Instruction":
-                sizes[level] = _bytes((entry / "size").read_text().strip())
+        sizes.update({level: _bytes(_cache(level, "size")) for level in sizes})
     return _override().l1 or sizes[1], _override().l2 or sizes[2]
 
 
@@ -148,12 +145,18 @@ def cache_ways() -> int:
     """Associativity of a core's L1 data cache; 8 where unknown."""
     if _override().ways:
         return _override().ways
-    with contextlib.suppress(OSError, ValueError):
-        for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-            level, kind = ((entry / name).read_text().strip() for name in ("level", "type"))
-            if level == "1" and kind != "Instruction":
-                return max(1, int((entry / "ways_of_associativity").read_text()))
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return max(1, int(_cache(1, "ways_of_associativity")))
     return 8
+
+
+def _cache(level: int, attribute: str) -> str:
+    """An attribute of a core's data cache, as Linux reports it."""
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        own, kind = ((entry / name).read_text().strip() for name in ("level", "type"))
+        if own == str(level) and kind != "Instruction":
+            return (entry / attribute).read_text().strip()
+    raise KeyError(level)
 
 
 def _bytes(text: str) -> int:

@@ -25,7 +25,7 @@ class UnsupportedError(Exception):
 def _ops(t: IRBuilder, s: Shape, op: str, dtype: DType) -> Ops:
     if dtype.is_narrow_float:
         raise UnsupportedError(f"{op} on {dtype}")
-    return Ops(t, s, register_type(dtype))
+    return t.ops(s, register_type(dtype))
 
 
 def unary(t: IRBuilder, s: Shape, op: str, dtype: DType, x: str) -> str:
@@ -105,10 +105,10 @@ def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
 
 def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
     """High half of the product."""
-    bits, ops = dtype.bits, Ops(t, s, register_type(dtype))
+    bits, ops = dtype.bits, t.ops(s, register_type(dtype))
     if bits == 64 and s.width:
         return _mulhi64(ops, dtype, x, y)
-    wide = Ops(t, s, f"i{2 * bits}")
+    wide = t.ops(s, f"i{2 * bits}")
     extend = "sext" if dtype.kind == "int" else "zext"
     wx, wy = (ops.to(extend, v, wide.scalar) for v in (x, y))
     return wide.to("trunc", wide("lshr", wide("mul", wx, wy), bits), ops.scalar)

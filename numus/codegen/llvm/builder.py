@@ -183,6 +183,16 @@ class IRBuilder:
         indices = f"<{len(lanes)} x i32> <{', '.join(f'i32 {i}' for i in lanes)}>"
         return self.new(f"shufflevector {ty} {a}, {ty} {b}, {indices}")
 
+    def from_memory(self, shape: Shape, dtype: DType, name: str) -> str:
+        """A loaded element: bools are bytes in memory."""
+        return self.ops(shape, "i8")("icmp ne", name, 0) if dtype.kind == "bool" else name
+
+    def to_memory(self, shape: Shape, dtype: DType, name: str) -> str:
+        return self.ops(shape, "i1").to("zext", name, "i8") if dtype.kind == "bool" else name
+
+    def ops(self, shape: Shape, scalar: str) -> Ops:
+        return Ops(self, shape, scalar)
+
     def define_function(self, head: str) -> list[str]:
         """The function with this head, then the functions and declarations that it uses."""
         body = itertools.chain(*(x if isinstance(x, list) else [x] for x in self.body))
@@ -232,19 +242,6 @@ class Ops:
         """An overloaded intrinsic, with further arguments of other types."""
         args = (*((self.ty, x) for x in operands), *extra)
         return self.t.call(self.ty, f"llvm.{name}.{self.shape.suffix(self.scalar)}", *args)
-
-
-def from_memory(t: IRBuilder, shape: Shape, dtype: DType, name: str) -> str:
-    """A loaded element: bools are bytes in memory."""
-    if dtype.kind != "bool":
-        return name
-    return t.new(f"icmp ne {shape.of('i8')} {name}, {shape.const('i8', 0)}")
-
-
-def to_memory(t: IRBuilder, shape: Shape, dtype: DType, name: str) -> str:
-    if dtype.kind != "bool":
-        return name
-    return t.new(f"zext {shape.of('i1')} {name} to {shape.of('i8')}")
 
 
 class Value:

@@ -8,13 +8,13 @@ conversion where there is one, the others integer code that agrees with ml_dtype
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.llvm.builder import IRBuilder, Ops, Shape, literal, register_type
+from numus.codegen.llvm.builder import IRBuilder, Shape, literal, register_type
 from numus.dtypes import DType
 
 
 def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     """`x`, a scalar or vector of `source`, converted to `to`."""
-    ops, target = Ops(t, s, register_type(source)), register_type(to)
+    ops, target = t.ops(s, register_type(source)), register_type(to)
     if source is to:
         return x
     if to.kind == "bool":
@@ -24,7 +24,7 @@ def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
         return ops("fcmp une" if is_float else "icmp ne", x, 0)
     if source.kind == "bool":
         one, zero = (s.const(target, literal(n, to)) for n in (1, 0))
-        return Ops(t, s, target).select(x, one, zero)
+        return t.ops(s, target).select(x, one, zero)
     if source.is_integer:
         if to.is_narrow_float:
             return _int_to_low_precision(t, s, x, source, to)
@@ -46,7 +46,7 @@ def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
 
 def bitcast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     """The bits as another dtype of the same size."""
-    ops = Ops(t, s, register_type(source))
+    ops = t.ops(s, register_type(source))
     if source.itemsize != to.itemsize:
         raise ValueError(f"bitcast from {source} to {to}: their sizes differ")
     if to.kind == "bool":
@@ -69,7 +69,7 @@ def _int_to_low_precision(t: IRBuilder, s: Shape, x: str, source: DType, to: DTy
 
 def _keep_53_bits_odd(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
     """A 64-bit integer rounded to odd to the precision of float64."""
-    i64 = Ops(t, s, "i64")
+    i64 = t.ops(s, "i64")
     low = i64("and", x, 2047)
     sticky = i64("and", i64("add", low, 2047), 2048)  # bit 11 where any of the low bits is set
     odd = i64("or", i64("and", x, -2048), sticky)
@@ -80,12 +80,12 @@ def _keep_53_bits_odd(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
 def _float_to_int(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     low, high = dt.int_range(to)
     if to.bits < 32:  # through int32: no target converts vectors to fewer bits
-        i32, wide = Ops(t, s, "i32"), _float_to_int(t, s, x, source, dt.int32)
+        i32, wide = t.ops(s, "i32"), _float_to_int(t, s, x, source, dt.int32)
         for op, bound in (("smax", low), ("smin", high)):
             wide = i32.call(op, wide, i32.const(bound))
         return i32.to("trunc", wide, register_type(to))
     op = "fptosi" if to.kind == "int" else "fptoui"
-    f, i = Ops(t, s, register_type(source)), Ops(t, s, register_type(to))
+    f, i = t.ops(s, register_type(source)), t.ops(s, register_type(to))
     if t.target.arch == "arm":  # one instruction; elsewhere LLVM scalarises vectors
         name = f"llvm.{op}.sat.{s.suffix(i.scalar)}.{s.suffix(f.scalar)}"
         return t.call(i.ty, name, (f.ty, x))
@@ -100,14 +100,14 @@ def _float_to_int(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> s
 
 def _to_float32_odd(t: IRBuilder, s: Shape, x: str) -> str:
     """float64 to float32 rounded to odd, so that a second rounding is exact."""
-    f32, f64, i32 = (Ops(t, s, scalar) for scalar in ("float", "double", "i32"))
+    f32, f64, i32 = (t.ops(s, scalar) for scalar in ("float", "double", "i32"))
     near = f64.to("fptrunc", x, "float")
     back = f32.to("fpext", near, "double")
     exact = f64("fcmp ueq", back, x)  # NaN counts as exact
     size_x, size_back = f64.call("fabs", x), f64.call("fabs", back)
     over = f64("fcmp ogt", size_back, size_x)
     bits = f32.to("bitcast", near, "i32")
-    down = i32("add", bits, Ops(t, s, "i1").to("sext", over, "i32"))  # toward zero
+    down = i32("add", bits, t.ops(s, "i1").to("sext", over, "i32"))  # toward zero
     return i32.to("bitcast", i32.select(exact, bits, i32("or", down, 1)), "float")
 
 
@@ -122,11 +122,11 @@ def _infinity(dtype: DType) -> int:
 
 def _decode(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
     """Exact float32 value of a low-precision float's bits."""
-    i32, f32 = Ops(t, s, "i32"), Ops(t, s, "float")
+    i32, f32 = t.ops(s, "i32"), t.ops(s, "float")
     if source is dt.float16 and t.target.has_f16_conversion:
-        half = Ops(t, s, "i16").to("bitcast", x, "half")
-        return Ops(t, s, "half").to("fpext", half, "float")
-    wide = Ops(t, s, register_type(source)).to("zext", x, "i32")
+        half = t.ops(s, "i16").to("bitcast", x, "half")
+        return t.ops(s, "half").to("fpext", half, "float")
+    wide = t.ops(s, register_type(source)).to("zext", x, "i32")
     if source is dt.bfloat16:
         return i32.to("bitcast", i32("shl", wide, 16), "float")
     sign_bit, bias = 1 << (source.bits - 1), _bias(source)
@@ -149,11 +149,11 @@ def _decode(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
 
 def _encode(t: IRBuilder, s: Shape, x: str, to: DType) -> str:
     """Bits of a float32 rounded to a low-precision float."""
-    i32, f32 = Ops(t, s, "i32"), Ops(t, s, "float")
+    i32, f32 = t.ops(s, "i32"), t.ops(s, "float")
     f16 = "half" if to is dt.float16 and t.target.has_f16_conversion else ""
     f16 = "bfloat" if to is dt.bfloat16 and t.target.has_bf16_conversion else f16
     if f16:
-        return Ops(t, s, f16).to("bitcast", f32.to("fptrunc", x, f16), "i16")
+        return t.ops(s, f16).to("bitcast", f32.to("fptrunc", x, f16), "i16")
     bits = f32.to("bitcast", x, "i32")
     shift = 23 - to.mantissa
     last = i32("and", i32("lshr", bits, shift), 1)

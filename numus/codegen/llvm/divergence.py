@@ -6,7 +6,7 @@ constant stride, so that unit-stride loads are vector loads), or *varying*.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from numus import ir
@@ -154,17 +154,11 @@ def plan_lanes(kernel: ir.Kernel, vector_bytes: int) -> LanePlan:
     )
 
 
-def _lanes_loops(body: Sequence[ir.Stmt]) -> Iterator[ir.For]:
-    for s in body:
-        if isinstance(s, ir.For):
-            if s.kind == "lanes":
-                if any(True for _ in _lanes_loops(s.body)):
-                    raise CompileError("lanes loops must not be nested")
-                yield s
-            else:
-                yield from _lanes_loops(s.body)
-        elif isinstance(s, ir.If):
-            yield from _lanes_loops(s.body)
+def _lanes_loops(body: Sequence[ir.Stmt]) -> list[ir.For]:
+    loops = [s for s in statements(body) if isinstance(s, ir.For) and s.kind == "lanes"]
+    if any(s in loops for loop in loops for s in statements(loop.body)):
+        raise CompileError("lanes loops must not be nested")
+    return loops
 
 
 def _body_summary(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm import arithmetic, casts, int_division
-from numus.codegen.llvm.builder import SCALAR, Ops, Value, literal, register_type
+from numus.codegen.llvm.builder import SCALAR, Value, literal, register_type
 from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
 
@@ -136,7 +136,7 @@ class Expressions(Context):
                 return self.each(args, lambda s, x: convert(t, s, x, source, dtype))
             if op == "select":
                 scalar = register_type(dtype)
-                return self.each(args, lambda s, c, x, y: Ops(t, s, scalar).select(c, x, y))
+                return self.each(args, lambda s, c, x, y: t.ops(s, scalar).select(c, x, y))
             if op == "fma":
                 return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
             emit: Callable[..., str] = arithmetic.binary
@@ -197,7 +197,7 @@ class Expressions(Context):
         t, e = self.t, path.select
         slow = self.values[e.args[1]]
         shape = self.lane.shape if path.vec and self.lane is not None else SCALAR
-        ops = Ops(t, shape, register_type(e.dtype))
+        ops = t.ops(shape, register_type(e.dtype))
         names = self.vectors(slow, e.dtype) if path.vec else slow.names
         if path.condition.vec:
             names = tuple(map(ops.select, path.condition.names, names, path.fast))

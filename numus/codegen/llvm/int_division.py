@@ -54,7 +54,7 @@ def divide(ctx: Context, e: ir.Expr) -> Value:
 
 
 def _ops(ctx: Context, s: Shape, e: ir.Expr) -> Ops:
-    return Ops(ctx.t, s, register_type(e.dtype))
+    return ctx.t.ops(s, register_type(e.dtype))
 
 
 def _sign(e: ir.Expr) -> str:
@@ -85,7 +85,7 @@ def _quotient(ctx: Context, s: Shape, e: ir.Expr, x: str, y: str) -> Quotient:
     y, minus = _divisor(ctx, s, e, y)
     if not s.width or e.args[1].op == "const":  # LLVM multiplies or shifts
         return ops(f"{sign}div", x, y), y, minus
-    wide = Ops(ctx.t, s, "double" if e.dtype.bits == 32 else "float")
+    wide = ctx.t.ops(s, "double" if e.dtype.bits == 32 else "float")
     fx, fy = (ops.to(f"{sign}itofp", v, wide.scalar) for v in (x, y))
     return wide.to(f"fpto{sign}i", wide("fdiv", fx, fy), ops.scalar), y, minus
 
@@ -97,7 +97,7 @@ def _quotient64(ctx: Context, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> Q
     y, minus = _divisor(ctx, s, e, y)
     large = _any_large(ctx, s, e, u, x, y)
     fx, fy = _to_double(ctx, s, x), _to_double(ctx, s, y)
-    fast = _from_double(ctx, s, Ops(ctx.t, s, "double")("fdiv", fx, fy))
+    fast = _from_double(ctx, s, ctx.t.ops(s, "double")("fdiv", fx, fy))
     ty = s.type(e.dtype)
     exact = ctx.t.value_if(large, "slow", lambda: _lane_by_lane(ctx, s, e, x, y), ty, fast)
     return exact, y, minus
@@ -120,7 +120,7 @@ def _any_large(ctx: Context, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> st
             for lane in (u * s.width, (u + 1) * s.width - 1):
                 tests.append(_large(ctx, SCALAR, t.new(f"add i64 {first}, {stride * lane}"), True))
         else:
-            bits, i1 = _large(ctx, s, name, signed), Ops(t, s, "i1")
+            bits, i1 = _large(ctx, s, name, signed), t.ops(s, "i1")
             if ctx.lane is not None and ctx.lane.mask is not None:
                 bits = i1("and", bits, ctx.lane.mask.names[0])
             name = f"llvm.vector.reduce.or.{s.suffix('i1')}"
@@ -132,24 +132,24 @@ def _any_large(ctx: Context, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> st
 
 def _large(ctx: Context, s: Shape, name: str, signed: bool) -> str:
     """name >= 2**51 or name < -2**51, as one unsigned comparison."""
-    i64 = Ops(ctx.t, s, "i64")
+    i64 = ctx.t.ops(s, "i64")
     if not signed:
         return i64("icmp ugt", name, (1 << _EXACT_BITS) - 1)
     return i64("icmp ugt", i64("add", name, 1 << _EXACT_BITS), (1 << (_EXACT_BITS + 1)) - 1)
 
 
 def _to_double(ctx: Context, s: Shape, name: str) -> str:
-    i64 = Ops(ctx.t, s, "i64")
+    i64 = ctx.t.ops(s, "i64")
     if ctx.t.target.has_int64_conversion:
         return i64.to("sitofp", name, "double")
     # the integer in the fraction of a large float, which is then subtracted
-    return Ops(ctx.t, s, "double")(
+    return ctx.t.ops(s, "double")(
         "fsub", i64.to("bitcast", i64("add", name, _MAGIC), "double"), _MAGIC_FLOAT
     )
 
 
 def _from_double(ctx: Context, s: Shape, name: str) -> str:
-    i64, f64 = Ops(ctx.t, s, "i64"), Ops(ctx.t, s, "double")
+    i64, f64 = ctx.t.ops(s, "i64"), ctx.t.ops(s, "double")
     if ctx.t.target.has_int64_conversion:
         return f64.to("fptosi", name, "i64")
     moved = f64("fadd", f64.call("trunc", name), _MAGIC_FLOAT)

@@ -90,11 +90,10 @@ def _library() -> Any:
 
     library = ctypes.CDLL(ffi.lib._name)
     pointer = ctypes.c_void_p
-    library.LLVMPY_TargetMachineEmitToMemory.argtypes = [pointer, pointer, ctypes.c_int, pointer]
-    library.LLVMPY_TargetMachineEmitToMemory.restype = pointer
-    library.LLVMPY_GetBufferStart.argtypes = [pointer]
-    library.LLVMPY_GetBufferStart.restype = pointer
-    library.LLVMPY_GetBufferSize.argtypes = [pointer]
-    library.LLVMPY_GetBufferSize.restype = ctypes.c_size_t
-    library.LLVMPY_DisposeMemoryBuffer.argtypes = [pointer]
+    emit, start = library.LLVMPY_TargetMachineEmitToMemory, library.LLVMPY_GetBufferStart
+    size, dispose = library.LLVMPY_GetBufferSize, library.LLVMPY_DisposeMemoryBuffer
+    emit.argtypes = [pointer, pointer, ctypes.c_int, pointer]
+    start.argtypes = size.argtypes = dispose.argtypes = [pointer]
+    emit.restype = start.restype = pointer
+    size.restype = ctypes.c_size_t
     return library

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from numus import ir
-from numus.codegen.llvm.builder import SCALAR, memory_type, to_memory
+from numus.codegen.llvm.builder import SCALAR, memory_type
 from numus.codegen.nvptx import warp
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State
@@ -58,7 +58,7 @@ def reduce(r: KernelContext, dtypes: Sequence[DType], state: State, merge: Merge
     if r.kernel.flags is None:
         states = _exchange_shared(r, dtypes, state)
     else:
-        states = _exchange_flags(r, *r.kernel.flags, dtypes, state, merge)
+        states = _exchange_flags(r, dtypes, state, merge)
     return warp.tree_reduce(states, merge)
 
 
@@ -75,23 +75,19 @@ def _exchange_shared(r: KernelContext, dtypes: Sequence[DType], state: State) ->
             own = t.new(f"getelementptr {ty}, ptr addrspace(3) {array}, i32 {r.cta_rank}")
             args = (("ptr addrspace(3)", own), ("i32", r.cta_thread))
             remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
-            t.do(f"store {ty} {to_memory(t, SCALAR, d, name)}, {DISTRIBUTED_SHARED} {remote}")
+            t.do(f"store {ty} {t.to_memory(SCALAR, d, name)}, {DISTRIBUTED_SHARED} {remote}")
     t.call("void", "llvm.nvvm.barrier.cluster.arrive.aligned")
     t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
     return warp.load_states(t, arrays, dtypes, size)
 
 
 def _exchange_flags(
-    r: KernelContext,
-    flags: ir.Buffer,
-    words_per_block: int,
-    dtypes: Sequence[DType],
-    state: State,
-    merge: Merge,
+    r: KernelContext, dtypes: Sequence[DType], state: State, merge: Merge
 ) -> list[State]:
     """The first thread of a CTA sets its flags; a thread per CTA spins on them. Their warps' totals
     are read by all threads."""
-    t, size = r.t, r.kernel.cluster_size
+    assert r.kernel.flags is not None
+    t, size, (flags, words_per_block) = r.t, r.kernel.cluster_size, r.kernel.flags
     words = [w for d, name in zip(dtypes, state, strict=True) for w in warp.to_words(t, d, name)]
     first, r.flags_used = r.flags_used, r.flags_used + size * len(words)
     if r.flags_used > words_per_block or size > WARP * r.warps:

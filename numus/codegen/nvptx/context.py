@@ -146,11 +146,7 @@ class KernelContext(Control):
             yield self.t.new(f"extractvalue {result} {whole}, {i}")
 
     def asm_into(
-        self,
-        registers: list[ir.Register],
-        text: str,
-        constraints: Sequence[str],
-        arguments: Sequence[str],
+        self, registers: list[ir.Register], text: str, constraints: list[str], arguments: list[str]
     ) -> None:
         """Inline assembly whose results are set to the registers."""
         t, ty = self.t, register_type(registers[0].dtype)

@@ -20,6 +20,7 @@ from numus.codegen.llvm.expressions import Expressions
 from numus.codegen.nvptx import memory, warp
 from numus.codegen.nvptx.context import ThreadContext
 from numus.errors import CompileError
+from numus.ir import ScalarKind
 
 _APPROX = {
     "exp2": "llvm.nvvm.ex2.approx.ftz.f",
@@ -206,9 +207,12 @@ class ThreadExpressions(ThreadContext):
         """Whether an expression is a block index, or one divided by schedule constants."""
         if e in self.block_indices:
             return True
-        by = e.args[1] if e.op in ("idiv", "irem") else None
-        by_constant = by is not None and by.op == "scalar" and str(by.attr)[0] == "s"
-        return by_constant and self._is_block_index(e.args[0])
+        return (
+            e.op in ("idiv", "irem")
+            and e.args[1].op == "scalar"
+            and ScalarKind.of(e.args[1].attr) is ScalarKind.SCHEDULE
+            and self._is_block_index(e.args[0])
+        )
 
     def _is_non_negative(self, e: ir.Expr) -> bool:
         """Whether a value is made of loop variables and sizes alone."""
@@ -243,9 +247,7 @@ class ThreadExpressions(ThreadContext):
 def _is_size(e: ir.Expr) -> bool:
     """Whether an expression is made of extents, strides and block sizes."""
     if e.op == "scalar":
-        return str(e.attr)[0] in "ns"
-    return e.op in ("mul", "min") and all(_is_size(a) or _is_positive(a) for a in e.args)
-
-
-def _is_positive(e: ir.Expr) -> bool:
-    return e.op == "const" and e.attr > 0
+        return ScalarKind.of(e.attr) in (ScalarKind.SIZE, ScalarKind.SCHEDULE)
+    return e.op in ("mul", "min") and all(
+        _is_size(a) or (a.op == "const" and a.attr > 0) for a in e.args
+    )

@@ -7,15 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from numus import ir
-from numus.codegen.llvm.builder import (
-    SCALAR,
-    Value,
-    from_memory,
-    literal,
-    memory_type,
-    register_type,
-    to_memory,
-)
+from numus.codegen.llvm.builder import SCALAR, Value, literal, memory_type, register_type
 from numus.codegen.llvm.divergence import are_consecutive, is_multiple, split_constant
 from numus.codegen.nvptx.context import ACCESS_BYTES, SHARED, ThreadContext, per_iteration
 from numus.dtypes import DType
@@ -81,7 +73,7 @@ def load(r: ThreadContext, e: ir.Expr) -> Value:
 
     def read(pointer: str) -> str:
         name = t.new(f"load {ty}, {space} {pointer}, align {dtype.itemsize}{tags}")
-        return from_memory(r.t, SCALAR, dtype, name)
+        return r.t.from_memory(SCALAR, dtype, name)
 
     active = r.thread_lane.active if vec else ()
     conditions: Sequence[str] = active or ("true",) * len(addresses)
@@ -121,7 +113,7 @@ def _elements(r: ThreadContext, dtype: DType, whole: str, width: int) -> list[st
             r.halves[names[-1]] = word, u % 2
             continue
         name = t.new(f"extractelement {vector} {whole}, i64 {u}")
-        names.append(from_memory(r.t, SCALAR, dtype, name))
+        names.append(r.t.from_memory(SCALAR, dtype, name))
     return names
 
 
@@ -198,7 +190,7 @@ def store(r: ThreadContext, s: ir.Store) -> None:
     mask = r.value(s.mask) if s.mask is not None else None
     stride = r.lane_stride(s.index)
     addresses = pointers(r, s.buffer, s.index)
-    names = [to_memory(r.t, SCALAR, dtype, n) for n in value.names]
+    names = [r.t.to_memory(SCALAR, dtype, n) for n in value.names]
     count = max(len(addresses), len(names), len(mask.names) if mask is not None else 1)
     masks = mask.names if mask is not None else ("true",)
     columns = [per_iteration(column, count) for column in (addresses, names, masks)]
@@ -261,7 +253,7 @@ def _store_consecutive(
     if is_shared and not is_aligned and count * dtype.itemsize < 16:
         return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]
-    names = [to_memory(t, SCALAR, dtype, r.value(s.value).names[0]) for s in same]
+    names = [t.to_memory(SCALAR, dtype, r.value(s.value).names[0]) for s in same]
     (pointer,) = pointers(r, first.buffer, first.index)
     align = count * dtype.itemsize
 

@@ -6,6 +6,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm.builder import register_type
 from numus.codegen.nvptx.context import KernelContext
+from numus.dtypes import DType
 
 # (k of a full instruction, PTX type of elements, of accumulators)
 _SHAPES = {
@@ -21,20 +22,20 @@ _CONSTRAINTS = {"float": "f", "double": "d", "i32": "r"}
 
 def mma(r: KernelContext, s: ir.MmaSync) -> None:
     a, b = ([r.x.uniform(e, "a word") for e in side] for side in (s.a, s.b))
-    k, name, total = _SHAPES[s.dtype]
+    k = _SHAPES[s.dtype][0]
     if s.dtype is dt.float32:
         a, b = ([_round_to_tf32(r, x) for x in side] for side in (a, b))
     if s.dtype is dt.float64 and r.capability < 90:
         for row in range(2):  # 8 rows and half of k at a time
             for half in range(2):
                 registers = s.accumulators[2 * row : 2 * row + 2]
-                _mma(r, registers, "m8n8k4", name, total, [a[row + 2 * half]], [b[half]])
+                _mma(r, registers, "m8n8k4", s.dtype, [a[row + 2 * half]], [b[half]])
     elif r.capability < 80:
         for half in range(2):
             words = a[2 * half : 2 * half + 2]
-            _mma(r, s.accumulators, f"m16n8k{k // 2}", name, total, words, [b[half]])
+            _mma(r, s.accumulators, f"m16n8k{k // 2}", s.dtype, words, [b[half]])
     else:
-        _mma(r, s.accumulators, f"m16n8k{k}", name, total, a, b)
+        _mma(r, s.accumulators, f"m16n8k{k}", s.dtype, a, b)
 
 
 def _round_to_tf32(r: KernelContext, name: str) -> str:
@@ -43,17 +44,11 @@ def _round_to_tf32(r: KernelContext, name: str) -> str:
 
 
 def _mma(
-    r: KernelContext,
-    accumulators: list[ir.Register],
-    shape: str,
-    name: str,
-    total: str,
-    a: list[str],
-    b: list[str],
+    r: KernelContext, into: list[ir.Register], shape: str, dtype: DType, a: list[str], b: list[str]
 ) -> None:
-    x, t = r.x, r.t
-    slots = [x.storage(register)[0] for register in accumulators]
-    ty = register_type(accumulators[0].dtype)
+    x, t, (_, name, total) = r.x, r.t, _SHAPES[dtype]
+    slots = [x.storage(register)[0] for register in into]
+    ty = register_type(into[0].dtype)
     word = "double" if name == "f64" else "i32"
     if name == "tf32":
         a, b = ([t.new(f"bitcast float {n} to i32") for n in side] for side in (a, b))
@@ -70,4 +65,4 @@ def _mma(
     constraints += [_CONSTRAINTS[word]] * (len(a) + len(b))
     constraints += [_CONSTRAINTS[ty]] * count
     arguments = [f"{word} {n}" for n in (*a, *b)] + [f"{ty} {n}" for n in olds]
-    r.asm_into(accumulators, text, constraints, arguments)
+    r.asm_into(into, text, constraints, arguments)

@@ -13,6 +13,9 @@ from numus.codegen.nvptx import analysis, memory, occupancy
 from numus.codegen.nvptx.context import ACCESS_BYTES, KernelContext, ThreadLane
 from numus.ir import statements
 
+Pair = tuple[str, str]
+Offsets = tuple[int, ...]
+
 
 def loop_shapes(kernel: ir.Kernel, plan: LanePlan) -> dict[ir.For, tuple[int, int]]:
     """(vectors, width) of a thread in each lanes loop; sets the plan's vectors per register.
@@ -59,25 +62,19 @@ def write(r: KernelContext, s: ir.For, start: str, step: str, count: str) -> Non
         if vectors > 1:
             unrolled_end = t.new(f"and i64 {end}, {-(width * vectors * threads)}")
             offsets = tuple(v * threads * width + u for v in range(vectors) for u in range(width))
-            _stage(r, s, start, step, ("0", unrolled_end), offsets, width)
+            _stage(r, s, (start, step), ("0", unrolled_end), offsets, width)
             done = unrolled_end
-        _stage(r, s, start, step, (done, end), tuple(range(width)), width)
+        _stage(r, s, (start, step), (done, end), tuple(range(width)), width)
         done = end
-    _stage(r, s, start, step, (done, count), (0,), 1)
+    _stage(r, s, (start, step), (done, count), (0,), 1)
 
 
 def _stage(
-    r: KernelContext,
-    s: ir.For,
-    start: str,
-    step: str,
-    bounds: tuple[str, str],
-    offsets: tuple[int, ...],
-    width: int,
+    r: KernelContext, s: ir.For, origin: Pair, bounds: Pair, offsets: Offsets, width: int
 ) -> None:
-    """Iterations bounds[0] … bounds[1] of a lanes loop, `offsets` of them per thread."""
-    t, x = r.t, r.x
-    begin, end = bounds
+    """Iterations bounds[0] … bounds[1] of a lanes loop with the start and step `origin`, `offsets`
+    of them per thread."""
+    t, x, (start, step), (begin, end) = r.t, r.x, origin, bounds
 
     def single(kind: str) -> None:
         with x.scope(kind):
@@ -103,18 +100,12 @@ def _stage(
 
 
 def enter(
-    r: KernelContext,
-    s: ir.For,
-    first: str,
-    step: str,
-    offsets: tuple[int, ...],
-    width: int,
-    level: int | None = None,
+    r: KernelContext, s: ir.For, at: str, step: str, offsets: Offsets, width: int, level: int = -1
 ) -> None:
     """Begin to emit a stage of a lanes loop, in the current scope."""
-    level = r.x.depth if level is None else level
-    at, by = Value((first,), False, level), Value((step,), False, level)
-    lane = ThreadLane(s.var, lane_strides(s), SCALAR, len(offsets), at, by)
+    level = r.x.depth if level < 0 else level
+    first, by = Value((at,), False, level), Value((step,), False, level)
+    lane = ThreadLane(s.var, lane_strides(s), SCALAR, len(offsets), first, by)
     lane.offsets, lane.vector = offsets, width
     r.x.lane = lane
 

@@ -9,6 +9,7 @@ first k tiles have arrived when the consumers finish their epilogue.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from numus import ir
@@ -52,17 +53,11 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
         tile_loop(Role(True, stages), loop.body)
         r.block_threads = block_threads
 
-    def resize(how: str, count: int) -> None:
-        if block_threads - CONSUMER_THREADS == 128:  # setmaxnreg is for whole warpgroups
-            r.asm(f"setmaxnreg.{how}.sync.aligned.u32 {count};", "~{memory}")
+    def produce() -> None:
+        tile_loop(Role(False, stages), _producer_part(loop.body))
 
-    _specialise(
-        r,
-        consume,
-        lambda: tile_loop(Role(False, stages), _producer_part(loop.body)),
-        lambda: resize("inc", _CONSUMER_REGISTERS),
-        lambda: resize("dec", _PRODUCER_REGISTERS),
-    )
+    # setmaxnreg is for whole warpgroups
+    _specialise(r, consume, produce, resize=block_threads - CONSUMER_THREADS == 128)
 
 
 def _mainloops(body: list[ir.Stmt]) -> list[ir.WgmmaMainloop]:
@@ -87,34 +82,25 @@ def mainloop(r: KernelContext, s: ir.WgmmaMainloop) -> None:
         return
     k_tiles = x.uniform(s.k_tiles, "the k tiles of a mainloop")
     k_start = t.new(f"trunc i64 {x.uniform(s.k_start, 'the first k')} to i32")
-    origins = [
+    mn_batch = [
         [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.mn_offset, o.batch)]
         for o in (s.a, s.b)
     ]
+    origins = [[k_start, *each] for each in mn_batch]
     if r.role is not None:
-        _produce(r, s, r.role.stages, k_start, origins, k_tiles)
+        _produce(r, s, r.role.stages, origins, k_tiles)
         return
     stages = Stages(t, s, x.buffers[s.scratch])
     _init_barriers(r, stages)
-    _specialise(
-        r,
-        lambda: _consume(r, s, stages, k_tiles),
-        lambda: _produce(r, s, stages, k_start, origins, k_tiles),
-    )
+    produce = functools.partial(_produce, r, s, stages, origins, k_tiles)
+    _specialise(r, lambda: _consume(r, s, stages, k_tiles), produce)
     x.invalidate(s.accumulators)
 
 
-def _nothing() -> None: ...
-
-
 def _specialise(
-    r: KernelContext,
-    consume: Callable[[], None],
-    produce: Callable[[], None],
-    enter_consumers: Callable[[], None] = _nothing,
-    enter_producers: Callable[[], None] = _nothing,
+    r: KernelContext, consume: Callable[[], None], produce: Callable[[], None], resize: bool = False
 ) -> None:
-    """Branch by warp into consumers and the producer thread."""
+    """Branch by warp into consumers and the producer thread; `resize`: registers follow."""
     t, x = r.t, r.x
     # provably warp-uniform
     args = (("i32", "-1"), ("i32", r.warp), ("i32", "0"), ("i32", "31"))
@@ -123,13 +109,15 @@ def _specialise(
     producer, done = t.label("produce"), t.label("done")
     t.branch(t.new(f"icmp ult i32 {warp}, {CONSUMER_THREADS // 32}"), consumers, others)
     t.start(consumers)
-    enter_consumers()
+    if resize:
+        r.asm(f"setmaxnreg.inc.sync.aligned.u32 {_CONSUMER_REGISTERS};", "~{memory}")
     with x.scope("branch"):
         r.uniform_warpgroup = t.new(f"lshr i32 {warp}, 2")
         consume()
     t.jump(done)
     t.start(others)
-    enter_producers()
+    if resize:
+        r.asm(f"setmaxnreg.dec.sync.aligned.u32 {_PRODUCER_REGISTERS};", "~{memory}")
     t.branch(t.new(f"icmp eq i64 {r.thread}, {CONSUMER_THREADS}"), producer, done)
     t.start(producer)
     with x.scope("branch"):
@@ -194,8 +182,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
             stages.advance()
             return
         later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
-        count = len(s.accumulators)
-        text, inputs = k_tile_mma(r, pair, columns, count, 2 * count, accumulate=later)
+        text, inputs = k_tile_mma(t, pair, columns, len(s.accumulators), later)
         with_accumulators(r, s.accumulators, text, inputs)
         # the previous wgmma is complete: its stage may be refilled
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
@@ -227,7 +214,7 @@ def _promote(r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], col
     bits (as DeepGEMM does)."""
     t, x = r.t, r.x
     count = len(s.accumulators)
-    text, operands = k_tile_mma(r, pair, columns, count, count, zero_init=True)
+    text, operands = k_tile_mma(t, pair, columns, count, accumulate="")
     text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
@@ -239,13 +226,9 @@ def _promote(r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], col
 
 
 def _produce(
-    r: KernelContext,
-    s: ir.WgmmaMainloop,
-    stages: Stages,
-    k_start: str,
-    origins: list[list[str]],
-    k_tiles: str,
+    r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, origins: list[list[str]], k_tiles: str
 ) -> None:
+    """TMA loads of all k tiles, from the (k, mn, batch) `origins` of A and B."""
     t = r.t
     maps = [r.tensor_maps[id(o)] for o in (s.a, s.b)]
     for name in maps:
@@ -261,7 +244,7 @@ def _produce(
         r.asm(text, "r,~{memory}", f"i32 {full}")
         bases = (stages.a, stages.b)
         operands = zip((s.a, s.b), bases, tile_bytes, maps, origins, strict=True)
-        for o, base, nbytes, name, (mn, batch) in operands:
+        for o, base, nbytes, name, (k, mn, batch) in operands:
             row = ir.SWIZZLE_BYTES // o.buffer.dtype.itemsize
             to = stages.address(base, nbytes, stage)
             if o.origin is not None:
@@ -271,7 +254,7 @@ def _produce(
                 )
                 k, mn = (inner, outer) if o.k_major else (outer, inner)
             else:
-                k = t.new(f"add i32 {k_start}, {t.new(f'mul i32 {number}, {row}')}")
+                k = t.new(f"add i32 {k}, {t.new(f'mul i32 {number}, {row}')}")
             if o.k_major:
                 _tma_load(r, name, to, (k, mn, batch), full)
                 continue

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from numus.codegen.llvm.builder import (
-    SCALAR,
-    IRBuilder,
-    Ops,
-    from_memory,
-    memory_type,
-    register_type,
-    to_memory,
-)
+from numus.codegen.llvm.builder import SCALAR, IRBuilder, memory_type, register_type
 from numus.dtypes import DType
 
 WARP = 32
@@ -46,7 +38,7 @@ def warp_reduce(
 
 
 def select(t: IRBuilder, c: str, dtypes: Sequence[DType], yes: State, no: State) -> State:
-    ops = (Ops(t, SCALAR, register_type(d)) for d in dtypes)
+    ops = (t.ops(SCALAR, register_type(d)) for d in dtypes)
     return [o.select(c, y, n) for o, y, n in zip(ops, yes, no, strict=True)]
 
 
@@ -98,7 +90,7 @@ def store_state(
     for array, d, name in zip(arrays, dtypes, state, strict=True):
         ty = memory_type(d)
         p = t.new(f"getelementptr {ty}, ptr addrspace(3) {array}, i32 {index}")
-        t.do(f"store {ty} {to_memory(t, SCALAR, d, name)}, ptr addrspace(3) {p}")
+        t.do(f"store {ty} {t.to_memory(SCALAR, d, name)}, ptr addrspace(3) {p}")
 
 
 def load_states(
@@ -108,6 +100,6 @@ def load_states(
 
     def element(array: str, d: DType, index: int) -> str:
         p = t.new(f"getelementptr {memory_type(d)}, ptr addrspace(3) {array}, i32 {index}")
-        return from_memory(t, SCALAR, d, t.new(f"load {memory_type(d)}, ptr addrspace(3) {p}"))
+        return t.from_memory(SCALAR, d, t.new(f"load {memory_type(d)}, ptr addrspace(3) {p}"))
 
     return [[element(*x, k) for x in zip(arrays, dtypes, strict=True)] for k in range(count)]

@@ -15,6 +15,7 @@ _K_BYTES = 32  # of one instruction
 _SWIZZLE_128 = 1 << 62
 _CORE_BYTES = 1024  # 8 rows of SWIZZLE_BYTES: stride byte offset
 _BLOCK = 64  # 16-bit elements of a row
+Operands = list[tuple[str, str]]  # (constraint, typed value)
 
 
 def descriptor(t: IRBuilder, address: str, k_major: bool, tile_k: int, ty: str = "i64") -> str:
@@ -28,22 +29,17 @@ def descriptor(t: IRBuilder, address: str, k_major: bool, tile_k: int, ty: str =
 
 
 def with_accumulators(
-    r: KernelContext,
-    accumulators: list[ir.Register],
-    text: str,
-    operands: list[tuple[str, str]],
-    zero_init: bool = False,
+    r: KernelContext, into: list[ir.Register], text: str, inputs: Operands, zero_init: bool = False
 ) -> None:
     """Assembly that writes, and unless `zero_init` reads, the accumulators, so that LLVM does not
-    use them meanwhile. `operands` are (constraint, typed value)."""
-    ty = register_type(accumulators[0].dtype)
-    count = len(accumulators)
-    slots = [r.x.storage(register)[0] for register in accumulators]
+    use them meanwhile."""
+    ty, count = register_type(into[0].dtype), len(into)
+    slots = [r.x.storage(register)[0] for register in into]
     olds = [] if zero_init else [r.t.new(f"load {ty}, ptr {slot}") for slot in slots]
     results = ["=f" if ty == "float" else "=r"] * count
-    constraints = [*results, *map(str, range(len(olds))), *(c for c, _ in operands), "~{memory}"]
-    arguments = [*(f"{ty} {name}" for name in olds), *(value for _, value in operands)]
-    r.asm_into(accumulators, text, constraints, arguments)
+    constraints = [*results, *map(str, range(len(olds))), *(c for c, _ in inputs), "~{memory}"]
+    arguments = [*(f"{ty} {name}" for name in olds), *(value for _, value in inputs)]
+    r.asm_into(into, text, constraints, arguments)
 
 
 # -- asynchronous wgmma of 16-bit tiles -----------------------------------------------------------
@@ -76,7 +72,7 @@ def mma_async(r: KernelContext, s: ir.Wgmma) -> None:
     transposed = ", ".join(str(int(not o.k_major)) for o in tiles)
     count = len(s.accumulators)
     names = ",".join(f"${i}" for i in range(count))
-    operands: list[tuple[str, str]] = []
+    operands: Operands = []
     first = count * (1 if s.zero_init else 2)
     words = _packed(r, s.a, kind) if isinstance(s.a, list) else []
     lines = ["wgmma.fence.sync.aligned;"]
@@ -145,25 +141,19 @@ _TYPES = {
 
 
 def k_tile_mma(
-    r: KernelContext,
-    tiles: tuple[Tile, Tile],
-    columns: int,
-    count: int,
-    first: int,
-    zero_init: bool = False,
-    accumulate: str | None = None,
-) -> tuple[str, list[tuple[str, str]]]:
-    """Assembly of one k tile (SWIZZLE_BYTES) into `count` accumulators, and its operands, numbered
-    from `first`. Accumulators are overwritten with `zero_init`, or where `accumulate` (an i64, the
-    last operand) is 0."""
-    t = r.t
+    t: IRBuilder, tiles: tuple[Tile, Tile], columns: int, count: int, accumulate: str | None = None
+) -> tuple[str, Operands]:
+    """Assembly of one k tile (SWIZZLE_BYTES) into `count` accumulators, and its operands. `""`
+    overwrites the accumulators, and so does an `accumulate` (an i64, the last operand) of 0."""
+    zero_init = accumulate == ""
+    first = count if zero_init else 2 * count  # operand, after accumulators out and in
     a, b = (_TYPES[dtype] for *_, dtype in tiles)
     names = ",".join(f"${i}" for i in range(count))
     lines = ["wgmma.fence.sync.aligned;"]
     steps = ir.SWIZZLE_BYTES // _K_BYTES
     if zero_init:
         lines.insert(0, "{ .reg .pred more; setp.ne.b32 more, 0, 0;")
-    elif accumulate is not None:
+    elif accumulate:
         lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${first + 2 * steps}, 0;")
     descriptors: list[str] = []
     instruction = a.instruction(b, columns, tiles[0][2].itemsize)
@@ -174,13 +164,13 @@ def k_tile_mma(
             if not k_major:
                 offset = step * (_K_BYTES // dtype.itemsize) // 8 * _CORE_BYTES
             descriptors.append(t.new(f"add i64 {base}, {offset >> 4}") if step else base)
-        scale_d = "1" if step or not (zero_init or accumulate) else "more"
+        scale_d = "1" if step or accumulate is None else "more"
         signs = "" if a.accumulator == "s32" else ", 1, 1"
         transpose = f", {transposed}" if a.transposable else ""
         pair = f"${first + 2 * step}, ${first + 2 * step + 1}"
         lines.append(f"{instruction} {{{names}}}, {pair}, {scale_d}{signs}{transpose};")
     lines.append("wgmma.commit_group.sync.aligned;")
-    if zero_init or accumulate:
+    if accumulate is not None:
         lines.append("}")
     operands = [*descriptors, accumulate] if accumulate else descriptors
     return " ".join(lines), [("l", f"i64 {name}") for name in operands]
@@ -215,6 +205,6 @@ def mma_k_tile(r: KernelContext, s: ir.WgmmaTile) -> None:
         count = len(s.accumulators)
         accumulate = None if s.accumulate is None else x.uniform(s.accumulate, "accumulate")
         pair = (tiles[0], tiles[1])
-        text, operands = k_tile_mma(r, pair, columns, count, 2 * count, accumulate=accumulate)
+        text, operands = k_tile_mma(t, pair, columns, count, accumulate)
         text += " wgmma.wait_group.sync.aligned 0;"
         with_accumulators(r, s.accumulators, text, operands)

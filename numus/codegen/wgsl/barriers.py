@@ -145,23 +145,21 @@ class BarrierAnalysis:
 # -- thread-private scratch -----------------------------------------------------------------------
 
 IndexForm = tuple[object, ...]
+IndexForms = dict[ir.Buffer, set[IndexForm | None]]
 
 
 def _thread_private(kernel: ir.Kernel) -> set[ir.Buffer]:
     """Scratch of which each element is accessed by one thread only: every access is in a lanes
     loop, and equal iterations of equal ranges access the same element in all of them.
     """
-    forms: dict[ir.Buffer, set[IndexForm | None]] = {}
+    forms: IndexForms = {}
     if any(b.access == "scratch" for b in kernel.buffers):
         _collect_forms(kernel.body, {}, None, forms)
     return {b for b, found in forms.items() if len(found) == 1 and None not in found}
 
 
 def _collect_forms(
-    body: Iterable[ir.Stmt],
-    ranges: dict[Expr, object],
-    lane: ir.For | None,
-    forms: dict[ir.Buffer, set[IndexForm | None]],
+    body: Iterable[ir.Stmt], ranges: dict[Expr, object], lane: ir.For | None, forms: IndexForms
 ) -> None:
     for s in body:
         inner = post_order(expressions_of(s), set())

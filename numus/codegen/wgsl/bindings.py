@@ -6,14 +6,13 @@ the first element of each buffer, then the kernel's scalars.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from numus import ir
 from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.context import BufferBinding
 from numus.codegen.wgsl.expressions import Expressions
-from numus.codegen.wgsl.index_width import IndexWidth, is_size
-from numus.codegen.wgsl.target import WgslTarget
+from numus.codegen.wgsl.index_width import is_size
 from numus.errors import DTypeError
 
 HEADER_WORDS = 4  # of `P`, before the buffers' offsets
@@ -45,6 +44,7 @@ DEFAULT_VARIANT = Variant()
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 
 
+@dataclass(slots=True)
 class Bindings:
     """Uniform words, bindings and declarations of one shader; `x` writes its expressions.
 
@@ -52,27 +52,19 @@ class Bindings:
     to `workgroup_buffers`.
     """
 
-    def __init__(
-        self,
-        kernel: ir.Kernel,
-        target: WgslTarget,
-        variant: Variant,
-        per_thread: bool,
-        shared_budget: int,
-        workgroup_buffers: set[ir.Buffer],
-    ) -> None:
-        self.kernel, self.target, self.variant = kernel, target, variant
-        self.per_thread, self.shared_budget = per_thread, shared_budget
-        self.workgroup_buffers = workgroup_buffers
-        self.globals: list[str] = []
-        self.words = HEADER_WORDS
-        self.scalars: list[UniformScalar] = []
-        self.bound: list[list[int]] = []  # the kernel's buffers of each binding
-        self.segment_of: list[int] = []  # which segment of its buffer each binding is
-        # by element type: the variable and the buffers in it
-        self.merged_by_type: dict[str, tuple[str, list[int]]] = {}
-        self.scratch: list[tuple[int, int]] = []
-        self.x = Expressions(kernel, target, variant.wide, IndexWidth(kernel), {}, {})
+    x: Expressions
+    variant: Variant
+    per_thread: bool
+    shared_budget: int
+    workgroup_buffers: set[ir.Buffer]
+    globals: list[str] = field(default_factory=list)
+    words: int = HEADER_WORDS
+    scalars: list[UniformScalar] = field(default_factory=list)
+    bound: list[list[int]] = field(default_factory=list)  # the kernel's buffers of each binding
+    segment_of: list[int] = field(default_factory=list)  # of its buffer, by binding
+    # by element type: the variable and the buffers in it
+    merged_by_type: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
+    scratch: list[tuple[int, int]] = field(default_factory=list)
 
     def word(self, at: int) -> str:
         """A word of `P`."""
@@ -80,9 +72,9 @@ class Bindings:
 
     def declare_scalars(self) -> None:
         x = self.x
-        self.words += sum(b.access != "scratch" for b in self.kernel.buffers)
-        for slot, dtype in self.kernel.scalars:
-            fits_32 = not self.target.i64 or (is_size(slot) and not self.variant.wide)
+        self.words += sum(b.access != "scratch" for b in self.x.kernel.buffers)
+        for slot, dtype in self.x.kernel.scalars:
+            fits_32 = not self.x.target.i64 or (is_size(slot) and not self.variant.wide)
             ty = "i32" if dtype is ir.INDEX and fits_32 else arithmetic.carrier(dtype)
             at = self.words
             self.words += 2 if ty[1:] == "64" else 1
@@ -96,8 +88,8 @@ class Bindings:
     def declare_buffers(self) -> None:
         x = self.x
         offset, segments = HEADER_WORDS, dict(self.variant.segments)
-        for i, buffer in enumerate(self.kernel.buffers):
-            storage = memory.storage_of(buffer, self.target)
+        for i, buffer in enumerate(self.x.kernel.buffers):
+            storage = memory.storage_of(buffer, self.x.target)
             if self.variant.merged and storage == "packed":
                 storage = "atomic"
             carrier = x.type_of(buffer.dtype)
@@ -121,7 +113,7 @@ class Bindings:
                 x.bindings[buffer] = BufferBinding(name, f"o{i}", storage, element)
                 self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
                 continue
-            per = self.target.max_binding_bytes // _bytes(element)
+            per = self.x.target.max_binding_bytes // _bytes(element)
             binding = BufferBinding(name, f"o{i}", storage, element, count, per)
             x.bindings[buffer] = binding
             for n in range(count):
@@ -154,7 +146,7 @@ class Bindings:
             if nbytes <= self.shared_budget:
                 self.shared_budget -= nbytes
                 count, element, storage = size.attr, carrier, "word"
-                if carrier[1:] == "32" and memory.has_vec4_loads(self.kernel, buffer):
+                if carrier[1:] == "32" and memory.has_vec4_loads(self.x.kernel, buffer):
                     count, element, storage = -(-count // 4), f"vec4<{carrier}>", "vec4"
                 self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")
                 x.bindings[buffer] = BufferBinding(name, "", storage, element)

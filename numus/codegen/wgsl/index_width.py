@@ -21,7 +21,7 @@ Range = tuple[int, int]
 
 def is_size(slot: str) -> bool:
     """Whether a scalar argument is a size or schedule parameter, not a user's constant."""
-    return not (slot[0] == "c" and slot[1:2].isdigit())
+    return ir.ScalarKind.of(slot) is not ir.ScalarKind.CONSTANT
 
 
 class IndexWidth:

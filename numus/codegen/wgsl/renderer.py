@@ -16,6 +16,8 @@ from numus import ir
 from numus.codegen.llvm.divergence import written_by
 from numus.codegen.wgsl import barriers, memory
 from numus.codegen.wgsl.bindings import DEFAULT_VARIANT, Bindings, UniformScalar, Variant
+from numus.codegen.wgsl.expressions import Expressions
+from numus.codegen.wgsl.index_width import IndexWidth
 from numus.codegen.wgsl.prelude import called_functions, prelude
 from numus.codegen.wgsl.target import WgslTarget
 from numus.codegen.wgsl.thread_loops import ThreadLoops
@@ -55,12 +57,10 @@ class _Renderer:
         self.barriers = barriers.BarrierAnalysis(kernel)
         self.shared_arrays: set[str] = set()  # declared for reductions
         self.single_thread = False  # inside a lanes loop, or on thread 0
-        scratch_budget = target.shared_bytes - self._reduction_bytes()
-        self.bindings = Bindings(
-            *(kernel, target, variant, self.per_thread),
-            *(scratch_budget, self.barriers.workgroup_buffers),
-        )
-        self.x = self.bindings.x
+        self.x = Expressions(kernel, target, variant.wide, IndexWidth(kernel), {}, {})
+        budget = target.shared_bytes - self._reduction_bytes()
+        buffers = self.barriers.workgroup_buffers
+        self.bindings = Bindings(self.x, variant, self.per_thread, budget, buffers)
         self.thread_loops = ThreadLoops(
             *(self.x, self.threads, variant.unroll),
             *(self._iteration, self._loop, self._thread_statement),
