@@ -84,7 +84,7 @@ def matmul_precision(precision: str | None, *dtypes: DType) -> str | None:
     """TF32 or None of operands and a result; "as set": that of nm.autocast."""
     if precision == "as set":
         precision = TF32 if mode.autocast is TF32 else None
-    return precision if all(dtype is float32 for dtype in dtypes) else None
+    return precision if precision and all(dtype is float32 for dtype in dtypes) else None
 
 
 def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -> Node:
