@@ -80,37 +80,30 @@ class SmemTile:
         if memory is None:
             return self._evaluate(tag, threads, rows)
         aligned = memory.aligned(n)
-        whole = first + self.rows <= limit
-        whole = whole & self.matrix.columns.eq(const(self.columns))
-        copy, predicated = (
-            self._copy(f"{tag}{how}", threads, rows, how == "whole")
-            for how in ("whole", "predicated")
-        )
+        whole = (first + self.rows <= limit) & self.matrix.columns.eq(self.columns)
         return [
-            ir.If(aligned & whole, copy),
-            ir.If(aligned & ~whole, predicated),
+            ir.If(aligned & whole, self._copy(f"{tag}whole", threads, rows, True)),
+            ir.If(aligned & ~whole, self._copy(f"{tag}predicated", threads, rows, False)),
             ir.If(~aligned, self._evaluate(tag, threads, rows)),
         ]
 
+    @property
     def _row_vectors(self) -> int:
         """Vectors of a row, rounded up to a power of two."""
         return 1 << (self.columns // VECTOR - 1).bit_length()
 
     def _thread_vectors(self, threads: int) -> tuple[int, int]:
         """Vectors of a thread, and rows from one to the next."""
-        vectors = self._row_vectors()
-        return max(1, self.rows * vectors // threads), threads // vectors
+        return max(1, self.rows * self._row_vectors // threads), threads // self._row_vectors
 
     def _swizzled(self, row: Expr, column: Expr) -> Expr:
-        width = const(SWIZZLE_COLUMNS)
-        block, inner = divmod(column, width)
-        vector = ir.binary("xor", inner // VECTOR, row % VECTOR)
-        at = block * (SWIZZLE_COLUMNS * self.rows) + row * width
-        return at + vector * VECTOR
+        block, inner = divmod(column, SWIZZLE_COLUMNS)
+        vector = (inner // VECTOR) ^ (row % VECTOR)
+        return block * (SWIZZLE_COLUMNS * self.rows) + row * SWIZZLE_COLUMNS + vector * VECTOR
 
     def _thread_loop(self, threads: int, lane: Expr, body: list[Stmt]) -> list[Stmt]:
         """Threads without a vector are predicated off."""
-        vectors = self._row_vectors()
+        vectors = self._row_vectors
         if self.rows * vectors < threads:
             body = [ir.If(lane < self.rows * vectors, body)]
         if vectors > self.columns // VECTOR:
@@ -121,10 +114,9 @@ class SmemTile:
         n, first, limit, stage = part
         memory = self.matrix.memory
         assert memory is not None
-        lane, vectors = ir.var(tag), const(self._row_vectors())
+        lane, vectors = ir.var(tag), self._row_vectors
         row, column = lane // vectors, lane % vectors * VECTOR
-        base = memory.offset(n) + first * memory.stride
-        own = row * memory.stride + column
+        base, own = memory.offset(n) + first * memory.stride, row * memory.stride + column
         swizzled = self._swizzled(row, column)
         count, rows = self._thread_vectors(threads)
         body: list[Stmt] = []
@@ -133,22 +125,20 @@ class SmemTile:
             to = swizzled + down * SWIZZLE_COLUMNS
             if rows % VECTOR:
                 to = self._swizzled(row + down, column)
-            to = stage * self.size + to
             index = base + down * memory.stride + own
             left = const(VECTOR)
             if not whole:
                 exists = first + row + down < limit
                 left = ir.select(exists, self.matrix.columns - column, ZERO)
-            body.append(ir.AsyncCopy(self.buffer, to, memory.buffer, index, left))
+            at = stage * self.size + to
+            body.append(ir.AsyncCopy(self.buffer, at, memory.buffer, index, left))
         return self._thread_loop(threads, lane, body)
 
     def _evaluate(self, tag: str, threads: int, part: _Rows) -> list[Stmt]:
         n, first, limit, stage = part
         lane, number = ir.var(f"{tag}read"), ir.var(f"{tag}number")
-        vectors = const(self._row_vectors())
-        count, rows = self._thread_vectors(threads)
-        row = lane // vectors + number * rows
-        column = lane % vectors * VECTOR
+        vectors, (count, rows) = self._row_vectors, self._thread_vectors(threads)
+        row, column = lane // vectors + number * rows, lane % vectors * VECTOR
         to = stage * self.size + self._swizzled(row, column)
         zero = const(0.0, float32).cast(self.buffer.dtype)
         body: list[Stmt] = []
@@ -156,8 +146,7 @@ class SmemTile:
             at = column + u
             exists = (first + row < limit) & (at < self.matrix.columns)
             value = self.matrix.read(n, first + row, at, exists)
-            value = ir.select(exists, value, zero)
-            body.append(ir.Store(self.buffer, to + u, value))
+            body.append(ir.Store(self.buffer, to + u, ir.select(exists, value, zero)))
         loop = ir.For(number, ZERO, const(count), "serial", body)
         return [*self._thread_loop(threads, lane, [loop]), ir.AsyncFence()]
 
@@ -190,8 +179,8 @@ class SmemVector:
         memory = self.vector.memory
         if memory is None:
             return [evaluate]
-        lane, width = ir.var(f"{self.name}_{tag}copy"), const(16 // float32.itemsize)
-        offset = lane * width
+        lane = ir.var(f"{self.name}_{tag}copy")
+        offset = lane * (16 // float32.itemsize)
         row = first + offset
         index, left = memory.offset(n) + row, limit - row
         copy = ir.AsyncCopy(self.buffer, start + offset, memory.buffer, index, left)
@@ -242,10 +231,8 @@ def store_accumulators(
             to = row * _LD + column
             to_shared.append(ir.Store(stage, to, value(first // 2 + i, lane)))
         out.append(ir.For(lane, ZERO, const(threads), "lanes", to_shared))
-        across = const(width // VECTOR)
-        row, column = at // across, at % across * VECTOR
-        base = row * _LD + column
-        column = column + first
+        row, column = at // (width // VECTOR), at % (width // VECTOR) * VECTOR
+        base, column = row * _LD + column, column + first
         names = [ir.var(f"{tag}_v{first}_{u}", float32) for u in range(VECTOR)]
         loads: list[Stmt] = [ir.Let(name, ir.load(stage, base + u)) for u, name in enumerate(names)]
         each = [write(row, column + u, name) for u, name in enumerate(names)]

@@ -16,16 +16,8 @@ from dataclasses import dataclass, replace
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import (
-    Coordinate,
-    Emitted,
-    GemmCall,
-    GemmSizes,
-    Operand,
-    multiply_add,
-    register_tile,
-    tile_origin,
-)
+from numus.kernels.matmul.gpu import problem
+from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, GemmSizes, Operand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -54,14 +46,11 @@ class TileShape:
     def thread_position(self, lane: Expr) -> tuple[Expr, Expr]:
         """Position of a thread's tile in the block: down, and across."""
         if not self.unrolled:
-            return lane // self.threads_n, lane % self.threads_n
+            return divmod(lane, self.threads_n)
         down, across = WARP_SHAPE
         warp, thread = divmod(lane, down * across)
-        warps_n = const(self.threads_n // across)
-        return (
-            warp // warps_n * down + thread // across,
-            warp % warps_n * across + thread % across,
-        )
+        warp_m, warp_n = divmod(warp, self.threads_n // across)
+        return warp_m * down + thread // across, warp_n * across + thread % across
 
     def smem_bytes(self, dtype: DType, store_only: bool) -> int:
         """A K-tile of each operand, and the rows that the epilogue stages."""
@@ -99,36 +88,35 @@ def choose_tile(
 class _RegisterStagedTile:
     """Loader of one operand's K-tiles, through registers to shared memory."""
 
+    tile: TileShape
     operand: Operand
     origin: Expr
     extent: int
+    thread_extent: int
     buffer: ir.Buffer
     ld: int
     staged: list[ir.Register]
 
-    def coordinates(self, t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
+    def coordinates(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
         """(mn, k) in the K-tile of a thread's `number`-th element."""
-        fast, before = t.k if self.operand.k_major else self.extent, number * t.threads
+        t, k_major = self.tile, self.operand.k_major
+        fast, before = t.k if k_major else self.extent, number * t.threads
         if not t.unrolled:
-            at = lane + before
-            row, column = divmod(at, fast)
+            row, column = divmod(lane + before, fast)
         elif fast % t.threads == 0:
             row, column = const(before // fast), lane + before % fast
         else:
             assert t.threads % fast == 0
-            row, column = divmod(lane, fast)
-            row = row + before // fast
-        return (row, column) if self.operand.k_major else (column, row)
+            row, column = lane // fast + before // fast, lane % fast
+        return (row, column) if k_major else (column, row)
 
-    def load_global(
-        self, t: TileShape, lane: Expr, batch: Expr, k0: Expr, k: Expr | None
-    ) -> list[Stmt]:
+    def load_global(self, lane: Expr, batch: Expr, k0: Expr, k: Expr | None) -> list[Stmt]:
         """Begin to load the K-tile at k0; zeros past the ends. Without k, the K-tile is in bounds,
         and rows past the end repeat the last one: nobody stores their results."""
         out: list[Stmt] = []
         o = self.operand
         for number, register in enumerate(self.staged):
-            mn, p = self.coordinates(t, lane, number)
+            mn, p = self.coordinates(lane, number)
             mn, p = self.origin + mn, k0 + p
             if k is None:
                 value = o.read(batch, ir.minimum(mn, o.extent - 1), p, None)
@@ -139,34 +127,23 @@ class _RegisterStagedTile:
             out.append(ir.Set(register, value))
         return out
 
-    def store_shared(self, t: TileShape, lane: Expr) -> list[Stmt]:
+    def store_shared(self, lane: Expr) -> list[Stmt]:
         out: list[Stmt] = []
         for number, register in enumerate(self.staged):
-            mn, p = self.coordinates(t, lane, number)
-            at = p * self.ld + mn
-            out.append(ir.Store(self.buffer, at, ir.read(register)))
+            mn, p = self.coordinates(lane, number)
+            out.append(ir.Store(self.buffer, p * self.ld + mn, ir.read(register)))
         return out
 
-    def load_fragment(
-        self, size: int, thread: Expr, k: Expr, tag: str
-    ) -> tuple[list[Stmt], list[Expr]]:
-        """A thread's elements of one step of k: vectors, spread over the tile."""
-        out: list[Stmt] = []
-        names = []
-        vector = min(VECTOR, size)
-        for i in range(size):
-            offset = const(i // vector * (self.extent * vector // size))
-            mn = thread * vector + offset
-            at = k * self.ld + mn + i % vector
-            name = ir.var(f"{tag}{i}", self.buffer.dtype)
-            out.append(ir.Let(name, ir.load(self.buffer, at)))
-            names.append(name)
-        return out, names
+    def load_fragment(self, thread: Expr, k: Expr, tag: str) -> list[ir.Let]:
+        """A thread's elements of one step of k."""
+        names = [ir.var(f"{tag}{i}", self.buffer.dtype) for i in range(self.thread_extent)]
+        at = [k * self.ld + self.index(thread, i) for i in range(self.thread_extent)]
+        return [ir.Let(v, ir.load(self.buffer, i)) for v, i in zip(names, at, strict=True)]
 
-    def index(self, size: int, thread: Expr, number: int) -> Expr:
-        """Row or column in the tile of a thread's `number`-th element."""
-        vector = min(VECTOR, size)
-        offset = number // vector * (self.extent * vector // size) + number % vector
+    def index(self, thread: Expr, number: int) -> Expr:
+        """Row or column in the tile of a thread's `number`-th element: vectors, spread over it."""
+        vector = min(VECTOR, self.thread_extent)
+        offset = number // vector * (self.extent * vector // self.thread_extent) + number % vector
         return thread * vector + offset
 
 
@@ -180,29 +157,33 @@ def _threads(t: TileShape, name: str, make: Callable[[Expr], list[Stmt]]) -> Stm
 
 def simt_gemm(call: Call, block: Expr) -> Emitted:
     s, t, dtype = call.sizes, call.tile, call.dtype
-    batch, m0, n0 = tile_origin(s, block, t.m, t.n)
+    batch, m0, n0 = problem.tile_origin(s, block, t.m, t.n)
     out: list[Stmt] = []
     if t.unrolled:  # divided once, not for every K-tile
-        found = (batch, m0, n0)
-        batch, m0, n0 = (ir.var(name) for name in ("batch", "m0", "n0"))
-        out += [ir.Let(name, x) for name, x in zip((batch, m0, n0), found, strict=True)]
+        names = (ir.var("batch"), ir.var("m0"), ir.var("n0"))
+        out += [ir.Let(name, x) for name, x in zip(names, (batch, m0, n0), strict=True)]
+        batch, m0, n0 = names
     tiles = []
-    for name, operand, origin, extent in (("a", call.a, m0, t.m), ("b", call.b, n0, t.n)):
+    for name, operand, origin, extent, thread_extent in (
+        ("a", call.a, m0, t.m, t.thread_m),
+        ("b", call.b, n0, t.n, t.thread_n),
+    ):
         ld = extent + VECTOR  # against bank conflicts
         buffer = ir.Buffer(f"tile_{name}", dtype, "scratch", const(t.k * ld))
         count = extent * t.k // t.threads
         staged = [ir.Register(f"next_{name}{i}", dtype, lanes=True) for i in range(count)]
-        tiles.append(_RegisterStagedTile(operand, origin, extent, buffer, ld, staged))
+        at = (origin, extent, thread_extent, buffer, ld, staged)
+        tiles.append(_RegisterStagedTile(t, operand, *at))
     a, b = tiles
-    sums = register_tile(t.thread_m, t.thread_n, dtype)
+    sums = problem.register_tile(t.thread_m, t.thread_n, dtype)
     k0 = ir.var("k0")
 
     def load(lane: Expr, k_start: Expr) -> list[Stmt]:
-        predicated = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, s.k)]
+        predicated = [x for tile in tiles for x in tile.load_global(lane, batch, k_start, s.k)]
         if not t.unrolled:
             return predicated
         in_bounds = k_start + t.k <= s.k
-        plain = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, None)]
+        plain = [x for tile in tiles for x in tile.load_global(lane, batch, k_start, None)]
         return [ir.If(in_bounds, plain), ir.If(~in_bounds, predicated)]
 
     def multiply(lane: Expr) -> list[Stmt]:
@@ -211,19 +192,18 @@ def simt_gemm(call: Call, block: Expr) -> Emitted:
         body: list[Stmt] = []
         for u in range(t.k if t.unrolled else UNROLL_K):
             k = const(u) if t.unrolled else kk + u
-            lets_a, xs = a.load_fragment(t.thread_m, thread_m, k, f"a{u}_")
-            lets_b, ys = b.load_fragment(t.thread_n, thread_n, k, f"b{u}_")
-            body += [*lets_a, *lets_b]
-            for i, x in enumerate(xs):
-                for j, y in enumerate(ys):
-                    new = multiply_add(x, y, ir.read(sums[i][j]))
-                    body.append(ir.Set(sums[i][j], new))
+            xs = a.load_fragment(thread_m, k, f"a{u}_")
+            ys = b.load_fragment(thread_n, k, f"b{u}_")
+            body += [*xs, *ys]
+            for x, row in zip(xs, sums, strict=True):
+                for y, c in zip(ys, row, strict=True):
+                    body.append(ir.Set(c, problem.multiply_add(x.var, y.var, ir.read(c))))
         if not t.unrolled:
             body = [ir.For(kk, ZERO, const(t.k), "serial", body, step=const(UNROLL_K))]
         return [*load(lane, k0 + t.k), *body]
 
     def store_shared(lane: Expr) -> list[Stmt]:
-        return [x for tile in tiles for x in tile.store_shared(t, lane)]
+        return [x for tile in tiles for x in tile.store_shared(lane)]
 
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     out.append(_threads(t, "first", lambda lane: load(lane, ZERO)))
@@ -241,24 +221,18 @@ def _epilogue(
     s, t = call.sizes, call.tile
     (batch, m0, n0), (a, b) = origin, tiles
 
-    def column(lane: Expr, j: int) -> Expr:
-        return b.index(t.thread_n, t.thread_position(lane)[1], j)
-
     def store(m: Expr, n: Expr, value: Expr) -> Stmt:
+        m, n = m0 + m, n0 + n
         return ir.If((m < s.m) & (n < s.n), call.epilogue(batch, m, n, value))
 
     if call.store_only:
 
         def store_registers(lane: Expr) -> list[Stmt]:
-            thread_m, _ = t.thread_position(lane)
+            thread_m, thread_n = t.thread_position(lane)
             return [
-                store(
-                    m0 + a.index(t.thread_m, thread_m, i),
-                    n0 + column(lane, j),
-                    ir.read(sums[i][j]),
-                )
-                for i in range(t.thread_m)
-                for j in range(t.thread_n)
+                store(a.index(thread_m, i), b.index(thread_n, j), ir.read(c))
+                for i, row in enumerate(sums)
+                for j, c in enumerate(row)
             ]
 
         return [_threads(t, "store", store_registers)], []
@@ -268,16 +242,15 @@ def _epilogue(
     for i in range(t.thread_m):
 
         def to_shared(lane: Expr, i: int = i) -> list[Stmt]:
-            row = t.thread_position(lane)[0] * t.n
+            thread_m, thread_n = t.thread_position(lane)
             return [
-                ir.Store(stage, row + column(lane, j), ir.read(sums[i][j]))
-                for j in range(t.thread_n)
+                ir.Store(stage, thread_m * t.n + b.index(thread_n, j), ir.read(c))
+                for j, c in enumerate(sums[i])
             ]
 
         at = ir.var(f"out{i}")
-        thread_m, right = divmod(at, t.n)
-        m, n = m0 + a.index(t.thread_m, thread_m, i), n0 + right
-        one = store(m, n, ir.load(stage, at))
+        thread_m, n = divmod(at, t.n)
+        one = store(a.index(thread_m, i), n, ir.load(stage, at))
         out.append(_threads(t, f"stage_lane{i}", to_shared))
         out.append(ir.For(at, ZERO, const(rows * t.n), "lanes", [one]))
     return out, [stage]

@@ -84,30 +84,26 @@ def choose_tile(
     return best.tile, split_k
 
 
+@dataclass(slots=True)
 class _Fragment:
     """A thread's elements of one operand: vectors, spread over the tile."""
 
-    def __init__(self, tile: mainloop.OperandTile, size: int, threads: int) -> None:
-        self.tile, self.size, self.threads = tile, size, threads
+    name: str
+    tile: mainloop.OperandTile
+    size: int
+    threads: int
 
     def index(self, thread: Expr, number: int) -> Expr:
         """Row or column in the tile of a thread's `number`-th element."""
-        offset = number // VECTOR * (self.threads * VECTOR) + number % VECTOR
-        return thread * VECTOR + offset
+        return thread * VECTOR + (number // VECTOR * (self.threads * VECTOR) + number % VECTOR)
 
-    def load(self, thread: Expr, stage: Expr, k: int, tag: str) -> list[Stmt]:
-        words = self.tile.words
-        return [
-            ir.Let(
-                self.name(k, i, tag),
-                ir.load(words, self.tile.index(stage, self.index(thread, i), const(k))),
-                early=True,
-            )
-            for i in range(self.size)
-        ]
+    def load(self, thread: Expr, stage: Expr, k: int) -> list[Stmt]:
+        at = [self.tile.index(stage, self.index(thread, i), const(k)) for i in range(self.size)]
+        loads = [ir.load(self.tile.words, x) for x in at]
+        return [ir.Let(self.var(k, i), x, early=True) for i, x in enumerate(loads)]
 
-    def name(self, k: int, number: int, tag: str) -> Expr:
-        return ir.var(f"{tag}{k}_{number}", self.tile.words.dtype)
+    def var(self, k: int, number: int) -> Expr:
+        return ir.var(f"{self.name}{k}_{number}", self.tile.words.dtype)
 
 
 Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
@@ -126,7 +122,8 @@ def accumulate(
     origin, out = mainloop.tile_coordinates(s, block, t.m, t.n)
     shape = StageShape(dtype, t.k, t.stages, t.threads, VECTOR, clamped=t.square_warps)
     tile_a, tile_b, smem_words = mainloop.operand_tiles(shape, operands, origin, (t.m, t.n))
-    a, b = _Fragment(tile_a, t.thread_m, t.threads_m), _Fragment(tile_b, t.thread_n, t.threads_n)
+    a = _Fragment("a", tile_a, t.thread_m, t.threads_m)
+    b = _Fragment("b", tile_b, t.thread_n, t.threads_n)
     sums = register_tile(t.thread_m, t.thread_n, dtype)
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
 
@@ -134,14 +131,14 @@ def accumulate(
         thread_m, thread_n = _thread_position(t, lane)
 
         def load(k: int) -> list[Stmt]:
-            return [*a.load(thread_m, stage, k, "a"), *b.load(thread_n, stage, k, "b")]
+            return [*a.load(thread_m, stage, k), *b.load(thread_n, stage, k)]
 
         body = load(0)
         for k in range(t.k):
             if k + 1 < t.k:  # double-buffered fragments
                 body += load(k + 1)
             for i, j in _accumulation_order(t):
-                x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(sums[i][j])
+                x, y, old = a.var(k, i), b.var(k, j), ir.read(sums[i][j])
                 new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
                 body.append(ir.Set(sums[i][j], new))
         return body
@@ -164,16 +161,12 @@ def _thread_position(t: TileShape, lane: Expr) -> tuple[Expr, Expr]:
     """Position of a thread's tile in the block. In square warps, pairs of threads share columns and
     every other thread shares rows: half a warp's loads are one access."""
     if not t.square_warps:
-        return lane // t.threads_n, lane % t.threads_n
+        return divmod(lane, t.threads_n)
     width = min(8, t.threads_n)
     warp, thread = divmod(lane, WARP)
-    warps_n = const(t.threads_n // width)
-    right = thread // 2 % width
+    warp_m, warp_n = divmod(warp, t.threads_n // width)
     down = thread // (2 * width) * 2 + thread % 2
-    return (
-        warp // warps_n * (WARP // width) + down,
-        warp % warps_n * width + right,
-    )
+    return warp_m * (WARP // width) + down, warp_n * width + thread // 2 % width
 
 
 def _accumulation_order(t: TileShape) -> list[tuple[int, int]]:

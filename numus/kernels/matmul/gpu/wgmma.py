@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from numus import ir
 from numus.dtypes import DType, float32, int32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import epilogue
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
-from numus.kernels.matmul.gpu.mainloop import SplitKSizes, tile_coordinates, zero
-from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, Operand
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, tile_coordinates, zero
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -139,8 +140,7 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     """The epilogue takes batch * split_k + split as batch."""
     s, t, dtype = call.sizes, call.tile, call.dtype
     origin, out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
-    which, m0, n0 = origin
-    k = tile_k(dtype)
+    (which, m0, n0), k = origin, tile_k(dtype)
     batch, first, k_tiles = s.k_range(which, k)
     a, b = call.a.tensor(m0, t.m, batch), call.b.tensor(n0, t.n, batch)
     count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages)
@@ -154,21 +154,18 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     out += [] if overwrites else [ir.Set(c, const(0, accumulator)) for c in sums]
     out.append(ir.If(aligned, [mainloop]))
     q = ir.var("k_tile")
-    k0 = start + q * k
 
     def fill(tag: str, operand: TmaOperand, tile: ir.TmaTensor, offset: int) -> Stmt:
         """A tile in shared memory, element by element; a thread has 16 bytes at a time."""
         lane, vector = ir.var(f"fill_{tag}"), 16 // dtype.itemsize
-        row_vectors = const((k if tile.k_major else tile.tile_mn) // vector)
-        slow = lane // row_vectors
-        fast = lane % row_vectors * vector
+        row_vectors = (k if tile.k_major else tile.tile_mn) // vector
+        slow, fast = lane // row_vectors, lane % row_vectors * vector
         mn, p = (slow, fast) if tile.k_major else (fast, slow)
         to = ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize) + offset
-        mn, p = tile.mn_offset + mn, k0 + p
+        mn, p = tile.mn_offset + mn, start + q * k + p
         body: list[Stmt] = []
         for u in range(vector):
-            mn_u = mn + (0 if tile.k_major else u)
-            k_u = p + (u if tile.k_major else 0)
+            mn_u, k_u = (mn, p + u) if tile.k_major else (mn + u, p)
             exists = (mn_u < operand.extent) & (k_u < s.k)
             value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
             body.append(ir.Store(scratch, to + u, value))
@@ -179,33 +176,24 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow_loop)]))
     if t.persistent:
-        at = ((t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
-        stores, buffers = epilogue.WarpEpilogue(call, *at).store()
+        about = ((t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
+        stores, buffers = epilogue.WarpEpilogue(call, *about).store()
     else:
-        stores, buffers = _epilogue(call, scratch, sums, origin)
+        ld = t.n + EPILOGUE_PADDING
+        stage = ir.Buffer("stage", accumulator, "scratch", const(t.m * ld), aliases=scratch)
+        at = (origin, (t.m, t.n), MMA_THREADS, sums, partial(_coordinates, t), [scratch], count)
+        whole = epilogue.Subtile(0, 0, range(len(sums)))
+        stores = epilogue.store_subtiles(
+            call, Accumulators(out, *at), (t.m, t.n), stage, ld, [whole]
+        )
+        buffers = [stage]
     return [*out, *stores], [scratch, *buffers]
 
 
-def _epilogue(
-    call: Call, scratch: ir.Buffer, sums: list[ir.Register], origin: Coordinate
-) -> Emitted:
-    """Accumulators through shared memory and the epilogue. A thread has two adjacent elements in
-    each of two rows, of every 64 x 8."""
-    t = call.tile
-    ld, warps_m = t.n + EPILOGUE_PADDING, const(t.m // 16)
-    stage = ir.Buffer("stage", sums[0].dtype, "scratch", const(t.m * ld), aliases=scratch)
-    lane = ir.var("stage_lane")
-    warp = lane // 32
-    warp_m, warp_n = warp % warps_m, warp // warps_m
+def _coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
+    """A thread has two adjacent elements in each of two rows, of every 64 x 8."""
+    warp_n, warp_m = divmod(lane // 32, t.m // 16)
     if t.m == TILE_M:
-        warp_m, warp_n = warp, ZERO
-    row = warp_m * 16 + lane % 32 // 4
-    column = lane % 4 * 2
-    column = warp_n * t.warp_n + column
-    to_shared: list[Stmt] = []
-    for i, c in enumerate(sums):
-        down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-        to = (row + down) * ld + column
-        to_shared.append(ir.Store(stage, to + right, ir.read(c)))
-    loop = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)
-    return [loop, epilogue.store_tile(call, stage, (t.m, t.n), ld, origin)], [stage]
+        warp_m, warp_n = lane // 32, ZERO
+    row = warp_m * 16 + lane % 32 // 4 + number // 2 % 2 * 8
+    return row, warp_n * t.warp_n + lane % 4 * 2 + number // 4 * 8 + number % 2
