@@ -14,8 +14,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.matmul.cpu_operands import CpuMatmul, CpuOperand
-from numus.compiler.lower.matmul.problem import Loops, MatmulProblem
-from numus.compiler.lower.matmul.split_k import split_by_views
+from numus.compiler.lower.matmul.problem import Loops, MatmulProblem, split_by_views
 from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.ir import const
 from numus.kernels.matmul.cpu import blocking, gemv
@@ -168,7 +167,7 @@ def _pack(
     """A kernel that packs an operand, its result, and the panels. A task packs a K-major panel, or
     some rows of k of many MN-major ones."""
     e = work.emitter()
-    panels = (Panels.of_rows if x is work.a else Panels.of_columns)(shape, e.dim(work.k))
+    panels = Panels(shape, e.dim(work.k), of_a=x is work.a)
     matrix = work.matrix(e, x)
     count = -(-x.value.shape[x.axis] // panels.extent)
     padded_k = -(-work.k // shape.width) * shape.width

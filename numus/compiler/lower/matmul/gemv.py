@@ -13,8 +13,7 @@ from numus import ir
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.gpu_gemm import MmaSync, mma_dtype
 from numus.compiler.lower.matmul.gpu_operands import contiguous_along, gemm_call, vector_operand
-from numus.compiler.lower.matmul.problem import MatmulProblem
-from numus.compiler.lower.matmul.split_k import split_by_views
+from numus.compiler.lower.matmul.problem import MatmulProblem, split_by_views
 from numus.compiler.lower.matmul.wgmma import Wgmma
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType

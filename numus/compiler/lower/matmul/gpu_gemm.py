@@ -12,20 +12,13 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul import gpu_operands as operands
-from numus.compiler.lower.matmul.problem import MatmulProblem
-from numus.compiler.lower.matmul.split_k import split_by_views, split_in_kernel
+from numus.compiler.lower.matmul.problem import MatmulProblem, split_by_views, split_in_kernel
 from numus.compiler.lower.schedule import Fallback, InOrder
 from numus.dtypes import DType
 from numus.ir import Expr
 from numus.kernels.matmul.gpu import mma_sync, simt, simt_async, small_k
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
-from numus.kernels.matmul.gpu.problem import (
-    Emitted,
-    GemmCall,
-    GemmSizes,
-    OperandT,
-    VectorOperand,
-)
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, GemmSizes, OperandT, VectorOperand
 from numus.target import Target
 
 MMA_MIN_EXTENT = 16  # of m, n and k: below, instructions are mostly empty

@@ -9,8 +9,7 @@ from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul import gpu_operands
 from numus.compiler.lower.matmul.gpu_operands import MatrixLayout
-from numus.compiler.lower.matmul.problem import MatmulProblem
-from numus.compiler.lower.matmul.split_k import split_in_kernel
+from numus.compiler.lower.matmul.problem import MatmulProblem, split_in_kernel
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const

@@ -74,14 +74,13 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     batch = named("batch", task // (s.tasks_m * s.tasks_n))
     # consecutive tasks share a block of B, which stays in L2
     m0 = named("m0", task % s.tasks_m * s.task_rows)
-    task_n = task // s.tasks_m % s.tasks_n
-    n0 = named("n0", task_n * s.task_columns)
+    n0 = named("n0", task // s.tasks_m % s.tasks_n * s.task_columns)
     m1 = named("m1", ir.minimum(m0 + s.task_rows, s.m))
     n1 = named("n1", ir.minimum(n0 + s.task_columns, s.n))
     scratch = []
     a, b = call.a, call.b
     if isinstance(a, Matrix) and blocking.a_access != "direct":
-        panels = Panels.of_rows(blocking, s.k)
+        panels = Panels(blocking, s.k, of_a=True)
         buffer = ir.Buffer("packed_a", call.dtype, "scratch", panels.size(s.task_rows))
         out += panels.pack(buffer, ZERO, MatrixRows(a, batch, m0, m1))
         a = Packed(buffer, ZERO, panels)
@@ -90,7 +89,7 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         a = a.moved(batch, m0, s.m)
     edge = b  # B for the last, partial tile of a row
     if isinstance(b, Matrix) and not (blocking.b_access == "direct" and blocking.whole_columns):
-        panels = Panels.of_columns(blocking, s.k)
+        panels = Panels(blocking, s.k, of_a=False)
         columns, first = s.task_columns, n0
         if blocking.b_access == "direct":  # pack only the partial tile
             columns = const(blocking.columns)
@@ -109,15 +108,14 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     if blocking.k_blocked:  # partial sums of all tiles of a task wait in memory
         start = ir.var("k_start")
         stop = ir.minimum(start + s.block_k, s.k)
-        offset = ip * s.task_columns + jp * blocking.rows
-        offset = offset * blocking.parts
+        offset = (ip * s.task_columns + jp * blocking.rows) * blocking.parts
         size = s.task_rows * s.task_columns * blocking.parts
     partial = ir.Buffer("partial", call.dtype, "scratch", size)
     scratch.append(partial)
-    at = _TilePosition(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, partial, offset)
+    tile = (m0 + ip, n0 + jp, ip, jp, m1, n1)
+    at = _TilePosition(batch, *tile, start, stop, s.k, partial, offset)
     body = _tile(call, a, b, edge, at)
-    steps = (blocking.columns, n1 - n0), (blocking.rows, m1 - m0)
-    for v, (step, extent) in zip((jp, ip), steps, strict=True):
+    for v, extent, step in ((jp, n1 - n0, blocking.columns), (ip, m1 - m0, blocking.rows)):
         body = [ir.For(v, ZERO, extent, "serial", body, step=const(step))]
     if blocking.k_blocked:
         body = [ir.For(start, ZERO, s.k, "serial", body, step=s.block_k)]
@@ -130,8 +128,8 @@ class _TilePosition:
     sums at k1 are in memory."""
 
     batch: Expr
-    m0: Expr
-    n0: Expr
+    m: Expr
+    n: Expr
     ip: Expr
     jp: Expr
     m1: Expr
@@ -141,14 +139,6 @@ class _TilePosition:
     k: Expr
     partial: ir.Buffer
     offset: Expr
-
-    @property
-    def m(self) -> Expr:
-        return self.m0 + self.ip
-
-    @property
-    def n(self) -> Expr:
-        return self.n0 + self.jp
 
     @property
     def rows(self) -> Expr:
@@ -212,24 +202,21 @@ def _register_tile(
         out: list[Stmt] = []
         bs = []
         for v in range(vectors):
-            value = b.columns(at.batch, k + u, at.n0, at.jp, lane, v * width)
+            value = b.columns(at.batch, k + u, at.n, at.jp, lane, v * width)
             names = [ir.var(f"b{u}_{v}_{p}", dtype) for p in range(parts)]
             out += [ir.Let(name, x) for name, x in zip(names, value, strict=True)]
             bs.append(names)
         for i in range(rows):
-            x = a.row(at.batch, at.m0, at.ip, i, k, u)
+            x = a.row(at.batch, at.m, at.ip, i, k, u)
             for v in range(vectors):
                 out += _multiply_add(sums[i][v], x, bs[v], blocking.fma)
         return out
 
     registers = [
-        (
-            sums[i][v][p],
-            at.offset + lane + (i * parts + p) * blocking.columns + v * width,
-        )
-        for i in range(rows)
-        for v in range(vectors)
-        for p in range(parts)
+        (c, at.offset + lane + (i * parts + p) * blocking.columns + v * width)
+        for i, row in enumerate(sums)
+        for v, accumulator in enumerate(row)
+        for p, c in enumerate(accumulator)
     ]
     zeros: list[Stmt] = [ir.Set(r, const(0, dtype)) for r, _ in registers]
     body = zeros
@@ -326,8 +313,7 @@ def _store_partial(call: GemmCall, at: _TilePosition) -> list[Stmt]:
     def store(mask: Expr | None) -> list[Stmt]:
         value = []
         for p in range(blocking.parts):
-            row = i * blocking.parts + p
-            index = at.offset + row * blocking.columns + j
+            index = at.offset + (i * blocking.parts + p) * blocking.columns + j
             value.append(ir.load(at.partial, index))
         stores = call.epilogue(at.batch, at.m + i, at.n + j, _scalar(value), mask)
         unroll = blocking.vectors if mask is None else 1

@@ -33,17 +33,13 @@ class Matrix:
     read: Read
     extent: Expr
 
-    def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
-        """Element k + u of row m0 + ip + i, in place; rows past the end repeat the last one."""
-        m = ir.minimum(m0 + ip + i, self.extent - 1)
-        return _parts(self.read(batch, m, k + u, None))
+    def row(self, batch: Expr, m: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
+        """Element k + u of row m + i, in place; rows past the end repeat the last one."""
+        return _parts(self.read(batch, ir.minimum(m + i, self.extent - 1), k + u, None))
 
-    def columns(
-        self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
-    ) -> list[Expr]:
-        """Row k of a panel, from column n0 + jp + offset on."""
-        n = n0 + jp + lane + offset
-        return _parts(self.read(batch, n, k, None))
+    def columns(self, batch: Expr, k: Expr, n: Expr, jp: Expr, lane: Expr, by: int) -> list[Expr]:
+        """Row k of a panel, from column n + by on."""
+        return _parts(self.read(batch, n + lane + by, k, None))
 
 
 class MatrixRows(NamedTuple):
@@ -58,15 +54,10 @@ class MatrixRows(NamedTuple):
 Pair = tuple[Expr, Expr]
 
 
-def _parts(value: Any) -> list[Expr]:
-    return list(value) if isinstance(value, tuple) else [value]
-
-
-def _masked_parts(value: Any, mask: Expr | None) -> list[Expr]:
-    parts = _parts(value)
-    if mask is None:
-        return parts
-    return [ir.select(mask, x, const(0, x.dtype)) for x in parts]
+def _parts(value: Any, mask: Expr | None = None) -> list[Expr]:
+    """Real and imaginary part, if complex; zeros where the mask is false."""
+    parts = list(value) if isinstance(value, tuple) else [value]
+    return parts if mask is None else [ir.select(mask, x, const(0, x.dtype)) for x in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +65,12 @@ class Panels:
     """Layout of panels: `extent` rows of A, or columns of B, by all of k."""
 
     blocking: Blocking
-    extent: int
     k: Expr
     of_a: bool
 
-    @staticmethod
-    def of_rows(blocking: Blocking, k: Expr) -> Panels:
-        return Panels(blocking, blocking.rows, k, True)
-
-    @staticmethod
-    def of_columns(blocking: Blocking, k: Expr) -> Panels:
-        return Panels(blocking, blocking.columns, k, False)
+    @property
+    def extent(self) -> int:
+        return self.blocking.rows if self.of_a else self.blocking.columns
 
     @property
     def k_major(self) -> bool:
@@ -93,10 +79,8 @@ class Panels:
     @property
     def stride(self) -> Expr:
         """Elements per row or column."""
-        k = self.k
-        if self.k_major:
-            width = const(self.blocking.width)
-            k = (k + (width - 1)) // width * width
+        k, width = self.k, self.blocking.width
+        k = (k + (width - 1)) // width * width if self.k_major else k
         return k * self.blocking.parts
 
     def size(self, extent: Expr) -> Expr:
@@ -105,8 +89,7 @@ class Panels:
 
     def padded(self, extent: Expr) -> Expr:
         """Rounded up to whole panels."""
-        own = const(self.extent)
-        return (extent + (own - 1)) // own * own
+        return (extent + (self.extent - 1)) // self.extent * self.extent
 
     def pack(
         self, buffer: ir.Buffer, start: Expr, source: MatrixRows, k_range: Pair | None = None
@@ -129,7 +112,7 @@ class Panels:
         end = ir.minimum(kb + BLOCK_ROWS, k_range[1])
 
         def rows(mask: Expr | None, vectors: int) -> list[Stmt]:
-            value = _masked_parts(matrix.read(batch, mn, k, mask), mask)
+            value = _parts(matrix.read(batch, mn, k, mask), mask)
             stores: list[Stmt] = [
                 ir.Store(buffer, at + j + i * extent, x) for i, x in enumerate(value)
             ]
@@ -162,10 +145,8 @@ class Panels:
         def vector(kb: Expr, masked: bool) -> Stmt:
             k = kb * width + kk
             mask = k < self.k if masked else None
-            value = _masked_parts(matrix.read(batch, m, k, mask), mask)
-            at = start + p * self.stride
-            at = at + kb * (rows * parts * width)
-            at = at + i * (parts * width)
+            value = _parts(matrix.read(batch, m, k, mask), mask)
+            at = start + p * self.stride + kb * (rows * parts * width) + i * (parts * width)
             stores: list[Stmt] = [
                 ir.Store(buffer, at + kk + q * width, x) for q, x in enumerate(value)
             ]
@@ -175,10 +156,8 @@ class Panels:
         row = ir.For(kb, kq, end, "serial", [vector(kb, False)])
         block = ir.For(i, ZERO, const(rows), "serial", [row])
         blocks = ir.For(kq, ZERO, whole, "serial", [block], step=const(BLOCK_VECTORS))
-        rest = ir.If(
-            whole * width < self.k,
-            [ir.For(i, ZERO, const(rows), "serial", [vector(whole, True)])],
-        )
+        last = ir.For(i, ZERO, const(rows), "serial", [vector(whole, True)])
+        rest = ir.If(whole * width < self.k, [last])
         return [ir.For(p, ZERO, stop - first, "serial", [blocks, rest], step=const(rows))]
 
 
@@ -195,7 +174,7 @@ class Packed:
         before = batch * self.panels.padded(extent) + first
         return replace(self, offset=self.offset + self.panels.size(before))
 
-    def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
+    def row(self, batch: Expr, m: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
         b = self.panels.blocking
         rows, parts, width = b.rows, b.parts, b.width
         at = self.offset + ip * self.panels.stride
@@ -203,15 +182,11 @@ class Packed:
             at = at + k * (rows * parts)
             offsets = [u * rows * parts + p * rows + i for p in range(parts)]
         else:
-            at = at + k // width * (rows * parts * width)
-            at = at + k % width
+            at = at + k // width * (rows * parts * width) + k % width
             offsets = [(i * parts + p) * width + u for p in range(parts)]
         return [ir.load(self.buffer, at + x) for x in offsets]
 
-    def columns(
-        self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
-    ) -> list[Expr]:
+    def columns(self, batch: Expr, k: Expr, n: Expr, jp: Expr, lane: Expr, by: int) -> list[Expr]:
         b = self.panels.blocking
-        at = self.offset + jp * self.panels.stride
-        at = at + k * (b.columns * b.parts) + lane
-        return [ir.load(self.buffer, at + p * b.columns + offset) for p in range(b.parts)]
+        at = self.offset + jp * self.panels.stride + k * (b.columns * b.parts) + lane
+        return [ir.load(self.buffer, at + p * b.columns + by) for p in range(b.parts)]

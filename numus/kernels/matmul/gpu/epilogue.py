@@ -71,11 +71,9 @@ def store_tile(
     """A tile from shared memory through the epilogue, vector by vector."""
     which, m0, n0 = origin
     lane = ir.var(f"out{tag}")
-    across = const(shape[1] // vector)
-    row, column = lane // across, lane % across * vector
-    base = row * ld + column
+    row, column = lane // (shape[1] // vector), lane % (shape[1] // vector) * vector
     at = (which, m0 + row, n0 + column)
-    body = store_vector(call, stage, base, at, tag, vector)
+    body = store_vector(call, stage, row * ld + column, at, tag, vector)
     return ir.For(lane, ZERO, const(shape[0] * shape[1] // vector), "lanes", body)
 
 
@@ -138,8 +136,8 @@ class WarpEpilogue:
         whole = ir.var("whole", bool_)
         return [
             ir.Let(whole, in_bounds & (address & const(15)).eq(0)),
-            ir.If(whole, self._store_vectors(results)),
-            ir.If(~whole, self._store_predicated(stage)),
+            ir.If(whole, self._store(results, whole=True)),
+            ir.If(~whole, self._store(stage, whole=False)),
         ], [results, stage]
 
     def _element(self, at: Coordinate, value: Expr) -> ir.Store:
@@ -147,40 +145,42 @@ class WarpEpilogue:
         assert isinstance(store, ir.Store)
         return store
 
-    def _store_vectors(self, results: ir.Buffer) -> list[Stmt]:
-        width = min(STORE_VECTOR, 16 // results.dtype.itemsize)
+    def _result(self, at: Coordinate, value: Expr) -> Expr:
+        return self._element(at, value).value
+
+    def _store(self, buffer: ir.Buffer, whole: bool) -> list[Stmt]:
         body: list[Stmt] = []
-        for subtile in self._subtiles(results):
-            body.append(subtile.to_shared(lambda at, c: self._element(at, c).value))
-            lane, first, (which, m, n), rows = subtile.vectors()
-            stores: list[Stmt] = []
-            for i in range(WARP_ROWS // rows):
-                base = first + i * rows * subtile.ld
-                name = f"v{subtile.number}_{i}"
-                values = [ir.var(f"{name}_{u}", results.dtype) for u in range(STORE_VECTOR)]
-                for u, v in enumerate(values):
-                    stores.append(ir.Let(v, ir.load(results, base + u)))
-                for u, v in enumerate(values):
-                    at = (which, m + i * rows, n + u)
-                    store = self._element(at, ir.read(self.sums[0]))
-                    vector = width if u % width == 0 else 0
-                    stores.append(ir.Store(store.buffer, store.index, v, vector=vector))
+        for subtile in self._subtiles(buffer):
+            body.append(subtile.to_shared(self._result if whole else lambda at, c: c))
+            lane, first, at, rows = subtile.vectors()
+            store = self._store_vectors if whole else self._store_predicated
+            stores = store(subtile, first, at, rows)
             body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores))
         return body
 
-    def _store_predicated(self, stage: ir.Buffer) -> list[Stmt]:
-        body: list[Stmt] = []
-        for subtile in self._subtiles(stage):
-            body.append(subtile.to_shared(lambda at, c: c))
-            lane, first, (which, m, n), rows = subtile.vectors()
-            i = ir.var(f"row{subtile.number}")
-            down = i * rows
-            base = first + down * subtile.ld
-            at = (which, m + down, n)
-            one = store_vector(self.call, stage, base, at, f"s{subtile.number}")
-            loop = ir.For(i, ZERO, const(WARP_ROWS // rows), "serial", one)
-            body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", [loop]))
-        return body
+    def _store_vectors(
+        self, subtile: _Subtile, first: Expr, at: Coordinate, rows: int
+    ) -> list[Stmt]:
+        buffer, (which, m, n) = subtile.buffer, at
+        width = min(STORE_VECTOR, 16 // buffer.dtype.itemsize)
+        stores: list[Stmt] = []
+        for i in range(0, WARP_ROWS, rows):
+            name, base = f"v{subtile.number}_{i}", first + i * subtile.ld
+            values = [ir.var(f"{name}_{u}", buffer.dtype) for u in range(STORE_VECTOR)]
+            stores += [ir.Let(v, ir.load(buffer, base + u)) for u, v in enumerate(values)]
+            for u, v in enumerate(values):
+                store = self._element((which, m + i, n + u), ir.read(self.sums[0]))
+                vector = width if u % width == 0 else 0
+                stores.append(ir.Store(store.buffer, store.index, v, vector=vector))
+        return stores
+
+    def _store_predicated(
+        self, subtile: _Subtile, first: Expr, at: Coordinate, rows: int
+    ) -> list[Stmt]:
+        i, (which, m, n) = ir.var(f"row{subtile.number}"), at
+        base, at = first + i * rows * subtile.ld, (which, m + i * rows, n)
+        one = store_vector(self.call, subtile.buffer, base, at, f"s{subtile.number}")
+        return [ir.For(i, ZERO, const(WARP_ROWS // rows), "serial", one)]
 
     def _subtiles(self, buffer: ir.Buffer) -> Iterator[_Subtile]:
         columns = min(self.row_bytes // buffer.dtype.itemsize, self.warp_n)
@@ -208,11 +208,10 @@ class _Subtile:
         which, m0, n0 = self.epilogue.origin
         lane = ir.var(f"{self.buffer.name}_{name}{self.number}")
         warp, thread = divmod(lane, WARP)
-        warps_m = const(self.epilogue.tile[0] // WARP_ROWS)
-        m = m0 + warp % warps_m * WARP_ROWS
-        n = n0 + warp // warps_m * self.epilogue.warp_n
-        n = n + self.number * self.columns
-        return lane, thread, warp * (WARP_ROWS * self.ld), (which, m, n)
+        warp_n, warp_m = divmod(warp, self.epilogue.tile[0] // WARP_ROWS)
+        n = n0 + warp_n * self.epilogue.warp_n + self.number * self.columns
+        at = (which, m0 + warp_m * WARP_ROWS, n)
+        return lane, thread, warp * (WARP_ROWS * self.ld), at
 
     def to_shared(self, value: Callable[[Coordinate, Expr], Expr]) -> Stmt:
         """Accumulators, or values made of them, to the buffer."""
@@ -231,8 +230,6 @@ class _Subtile:
     def vectors(self) -> tuple[Expr, Expr, Coordinate, int]:
         """Thread, index and coordinate of its first vector, and rows that a warp covers at once."""
         lane, thread, base, (which, m, n) = self._warp("out")
-        across = const(self.columns // STORE_VECTOR)
+        across, rows = self.columns // STORE_VECTOR, WARP * STORE_VECTOR // self.columns
         row, column = thread // across, thread % across * STORE_VECTOR
-        first = base + row * self.ld + column
-        rows = WARP * STORE_VECTOR // self.columns
-        return lane, first, (which, m + row, n + column), rows
+        return lane, base + row * self.ld + column, (which, m + row, n + column), rows

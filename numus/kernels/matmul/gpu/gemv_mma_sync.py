@@ -15,15 +15,10 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import float32
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.problem import (
-    Emitted,
-    GemmCall,
-    VectorOperand,
-    register_tile,
-    when,
-)
+from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, VectorOperand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -114,14 +109,14 @@ def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
     """The epilogue takes (batch, vector, row, value)."""
     s, sizes = call.tile, call.sizes
     batch, row0 = block // sizes.blocks, block % sizes.blocks * s.block_rows
-    sums = [register_tile(s.mmas_n, 4, float32, f"c{i}_") for i in range(s.mmas_m)]
+    sums = [problem.register_tile(s.mmas_n, 4, float32, f"c{i}_") for i in range(s.mmas_m)]
     out: list[Stmt] = [ir.Set(c, const(0, float32)) for row in sums for mma in row for c in mma]
     aligned = call.a.aligned & call.b.aligned
     paths = [(aligned, True), (~aligned, False)]
     if call.a.address is None:
         paths = [(const(True, dt.bool_), False)]
     for condition, vectorised in paths:
-        out += when(condition, _KLoop(call, batch, row0, sums, vectorised).loops)
+        out += problem.when(condition, _KLoop(call, batch, row0, sums, vectorised).loops)
     steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 

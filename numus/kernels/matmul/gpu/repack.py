@@ -29,12 +29,11 @@ Store = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, row, column, v
 
 def _square(block: Expr, dtype: DType, tiles: Pair) -> tuple[Expr, Expr, Expr, int, ir.Buffer]:
     """Batch, first row and first column of a block; leading dimension and buffer of its square."""
-    per_batch = ir.mul(*tiles)
-    batch, inner = divmod(block, per_batch)
-    row0 = inner // tiles[1] * TILE
-    column0 = inner % tiles[1] * TILE
+    batch, inner = divmod(block, tiles[0] * tiles[1])
+    row, column = divmod(inner, tiles[1])
     ld = TILE + max(1, 4 // dtype.itemsize)  # against bank conflicts
-    return batch, row0, column0, ld, ir.Buffer("square", dtype, "scratch", const(TILE * ld))
+    square = ir.Buffer("square", dtype, "scratch", const(TILE * ld))
+    return batch, row * TILE, column * TILE, ld, square
 
 
 def repack(
@@ -43,8 +42,7 @@ def repack(
     """Rows and columns are those of the result. `transposed`: the source is contiguous along them
     the other way."""
     batch, row0, column0, ld, square = _square(block, dtype, tiles)
-    ends = [first + TILE for first in (row0, column0)]
-    whole = (ends[0] <= size[0]) & (ends[1] <= size[1])
+    whole = (row0 + TILE <= size[0]) & (column0 + TILE <= size[1])
 
     def copy(name: str, by_columns: bool, predicated: bool, read: _Read, write: _Write) -> Stmt:
         """A thread's elements, all of them loaded before the first store."""
@@ -52,8 +50,7 @@ def repack(
         reads: list[Stmt] = []
         writes: list[Stmt] = []
         for i in range(TILE * TILE // THREADS):
-            slow = lane // TILE + i * THREADS // TILE
-            fast = lane % TILE
+            slow, fast = lane // TILE + i * THREADS // TILE, lane % TILE
             row, column = (fast, slow) if by_columns else (slow, fast)
             exists = (row0 + row < size[0]) & (column0 + column < size[1])
             value = ir.var(f"{name}{i}", dtype)
@@ -68,14 +65,11 @@ def repack(
     def target(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
         return store(batch, row0 + row, column0 + column, value)
 
-    def index(row: Expr, column: Expr) -> Expr:
-        return row * ld + column
-
     def to_shared(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
-        return [ir.Store(square, index(row, column), value)]
+        return [ir.Store(square, row * ld + column, value)]
 
     def from_shared(row: Expr, column: Expr, mask: Expr | None) -> Expr:
-        return ir.load(square, index(row, column))
+        return ir.load(square, row * ld + column)
 
     def version(predicated: bool) -> list[Stmt]:
         tag = "predicated" if predicated else "whole"
@@ -118,9 +112,8 @@ def repack_padded(
         value = ir.var(f"v{j}", dtype)
         known = None if limit is None else column < limit
         found = read(batch, row, column, known)
-        loads.append(
-            ir.Let(value, found if known is None else ir.select(known, found, zero(dtype)))
-        )
+        found = found if known is None else ir.select(known, found, zero(dtype))
+        loads.append(ir.Let(value, found))
         to = tile_row * ld + tile_column
         stores.append(ir.Store(square, to, value))
         clears.append(ir.Store(square, to, zero(dtype)))
