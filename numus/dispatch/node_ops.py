@@ -53,7 +53,7 @@ class FastCall:
         if self._calls >= _COMPILE_AT_CALL:
             cpu = devices.started("cpu")
             if cpu is not None:
-                self.call = _unsupported
+                self.call = lambda *_: GUARD_FAILED
                 code = new_bytecode(cpu)
                 if code is not None:
                     self.call = code.function(self._arity, self._write(code), GUARD_FAILED)
@@ -64,10 +64,6 @@ class FastCall:
         """Compile all of them anew: settings have changed."""
         for one in cls._all:
             one._reset()
-
-
-def _unsupported(*_: Any) -> Any:
-    return GUARD_FAILED
 
 
 # -- guards ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -49,19 +49,12 @@ def evaluate(nodes: Collection[Node]) -> None:
                 by_device.setdefault(node.device or device(), []).append(node)
         for dev, roots in by_device.items():
             if storage_lock.writers:
-                storage_lock.wait_for_writers(_storages_below(roots))
+                read = (x for node in _pending_order(roots) for x in node.inputs)
+                storage_lock.wait_for_writers(x.view.storage for x in read if x.view is not None)
             if dev.kind == "reference":
                 _interpret(dev, roots)
             else:
                 _run_plan(dev, roots)
-
-
-def _storages_below(roots: Sequence[Node]) -> Iterator[Storage]:
-    """The storages that evaluating the roots reads."""
-    for node in _pending_order(roots):
-        for x in node.inputs:
-            if x.view is not None:
-                yield x.view.storage
 
 
 def _run_plan(dev: Device, roots: list[Node]) -> None:
@@ -74,10 +67,9 @@ def _run_plan(dev: Device, roots: list[Node]) -> None:
         if leaf is not None:
             view = View(leaf.view.storage, leaf.view.offset + offset, strides)
         else:
-            storage = made.get(memory)
-            if storage is None:
-                storage = made[memory] = Storage(memory)
-            view = View(storage, offset, strides)
+            if memory not in made:
+                made[memory] = Storage(memory)
+            view = View(made[memory], offset, strides)
         node.view = view
         _finalize(node, dev)
 
@@ -258,46 +250,40 @@ def strided(flat: Array, shape: Shape, view: View) -> Array:
         return np.empty(shape, flat.dtype)
     step = flat.dtype.itemsize
     # as_strided does not support 8-bit floats
-    return np.ndarray(
-        shape,
-        flat.dtype,
-        flat.view(np.uint8).data,
-        view.offset * step,
-        tuple(s * step for s in view.strides),
-    )
+    strides = tuple(s * step for s in view.strides)
+    return np.ndarray(shape, flat.dtype, flat.view(np.uint8).data, view.offset * step, strides)
 
 
 def check_known(node: Node, what: str, instead: str = "") -> None:
     """Raise where a value is abstract in a transformation; `instead` is the hint."""
     if not node.abstract:
-        if is_captured(node):
-            raise TracingError(_unknown(node, what, current_trace(), instead))
-        return
-    if node.abstract is not True:
+        if not is_captured(node):
+            return
+        where = current_trace()
+    elif node.abstract is not True:
         node.abstract.check_open()
-        raise TracingError(_unknown(node, what, node.abstract, instead))
-    for n in _pending_order((node,)):
-        if n.prim.name == "placeholder":
-            raise TracingError(_unknown(node, what, n.params, instead))
+        where = node.abstract
+    else:
+        below = (n.params for n in _pending_order((node,)) if n.prim.name == "placeholder")
+        where = next(below, None)
+        if where is None:
+            return
+    if not instead and where.__class__ is str:
+        instead = "use nm.where instead of a Python condition, or move the read outside"
+    elif not instead:  # in a trace
+        instead = (
+            "use nm.where or nm.cond instead of a Python condition, give what it depends on as "
+            "a static argument (static_argnums), or move the read outside"
+        )
+    raise TracingError(
+        f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is not "
+        f"known inside {where}{user_line()}; {instead}"
+    )
 
 
 def is_known(node: Node) -> bool:
     """True if the value is concrete: computed, or computable."""
     return not node.abstract and not is_captured(node)
-
-
-def _unknown(node: Node, what: str, where: Any, instead: str) -> str:
-    if not instead:
-        instead = "use nm.where instead of a Python condition, or move the read outside"
-        if where.__class__ is not str:  # a trace
-            instead = (
-                "use nm.where or nm.cond instead of a Python condition, give what it depends on as "
-                "a static argument (static_argnums), or move the read outside"
-            )
-    return (
-        f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is not "
-        f"known inside {where}{user_line()}; {instead}"
-    )
 
 
 _INTERNAL_FILES = (str(Path(__file__).parent.parent), contextlib.__file__)

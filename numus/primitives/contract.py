@@ -18,6 +18,9 @@ from numus.primitives.references import widen
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
+Precision = str | None  # of float32 operands: TF32 or full
+AS_SET = "as set"  # by nm.autocast
+
 _SWAPPED = {2: (1, 0), 3: (0, 2, 1)}
 
 
@@ -38,7 +41,7 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     )
 
 
-def _gradient_like(x: Node, left: Node, right: Node, precision: str | None) -> Node:
+def _gradient_like(x: Node, left: Node, right: Node, precision: Precision) -> Node:
     """left @ right as a gradient of x; where x is a transposed matrix (a layer's weights), in the
     memory layout of that matrix.
     """
@@ -80,14 +83,14 @@ def _reference(node: Node, a: Array, b: Array) -> Array:
 _contract = Primitive("contract", "contract", _reference, _vjp, _jvp, _batch)
 
 
-def matmul_precision(precision: str | None, *dtypes: DType) -> str | None:
-    """TF32 or None of operands and a result; "as set": that of nm.autocast."""
-    if precision == "as set":
+def matmul_precision(precision: Precision, *dtypes: DType) -> Precision:
+    """TF32 or None for operands and a result of these dtypes."""
+    if precision == AS_SET:
         precision = TF32 if mode.autocast is TF32 else None
     return precision if precision and all(dtype is float32 for dtype in dtypes) else None
 
 
-def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -> Node:
+def contract(a: Node, b: Node, dtype: DType, precision: Precision = AS_SET) -> Node:
     """(m, k) @ (k, n), accumulated in (at least) `dtype`; both may be batches.
 
     `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.

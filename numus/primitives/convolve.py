@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.dtypes import DType
 from numus.graph import Array, Node, Nodes, Primitive, Tangents
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
-from numus.primitives.contract import contract, matmul_precision
+from numus.primitives.contract import AS_SET, Precision, contract, matmul_precision
 from numus.primitives.views import flip, permute, reshape, slice_
 from numus.shapes import Shape, check_size, size_of
 
@@ -68,33 +67,21 @@ def _lead(x: Node, first: Shape) -> Shape:
 
 
 def input_gradient(
-    g: Node,
-    w: Node,
-    windows: Windows,
-    extents: Shape,
-    groups: int,
-    dtype: DType,
-    precision: str | None = "as set",
+    g: Node, w: Node, windows: Windows, extents: Shape, groups: int, precision: Precision = AS_SET
 ) -> Node:
     """The transpose by x (dgrad)."""
     back = tuple(
         Window(v.lhs_dilation, v.dilation, v.stride, (k - 1) * v.dilation - v.padding_low)
         for v, k in zip(windows, _spatial(w), strict=True)
     )
-    return convolve(g, _flipped(w, groups), back, extents, groups, dtype, precision)
+    return convolve(g, _flipped(w, groups), back, extents, groups, precision)
 
 
 def weight_gradient(
-    x: Node,
-    g: Node,
-    windows: Windows,
-    extents: Shape,
-    groups: int,
-    dtype: DType,
-    precision: str | None = "as set",
+    x: Node, g: Node, windows: Windows, extents: Shape, groups: int, precision: Precision = AS_SET
 ) -> Node:
     """The transpose by w (wgrad), in the form that dilates neither operand."""
-    rest = (extents, groups, dtype, precision)
+    rest = (extents, groups, precision)
     if any(v.lhs_dilation > 1 for v in windows) and all(v.stride == 1 for v in windows):
         # x in the role of the window, g in that of the data
         back = tuple(
@@ -113,16 +100,16 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     groups, windows, precision = node.params
     g, gx, gw = ew.cast(g, x.dtype), None, None
     if x.tracked:
-        gx = input_gradient(g, ew.conjugate(w), windows, _spatial(x), groups, x.dtype, precision)
+        gx = input_gradient(g, ew.conjugate(w), windows, _spatial(x), groups, precision)
     if w.tracked:
-        gw = weight_gradient(ew.conjugate(x), g, windows, _spatial(w), groups, w.dtype, precision)
+        gw = weight_gradient(ew.conjugate(x), g, windows, _spatial(w), groups, precision)
     return gx, gw
 
 
 def _jvp(node: Node, tangents: Tangents) -> Node | None:
     (x, w), (tx, tw) = node.inputs, tangents
     groups, windows, precision = node.params
-    rest = (windows, _spatial(node), groups, node.dtype, precision)
+    rest = (windows, _spatial(node), groups, precision)
     return ew.total(
         None if tx is None else convolve(tx, w, *rest),
         None if tw is None else convolve(x, tw, *rest),
@@ -138,7 +125,7 @@ def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Nod
     rest = tuple(range(4, 4 + len(extents)))
 
     def run(x: Node, w: Node, groups: int) -> Node:
-        return convolve(x, w, windows, tuple(extents), groups, node.dtype, precision)
+        return convolve(x, w, windows, tuple(extents), groups, precision)
 
     if not batched[1]:
         y = run(reshape(x, (size * n, *x.shape[2:])), w, groups)
@@ -191,27 +178,21 @@ _convolve = Primitive("convolve", "convolve", _reference, _vjp, _jvp, _batch)
 
 
 def convolve(
-    x: Node,
-    w: Node,
-    windows: Windows,
-    extents: Shape,
-    groups: int,
-    dtype: DType,
-    precision: str | None = "as set",
+    x: Node, w: Node, windows: Windows, extents: Shape, groups: int, precision: Precision = AS_SET
 ) -> Node:
     """(n, groups c, *space) by (groups o, c, *taps) is (n, groups o, *extents), accumulated in (at
-    least) `dtype`. Callers have checked that the shapes fit.
+    least) their dtype. Callers have checked that the shapes fit.
 
     `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.
     """
-    precision = matmul_precision(precision, x.dtype, dtype)
+    precision = matmul_precision(precision, x.dtype)
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
     if groups == 1 and size_of(_spatial(w)) == 1 and _is_strided_slice(windows, extents, x):
         steps = (1, 1, *(v.stride for v in windows))
         if extents != _spatial(x):
             x = slice_(x, (0,) * x.ndim, steps, (*x.shape[:2], *extents))
-        return _pointwise(x, w, shape, dtype, precision)
-    return apply(_convolve, (x, w), (groups, windows, precision), shape, dtype)
+        return _pointwise(x, w, shape, precision)
+    return apply(_convolve, (x, w), (groups, windows, precision), shape, x.dtype)
 
 
 def _is_strided_slice(windows: Windows, extents: Shape, x: Node) -> bool:
@@ -222,11 +203,11 @@ def _is_strided_slice(windows: Windows, extents: Shape, x: Node) -> bool:
     )
 
 
-def _pointwise(x: Node, w: Node, shape: Shape, dtype: DType, precision: str | None) -> Node:
+def _pointwise(x: Node, w: Node, shape: Shape, precision: Precision) -> Node:
     """A 1×1 convolution as a matmul: (o, c) by (c, pixels) for every image."""
     n, c, o, pixels = x.shape[0], x.shape[1], w.shape[0], size_of(_spatial(x))
     if pixels == 1:
         flipped = permute(reshape(w, (1, o, c)), (0, 2, 1))
-        return reshape(contract(reshape(x, (1, n, c)), flipped, dtype, precision), shape)
+        return reshape(contract(reshape(x, (1, n, c)), flipped, x.dtype, precision), shape)
     weights = broadcast(reshape(w, (1, o, c)), (n, o, c))
-    return reshape(contract(weights, reshape(x, (n, c, pixels)), dtype, precision), shape)
+    return reshape(contract(weights, reshape(x, (n, c, pixels)), x.dtype, precision), shape)

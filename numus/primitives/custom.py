@@ -12,17 +12,13 @@ from numus.primitives.broadcast import batch_all
 # -- graft ----------------------------------------------------------------------------------------
 
 
-def _graft_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
-    return graft(*batch_all(inputs, batched, size))
-
-
 _graft = Primitive(
     "graft",
     "elementwise",
     reference=lambda node, value, source: value,
     vjp=lambda node, g: (None, g),
     jvp=lambda node, tangents: tangents[1],
-    batch=_graft_batch,
+    batch=lambda node, *inputs: graft(*batch_all(*inputs)),
 )
 
 

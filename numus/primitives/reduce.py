@@ -7,6 +7,7 @@ bits accumulate in float32.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -53,18 +54,20 @@ def _others_product(x: Node, axes: Shape) -> Node:
     return permute(others, back)
 
 
-def _prod_vjp(node: Node, g: Node) -> tuple[Node]:
-    x = node.inputs[0]
-    d = ew.conjugate(_others_product(x, node.params))
-    return (ew.mul(expand(g, x, node.params), d),)
-
-
-def _prod_jvp(node: Node, t: Node) -> Node:
-    return reduce_sum(ew.mul(t, _others_product(node.inputs[0], node.params)), node.params)
+def _slope_rules(slope: Callable[[Node], Node]) -> tuple[Any, Any]:
+    """vjp and jvp of a reduction whose derivatives by the elements are slope(node)."""
+    return (
+        lambda node, g: (
+            ew.mul(expand(g, node.inputs[0], node.params), ew.conjugate(slope(node))),
+        ),
+        lambda node, t: reduce_sum(ew.mul(t, slope(node)), node.params),
+    )
 
 
 _prod = define_reduction(
-    "reduce_prod", lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype), _prod_vjp, _prod_jvp
+    "reduce_prod",
+    lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype),
+    *_slope_rules(lambda node: _others_product(node.inputs[0], node.params)),
 )
 
 
@@ -85,16 +88,8 @@ def _hits(node: Node) -> Node:
     return ew.div(ones, expand(reduce_sum(ones, node.params), x, node.params))
 
 
-def _extreme_vjp(node: Node, g: Node) -> tuple[Node]:
-    return (ew.mul(expand(g, node.inputs[0], node.params), _hits(node)),)
-
-
-def _extreme_jvp(node: Node, t: Node) -> Node:
-    return reduce_sum(ew.mul(t, _hits(node)), node.params)
-
-
 _max, _min = (
-    define_reduction(name, lambda x, axes, f=f: f(x, axis=axes), _extreme_vjp, _extreme_jvp)
+    define_reduction(name, lambda x, axes, f=f: f(x, axis=axes), *_slope_rules(_hits))
     for name, f in (("reduce_max", np.max), ("reduce_min", np.min))
 )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.apply import apply
-from numus.graph import Array, Node, Nodes, Primitive
+from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
 from numus.primitives.base import unary_jvp
 from numus.primitives.broadcast import full
@@ -124,12 +123,10 @@ def _reference(node: Node, x: Array) -> Array:
         return (np.flip(out, axis) if reverse else out).astype(node.dtype.np)
 
 
-def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
-    op, axis, reverse = node.params
-    return scan(op, inputs[0], axis + 1, reverse)
-
-
-_scan = Primitive("scan", "scan", _reference, _vjp, unary_jvp(_jvp), _batch)
+_scan = Primitive(
+    *("scan", "scan", _reference, _vjp, unary_jvp(_jvp)),
+    batch=lambda node, xs, *_: scan(node.params[0], xs[0], node.params[1] + 1, node.params[2]),
+)
 
 
 def scan(op: str, x: Node, axis: int, reverse: bool = False) -> Node:

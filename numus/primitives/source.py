@@ -22,11 +22,9 @@ def _leaf_batch(node: Node, *_: Any) -> Node:
     return node
 
 
-def _constant_reference(node: Node) -> Array:
-    return np.asarray(node.params).astype(node.dtype.np)
-
-
-_constant = nondifferentiable("constant", "source", _constant_reference, _leaf_batch)
+_constant = nondifferentiable(
+    "constant", "source", lambda node: np.asarray(node.params).astype(node.dtype.np), _leaf_batch
+)
 
 
 def constant(value: Any, dtype: DType) -> Node:
@@ -41,11 +39,9 @@ def new_constant(code: BytecodeBuilder, number: int, dtype: int) -> int:
     return new_node(code, {**members, "depth": 0, "retained_bytes": 0}, registers)
 
 
-def _iota_reference(node: Node) -> Array:
-    return np.arange(node.shape[0], dtype=node.dtype.np)
-
-
-_iota = nondifferentiable("iota", "source", _iota_reference, _leaf_batch)
+_iota = nondifferentiable(
+    "iota", "source", lambda node: np.arange(node.shape[0], dtype=node.dtype.np), _leaf_batch
+)
 
 
 def iota(count: int, dtype: DType, device: Device | None) -> Node:
@@ -69,11 +65,8 @@ def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node
 
 def forget(node: Node) -> None:
     """Turn an evaluated node into a plain value, dropping its inputs."""
-    node.prim = VALUE
-    node.inputs = ()
-    node.params = None
-    node.depth = 0
-    node.retained_bytes = 0
+    node.prim, node.inputs, node.params = VALUE, (), None
+    node.depth = node.retained_bytes = 0
 
 
 def write_forget(code: BytecodeBuilder, node: int) -> None:

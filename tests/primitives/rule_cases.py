@@ -330,7 +330,7 @@ for _label, _x, _w, _groups, _extents, _windows in (
     ("nothing to see", (2, 3, 0), (2, 3, 2), 1, (1,), [(1, 1, 1, 1)]),
 ):
     _params = (tuple(Window(*v) for v in _windows), _extents, _groups)
-    _f = lambda x, w, p=_params: convolve(x, w, *p, x.dtype)
+    _f = lambda x, w, p=_params: convolve(x, w, *p)
     case("convolve", _f, real(*_x), real(*_w), label=_label)
     if _label == "everything":
         case("convolve", _f, cplx(*_x), cplx(*_w), label=_label)

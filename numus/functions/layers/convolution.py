@@ -94,7 +94,7 @@ def _conv(
     else:
         sides = win.margins(op, padding, rank)
     windows, extents = _windows(op, a, b, strides, sides, (1,) * rank, dilations)
-    y = convolve(a, b, windows, extents, groups, a.dtype)
+    y = convolve(a, b, windows, extents, groups)
     return _with_bias(op, y, bias, has_batch)
 
 
@@ -193,7 +193,7 @@ def _conv_transpose(
     # the transpose of a convolution from `extents` to the space of x
     rows = zip(strides, dilations, sides, strict=True)
     windows = tuple(Window(s, d, 1, low) for s, d, (low, _) in rows)
-    y = input_gradient(a, b, windows, tuple(extents), groups, a.dtype)
+    y = input_gradient(a, b, windows, tuple(extents), groups)
     return _with_bias(op, y, bias, has_batch)
 
 
@@ -266,7 +266,7 @@ def conv_general(
     else:
         sides = win.margins(op, [tuple(p) for p in padding], rank) if rank else ()
     windows, extents = _windows(op, a, b, strides, sides, gaps, dilations)
-    return wrap(permute(convolve(a, b, windows, extents, groups, a.dtype), order))
+    return wrap(permute(convolve(a, b, windows, extents, groups), order))
 
 
 def _from_layouts(op: str, a: Node, b: Node, spec: list[str]) -> tuple[Node, Node, Shape]:

@@ -102,11 +102,10 @@ def _map(size: int) -> tuple[int, mmap.mmap]:
         block = mmap.mmap(-1, length)
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))
     if huge:
-        start = (address + _HUGE_PAGE_BYTES - 1) & -_HUGE_PAGE_BYTES
+        address = (address + _HUGE_PAGE_BYTES - 1) & -_HUGE_PAGE_BYTES
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 block.madvise(mmap.MADV_HUGEPAGE)
-        address = start
     return address, block
 
 

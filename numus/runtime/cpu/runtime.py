@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from numus.runtime.contract import (
     launch_steps,
 )
 from numus.runtime.cpu.byte_ops import ByteOps
-from numus.runtime.cpu.compiler import Compiler, CpuProgram
+from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.thread_pool import Pool
-from numus.runtime.programs import CompileRecord
 from numus.runtime.pycall.vm import CallVM, is_supported
 from numus.target import Target
 
@@ -63,15 +62,14 @@ class CpuRuntime(Backend):
         self.target = target()
         self.memory = MemoryPool()
         self.compiler = Compiler()
-        self.allocate = self.memory.allocate
+        self.allocate, self.memory_stats = self.memory.allocate, self.memory.stats
+        self.compile = self.compiler.compile
+        self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
         self._call_vm: CallVM | None = None
         self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        self.memory.after_fork()
-        self.compiler.after_fork()
+            os.register_at_fork(after_in_child=self.memory.after_fork)
+            os.register_at_fork(after_in_child=self.compiler.after_fork)
 
     @functools.cached_property
     def pool(self) -> Pool:
@@ -93,19 +91,6 @@ class CpuRuntime(Backend):
     def download(self, memory: Memory, dtype: DType, count: int, start: int = 0) -> Array:
         """A view of the memory, which it keeps alive."""
         return memory.view(dtype.np, start + count)[start:]
-
-    def memory_stats(self) -> dict[str, int]:
-        return self.memory.stats()
-
-    # -- programs ---------------------------------------------------------------------------------
-
-    def compile(self, kernel: Any) -> CpuProgram:
-        return self.compiler.compile(kernel)
-
-    @property
-    def compile_log(self) -> list[CompileRecord]:
-        """Kernels compiled or loaded so far, in order."""
-        return self.compiler.log
 
     # -- launches ---------------------------------------------------------------------------------
 

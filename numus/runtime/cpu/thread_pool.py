@@ -104,12 +104,8 @@ class Pool:
             if self.started:
                 return
             for worker_id in range(len(self._workers) + 1, self.threads):
-                thread = threading.Thread(
-                    target=self._worker,
-                    args=(self.address, worker_id),
-                    name=f"numus-worker-{worker_id}",
-                    daemon=True,
-                )
+                name, args = f"numus-worker-{worker_id}", (self.address, worker_id)
+                thread = threading.Thread(target=self._worker, name=name, args=args, daemon=True)
                 thread.start()
                 self._workers.append(thread)
             self._mark_started(self.threads)

@@ -45,11 +45,6 @@ class Compiler:
     def assembler(self) -> Assembler:
         return Assembler(self.capability)
 
-    def compile(self, kernel: Any) -> CudaProgram:
-        text: str = kernel_text(kernel)
-        program = self._programs.get(text)
-        return self.compile_all([kernel])[0] if program is None else program
-
     def compile_all(self, kernels: Sequence[Any]) -> list[CudaProgram]:
         """Programs of several kernels; new ones are assembled in a thread pool, while the next
         ones are rendered."""

@@ -7,10 +7,11 @@ operand comes first.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numus.errors import DeviceError
@@ -21,13 +22,8 @@ from numus.runtime.llvm_macros import function_address
 
 # cudaDataType and cublasComputeType_t
 _TYPES = {
-    "float32": (0, 68),
-    "float64": (1, 70),
-    "float16": (2, 68),
-    "bfloat16": (14, 68),
-    "complex64": (4, 68),
-    "complex128": (5, 70),
-    "float8_e4m3fn": (28, 68),
+    **{"float32": (0, 68), "float64": (1, 70), "float16": (2, 68), "bfloat16": (14, 68)},
+    **{"complex64": (4, 68), "complex128": (5, 70), "float8_e4m3fn": (28, 68)},
 }
 _TF32 = 77  # compute type: float32 rounded to TF32
 _FP8_ALIGNMENT = 16  # elements, of all sizes and strides
@@ -85,31 +81,20 @@ def library() -> Any:
 
 def load(name: str, function: str) -> Any:
     """An NVIDIA library that exports a function; None where there is none."""
-    for find in (_by_pathfinder, _by_name):
-        found = find(name)
-        if found is not None and hasattr(found, function):
-            return found
+    for path in _paths(name):
+        with contextlib.suppress(OSError):
+            found = ctypes.CDLL(path)
+            if hasattr(found, function):
+                return found
     return None
 
 
-def _by_pathfinder(name: str) -> Any:
-    try:
+def _paths(name: str) -> Iterator[str]:
+    with contextlib.suppress(ImportError, OSError, RuntimeError):  # the last: not found
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
-    except (ImportError, OSError, RuntimeError):  # the last: not found
-        return None
-
-
-def _by_name(name: str) -> Any:
-    for full in (name, f"{name}64_13", f"{name}64_12"):
-        path = ctypes.util.find_library(full)
-        try:
-            if path:
-                return ctypes.CDLL(path)
-        except OSError:
-            continue
-    return None
+        yield load_nvidia_dynamic_lib(name).abs_path
+    yield from filter(None, map(ctypes.util.find_library, (name, f"{name}64_13", f"{name}64_12")))
 
 
 def call(library: Any, name: str, *args: Any) -> None:

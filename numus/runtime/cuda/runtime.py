@@ -27,7 +27,7 @@ from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
-from numus.runtime.programs import CompileRecord, scratch_nbytes
+from numus.runtime.programs import scratch_nbytes
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -40,6 +40,8 @@ class CudaRuntime(CudaContext, Backend):
     def __init__(self, host: CpuRuntime, index: int = 0, capability: int | None = None) -> None:
         super().__init__(host, index, capability)
         self.compiler = Compiler(self.capability, self.activate)
+        self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
+        self.memory_stats = self.memory.stats
         self.user_kernels = UserKernels(self)
         self._free_stagings: list[Staging] = []
         # weak: these are per size, and plans keep those in use
@@ -85,9 +87,6 @@ class CudaRuntime(CudaContext, Backend):
 
     import_dlpack, export_dlpack = dlpack.import_tensor, dlpack.export_tensor
 
-    def memory_stats(self) -> dict[str, int]:
-        return self.memory.stats()
-
     # -- programs ---------------------------------------------------------------------------------
 
     def compile(self, kernel: Any) -> CudaProgram | VendorProgram:
@@ -106,11 +105,6 @@ class CudaRuntime(CudaContext, Backend):
             launch = kernel.vendor.start(self, kernel.problem)
             found = self._vendor_programs.setdefault(text, VendorProgram(kernel, launch))
         return found
-
-    @property
-    def compile_log(self) -> list[CompileRecord]:
-        """The kernels compiled or loaded so far, in order."""
-        return self.compiler.log
 
     # -- launches ---------------------------------------------------------------------------------
 

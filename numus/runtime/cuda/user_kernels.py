@@ -19,19 +19,12 @@ from numus.runtime.cuda.context import CudaContext
 
 # The CUDA C++ type of a dtype, and its header.
 TYPES = {
-    "float32": ("float", ""),
-    "float64": ("double", ""),
-    "float16": ("__half", "cuda_fp16.h"),
-    "bfloat16": ("__nv_bfloat16", "cuda_bf16.h"),
-    "bool": ("bool", ""),
-    "int8": ("signed char", ""),
-    "uint8": ("unsigned char", ""),
-    "int16": ("short", ""),
-    "uint16": ("unsigned short", ""),
-    "int32": ("int", ""),
-    "uint32": ("unsigned int", ""),
-    "int64": ("long long", ""),
-    "uint64": ("unsigned long long", ""),
+    **{"float32": ("float", ""), "float64": ("double", "")},
+    **{"float16": ("__half", "cuda_fp16.h"), "bfloat16": ("__nv_bfloat16", "cuda_bf16.h")},
+    **{"bool": ("bool", ""), "int8": ("signed char", ""), "uint8": ("unsigned char", "")},
+    **{"int16": ("short", ""), "uint16": ("unsigned short", "")},
+    **{"int32": ("int", ""), "uint32": ("unsigned int", "")},
+    **{"int64": ("long long", ""), "uint64": ("unsigned long long", "")},
 }
 _SCALARS = tuple(name for name in TYPES if name not in ("float16", "bfloat16"))
 _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
@@ -102,7 +95,8 @@ class UserKernels:
         if found is None:
             found = self._loaded[kernel] = self._load(kernel)
         arguments: list[Any] = [ctypes.c_uint64(a) for a in addresses]
-        arguments += [_ctype(dtype)(scalars[name]) for name, dtype in kernel.scalars]
+        for name, dtype in kernel.scalars:
+            arguments.append(np.ctypeslib.as_ctypes_type(np.dtype(dtype))(scalars[name]))
         pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(map(ctypes.addressof, arguments)))
         x, y, z = (*grid, 1, 1)[:3]
         driver.call(
@@ -121,10 +115,6 @@ class UserKernels:
             message = f"{kernel.name}: the CUDA driver rejects the kernel: {error}\n{text}"
             raise CompileError(message) from None
         return module, function
-
-
-def _ctype(dtype: str) -> Any:
-    return np.ctypeslib.as_ctypes_type(np.dtype(dtype))
 
 
 def _compile(kernel: Kernel, capability: int) -> str:

@@ -58,10 +58,7 @@ def unavailable_hint() -> str:
 
 def _rank(adapter: Any) -> tuple[int, int]:
     kind, backend = adapter.info["adapter_type"], adapter.info["backend_type"]
-    return (
-        _ADAPTER_TYPES.index(kind) if kind in _ADAPTER_TYPES else len(_ADAPTER_TYPES),
-        _BACKENDS.index(backend),
-    )
+    return (*_ADAPTER_TYPES, kind).index(kind), _BACKENDS.index(backend)
 
 
 def _deduplicated(found: list[Any]) -> list[Any]:

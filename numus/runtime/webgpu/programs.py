@@ -157,7 +157,9 @@ class PipelineCache:
             else "read-only-storage"
             for i, *_ in shader.bound
         )
-        layout, pipeline_layout = self._layout(types)
+        if types not in self._layouts:
+            self._layouts[types] = context.layouts(enumerate(("uniform", *types)))
+        layout, pipeline_layout = self._layouts[types]
         try:
             module = _module(context, shader.source)
             pipeline = context.device.create_compute_pipeline(
@@ -172,12 +174,6 @@ class PipelineCache:
         record = CompileRecord(program.name, "", program.notes, "compiled", seconds, program)
         self.log.append(record)
         return Pipeline(shader, pipeline, layout, {s.slot: s for s in shader.scalars})
-
-    def _layout(self, types: tuple[str, ...]) -> tuple[Any, Any]:
-        found = self._layouts.get(types)
-        if found is None:
-            found = self._layouts[types] = self.context.layouts(enumerate(("uniform", *types)))
-        return found
 
 
 def _module(context: GpuContext, source: str) -> Any:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.contract import Array, Backend, LaunchStep
-from numus.runtime.programs import CompileRecord
 from numus.runtime.webgpu.context import GpuContext, lost_error
 from numus.runtime.webgpu.launch import WebGpuLaunchList
 from numus.runtime.webgpu.memory import BufferPool, GpuSession, Memory
@@ -26,6 +25,7 @@ class WebGpuRuntime(Backend):
     def __init__(self, index: int = 0) -> None:
         self._session = GpuSession(index)
         self.pipelines = PipelineCache(self._session)
+        self.compile_log = self.pipelines.log  # pipelines compiled so far, in order
         self.user_kernels = UserKernels(self._session)
 
     @property
@@ -81,11 +81,6 @@ class WebGpuRuntime(Backend):
 
     def compile(self, kernel: Any) -> WebGpuProgram:
         return self.pipelines.program(kernel)
-
-    @property
-    def compile_log(self) -> list[CompileRecord]:
-        """The pipelines compiled so far, in order."""
-        return self.pipelines.log
 
     def prepare(self, steps: Sequence[LaunchStep], slots: int) -> WebGpuLaunchList:
         return WebGpuLaunchList(self._session, steps)

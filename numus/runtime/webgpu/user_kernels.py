@@ -17,13 +17,9 @@ from numus.runtime.webgpu.memory import GpuSession, Memory
 
 # The WGSL type of a dtype, and the feature that it takes.
 TYPES = {
-    "float32": ("f32", ""),
-    "int32": ("i32", ""),
-    "uint32": ("u32", ""),
-    "float16": ("f16", "shader-f16"),
-    "float64": ("f64", "shader-f64"),
-    "int64": ("i64", "shader-int64"),
-    "uint64": ("u64", "shader-int64"),
+    **{"float32": ("f32", ""), "int32": ("i32", ""), "uint32": ("u32", "")},
+    **{"float16": ("f16", "shader-f16"), "float64": ("f64", "shader-f64")},
+    **{"int64": ("i64", "shader-int64"), "uint64": ("u64", "shader-int64")},
     "complex64": ("vec2<f32>", ""),
 }
 _FORMATS = {"f32": "f", "i32": "i", "u32": "I", "f64": "d", "i64": "q", "u64": "Q"}
@@ -61,6 +57,10 @@ class _Declaration(NamedTuple):
     access: str
     variable: str
     type: str
+
+    def __str__(self) -> str:
+        space = f"{self.space}, {self.access}" if self.access else self.space
+        return f"@group(0) @binding({self.binding}) var<{space}> {self.variable}: {self.type};"
 
 
 @dataclass(frozen=True)
@@ -156,23 +156,19 @@ def _workgroup_size(attributes: str) -> int:
 
 
 def _declare(op: _Signature, first: DType) -> tuple[list[_Declaration], list[str]]:
-    """Declarations of all arrays, and of the scalars as members of `p`."""
-    declared, text = [], []
+    """Declarations of all arrays, and of the scalars as members of `p`; and their text."""
+    declared, struct_ = [], []
     for i, (array, dtype, access) in enumerate(op.arrays):
         kind, feature = TYPES.get(dtype.name, ("u32", ""))  # smaller ones are packed into words
         op.require(dtype, feature)
         if dtype is first and kind != "u32" and not kind.startswith("vec"):
             kind = "scalar"
         declared.append(_Declaration(i, "storage", access, array, f"array<{kind}>"))
-        text.append(f"@group(0) @binding({i}) var<storage, {access}> {array}: array<{kind}>;")
     if op.scalars:
         members = ", ".join(f"{n}: {kind}" for n, kind in op.scalar_types().items())
         declared.append(_Declaration(len(declared), "uniform", "", "p", "Numbers"))
-        text += [
-            f"struct Numbers {{ {members} }}",
-            f"@group(0) @binding({len(op.arrays)}) var<uniform> p: Numbers;",
-        ]
-    return declared, text
+        struct_.append(f"struct Numbers {{ {members} }}")
+    return declared, [*struct_, *map(str, declared)]
 
 
 def _fields(members: Iterable[tuple[str, str]]) -> Fields:
