@@ -56,7 +56,6 @@ def _reverse(ctx: Context, shape: Shape, scalar: str, name: str) -> str:
 
 
 def _doubled(ctx: Context, shape: Shape, mask: str | None) -> str | None:
-    """The mask of interleaved pairs."""
     lanes = [i // 2 for i in range(2 * shape.width)]
     return None if mask is None else ctx.t.shuffle(shape.of("i1"), mask, "poison", lanes)
 

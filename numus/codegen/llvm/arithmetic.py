@@ -104,7 +104,6 @@ def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
 
 
 def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
-    """High half of the product."""
     bits, ops = dtype.bits, t.ops(s, register_type(dtype))
     if bits == 64 and s.width:
         return _mulhi64(ops, dtype, x, y)

@@ -1,6 +1,6 @@
 """Divergence analysis of lanes loops: vector widths, and the stride of values from lane to lane.
 
-A value inside a lanes loop is *uniform* (stride 0, kept as a scalar), *affine* (an index with a
+A value inside a lanes loop is *uniform* (stride 0, a scalar), *affine* (an index with a
 constant stride, so that unit-stride loads are vector loads), or *varying*.
 """
 

@@ -85,7 +85,6 @@ def _emit_assembly(machine: Any, module: Any) -> str:
 
 @functools.cache
 def _library() -> Any:
-    """llvmlite's library, without its lock."""
     from llvmlite.binding import ffi
 
     library = ctypes.CDLL(ffi.lib._name)

@@ -30,7 +30,6 @@ def _bind(r: KernelContext, results: Sequence[ir.Expr], names: State) -> None:
 
 
 def _merge(r: KernelContext, s: ir.BlockReduce | ir.BlockScan, a: State, b: State) -> State:
-    """Two states merged by the expressions of the statement."""
     with r.x.scope():
         _bind(r, (*s.left, *s.right), [*a, *b])
         return [r.x.value(e).names[0] for e in s.merged]

@@ -175,7 +175,6 @@ class ThreadExpressions(ThreadContext):
         return self.t.new(f'call i32 asm "add.u32 $0, $1, $2;", "=r,r,r"(i32 {x}, i32 {y})')
 
     def _widened(self, word: str, upper: int) -> str:
-        """A bfloat16 half of a word as float32."""
         bits = self.t.new(f"and i32 {word}, -65536" if upper else f"shl i32 {word}, 16")
         return self.t.new(f"bitcast i32 {bits} to float")
 

@@ -103,7 +103,6 @@ def _vector(dtype: DType, width: int) -> str:
 
 
 def _elements(r: ThreadContext, dtype: DType, whole: str, width: int) -> list[str]:
-    """The elements of a loaded vector."""
     t, vector, names = r.t, _vector(dtype, width), []
     for u in range(width):
         if dtype.itemsize == 2:

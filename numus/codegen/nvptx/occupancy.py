@@ -40,9 +40,9 @@ TUNING = OccupancyTuning()
 
 def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     """Minimum CTAs per SM to request; 0: unconstrained."""
-    inside = list(statements(kernel.body))
-    if any(isinstance(s, ir.SpinWait) for s in inside):
-        multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inside)
+    inner = list(statements(kernel.body))
+    if any(isinstance(s, ir.SpinWait) for s in inner):
+        multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)
         return TUNING.multisplit_lookback_ctas if multisplit else TUNING.lookback_ctas
     if analysis.resident_words(kernel):
         ctas, _ = resident_ctas(kernel, threads)
@@ -52,12 +52,12 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if kernel.persistent:
         return 1  # required by setmaxnreg
     accumulators = analysis.wgmma_accumulators(kernel)
-    if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inside):
+    if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inner):
         ctas = _SM_REGISTERS // (threads * (len(accumulators) + TUNING.overhead_registers))
         return ctas if ctas > 1 else 0
-    registers = {r for s in inside for r in analysis.registers_of(s) if r.lanes} - accumulators
+    registers = {r for s in inner for r in analysis.registers_of(s) if r.lanes} - accumulators
     words = sum(map(analysis.register_words, registers))
-    lets = [s for s in inside if isinstance(s, ir.Let)]
+    lets = [s for s in inner if isinstance(s, ir.Let)]
     if any(s.early for s in lets):  # ptxas would sink early loads to save registers
         words = max(words, TUNING.many_lane_words)
     ctas = _SM_REGISTERS // (threads * (words + TUNING.overhead_registers))

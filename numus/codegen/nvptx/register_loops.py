@@ -109,7 +109,6 @@ class _Loop:
             x.bind(x.values, e, Value(v.names, v.vec, x.depth))
 
     def _emit(self, values: list[ir.Expr], at: slice, access: int, known: Known = ()) -> Known:
-        """Values of some of the iterations."""
         x = self.r.x
         with x.scope("branch"):
             self._enter(at, access, known)

@@ -242,7 +242,6 @@ class _Renderer:
                     raise CompileError(f"register {name!r} is set by thread 0 but read by all")
 
     def _thread_statement(self, s: ir.Stmt) -> None:
-        """A statement of one thread."""
         x = self.x
         if isinstance(s, ir.Let):
             self._let(s)

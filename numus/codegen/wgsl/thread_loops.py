@@ -197,7 +197,6 @@ class ThreadLoops:
 
 
 def _trip_count(s: ir.For) -> int | None:
-    """The number of iterations, where it is a constant."""
     if any(e.op != "const" for e in (s.start, s.stop, s.step)):
         return None
     return len(range(s.start.attr, s.stop.attr, s.step.attr))

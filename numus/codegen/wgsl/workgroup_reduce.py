@@ -65,11 +65,9 @@ class WorkgroupReduce:
         return f"({word} != 0u)" if self.x.type_of(e.dtype) == "bool" else word
 
     def _own(self, s: Collective) -> list[str]:
-        """This thread's state, as words."""
         return [self._to_shared(r, self.x.registers[r]) for r in s.registers]
 
     def _assign(self, to: list[str], values: list[str], index: str = "", keyword: str = "") -> None:
-        """Assignments to variables, or to elements of arrays."""
         at = f"[{index}]" if index else ""
         for name, value in zip(to, values, strict=True):
             self.x.emit(f"{keyword}{name}{at} = {value};")
