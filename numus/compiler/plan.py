@@ -177,7 +177,6 @@ class Plan:
         return [self.runtime.prepare([launch], self.slot_count).run for launch in alone]
 
     def _assign_memory(self, leaves: list[Value], results: set[Value]) -> None:
-        """Assign slots and offsets to all values in memory."""
         self.slot: dict[Value, int] = {v: i for i, v in enumerate(leaves)}
         self.result_bytes: list[int] = []
         for group in self.groups:
@@ -262,7 +261,6 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
 def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
-    """The plan for a graph on a device."""
     key = (device.name, kernel_choice_key(), graph.key)
     plan = _plans.get(key)
     if plan is None:

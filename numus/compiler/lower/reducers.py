@@ -157,7 +157,6 @@ def _chosen(better: Expr, a: State, b: State) -> State:
 
 
 def reducer(val: Value) -> Reducer:
-    """The reducer of a value."""
     if val.op in ("argmax", "argmin"):
         return ArgReducer(val)
     return ComplexReducer(val) if val.inputs[0].dtype.is_complex else Reducer(val)

@@ -64,7 +64,6 @@ class LookBack:
 
     @staticmethod
     def words(scan: TileScan) -> int:
-        """Words per status entry."""
         return scan.components * (2 if scan.dtype.itemsize == 8 else 1)
 
     def _at(self, entry: Expr, word: int) -> Expr:

@@ -22,7 +22,6 @@ Write = Callable[[Expr, Expr], list[Stmt]]  # store the result of a rank
 
 
 def key_dtype(dtype: DType) -> DType:
-    """The unsigned integer dtype of keys."""
     return dt.uint8 if dtype is dt.bool_ else dt.BY_NAME[f"uint{dtype.bits}"]
 
 

@@ -99,7 +99,6 @@ class LoopNest:
 
 
 def analyse(work: StagedGroup) -> LoopNest:
-    """The loop nest of a group."""
     group = work.group
     e = work.emitter()
     names = [e.variable(f"p{i}", e.dim(n)) for i, n in enumerate(group.space)]

@@ -181,7 +181,6 @@ class _Transpose:
         return ir.For(t, ZERO, const(self.work.threads), "lanes", body)
 
     def _stores_at(self, new: dict[Expr, Expr]) -> list[Stmt]:
-        """The stores at another point."""
         return [
             ir.Store(
                 *(s.buffer, substitute(s.index, new), substitute(s.value, new)),

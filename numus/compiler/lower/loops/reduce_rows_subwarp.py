@@ -39,7 +39,6 @@ def supports_subwarp(p: LoopProblem) -> bool:
 
 
 def lower_subwarp_rows(p: LoopProblem) -> Kernels:
-    """One kernel for all stages of all rows."""
     return _SubwarpRows(p).kernels()
 
 

@@ -15,11 +15,10 @@ from dataclasses import replace
 
 from numus import ir
 from numus.compiler.lower.emitter import Kernels
-from numus.compiler.lower.loops import shifted_variance
+from numus.compiler.lower.loops import reduce_rows
 from numus.compiler.lower.loops.nest import Loop, ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
-from numus.compiler.lower.loops.reduce_rows import columns_per_thread, lanes_across_rows
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
 from numus.compiler.lower.loops.stages import source_of
@@ -52,7 +51,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
         elements = _simt_split_elements(p)
     # two splits at least, so that every size has the same code
     size = max(1, min(elements // max(1, inner), ceil_div(outermost, 2)))
-    sample = shifted_variance.sample_iterations(p, size, inner)
+    sample = reduce_rows.sample_iterations(p, size, inner)
     work = p.work.one_pass() if sample else p.work.with_residuals()
     p, unpacked = replace(p, work=work), replace(unpacked, work=work)
     split = RowSplit.of(p, size, sample, packed_rows)
@@ -65,7 +64,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
         part, rest = divmod(g, e.scalar_arg(_full_row_blocks(p)))
     spans = full_spans(p, e)
     spans[0] = split.span(e, part, iterations)
-    first = shifted_variance.sample_span(spans[0], sample)
+    first = reduce_rows.sample_span(spans[0], sample)
 
     def save(row: RowEmitter) -> list[Stmt]:
         number = linearize(e, nest.rows, row.at)
@@ -76,7 +75,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
         return out
 
     if p.across_rows:
-        body, blocks = lanes_across_rows(p, e, rest, spans, save, first)
+        body, blocks = reduce_rows.lanes_across_rows(p, e, rest, spans, save, first)
     else:
         if work.threads and lane is not None and len(nest.inner) > 1:
             e.block_size = _threads_along(p)
@@ -109,7 +108,7 @@ def _full_row_blocks(p: LoopProblem) -> int:
     """Blocks of a reduction that does not split rows."""
     if not p.across_rows:
         return p.nest.row_count
-    columns = p.work.threads * columns_per_thread(p)
+    columns = p.work.threads * reduce_rows.columns_per_thread(p)
     return ceil_div(p.lanes.extent, columns) * (p.nest.row_count // p.lanes.extent)
 
 
@@ -128,11 +127,11 @@ def _simt_split_elements(p: LoopProblem) -> int:
         # whole iterations of a block: all splits are as aligned as the first
         elements = work.block_elements()
         count = ceil_div(ceil_div(nest.row_size, splits), elements)
-        if work.sqdevs and not shifted_variance.supports_sampling(p):  # a second pass, from L1
+        if work.sqdevs and not reduce_rows.supports_sampling(p):  # a second pass, from L1
             count = min(count, TUNING.two_pass_split_bytes // (elements * min_itemsize(work)))
         return max(1, count) * elements
     # splits have to be combined: no more than run at a time; narrow blocks are small ones
-    columns = work.threads * columns_per_thread(p)
+    columns = work.threads * reduce_rows.columns_per_thread(p)
     full = max(1, blocks * min(columns, p.lanes.extent) // columns)
     splits = max(1, cores * TUNING.column_splits_per_sm // full)
     step = TUNING.elements_per_thread  # in flight together
@@ -148,7 +147,9 @@ def _pack_columns(p: LoopProblem) -> tuple[LoopProblem, int]:
     hardly any of them idle, and their number."""
     if not p.work.threads or not p.across_rows or not _is_packable(p):
         return p, 1
-    found = [(columns_per_thread(packed), packed, rows) for packed, rows in _packings(p)]
+    found = [
+        (reduce_rows.columns_per_thread(packed), packed, rows) for packed, rows in _packings(p)
+    ]
     vector = max(columns for columns, _, _ in found)
     widest = [(packed, rows) for columns, packed, rows in found if columns == vector]
     used = [_used_threads(p.work.threads * vector, packed.lanes) for packed, _ in widest]

@@ -35,7 +35,6 @@ class RegisterTiling:
 
     @property
     def per_thread(self) -> int:
-        """Elements of a thread."""
         return self.vectors * self.width
 
 

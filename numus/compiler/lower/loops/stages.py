@@ -129,7 +129,6 @@ class StagedGroup:
 
     @property
     def passes(self) -> int:
-        """Passes over a row."""
         return 1 + max(self.stage.values())
 
     def reductions_in(self, stage: int) -> list[Value]:
@@ -170,7 +169,6 @@ class StagedGroup:
         return next((n for n in (4, 2) if n * ops <= TUNING.multi_row_max_ops), 1)
 
     def saturating_blocks(self) -> int:
-        """Blocks that saturate the device."""
         return self.target.num_cores * TUNING.blocks_per_sm
 
     def vector_lanes(self) -> int:

@@ -104,7 +104,6 @@ class _SubwarpRows:
 
     @property
     def vectors(self) -> int:
-        """Vectors of a lane."""
         return -(-self.p.length // (self.lanes * self.width))
 
     def loop(self, aligned: bool) -> Stmt:

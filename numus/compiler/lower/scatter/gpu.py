@@ -110,7 +110,6 @@ class _GatherUpdates:
         self.acc = [ir.Register(f"acc{p}", real, lanes=True) for p in range(components)]
 
     def by_threads(self, threads: int) -> LoweredKernel:
-        """A thread per element."""
         e = Emitter(self.layouts, block_size=threads)
         g, i = ir.var("g"), ir.var("i")
         start, stop = ir.block_range(g, const(threads), e.dim(self.destinations * self.columns))
@@ -161,7 +160,6 @@ class _GatherUpdates:
         return tuple(at[k] for k in range(len(shape)))
 
     def _load_base(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
-        """Load the base."""
         value = e.value(self.val.inputs[0], self._index(e, destination, column))
         return ir.sets(self.acc, self._components(value))
 

@@ -17,7 +17,6 @@ class ScatterProblem(Problem):
 
     @property
     def axes(self) -> Shape:
-        """Indexed axes."""
         axes: Shape = self.val.params[0]
         return axes
 
