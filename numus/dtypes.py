@@ -135,7 +135,11 @@ def as_dtype(given: Any) -> DType:
         return given
     if isinstance(given, np.dtype):
         found = _OF_NUMPY.get(given)
-        return _of_numpy(given) if found is None else found
+        if found is None:
+            if given.name not in BY_NAME:
+                raise _unknown(given)
+            found = _OF_NUMPY.setdefault(given, BY_NAME[given.name])
+        return found
     try:
         found = _ALIASES.get(given)
     except TypeError:
@@ -152,12 +156,6 @@ def as_dtype(given: Any) -> DType:
 
 
 _OF_NUMPY: dict[Any, DType] = {}  # a cache: names of NumPy's dtypes are slow
-
-
-def _of_numpy(given: Any) -> DType:
-    if given.name not in BY_NAME:
-        raise _unknown(given)
-    return _OF_NUMPY.setdefault(given, BY_NAME[given.name])
 
 
 def _unknown(given: Any) -> DTypeError:

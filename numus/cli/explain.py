@@ -17,9 +17,7 @@ __all__ = ["run"]
 
 
 def run(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> None:
-    """Run a Python file as a program, then print the kernels that ran. Its global tensors are
-    evaluated as well.
-    """
+    """Run a Python file, evaluate its global tensors, and print the kernels that ran."""
     console = Console(highlight=False)
     if not file.is_file():
         raise SystemExit(f"numus explain: there is no file {file}")

@@ -63,7 +63,8 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     table = config.table("run")
     name = table.take("name", str, config.path.stem)
     folder = config.path.parent / table.take("folder", str, f"out/{name}")
-    written, configured = table.take("epochs", int, 10), table.take("device", str, _best_device())
+    best = next((str(d) for d in nm.devices() if str(d).startswith("cuda")), "cpu")
+    written, configured = table.take("epochs", int, 10), table.take("device", str, best)
     if written < 1:
         raise table.error("epochs", f"is at least 1, not {written}")
     epochs, device = epochs or written, device or configured
@@ -86,10 +87,6 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     nn.save_model(model, folder / "model.safetensors")
     console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
     return history
-
-
-def _best_device() -> str:
-    return next((str(d) for d in nm.devices() if str(d).startswith("cuda")), "cpu")
 
 
 def _model(table: Table) -> nn.Module:

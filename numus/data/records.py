@@ -292,9 +292,7 @@ class RecordDataset(Dataset):
         return positions
 
     def _learn(self, wanted: np.ndarray[Any, Any]) -> None:
-        """Check records that are read for the first time, and cache their forms: together with
-        their neighbours, which the system has read ahead.
-        """
+        """Check records read for the first time, with those read ahead, and cache their forms."""
         positions = self._with_neighbours(wanted)
         at = self._index[positions]
         good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - FRAME_SIZE)

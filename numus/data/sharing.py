@@ -16,7 +16,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,12 @@ class SharedArray:
         return flat.view(self.dtype).reshape(self.shape)
 
 
-class Parcel:
+class Parcel(NamedTuple):
     """A batch whose large arrays are in a segment."""
 
-    def __init__(self, batch: Any, segment: int | None = None, name: Any = None) -> None:
-        self.batch = batch
-        self.segment = segment
-        self.name = name  # of a segment that the receiver does not know yet, as `_create` gives it
+    batch: Any
+    segment: int | None = None
+    name: Any = None  # of a new segment, from `_create`
 
 
 # -- mapped memory --------------------------------------------------------------------------------

@@ -98,9 +98,7 @@ def _jacobian(
 def _directions(
     op: str, derivative: Callable[[Tangents], Tangents], sources: Nodes, targets: Nodes
 ) -> Iterator[tuple[Node, list[Node]]]:
-    """For each source, the derivatives of the targets along every unit vector of it: batched over
-    a seed, in which they are linear.
-    """
+    """For each source, the derivatives of the targets along its unit vectors, batched."""
     for i, x in enumerate(sources):
         count = size_of(x.shape)
         seed = placeholder(x.shape, x.dtype, x.device, op)

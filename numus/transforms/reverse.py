@@ -66,7 +66,8 @@ def _walk_back(order: Nodes, seeds: Seeds, wanted: set[Node], on_ready: OnReady)
         arrived = cotangents.pop(node, None)
         if node not in needed:
             continue
-        g = None if arrived is None else _total(arrived)
+        # summed in order; the cotangents of all slices of a node are concatenated
+        g = None if arrived is None else _concatenated(arrived) or functools.reduce(ew.add, arrived)
         if g is not None:
             if node.grad_slot is not None and node.grad_slot.hooks:
                 g = hooks.run(node, g)
@@ -91,11 +92,6 @@ def _walk_back(order: Nodes, seeds: Seeds, wanted: set[Node], on_ready: OnReady)
     if watcher is not None:
         watcher.differentiated = None
     return found
-
-
-def _total(parts: Nodes) -> Node:
-    """The sum of the cotangents of a node, in order; those of all its slices are concatenated."""
-    return _concatenated(parts) or functools.reduce(ew.add, parts)
 
 
 def _concatenated(parts: Nodes) -> Node | None:

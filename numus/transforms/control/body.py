@@ -177,12 +177,9 @@ def constants_of(arguments: Nodes, outputs: Nodes) -> list[Node]:
     """Loop-invariant inputs of a body's results, without plain numbers."""
     order = dependents(outputs, arguments)
     variant = {*order, *arguments}
-    inputs = [x for node in order for x in node.inputs] + list(outputs)
-    return list(dict.fromkeys(x for x in inputs if x not in variant and not _is_number(x)))
-
-
-def _is_number(x: Node) -> bool:
-    return x.prim.name == "constant" and x.view is None
+    inputs = dict.fromkeys([*(x for node in order for x in node.inputs), *outputs])
+    numbers = {x for x in inputs if x.prim.name == "constant" and x.view is None}
+    return [x for x in inputs if x not in variant and x not in numbers]
 
 
 def with_layouts(constants: Nodes, arguments: Nodes, outputs: Nodes) -> list[Node]:

@@ -71,7 +71,11 @@ class WhileCall:
         go, init = bool(elements(operands[0])), operands[1 : 1 + self.carried]
         constants = operands[1 + self.carried :]
         if not self.body.is_native(dev):
-            return self._step_by_step(dev, go, init, constants)
+            state = list(init)
+            while go:
+                *state, flag = self.body.evaluated([*state, *constants])
+                go = bool(elements(flag))
+            return bodies.views_of(bodies.stable_carry(state, dev))
         carry = bodies.stable_carry(init, dev)
         views = bodies.views_of(carry)
         if not go:
@@ -94,13 +98,6 @@ class WhileCall:
             View(Storage(memory if done % 2 else view.storage.memory), 0, row_major(x.shape))
             for x, view, memory in zip(carry, views, memories, strict=False)
         ]
-
-    def _step_by_step(self, dev: Device, go: bool, init: Nodes, constants: Nodes) -> list[View]:
-        carry = list(init)
-        while go:
-            *carry, flag = self.body.evaluated([*carry, *constants])
-            go = bool(elements(flag))
-        return bodies.views_of(bodies.stable_carry(carry, dev))
 
 
 def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:

@@ -103,7 +103,7 @@ class Executable:
         if (mode.grad, mode.autocast, default.device) != special.mode:
             return GUARD_FAILED
         with storage_lock.lock:
-            donated, done = self._donate(leaves) if special.donations else (None, _NONE)
+            donated, done = self._donate(leaves) if special.donations else (None, ())
             views: list[View] = []  # they keep the memory alive while kernels run
             for index, reader, ref, shape, dtype, device, strides, tracked in special.inputs:
                 if index is not None:
@@ -224,9 +224,6 @@ class Executable:
                 slot.grad = made[grad] if grad.__class__ is int else grad
         for write, new in zip(effects.variables, values, strict=True):
             write.write(new)
-
-
-_NONE: frozenset[int] = frozenset()
 
 
 def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, int]]:

@@ -130,9 +130,7 @@ class Jitted:
         return tree.flatten((args, kwargs))
 
     def _read(self, leaves: list[Any], structure: tree.Structure) -> tuple[Any, Numbers]:
-        """The arguments' specs, and the numbers among them. Bails out if the call is part of
-        another transformation.
-        """
+        """The arguments' specs, and the numbers among them; bails out in other transformations."""
         pending = [x._node for x in leaves if isinstance(x, Tensor) and x._node.view is None]
         if any(n.abstract for n in pending):
             raise TraceBailout
@@ -230,7 +228,9 @@ class Jitted:
             raise
         finally:
             trace.close()
-            _log(self._name, cause, time.perf_counter() - began)
+            log = getattr(default.device.runtime, "compile_log", None)
+            if log is not None:
+                log.append(TraceRecord(self._name, (cause,), time.perf_counter() - began))
         variants.append(traced)
         self._warn_of_retracing()
         return traced
@@ -294,12 +294,6 @@ class TraceRecord:
     seconds: float
     cause: str = "traced"
     source: str = ""
-
-
-def _log(name: str, cause: str, seconds: float) -> None:
-    log = getattr(default.device.runtime, "compile_log", None)
-    if log is not None:
-        log.append(TraceRecord(name, (cause,), seconds))
 
 
 def _is_tensor(spec: Any) -> bool:

@@ -259,9 +259,7 @@ class Variables:
         self.flags: list[tuple[Callable[[], Any], Any]] = []
 
     def compare(self) -> None:
-        """Find the assigned variables of tensors, and undo the assignments; collect flags
-        (`training`), which steer the function.
-        """
+        """Find assigned variables of tensors, undo assignments, and collect flags (`training`)."""
         for namespace, before in self._before:
             self.changes += namespace.changes(before)
             for key, old in before.items():
@@ -370,7 +368,7 @@ def _namespaces(x: Any) -> Iterator[Namespace]:
     elif isinstance(x, type):
         if _is_own(x):
             yield ClassAttributes(x)
-    elif _has_state(type(x)):
+    elif _is_own(type(x)) or type(x).__module__.startswith(("numus.nn", "numus.optim")):
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             yield DictEntries(attributes, of=type(x))
@@ -402,11 +400,6 @@ def _is_own(x: Any) -> bool:
 
 def _is_users(module: str) -> bool:
     return module.partition(".")[0] not in _LIBRARIES
-
-
-def _has_state(kind: type) -> bool:
-    """True if objects of a class may have tensors as mutable attributes."""
-    return _is_own(kind) or kind.__module__.startswith(("numus.nn", "numus.optim"))
 
 
 def _is_layer(kind: type) -> bool:
