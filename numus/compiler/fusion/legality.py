@@ -115,10 +115,9 @@ class Legality:
         """Adjacent elements in memory belong to different rows."""
         total = next(m for m in group.members if m.kind == "reduce")
         key = (total, frozenset(self.partition.operands[total]), group.axes)
-        found = self.cache.get(key)
-        if found is None:
-            found = self.cache[key] = self._probe_column_reduction(group, total.inputs[0])
-        return found
+        if key not in self.cache:
+            self.cache[key] = self._probe_column_reduction(group, total.inputs[0])
+        return self.cache[key]
 
     def _probe_column_reduction(self, group: FusionGroup, source: Value) -> bool:
         memory = self.partition.in_memory
@@ -151,10 +150,9 @@ class Legality:
         """v reads the host's members only at the point (or row) it is computed for."""
         axes = host.axes, group.axes
         key = (v, frozenset(self.partition.operands[v]), tuple(host.members), axes)
-        found = self.cache.get(key)
-        if found is None:
-            found = self.cache[key] = self._probe_pointwise(host, group, v)
-        return found
+        if key not in self.cache:
+            self.cache[key] = self._probe_pointwise(host, group, v)
+        return self.cache[key]
 
     def _probe_pointwise(self, host: FusionGroup, group: FusionGroup, v: Value) -> bool:
         probe = Emitter(self.probe_layouts)

@@ -12,12 +12,8 @@ from collections.abc import Sequence
 
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
 from numus.compiler.fusion.tuning import TUNING
-from numus.compiler.graph.cost_model import (
-    EXPENSIVE_OPS,
-    GPU_RECOMPUTED_OPS,
-    MULTI_INSTRUCTION_OPS,
-    nbytes,
-)
+from numus.compiler.graph import cost_model
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
 from numus.compiler.graph.strided_view import strided_view
 from numus.compiler.graph.value import ATTENTION, GEMM_KINDS, Value, walk
 from numus.compiler.lower.index_rules import is_inline
@@ -200,7 +196,7 @@ class Materialization:
 
     def _repeated_along_loops(self, v: Value, users: set[FusionGroup]) -> bool:
         """An expensive value is broadcast along outer loops, and so recomputed many times."""
-        slow = v.op in EXPENSIVE_OPS or v.op in MULTI_INSTRUCTION_OPS
+        slow = v.op in EXPENSIVE_OPS or v.op in cost_model.MULTI_INSTRUCTION_OPS
         if self.target.block_size and slow and any(_varies_along_columns(v, g) for g in users):
             return True
         if v.op not in EXPENSIVE_OPS:
@@ -283,7 +279,7 @@ def _costs_more_than_load(v: Value, in_memory: set[Value], simt: bool = False) -
             ops += 1
         elif SIZE_RATIO * x.size > v.size:
             if x.op in EXPENSIVE_OPS or x.kind == "gather":
-                if not simt or x.op not in GPU_RECOMPUTED_OPS:
+                if not simt or x.op not in cost_model.GPU_RECOMPUTED_OPS:
                     return True
                 ops += TUNING.gpu_recomputed_op_cost
             ops += x.kind == "elementwise"

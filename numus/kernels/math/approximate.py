@@ -14,6 +14,8 @@ from numus.ir import exp2 as sfu_exp2
 from numus.ir import log2 as sfu_log2
 from numus.kernels.math._tools import absolute, chain, copysign, like
 
+Table = dict[str, Callable[[Expr], Expr]]
+
 _LOG2_E, _LN2 = math.log2(math.e), math.log(2)
 
 # The share of the normal distribution below -t is exp(-t**2 / 2) times this polynomial in
@@ -74,18 +76,7 @@ def log1p(x: Expr) -> Expr:
 
 
 # Small relative error everywhere.
-ANY_ARGUMENT: dict[str, Callable[[Expr], Expr]] = {
-    "exp": exp,
-    "expm1": expm1,
-    "ndtr": ndtr,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-}
+ANY_ARGUMENT: Table = {f.__name__: f for f in (exp, expm1, ndtr, sigmoid, tanh)}
 # Cancellation near 1, where the arguments of bfloat16 are too coarse for it to matter.
-BFLOAT16_ONLY: dict[str, Callable[[Expr], Expr]] = {
-    "log": log,
-    "log10": log10,
-    "log1p": log1p,
-    "log2": sfu_log2,
-}
+BFLOAT16_ONLY: Table = {f.__name__: f for f in (log, log10, log1p, sfu_log2)}
 FUNCTIONS = {**ANY_ARGUMENT, **BFLOAT16_ONLY}

@@ -17,7 +17,7 @@ from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_columns import lower_columns
 from numus.compiler.lower.loops.reduce_rows import lower_rows
 from numus.compiler.lower.loops.reduce_rows_registers import lower_cluster_rows, lower_register_rows
-from numus.compiler.lower.loops.reduce_rows_subwarp import lower_subwarp_rows, supports_subwarp
+from numus.compiler.lower.loops.reduce_rows_subwarp import SubwarpRows, supports_subwarp
 from numus.compiler.lower.loops.reduce_split import lower_split, supports_simt_split
 from numus.compiler.lower.loops.stages import Redirect, StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
@@ -99,7 +99,7 @@ SIMD_REDUCTIONS = (
 )
 
 SIMT_REDUCTIONS = (
-    Candidate("sub-warp rows", lower_subwarp_rows, supports_subwarp),
+    Candidate("sub-warp rows", lambda p: SubwarpRows(p).lower(), supports_subwarp),
     Candidate("split reduction", lower_split, supports_simt_split),
     attempt("register-resident rows", lower_register_rows),
     attempt("cluster rows", lower_cluster_rows),

@@ -17,7 +17,7 @@ from numus.compiler.lower.emitter import Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import nest as loop_nest
 from numus.compiler.lower.loops.nest import ZERO, Position, ceil_div
 from numus.compiler.lower.loops.problem import LoopProblem
-from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
+from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.row_emitter import Span, store_per_row
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
@@ -35,7 +35,7 @@ def lower_columns(p: LoopProblem) -> Kernels:
         p = replace(p, work=p.work.with_residuals())
     split = RowSplit.of(p, lines)
     step = _Columns(p, split, width).kernel()
-    return [step] if split.count == 1 else [step, lower_combine(p, split)]
+    return [step] if split.count == 1 else [step, CombineKernel(p, split).lower()]
 
 
 class _Columns:

@@ -51,12 +51,9 @@ class RowSplit:
         return ir.mul(e.dim(self.along.extent * self.packed_rows), e.dim(self.inner))
 
 
-def lower_combine(p: LoopProblem, split: RowSplit) -> LoweredKernel:
-    """The kernel that combines the partial results, then stores the values of each row."""
-    return _Combine(p, split).kernel()
+class CombineKernel:
+    """Combines the partial results, then stores the values of each row."""
 
-
-class _Combine:
     def __init__(self, p: LoopProblem, split: RowSplit) -> None:
         self.p, self.work, self.split = p, p.work, split
         work, nest = p.work, p.nest
@@ -86,7 +83,7 @@ class _Combine:
         self.size = e.scalar_arg(split.size) if self.residual_of else ZERO
         self.combined: dict[Value, list[Expr]] = {}
 
-    def kernel(self) -> LoweredKernel:
+    def lower(self) -> LoweredKernel:
         e, work = self.e, self.work
         body: list[Stmt] = []
         for i, r in enumerate(work.reductions):

@@ -38,11 +38,9 @@ def supports_subwarp(p: LoopProblem) -> bool:
     )
 
 
-def lower_subwarp_rows(p: LoopProblem) -> Kernels:
-    return _SubwarpRows(p).kernels()
+class SubwarpRows:
+    """One kernel for all stages of all rows."""
 
-
-class _SubwarpRows:
     def __init__(self, p: LoopProblem) -> None:
         self.p, self.work, self.nest = p, p.work, p.nest
         work, nest = p.work, p.nest
@@ -59,7 +57,7 @@ class _SubwarpRows:
                 names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in range(count)]
                 self.cached[v] = min(stages), names
 
-    def kernels(self) -> Kernels:
+    def lower(self) -> Kernels:
         e, nest, width = self.e, self.nest, const(self.width)
         rows_per_block = self.work.threads // self.width
         g, lane = ir.var("g"), ir.var("lane")

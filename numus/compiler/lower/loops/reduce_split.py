@@ -18,7 +18,7 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import reduce_rows
 from numus.compiler.lower.loops.nest import Loop, ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
-from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
+from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
 from numus.compiler.lower.loops.stages import source_of
@@ -84,7 +84,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
         body, blocks = row.stages() + save(row), nest.row_count
     step = e.grid_kernel("split_reduction", g, body, blocks * split.count, work.notes)
     all_splits = replace(split, count=split.count * packed_rows)
-    return [step, lower_combine(unpacked, all_splits)]
+    return [step, CombineKernel(unpacked, all_splits).lower()]
 
 
 def _threads_along(p: LoopProblem) -> int:
