@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
 from numus import dtypes
 from numus.runtime import launch_lock
+from numus.runtime.contract import LaunchStep
 from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import driver, graph_source
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
@@ -22,11 +23,15 @@ from numus.runtime.memory_pool import MemoryPool, gib
 from numus.runtime.pycall.vm import Launcher
 from numus.target import Target
 
-if TYPE_CHECKING:
-    from numus.runtime.cuda.launch import CudaLaunchList
-
 _BLOCK_SIZE = 256  # threads: several blocks fit on an SM and hide each other's barriers
 _MAX_NAMED_KERNELS = 8  # in an error message
+
+
+class NamedSteps(Protocol):
+    """A launch list, as errors name it."""
+
+    @property
+    def steps(self) -> tuple[LaunchStep, ...]: ...
 
 
 class _Current(threading.local):
@@ -99,7 +104,7 @@ class CudaContext:
         # not called during a capture.
         self.pending_releases: list[Callable[[], bool]] = []
         self.capturing = False
-        self.last_launched: CudaLaunchList | None = None  # named in errors
+        self.last_launched: NamedSteps | None = None  # named in errors
         self.early_results: dict[int, Any] = {}  # events of results ready before their program ends
         CudaContext.latest = self
 
@@ -137,7 +142,7 @@ class CudaContext:
         self._valid = ctypes.c_int64(1)  # fast calls on this device never become invalid
         valid, error = ctypes.addressof(self._valid), ctypes.addressof(self.launch_error)
         self.launcher = Launcher(int(call), valid, 1, error)
-        self._called: WeakValueDictionary[int, CudaLaunchList] = WeakValueDictionary()
+        self._called: WeakValueDictionary[int, NamedSteps] = WeakValueDictionary()
         self.launch_address = driver.function_address("cuLaunchKernelEx")
         self.encode_address = 0  # of the encoder of tensor maps
         if self.target.wgmma:
@@ -170,7 +175,7 @@ class CudaContext:
             driver.call("cuStreamWaitEvent", after, event, 0)
         self.free_events.append(event)  # recording it again does not affect the wait
 
-    def call_id(self, launches: CudaLaunchList) -> int:
+    def call_id(self, launches: NamedSteps) -> int:
         """The number by which native code names a launch list."""
         self._called[id(launches)] = launches
         return id(launches)
