@@ -56,7 +56,8 @@ from numus.functions.linear.einsum import *
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
-from numus import kernels, random
+from numus import kernels, linalg, random
+from numus.linalg import cross, vander, vdot
 
 
 def _load_custom_op(name: str) -> Any:

@@ -15,6 +15,7 @@ PACKAGES = (
     "numus.transforms.control",
     "numus.transforms.jit",
     "numus.random",
+    "numus.linalg",
     "numus.nn",
     "numus.nn.functional",
     "numus.nn.utils",
@@ -57,7 +58,7 @@ def test_docstrings(name):
     assert runner.failures == 0
 
 
-PUBLIC = "numus numus.random numus.kernels numus.nn numus.nn.functional numus.nn.init"
+PUBLIC = "numus numus.random numus.linalg numus.kernels numus.nn numus.nn.functional numus.nn.init"
 PUBLIC += " numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 
 

@@ -24,7 +24,6 @@ RETIRED = {
     "beside": "horizontal fusion",
     "board": "flags",
     "boards": "flags",
-    "companion": "sibling",
     "crosses": "strided access",
     "facts": "target",
     "frugal": "rematerialize",

@@ -7,6 +7,7 @@ from ops import (
     creation,
     elementwise,
     indexing,
+    linalg,
     manipulation,
     pooling,
     random_numbers,
@@ -19,5 +20,6 @@ from ops import (
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
+    linalg,
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]
