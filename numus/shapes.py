@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from numus.errors import AxisError, ShapeError
+from numus.errors import AxisError, DTypeError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -84,9 +84,26 @@ def _broadcast(a: Shape, b: Shape, op: str) -> Any:
     return check_size(tuple(out), op)
 
 
+def is_sequence(given: Any) -> bool:
+    """Several numbers rather than one; a 0-d array or tensor counts as one."""
+    if isinstance(given, (tuple, list)):
+        return True
+    return hasattr(given, "__iter__") and getattr(given, "ndim", None) != 0
+
+
+def as_int(value: Any, name: str, op: str) -> int:
+    """An integer argument as a Python integer: NumPy's integers and 0-d tensors are converted."""
+    if value.__class__ is int:
+        return int(value)
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise DTypeError(f"{op}: {name} must be an integer, not {value!r}: {error}") from error
+
+
 def as_shape(given: Any, op: str = "shape") -> Shape:
     """A shape from an integer or a sequence of integers; negative extents are an error."""
-    if not isinstance(given, (tuple, list)) and not hasattr(given, "__iter__"):
+    if not is_sequence(given):
         given = (given,)
     try:
         shape = tuple(operator.index(n) for n in given)

@@ -10,6 +10,7 @@ from numus.nn import functional as F
 from numus.nn import init
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
+from numus.shapes import as_int, is_sequence
 from numus.tensor import Tensor
 
 __all__ = [
@@ -38,7 +39,8 @@ class _Windowed(Module):
             cls._rank, cls._function = rank, staticmethod(function)
 
     def _per_axis(self, name: str, sizes: Sizes) -> tuple[int, ...]:
-        found = (sizes,) * self._rank if isinstance(sizes, int) else tuple(sizes)
+        given = sizes if is_sequence(sizes) else (sizes,) * self._rank
+        found = tuple(as_int(n, name, type(self).__name__) for n in given)
         if len(found) != self._rank:
             raise ValueError(
                 f"{type(self).__name__}: {name} is a number or {self._rank} of them, not {sizes}"
@@ -46,6 +48,10 @@ class _Windowed(Module):
         return found
 
     def _set(self, in_channels: int, out_channels: int, groups: int, **sizes: Any) -> None:
+        counts = {"in_channels": in_channels, "out_channels": out_channels, "groups": groups}
+        in_channels, out_channels, groups = (
+            as_int(n, name, type(self).__name__) for name, n in counts.items()
+        )
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{type(self).__name__}: in_channels={in_channels} and out_channels={out_channels} "

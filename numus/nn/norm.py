@@ -10,6 +10,7 @@ from numus.nn import functional as F
 from numus.nn.function_layer import UnaryLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
+from numus.shapes import as_shape
 from numus.tensor import Tensor
 
 __all__ = [
@@ -39,7 +40,7 @@ class _TrailingNorm(_Affine):
     elementwise_affine: bool
 
     def _set_trailing(self, shape: Any, eps: float | None, affine: bool, *options: Any) -> None:
-        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.normalized_shape = as_shape(shape, type(self).__name__)
         self.eps = eps
         self.elementwise_affine = affine
         self._set(self.normalized_shape, affine, *options)

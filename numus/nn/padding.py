@@ -7,6 +7,7 @@ from typing import Any
 
 from numus.nn import functional as F
 from numus.nn.module import Module
+from numus.shapes import as_int, is_sequence
 from numus.tensor import Tensor
 
 __all__ = [
@@ -30,7 +31,8 @@ class _Pad(Module):
 
     def __init__(self, padding: int | Sequence[int]) -> None:
         sides = 2 * self.axes
-        self.padding = (padding,) * sides if isinstance(padding, int) else tuple(padding)
+        given = padding if is_sequence(padding) else (padding,) * sides
+        self.padding = tuple(as_int(n, "padding", type(self).__name__) for n in given)
         if len(self.padding) != sides:
             raise ValueError(
                 f"{type(self).__name__}: takes one width, or {sides} of them, not {padding}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 import threading
 from typing import Any
@@ -20,7 +19,7 @@ from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape, take_range
 from numus.runtime.devices import device as find_device
-from numus.shapes import as_shape, size_of
+from numus.shapes import as_int, as_shape, size_of
 from numus.tensor import Tensor
 
 Words = tuple[Node, Node]
@@ -43,10 +42,7 @@ def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]
 
 
 def _seed_words(seed: Any) -> tuple[int, int]:
-    try:
-        number = operator.index(seed)
-    except TypeError as error:
-        raise TypeError(f"seed must be an integer, not {seed!r}") from error
+    number = as_int(seed, "seed", "seed")
     if not -(1 << 63) <= number < 1 << 64:
         raise OverflowError(f"seed must fit 64 bits, but is {number}")
     return (number >> 32) & _MASK, number & _MASK
@@ -106,7 +102,7 @@ def get_state() -> tuple[int, int, int]:
 def set_state(state: tuple[int, int, int]) -> None:
     """Put the generator back to what `get_state` gave."""
     _require_no_trace("seed and set_state")
-    high, low, taken = (operator.index(n) for n in state)
+    high, low, taken = (as_int(n, "state", "set_state") for n in state)
     with _generator.lock:
         _generator.words, _generator.taken = (high & _MASK, low & _MASK), taken
 
@@ -163,6 +159,6 @@ def fold_in(key: Any, data: int | Tensor) -> Tensor:
             )
         number = ew.cast(number, dt.uint32)
     else:
-        number = constant(operator.index(data) & _MASK, dt.uint32)
+        number = constant(as_int(data, "data", "fold_in") & _MASK, dt.uint32)
     words = threefry(*key_words("fold_in", key), constant(0, dt.uint32), number)
     return _as_keys(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from numus import dtypes as dt
@@ -20,7 +19,7 @@ from numus.primitives.views import reshape, take_range
 from numus.random._bits import device_of
 from numus.random._distributions import gumbel
 from numus.random._sampling import bits, integers, uniform
-from numus.shapes import as_shape, normal_axis, size_of
+from numus.shapes import as_int, as_shape, normal_axis, size_of
 from numus.tensor import Tensor
 
 
@@ -31,8 +30,8 @@ def _order(count: int, device: Any, key: Tensor | None) -> Node:
 
 def _source(op: str, x: int | Tensor, axis: int) -> tuple[Node | None, int, int]:
     """The population (None for 0 … x - 1), the axis, and its size."""
-    if not isinstance(x, Tensor):
-        count = operator.index(x)
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        count = as_int(x, "the number of elements", op)
         if count < 0:
             raise ShapeError(f"{op}: the number of elements must not be negative, but is {count}")
         return None, 0, count

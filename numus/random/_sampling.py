@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numus.primitives.views import reshape
 from numus.random import _bits
 from numus.random._keys import Words, key_words
 from numus.runtime.devices import Device
-from numus.shapes import Shape, as_shape, size_of
+from numus.shapes import Shape, as_int, as_shape, size_of
 from numus.tensor import Tensor
 
 Number = float | Tensor
@@ -197,7 +196,8 @@ def integers(
     >>> bool(die.min() >= 1) and bool(die.max() <= 6)
     True
     """
-    first, last = (0, operator.index(low)) if high is None else map(operator.index, (low, high))
+    first, last = (0, low) if high is None else (low, high)
+    first, last = as_int(first, "low", "integers"), as_int(last, "high", "integers")
     dtype = dt.as_dtype(dtype)
     if not dtype.is_integer:
         raise DTypeError(f"integers: draws integers, not {dtype.name}")

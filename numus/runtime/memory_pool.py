@@ -7,6 +7,7 @@ thread. Lists and counters change atomically under the interpreter lock.
 
 from __future__ import annotations
 
+import operator
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -128,6 +129,7 @@ class MemoryPool(PoolCounters, ABC):
         """Uninitialised memory of at least `nbytes`."""
         class_ = self._by_request.get(nbytes)
         if class_ is None:
+            nbytes = operator.index(nbytes)
             class_ = self._class_of(nbytes)
         try:
             address = class_.take()
@@ -152,13 +154,12 @@ class MemoryPool(PoolCounters, ABC):
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         size = self.size_class(nbytes)
-        with self._lock:
-            class_ = self._classes.get(size)
-            if class_ is None:
-                class_ = self._classes[size] = _SizeClass(self, size)
-            if len(self._by_request) > _MAX_CACHED_REQUESTS:
-                self._by_request.clear()
-            self._by_request[nbytes] = class_
+        class_ = self._classes.get(size)
+        if class_ is None:
+            class_ = self._classes.setdefault(size, _SizeClass(self, size))
+        if len(self._by_request) > _MAX_CACHED_REQUESTS:
+            self._by_request.clear()
+        self._by_request[nbytes] = class_
         return class_
 
     def _map(self, class_: _SizeClass) -> int:
@@ -166,13 +167,15 @@ class MemoryPool(PoolCounters, ABC):
         self.mapped += 1
         if class_.large:
             return self.obtain(class_.size)
-        with self._lock:
-            if self._slab_end - self._slab_next < class_.size:
-                self._slab_next = self.obtain(self.slab_bytes)
-                self._slab_end = self._slab_next + self.slab_bytes
-            address = self._slab_next
-            self._slab_next += class_.size
-        return address
+        while True:
+            with self._lock:  # integer arithmetic only: other code may need the lock itself
+                address = self._slab_next
+                if address + class_.size <= self._slab_end:
+                    self._slab_next = address + class_.size
+                    return address
+            slab = self.obtain(self.slab_bytes)
+            with self._lock:
+                self._slab_next, self._slab_end = slab, slab + self.slab_bytes
 
     def empty(self) -> None:
         """Unmap all free large blocks."""

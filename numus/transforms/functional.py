@@ -7,7 +7,6 @@ conditions on them work; every transformation nests in every other.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from numus.graph import Node, Tangents, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.primitives.source import placeholder
+from numus.shapes import as_int, is_sequence
 from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 
@@ -31,8 +31,8 @@ def trace_call(
 ) -> Trace:
     """Record a call with respect to some of its arguments."""
     positions = []
-    for n in [argnums] if isinstance(argnums, int) else argnums:
-        n = operator.index(n)
+    for n in argnums if is_sequence(argnums) else [argnums]:
+        n = as_int(n, "argnums", op)
         if not -len(args) <= n < len(args):
             raise ValueError(f"{op}: argnums names argument {n}, but {len(args)} were given")
         positions.append(n % len(args))
@@ -52,7 +52,7 @@ def trace_call(
 def by_argument(trace: Trace, argnums: Argnums, nodes: Tangents) -> Any:
     """Results in the form of the arguments: bare for one argument, a tuple for several."""
     parts = trace.split(tensors, nodes)
-    return parts[0] if isinstance(argnums, int) else tuple(parts)
+    return tuple(parts) if is_sequence(argnums) else parts[0]
 
 
 def value_and_grad(

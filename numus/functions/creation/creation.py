@@ -20,7 +20,7 @@ from numus.primitives.source import constant, iota
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
-from numus.shapes import as_shape, check_size, size_of
+from numus.shapes import as_int, as_shape, check_size, size_of
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node
 
@@ -249,7 +249,7 @@ def linspace(
     >>> nm.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    (count,) = as_shape(operator.index(num), "linspace")
+    (count,) = as_shape(as_int(num, "num", "linspace"), "linspace")
     dev = as_device(device)
     first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
     is_complex = "complex" in (dt.scalar_kind(first), dt.scalar_kind(last))
@@ -335,10 +335,7 @@ def _banded(
 
 def _diagonal(k: int, rows: int, columns: int, op: str) -> Node:
     """k as a constant; diagonals outside the matrix are clamped to its edge."""
-    try:
-        return constant(min(max(operator.index(k), -rows), columns), dt.int64)
-    except TypeError:
-        raise TypeError(f"{op}: k must be an integer, not {k!r}") from None
+    return constant(min(max(as_int(k, "k", op), -rows), columns), dt.int64)
 
 
 def identity(n: int, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:

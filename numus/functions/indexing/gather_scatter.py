@@ -26,7 +26,7 @@ from numus.primitives.indexing import scatter as scatter_node
 from numus.primitives.scan import scan
 from numus.primitives.source import iota
 from numus.primitives.views import permute, reshape, take_range
-from numus.shapes import Shape, normal_axis, size_of
+from numus.shapes import Shape, as_int, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import Tensor
 
@@ -113,7 +113,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
     op = "slice_assign"
     node = node_of(x, op)
     at = normal_axis(axis, node.ndim, op)
-    given = cast_value(value, node, op)
+    given, start = cast_value(value, node, op), as_int(start, "start", op)
     if given.ndim != node.ndim or not 0 <= start <= node.shape[at] - given.shape[at]:
         raise ShapeError(
             f"{op}: a value of shape {given.shape} does not fit an array of shape {node.shape} "

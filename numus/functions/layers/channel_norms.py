@@ -19,7 +19,7 @@ from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.shapes import Shape, size_of
+from numus.shapes import Shape, as_int, size_of
 from numus.tensor import Tensor
 
 __all__ = ["batch_norm", "group_norm", "instance_norm"]
@@ -167,6 +167,7 @@ def group_norm(
     op = "group_norm"
     node = _channels(op, x, 2)
     batch, channels = node.shape[:2]
+    num_groups = as_int(num_groups, "num_groups", op)
     if num_groups < 1 or channels % num_groups:
         raise ShapeError(f"{op}: {channels} channels must be divisible by num_groups={num_groups}")
     wide = widest(node, weight, bias)

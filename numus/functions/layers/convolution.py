@@ -7,7 +7,6 @@ As everywhere in machine learning, the window is not turned around: these are co
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.convolve import Window, convolve, input_gradient
 from numus.primitives.views import permute, reshape
-from numus.shapes import Shape
+from numus.shapes import Shape, as_int
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -82,7 +81,7 @@ def _conv(
 ) -> Tensor:
     op = f"conv{rank}d"
     a, b, has_batch = _ranked_operands(op, x, weight, rank, "outputs, channels / groups")
-    groups = operator.index(groups)
+    groups = as_int(groups, "groups", op)
     _check_groups(op, a, b.shape[1], b.shape[0], b, groups)
     strides = per_axis(op, "stride", stride, rank)
     dilations = per_axis(op, "dilation", dilation, rank)
@@ -165,7 +164,7 @@ def _conv_transpose(
 ) -> Tensor:
     op = f"conv_transpose{rank}d"
     a, b, has_batch = _ranked_operands(op, x, weight, rank, "channels, outputs / groups")
-    groups = operator.index(groups)
+    groups = as_int(groups, "groups", op)
     if groups < 1 or b.shape[0] % groups:
         raise ShapeError(f"{op}: {b.shape[0]} channels must be divisible by groups={groups}")
     _check_groups(op, a, b.shape[0] // groups, b.shape[1] * groups, b, groups)
@@ -248,7 +247,8 @@ def conv_general(
     strides = per_axis(op, "window_strides", tuple(window_strides), rank)
     gaps = per_axis(op, "lhs_dilation", tuple(lhs_dilation or (1,) * rank), rank)
     dilations = per_axis(op, "rhs_dilation", tuple(rhs_dilation or (1,) * rank), rank)
-    groups, parts = operator.index(feature_group_count), operator.index(batch_group_count)
+    groups = as_int(feature_group_count, "feature_group_count", op)
+    parts = as_int(batch_group_count, "batch_group_count", op)
     if groups > 1 and parts > 1:
         raise ShapeError(f"{op}: either features or the batch are in groups, not both")
     if parts > 1:  # parts of the batch are groups of channels

@@ -8,7 +8,6 @@ memory. It goes to the first of equal elements.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from numus.primitives.indexing import scatter
 from numus.primitives.reduce import argmax, reduce_max
 from numus.primitives.source import constant, iota
 from numus.primitives.views import reshape
-from numus.shapes import Shape, size_of
+from numus.shapes import Shape, as_int, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -222,7 +221,7 @@ def _max_unpool(
     axes = zip(node.shape[2:], strides, low, taps, strict=True)
     size: Shape = tuple((n - 1) * s - 2 * p + k for n, s, p, k in axes)
     if output_size is not None:
-        wanted = tuple(operator.index(n) for n in output_size)[-rank:]
+        wanted = tuple(as_int(n, "output_size", op) for n in output_size)[-rank:]
         fits = zip(wanted, size, strides, strict=False)
         if len(wanted) != rank or any(abs(w - n) >= s for w, n, s in fits):
             raise ShapeError(f"{op}: output_size={output_size!r} is not near {size}")

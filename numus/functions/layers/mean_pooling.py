@@ -6,7 +6,6 @@ Windows are views of the data; gradients gather from the windows that cover an e
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import reduce_sum
 from numus.primitives.source import iota
 from numus.primitives.views import reshape
+from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -53,7 +53,8 @@ def _avg_pool(
     axes = win.strided_windows(op, node, kernel_size, stride, padding, 1, ceil_mode)
     total = _sum(node, axes)
     if divisor_override is not None:
-        if operator.index(divisor_override) == 0:
+        divisor_override = as_int(divisor_override, "divisor_override", op)
+        if divisor_override == 0:
             raise ValueError(f"{op}: divisor_override must not be 0")
         y = ew.div(total, like(total, divisor_override))
     else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from numus.functions.layers.windows import Sizes, batched, per_axis, unbatched, 
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.views import permute, reshape, shear
-from numus.shapes import Shape, size_of
+from numus.shapes import Shape, as_int, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold"]
@@ -180,7 +179,7 @@ def pixel_shuffle(x: ArrayLike, /, upscale_factor: int) -> Tensor:
     [[[0.0, 1.0], [2.0, 3.0]]]
     """
     node = node_of(x, "pixel_shuffle")
-    r = operator.index(upscale_factor)
+    r = as_int(upscale_factor, "upscale_factor", "pixel_shuffle")
     if node.ndim < 3 or r < 1 or node.shape[-3] % (r * r):
         raise ShapeError(
             f"pixel_shuffle: takes (…, channels, height, width) with channels that {r}² parts, not "
@@ -196,7 +195,7 @@ def pixel_shuffle(x: ArrayLike, /, upscale_factor: int) -> Tensor:
 def pixel_unshuffle(x: ArrayLike, /, downscale_factor: int) -> Tensor:
     """The way back from `pixel_shuffle`: blocks of r × r pixels become channels."""
     node = node_of(x, "pixel_unshuffle")
-    r = operator.index(downscale_factor)
+    r = as_int(downscale_factor, "downscale_factor", "pixel_unshuffle")
     if node.ndim < 3 or r < 1 or node.shape[-1] % r or node.shape[-2] % r:
         raise ShapeError(
             f"pixel_unshuffle: takes (…, channels, height, width) that {r} parts, not shape "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -21,7 +20,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.source import iota
 from numus.primitives.views import pad, permute, reshape, shear, take_range
-from numus.shapes import Shape
+from numus.shapes import Shape, as_int
 from numus.tensor import Tensor
 
 P = ParamSpec("P")
@@ -33,11 +32,11 @@ Margins = tuple[tuple[int, int], ...]  # before and after each axis
 def per_axis(op: str, what: str, given: Any, rank: int, minimum: int = 1) -> Shape:
     """One number for all axes, or one for each."""
     if isinstance(given, (tuple, list)):
-        numbers = tuple(operator.index(n) for n in given)
+        numbers = tuple(as_int(n, what, op) for n in given)
         if len(numbers) == 1:
             numbers *= rank
     else:
-        numbers = (operator.index(given),) * rank
+        numbers = (as_int(given, what, op),) * rank
     if len(numbers) != rank:
         raise ShapeError(
             f"{op}: {what}={given!r} has {len(numbers)} numbers for {rank} axes; give one, or one "
@@ -56,7 +55,7 @@ def margins(op: str, given: Any, rank: int) -> Margins:
             raise ShapeError(
                 f"{op}: padding={given!r} does not give (before, after) for each of {rank} axes"
             )
-        return tuple((operator.index(a), operator.index(b)) for a, b in pairs)
+        return tuple((as_int(a, "padding", op), as_int(b, "padding", op)) for a, b in pairs)
     return tuple((n, n) for n in per_axis(op, "padding", given, rank, 0))
 
 
@@ -240,7 +239,7 @@ def adaptive_windows(op: str, x: Node, output_size: Any) -> list[Windows]:
         raise ShapeError(f"{op}: output_size={output_size!r} for {rank} axes")
     axes = []
     for n, want in zip(x.shape[2:], given, strict=True):
-        count = n if want is None else operator.index(want)
+        count = n if want is None else as_int(want, "output_size", op)
         if count < 0:
             raise ShapeError(f"{op}: output_size must not be negative, not {output_size!r}")
         if n == 0:

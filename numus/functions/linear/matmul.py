@@ -8,7 +8,6 @@ of booleans are logical: any(a and b).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +25,8 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.contract import contract
 from numus.primitives.views import permute, reshape
+from numus.shapes import as_int, normal_axes, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
-from numus.shapes import normal_axes, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -305,7 +304,7 @@ def tensordot(
         if len(first) != len(second):
             raise ShapeError(f"tensordot: axes pair {len(first)} axes with {len(second)}")
     else:
-        count = operator.index(axes)
+        count = as_int(axes, "axes", "tensordot")
         if not 0 <= count <= min(a.ndim, b.ndim):
             raise ShapeError(
                 f"tensordot: shapes {a.shape} and {b.shape} have no {count} axes to contract"
@@ -340,7 +339,7 @@ def trace(
     5
     """
     node = accumulator("trace", node_of(x, "trace"), dtype)
-    line = diagonal(wrap(node), operator.index(offset), axis1, axis2)._node
+    line = diagonal(wrap(node), as_int(offset, "offset", "trace"), axis1, axis2)._node
     return wrap(reduce_sum(line, (line.ndim - 1,)))
 
 

@@ -21,7 +21,7 @@ from numus.primitives.sort import sort as sort_node
 from numus.primitives.sort import topk as topk_node
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, take_range
-from numus.shapes import normal_axis
+from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argsort", "lexsort", "sort", "topk"]
@@ -113,6 +113,7 @@ def topk(x: ArrayLike, /, k: int, dim: int = -1, largest: bool = True, sorted: b
     node = node_of(x, "topk")
     line = node if node.ndim else reshape(node, (1,))
     axis = normal_axis(dim, line.ndim, "topk")
+    k = as_int(k, "k", "topk")
     if not 0 <= k <= line.shape[axis]:
         raise ShapeError(
             f"topk: axis {axis} with {line.shape[axis]} elements has no {k} largest or smallest"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from numus import dtypes as dt
@@ -16,7 +15,7 @@ from numus.primitives.broadcast import broadcast, full
 from numus.primitives.scan import scan
 from numus.primitives.structure import concat
 from numus.primitives.views import take_range
-from numus.shapes import normal_axis
+from numus.shapes import as_int, normal_axis
 from numus.tensor import Tensor
 
 __all__ = [
@@ -130,7 +129,7 @@ def diff(
     >>> nm.diff(nm.asarray([1, 4, 9, 16])).tolist()
     [3, 5, 7]
     """
-    n = operator.index(n)
+    n = as_int(n, "n", "diff")
     if n < 0:
         raise ValueError(f"diff: n must not be negative, but is {n}")
     if n == 0:

@@ -18,7 +18,7 @@ from numus.primitives.indexing import gather, scatter
 from numus.primitives.reduce import reduce_max, reduce_min
 from numus.primitives.source import constant, iota
 from numus.primitives.views import flip, reshape, take_range
-from numus.shapes import size_of
+from numus.shapes import as_int, is_sequence, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["bincount", "digitize", "histogram"]
@@ -66,7 +66,10 @@ def bincount(
         )
     index = ew.cast(node, dt.int64)
     if length is None:
-        length = max(minlength, _span(index))
+        length = max(as_int(minlength, "minlength", op), _span(index))
+    length = as_int(length, "length", op)
+    if length < 0:
+        raise ShapeError(f"{op}: the number of bins must not be negative, but is {length}")
     return wrap(_counted(index, _weights(weights, node, op), length))
 
 
@@ -109,7 +112,9 @@ def histogram(
     op = "histogram"
     given = require(op, node_of(x, op), "bool", "uint", "int", "float")
     node = reshape(given, (size_of(given.shape),))
-    if isinstance(bins, int):
+    is_count = not is_sequence(bins)
+    if is_count:
+        bins = as_int(bins, "bins", op)
         edges = _edges(node, bins, range)
     else:
         edges = require(op, node_of(bins, op), "uint", "int", "float")
@@ -118,7 +123,7 @@ def histogram(
     count = edges.shape[0] - 1
     line, values = common(op, wrap(edges), wrap(node))
     # among more bins than this a quotient may miss by more than one
-    even = isinstance(bins, int) and bins <= 1 << 16
+    even = is_count and bins <= 1 << 16
     bins = _even_bins(line, values) if even else _search_bins(line, values)
     found = _counted(bins, _weights(weights, given, op), count)
     if density:

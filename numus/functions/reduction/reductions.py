@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
@@ -24,7 +26,7 @@ from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.shapes import Shape, normal_axes, size_of
+from numus.shapes import Shape, as_int, normal_axes, size_of
 from numus.tensor import Tensor
 
 Axis = int | Sequence[int] | None
@@ -263,6 +265,8 @@ def _norm(op: str, x: Any, order: Any, axis: Axis, keepdims: bool) -> Tensor:
     node = to_float(node_of(x, op))
     axes = normal_axes(axis, node.ndim, op)
     wide = ew.cast(node, dt.compute_dtype(node.dtype))
+    if isinstance(order, (np.integer, Tensor)):
+        order = as_int(order, "ord", op)
     if order in (2, "fro", None):
         y = masked_root(reduce_sum(_squares(wide), axes), ew.sqrt)
     elif isinstance(order, (str, bool)) or not isinstance(order, (int, float)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from numus import dtypes as dt
@@ -16,7 +15,7 @@ from numus.primitives.broadcast import full
 from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_max
 from numus.primitives.views import reshape
-from numus.shapes import size_of
+from numus.shapes import as_int, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum"]
@@ -47,7 +46,7 @@ def _segments(
             largest = reduce_max(index, tuple(range(index.ndim)))
             evaluate((largest, index))
             count = max(0, int(host_array(largest)) + 1)
-    count = operator.index(count)
+    count = as_int(count, "num_segments", op)
     if count < 0:
         raise ValueError(f"{op}: num_segments must not be negative, but is {count}")
     return node, index, count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,16 @@ from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
 from numus.primitives.structure import copy as copy_node
-from numus.shapes import Shape, as_shape, is_row_major, normal_axes, normal_axis, size_of
+from numus.shapes import (
+    Shape,
+    as_int,
+    as_shape,
+    is_row_major,
+    is_sequence,
+    normal_axes,
+    normal_axis,
+    size_of,
+)
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, attribute
 
@@ -28,12 +36,12 @@ __all__ = [
 
 def _numbers(given: tuple[Any, ...]) -> Any:
     """Arguments given one by one or as one sequence: x.reshape(2, 3), x.reshape((2, 3))."""
-    return given[0] if len(given) == 1 and hasattr(given[0], "__iter__") else given
+    return given[0] if len(given) == 1 and is_sequence(given[0]) else given
 
 
 def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
     """A shape of `size` elements in which one extent may be -1: whatever is left."""
-    given = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    given = tuple(shape) if is_sequence(shape) else (shape,)
     gaps = [i for i, n in enumerate(given) if n == -1]
     known = as_shape([n for n in given if n != -1], op)
     rest = size_of(known)
@@ -384,7 +392,7 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     plane = normal_axes(tuple(axes), node.ndim, "rot90")
     if len(plane) != 2:
         raise ShapeError(f"rot90: a plane has two axes, not {tuple(axes)}")
-    quarters = operator.index(k) % 4
+    quarters = as_int(k, "k", "rot90") % 4
     if quarters == 2:
         return flip(x, plane)
     if quarters == 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 
 from numus.errors import ShapeError
@@ -11,7 +10,7 @@ from numus.functions._base import computed, method, node_of, viewed, wrap
 from numus.graph import Node
 from numus.primitives import views
 from numus.primitives.broadcast import sliding_windows
-from numus.shapes import as_shape, normal_axes, normal_axis
+from numus.shapes import as_int, as_shape, normal_axes, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -25,6 +24,7 @@ def narrow(x: ArrayLike, /, dim: int, start: int, length: int) -> Tensor:
     node = node_of(x, "narrow")
     axis = normal_axis(dim, node.ndim, "narrow")
     extent = node.shape[axis]
+    start, length = as_int(start, "start", "narrow"), as_int(length, "length", "narrow")
     first = start + extent if start < 0 else start
     if length < 0 or not 0 <= first <= extent - length:
         raise ShapeError(
@@ -82,9 +82,10 @@ def split(
     at = normal_axis(axis, node.ndim, "split")
     extent = node.shape[at]
     if isinstance(indices_or_sections, Sequence):
-        inner = [slice(operator.index(i)).indices(extent)[1] for i in indices_or_sections]
+        given = (as_int(i, "indices_or_sections", "split") for i in indices_or_sections)
+        inner = [slice(i).indices(extent)[1] for i in given]
         return _cut(node, at, (0, *inner, extent))
-    count = operator.index(indices_or_sections)
+    count = as_int(indices_or_sections, "indices_or_sections", "split")
     if count < 1 or extent % count:
         raise ShapeError(
             f"split: axis {at} with {extent} elements must be divisible by {count}; array_split "
@@ -105,7 +106,7 @@ def array_split(
         return split(x, indices_or_sections, axis)
     node = node_of(x, "array_split")
     at = normal_axis(axis, node.ndim, "array_split")
-    count = operator.index(indices_or_sections)
+    count = as_int(indices_or_sections, "indices_or_sections", "array_split")
     if count < 1:
         raise ShapeError(f"array_split: there is no parting into {count} sections")
     short, longer = divmod(node.shape[at], count)
@@ -121,6 +122,7 @@ def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """
     node = node_of(x, "chunk")
     axis = normal_axis(dim, node.ndim, "chunk")
+    chunks = as_int(chunks, "chunks", "chunk")
     if chunks < 1:
         raise ShapeError(f"chunk: there is no parting into {chunks} sections")
     extent = node.shape[axis]
@@ -143,6 +145,7 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     if node.ndim < 2:
         raise ShapeError(f"diagonal: needs an array of two axes or more, not shape {node.shape}")
     axes = normal_axes((axis1, axis2), node.ndim, "diagonal")
+    offset = as_int(offset, "offset", "diagonal")
     rest = tuple(i for i in range(node.ndim) if i not in axes)
     node = views.permute(node, rest + axes)
     row, column = len(rest), len(rest) + 1
@@ -169,7 +172,7 @@ def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
         return diagonal(x, k)
     if node.ndim != 1:
         raise ShapeError(f"diag: takes a vector or a matrix, not an array of shape {node.shape}")
-    n = node.shape[0]
+    n, k = node.shape[0], as_int(k, "k", "diag")
     square = views.shear(views.reshape(node, (1, n)), 0, 1, n, 1, -1, 0, 1)
     low, high = (max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0))
     return computed(views.pad(square, low, high))
@@ -180,6 +183,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
     """Windows of `size` elements, `step` apart, along one axis; they become a new last axis."""
     axis = normal_axis(dimension, max(x.ndim, 1), "unfold")
     node = x._node if x.ndim else views.reshape(x._node, (1,))
+    size, step = as_int(size, "size", "unfold"), as_int(step, "step", "unfold")
     if not 1 <= size <= node.shape[axis] or step < 1:
         raise ShapeError(
             f"unfold: windows of {size} elements, {step} apart, do not fit axis {axis} of an array "

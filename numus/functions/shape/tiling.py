@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import scatter
 from numus.primitives.scan import scan
 from numus.primitives.structure import copy
-from numus.shapes import normal_axis, size_of
+from numus.shapes import as_int, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
@@ -42,7 +41,7 @@ def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> T
     node, at = flat_or_axis(node_of(x, "repeat"), axis, "repeat")
     extent = node.shape[at]
     if not isinstance(repeats, (Tensor, np.ndarray, list, tuple)):
-        times = operator.index(repeats)
+        times = as_int(repeats, "repeats", "repeat")
     else:
         counts = repeats._node if isinstance(repeats, Tensor) else upload(np.asarray(repeats), node)
         if not counts.dtype.is_integer:
@@ -95,7 +94,7 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Tensor:
     """
     node = node_of(x, "tile")
     times = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
-    times = tuple(operator.index(n) for n in times)
+    times = tuple(as_int(n, "repetitions", "tile") for n in times)
     if any(n < 0 for n in times):
         raise ShapeError(f"tile: an axis cannot be repeated {min(times)} times")
     rank = max(len(times), node.ndim)
@@ -133,7 +132,7 @@ def roll(
 
 def _roll(node: Node, shift: int, axis: int) -> Node:
     extent = node.shape[axis]
-    start = -operator.index(shift) % extent if extent else 0
+    start = -as_int(shift, "shift", "roll") % extent if extent else 0
     return _cycle(node, axis, start, extent) if start else node
 
 
@@ -234,7 +233,7 @@ def pad(
     """
     node = node_of(x, "pad")
     widths = _sides(pad_width, node.ndim, "pad_width")
-    low, high = (tuple(operator.index(side[i]) for side in widths) for i in (0, 1))
+    low, high = (tuple(as_int(side[i], "pad_width", "pad") for side in widths) for i in (0, 1))
     if any(n < 0 for n in (*low, *high)):
         raise ShapeError(f"pad: a margin cannot be negative: {pad_width}; cut with a slice")
     if mode == "constant":

@@ -11,6 +11,7 @@ from numus.errors import ShapeError
 from numus.functions.autocast import lowers
 from numus.functions.template_cache import templated
 from numus.nn.functional._tools import in_place, measured, rounds_once
+from numus.shapes import as_shape
 from numus.tensor import Tensor
 
 __all__ = [
@@ -236,7 +237,7 @@ def feature_alpha_dropout(
 
 
 def _trailing(op: str, x: Tensor, shape: Any) -> tuple[int, ...]:
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = as_shape(shape, op)
     if not shape or x.shape[x.ndim - len(shape) :] != shape:
         raise ShapeError(f"{op}: normalized_shape {shape} does not end the shape {x.shape}")
     return tuple(range(-len(shape), 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import permute, reshape, take_range
 from numus.runtime.devices import Device
-from numus.shapes import row_major
+from numus.shapes import as_int, row_major
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
 from numus.transforms.control import body as bodies
@@ -161,6 +160,10 @@ def _carry_and_y(answer: Any) -> tuple[Any, Any]:
 
 
 def _length(sliced: Nodes, structure: tree.Structure, given: int | None) -> int:
+    if given is not None:
+        given = as_int(given, "length", "scan")
+        if given < 0:
+            raise ShapeError(f"scan: length must not be negative, but is {given}")
     for x, path in zip(sliced, tree.paths(structure), strict=True):
         if x.ndim == 0:
             raise ShapeError(f"scan: xs{path} has no axis to go along")
@@ -313,7 +316,7 @@ def fori_loop(lower: Any, upper: Any, f: Function, init: Any) -> Any:
     require_function(f, "fori_loop")
     if not (_is_known_number(lower) and _is_known_number(upper)):
         return _while_below(upper, f, lower, init)
-    lower, upper = (operator.index(n) for n in (lower, upper))
+    lower, upper = as_int(lower, "lower", "fori_loop"), as_int(upper, "upper", "fori_loop")
     count = max(upper - lower, 0)
     start = constant(lower, dt.default_int)
     counter = Tensor(ew.add(iota(count, dt.default_int, None), start))

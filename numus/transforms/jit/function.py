@@ -19,6 +19,7 @@ from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate, from_host
 from numus.graph import has_active_hook, mode
 from numus.runtime.devices import default
+from numus.shapes import is_sequence
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.executable import Executables
@@ -81,7 +82,7 @@ class Jitted:
         self._f = f
         self._name = getattr(f, "__qualname__", type(f).__name__)
         static, self._donated = (
-            frozenset([given] if isinstance(given, int) else map(operator.index, given))
+            frozenset(map(operator.index, given if is_sequence(given) else [given]))
             for given in (static_argnums, donate)
         )
         names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
