@@ -58,8 +58,10 @@ class Fuser:
 
     def _fuse(self, stored: set[Value]) -> Partition:
         partition = Partition(self.order, stored, self.leaves)
-        gemm_sums = self.materialization.gemm_sums
-        legality = Legality(partition, self.target, gemm_sums, self._cache, self.strides)
+        choice = self.materialization
+        legality = Legality(
+            partition, self.target, choice.gemm_sums, choice.piece, self._cache, self.strides
+        )
         for v in partition.operands:
             group = FusionGroup(v, v.id)
             _merge_row_producers(legality, group, v)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
-from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, index_of, squeeze
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph.strided_view import bijective_views
 from numus.compiler.graph.value import ATTENTION, Layouts, Value, walk
 from numus.compiler.lower.affine import accesses, unit_stride_count
-from numus.compiler.lower.emitter import Emitter, Index
+from numus.compiler.lower.emitter import Index, IndexProbe, unknown
 from numus.compiler.lower.grid_sync import max_cooperative_row
 from numus.shapes import row_major, size_of
 from numus.target import Target
@@ -23,7 +22,8 @@ MAX_SIBLINGS_TRIED = 8  # groups of one space that read a common input
 class Legality:
     """Fusion checks against the groups of a partition so far.
 
-    `gemm_sums` are sums of GEMMs; `strides` those of leaves. `cache` keeps the answers of probes,
+    `gemm_sums` are sums of GEMMs; `piece` numbers the pieces of long expressions, which share no
+    kernel; `strides` are those of leaves. `cache` keeps the answers of probes,
     which are asked again whenever a graph is partitioned anew.
     """
 
@@ -32,11 +32,12 @@ class Legality:
         partition: Partition,
         target: Target,
         gemm_sums: Container[Value],
+        piece: Mapping[Value, int],
         cache: dict[Any, bool],
         strides: Layouts,
     ) -> None:
         self.partition, self.target = partition, target
-        self.gemm_sums, self.cache, self.strides = gemm_sums, cache, strides
+        self.gemm_sums, self.piece, self.cache, self.strides = gemm_sums, piece, cache, strides
         # dummy layouts: probes ask at which indices values are read, not where in memory
         self.probe_layouts = {x: (0,) * len(x.shape) for x in partition.in_memory}
 
@@ -79,7 +80,7 @@ class Legality:
         for p in producers:
             if p is not host and host in self.partition.ancestors[p]:
                 return False
-        if len(host.members) > TUNING.max_members:
+        if len(host.members) > TUNING.max_members or self._is_other_piece(host, v):
             return False
         if host.kind in EPILOGUE_KINDS:
             return v.kind != "reduce" and group.space == host.space and v.op != "copy"
@@ -97,6 +98,14 @@ class Legality:
                 return self.allows_stages(host) or not self._depends(v, host)
             return group.space == host.outer
         return group.space == host.space
+
+    def _is_other_piece(self, host: FusionGroup, v: Value) -> bool:
+        """The host computes another piece of the long expression that a value belongs to."""
+        own = self.piece.get(v)
+        if own is None:
+            return False
+        pieces = {self.piece.get(m) for m in host.members} - {None}
+        return bool(pieces) and own not in pieces
 
     def allows_stages(self, group: FusionGroup) -> bool:
         """Rows may have several stages: they are enough to run in parallel, or fit on chip."""
@@ -121,7 +130,7 @@ class Legality:
 
     def _probe_column_reduction(self, group: FusionGroup, source: Value) -> bool:
         memory = self.partition.in_memory
-        probe = Emitter({x: self.strides.get(x) or row_major(x.shape) for x in memory})
+        probe = IndexProbe({x: self.strides.get(x) or row_major(x.shape) for x in memory})
         names = [probe.variable(f"p{i}", probe.dim(n)) for i, n in enumerate(group.space)]
         probe.value(source, index_of(source.shape, names))
         found = accesses(probe)
@@ -155,7 +164,7 @@ class Legality:
         return self.cache[key]
 
     def _probe_pointwise(self, host: FusionGroup, group: FusionGroup, v: Value) -> bool:
-        probe = Emitter(self.probe_layouts)
+        probe = IndexProbe(self.probe_layouts)
         names = [ir.var(f"p{i}") for i in range(len(host.space))]
         for name, n in zip(names, host.space, strict=True):
             probe.extents[name] = probe.dim(n)
@@ -168,9 +177,7 @@ class Legality:
             def read(index: Index) -> object:
                 if index != expected:
                     misread.append(m)
-                if not m.dtype.is_complex:
-                    return ir.scalar(f"m{m.id}", m.dtype)
-                return tuple(ir.scalar(f"m{m.id}{p}", dt.real_of(m.dtype)) for p in "ri")
+                return unknown(f"m{m.id}", m.dtype)
 
             probe.bindings[m] = read
 

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Sequence
 
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
+from numus.compiler.fusion.long_chains import LongChains
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph import cost_model
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
@@ -34,6 +35,7 @@ class Materialization:
         self.order, self.roots, self.leaves, self.target = order, roots, leaves, target
         self.wgmma_operands: set[Value] = set()
         self.gemm_sums: set[Value] = set()
+        self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
 
     # -- before fusion ----------------------------------------------------------------------------
 
@@ -43,7 +45,10 @@ class Materialization:
         stored |= self._epilogue_results()
         in_memory = stored | self.leaves
         stored |= self._expensive_operands(in_memory)
-        return stored | self._read_through_many_maps(stored, in_memory)
+        stored |= self._read_through_many_maps(stored, in_memory)
+        chains = LongChains(self.order, stored | self.leaves)
+        self.piece = chains.piece
+        return stored | chains.stored
 
     def _epilogue_results(self) -> set[Value]:
         """Values stored instead of GEMMs: the last elementwise post-dominator of each."""

@@ -264,6 +264,10 @@ class Emitter:
                 if not stack:
                     return answer
 
+    def combine(self, val: Value, args: list[Any]) -> Any:
+        """An element of an elementwise operation, from those of its operands."""
+        return lower(val.op, args, [x.dtype for x in val.inputs], val.dtype, val.params)
+
     def _rule(self, val: Value, index: Index, mask: Expr | None) -> Rule:
         if val in self.bindings:
             bound = self.bindings[val](index)
@@ -275,9 +279,22 @@ class Emitter:
             args = []
             for x in val.inputs:
                 args.append((yield x, broadcast_index(x, index), mask))
-            sources = [x.dtype for x in val.inputs]
-            return lower(val.op, args, sources, val.dtype, val.params)
+            return self.combine(val, args)
         rule = INDEX_RULES.get(val.op)
         if rule is None:
             raise AssertionError(f"{val.op} is neither in memory nor an expression")
         return (yield from rule(self, val, index, mask))
+
+
+class IndexProbe(Emitter):
+    """Finds the indices at which values are read. What is computed from them is left open."""
+
+    def combine(self, val: Value, args: list[Any]) -> Any:
+        return unknown(f"e{val.id}", val.dtype)
+
+
+def unknown(name: str, dtype: DType) -> Any:
+    """Any element of this dtype (a pair if complex)."""
+    if not dtype.is_complex:
+        return ir.scalar(name, dtype)
+    return tuple(ir.scalar(name + part, dt.real_of(dtype)) for part in "ri")
