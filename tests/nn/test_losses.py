@@ -105,3 +105,24 @@ def test_derivatives_by_differences():
         second = nm.hvp(f, (x,), (direction,))
         change = (nm.grad(f)(x + step * direction) - nm.grad(f)(x - step * direction)) / (2 * step)
         np.testing.assert_allclose(second.numpy(), change.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dim"),
+    [
+        ((3, 4), (3, 1), 1),
+        ((3, 1), (3, 4), 1),
+        ((3, 4), (4,), 1),
+        ((3, 4), (1, 4), 0),
+        ((2, 1), (), 0),
+    ],
+)
+def test_cosine_similarity_broadcasts_before_it_measures(first, second, dim):
+    """An operand that is repeated along the reduced axis is as long as its repetition."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(first), rng.standard_normal(second)
+    wide = np.broadcast_arrays(a, b)
+    lengths = [np.linalg.norm(x, axis=dim) for x in wide]
+    expected = np.sum(a * b, axis=dim) / (lengths[0] * lengths[1])
+    found = nn.functional.cosine_similarity(nm.asarray(a), nm.asarray(b), dim)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)

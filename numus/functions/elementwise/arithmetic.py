@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
@@ -102,8 +101,9 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The remainder of division rounded towards zero, with the sign of x1, as C's fmod."""
     x, y = real_operands("fmod", x1, x2)
     if x.dtype.kind == "float":
-        left = ew.mod(ew.abs_(x), ew.abs_(y))
-        return wrap(ew.where(_signbit(x), ew.neg(left), left))
+        negative = _signbit(x)  # |x| by this condition: its slope at 0 is that of x
+        left = ew.mod(ew.where(negative, ew.neg(x), x), ew.abs_(y))
+        return wrap(ew.where(negative, ew.neg(left), left))
     left = ew.mod(x, y)
     if x.dtype.kind == "int":
         zero = like(x, 0)
@@ -318,20 +318,21 @@ def minimum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(ew.and_(x, y) if is_bool else ew.minimum(require("minimum", x, *_REAL), y))
 
 
-def _ignoring_nan(op: str, choose: Callable[..., Tensor], x1: Any, x2: Any) -> Tensor:
+def _ordered(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     x, y = pair(op, x1, x2)
-    chosen = choose(wrap(x), wrap(y))._node
-    return wrap(ew.where(ew.ne(x, x), y, ew.where(ew.ne(y, y), x, chosen)))
+    return require(op, x, "bool", *_REAL), y
 
 
 def fmax(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The larger of the two; a number wins over NaN."""
-    return _ignoring_nan("fmax", maximum, x1, x2)
+    """The larger of the two; a number wins over NaN. At ties the gradient is that of x1."""
+    x, y = _ordered("fmax", x1, x2)
+    return wrap(ew.where(ew.or_(ew.le(y, x), ew.ne(y, y)), x, y))
 
 
 def fmin(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The smaller of the two; a number wins over NaN."""
-    return _ignoring_nan("fmin", minimum, x1, x2)
+    """The smaller of the two; a number wins over NaN. At ties the gradient is that of x1."""
+    x, y = _ordered("fmin", x1, x2)
+    return wrap(ew.where(ew.or_(ew.le(x, y), ew.ne(y, y)), x, y))
 
 
 @method("clip", "clamp")

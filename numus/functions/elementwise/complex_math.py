@@ -168,7 +168,7 @@ def _tanh(x: Node, y: Node) -> Parts:
 
 def _log_size(x: Node, y: Node) -> Node:
     """log |z|, accurate near |z| = 1 and without overflow."""
-    ax, ay = ew.abs_(x), ew.abs_(y)
+    ax, ay = _magnitude(x), _magnitude(y)  # abs would lose second derivatives on the axes
     swap = ew.lt(ax, ay)
     larger, smaller = ew.where(swap, ay, ax), ew.where(swap, ax, ay)
     near = ew.and_(ew.lt(_c(0.7, x), larger), ew.lt(larger, _c(1.4, x)))
@@ -208,7 +208,7 @@ def _sqrt(x: Node, y: Node) -> Parts:
     nothing = _is(root, 0)
     twice = ew.where(nothing, _c(1, x), ew.mul(_c(2, x), root))
     other = ew.div(b, twice)
-    right = ew.le(zero, x)
+    right = ew.lt(zero, _signed_one(x))  # -0 is on the left: `_magnitude` has that slope
     back = ew.where(huge, _c(2, x), _c(1, x))
     re = ew.mul(back, ew.where(right, root, _magnitude(other)))
     im = ew.mul(back, ew.where(right, other, ew.mul(root, _signed_one(y))))

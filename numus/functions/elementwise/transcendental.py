@@ -89,11 +89,13 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     a, b = float_operands("logaddexp", x1, x2)
     dtype = a.dtype
     a, b = widened(a), widened(b)
-    larger = ew.maximum(a, b)
-    end = ew.eq(ew.abs_(larger), like(a, math.inf))  # where the difference may be inf - inf
-    apart = ew.abs_(ew.where(end, like(a, 0), ew.sub(a, b)))
-    total = ew.add(larger, ew.log1p(ew.exp(ew.neg(apart))))
-    return wrap(ew.cast(ew.where(end, larger, total), dtype))
+    end = ew.eq(ew.abs_(ew.maximum(a, b)), like(a, math.inf))  # the difference may be inf - inf
+    apart = ew.where(end, like(a, 0), ew.sub(a, b))
+    # both branches are the same function: every derivative is right at ties, unlike that of abs
+    below = ew.lt(apart, like(a, 0))
+    rest = ew.log1p(ew.exp(ew.where(below, apart, ew.neg(apart))))
+    total = ew.add(ew.where(below, b, a), rest)
+    return wrap(ew.cast(ew.where(end, ew.maximum(a, b), total), dtype))
 
 
 @method()

@@ -63,8 +63,9 @@ def selu(input: Any) -> Tensor:
 @rounds_once
 def celu(input: Any, alpha: float = 1.0) -> Tensor:
     """An elu whose slope at 0 is 1 for every alpha."""
-    below = nm.minimum(input, 0.0)
-    return nm.where(input > 0, input, alpha * nm.expm1(below / alpha))
+    positive = input >= 0
+    below = nm.where(positive, 0.0, input)
+    return nm.where(positive, input, alpha * nm.expm1(below / alpha))
 
 
 def prelu(input: Any, weight: Tensor) -> Tensor:

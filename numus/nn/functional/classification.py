@@ -182,13 +182,13 @@ def focal_loss(
     target = _fitting(op, input, target, ignore_index)
     hit, weights, _ = _picked(op, input, target, weight, ignore_index)
     log_p = nm.sum(nm.where(hit, nm.log_softmax(input, axis=axis), 0.0), axis=axis)
-    loss = -weights * _missing(log_p) ** gamma * log_p
+    loss = -weights * _power(-nm.expm1(log_p), gamma) * log_p
     return _weighted_mean(loss, weights, reduction, op)
 
 
-def _missing(log_p: Tensor) -> Tensor:
-    """1 - p from log p, never below 0."""
-    return nm.maximum(-nm.expm1(log_p), 0.0)
+def _power(missing: Tensor, gamma: float) -> Tensor:
+    """A probability to a power; one that vanished has no slope, rather than an infinite one."""
+    return nm.clip(missing, nm.finfo(missing.dtype).smallest_normal) ** gamma
 
 
 @measured
@@ -208,7 +208,7 @@ def multi_margin_loss(
     target = _fitting(op, input, target, -100)
     hit, weights, _ = _picked(op, input, target, weight, -100)
     own = nm.sum(nm.where(hit, input, 0.0), axis=axis, keepdims=True)
-    short = nm.maximum(margin - own + input, 0.0) ** p
+    short = nm.relu(margin - own + input) ** p
     loss = nm.sum(nm.where(hit, 0.0, short), axis=axis) * weights / input.shape[axis]
     return reduced(loss, reduction, op)
 
@@ -288,9 +288,8 @@ def sigmoid_focal_loss(
     op = "sigmoid_focal_loss"
     target = _like(op, input, target)
     loss = nm.softplus(-input) + (1 - target) * input
-    p = nm.sigmoid(input)
-    right = p * target + (1 - p) * (1 - target)
-    loss = loss * (1 - right) ** gamma
+    missing = nm.sigmoid(-input) * target + nm.sigmoid(input) * (1 - target)
+    loss = loss * _power(missing, gamma)
     if alpha >= 0:
         loss = loss * (alpha * target + (1 - alpha) * (1 - target))
     return reduced(loss, reduction, op)
@@ -330,7 +329,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     named = (target[..., None] == count) & listed[..., None]  # (…, place, class)
     is_target = nm.any(named, axis=-2)
     own = nm.sum(nm.where(named, input[..., None, :], 0.0), axis=-1)
-    short = nm.maximum(1 - own[..., None] + input[..., None, :], 0.0)
+    short = nm.relu(1 - own[..., None] + input[..., None, :])
     counts = listed[..., None] & ~is_target[..., None, :]
     loss = nm.sum(nm.where(counts, short, 0.0), axis=(-2, -1)) / classes
     return reduced(loss, reduction, op)

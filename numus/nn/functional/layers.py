@@ -269,7 +269,7 @@ def rms_norm(
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input over its p-norm along an axis."""
     length = nm.vector_norm(input, axis=dim, keepdims=True, ord=p)
-    return input / nm.maximum(length, eps)
+    return input / nm.clip(length, eps)
 
 
 @rounds_once
@@ -289,9 +289,9 @@ def local_response_norm(
 
 @measured
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along an axis."""
-    x2 = nm.asarray(x2)
-    lengths = [nm.maximum(nm.vector_norm(x, axis=dim), eps) for x in (x1, x2)]
+    """The cosine of the angle between vectors along an axis of their common shape."""
+    x1, x2 = nm.broadcast_arrays(x1, nm.asarray(x2))
+    lengths = [nm.clip(nm.vector_norm(x, axis=dim), eps) for x in (x1, x2)]
     return nm.sum(x1 * x2, axis=dim) / (lengths[0] * lengths[1])
 
 

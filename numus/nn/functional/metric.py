@@ -24,7 +24,7 @@ def cosine_embedding_loss(
     input2, target = nm.asarray(input2), nm.asarray(target)
     lengths = nm.sum(input1 * input1, axis=-1) + 1e-12, nm.sum(input2 * input2, axis=-1) + 1e-12
     cosine = nm.sum(input1 * input2, axis=-1) / nm.sqrt(lengths[0] * lengths[1])
-    apart = nm.where(target == -1, nm.maximum(cosine - margin, 0.0), 0.0)
+    apart = nm.where(target == -1, nm.clip(cosine - margin, 0.0), 0.0)
     return reduced(nm.where(target == 1, 1 - cosine, apart), reduction, "cosine_embedding_loss")
 
 
@@ -34,7 +34,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """By how much input1 is not above input2 (target 1) or below it (-1), and a margin more."""
     short = -nm.asarray(target) * (input1 - nm.asarray(input2)) + margin
-    return reduced(nm.maximum(short, 0.0), reduction, "margin_ranking_loss")
+    return reduced(nm.clip(short, 0.0), reduction, "margin_ranking_loss")
 
 
 @measured
@@ -44,7 +44,7 @@ def hinge_embedding_loss(
     """A distance for pairs that belong together (target 1), for others what it lacks to it."""
     target = nm.asarray(target)
     near = nm.where(target != -1, input, 0.0)
-    far = nm.where(target != 1, nm.maximum(margin - input, 0.0), 0.0)
+    far = nm.where(target != 1, nm.clip(margin - input, 0.0), 0.0)
     return reduced(near + far, reduction, "hinge_embedding_loss")
 
 
@@ -59,7 +59,7 @@ def _triplet(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = nm.minimum(far, distance(positive, negative))
-    return nm.maximum(near - far + margin, 0.0)
+    return nm.clip(near - far + margin, 0.0)
 
 
 @measured
@@ -111,6 +111,6 @@ def contrastive_loss(
     """Squared distance of pairs (target 1), squared max(margin - distance, 0) of others (0)."""
     target = nm.asarray(target).astype(input1.dtype)
     distance = pairwise_distance(input1, input2)
-    far = nm.maximum(margin - distance, 0.0)
+    far = nm.clip(margin - distance, 0.0)
     loss = target * distance * distance + (1 - target) * far * far
     return reduced(loss, reduction, "contrastive_loss")

@@ -66,10 +66,12 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     op = "smooth_l1_loss"
     if beta < 0:
         raise ValueError(f"{op}: beta must not be negative, it is {beta}")
-    size = nm.abs(_difference(op, input, target))
-    if beta:
-        size = nm.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
-    return reduced(size, reduction, op)
+    difference = _difference(op, input, target)
+    size = nm.abs(difference)
+    if not beta:
+        return reduced(size, reduction, op)
+    square = nm.square(difference) * (0.5 / beta)
+    return reduced(nm.where(size < beta, square, size - 0.5 * beta), reduction, op)
 
 
 @measured
@@ -80,8 +82,9 @@ def huber_loss(
     op = "huber_loss"
     if delta <= 0:
         raise ValueError(f"{op}: delta must be positive, it is {delta}")
-    size = nm.abs(_difference(op, input, target))
-    bent = nm.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+    difference = _difference(op, input, target)
+    size = nm.abs(difference)
+    bent = nm.where(size < delta, 0.5 * nm.square(difference), delta * (size - 0.5 * delta))
     if weight is not None:  # PyTorch's mean is over elements here, not over weights
         bent = bent * _weights(op, weight, bent)
     return reduced(bent, reduction, op)
@@ -107,7 +110,7 @@ def poisson_nll_loss(
     else:
         loss = input - target * nm.log(input + eps)
     if full:
-        above = nm.maximum(target, 1.0)
+        above = nm.clip(target, 1.0)
         stirling = above * nm.log(above) - above + 0.5 * nm.log(2 * math.pi * above)
         loss = loss + nm.where(target > 1, stirling, 0.0)
     return reduced(loss, reduction, "poisson_nll_loss")
@@ -126,7 +129,7 @@ def gaussian_nll_loss(
     var = nm.asarray(var, dtype=input.dtype)
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var[..., None]
-    clamped = var + nm.maximum(eps - var, 0.0).detach()  # the gradient is that of var
+    clamped = var + nm.clip(eps - var, 0.0).detach()  # the gradient is that of var
     loss = 0.5 * (nm.log(clamped) + nm.square(input - nm.asarray(target)) / clamped)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)

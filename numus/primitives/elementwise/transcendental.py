@@ -132,12 +132,16 @@ def _pow_by_base(a: Node, b: Node) -> Node | int | None:
 
 
 def _pow_by_exponent(y: Node, a: Node) -> Node:
-    """y log a; 0 where a is 0, NaN where it is negative."""
+    """y log a; 0 where a and y are 0, NaN where a is negative."""
     zero = _c(0, y)
-    known = ne(a, zero) if y.dtype.is_complex else lt(zero, a)
+    if y.dtype.is_complex:
+        known = ne(a, zero)
+        return where(known, mul(y, log(where(known, a, _c(1, y)))), zero)
+    known = lt(zero, a)
     slope = mul(y, log(where(known, a, _c(1, y))))
-    unknown = zero if y.dtype.is_complex else where(lt(a, zero), _c(math.nan, y), zero)
-    return where(known, slope, unknown)
+    # 0 to a negative power is infinite, and so is its slope
+    at_zero = where(lt(_c(1, y), mul(y, y)), neg(y), zero)
+    return where(known, slope, where(lt(a, zero), _c(math.nan, y), at_zero))
 
 
 pow_: Binary = binary("pow", references.power, _pow_partials)
