@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def cache_dir() -> Path:
     """Where compiled kernels are kept between processes (`NUMUS_CACHE_DIR` overrides it)."""
+    from pathlib import Path  # imported late: programs may start without
+
     given = os.environ.get("NUMUS_CACHE_DIR")
     if given:
         return Path(given)

@@ -8,9 +8,9 @@ Values referenced from outside the graph are kept, the others live only while th
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -286,7 +286,7 @@ def is_known(node: Node) -> bool:
     return not node.abstract and not is_captured(node)
 
 
-_INTERNAL_FILES = (str(Path(__file__).parent.parent), contextlib.__file__)
+_INTERNAL_FILES = (os.path.dirname(os.path.dirname(__file__)), contextlib.__file__)
 
 
 def is_users_frame(frame: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from typing import Any
 
@@ -53,7 +53,7 @@ class _Generator:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.words = _seed_words(secrets.randbits(64))
+        self.words = _seed_words(int.from_bytes(os.urandom(8), "little"))
         self.taken = 0
 
     def next(self) -> tuple[int, int]:

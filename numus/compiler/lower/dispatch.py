@@ -1,44 +1,45 @@
-"""Dispatch of fusion groups to the families of schedules, by kind and target."""
+"""Dispatch of fusion groups to the families of schedules, by kind and target.
+
+Families are imported when a group first needs them: most programs use a few, and the first
+operation of a process should not wait for the others.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+from typing import Any
+
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts
-from numus.compiler.lower.attention import cpu as cpu_attention
-from numus.compiler.lower.attention import gpu as gpu_attention
-from numus.compiler.lower.conv.schedules import lower_convolution
 from numus.compiler.lower.emitter import Kernels
-from numus.compiler.lower.loops import lower_concat, lower_loops
-from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
-from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
-from numus.compiler.lower.scan.cpu import lower_scan
-from numus.compiler.lower.scan.gpu import lower_scan_gpu
-from numus.compiler.lower.scatter.cpu import lower_scatter
-from numus.compiler.lower.scatter.gpu import lower_scatter_gpu
 from numus.compiler.lower.schedule import Lowering
-from numus.compiler.lower.sort.cpu import lower_sort
-from numus.compiler.lower.sort.gpu import lower_sort_gpu
-from numus.compiler.lower.sort.nonzero import lower_nonzero, lower_nonzero_gpu
-from numus.compiler.lower.sort.topk_cpu import lower_topk
-from numus.compiler.lower.sort.topk_gpu import lower_topk_gpu
 from numus.target import Target
 
-# By the kind of a group: for lanes that are SIMD, and for lanes that are threads of a block.
-FAMILIES: dict[str, tuple[Lowering, Lowering]] = {
-    "loop": (lower_loops, lower_loops),
-    "concat": (lower_concat, lower_concat),
-    "contract": (lower_cpu_matmul, lower_gpu_matmul),
-    "convolve": (lower_convolution, lower_convolution),
-    "scan": (lower_scan, lower_scan_gpu),
-    "sort": (lower_sort, lower_sort_gpu),
-    "topk": (lower_topk, lower_topk_gpu),
-    "nonzero": (lower_nonzero, lower_nonzero_gpu),
-    "scatter": (lower_scatter, lower_scatter_gpu),
-    "attention": (cpu_attention.lower_attention, gpu_attention.lower_attention),
-    "attention_grad": (cpu_attention.lower_attention, gpu_attention.lower_attention),
+# By the kind of a group, the module and function of `compiler/lower/`: for lanes that are SIMD, and
+# for lanes that are threads of a block.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "loop": ("loops.lower_loops", "loops.lower_loops"),
+    "concat": ("loops.lower_concat", "loops.lower_concat"),
+    "contract": ("matmul.cpu.lower_cpu_matmul", "matmul.gpu.lower_gpu_matmul"),
+    "convolve": ("conv.schedules.lower_convolution", "conv.schedules.lower_convolution"),
+    "scan": ("scan.cpu.lower_scan", "scan.gpu.lower_scan_gpu"),
+    "sort": ("sort.cpu.lower_sort", "sort.gpu.lower_sort_gpu"),
+    "topk": ("sort.topk_cpu.lower_topk", "sort.topk_gpu.lower_topk_gpu"),
+    "nonzero": ("sort.nonzero.lower_nonzero", "sort.nonzero.lower_nonzero_gpu"),
+    "scatter": ("scatter.cpu.lower_scatter", "scatter.gpu.lower_scatter_gpu"),
+    "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),
+    "attention_grad": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),
 }
+
+
+@functools.cache
+def _family(kind: str, simt: bool) -> Lowering:
+    module, _, name = FAMILIES[kind][simt].rpartition(".")
+    found: Any = importlib.import_module(f"numus.compiler.lower.{module}")
+    return getattr(found, name)  # type: ignore[no-any-return]
 
 
 def lower_group(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
     """The kernels of a group, in the order in which they run."""
-    return FAMILIES[group.kind][target.simt](group, layouts, target)
+    return _family(group.kind, target.simt)(group, layouts, target)

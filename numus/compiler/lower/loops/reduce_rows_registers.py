@@ -14,7 +14,6 @@ import math
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.nvptx.cluster import flag_words
 from numus.compiler.fusion.group import squeeze
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Kernels, LoweredKernel
@@ -64,6 +63,8 @@ def lower_cluster_rows(p: LoopProblem) -> Kernels | None:
         return None
     if tiling.ctas <= p.target.max_cluster_size:
         return [_kernel(p, tiling)]
+    from numus.codegen.nvptx.cluster import flag_words  # imported late: for GPUs only
+
     words = flag_words([t for r in p.work.reductions for t in reducer(r).dtypes])
     size = p.nest.row_count * words * tiling.ctas
     flags = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)

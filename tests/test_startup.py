@@ -1,0 +1,65 @@
+"""What starting costs, by the modules that are imported: programs pay for what they use."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu urllib.parse"
+LATER = "cli codegen compiler.plan data ir nn optim runtime.cpu runtime.cuda runtime.webgpu"
+FAMILIES = "attention conv matmul scan scatter sort"
+
+
+def modules_after(code):
+    """The modules of a fresh process that runs some code."""
+    code += "\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def imported():
+    return modules_after("import numus")
+
+
+@pytest.fixture(scope="module")
+def evaluated():
+    return modules_after("import numus as nm\n(nm.ones((3, 4)) + 1).sum().item()")
+
+
+@pytest.mark.parametrize("name", [*HEAVY.split(), *(f"numus.{n}" for n in LATER.split())])
+def test_import_is_light(name, imported):
+    assert name not in imported
+
+
+def test_number_of_modules(imported, evaluated):
+    """A bound with some room: each module costs about half a millisecond."""
+    assert len([m for m in imported if m.startswith("numus")]) <= 190
+    assert len([m for m in evaluated if m.startswith("numus")]) <= 300
+
+
+@pytest.mark.parametrize("name", FAMILIES.split())
+def test_first_operation_imports_no_other_family(name, evaluated):
+    assert f"numus.compiler.lower.{name}" not in evaluated
+    assert "numus.compiler.lower.loops" in evaluated
+
+
+@pytest.mark.parametrize("name", ["numus.codegen.nvptx", "numus.codegen.wgsl", "rich", "wgpu"])
+def test_first_operation_needs_no_other_backend(name, evaluated):
+    assert name not in evaluated
+
+
+@pytest.mark.parametrize("name", ["data", "nn", "optim"])
+def test_submodules_load_when_asked_for(name):
+    code = f"import numus as nm\nfrom numus import {name}\nassert nm.{name} is {name}"
+    assert f"numus.{name}" in modules_after(code)
+    assert f"numus.{name}" in modules_after(f"import numus as nm\nnm.{name}")
+
+
+def test_every_family_is_found():
+    from numus.compiler.lower import dispatch
+
+    for kind in dispatch.FAMILIES:
+        for simt in (False, True):
+            assert callable(dispatch._family(kind, simt))
