@@ -32,3 +32,11 @@ def test_channel_groups_divide_no_pixel_index():
     assert divided
     assert not any(f"({lanes}," in line for line in divided)
     assert program.text.count(": lanes") == 1
+
+
+@pytest.mark.parametrize("n", [1, 5, 37])
+def test_index_whose_affine_terms_cancel(n):
+    a = np.arange(n * n, dtype=np.float32).reshape(n, n)
+    expected = np.diag(np.diag(a))
+    np.testing.assert_array_equal(nm.jit(lambda x: nm.diag(nm.diag(x)))(nm.asarray(a)), expected)
+    np.testing.assert_array_equal(nm.diag(nm.diag(nm.asarray(a) + 0)), expected)

@@ -89,10 +89,17 @@ class Expressions(Context):
 
     def _emit_hoisted(self, e: ir.Expr) -> None:
         level = self._level(e)
-        v, home = self.hoisted(level, lambda: self._emit(e))
+        v, home = self.hoisted(level, lambda: self._emit_value(e))
         v.level = level
         if e not in self.values:  # a paired load defines both values
             self.define(e, v, home)
+
+    def _emit_value(self, e: ir.Expr) -> Value:
+        v = self._emit(e)
+        if v.vec and self.lane_stride(e) == 0:  # affine terms cancel: (i - j) + j
+            vector = self.current_lane.shape.type(e.dtype)
+            return Value((self.t.new(f"extractelement {vector} {v.names[0]}, i64 0"),), False)
+        return v
 
     def _level(self, e: ir.Expr) -> int:
         """The innermost scope that an expression depends on."""
