@@ -53,6 +53,7 @@ from numus.functions.layers.mean_pooling import *
 from numus.functions.layers.resizing import *
 from numus.functions.layers.grid_sampling import *
 from numus.functions.linear.einsum import *
+from numus.functions import in_place
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols

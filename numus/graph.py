@@ -218,6 +218,11 @@ def _no_evaluator(node: Node) -> None:
 
 # Evaluates the inputs of a pending node when the graph has reached its bound; set by `evaluation`.
 flush: Callable[[Node], None] = _no_evaluator
+# Evaluates a node; set by `evaluation`.
+realise: Callable[[Node], None] = _no_evaluator
+# Memory that another library may write to, by id: what reads it is evaluated at once, before that
+# library changes it. Each has an entry in `active_hooks`.
+lent_memory: dict[int, int] = {}
 
 mode = default  # gradients, autocast, trace and hooks of this thread
 TF32 = "tf32"  # float32 matmuls may round to 11 bits (nm.matmul_precision)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
 
 from numus.errors import AxisError, DTypeError, ShapeError
 
@@ -84,7 +84,7 @@ def _broadcast(a: Shape, b: Shape, op: str) -> Any:
     return check_size(tuple(out), op)
 
 
-def is_sequence(given: Any) -> bool:
+def is_sequence(given: Any) -> TypeGuard[Iterable[Any]]:
     """Several numbers rather than one; a 0-d array or tensor counts as one."""
     if isinstance(given, (tuple, list)):
         return True

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from numus import aliases
 from numus import dtypes as dt
 from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, active_hooks, current_trace, is_captured, mode, now
+from numus.graph import Node, View, active_hooks, current_trace, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
-from numus.primitives.source import VALUE, constant, value
+from numus.primitives.source import VALUE, constant
+from numus.primitives.view_updates import Path, alias, read_path
+from numus.primitives.view_updates import detached as detached
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
@@ -72,17 +75,19 @@ class GradSlot:
 class Tensor(Methods):
     """An n-dimensional array: lazy, differentiable, on any device."""
 
-    __slots__ = ("__weakref__", "_node")
+    __slots__ = ("__weakref__", "_alias", "_node")
 
     # NumPy defers to numus in mixed arithmetic
     __array_priority__ = 100.0
 
     _node: Node
+    _alias: aliases.Alias | None  # its relation to tensors that see writes to it
 
     def __init__(self, node: Node) -> None:
         if node.__class__ is not Node:
             raise TypeError("make tensors with nm.asarray, nm.zeros …; Tensor() wraps a graph node")
         self._node = node
+        self._alias = None
         if node.handle is None:
             node.handle = _ref(self)
         else:
@@ -233,11 +238,12 @@ class Tensor(Methods):
         slot.grad = given
 
     def detach(self) -> Tensor:
-        """A tensor without history; shares storage once realised."""
-        return Tensor(detached(self._node))
+        """A view without history: each sees what is written to the other."""
+        return view_of(self, ((detached,),))
 
     def rebind(self, node: Node, op: str) -> Tensor:
-        """Bind this handle to another node: the basis of in-place operators."""
+        """Change the elements to those of another node: the basis of in-place operators. Tensors
+        that this one is a view of, and views of it, see the change."""
         old = self._node
         if old.shape != node.shape:
             shapes = f"the result of shape {node.shape} must have the shape {old.shape}"
@@ -247,6 +253,15 @@ class Tensor(Methods):
                 f"{op}: the result of {node.dtype.name} must have dtype {old.dtype.name}; "
                 "write x = x op y instead"
             )
+        if self._alias is not None and node is not old and aliases.is_shared(self):
+            aliases.write(self, node, op)
+        else:
+            self.rebind_alone(node, op)
+        return self
+
+    def rebind_alone(self, node: Node, op: str) -> None:
+        """Bind this handle, and no alias of it, to another node."""
+        old = self._node
         slot = old.grad_slot
         if slot is not None and slot.leaf:
             if node.tracked:
@@ -261,7 +276,6 @@ class Tensor(Methods):
             node.tracked = True
         if node is not old:  # x += 0 may change nothing
             self._bind(node)
-        return self
 
 
 def new_tensor(code: BytecodeBuilder, view: int, shape: Shape, dtype: DType, device: Device) -> int:
@@ -275,6 +289,7 @@ def new_handle(code: BytecodeBuilder, node: int) -> int:
     """`Tensor(node)` in bytecode, for a new node."""
     out = code.new(Tensor)
     code.set_slot(out, Tensor, "_node", node)
+    code.set_const(out, Tensor, "_alias", None)
     code.set_slot(node, Node, "handle", code.new_weakref(out))
     return out
 
@@ -293,16 +308,12 @@ def leaf_of(node: Node, slot: GradSlot) -> Node:
     return node
 
 
-def detached(node: Node, *, sees_writes: bool = True) -> Node:
-    """A node of this value without history."""
-    if node.view is None or is_captured(node):
-        return ew.stop_gradient(node)
-    view = node.view
-    if not sees_writes:
-        view = View(view.storage.copy(), view.offset, view.strides)
-    out = value(view, node.shape, node.dtype, node.device or default.device)
-    if sees_writes:
-        view.storage.share(node, out)
+def view_of(x: Tensor, path: Path) -> Tensor:
+    """A view of a tensor."""
+    node = read_path(x._node, path)
+    leaf = node is x._node and node.grad_slot is not None
+    out = Tensor(alias(node) if leaf else node)
+    aliases.register(x, out, path)
     return out
 
 
@@ -343,6 +354,11 @@ def method(*names: str) -> Callable[[Function], Function]:
     return install
 
 
-def attribute(name: str, get: Callable[[Tensor], Any], doc: str) -> None:
-    """Install a function as a property of Tensor."""
-    setattr(Tensor, name, property(get, doc=doc))
+def attribute(
+    name: str,
+    get: Callable[[Tensor], Any],
+    doc: str,
+    set_: Callable[[Tensor, Any], None] | None = None,
+) -> None:
+    """Install functions as a property of Tensor."""
+    setattr(Tensor, name, property(get, set_, doc=doc))

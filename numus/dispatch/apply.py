@@ -72,9 +72,16 @@ def apply(
         node.retained_bytes > config.MAX_PENDING_BYTES and inherited > direct
     ):
         _flush_if_over_budget(node)
-    if active_hooks and mode.node_hook is not None and not node.abstract:
-        mode.node_hook(node)
+    if active_hooks and not node.abstract:
+        if graph.lent_memory and any(map(_is_lent, inputs)):
+            graph.realise(node)
+        if mode.node_hook is not None:
+            mode.node_hook(node)
     return node
+
+
+def _is_lent(node: Node) -> bool:
+    return node.view is not None and id(node.view.storage.memory) in graph.lent_memory
 
 
 _MAX_FAST_INPUTS = 3

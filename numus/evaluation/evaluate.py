@@ -95,6 +95,7 @@ def flush(node: Node) -> None:
 
 
 graph.flush = flush
+graph.realise = lambda node: evaluate((node,))
 
 
 def _pending_order(roots: Sequence[Node]) -> list[Node]:

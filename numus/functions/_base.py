@@ -10,10 +10,11 @@ from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import transfer
+from numus.primitives.view_updates import Path, alias, read_path
 from numus.primitives.views import identity, reshape
 from numus.runtime.devices import Device, default
 from numus.shapes import normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import Tensor, view_of
 from numus.tensor import method as method
 from numus.tensor import node_of as node_of
 from numus.tensor import scalar_node as scalar_node
@@ -102,10 +103,12 @@ def moved(x: Node, dev: Device) -> Node:
     return x if (x.device or default.device) is dev else transfer(x, dev)
 
 
-def viewed(out: Node, x: Node) -> Tensor:
-    """The result of a view of x: one that changes nothing is still not a leaf of gradients."""
-    leaf = out is x and x.grad_slot is not None
-    return wrap(identity(out, sees_writes=True) if leaf else out)
+def viewed(x: Any, op: str, path: Path) -> Tensor:
+    """A view of x, by steps of `primitives.view_updates`; of a tensor, each sees the other's
+    writes."""
+    if isinstance(x, Tensor):
+        return view_of(x, path)
+    return wrap(alias(read_path(node_of(x, op), path)))
 
 
 def computed(out: Node) -> Tensor:

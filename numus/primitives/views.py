@@ -91,14 +91,14 @@ def identity(x: Node, *, sees_writes: bool = False) -> Node:
 # -- permute --------------------------------------------------------------------------------------
 
 
-def _inverse(axes: Shape) -> Shape:
+def inverse_axes(axes: Shape) -> Shape:
     return tuple(sorted(range(len(axes)), key=axes.__getitem__))
 
 
 _permute = Primitive(
     "permute",
     "view",
-    vjp=lambda node, g: (permute(g, _inverse(node.params)),),
+    vjp=lambda node, g: (permute(g, inverse_axes(node.params)),),
     jvp=unary_jvp(lambda node, t: permute(t, node.params)),
     batch=lambda node, xs, batched, size: permute(xs[0], (0, *(a + 1 for a in node.params))),
     reference=lambda node, x: np.transpose(x, node.params),
@@ -181,16 +181,26 @@ def slice_(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
 
 def flip(x: Node, axes: Sequence[int]) -> Node:
     """Reverse these axes."""
-    steps = tuple(-1 if i in axes else 1 for i in range(x.ndim))
-    starts = tuple(n - 1 if s < 0 and n else 0 for n, s in zip(x.shape, steps, strict=True))
-    return slice_(x, starts, steps, x.shape)
+    return slice_(x, *flipped(x.shape, axes))
+
+
+def flipped(shape: Shape, axes: Sequence[int]) -> tuple[Shape, Shape, Shape]:
+    """Starts, steps and extents of a slice that reverses these axes."""
+    steps = tuple(-1 if i in axes else 1 for i in range(len(shape)))
+    starts = tuple(n - 1 if s < 0 and n else 0 for n, s in zip(shape, steps, strict=True))
+    return starts, steps, shape
 
 
 def take_range(x: Node, axis: int, start: int, stop: int) -> Node:
     """x[..., start:stop, ...] along one axis."""
-    starts = tuple(start if i == axis else 0 for i in range(x.ndim))
-    shape = tuple(stop - start if i == axis else n for i, n in enumerate(x.shape))
-    return slice_(x, starts, (1,) * x.ndim, shape)
+    return slice_(x, *ranged(x.shape, axis, start, stop))
+
+
+def ranged(shape: Shape, axis: int, start: int, stop: int) -> tuple[Shape, Shape, Shape]:
+    """Starts, steps and extents of the slice [..., start:stop, ...] along one axis."""
+    starts = tuple(start if i == axis else 0 for i in range(len(shape)))
+    counts = tuple(stop - start if i == axis else n for i, n in enumerate(shape))
+    return starts, (1,) * len(shape), counts
 
 
 # -- pad ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ Normals come in pairs by Box and Muller: r cos φ in the first half, r sin φ in
 float32 a pair takes one counter, in float64 two.
 """
 
+from numus.random import _fills as _fills  # methods of Tensor
 from numus.random._distributions import categorical, exponential, gumbel, truncated_normal
 from numus.random._keys import fold_in, get_state, key, seed, set_state, split
 from numus.random._permutation import choice, permutation, shuffle

@@ -179,12 +179,16 @@ def test_computed_tensors_with_history_refuse():
     write(y.detach(), 9)
 
 
-def test_in_place_operators_part_from_views():
+def test_views_see_writes_after_in_place_operators():
     x = realised(1, 2)
     view = x[:1]
     x += 1
+    assert view.tolist() == [2]
     write(x, 9)
-    assert view.tolist() == [1]
+    assert view.tolist() == [9]
+    view += 1
+    write(view, 5)
+    assert x.tolist() == [5, 9]
 
 
 def test_traced_tensors_have_no_memory():

@@ -157,13 +157,13 @@ def test_views_share_storage():
     assert part._node.view.storage is t._node.view.storage
 
 
-def test_assignment_leaves_other_handles_alone():
+def test_assignment_is_seen_by_views_and_by_no_results():
     t = nm.asarray(np.zeros(3))
-    before, row = t, t[:]
+    before, row, copy, result = t, t[:], t.copy(), t + 0
     t[0] = 1
     assert before is t
-    assert row.tolist() == [0, 0, 0]
-    assert t.tolist() == [1, 0, 0]
+    assert row.tolist() == t.tolist() == [1, 0, 0]
+    assert copy.tolist() == result.tolist() == [0, 0, 0]
 
 
 def test_augmented_assignment():

@@ -437,7 +437,7 @@ def test_tensors_made_inside_a_body_may_be_changed_there(outer):
     base = nm.ones(3)
 
     def step(c, x):
-        same, fresh = base[:], nm.zeros(3)
+        same, fresh = base.copy(), nm.zeros(3)
         same += x
         fresh[0] = x
         c += 1

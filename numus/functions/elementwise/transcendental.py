@@ -6,7 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numus.functions._base import float_node, like, method, node_of, same, to_float, widened, wrap
+from numus.functions._base import (
+    float_node,
+    like,
+    method,
+    node_of,
+    same,
+    to_float,
+    viewed,
+    widened,
+    wrap,
+)
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.functions.elementwise.arithmetic import float_operands
@@ -241,14 +251,13 @@ def digamma(x: ArrayLike, /) -> Tensor:
 
 def real(x: ArrayLike, /) -> Tensor:
     """The real part."""
-    node = node_of(x, "real")
-    return wrap(ew.real(node) if node.dtype.is_complex else same(node))
+    return viewed(x, "real", ((ew.real,),) if node_of(x, "real").dtype.is_complex else ())
 
 
 def imag(x: ArrayLike, /) -> Tensor:
     """The imaginary part; of real numbers, zeros."""
     node = node_of(x, "imag")
-    return wrap(ew.imag(node) if node.dtype.is_complex else full_like(node, 0))
+    return viewed(x, "imag", ((ew.imag,),)) if node.dtype.is_complex else wrap(full_like(node, 0))
 
 
 @method()

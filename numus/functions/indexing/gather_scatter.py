@@ -16,7 +16,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import computed, flat_or_axis, method, node_of, wrap
 from numus.functions.creation.dtype_functions import ends
 from numus.functions.indexing.index_checks import index_data, int_constant, normal_index, take_axis
-from numus.functions.indexing.indexing import cast_value, fit_value, write
+from numus.functions.indexing.indexing import cast_value, fit_value
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
@@ -25,6 +25,7 @@ from numus.primitives.indexing import index_along
 from numus.primitives.indexing import scatter as scatter_node
 from numus.primitives.scan import scan
 from numus.primitives.source import iota
+from numus.primitives.view_updates import write_slice
 from numus.primitives.views import permute, reshape, take_range
 from numus.shapes import Shape, as_int, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
@@ -121,7 +122,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
         )
     given = fit_value(given, (*node.shape[:at], given.shape[at], *node.shape[at + 1 :]), op)
     starts = tuple(start if i == at else 0 for i in range(node.ndim))
-    return computed(write(node, given, starts, (1,) * node.ndim))
+    return computed(write_slice(node, given, starts, (1,) * node.ndim))
 
 
 def _broadcast_index(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:

@@ -19,17 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
+from numus.aliases import register
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions.indexing import index_checks
 from numus.functions.indexing.index_checks import index_data, normal_index, upload
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast, full
+from numus.primitives.broadcast import broadcast
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import VALUE
 from numus.primitives.structure import copy
-from numus.primitives.views import permute, reshape, slice_, unslice, window
+from numus.primitives.view_updates import Path, read_path, write_slice
+from numus.primitives.views import permute, reshape, slice_, window
 from numus.shapes import Shape, reshape_strides
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node
@@ -53,6 +55,10 @@ class _Plan(NamedTuple):
     indices: tuple[Node, ...]  # index arrays of one shape, for some axes of `middle`
     axes: Shape
     lead_axis: int  # before which of the other axes the index arrays' axes stand
+
+    def path(self) -> Path:
+        """The view before the index arrays."""
+        return ((slice_, self.starts, self.steps, self.counts), (reshape, self.middle))
 
     @property
     def shape(self) -> Shape:
@@ -238,8 +244,8 @@ def _cuts(index: Any) -> Any:
 
 
 @functools.lru_cache(4096)
-def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape] | None:
-    """The offset, strides and shape of a basic index; None where it selects all or nothing."""
+def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape, Path] | None:
+    """The offset, strides, shape and path of a basic index; None if it selects all or nothing."""
     items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
     plan = _plan(items, Node(VALUE, (), None, shape, dt.float32, None), "indexing")
     if 0 in plan.counts:
@@ -249,7 +255,7 @@ def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape]
     if start == 0 and steps == strides and plan.middle == shape:
         return None
     found = reshape_strides(plan.counts, steps, plan.middle)
-    return None if found is None else (start, found, plan.middle)
+    return None if found is None else (start, found, plan.middle, plan.path())
 
 
 @method("__getitem__")
@@ -258,26 +264,37 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
     view = node.view
     if view is not None and not node.tracked and (cuts := _cuts(index)) is not None:
         found = _window(cuts, node.shape, view.strides)
-        out = None if found is None else window(node, *found)
-        if out is not None:
-            return wrap(out)
+        if found is not None and (out := window(node, *found[:3])) is not None:
+            tensor = wrap(out)
+            register(x, tensor, found[3])
+            return tensor
     if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the fast path
         at = normal_index(index._node, node.shape[0], 0, "indexing", node)
         return wrap(gather(node, (at,), (0,)))
     plan = _plan(index, node, "indexing")
-    out = reshape(slice_(node, plan.starts, plan.steps, plan.counts), plan.middle)
-    if plan.indices:
-        out = permute(gather(out, plan.indices, plan.axes), plan.order())
-    return viewed(out, node)
+    if not plan.indices:
+        return viewed(x, "indexing", plan.path())
+    out = read_path(node, plan.path())
+    return wrap(permute(gather(out, plan.indices, plan.axes), plan.order()))
 
 
 @method("__setitem__")
 def _setitem(x: Tensor, index: Any, value: Any) -> None:
     op = "assignment"
+    if isinstance(value, Tensor) and value._alias is not None and _is_item(value, x, index):
+        return  # x[i] += y has written to x already
     given = cast_value(value, x._node, op)
     node = assign(x._node, index, given, "set", op)
     # what was given stays a tensor of its own: neither sees what is written to the other's memory
     x.rebind(copy(node) if node is given else node, op)
+
+
+def _is_item(value: Tensor, x: Tensor, index: Any) -> bool:
+    """True if a tensor is the view x[index]."""
+    own, base = value._alias, x._alias
+    if own is None or base is None or own[0] is not base[0] or _cuts(index) is None:
+        return False
+    return own[1] == base[1] + _plan(index, x._node, "assignment").path()
 
 
 @method("assign")
@@ -377,7 +394,7 @@ def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
         part = reshape(slice_(x, plan.starts, plan.steps, plan.counts), plan.middle)
         value = scatter(part, plan.indices, value, plan.axes, mode)
         mode = "set"
-    return write(x, reshape(value, plan.counts), plan.starts, plan.steps, mode)
+    return write_slice(x, reshape(value, plan.counts), plan.starts, plan.steps, mode)
 
 
 def _only_mask(index: Any, x: Node, op: str) -> Node | None:
@@ -394,16 +411,3 @@ def _only_mask(index: Any, x: Node, op: str) -> Node | None:
     if data.shape != x.shape[: data.ndim]:
         return None
     return upload(data, x) if isinstance(data, np.ndarray) else data
-
-
-def write(x: Node, value: Node, starts: Shape, steps: Shape, mode: str = "set") -> Node:
-    """x with a value of the slice's shape set (or added) where `slice_` would read: one pass."""
-    if 0 in value.shape:
-        return x
-    placed = unslice(value, starts, steps, x.shape)
-    if mode == "add":
-        return ew.add(x, placed)
-    if value.shape == x.shape:
-        return placed
-    here = unslice(full(value.shape, True, dt.bool_), starts, steps, x.shape)
-    return ew.where(here, placed, x)

@@ -19,15 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from numus import aliases
 from numus.errors import GradientError
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import check_known, evaluate, host_array, strided
 from numus.functions._base import method
-from numus.graph import SOLE_REFERENCE, Node, Storage, View
+from numus.graph import SOLE_REFERENCE, Node, Storage, View, active_hooks, grad_mode, lent_memory
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import Shape, row_major, size_of
-from numus.tensor import Tensor
+from numus.tensor import Tensor, attribute, detached
 
 Array = np.ndarray[Any, Any]
 
@@ -40,15 +41,47 @@ def _view(x: Tensor) -> View:
     return x._node.view
 
 
-@method()
-@contextlib.contextmanager
-def data(self: Tensor) -> Iterator[Array]:
-    """The elements as a read-only NumPy array, for the length of a `with`.
+class DataView(Tensor):
+    """`x.data`: x without history, whose writes x sees. Called, it lends the elements as a
+    read-only NumPy array, for the length of a `with`."""
 
-    >>> with nm.arange(3).data() as a:
+    __slots__ = ("_owner",)
+    _owner: Tensor
+
+    def __call__(self) -> contextlib.AbstractContextManager[Array]:
+        return _reading(self._owner)
+
+
+def _data(self: Tensor) -> DataView:
+    out = DataView(detached(self._node))
+    out._owner = self
+    aliases.register(self, out, ((detached,),))
+    return out
+
+
+def _set_data(self: Tensor, given: Any) -> None:
+    with grad_mode(False):
+        self.assign(given)
+
+
+attribute(
+    "data",
+    _data,
+    """The tensor without history: writes are seen by both. Called, it lends the elements as a
+    read-only NumPy array, for the length of a `with`.
+
+    >>> w = nm.zeros(3, requires_grad=True)
+    >>> w.data += 1
+    >>> with w.data() as a:
     ...     print(a.sum())
-    3
-    """
+    3.0
+    """,
+    _set_data,
+)
+
+
+@contextlib.contextmanager
+def _reading(self: Tensor) -> Iterator[Array]:
     with storage_lock.reading(lambda: _view(self).storage) as storage:
         array = strided(_lent(self, storage), self.shape, _view(self))
         array.flags.writeable = False
@@ -74,7 +107,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
             "data_write: this tensor was computed from others that require gradients, which its "
             "new values would contradict; write to x.detach(), or to x.copy()"
         )
-    with storage_lock.writing(lambda: _view(self).storage, lambda: _prepare(self)) as storage:
+    with storage_lock.writing(lambda: _view(self).storage, lambda: prepare_write(self)) as storage:
         flat = _lent(self, storage)
         try:
             yield strided(flat, self.shape, _view(self))
@@ -82,6 +115,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
             storage.host = None
             if flat.size and flat.ctypes.data != storage.memory.address:  # a copy on the host
                 self.device.runtime.upload(storage.memory, flat)
+            aliases.spread(self, set(map(id, _may_alias(self))), "data_write")
 
 
 def _lent(x: Tensor, storage: Storage) -> Array:
@@ -101,7 +135,36 @@ def _flat(x: Tensor, storage: Storage) -> Array:
     return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)
 
 
-def _prepare(x: Tensor) -> Storage:
+def lend(x: Tensor) -> Array:
+    """The elements for another library to read and write. What is written is seen by x and its
+    views; what is computed from x, before or after, is evaluated from the elements of that time."""
+    with storage_lock.lock:
+        storage = prepare_write(x)
+        aliases.spread(x, set(map(id, _may_alias(x))), "DLPack export")
+        flat = base = _lent(x, storage)
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        if flat.size and flat.ctypes.data == storage.memory.address:  # no copy on the host
+            lend_memory(storage.memory, base)
+        return strided(flat, x.shape, _view(x))
+
+
+def lend_memory(memory: Any, borrower: Any) -> None:
+    """Evaluate what reads a memory at once, while the borrower of it lives."""
+    key = id(memory)
+    lent_memory[key] = lent_memory.get(key, 0) + 1
+    active_hooks.append(None)
+    weakref.finalize(borrower, _returned, key).atexit = False
+
+
+def _returned(key: int) -> None:
+    lent_memory[key] -= 1
+    if not lent_memory[key]:
+        del lent_memory[key]
+    active_hooks.pop()
+
+
+def prepare_write(x: Tensor) -> Storage:
     """The storage to write to, to which x and its views are bound."""
     tensors = _may_alias(x)
     if _overlap(x.shape, _view(x).strides):

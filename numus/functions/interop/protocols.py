@@ -11,6 +11,7 @@ from numus.evaluation.evaluate import check_known, evaluate, host_array, is_know
 from numus.functions._base import method
 from numus.functions.creation.conversion import asarray, to_dlpack
 from numus.functions.elementwise.transcendental import imag, real
+from numus.functions.interop.host_access import lend, lend_memory, prepare_write
 from numus.primitives.structure import copy as copied
 from numus.runtime import get
 from numus.tensor import Tensor, attribute, detached
@@ -62,7 +63,8 @@ def dlpack(
 ) -> Any:
     """A DLPack capsule: the tensor's own memory, unless a copy is asked for.
 
-    Consumers that take DLPack 1.0 are told that it is not to be written to.
+    Consumers that take DLPack 1.0 are told that it is not to be written to. What others write all
+    the same is seen by the tensor and its views, and by nothing computed from them before.
     """
     dev = self.device
     wanted = dev.dlpack if dl_device is None else tuple(dl_device)
@@ -72,8 +74,10 @@ def dlpack(
         raise ValueError("__dlpack__: memory on the host has no stream; leave stream at None")
     if dl_device is not None and tuple(dl_device) != _HOST:
         raise BufferError(f"__dlpack__: cannot export to device {dl_device}, only to the host")
-    array = _shared(self, "DLPack export")
-    return to_dlpack(array.copy() if copy else array, self.dtype, max_version, owned=bool(copy))
+    if copy:
+        return to_dlpack(_shared(self, "DLPack export").copy(), self.dtype, max_version, owned=True)
+    check_known(self._node, "DLPack export")
+    return to_dlpack(lend(self), self.dtype, max_version, owned=False)
 
 
 def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
@@ -82,9 +86,12 @@ def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
     if copy:
         x = Tensor(copied(x._node))
     evaluate((x._node,))
+    if not copy:  # whoever gets the memory may write to it, whatever it is told
+        storage = prepare_write(x)
+        storage.host = None
+        lend_memory(storage.memory, storage.memory)
     view = x._node.view
     assert view is not None
-    view.storage.host = None  # whoever gets the memory may write to it all the same
     versioned = max_version is not None and max_version[0] >= 1
     return get(x.device.name).export_dlpack(
         *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),

@@ -14,7 +14,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import computed, node_of, require, viewed, widened, wrap
+from numus.functions._base import computed, node_of, require, widened, wrap
 from numus.functions.layers import mean_pooling
 from numus.functions.layers.resampling import Array, Table, resample
 from numus.functions.layers.windows import Sizes, batched, per_axis, unbatched, window_count
@@ -189,7 +189,7 @@ def pixel_shuffle(x: ArrayLike, /, upscale_factor: int) -> Tensor:
     k = len(lead)
     y = reshape(node, (*lead, c // (r * r), r, r, h, w))
     y = permute(y, (*range(k), k, k + 3, k + 1, k + 4, k + 2))
-    return viewed(reshape(y, (*lead, c // (r * r), h * r, w * r)), node)
+    return computed(reshape(y, (*lead, c // (r * r), h * r, w * r)))
 
 
 def pixel_unshuffle(x: ArrayLike, /, downscale_factor: int) -> Tensor:
@@ -205,7 +205,7 @@ def pixel_unshuffle(x: ArrayLike, /, downscale_factor: int) -> Tensor:
     k = len(lead)
     y = reshape(node, (*lead, c, h // r, r, w // r, r))
     y = permute(y, (*range(k), k, k + 2, k + 4, k + 1, k + 3))
-    return viewed(reshape(y, (*lead, c * r * r, h // r, w // r)), node)
+    return computed(reshape(y, (*lead, c * r * r, h // r, w // r)))
 
 
 def _patches(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, pair, viewed, wrap
-from numus.graph import Node
+from numus.functions._base import computed, method, node_of, pair, viewed, wrap
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
 from numus.primitives.structure import copy as copy_node
+from numus.primitives.view_updates import path_strides
 from numus.shapes import (
     Shape,
     as_int,
@@ -21,6 +21,7 @@ from numus.shapes import (
     is_sequence,
     normal_axes,
     normal_axis,
+    reshape_strides,
     size_of,
 )
 from numus.shapes import broadcast as broadcast_shapes
@@ -79,13 +80,25 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
         new = _known(shape, size_of(node.shape))
     if new is None:
         new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
-    out = views.reshape(node, new)
-    if copy is False and node.view is not None and out.view is None:
+    if copy:
+        return wrap(copy_node(views.reshape(node, new)))
+    seen = node.view
+    if copy is False and seen and reshape_strides(node.shape, seen.strides, new) is None:
         raise ShapeError(
-            f"reshape: an array of shape {node.shape} with strides {node.view.strides} cannot be "
+            f"reshape: an array of shape {node.shape} with strides {seen.strides} cannot be "
             f"viewed as {new}; leave out copy=False to copy it"
         )
-    return wrap(copy_node(out)) if copy else viewed(out, node)
+    return _reshaped(x, "reshape", new)
+
+
+def _reshaped(x: ArrayLike, op: str, shape: Shape) -> Tensor:
+    """A view under another shape, where NumPy's strides allow one; else a tensor of its own."""
+    if isinstance(x, Tensor) and x._alias is not None and x._alias[1]:
+        group, path = x._alias
+        strides = path_strides(group.shape, path)
+        if strides is None or reshape_strides(x.shape, strides, shape) is None:
+            return computed(views.reshape(x._node, shape))
+    return viewed(x, op, ((views.reshape, shape),))
 
 
 @method("reshape", "view")
@@ -103,14 +116,14 @@ def flatten(x: ArrayLike, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """
     node = node_of(x, "flatten")
     if node.ndim == 0:
-        return wrap(views.reshape(node, (1,)))
+        return _reshaped(x, "flatten", (1,))
     first = normal_axis(start_dim, node.ndim, "flatten")
     last = normal_axis(end_dim, node.ndim, "flatten")
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     shape = node.shape
     joined = size_of(shape[first : last + 1])
-    return viewed(views.reshape(node, (*shape[:first], joined, *shape[last + 1 :])), node)
+    return _reshaped(x, "flatten", (*shape[:first], joined, *shape[last + 1 :]))
 
 
 @method()
@@ -129,14 +142,14 @@ def unflatten(x: ArrayLike, /, dim: int, sizes: Sequence[int]) -> Tensor:
     node = node_of(x, "unflatten")
     axis = normal_axis(dim, node.ndim, "unflatten")
     parts = _filled(sizes, node.shape[axis], f"axis {axis}", "unflatten")
-    shape = (*node.shape[:axis], *parts, *node.shape[axis + 1 :])
-    return viewed(views.reshape(node, shape), node)
+    return _reshaped(x, "unflatten", (*node.shape[:axis], *parts, *node.shape[axis + 1 :]))
 
 
-def _insert_axes(node: Node, axes: Shape) -> Node:
-    extents = iter(node.shape)
-    rank = node.ndim + len(axes)
-    return views.reshape(node, tuple(1 if i in axes else next(extents) for i in range(rank)))
+def _insert_axes(x: ArrayLike, axes: Shape, op: str) -> Tensor:
+    old = node_of(x, op).shape
+    extents = iter(old)
+    shape = tuple(1 if i in axes else next(extents) for i in range(len(old) + len(axes)))
+    return viewed(x, op, ((views.reshape, shape),))
 
 
 @method()
@@ -148,7 +161,8 @@ def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """
     node = node_of(x, "expand_dims")
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
-    return wrap(_insert_axes(node, normal_axes(axis, node.ndim + count, "expand_dims")))
+    axes = normal_axes(axis, node.ndim + count, "expand_dims")
+    return _insert_axes(x, axes, "expand_dims")
 
 
 @method()
@@ -176,14 +190,16 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tenso
                 "only axes of extent 1 can be dropped"
             )
     shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
-    return viewed(views.reshape(node, shape), node)
+    return viewed(x, "squeeze", ((views.reshape, shape),))
 
 
 def _at_least(rank: int, arrays: tuple[Any, ...], op: str) -> Any:
     # where the axes of extent 1 go, by rank: NumPy puts a vector in the middle of three axes
     new = {0: (0, 1, 2)[:rank], 1: (0, 2)[: rank - 1], 2: (2,)[: rank - 2]}
-    nodes = (node_of(x, op) for x in arrays)
-    out = [viewed(_insert_axes(n, new[n.ndim]) if n.ndim < rank else n, n) for n in nodes]
+    out = []
+    for x in arrays:
+        ndim = node_of(x, op).ndim
+        out.append(_insert_axes(x, new[ndim], op) if ndim < rank else viewed(x, op, ()))
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -220,7 +236,7 @@ def broadcast_to(x: ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
             f"broadcast_to: an array of shape {node.shape} does not broadcast to {target}; aligned "
             "from the right, its extents must be equal to those or 1"
         )
-    return viewed(broadcast_node(node, target), node)
+    return viewed(x, "broadcast_to", ((broadcast_node, target),))
 
 
 @method()
@@ -244,7 +260,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     shape: Shape = ()
     for node in nodes:
         shape = broadcast_shapes(shape, node.shape, "broadcast_arrays")
-    return [viewed(broadcast_node(node, shape), node) for node in nodes]
+    return [viewed(x, "broadcast_arrays", ((broadcast_node, shape),)) for x in arrays]
 
 
 @method()
@@ -265,14 +281,15 @@ def broadcast_mul(x: Tensor, other: Any) -> Tensor:
     return wrap(ew.mul(*pair("broadcast_mul", x, other)))
 
 
-def _permuted(node: Node, axes: Any, op: str) -> Tensor:
+def _permuted(x: ArrayLike, axes: Any, op: str) -> Tensor:
+    node = node_of(x, op)
     order = normal_axes(tuple(axes), node.ndim, op)
     if len(order) != node.ndim:
         raise ShapeError(
             f"{op}: {tuple(axes)} does not name all {node.ndim} axes of an array of shape "
             f"{node.shape}; to exchange two of them use swapaxes"
         )
-    return viewed(views.permute(node, order), node)
+    return viewed(x, op, ((views.permute, order),))
 
 
 def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
@@ -281,7 +298,7 @@ def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     >>> nm.permute_dims(nm.zeros((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
-    return _permuted(node_of(x, "permute_dims"), axes, "permute_dims")
+    return _permuted(x, axes, "permute_dims")
 
 
 permute = permute_dims
@@ -304,10 +321,10 @@ def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     >>> nm.transpose(nm.ones((2, 3, 4)), (1, 0, 2)).shape
     (3, 2, 4)
     """
-    node = node_of(x, "transpose")
     if axes is None:
-        return viewed(views.permute(node, _reversed_axes(len(node.shape))), node)
-    return _permuted(node, axes, "transpose")
+        order = _reversed_axes(node_of(x, "transpose").ndim)
+        return viewed(x, "transpose", ((views.permute, order),))
+    return _permuted(x, axes, "transpose")
 
 
 @method("transpose")
@@ -331,7 +348,7 @@ def swapaxes(x: ArrayLike, /, axis1: int, axis2: int) -> Tensor:
     b = normal_axis(axis2, node.ndim, "swapaxes")
     order = list(range(node.ndim))
     order[a], order[b] = b, a
-    return viewed(views.permute(node, tuple(order)), node)
+    return viewed(x, "swapaxes", ((views.permute, tuple(order)),))
 
 
 def matrix_transpose(x: ArrayLike, /) -> Tensor:
@@ -368,7 +385,7 @@ def moveaxis(
     placed = dict(zip(destinations, sources, strict=True))
     others = iter([i for i in range(node.ndim) if i not in sources])
     order = tuple(placed[i] if i in placed else next(others) for i in range(node.ndim))
-    return viewed(views.permute(node, order), node)
+    return viewed(x, "moveaxis", ((views.permute, order),))
 
 
 movedim = moveaxis
@@ -378,7 +395,8 @@ movedim = moveaxis
 def flip(x: ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The elements in reverse order along these axes (all, where none is named)."""
     node = node_of(x, "flip")
-    return viewed(views.flip(node, normal_axes(axis, node.ndim, "flip")), node)
+    axes = normal_axes(axis, node.ndim, "flip")
+    return viewed(x, "flip", ((views.slice_, *views.flipped(node.shape, axes)),))
 
 
 @method()
@@ -397,7 +415,7 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         return flip(x, plane)
     if quarters == 1:
         return swapaxes(flip(x, plane[1]), *plane)
-    return flip(swapaxes(x, *plane), plane[1]) if quarters else viewed(node, node)
+    return flip(swapaxes(x, *plane), plane[1]) if quarters else viewed(x, "rot90", ())
 
 
 @method("clone", "copy")

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from numus.errors import ShapeError
-from numus.functions._base import computed, method, node_of, viewed, wrap
-from numus.graph import Node
+from numus.functions._base import computed, method, node_of, viewed
 from numus.primitives import views
 from numus.primitives.broadcast import sliding_windows
+from numus.primitives.view_updates import main_diagonal
 from numus.shapes import as_int, as_shape, normal_axes, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -31,7 +31,8 @@ def narrow(x: ArrayLike, /, dim: int, start: int, length: int) -> Tensor:
             f"narrow: {length} elements from {start} on do not lie within axis {axis} with "
             f"{extent} elements"
         )
-    return viewed(views.take_range(node, axis, first, first + length), node)
+    cut = views.ranged(node.shape, axis, first, first + length)
+    return viewed(x, "narrow", ((views.slice_, *cut),))
 
 
 @method("select")
@@ -50,8 +51,14 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     node = node_of(x, "unstack")
     at = normal_axis(axis, node.ndim, "unstack")
     shape = node.shape[:at] + node.shape[at + 1 :]
-    parts = (views.take_range(node, at, i, i + 1) for i in range(node.shape[at]))
-    return tuple(wrap(views.reshape(part, shape)) for part in parts)
+    return tuple(
+        viewed(
+            x,
+            "unstack",
+            ((views.slice_, *views.ranged(node.shape, at, i, i + 1)), (views.reshape, shape)),
+        )
+        for i in range(node.shape[at])
+    )
 
 
 @method("unstack", "unbind")
@@ -60,10 +67,13 @@ def _unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     return unstack(x, axis=axis)
 
 
-def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
+def _cut(x: ArrayLike, op: str, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
     """The ranges between neighbouring cuts."""
-    ranges = ((start, max(start, stop)) for start, stop in itertools.pairwise(cuts))
-    return tuple(viewed(views.take_range(node, axis, *ends), node) for ends in ranges)
+    shape = node_of(x, op).shape
+    return tuple(
+        viewed(x, op, ((views.slice_, *views.ranged(shape, axis, start, max(start, stop))),))
+        for start, stop in itertools.pairwise(cuts)
+    )
 
 
 @method()
@@ -84,7 +94,7 @@ def split(
     if isinstance(indices_or_sections, Sequence):
         given = (as_int(i, "indices_or_sections", "split") for i in indices_or_sections)
         inner = [slice(i).indices(extent)[1] for i in given]
-        return _cut(node, at, (0, *inner, extent))
+        return _cut(x, "split", at, (0, *inner, extent))
     count = as_int(indices_or_sections, "indices_or_sections", "split")
     if count < 1 or extent % count:
         raise ShapeError(
@@ -110,7 +120,7 @@ def array_split(
     if count < 1:
         raise ShapeError(f"array_split: there is no parting into {count} sections")
     short, longer = divmod(node.shape[at], count)
-    return _cut(node, at, [i * short + min(i, longer) for i in range(count + 1)])
+    return _cut(x, "array_split", at, [i * short + min(i, longer) for i in range(count + 1)])
 
 
 @method()
@@ -128,7 +138,7 @@ def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     extent = node.shape[axis]
     step = -(-extent // chunks)
     cuts = [*range(0, extent, step), extent] if extent else [0] * (chunks + 1)
-    return _cut(node, axis, cuts)
+    return _cut(x, "chunk", axis, cuts)
 
 
 @method()
@@ -147,17 +157,19 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     axes = normal_axes((axis1, axis2), node.ndim, "diagonal")
     offset = as_int(offset, "offset", "diagonal")
     rest = tuple(i for i in range(node.ndim) if i not in axes)
-    node = views.permute(node, rest + axes)
-    row, column = len(rest), len(rest) + 1
-    rows, columns = node.shape[row], node.shape[column]
+    order = rest + axes
+    *batch, rows, columns = (node.shape[i] for i in order)
     top, left = max(-offset, 0), max(offset, 0)
     length = max(min(rows - top, columns - left), 0)
     if length == 0:
         top = left = 0
-    square = views.take_range(node, row, top, top + length)
-    square = views.take_range(square, column, left, left + length)
-    line = views.shear(square, row, column, min(length, 1), 1, 1, 0, 1)
-    return wrap(views.reshape(line, (*node.shape[:row], length)))
+    ones = (1,) * node.ndim
+    starts, counts = (*(0 for _ in batch), top, left), (*batch, length, length)
+    return viewed(
+        x,
+        "diagonal",
+        ((views.permute, order), (views.slice_, starts, ones, counts), (main_diagonal,)),
+    )
 
 
 @method()
@@ -169,7 +181,7 @@ def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
     """
     node = node_of(x, "diag")
     if node.ndim == 2:
-        return diagonal(x, k)
+        return computed(diagonal(x, k)._node)
     if node.ndim != 1:
         raise ShapeError(f"diag: takes a vector or a matrix, not an array of shape {node.shape}")
     n, k = node.shape[0], as_int(k, "k", "diag")
@@ -182,14 +194,15 @@ def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
 def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
     """Windows of `size` elements, `step` apart, along one axis; they become a new last axis."""
     axis = normal_axis(dimension, max(x.ndim, 1), "unfold")
-    node = x._node if x.ndim else views.reshape(x._node, (1,))
+    x = x if x.ndim else x.reshape(1)
+    node = x._node
     size, step = as_int(size, "size", "unfold"), as_int(step, "step", "unfold")
     if not 1 <= size <= node.shape[axis] or step < 1:
         raise ShapeError(
             f"unfold: windows of {size} elements, {step} apart, do not fit axis {axis} of an array "
             f"of shape {x.shape}"
         )
-    return wrap(sliding_windows(node, axis, size, step))
+    return viewed(x, "unfold", ((sliding_windows, axis, size, step),))
 
 
 def sliding_window_view(
@@ -209,7 +222,7 @@ def sliding_window_view(
             f"sliding_window_view: a window of shape {sizes} over {len(axes)} axes; name as many "
             "axes as the window has"
         )
-    out = viewed(node, node)
+    out = viewed(x, "sliding_window_view", ())
     for a, size in zip(axes, sizes, strict=True):
         out = _unfold(out, normal_axis(a, node.ndim, "sliding_window_view"), size)
     return out

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from numus import aliases
 from numus import dtypes as dt
 from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
@@ -215,6 +216,10 @@ class Executable:
                 node.tracked = True
                 node.grad_slot = tensor._node.grad_slot
             tensor._bind(node)
+        changed = [x for b in effects.bindings if (x := b.target.find(leaves)) is not None]
+        for tensor in changed:
+            if tensor._alias is not None:
+                aliases.spread(tensor, set(map(id, changed)), self.spec.name)
         if effects.donated:
             marker = Donated(self.spec.name)
             for index in effects.donated:

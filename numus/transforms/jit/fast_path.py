@@ -213,6 +213,7 @@ class _CallWriter:
         donated: dict[int, int] = {}
         for target, output, is_leaf in self._spec.effects.bindings:
             node = self._node(target)
+            code.slot_is(self._tensor(target), Tensor, "_alias", None)
             shape, dtype, _ = self._special.output_types[output]
             code.slot_is(node, Node, "dtype", dtype)
             code.slot_eq(node, Node, "shape", shape)

@@ -181,6 +181,8 @@ class Guards:
         for read, known in self.shared:
             if read() is not known():
                 return False
+        if self._has_aliases(leaves):
+            raise TraceBailout
         if self.aliases is not None:
             if alias_pattern([leaves[i] for i in self.arguments]) != self.aliases:
                 return False
@@ -189,6 +191,24 @@ class Guards:
         if self.changed and self.changed.has_any([leaves[i] for i in self.arguments], leaves):
             raise TraceBailout
         return True
+
+    def _has_aliases(self, leaves: Sequence[Any]) -> bool:
+        """True if a tensor that is changed and another tensor of the call are views of one another,
+        which the trace does not know of arguments."""
+        if not (self.changed or self.changed_arguments):
+            return False
+        arguments = {id(leaves[i]) for i in self.arguments}
+        for i in self.arguments:
+            alias = leaves[i]._alias
+            if alias is not None:
+                others = alias[0].others(leaves[i])
+                if i in self.changed_arguments and (
+                    any(id(x) in arguments for x in others) or self.captured.has_any(others, leaves)
+                ):
+                    return True
+                if self.changed.has_any(others, leaves):
+                    return True
+        return False
 
 
 # -- the whole ------------------------------------------------------------------------------------

@@ -1,0 +1,171 @@
+"""Tensors that see each other's writes: a root and the views of it.
+
+Nodes are immutable, so a write re-binds handles: the root to a node with the new elements, every
+view to a new view of it (functionalisation). The cost is that of writes; views only register.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from numus import dtypes as dt
+from numus.errors import GradientError
+from numus.graph import Node, grad_mode, mode
+from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full
+from numus.primitives.view_updates import (
+    Path,
+    Step,
+    alias,
+    detached,
+    is_writable,
+    may_overlap,
+    read_path,
+    write_path,
+)
+from numus.shapes import Shape
+
+if TYPE_CHECKING:
+    from numus.tensor import Tensor
+
+_ref = weakref.ref
+_MIN_SWEEP = 16  # dead views are removed as their number doubles, from here on
+
+
+class AliasGroup:
+    """A root and its views, none of them kept alive."""
+
+    __slots__ = ("dtype", "root", "shape", "views")
+
+    def __init__(self, root: Tensor) -> None:
+        self.root = _ref(root)
+        node = root._node
+        self.shape: Shape = node.shape
+        self.dtype: dt.DType = node.dtype
+        self.views: list[weakref.ref[Tensor]] = []
+
+    def others(self, tensor: Tensor) -> list[Tensor]:
+        """The living tensors of the group but this one; the root, if it lives, first."""
+        refs = (self.root, *self.views)
+        return [t for ref in refs if (t := ref()) is not None and t is not tensor]
+
+
+Alias = tuple[AliasGroup, Path]  # the group of a tensor, and its path from the root
+
+
+def register(parent: Tensor, view: Tensor, steps: Path) -> None:
+    """Let a new tensor be a view of another."""
+    own = parent._alias
+    if own is None or (own[1] and own[0].root() is None and not own[0].others(parent)):
+        own = parent._alias = (AliasGroup(parent), ())
+    group, path = own
+    if parent._node.tracked and not view._node.tracked:
+        steps = (*steps, (detached,))
+    view._alias = (group, path + steps)
+    views = group.views
+    views.append(_ref(view))
+    count = len(views)
+    if count >= _MIN_SWEEP and count & (count - 1) == 0:
+        group.views = [ref for ref in views if ref() is not None]
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """True if another tensor sees writes to this one."""
+    own = tensor._alias
+    if own is None:
+        return False
+    if own[0].others(tensor):
+        return True
+    tensor._alias = None
+    return False
+
+
+def write(tensor: Tensor, node: Node, op: str) -> None:
+    """Let a tensor of a group, and thereby the group, have new elements."""
+    own = tensor._alias
+    assert own is not None
+    group, path = own
+    root = group.root()
+    if not is_writable(path):
+        raise ValueError(
+            f"{op}: several elements of this view of shape {tensor.shape} are one element of a "
+            f"tensor of shape {group.shape}, as a broadcast's are; write to x.copy()"
+        )
+    if root is None:
+        _write_without_root(tensor, node, op)
+        return
+    if path:
+        grads = mode.grad and not any(step[0] is detached for step in path)
+        slot = root._node.grad_slot
+        if grads and slot is not None and slot.leaf and (tensor._node.tracked or node.tracked):
+            raise GradientError(
+                f"{op}: a view of a leaf tensor that requires gradients cannot be changed in place "
+                "while they are recorded; wrap the update in nm.no_grad()"
+            )
+        with grad_mode(grads):
+            root.rebind_alone(write_path(root._node, path, node), op)
+    else:
+        root.rebind_alone(node, op)
+    _bind_views(group, root, path)
+
+
+def spread(tensor: Tensor, bound: Collection[int], op: str) -> None:
+    """Let the aliases of a tensor that is bound to a new node already see it, but for those (by
+    their ids) that are bound to theirs as well."""
+    if not is_shared(tensor):
+        return
+    assert tensor._alias is not None
+    group, path = tensor._alias
+    root = group.root()
+    if root is tensor or id(root) in bound:
+        assert root is not None
+        _bind_views(group, root, path, bound)
+    else:
+        write(tensor, tensor._node, op)
+
+
+def _bind_views(group: AliasGroup, root: Tensor, path: Path, bound: Collection[int] = ()) -> None:
+    """Bind the views of a root that may see a write to one of them (by its path)."""
+    for view in group.others(root):
+        other = _path(view)
+        if id(view) not in bound and may_overlap(path, other):
+            view._bind(_view_node(root._node, other))
+
+
+def _path(tensor: Tensor) -> Path:
+    assert tensor._alias is not None
+    return tensor._alias[1]
+
+
+def _view_node(root: Node, path: Path) -> Node:
+    with grad_mode(True):
+        node = read_path(root, path)
+        return alias(node) if node is root and root.grad_slot is not None else node
+
+
+def _write_without_root(tensor: Tensor, node: Node, op: str) -> None:
+    """A write seen by other views of a tensor that is gone: through zeros in its place."""
+    own = tensor._alias
+    assert own is not None
+    group, path = own
+    values = write_path(full(group.shape, 0, group.dtype, node), path, node)
+    ones = write_path(full(group.shape, 0, group.dtype), path, full(node.shape, 1, node.dtype))
+    for view in group.others(tensor):
+        other = _path(view)
+        if may_overlap(path, other):
+            new, written = read_path(values, other), read_path(ones, other)
+            view.rebind_alone(_merge(written, new, view._node), op)
+    tensor.rebind_alone(node, op)
+
+
+def _merge(written: Node, new: Node, old: Node) -> Node:
+    """New elements where something was written (a complex element's parts may be, one by one)."""
+    if old.dtype.is_complex:
+        parts = (_merge(part(written), part(new), part(old)) for part in (ew.real, ew.imag))
+        return ew.complex_(*parts)
+    return ew.where(ew.cast(written, dt.bool_), new, old)
+
+
+__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "register", "spread", "write"]
