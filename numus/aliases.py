@@ -111,7 +111,7 @@ def write(tensor: Tensor, node: Node, op: str) -> None:
     _bind_views(group, root, path)
 
 
-def spread(tensor: Tensor, bound: Collection[int], op: str) -> None:
+def propagate(tensor: Tensor, bound: Collection[int], op: str) -> None:
     """Let the aliases of a tensor that is bound to a new node already see it, but for those (by
     their ids) that are bound to theirs as well."""
     if not is_shared(tensor):
@@ -168,4 +168,4 @@ def _merge(written: Node, new: Node, old: Node) -> Node:
     return ew.where(ew.cast(written, dt.bool_), new, old)
 
 
-__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "register", "spread", "write"]
+__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "register", "propagate", "write"]

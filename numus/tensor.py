@@ -23,6 +23,7 @@ from numus.graph import Node, View, active_hooks, current_trace, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant
+from numus.primitives.structure import copy
 from numus.primitives.view_updates import Path, alias, read_path
 from numus.primitives.view_updates import detached as detached
 from numus.runtime.devices import Device, default
@@ -262,6 +263,9 @@ class Tensor(Methods):
     def rebind_alone(self, node: Node, op: str) -> None:
         """Bind this handle, and no alias of it, to another node."""
         old = self._node
+        if node.device is None and old.device is not None:  # a constant: it stays on the device
+            node = copy(node)
+            node.device = old.device
         slot = old.grad_slot
         if slot is not None and slot.leaf:
             if node.tracked:

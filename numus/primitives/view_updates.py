@@ -67,12 +67,12 @@ def _write_diagonal(x: Node, value: Node) -> Node:
     if n == 0:
         return x
 
-    def spread(line: Node) -> Node:
+    def scattered(line: Node) -> Node:
         rows = reshape(line, (*x.shape[:-2], 1, n))
         return shear(rows, x.ndim - 2, x.ndim - 1, n, 1, -1, 0, 1)
 
-    written = spread(full((*x.shape[:-2], n), True, dt.bool_))
-    return ew.where(written, spread(value), x)
+    written = scattered(full((*x.shape[:-2], n), True, dt.bool_))
+    return ew.where(written, scattered(value), x)
 
 
 # The update of each step: (parent, value, *arguments of the step) -> new parent.

@@ -282,3 +282,14 @@ def test_writes_of_other_libraries_are_seen_by_views_and_by_no_results() -> None
 
     assert not lent_memory
     assert not active_hooks
+
+
+def test_constants_that_are_assigned_stay_on_the_device() -> None:
+    null = nm.device("null")
+    x = nm.zeros((2, 3), device=null) + 1
+    x[...] = 5
+    assert x.device is null
+    x.T[...] = 6
+    assert x.device is null
+    x.reshape(6).fill_(7)
+    assert (x + nm.zeros((2, 3), device=null)).device is null

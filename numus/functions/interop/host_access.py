@@ -115,7 +115,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
             storage.host = None
             if flat.size and flat.ctypes.data != storage.memory.address:  # a copy on the host
                 self.device.runtime.upload(storage.memory, flat)
-            aliases.spread(self, set(map(id, _may_alias(self))), "data_write")
+            aliases.propagate(self, set(map(id, _may_alias(self))), "data_write")
 
 
 def _lent(x: Tensor, storage: Storage) -> Array:
@@ -140,7 +140,7 @@ def lend(x: Tensor) -> Array:
     views; what is computed from x, before or after, is evaluated from the elements of that time."""
     with storage_lock.lock:
         storage = prepare_write(x)
-        aliases.spread(x, set(map(id, _may_alias(x))), "DLPack export")
+        aliases.propagate(x, set(map(id, _may_alias(x))), "DLPack export")
         flat = base = _lent(x, storage)
         while isinstance(base.base, np.ndarray):
             base = base.base

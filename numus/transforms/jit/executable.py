@@ -219,7 +219,7 @@ class Executable:
         changed = [x for b in effects.bindings if (x := b.target.find(leaves)) is not None]
         for tensor in changed:
             if tensor._alias is not None:
-                aliases.spread(tensor, set(map(id, changed)), self.spec.name)
+                aliases.propagate(tensor, set(map(id, changed)), self.spec.name)
         if effects.donated:
             marker = Donated(self.spec.name)
             for index in effects.donated:
