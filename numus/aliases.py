@@ -168,4 +168,4 @@ def _merge(written: Node, new: Node, old: Node) -> Node:
     return ew.where(ew.cast(written, dt.bool_), new, old)
 
 
-__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "register", "propagate", "write"]
+__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "propagate", "register", "write"]

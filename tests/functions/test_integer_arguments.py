@@ -135,7 +135,8 @@ def test_tensors_as_integers(name):
             assert a.shape == b.shape
             np.testing.assert_array_equal(a.numpy(), b.numpy())
         else:
-            assert type(a) is int and a == b
+            assert type(a) is int
+            assert a == b
 
 
 @pytest.mark.parametrize("given", [2.0, nm.asarray(2.0), nm.asarray([2]), "2"], ids=str)
