@@ -7,7 +7,6 @@ and the launches.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -29,12 +28,13 @@ from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
 from numus.compiler.schedule.rematerialize import Liveness, pack_one_operand, rematerialize
 from numus.kernels.vendor.registry import kernel_choice_key
+from numus.lru import LruTable
 from numus.runtime import contract
 from numus.shapes import Shape, row_major
 
 Layout = tuple[int, Shape]  # offset and strides in elements
 
-_MAX_PLANS = 2048
+_MAX_PLANS = 1024
 
 
 class Plan:
@@ -257,7 +257,7 @@ def scalar_part(number: Any, part: str) -> Any:
     return number.real if part == "real" else number.imag
 
 
-_plans: OrderedDict[Any, Plan] = OrderedDict()
+_plans: LruTable[Any, Plan] = LruTable(_MAX_PLANS)
 
 
 def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
@@ -265,8 +265,6 @@ def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = Plan(device, graph, roots)
-        if len(_plans) > _MAX_PLANS:
-            _plans.popitem(last=False)
     return plan
 
 

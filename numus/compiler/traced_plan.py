@@ -6,13 +6,13 @@ per input and a number per scalar, and launches.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.plan import Plan, scalar_part
 from numus.kernels.vendor.registry import kernel_choice_key
+from numus.lru import LruTable
 from numus.runtime import contract
 from numus.shapes import Shape
 
@@ -30,7 +30,7 @@ class Output(NamedTuple):
 
 
 _MAX_PLANS = 512
-_plans: OrderedDict[Any, TracedPlan] = OrderedDict()
+_plans: LruTable[Any, TracedPlan] = LruTable(_MAX_PLANS)
 
 
 def cached_plan(
@@ -44,8 +44,6 @@ def cached_plan(
     found = _plans.get(key)
     if found is None:
         found = _plans[key] = TracedPlan(device, graph, outputs, inputs)
-        if len(_plans) > _MAX_PLANS:
-            _plans.popitem(last=False)
     return found
 
 

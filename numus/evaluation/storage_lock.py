@@ -7,6 +7,7 @@ kernels run, and an evaluation waits for writers of other threads. Reentrant per
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -19,21 +20,48 @@ _changed = threading.Condition(lock)
 writers: dict[Storage, int] = {}  # the writing thread
 
 
+class _Fork:
+    """Forks that led to this process, and the thread that survived the last one."""
+
+    count = 0
+    thread = 0
+
+
+_fork = _Fork()
+
+
+def _after_fork() -> None:
+    _fork.count += 1
+    _fork.thread = threading.get_ident()
+    for storage in [s for s, thread in writers.items() if thread != _fork.thread]:
+        del writers[storage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class HostAccess:
     """The readers of a storage on the host."""
 
-    __slots__ = ("exported", "readers")
+    __slots__ = ("exported", "forks", "readers")
 
     def __init__(self) -> None:
+        self.forks = _fork.count
         self.readers: dict[int, int] = {}  # threads, and their nesting
         self.exported: list[weakref.ref[Any]] = []  # arrays on the memory that readers got
 
 
 def host_access(storage: Storage) -> HostAccess:
     """The storage's readers, made when first needed."""
-    if storage.host_access is None:
-        storage.host_access = HostAccess()
-    return storage.host_access
+    found = storage.host_access
+    if found is None:
+        found = storage.host_access = HostAccess()
+    elif found.forks != _fork.count:  # the parent's other threads do not exist here
+        for thread in found.readers.keys() - {_fork.thread}:
+            del found.readers[thread]
+        found.forks = _fork.count
+    return found
 
 
 def wait_for_writers(storages: Iterable[Storage]) -> None:

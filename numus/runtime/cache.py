@@ -1,21 +1,34 @@
-"""Disk cache of compiled code, shared by processes, with least-recently-used eviction."""
+"""Disk cache of compiled code, shared by processes, with least-recently-used eviction.
+
+Code from here is executed: a file holds a digest of its key and content, and files and folders that
+another user owns or may write are not used.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
+import stat
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 from numus import config
 
 MAX_BYTES = 1 << 30
+_MAX_FILE_BYTES = 1 << 28
 _TOUCH_SECONDS = 86400.0  # resolution of the time of last use
 
-_MAGIC = b"numus-object-1\n"
+_MAGIC = b"numus-object-2\n"
+_HEAD_BYTES = len(_MAGIC) + 32
+
+_HAS_OWNERS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
+# not blocking: opening a FIFO would wait for a writer
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @functools.cache
@@ -40,29 +53,89 @@ def _path(key: str) -> Path:
     return _folder() / key[:2] / key
 
 
+def _digest(key: str, code: bytes) -> bytes:
+    """Binds code to its key: under another's name it is damaged."""
+    return hashlib.sha256(b"%s\0%s" % (key.encode(), code)).digest()
+
+
 def get(key: str) -> bytes | None:
-    """The code under a key; None when there is none or it is damaged."""
+    """The code under a key; None when there is none, it is damaged, or it is not the user's own."""
     try:
-        path = _path(key)
-        data = path.read_bytes()
+        data = _read(_path(key))
     except (OSError, RuntimeError):  # the second: there is no home directory
         return None
-    with contextlib.suppress(OSError):  # a read-only cache
-        if time.time() - path.stat().st_mtime > _TOUCH_SECONDS:
-            os.utime(path)
-    head = len(_MAGIC) + 32
-    body = data[head:]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
+    body = data[_HEAD_BYTES:]
+    if data[:_HEAD_BYTES] != _MAGIC + _digest(key, body):
         return None
     return body
 
 
 def put(key: str, code: bytes) -> None:
     """Store code under a key (a hash, in hexadecimal digits)."""
-    with contextlib.suppress(RuntimeError):  # there is no home directory
-        write(_path(key), _MAGIC + hashlib.sha256(code).digest() + code)
+    with contextlib.suppress(RuntimeError, OSError):  # the first: there is no home directory
+        path = _path(key)
+        _make_folders(path.parent)
+        for folder in (path.parent.parent, path.parent):
+            os.close(_open_own(folder))
+        write(path, _MAGIC + _digest(key, code) + code)
         if key.endswith("00"):  # one in 256 keys
             prune(MAX_BYTES)
+
+
+def _read(path: Path) -> bytes:
+    """A file of the cache, and a note of its use."""
+    with contextlib.ExitStack() as stack:
+        folder = None
+        for name in (path.parent.parent, path.parent):
+            folder = _open_own(name)
+            stack.callback(os.close, folder)
+        # relative to the folder that was checked
+        found = _open_own(path, folder)
+        stack.callback(os.close, found)
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
+            raise OSError(errno.EINVAL, "not a file of the cache", str(path))
+        if time.time() - status.st_mtime > _TOUCH_SECONDS:
+            with contextlib.suppress(OSError):  # a read-only cache
+                os.utime(path)
+        with open(found, "rb", closefd=False) as file:
+            return file.read()
+
+
+def _open_own(path: Path, folder: int | None = None) -> int:
+    """Open a folder, or a file in one; PermissionError unless it is the user's, and nobody else may
+    write to it."""
+    if not _HAS_OWNERS:  # Windows: folders of a user's profile are the user's
+        return os.open(os.devnull if folder is None else path, _READ | getattr(os, "O_BINARY", 0))
+    if folder is None:
+        found = os.open(path, _READ | os.O_DIRECTORY)
+    else:
+        found = os.open(path.name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+    status = os.fstat(found)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(found)
+        _warn_of_others(path)
+        raise PermissionError(errno.EPERM, "not the user's own", str(path))
+    return found
+
+
+@functools.cache
+def _warn_of_others(path: Path) -> None:
+    warnings.warn(
+        f"the kernel cache does not use {path}: another user owns it or may write to it; remove "
+        "it, take their rights away (chmod go-w), or set NUMUS_CACHE_DIR to a folder of your own",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _make_folders(path: Path) -> None:
+    """Create a folder and those above it, for this user alone."""
+    if not path.is_dir():
+        _make_folders(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(stat.S_IRWXU)
+            path.chmod(stat.S_IRWXU)  # whatever the umask
 
 
 def prune(limit: int) -> None:
@@ -70,7 +143,7 @@ def prune(limit: int) -> None:
     found: list[tuple[float, int, Path]] = []
     for path in _folder().glob("*/*"):
         with contextlib.suppress(OSError):  # another process removed it
-            status = path.stat()
+            status = path.lstat()
             found.append((status.st_mtime, status.st_size, path))
     left = sum(size for _, size, _ in found)
     if left <= limit:
@@ -87,12 +160,15 @@ def write(path: Path, content: bytes) -> None:
     """Replace a file atomically; a disk that refuses is no error."""
     temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
             temporary = file.name
             file.write(content)
+        os.chmod(temporary, stat.S_IRUSR | stat.S_IWUSR)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException as error:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+        if not isinstance(error, OSError):
+            raise

@@ -11,6 +11,7 @@ from typing import Any
 from numus import config
 from numus.errors import DeviceError, DTypeError
 from numus.runtime.contract import Runtime
+from numus.runtime.locks import creation
 
 
 def _import(module: str, name: str) -> Any:
@@ -55,7 +56,7 @@ class Device:
     def runtime(self) -> Runtime[Any]:
         """The backend of this device, started on first use."""
         if self._runtime is None:
-            with _lock:
+            with creation:
                 if self._runtime is None:
                     self._runtime = BACKENDS[self.kind](self.index)
         return self._runtime
@@ -104,7 +105,6 @@ class Device:
             )
 
 
-_lock = threading.RLock()
 _devices: dict[str, Device] = {}
 
 
@@ -129,7 +129,7 @@ def device(given: Any = None) -> Device:
             else f"devices: {here}"
         )
         raise DeviceError(f"there is no device {given!r} here; {hint}")
-    with _lock:
+    with creation:
         found = Device(kind, index)
         return _devices.setdefault(found.name, found)
 

@@ -6,11 +6,6 @@ from it. The lock is not held while a thread waits for a device.
 
 from __future__ import annotations
 
-import os
-import threading
+from numus.runtime.locks import Rank, new_lock
 
-lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child has no thread to release it
-    os.register_at_fork(
-        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-    )
+lock = new_lock(Rank.LAUNCH)

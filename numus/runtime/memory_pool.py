@@ -8,7 +8,6 @@ thread. Lists and counters change atomically under the interpreter lock.
 from __future__ import annotations
 
 import operator
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from numus.errors import OutOfMemoryError
+from numus.runtime.locks import Rank, new_lock
 
 _MAX_CACHED_REQUESTS = 4096  # request sizes with a known size class
 
@@ -106,7 +106,7 @@ class MemoryPool(PoolCounters, ABC):
         self._by_request: dict[int, _SizeClass] = {}
         self._slab_next = self._slab_end = 0
         self._workspace: Memory | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock(Rank.MEMORY)
 
     @abstractmethod
     def obtain(self, size: int) -> int:
@@ -121,9 +121,6 @@ class MemoryPool(PoolCounters, ABC):
     def size_class(cls, nbytes: int) -> int:
         """The bytes that a request takes."""
         return round_up(nbytes, cls.min_bytes, cls.classes_per_octave)
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
 
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory of at least `nbytes`."""

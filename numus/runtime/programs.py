@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numus.ir import kernel_text
 class KernelProgram:
     """A kernel that a backend runs; may be shared between threads."""
 
-    __slots__ = ("kernel", "name", "notes")
+    __slots__ = ("__weakref__", "kernel", "name", "notes")
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -50,6 +50,17 @@ def formats_of(kernel: Any) -> str:
     return "".join(named.get(d.kind, named.get(d.name, "q")) for _, d in kernel.scalars)
 
 
+class CompileLog(list[Any]):
+    """Records of compilations and traces, in order; half of them are dropped when it is full."""
+
+    max_records = 1 << 14
+
+    def append(self, record: Any) -> None:
+        if len(self) >= self.max_records:
+            del self[: self.max_records // 2]
+        super().append(record)
+
+
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
     """One kernel, compiled or loaded from the disk cache."""
@@ -59,8 +70,14 @@ class CompileRecord:
     notes: tuple[str, ...]  # the operations it fuses
     cause: str  # "compiled" or "disk"
     seconds: float
-    program: Any
+    program_ref: Callable[[], Any]  # weak: a log keeps no kernel in memory
+
+    @property
+    def program(self) -> Any:
+        """The program; None if it was unloaded, having been unused for long."""
+        return self.program_ref()
 
     @property
     def source(self) -> str:
-        return str(self.program.source)
+        program = self.program
+        return "" if program is None else str(program.source)

@@ -6,31 +6,43 @@ entries never become stale.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from numus.errors import CompileError
 from numus.ir import kernel_text
+from numus.lru import LruTable
 from numus.runtime import cache
-from numus.runtime.cpu.jit import Jit
-from numus.runtime.programs import CompileRecord, KernelProgram, formats_of, scratch_nbytes
+from numus.runtime.cpu.jit import Jit, LoadedCode
+from numus.runtime.locks import Rank, new_lock
+from numus.runtime.programs import (
+    CompileLog,
+    CompileRecord,
+    KernelProgram,
+    formats_of,
+    scratch_nbytes,
+)
 
 _JIT = Path(__file__).with_name("jit.py")
 _CODEGEN = ("llvm", "cpu")
+_MAX_PROGRAMS = 1024  # kept for later plans; those in use stay loaded in any case
 
 
 class CpuProgram(KernelProgram):
     """A kernel loaded into this process; immutable."""
 
-    __slots__ = ("_render", "address", "buffers", "formats", "key", "outputs", "scratch")
+    __slots__ = ("_render", "address", "buffers", "code", "formats", "key", "outputs", "scratch")
 
-    def __init__(self, kernel: Any, key: str, address: int, render: Callable[[], str]) -> None:
+    def __init__(self, kernel: Any, key: str, code: LoadedCode, render: Callable[[], str]) -> None:
         super().__init__(kernel)
         self.key = key
-        self.address = address  # of the native function
+        self.code = code
+        (self.address,) = code.addresses  # of the native function
         self.buffers = len(kernel.buffers)
         self.outputs = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "write")
         self.scratch = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "scratch")
@@ -51,29 +63,31 @@ class Compiler:
     """Thread-safe."""
 
     def __init__(self) -> None:
-        self.log: list[CompileRecord] = []
-        self._lock = threading.RLock()
-        self._programs: dict[str, CpuProgram] = {}
+        self.log = CompileLog()
+        self._lock = new_lock(Rank.COMPILER)
+        self._programs: LruTable[bytes, CpuProgram] = LruTable(_MAX_PROGRAMS)
         self._jit: Jit | None = None
+        self._native: list[LoadedCode] = []  # in use until the process ends
 
     @property
     def jit(self) -> Jit:
         if self._jit is None:
-            self._jit = Jit()
+            with self._lock:
+                if self._jit is None:
+                    self._jit = Jit()
         return self._jit
-
-    def after_fork(self) -> None:
-        self._lock = threading.RLock()
 
     def compile(self, kernel: Any) -> CpuProgram:
         text: str = kernel_text(kernel)
-        program = self._programs.get(text)
+        digest = hashlib.sha256(text.encode()).digest()
+        program = self._programs.get(digest)
         if program is not None:
             return program
         with self._lock:
-            program = self._programs.get(text)
+            program = self._programs.get(digest)
             if program is None:
-                program = self._programs[text] = self._compile(kernel, text)
+                program = self._programs[digest] = self._compile(kernel, text)
+                kernel.cached_text = None  # longer than its code
         return program
 
     def _compile(self, kernel: Any, text: str) -> CpuProgram:
@@ -86,29 +100,34 @@ class Compiler:
 
             return str(render(kernel, target))
 
-        (address,), key, cause = self._load(text, render, ("kernel",), kernel.small)
-        program = CpuProgram(kernel, key, address, render)
+        code, key, cause = self._load(text, render, ("kernel",), kernel.small)
+        program = CpuProgram(kernel, key, code, render)
         seconds = time.perf_counter() - began
-        self.log.append(CompileRecord(kernel.name, key, kernel.notes, cause, seconds, program))
+        record = (kernel.name, key, kernel.notes, cause, seconds, weakref.ref(program))
+        self.log.append(CompileRecord(*record))
         return program
 
     def native(self, source: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
         """Addresses of functions of an LLVM IR module, through the disk cache."""
         with self._lock:
-            return self._load(source, lambda: source, symbols)[0]
+            found = self._load(source, lambda: source, symbols)[0]
+            self._native.append(found)
+            return found.addresses
 
     def _load(
         self, text: str, render: Callable[[], str], symbols: tuple[str, ...], small: bool = False
-    ) -> tuple[tuple[int, ...], str, str]:
+    ) -> tuple[LoadedCode, str, str]:
         jit = self.jit
         target = jit.target
         parts = (text, cache.version(_JIT, *_CODEGEN), repr(target))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        code, cause = cache.get(key), "disk"
-        if code is None:
-            code, cause = jit.object_code(render(), small), "compiled"
-            cache.put(key, code)
-        return jit.link(code, symbols), key, cause
+        known = cache.get(key)
+        if known is not None:
+            with contextlib.suppress(CompileError):  # an object that does not load is made anew
+                return jit.link(known, symbols), key, "disk"
+        code = jit.object_code(render(), small)
+        cache.put(key, code)
+        return jit.link(code, symbols), key, "compiled"
 
     def assembly(self, program: CpuProgram) -> str:
         with self._lock:

@@ -1,12 +1,87 @@
-"""LLVM (ORC JIT): IR text to machine code, loaded into this process."""
+"""LLVM: IR text to machine code, loaded into this process, and unloaded when unused."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import sys
+import weakref
+from typing import Any, Protocol
 
 from numus.codegen.cpu.target import LlvmTarget, host
 from numus.errors import CompileError
+from numus.runtime.cpu import elf_loader
+from numus.runtime.cpu.code_arena import CodeArena
+from numus.runtime.cpu.headroom import require_headroom
+
+_HEADROOM_BYTES = 48 << 20  # of LLVM, for a small module
+_HEADROOM_BYTES_PER_CHARACTER = 400
+
+
+class LoadedCode:
+    """Machine code in this process, unloaded some time after the last reference to it has gone."""
+
+    __slots__ = ("__weakref__", "addresses")
+
+    def __init__(self, addresses: tuple[int, ...]) -> None:
+        self.addresses = addresses  # of the symbols asked for
+
+
+class _Loaded(weakref.ref[LoadedCode]):
+    """A weak reference that knows how to unload its code."""
+
+    __slots__ = ("handle",)
+
+    handle: Any
+
+
+class _Linker(Protocol):
+    def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
+        """The addresses of symbols of an object, and a handle to unload it by."""
+
+    def unload(self, handle: Any) -> None: ...
+
+
+class _ArenaLinker:
+    """Objects in a code arena."""
+
+    code_model = "small"
+
+    def __init__(self) -> None:
+        self.arena = CodeArena()
+
+    def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
+        return elf_loader.load(code, symbols, self.arena)
+
+    def unload(self, handle: Any) -> None:
+        self.arena.release(handle.address, handle.nbytes)
+
+
+class _LlvmLinker:
+    """LLVM's JITLink, which maps every object on its own.
+
+    It places all sections of an object together. RuntimeDyld allocates them one by one, and aborts
+    when, on Arm, one lies 4 GiB from its code.
+    """
+
+    code_model = "jitdefault"
+
+    def __init__(self, llvm: Any, machine: Any) -> None:
+        self._llvm = llvm
+        self._session = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        self._names = itertools.count()
+
+    def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
+        library = self._llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for symbol in symbols:
+            library.export_symbol(symbol)
+        try:
+            tracker = library.link(self._session, f"numus{next(self._names)}")
+        except RuntimeError as error:
+            raise CompileError(f"a compiled kernel could not be loaded: {error}") from None
+        return tuple(tracker[symbol] for symbol in symbols), tracker
+
+    def unload(self, handle: Any) -> None:
+        handle.close()
 
 
 class Jit:
@@ -24,13 +99,13 @@ class Jit:
         llvm.initialize_native_asmparser()  # the worker loop has inline assembly
         self._llvm = llvm
         self.target = target or host()
+        own = sys.platform == "linux" and self.target.triple.startswith("x86_64")
+        self._code_model = (_ArenaLinker if own else _LlvmLinker).code_model
         self._machine = self._make_machine(2)
         self._o0_machine = self._make_machine(0)  # a third of the compile time, for small kernels
-        # JITLink places all sections of an object together. RuntimeDyld allocates them one by one,
-        # and aborts when, on Arm, one lies 4 GiB from its code.
-        self._linker: Any = llvm.create_lljit_compiler(self._machine, use_jit_link=True)
-        self._trackers: list[Any] = []  # an object is unloaded with its tracker
-        self._names = itertools.count()
+        self._linker: _Linker = _ArenaLinker() if own else _LlvmLinker(llvm, self._machine)
+        self._loaded: dict[int, _Loaded] = {}  # by id
+        self._unused: list[_Loaded] = []  # appended to without running any Python
 
     def _make_machine(self, opt_level: int) -> Any:
         return self._llvm.Target.from_triple(self.target.triple).create_target_machine(
@@ -38,7 +113,7 @@ class Jit:
             features=self.target.features,
             opt=opt_level,
             reloc="pic",
-            codemodel="jitdefault",
+            codemodel=self._code_model,
             jit=True,
         )
 
@@ -58,6 +133,8 @@ class Jit:
         passes.run(module, builder)
 
     def _module(self, source: str) -> Any:
+        # LLVM ends the process when memory runs out
+        require_headroom(_HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source), "compile")
         try:
             module = self._llvm.parse_assembly(source)
             module.verify()
@@ -74,14 +151,20 @@ class Jit:
         """The assembly text."""
         return str(self._machine.emit_assembly(self._module(source)))
 
-    def link(self, code: bytes, symbols: tuple[str, ...]) -> tuple[int, ...]:
-        """Addresses of symbols of an object; it stays loaded until the process ends."""
-        library = self._llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-        for symbol in symbols:
-            library.export_symbol(symbol)
-        try:
-            tracker = library.link(self._linker, f"numus{next(self._names)}")
-        except RuntimeError as error:
-            raise CompileError(f"a compiled kernel could not be loaded: {error}") from None
-        self._trackers.append(tracker)
-        return tuple(tracker[symbol] for symbol in symbols)
+    def link(self, code: bytes, symbols: tuple[str, ...]) -> LoadedCode:
+        """Load an object, for the addresses of these symbols."""
+        while self._unused:
+            unused = self._unused.pop()
+            del self._loaded[id(unused)]
+            self._linker.unload(unused.handle)
+        addresses, handle = self._linker.load(code, symbols)
+        found = LoadedCode(addresses)
+        reference = _Loaded(found, self._unused.append)
+        reference.handle = handle
+        self._loaded[id(reference)] = reference
+        return found
+
+    @property
+    def loaded_count(self) -> int:
+        """The number of objects in memory."""
+        return len(self._loaded)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.thread_pool import Pool
+from numus.runtime.locks import once_property
 from numus.runtime.pycall.vm import CallVM, is_supported
 from numus.target import Target
 
@@ -65,17 +64,13 @@ class CpuRuntime(Backend):
         self.allocate, self.memory_stats = self.memory.allocate, self.memory.stats
         self.compile = self.compiler.compile
         self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
-        self._call_vm: CallVM | None = None
         self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.memory.after_fork)
-            os.register_at_fork(after_in_child=self.compiler.after_fork)
 
-    @functools.cached_property
+    @once_property
     def pool(self) -> Pool:
         return Pool(self.compiler)
 
-    @functools.cached_property
+    @once_property
     def byte_ops(self) -> ByteOps:
         """Row gather and checksums of memory outside tensors."""
         return ByteOps(self.compiler, self.prepare, self.allocate)
@@ -101,10 +96,14 @@ class CpuRuntime(Backend):
 
     def call_vm(self) -> CallVM | None:
         """The fast-call VM; None where this Python does not support it."""
-        if self._call_vm is None and is_supported():
-            jit = self.compiler.jit
-            self._call_vm = CallVM(self.compiler.native, jit.target, self.pool.ticks_per_second)
         return self._call_vm
+
+    @once_property
+    def _call_vm(self) -> CallVM | None:
+        if not is_supported():
+            return None
+        jit = self.compiler.jit
+        return CallVM(self.compiler.native, jit.target, self.pool.ticks_per_second)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""

@@ -16,6 +16,7 @@ from numus.runtime.cpu import thread_pool_source
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.thread_pool_source import POOL
 from numus.runtime.llvm_macros import function_address
+from numus.runtime.locks import Rank, new_lock
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Pool:
         self.threads = config.default_threads()
         self.started = False
         self._workers: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock(Rank.WORKERS)
         run, worker, wake, spin, repeat, ticks = compiler.native(
             thread_pool_source.source(compiler.jit.target), thread_pool_source.SYMBOLS
         )
@@ -94,9 +95,7 @@ class Pool:
         self._mark_started(0)
 
     def _after_fork(self) -> None:
-        # only this thread survives a fork, and another may have held the locks
-        self._lock = threading.Lock()
-        self._reset()
+        self._reset()  # no worker survives a fork
 
     def start(self) -> None:
         """Start the workers that are missing."""

@@ -10,8 +10,8 @@ import ctypes
 import functools
 import hashlib
 import os
-import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,7 +25,8 @@ from numus.ir import kernel_text
 from numus.runtime import cache
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.program import CudaProgram, symbol
-from numus.runtime.programs import CompileRecord
+from numus.runtime.locks import Rank, new_lock
+from numus.runtime.programs import CompileLog, CompileRecord
 
 _CODEGEN = ("llvm", "nvptx")
 
@@ -34,10 +35,10 @@ class Compiler:
     """Compiles the programs of one device; thread-safe. `activate` makes its context current."""
 
     def __init__(self, capability: int, activate: Callable[[], None]) -> None:
-        self.log: list[CompileRecord] = []
+        self.log = CompileLog()
         self.capability = capability
         self._activate = activate
-        self._lock = threading.RLock()
+        self._lock = new_lock(Rank.COMPILER)
         self._programs: dict[str, CudaProgram] = {}
         self._driver_version = int(driver.call("cuDriverGetVersion"))
 
@@ -135,6 +136,6 @@ class _Build:
         overlaps = renderer.has_dependent_launch(compiler.capability)
         program = CudaProgram(kernel, self._key, code, overlaps, lambda: compiler.ptx(kernel))
         seconds = self._seconds + time.perf_counter() - began
-        record = (kernel.name, self._key, kernel.notes, self._cause, seconds, program)
+        record = (kernel.name, self._key, kernel.notes, self._cause, seconds, weakref.ref(program))
         compiler.log.append(CompileRecord(*record))
         return program

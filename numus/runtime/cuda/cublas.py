@@ -6,7 +6,6 @@ cuBLASLt offers only GEMM kernels for it, which read such a matrix more slowly.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.cublaslt import call, load
 from numus.runtime.llvm_macros import function_address
+from numus.runtime.locks import once
 
 _FUNCTIONS = {"float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2"}
 _SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -34,13 +34,13 @@ def is_supported(p: Any) -> bool:
     )
 
 
-@functools.cache
+@once
 def library() -> Any:
     """The loaded library; None where there is none."""
     return load("cublas", "cublasSgemm_v2")
 
 
-@functools.cache
+@once
 def _handle(context: CudaContext) -> tuple[int, Any]:
     """A cuBLAS handle on a device's stream, and its workspace."""
     handle = ctypes.c_void_p()

@@ -19,6 +19,7 @@ from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.vendor_source import EXTRA_WORD
 from numus.runtime.llvm_macros import function_address
+from numus.runtime.locks import once
 
 # cudaDataType and cublasComputeType_t
 _TYPES = {
@@ -70,7 +71,7 @@ def is_supported(p: Any, target: Any) -> bool:
     )
 
 
-@functools.cache
+@once
 def library() -> Any:
     """The loaded library; None where there is none."""
     found = load("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
@@ -121,7 +122,7 @@ class _Handle:
             self._destroy(self.value)
 
 
-@functools.cache
+@once
 def _handle(device: int) -> _Handle:
     """The handle of a device, whose context is current."""
     return _Handle("cublasLtCreate", "cublasLtDestroy")

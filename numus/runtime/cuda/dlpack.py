@@ -17,6 +17,7 @@ from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.llvm_macros import expand, function_address
+from numus.runtime.locks import once
 from numus.runtime.memory_pool import Memory
 from numus.shapes import Shape
 
@@ -155,7 +156,7 @@ drop:
 _NAMES = tuple(ctypes.create_string_buffer(name) for name in _USED)
 
 
-@functools.cache
+@once
 def _destructor(compiler: Any) -> tuple[int, Any]:
     """The address of the destructor, and the table that it reads."""
     source = expand(_DESTRUCTOR, TABLE=_TABLE)

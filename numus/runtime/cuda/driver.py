@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any
 
 from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime.locks import once
 
 
-@functools.cache
+@once
 def _module() -> Any:
     from cuda.bindings import driver
 
@@ -19,7 +19,7 @@ def _module() -> Any:
 _MIN_MAJOR = 7  # compute capability 7.0: Volta
 
 
-@functools.cache
+@once
 def count() -> int:
     """The number of supported devices; 0 where the bindings or the driver are missing. The driver
     lists the fastest first, so unsupported ones come last."""

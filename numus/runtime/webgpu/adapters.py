@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
+
+from numus.runtime.locks import once
 
 # Best first. "CPU" is a software renderer.
 _ADAPTER_TYPES = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
@@ -17,7 +18,7 @@ _BACKENDS = ("Metal", "Vulkan", "D3D12")
 ADAPTER_VARIABLE = "NUMUS_WEBGPU_ADAPTER"  # an index, or a part of the adapter's name
 
 
-@functools.cache
+@once
 def adapters() -> tuple[Any, ...]:
     """The adapters of this machine, best first; none where WebGPU is unavailable."""
     if importlib.util.find_spec("wgpu") is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.codegen.wgsl.target import WgslTarget
 from numus.errors import DeviceError
+from numus.runtime.locks import creation
 from numus.runtime.webgpu import probe
 from numus.runtime.webgpu.adapters import adapters, describe, is_software
 from numus.target import Target
@@ -46,7 +46,7 @@ class GpuContext:
     """A started device. Once the driver reports it lost, the next use starts another."""
 
     _started: dict[int, GpuContext] = {}  # noqa: RUF012
-    _lock = threading.RLock()
+    _lock = creation
     _warned = False
 
     @classmethod

@@ -6,7 +6,6 @@ sizes or buffers change.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from numus.codegen.wgsl.bindings import Variant
 from numus.runtime.contract import LaunchList, LaunchStep, Values
+from numus.runtime.locks import once
 from numus.runtime.webgpu.context import GpuContext
 from numus.runtime.webgpu.memory import OFFSET_BITS, GpuSession, Memory
 from numus.runtime.webgpu.programs import Pipeline, pack, repack
@@ -399,7 +399,7 @@ def _entry(binding: int, buffer: Any, offset: int, size: int) -> dict[str, Any]:
 _PassEncoder = tuple[Callable[[Any], None], Callable[[Any], None], Callable[[int, int], None]]
 
 
-@functools.cache
+@once
 def _native() -> tuple[Any, ...] | None:
     """The functions of wgpu-native; None where this version lacks one."""
     api = importlib.import_module("wgpu.backends.wgpu_native._api")

@@ -15,13 +15,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from numus.codegen.wgsl import index_width, renderer
 from numus.codegen.wgsl.bindings import UniformScalar, Variant
 from numus.codegen.wgsl.renderer import Shader
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
-from numus.runtime.programs import CompileRecord, KernelProgram
+from numus.runtime.locks import once
+from numus.runtime.programs import CompileLog, CompileRecord, KernelProgram
 from numus.runtime.webgpu.context import GpuContext
 from numus.runtime.webgpu.memory import GpuSession
 
@@ -107,7 +109,7 @@ class PipelineCache:
 
     def __init__(self, session: GpuSession) -> None:
         self._session = session
-        self.log: list[CompileRecord] = []
+        self.log = CompileLog()
         self._programs: dict[str, WebGpuProgram] = {}
         self._layouts: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._lock = threading.RLock()
@@ -171,7 +173,7 @@ class PipelineCache:
                 f"{program.name}: {context.name} rejects the shader: {error}\n{shader.source}"
             ) from error
         seconds = time.perf_counter() - began
-        record = CompileRecord(program.name, "", program.notes, "compiled", seconds, program)
+        record = CompileRecord(program.name, "", program.notes, "compiled", seconds, ref(program))
         self.log.append(record)
         return Pipeline(shader, pipeline, layout, {s.slot: s for s in shader.scalars})
 
@@ -182,7 +184,7 @@ def _module(context: GpuContext, source: str) -> Any:
     return trusted or context.device.create_shader_module(code=source)
 
 
-@functools.cache
+@once
 def _has_trusted() -> bool:
     """Whether this wgpu-native has trusted modules, which its Python binding does not expose."""
     native = importlib.import_module("wgpu.backends.wgpu_native")

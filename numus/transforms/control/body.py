@@ -17,6 +17,7 @@ from numus.errors import ShapeError
 from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Nodes, Tangents, View, checking_effects, grad_mode, mode
+from numus.lru import LruTable
 from numus.primitives import elementwise as ew
 from numus.primitives import structure as st
 from numus.primitives.broadcast import broadcast
@@ -59,6 +60,9 @@ def device_of(nodes: Nodes) -> Device:
     return next((x.device for x in nodes if x.device is not None), default.device)
 
 
+_MAX_LAYOUTS = 64  # of the operands of a body
+
+
 class Body:
     """A traced function: of arguments and then constants, to results."""
 
@@ -67,7 +71,7 @@ class Body:
         self.recipe = Recipe(order, arguments, outputs)
         self.inputs, self.results = types_of(arguments), types_of(outputs)
         self._is_one_program = not any(n.prim.name in STANDALONE for n in order)
-        self._plans: dict[Any, Any] = {}
+        self._plans: LruTable[Any, Any] = LruTable(_MAX_LAYOUTS)
 
     def __call__(self, operands: Nodes) -> list[Node]:
         """The results for some arguments and constants, as a graph."""

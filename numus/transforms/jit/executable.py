@@ -18,6 +18,7 @@ from numus.dtypes import DType
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate
 from numus.graph import SOLE_REFERENCE, Nodes, View, has_active_hook, mode
+from numus.lru import LruTable
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
@@ -29,13 +30,15 @@ from numus.transforms.jit.program import CompiledRun, Run, Views
 from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization, Values
 from numus.transforms.jit.tracing import TraceBailout
 
+_MAX_LAYOUTS = 64  # of the inputs of a trace
+
 
 class Executables:
     """The executables of a spec, by layout."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self._by_layout: dict[Any, Executable] = {}
+        self._by_layout: LruTable[Any, Executable] = LruTable(_MAX_LAYOUTS)
 
     def get(self, leaves: Sequence[Any]) -> Executable | None:
         """The executable of a call; None where the spec's guards fail."""
@@ -49,9 +52,9 @@ class Executables:
             return None
         evaluate(nodes)
         layout = tuple([node.view.strides for node in nodes if node.view is not None])
-        if layout not in self._by_layout:
-            self._by_layout[layout] = Executable(self.spec, nodes, layout, len(leaves))
-        return self._by_layout[layout]
+        return self._by_layout.setdefault(
+            layout, lambda: Executable(self.spec, nodes, layout, len(leaves))
+        )
 
 
 class Executable:

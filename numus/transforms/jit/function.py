@@ -18,6 +18,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate, from_host
 from numus.graph import has_active_hook, mode
+from numus.lru import LruTable
 from numus.runtime.devices import default
 from numus.shapes import is_sequence
 from numus.tensor import Tensor
@@ -36,6 +37,9 @@ Numbers = list[tuple[int, type]]  # leaves that are Python numbers, and their ty
 
 _WARNING_STACK_LEVEL = 6  # the line that called the function
 _WARN_AFTER_TRACES = 8
+_MAX_TRACES = 512  # of a function: shapes, dtypes and static values
+_MAX_VARIANTS = 32  # of a trace: captured tensors that were replaced
+_MAX_COMPARED = 8  # traces that a new one is compared with, for the log
 _NUMBERS = (int, float, complex)
 
 
@@ -88,7 +92,8 @@ class Jitted:
         names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
         _check_arguments(f, self._name, names, static_argnums=static, donate=self._donated)
         self._static_argnums, self._static_argnames = _statics(f, static, names)
-        self._traced: dict[Any, list[Executables | None]] = {}  # None: not traceable
+        # None: not traceable
+        self._traced: LruTable[Any, list[Executables | None]] = LruTable(_MAX_TRACES)
         self._count = 0
         # that of the last call, if its arguments were flat
         self._fast_path: Callable[..., Any] = lambda *args: GUARD_FAILED
@@ -174,7 +179,7 @@ class Jitted:
 
     def _call(self, key: Any, leaves: list[Any], numbers: Numbers) -> Any:
         executable = None
-        for traced in self._traced.get(key, ()):
+        for traced in self._traced.get(key) or ():
             if traced is None:
                 raise TraceBailout
             executable = traced.get(leaves)
@@ -210,8 +215,9 @@ class Jitted:
         args, kwargs = tree.unflatten(structure, inner)
         began = time.perf_counter()
         cause = self._retrace_cause(key)
-        variants = self._traced.setdefault(key, [])
+        variants = self._traced.setdefault(key, list)
         variants[:] = [v for v in variants if v is None or not v.spec.is_dead()]
+        del variants[:-_MAX_VARIANTS]
         donated = self._donated_leaves(structure, specs)
         statics = [x for x in inner if not isinstance(x, (Tensor, Scalar))]
         variables = Variables([self._f, *statics])
@@ -258,7 +264,7 @@ class Jitted:
             )
         structure, specs, *modes = key
         notes: list[list[str]] = []
-        for other_structure, other_specs, *other_modes in self._traced:
+        for other_structure, other_specs, *other_modes in self._traced.recent(_MAX_COMPARED):
             if other_structure != structure:
                 found = [f"the arguments differ at {tree.difference(other_structure, structure)}"]
             else:

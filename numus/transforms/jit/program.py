@@ -9,6 +9,7 @@ from typing import Any
 from numus.compiler.hooks import before_run
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Nodes, Storage, View, grad_mode
+from numus.lru import LruTable
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
@@ -17,6 +18,8 @@ from numus.transforms.subgraph import Recipe, reachable
 Views = Sequence[View]
 Numbers = Sequence[Any]
 Run = Callable[[Views, Numbers], list[View]]
+
+_MAX_LAYOUTS = 64  # of the inputs of a program
 
 
 class Program:
@@ -40,7 +43,7 @@ class Program:
             self._outputs = self._recipe.replay([*self._inputs, *self._scalars])
         self._order = _between(self._outputs, (*self._inputs, *self._scalars))
         self.itemsizes = [x.dtype.itemsize for x in inputs]
-        self._runners: dict[tuple[Shape, ...], Run] = {}
+        self._runners: LruTable[tuple[Shape, ...], Run] = LruTable(_MAX_LAYOUTS)
 
     def runner(self, layout: tuple[Shape, ...]) -> Run:
         """Computes the outputs from inputs of these strides, and numbers."""

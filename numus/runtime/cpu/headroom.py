@@ -1,0 +1,19 @@
+"""Address space that is still free: LLVM ends the process when an allocation fails."""
+
+from __future__ import annotations
+
+import mmap
+
+from numus.errors import OutOfMemoryError
+
+
+def require_headroom(nbytes: int, purpose: str) -> None:
+    """Raise unless the process may still map so many bytes."""
+    try:
+        flags = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
+        mmap.mmap(-1, nbytes, **flags).close()
+    except (OSError, OverflowError, ValueError):
+        raise OutOfMemoryError(
+            f"the cpu cannot provide {nbytes >> 20} MiB to {purpose} a kernel; free tensors, or "
+            "raise the limit on this process's memory (ulimit -v)"
+        ) from None
