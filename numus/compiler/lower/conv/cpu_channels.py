@@ -13,7 +13,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.ir import const
 from numus.kernels.conv.cpu.channels import ChannelKernel, pack_weights
 from numus.kernels.conv.cpu.planes import InputPlanes, channel_tile
-from numus.kernels.conv.cpu.taps import TapSizes
+from numus.kernels.conv.cpu.taps import SUM_BLOCK, TapSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
@@ -60,7 +60,11 @@ def _tiling(problem: ConvProblem, target: Target) -> DirectTiling | None:
     if block_tasks * g.groups < tasks:
         panel_tasks = min(panels, -(-tasks // (g.groups * block_tasks)))
     k_block = max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))
-    tasks_by = (panels, block_tasks, panel_tasks, k_block)
+    k_group = 0
+    if dtype.kind == "float" and g.phase_k_size > SUM_BLOCK:
+        k_block = min(k_block, SUM_BLOCK)
+        k_group = SUM_BLOCK * 4 // k_block * k_block
+    tasks_by = (panels, block_tasks, panel_tasks, k_block, k_group)
     return DirectTiling(g, dtype, tile, (1, 1, 1), input_size(block), block, blocks, *tasks_by)
 
 
@@ -108,4 +112,5 @@ class ChannelConv:
         buffer = ir.Buffer("planes", dtype, "scratch", s.in_channels * size)
         planes = InputPlanes(buffer, ones, ones, scalar_args(e, t.input_size), size)
         task = direct_task(problem, e, t, s, planes)
-        return [first, finish(problem, e, t, ChannelKernel(s, task, e.buffer(packed)))]
+        kernel = ChannelKernel(s, task, e.buffer(packed), t.k_group > 0)
+        return [first, finish(problem, e, t, kernel)]

@@ -32,6 +32,7 @@ class DirectTiling:
     block_tasks: int
     panel_tasks: int
     k_block: int = 0  # of weights that are packed by a kernel of their own
+    k_group: int = 0  # blocks whose sums are added up first; 0: all of them
 
     @property
     def num_blocks(self) -> int:
@@ -61,6 +62,7 @@ class DirectTiling:
             blocks=args(self.blocks),
             k_size=arg(g.phase_k_size),
             k_block=arg(self.k_block) if self.k_block else const(0),
+            k_group=arg(self.k_group) if self.k_group else const(0),
             panels=arg(self.panels) if self.k_block else const(0),
             panels_per_task=arg(panels_per_task),
             panel_tasks=arg(panel_tasks),

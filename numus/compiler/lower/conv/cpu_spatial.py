@@ -12,6 +12,7 @@ from numus.compiler.lower.conv.tuning import CPU
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.kernels.conv.cpu.planes import InputPlanes, Tile, spatial_tile
 from numus.kernels.conv.cpu.spatial import SpatialKernel
+from numus.kernels.conv.cpu.taps import SUM_BLOCK
 from numus.shapes import Shape, size_of
 from numus.target import Target
 
@@ -101,4 +102,5 @@ class SpatialConv:
         shape = (scalar_args(e, t.phases), scalar_args(e, t.input_size))
         s = t.sizes(e, channels, stride)
         task = direct_task(problem, e, t, s, InputPlanes(buffer, stride, *shape, size))
-        return [finish(problem, e, t, SpatialKernel(s, task))]
+        sum_blocked = t.dtype.kind == "float" and t.g.phase_k_size > SUM_BLOCK
+        return [finish(problem, e, t, SpatialKernel(s, task, sum_blocked))]

@@ -35,7 +35,7 @@ class CpuTuning:
     pack_rows: int = 32  # and rows of k
     scalar_store_cost: int = 5  # of an element, relative to packing one
     max_k: int = 8192  # above, split-K in halves of this keeps operands in the caches
-    skinny_tasks_per_core: int = 8
+    skinny_min_bytes: int = 1 << 9  # of a row of B: sums must not depend on the number of cores
 
 
 TUNING = CpuTuning()
@@ -91,8 +91,7 @@ class SkinnyGemm(InOrder):
         work = self._oriented(problem)
         if work.parts > 1:
             return False
-        vectors = work.n * work.dtype.itemsize // target.vector_bytes
-        enough = work.batch * vectors >= TUNING.skinny_tasks_per_core * target.num_cores
+        enough = work.batch * work.n * work.dtype.itemsize >= TUNING.skinny_min_bytes
         skinny = enough and work.m <= blocking.TUNING.skinny_max_rows
         return skinny and work.layout(work.b).mn_major
 

@@ -34,6 +34,7 @@ class Tiling:
     keys: int  # in a block
     rows: int  # queries of a task
     transpose_queries: bool  # in vector registers
+    sum_dtype: DType  # of denominators, which scale all columns: float64 where there is one
 
 
 def choose(
@@ -53,7 +54,8 @@ def choose(
     rows = min(rows, -(-queries // tasks))
     rows = round_up(max(rows, 2 * tile.columns), tile.columns)
     rows = min(rows, round_up(max(queries, 1), tile.columns))
-    return Tiling(tile, result, block, rows, transpose_queries=not target.block_size)
+    wide = dt.float64 if "float64" in target.dtypes else dtype
+    return Tiling(tile, result, block, rows, not target.block_size, wide)
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class ForwardTask:
         self.panel = tile.columns
         self.padded_width = ceil_to(s.value_dim, tiling.result.columns)
 
-        def scratch(name: str, size: Expr) -> ir.Buffer:
+        def scratch(name: str, size: Expr, dtype: DType = dtype) -> ir.Buffer:
             return ir.Buffer(name, dtype, "scratch", size)
 
         slack = const(tile.width * tile.columns)
@@ -103,7 +105,7 @@ class ForwardTask:
         self.probs = scratch("probs", s.block * self.panel)
         self.result = scratch("result", s.rows * self.padded_width)
         self.row_max = scratch("row_max", s.rows)
-        self.row_sum = scratch("row_sum", s.rows)
+        self.row_sum = scratch("row_sum", s.rows, tiling.sum_dtype)
         self.rescale = scratch("rescale", const(self.panel))
         self.scratch = [
             *(self.probs, self.q, self.k, self.v),
@@ -150,7 +152,7 @@ class ForwardTask:
         clear: list[Stmt] = [ir.Store(self.result, i, const(0, self.dtype))]
         start: list[Stmt] = [
             ir.Store(self.row_max, j, const(NEG_INF, self.dtype)),
-            ir.Store(self.row_sum, j, const(0, self.dtype)),
+            ir.Store(self.row_sum, j, const(0, self.row_sum.dtype)),
         ]
         size = rows * self.padded_width
         return [ir.For(i, ZERO, size, "lanes", clear), ir.For(j, ZERO, rows, "lanes", start)]
@@ -203,12 +205,15 @@ class ForwardTask:
                 ir.Let(rescale, exp_decay(ir.load(self.row_max, at) - shift)),
                 ir.Store(self.rescale, acc.column(v), rescale),
                 ir.Store(self.row_max, at, new_max),
-                ir.Set(row_sum, ir.load(self.row_sum, at) * rescale),
+                ir.Set(row_sum, const(0, dtype)),
             ]
             shifts.append(shift)
         body.append(self._exponentials(p, kb, used, acc, shifts, row_sums))
         for v, row_sum in enumerate(row_sums):
-            body.append(ir.Store(self.row_sum, p + acc.column(v), ir.read(row_sum)))
+            at, rescale = p + acc.column(v), ir.var(f"rescale{v}", dtype)
+            old, new = ir.load(self.row_sum, at), ir.read(row_sum)
+            total = old * rescale.cast(old.dtype) + new.cast(old.dtype)
+            body.append(ir.Store(self.row_sum, at, total))
         return ir.For(lane, ZERO, const(tile.width), "lanes", body)
 
     def _exponentials(
@@ -272,13 +277,14 @@ class ForwardTask:
     def _finish(self) -> list[Stmt]:
         i, f, q = ir.var("out_i"), ir.var("out_f"), ir.var("out_q")
         zero, one = const(0, self.dtype), const(1, self.dtype)
-        row_sum = ir.load(self.row_sum, q)
+        row_sum = ir.load(self.row_sum, q).cast(self.dtype)
         lse = ir.load(self.row_max, q) + FUNCTIONS["log"](row_sum)
         lse = select(row_sum.eq(zero), const(float("inf"), self.dtype), lse)
         write_lse = self.o.write_lse(self.n, self.first + q, lse)
         out: list[Stmt] = [ir.For(q, ZERO, self.rows, "lanes", write_lse)]
         if self.o.v is not None:
-            row_sum, factor = ir.load(self.row_sum, i), ir.var("factor", self.dtype)
+            row_sum = ir.load(self.row_sum, i).cast(self.dtype)
+            factor = ir.var("factor", self.dtype)
             value = ir.load(self.result, i * self.padded_width + f) * factor
             write = self.o.write(self.n, self.first + i, f, value)
             row: list[Stmt] = [

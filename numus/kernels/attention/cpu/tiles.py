@@ -232,14 +232,17 @@ class Accumulators:
         columns: tuple[Expr, Expr],
         rescale: Callable[[int], Expr] | None = None,
     ) -> list[Stmt]:
-        """result = result · rescale + product, register tile by register tile."""
+        """result = result · rescale + product, register tile by register tile. The product is a sum
+        of its own: rounding errors grow with the number of products, not with their depth."""
 
-        def old(i: int, v: int) -> Expr:
-            value = ir.load(result, at(i, v))
-            return value if rescale is None else value * rescale(i)
+        def total(i: int, v: int) -> Expr:
+            old, new = ir.load(result, at(i, v)), self.read(i, v)
+            if rescale is None:
+                return old + new
+            return ir.fma(old, rescale(i), new, allow_unfused=True)
 
-        stores = [ir.Store(result, at(i, v), self.read(i, v)) for i, v in self.elements()]
-        body = [*self.set(old), *product, *stores]
+        stores = [ir.Store(result, at(i, v), total(i, v)) for i, v in self.elements()]
+        body = [*self.clear(), *product, *stores]
         inner: list[Stmt] = [ir.For(self.lane, ZERO, const(self.tile.width), "lanes", body)]
         for (variable, stop), step in ((rows, self.tile.rows), (columns, self.tile.columns)):
             inner = [ir.For(variable, ZERO, stop, "serial", inner, step=const(step))]

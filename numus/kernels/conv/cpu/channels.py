@@ -17,6 +17,8 @@ from numus.kernels.conv.cpu.taps import TapKernel, TapSizes, for_each_tap
 
 TRANSPOSE_PIXELS = 256  # of a transposed chunk
 
+Span = tuple[Expr, Expr]
+
 
 def pack_weights(
     s: TapSizes, tile: Tile, dtype: DType, packed: ir.Buffer, g: Expr, weights: Read
@@ -37,10 +39,12 @@ def pack_weights(
 
 
 class ChannelKernel(TapKernel):
-    """Weights are `packed`."""
+    """Weights are `packed`. `sum_blocked`: the sums of some blocks of k are added up before they
+    are added to those of all."""
 
-    def __init__(self, s: TapSizes, task: Task, packed: ir.Buffer) -> None:
+    def __init__(self, s: TapSizes, task: Task, packed: ir.Buffer, sum_blocked: bool) -> None:
         super().__init__(s, task)
+        self.sum_blocked = sum_blocked
         tile, self.packed, self.columns = task.tile, packed, const(task.tile.columns)
         self.first_panel = self.panel_task * s.panels_per_task
         self.last_panel = ir.minimum(self.first_panel + s.panels_per_task, s.panels)
@@ -57,12 +61,15 @@ class ChannelKernel(TapKernel):
             return ir.Buffer(name, dtype, "scratch", size)
 
         self.acc = scratch("acc", self.dtype, s.panels_per_task * self.panel_size)
+        self.group_acc = scratch("group_acc", self.dtype, self.panel_size)
         self.transposed = scratch("transposed", self.dtype, tile.width * self.pitch)
         rows = volume(s.block) + tile.rows
         self.pixel_offsets = scratch("pixel_offsets", ir.INDEX, rows)
         self.acc_offsets = scratch("acc_offsets", ir.INDEX, rows)
         self.scratch = [self.planes.buffer, self.acc, self.transposed]
         self.scratch += [self.offsets, self.k_counts, self.pixel_offsets, self.acc_offsets]
+        if sum_blocked:
+            self.scratch.append(self.group_acc)
 
     def _block(self, u: Expr) -> list[Stmt]:
         rows = self.s.blocks[1]
@@ -78,14 +85,21 @@ class ChannelKernel(TapKernel):
         row, count = ir.Register("row", ir.INDEX), ir.var("rows")
         k0, panel, t = ir.var("k_start"), ir.var("panel"), ir.var("tile")
         entries, k_block = ir.load(self.k_counts, self.phase), self.s.k_block
-        multiply = self._multiply(panel, t, k0, ir.minimum(k0 + k_block, entries))
+        start, stop = ir.var("k_group"), entries
+        if self.sum_blocked:
+            stop = ir.minimum(start + self.s.k_group, entries)
+        multiply = self._multiply(panel, t, (start, stop), (k0, ir.minimum(k0 + k_block, stop)))
         tiles = ir.For(t, ZERO, count, "serial", multiply, step=const(self.tile.rows))
-        panels = ir.For(panel, self.first_panel, self.last_panel, "serial", [tiles])
-        return [
-            *self._rows(row),
-            ir.Let(count, ir.read(row)),
-            ir.For(k0, ZERO, entries, "serial", [panels], step=k_block),
-        ]
+        body: list[Stmt] = [tiles]
+        panels = (panel, self.first_panel, self.last_panel)
+        if self.sum_blocked:
+            body = [ir.For(k0, start, stop, "serial", body, step=k_block)]
+            body = [ir.For(*panels, "serial", body)]
+            body = [ir.For(start, ZERO, entries, "serial", body, step=self.s.k_group)]
+        else:
+            body = [ir.For(*panels, "serial", body)]
+            body = [ir.For(k0, ZERO, entries, "serial", body, step=k_block)]
+        return [*self._rows(row), ir.Let(count, ir.read(row)), *body]
 
     def _rows(self, row: ir.Register) -> list[Stmt]:
         """Input and accumulator offsets of each pixel of a phase."""
@@ -109,7 +123,8 @@ class ChannelKernel(TapKernel):
         pad = planes.loop_nest(past_end, (extra, const(self.tile.rows)))
         return [ir.Set(row, ZERO), *planes.loop_nest(body, *loops), *pad]
 
-    def _multiply(self, panel: Expr, t: Expr, k0: Expr, k1: Expr) -> list[Stmt]:
+    def _multiply(self, panel: Expr, t: Expr, group: Span, block: Span) -> list[Stmt]:
+        """A block of k, in a group of blocks, for one register tile."""
         s, tile, k = self.s, self.tile, ir.var("k_index")
         row0 = ((self.group * self.phases + self.phase) * s.panels + panel) * s.k_size
         starts = [ir.var(f"start{i}") for i in range(tile.rows)]
@@ -121,12 +136,27 @@ class ChannelKernel(TapKernel):
             at = ir.load(self.offsets, self.table + k)
             return lets, [ir.load(self.planes.buffer, v + at) for v in starts], vectors
 
-        first = (panel - self.first_panel) * self.panel_size
+        def in_panel(lane: Expr, i: int, v: int) -> Expr:
+            return ir.load(self.acc_offsets, t + i) + lane + v * tile.width
 
         def index(lane: Expr, i: int, v: int) -> Expr:
-            return first + ir.load(self.acc_offsets, t + i) + lane + v * tile.width
+            return (panel - self.first_panel) * self.panel_size + in_panel(lane, i, v)
 
-        return [*names, *planes.register_tile(tile, self.acc, [(k, k0, k1)], step, index)]
+        add = planes.add_to(self.acc, index)
+
+        def finish(lane: Expr, acc: planes.Registers) -> list[Stmt]:
+            """Add up the blocks of a group; then add that sum to the accumulators."""
+            at, partial = {x: in_panel(lane, *x) for x in acc}, self.group_acc
+            before: list[Stmt] = [
+                ir.Set(c, ir.load(partial, at[x]) + ir.read(c)) for x, c in acc.items()
+            ]
+            keep: list[Stmt] = [ir.Store(partial, at[x], ir.read(c)) for x, c in acc.items()]
+            last = block[1].eq(group[1])
+            added = ir.If(block[0] > group[0], before)
+            return [added, ir.If(last, add(lane, acc)), ir.If(~last, keep)]
+
+        end = finish if self.sum_blocked else add
+        return [*names, *planes.register_tile(tile, self.dtype, [(k, *block)], step, end)]
 
     def _epilogue(self) -> list[Stmt]:
         """Epilogue of a block: transposed, a vector of output channels at a time."""

@@ -192,16 +192,15 @@ def load_vectors(
     return [ir.Let(x, load) for x, load in zip(names, loads, strict=True)], names
 
 
+Registers = dict[tuple[int, int], ir.Register]  # by row and vector
+Finish = Callable[[Expr, Registers], list[Stmt]]
+
+
 def register_tile(
-    tile: Tile,
-    result: ir.Buffer,
-    loops: Sequence[Loop],
-    step: Callable[[Expr], Factors],
-    index: Callable[[Expr, int, int], Expr] | None = None,
+    tile: Tile, dtype: DType, loops: Sequence[Loop], step: Callable[[Expr], Factors], finish: Finish
 ) -> list[Stmt]:
-    """FMAs of `step(lane)` into a register tile, stored to `result`, or added to it at
-    `index(lane, row, vector)`."""
-    j, dtype = ir.var("lane"), result.dtype
+    """FMAs of `step(lane)` into a register tile of zeros, then `finish(lane, registers)`."""
+    j = ir.var("lane")
     elements = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
     acc = {(i, v): ir.Register(f"c{i}_{v}", dtype, lanes=True) for i, v in elements}
     lets, factors, vectors = step(j)
@@ -211,12 +210,15 @@ def register_tile(
         inner.append(ir.Set(acc[i, v], ir.fma(a, b, old) if dtype.kind == "float" else old + a * b))
     for variable, first, last in reversed(loops):
         inner = [ir.For(variable, first, last, "serial", inner)]
-    body: list[Stmt] = [*(ir.Set(c, const(0, dtype)) for c in acc.values()), *inner]
-    for (i, v), c in acc.items():
-        if index is None:
-            store = ir.Store(result, j + (i * tile.columns + v * tile.width), ir.read(c))
-        else:
-            at = index(j, i, v)
-            store = ir.Store(result, at, ir.load(result, at) + ir.read(c))
-        body.append(store)
+    body = [*(ir.Set(c, const(0, dtype)) for c in acc.values()), *inner, *finish(j, acc)]
     return [ir.For(j, ZERO, const(tile.width), "lanes", body)]
+
+
+def add_to(result: ir.Buffer, index: Callable[[Expr, int, int], Expr]) -> Finish:
+    """Adds a register tile to `result` at `index(lane, row, vector)`."""
+
+    def finish(lane: Expr, acc: Registers) -> list[Stmt]:
+        at = [(index(lane, *x), c) for x, c in acc.items()]
+        return [ir.Store(result, i, ir.load(result, i) + ir.read(c)) for i, c in at]
+
+    return finish

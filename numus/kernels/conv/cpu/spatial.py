@@ -10,12 +10,15 @@ from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu import planes
 from numus.kernels.conv.cpu.planes import ONE, ZERO, Task, Triple, delinearize, mod, volume
-from numus.kernels.conv.cpu.taps import TapKernel, TapSizes
+from numus.kernels.conv.cpu.taps import SUM_BLOCK, TapKernel, TapSizes
 
 
 class SpatialKernel(TapKernel):
-    def __init__(self, s: TapSizes, task: Task) -> None:
+    """`sum_blocked`: the reduction is longer than a SUM_BLOCK, and added up block by block."""
+
+    def __init__(self, s: TapSizes, task: Task, sum_blocked: bool) -> None:
         super().__init__(s, task)
+        self.sum_blocked = sum_blocked
         rows = self.rows = const(self.tile.rows)
         self.first_channel = self.panel_task * (s.panels_per_task * rows)
         remaining = (s.out_channels - self.first_channel + (rows - 1)) // rows
@@ -68,8 +71,20 @@ class SpatialKernel(TapKernel):
             base = self._panel_start(panel) + r * self.rows
             return lets, [ir.load(self.packed, base + i) for i in range(tile.rows)], pixels
 
-        loops = [(r, ZERO, ir.load(self.k_counts, self.phase))]
-        return planes.register_tile(tile, self.result, loops, step)
+        def finish(lane: Expr, acc: planes.Registers) -> list[Stmt]:
+            at = {(i, v): lane + (i * tile.columns + v * tile.width) for i, v in acc}
+            add: list[Stmt] = [
+                ir.Set(c, ir.load(self.result, at[x]) + ir.read(c)) for x, c in acc.items()
+            ]
+            stores: list[Stmt] = [ir.Store(self.result, at[x], ir.read(c)) for x, c in acc.items()]
+            return [ir.If(k0 > 0, add), *stores] if self.sum_blocked else stores
+
+        k0, entries = ir.var("k_start"), ir.load(self.k_counts, self.phase)
+        if not self.sum_blocked:
+            return planes.register_tile(tile, self.dtype, [(r, ZERO, entries)], step, finish)
+        loops = [(r, k0, ir.minimum(k0 + SUM_BLOCK, entries))]
+        block = planes.register_tile(tile, self.dtype, loops, step, finish)
+        return [ir.For(k0, ZERO, entries, "serial", block, step=const(SUM_BLOCK))]
 
     def _stores(self, size: Triple, plane: Expr, p: Expr, panel: Expr) -> list[Stmt]:
         """Epilogue of a register tile, image by image."""

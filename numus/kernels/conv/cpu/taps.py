@@ -11,6 +11,8 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu import planes
 from numus.kernels.conv.cpu.planes import ONE, ZERO, Task, Triple, delinearize, floordiv, volume
 
+SUM_BLOCK = 128  # channels × taps in one running sum
+
 
 @dataclass(slots=True, kw_only=True)
 class TapSizes:
@@ -30,6 +32,7 @@ class TapSizes:
     blocks: Triple  # of an image
     k_size: Expr  # in_channels × taps of a phase, at most
     k_block: Expr  # of packed weights
+    k_group: Expr  # of several blocks, whose sums are added up first
     panels: Expr  # of packed weights
     panels_per_task: Expr  # panels of output channels
     panel_tasks: Expr

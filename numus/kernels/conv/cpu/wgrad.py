@@ -154,5 +154,7 @@ class WgradKernel:
             return start + lane + (i * tile.columns + v * tile.width)
 
         taps = [(y, ZERO, self.height), (x, ZERO, self.width)]
-        multiply = planes.register_tile(tile, self.acc, taps, step, index)
+        multiply = planes.register_tile(
+            tile, self.dtype, taps, step, planes.add_to(self.acc, index)
+        )
         return loop_nest([*names, *multiply], (panel, self.panels), (t, s.row_tiles))

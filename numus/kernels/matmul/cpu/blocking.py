@@ -9,6 +9,11 @@ from numus.target import Target
 
 CACHE_LINE_BYTES = 64
 
+# Elements of k in one running sum. Sums of floats are added up by such blocks, which depend on
+# neither tiles nor caches nor threads: an element of C has the same bits whatever the blocking.
+SUM_BLOCK = 256
+SKINNY_BLOCK_K = 16  # rows of B that are read together, each of them once; added up to SUM_BLOCKs
+
 
 @dataclass(frozen=True, slots=True)
 class BlockingTuning:
@@ -19,10 +24,8 @@ class BlockingTuning:
     computed_packing_factor: int = 8  # divided by this where tasks would compute the same
     tasks_per_thread: int = 8  # so that a delayed thread leaves its share to others
     tasks_per_thread_unpacked: int = 16  # where no task packs anything again
-    min_block_k: int = 128  # amortises loads and stores of a tile
     skinny_max_rows: int = 3  # for which packing B costs more than it gains
     skinny_max_vectors: int = 8  # of a register tile
-    skinny_block_k: int = 16  # rows of B that are read together, each of them once
     max_tile_rows: int = 8
     many_tiles: int = 32  # tiles, or vectors, of which a partial one does not count
     fma_latency: int = 8  # accumulators that hide it
@@ -46,7 +49,9 @@ class Blocking:
     a_mn_major: bool
     prefetches: bool  # rows of A read in place, one after the other in memory
     whole_columns: bool  # n is a multiple of the tile's columns
-    k_blocked: bool
+    k_blocked: bool  # in cache blocks, between which partial sums of all tiles are in memory
+    sum_blocked: bool  # k is longer than a SUM_BLOCK,
+    skinny: bool  # which is longer than a cache block
     task_rows: int
     task_columns: int
     block_k: int
@@ -88,9 +93,7 @@ def choose_blocking(
     # a block of B stays in L2, as deep as it can be
     item = dtype.itemsize * parts
     room = target.l2_bytes // 2
-    block_k = min(k, TUNING.skinny_block_k)
-    if not skinny:
-        block_k = _block_k(k, room // (columns * item), width)
+    block_k = min(k, SKINNY_BLOCK_K) if skinny else _block_k(k, room // (columns * item))
     max_panels_n = panels_n if skinny else max(1, room // (columns * max(block_k, 1) * item))
     max_panels_m = panels_m if a_direct else max(1, room // (rows * max(k, 1) * item))
     work = batch * m * n * k
@@ -124,6 +127,8 @@ def choose_blocking(
         prefetches=a_direct and in_order and large,
         whole_columns=n % columns == 0,
         k_blocked=block_k < k,
+        sum_blocked=dtype.kind == "float" and k > SUM_BLOCK,
+        skinny=skinny,
         task_rows=-(-panels_m // tasks_m) * rows,
         task_columns=-(-panels_n // tasks_n) * columns,
         block_k=block_k,
@@ -195,12 +200,12 @@ def _conflicts_in_l1(target: Target, rows: int, stride: int) -> bool:
     return distance < CACHE_LINE_BYTES and rows > target.l1_ways * 3 // 4
 
 
-def _block_k(k: int, most: int, width: int) -> int:
-    """Even blocks of k, or all of it where that is not much more."""
-    most = max(most, TUNING.min_block_k)
+def _block_k(k: int, most: int) -> int:
+    """Even blocks of k in whole SUM_BLOCKs, or all of it where that is not much more."""
+    most = max(most, SUM_BLOCK)
     if k <= most + most // 2:
         return k
-    return -(-k // -(-k // most) // width) * width
+    return -(-k // -(-k // most) // SUM_BLOCK) * SUM_BLOCK
 
 
 def _tasks(panels: int, wanted: int, most: int) -> int:

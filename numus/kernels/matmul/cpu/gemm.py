@@ -2,8 +2,8 @@
 
 A task computes some rows by some columns of C on one thread. Its block of B stays in L2 while rows
 of A pass by; operands are read in place where their layout allows, packed by the task itself, or
-packed before for several tasks. Every element of C is one running sum over k: no choice of tiles
-shows in the result.
+packed before for several tasks. Every element of C is a sum over fixed blocks of k, added up one by
+one: no choice of tiles shows in the result, and its error does not grow with every element of k.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, Blocking
+from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, SUM_BLOCK, Blocking
 from numus.kernels.matmul.cpu.panels import Matrix, MatrixRows, Packed, Panels
 
 ZERO, FALSE = const(0), const(False, dt.bool_)
@@ -110,10 +110,13 @@ def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         stop = ir.minimum(start + s.block_k, s.k)
         offset = (ip * s.task_columns + jp * blocking.rows) * blocking.parts
         size = s.task_rows * s.task_columns * blocking.parts
+    totals = size
+    if blocking.skinny and blocking.sum_blocked:
+        size = size * 2
     partial = ir.Buffer("partial", call.dtype, "scratch", size)
     scratch.append(partial)
     tile = (m0 + ip, n0 + jp, ip, jp, m1, n1)
-    at = _TilePosition(batch, *tile, start, stop, s.k, partial, offset)
+    at = _TilePosition(batch, *tile, start, stop, s.k, partial, offset, totals)
     body = _tile(call, a, b, edge, at)
     for v, extent, step in ((jp, n1 - n0, blocking.columns), (ip, m1 - m0, blocking.rows)):
         body = [ir.For(v, ZERO, extent, "serial", body, step=const(step))]
@@ -139,6 +142,7 @@ class _TilePosition:
     k: Expr
     partial: ir.Buffer
     offset: Expr
+    totals: Expr  # in `partial`, from the sums of a block to those of all blocks before
 
     @property
     def rows(self) -> Expr:
@@ -218,19 +222,43 @@ def _register_tile(
         for v, accumulator in enumerate(row)
         for p, c in enumerate(accumulator)
     ]
-    zeros: list[Stmt] = [ir.Set(r, const(0, dtype)) for r, _ in registers]
-    body = zeros
-    if blocking.k_blocked:
-        reload: list[Stmt] = [ir.Set(r, ir.load(at.partial, index)) for r, index in registers]
-        body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, reload)]
     count = min(UNROLL_K, width)  # K-major panels are packed by vectors
-    whole = at.k1 - (at.k1 - at.k0) % count
     prefetches = _prefetch(call, a, at, k, count)
     unrolled = [s for u in range(count) for s in (*step(k, u), *prefetches[u::count])]
-    body.append(ir.For(k, at.k0, whole, "serial", unrolled, step=const(count)))
     rest = ir.var("k_rest")
-    body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
-    spill: list[Stmt] = [ir.Store(at.partial, index, ir.read(r)) for r, index in registers]
+
+    def block(k0: Expr, k1: Expr) -> list[Stmt]:
+        """One running sum over a block of k."""
+        whole = k1 - (k1 - k0) % count
+        return [
+            *(ir.Set(r, const(0, dtype)) for r, _ in registers),
+            ir.For(k, k0, whole, "serial", unrolled, step=const(count)),
+            ir.For(rest, whole, k1, "serial", step(rest, 0)),
+        ]
+
+    def add(offset: Expr) -> list[Stmt]:
+        return [ir.Set(r, ir.load(at.partial, i + offset) + ir.read(r)) for r, i in registers]
+
+    def store(offset: Expr) -> list[Stmt]:
+        return [ir.Store(at.partial, i + offset, ir.read(r)) for r, i in registers]
+
+    spill = store(ZERO)
+    if not blocking.sum_blocked:
+        body = block(at.k0, at.k1)
+        if blocking.k_blocked:
+            body.append(ir.If(at.k0 > 0, add(ZERO)))
+    elif blocking.skinny:  # several blocks of k make a SUM_BLOCK
+        body = [*block(at.k0, at.k1), ir.If(at.k0 % SUM_BLOCK > 0, add(ZERO))]
+        last = (at.k1 % SUM_BLOCK).eq(0)
+        body.append(ir.If((last | at.complete) & (at.k1 > SUM_BLOCK), add(at.totals)))
+        last = last & ~at.complete
+        spill = [ir.If(last, store(at.totals)), ir.If(~last, spill)]
+    else:
+        start = ir.var("sum_start")
+        stop = start + SUM_BLOCK
+        one = block(start, ir.minimum(stop, at.k1))
+        one += [ir.If(start > 0, add(ZERO)), ir.If(stop < at.k1, spill)]
+        body = [ir.For(start, at.k0, at.k1, "serial", one, step=const(SUM_BLOCK))]
     body += _epilogue(call, at, sums, lane, spill) if call.store_only else spill
     return [ir.For(lane, ZERO, const(width), "lanes", body)]
 

@@ -1,7 +1,7 @@
 """CPU GEMV: a K-major matrix times a few vectors, read once.
 
 Lanes go along k. Several rows at a time keep more loads in flight and reuse the vectors; lanes are
-reduced at the end of a row.
+reduced at the end of a row, and of every block of long ones: no lane's sum gets long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, uses_fma
+from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, SUM_BLOCK, uses_fma
 from numus.kernels.matmul.cpu.panels import Matrix
 from numus.target import Target
 
@@ -42,6 +42,7 @@ class GemvShape:
     vectors: int
     unroll: int  # vectors of lanes of each accumulator
     fma: bool
+    sum_block: int  # elements of k, SUM_BLOCK of each lane; 0: all of k
     task_rows: int
 
 
@@ -60,7 +61,10 @@ def choose_shape(
     task_rows = max(-(-rows // wanted), -(-TUNING.min_task_elements // k))
     task_rows = -(-task_rows // together) * together
     unroll = max(1, sums // (together * vectors))
-    return GemvShape(together, vectors, unroll, uses_fma(target, dtype), task_rows)
+    sum_block = SUM_BLOCK * unroll * (target.vector_bytes // dtype.itemsize)
+    if dtype.kind != "float" or k <= sum_block:
+        sum_block = 0
+    return GemvShape(together, vectors, unroll, uses_fma(target, dtype), sum_block, task_rows)
 
 
 def gemv(
@@ -109,14 +113,26 @@ def gemv(
             x, old = ir.var(f"x{v}", dtype), ir.read(sums[i][v])
             new = ir.fma(name, x, old) if shape.fma else old + name * x
             step.append(ir.Set(sums[i][v], new))
-    body: list[Stmt] = [ir.Set(s, const(0, dtype)) for row_sums in sums for s in row_sums]
-    body.append(ir.For(k, ZERO, k_size, "lanes", step, unroll=shape.unroll))
+    zeros: list[Stmt] = [ir.Set(s, const(0, dtype)) for row_sums in sums for s in row_sums]
+    body: list[Stmt] = [*zeros, ir.For(k, ZERO, k_size, "lanes", step, unroll=shape.unroll)]
+    totals = [[ir.lanes_reduce("add", s) for s in row_sums] for row_sums in sums]
+    if shape.sum_block:
+        start = ir.var("sum_start")
+        end = ir.minimum(start + shape.sum_block, k_size)
+        blocks = [[ir.Register(f"t{i}_{v}", dtype) for v in count] for i in rows]
+        one = [*zeros, ir.For(k, start, end, "lanes", step, unroll=shape.unroll)]
+        one += [
+            ir.Set(blocks[i][v], ir.read(blocks[i][v]) + totals[i][v]) for i in rows for v in count
+        ]
+        body = [ir.Set(t, const(0, dtype)) for row_totals in blocks for t in row_totals]
+        body.append(ir.For(start, ZERO, k_size, "serial", one, step=const(shape.sum_block)))
+        totals = [ir.reads(row_totals) for row_totals in blocks]
     for i in rows:
         row = r + i
         stores: list[Stmt] = []
         for v in count:
             total = ir.var(f"total{i}_{v}", dtype)
-            stores.append(ir.Let(total, ir.lanes_reduce("add", sums[i][v])))
+            stores.append(ir.Let(total, totals[i][v]))
             stores += epilogue(batch, row, const(v), total)
         body += [ir.If(row < stop, stores)] if i else stores
     out.append(ir.For(r, first, stop, "serial", body, step=const(shape.rows)))
