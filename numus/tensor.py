@@ -17,7 +17,7 @@ from numus import aliases
 from numus import dtypes as dt
 from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
-from numus.errors import GradientError
+from numus.errors import DTypeError, GradientError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
 from numus.graph import Node, View, active_hooks, current_trace, mode, now
 from numus.primitives import elementwise as ew
@@ -26,6 +26,7 @@ from numus.primitives.source import VALUE, constant
 from numus.primitives.structure import copy
 from numus.primitives.view_updates import Path, alias, read_path
 from numus.primitives.view_updates import detached as detached
+from numus.primitives.views import reshape
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
@@ -322,9 +323,9 @@ def view_of(x: Tensor, path: Path) -> Tensor:
 
 
 def scalar_node(number: Any, dtype: DType) -> Node:
-    """The constant of a Python scalar in a dtype."""
-    if isinstance(number, dt.Weak):
-        return number.node(dtype)
+    """The constant of a Python scalar in a dtype; a tensor of one element is cast to it."""
+    if isinstance(number, (dt.Weak, Tensor)):
+        return _cast_scalar(number, dtype) if isinstance(number, Tensor) else number.node(dtype)
     if dtype.is_integer:
         low, high = dt.int_range(dtype)
         if not low <= number <= high:
@@ -333,6 +334,14 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     if dtype.kind == "float":
         return constant(float(number), dtype)
     return constant(complex(number) if dtype.is_complex else bool(number), dtype)
+
+
+def _cast_scalar(x: Tensor, dtype: DType) -> Node:
+    if x.size != 1:
+        raise ShapeError(f"a number or a tensor of one element is needed, not shape {x.shape}")
+    if x.dtype.is_complex and not dtype.is_complex:
+        raise DTypeError(f"a {x.dtype.name} tensor does not fit where {dtype.name} is needed")
+    return ew.cast(reshape(x._node, ()) if x.ndim else x._node, dtype)
 
 
 def node_of(x: Any, op: str, dev: Device | None = None) -> Node:

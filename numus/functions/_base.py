@@ -6,8 +6,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.errors import DTypeError
-from numus.graph import Node
+from numus.errors import DTypeError, GradientError
+from numus.graph import Node, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import transfer
 from numus.primitives.view_updates import Path, alias, read_path
@@ -121,9 +121,21 @@ def widened(x: Node) -> Node:
     return ew.cast(x, dt.compute_dtype(x.dtype))
 
 
-def like(x: Node, number: complex) -> Node:
-    """A constant in x's dtype."""
+def like(x: Node, number: Any) -> Node:
+    """A number in x's dtype: a constant, or a tensor of one element, which is differentiated."""
     return scalar_node(number, x.dtype)
+
+
+def as_number(value: Any, name: str, op: str) -> Any:
+    """A numeric argument that gradients do not flow to, as a Python number."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.requires_grad and mode.grad:
+        raise GradientError(
+            f"{op}: {name} requires gradients, and none flow to it; give a number, or a detached "
+            f"tensor ({name}.detach())"
+        )
+    return value.item()
 
 
 def require(op: str, x: Node, *kinds: str) -> Node:

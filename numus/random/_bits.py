@@ -19,6 +19,7 @@ from numus.runtime.devices import Device
 from numus.runtime.devices import device as find_device
 from numus.shapes import Shape, as_shape
 from numus.shapes import broadcast as broadcast_shapes
+from numus.tensor import node_of, scalar_node
 
 Transform = Callable[[Node], Node]
 
@@ -118,6 +119,11 @@ def device_of(device: Any, *nodes: Node) -> Device:
             if node.device is not None:
                 return node.device
     return find_device(device)
+
+
+def parameter(op: str, x: Any, dtype: DType) -> Node:
+    """A parameter of a distribution in a dtype; a Python number is rounded once."""
+    return ew.cast(node_of(x, op), dtype) if dt.scalar_kind(x) is None else scalar_node(x, dtype)
 
 
 def number(op: str, name: str, given: Any) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.functions._base import float_node, node_of, wrap
+from numus.functions._base import as_number, float_node, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import argmax
@@ -32,7 +32,7 @@ def _location_scale(
     dtype = _bits.float_dtype(op, dtype)
     wide = dt.compute_dtype(dtype)
     source = key_words(op, key)
-    middle, width = (ew.cast(node_of(x, op), wide) for x in (loc, scale))
+    middle, width = (_bits.parameter(op, x, wide) for x in (loc, scale))
     shape = _bits.sample_shape(op, shape, middle, width)
     dev = _bits.device_of(device, *source, middle, width)
     z = reshape(draw(source, size_of(shape), dev, wide), shape)
@@ -94,6 +94,8 @@ def truncated_normal(
     key: Tensor | None = None,
 ) -> Tensor:
     """Standard normal numbers on the condition that they lie in [low, high]."""
+    op = "truncated_normal"
+    low, high = as_number(low, "low", op), as_number(high, "high", op)
     if not low < high:
         raise ValueError(f"truncated_normal: there is nothing from {low} to {high}")
     dtype = _bits.float_dtype("truncated_normal", dtype)

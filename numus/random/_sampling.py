@@ -10,7 +10,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions._base import method, node_of, require, widened, wrap
+from numus.functions._base import as_number, method, node_of, require, widened, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
@@ -71,7 +71,7 @@ def uniform(
     wide = dt.compute_dtype(dtype)
     source = key_words("uniform", key)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        a, b = (ew.cast(node_of(x, "uniform"), dtype) for x in (low, high))
+        a, b = (_bits.parameter("uniform", x, dtype) for x in (low, high))
         shape = _bits.sample_shape("uniform", shape, a, b)
         dev = _bits.device_of(device, *source, a, b)
         u = _bits.map_uniform(source, size_of(shape), dev, wide, lambda u: u)
@@ -128,7 +128,7 @@ def normal(
     wide = dt.compute_dtype(dtype)
     source = key_words("normal", key)
     if isinstance(loc, Tensor) or isinstance(scale, Tensor):
-        a, b = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
+        a, b = (_bits.parameter("normal", x, wide) for x in (loc, scale))
         shape = _bits.sample_shape("normal", shape, a, b)
         dev = _bits.device_of(device, *source, a, b)
         z = standard_normal(source, size_of(shape), dev, wide, lambda z: z)
@@ -287,6 +287,7 @@ def dropout(
     Outside training it is x itself.
     """
     node = require("dropout", node_of(x, "dropout"), "float", "complex")
+    p = as_number(p, "p", "dropout")
     threshold("dropout", p)
     if not training or p == 0:
         return wrap(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import like, method, moved, node_of, require, wrap
+from numus.functions._base import as_number, like, method, moved, node_of, require, wrap
 from numus.functions.creation.dtype_functions import convert
 from numus.functions.elementwise.arithmetic import pow as power
 from numus.graph import Node
@@ -175,7 +176,8 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
-    first, last, move = map(_number, (start, stop, step))
+    ends = zip((start, stop, step), ("start", "stop", "step"), strict=True)
+    first, last, move = (_number(n, name) for n, name in ends)
     whole = all(isinstance(n, int) for n in (first, last, move))
     out = as_dtype(dtype) if dtype is not None else dt.default_int if whole else dt.default_float
     if out is dt.bool_:
@@ -198,9 +200,8 @@ def arange(
     return _finish(_counted(count, first, move, out, dev), out, dev, requires_grad)
 
 
-def _number(n: Any) -> int | float:
-    if isinstance(n, Tensor):
-        n = n.item()
+def _number(n: Any, name: str) -> int | float:
+    n = as_number(n, name, "arange")
     if isinstance(n, (bool, int)) or (not isinstance(n, float) and hasattr(n, "__index__")):
         return operator.index(n)
     return float(n)
@@ -251,30 +252,42 @@ def linspace(
     """
     (count,) = as_shape(as_int(num, "num", "linspace"), "linspace")
     dev = as_device(device)
-    first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
-    is_complex = "complex" in (dt.scalar_kind(first), dt.scalar_kind(last))
+    ends = (start, stop)
+    kinds = [n.dtype.kind if isinstance(n, Tensor) else dt.scalar_kind(n) for n in ends]
+    is_complex = "complex" in kinds
     default = dt.default_complex if is_complex else dt.default_float
     out = default if dtype is None else as_dtype(dtype)
     if is_complex and not out.is_complex:
         raise DTypeError(f"linspace: complex ends do not fit {out.name}")
     steps, compute = max(count - 1 if endpoint else count, 1), _compute_dtype(out)
-    node = _spaced(count, first.real, last.real, steps, compute, dev)
+    space = functools.partial(_spaced, count, steps, compute, dev)
+    node = space(*(_part(n, "real") for n in ends))
     if out.is_complex:
-        node = ew.complex_(node, _spaced(count, first.imag, last.imag, steps, compute, dev))
+        node = ew.complex_(node, space(*(_part(n, "imag") for n in ends)))
     elif out.is_integer:
         node = ew.floor(node)
     return _finish(node, out, dev, requires_grad)
 
 
-def _spaced(count: int, first: float, last: float, steps: int, dtype: DType, dev: Device) -> Node:
+def _part(n: Any, name: str) -> Any:
+    """The real or imaginary part of an end; a tensor's is on the host unless it is tracked."""
+    pending = isinstance(n, Tensor) and (n.requires_grad or n._node.abstract)
+    return getattr(n.item() if isinstance(n, Tensor) and not pending else n, name)
+
+
+def _spaced(count: int, steps: int, dtype: DType, dev: Device, first: Any, last: Any) -> Node:
     """Counted from the nearer end, so that both are exact."""
+    a, b = scalar_node(first, dtype), scalar_node(last, dtype)
     # not (last - first) / steps, which may overflow
-    step = last / steps - first / steps if count > 1 else 0.0
+    if isinstance(first, Tensor) or isinstance(last, Tensor):
+        a, b = moved(a, dev), moved(b, dev)
+        step = ew.sub(ew.div(b, like(b, steps)), ew.div(a, like(a, steps)))
+    else:
+        step = scalar_node(last / steps - first / steps if count > 1 else 0.0, dtype)
     index = iota(count, dt.int64, dev)
     behind = ew.cast(ew.sub(constant(steps, dt.int64), index), dtype)
     ahead = ew.cast(index, dtype)
-    from_first = ew.add(scalar_node(first, dtype), ew.mul(scalar_node(step, dtype), ahead))
-    from_last = ew.sub(scalar_node(last, dtype), ew.mul(scalar_node(step, dtype), behind))
+    from_first, from_last = ew.add(a, ew.mul(step, ahead)), ew.sub(b, ew.mul(step, behind))
     return ew.where(ew.le(ahead, behind), from_first, from_last)
 
 

@@ -79,12 +79,13 @@ def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow: a smooth relu."""
 
     def build(n: Node) -> Node:
-        scaled = n if beta == 1 else ew.mul(n, like(n, beta))
+        plain = not isinstance(beta, Tensor) and beta == 1
+        scaled = n if plain else ew.mul(n, like(n, beta))
         # both branches are the same function: every derivative is right at 0, unlike that of abs
         positive = ew.lt(like(n, 0), scaled)
         rest = ew.log1p(ew.exp(ew.where(positive, ew.neg(scaled), scaled)))
         out = ew.add(ew.where(positive, scaled, like(n, 0)), rest)
-        return out if beta == 1 else ew.div(out, like(n, beta))
+        return out if plain else ew.div(out, like(n, beta))
 
     return _apply("softplus", x, build)
 

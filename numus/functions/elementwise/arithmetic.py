@@ -13,6 +13,7 @@ from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor, method
 
 __all__ = [
@@ -397,6 +398,7 @@ def round(x: ArrayLike, /, decimals: int = 0) -> Tensor:
     tensor([ 0.,  2., -3.])
     """
     node = node_of(x, "round")
+    decimals = as_int(decimals, "decimals", "round")
     if node.dtype.is_complex:
         parts = (round(wrap(part), decimals)._node for part in (ew.real(node), ew.imag(node)))
         return wrap(ew.complex_(*parts))

@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import common, node_of, require, wrap
+from numus.functions._base import common, node_of, require, scalar_node, wrap
 from numus.functions.autocast import lowers
 from numus.functions.template_cache import templated
 from numus.graph import Node
@@ -155,7 +155,9 @@ def _attend(
         keep = ew.where(mask._node, constant(rest, wide), constant(0.0, wide))
     if scale is None:
         scale = 1 / math.sqrt(size) if size else 1.0
-    operands = (stacked(q), stacked(k), stacked(v), constant(float(scale), wide))
+    elif isinstance(scale, Tensor):  # gradients flow to it through the query
+        q, scale = ew.cast(ew.mul(ew.cast(q, wide), scalar_node(scale, wide)), q.dtype), 1.0
+    operands = (stacked(q), stacked(k), stacked(v), scalar_node(scale, wide))
     out = attention(*operands, bias=bias, keep=keep, causal=bool(is_causal))
     return wrap(reshape(out, (*lead, length, v.shape[-1])))
 

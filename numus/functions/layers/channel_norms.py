@@ -10,7 +10,7 @@ from typing import Any
 
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.functions._base import float_node, method, node_of, wrap
+from numus.functions._base import float_node, like, method, node_of, wrap
 from numus.functions.autocast import widens
 from numus.functions.layers.normalization import widest
 from numus.functions.reduction.reductions import count_over, keepdims_shape
@@ -58,7 +58,7 @@ def _per_channel(op: str, name: str, part: Any, x: Node) -> Node:
 
 
 def _normal(x: Node, mean: Node, variance: Node, eps: float) -> Node:
-    scale = ew.rsqrt(ew.add(variance, constant(float(eps), variance.dtype)))
+    scale = ew.rsqrt(ew.add(variance, like(variance, eps)))
     return ew.mul(ew.sub(x, mean), scale)
 
 

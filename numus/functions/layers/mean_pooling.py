@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.functions._base import like, method, node_of, require, widened, wrap
+from numus.functions._base import as_number, like, method, node_of, require, widened, wrap
 from numus.functions.indexing.index_checks import int_constant, upload
 from numus.functions.layers import windows as win
 from numus.functions.layers.max_pooling import max_pool
@@ -148,6 +148,7 @@ def _lp_pool(
     ceil_mode: bool = False,
 ) -> Tensor:
     op = f"lp_pool{rank}d"
+    norm_type = as_number(norm_type, "norm_type", op)
     if math.isinf(norm_type):  # the largest magnitude of a window, or the smallest
         sign = math.copysign(1.0, norm_type)
         sizes = sign * wrap(ew.abs_(require(op, node_of(x, op), "float")))

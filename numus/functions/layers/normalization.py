@@ -10,7 +10,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import float_node, method, node_of, require, widened, wrap
+from numus.functions._base import float_node, like, method, node_of, require, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import Axis, count_over, filled, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
@@ -181,7 +181,7 @@ def layer_norm(
         return wrap(node)
     centred = ew.sub(wide, _keep(mean_over(wide, axes), wide, axes))
     variance = over_count(reduce_sqdev(wide, axes), float(count_over(wide, axes)))
-    scale = ew.rsqrt(ew.add(variance, constant(float(eps), wide.dtype)))
+    scale = ew.rsqrt(ew.add(variance, like(wide, eps)))
     y = _affine(ew.mul(centred, _keep(scale, wide, axes)), w, b)
     return wrap(ew.cast(y, node.dtype))
 
@@ -204,7 +204,7 @@ def rms_norm(
     wide = widest(node, w)
     if count_over(node, axes) == 0:
         return wrap(node)
-    floor = 2.0**-wide.dtype.mantissa if eps is None else float(eps)
+    floor = 2.0**-wide.dtype.mantissa if eps is None else eps
     mean_square = mean_over(ew.mul(wide, wide), axes)
-    scale = ew.rsqrt(ew.add(mean_square, constant(floor, wide.dtype)))
+    scale = ew.rsqrt(ew.add(mean_square, like(wide, floor)))
     return wrap(ew.cast(_affine(ew.mul(wide, _keep(scale, wide, axes)), w, None), node.dtype))

@@ -14,7 +14,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import computed, node_of, require, widened, wrap
+from numus.functions._base import as_number, computed, node_of, require, widened, wrap
 from numus.functions.layers import mean_pooling
 from numus.functions.layers.resampling import Array, Table, resample
 from numus.functions.layers.windows import Sizes, batched, per_axis, unbatched, window_count
@@ -102,6 +102,7 @@ def _target(
             raise ValueError(f"{op}: recompute_scale_factor needs a scale_factor")
         return per_axis(op, "size", size, rank, 0), [None] * rank
     given = list(scale) if isinstance(scale, (tuple, list)) else [scale] * rank
+    given = [as_number(f, "scale_factor", op) for f in given]
     if len(given) != rank:
         raise ShapeError(f"{op}: scale_factor={scale!r} for {rank} axes")
     if not all(f > 0 for f in given):

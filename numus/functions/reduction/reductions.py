@@ -16,7 +16,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions._base import as_number, method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import ends
 from numus.functions.template_cache import templated
@@ -265,7 +265,8 @@ def _norm(op: str, x: Any, order: Any, axis: Axis, keepdims: bool) -> Tensor:
     node = to_float(node_of(x, op))
     axes = normal_axes(axis, node.ndim, op)
     wide = ew.cast(node, dt.compute_dtype(node.dtype))
-    if isinstance(order, (np.integer, Tensor)):
+    order = as_number(order, "ord", op)
+    if isinstance(order, np.integer):
         order = as_int(order, "ord", op)
     if order in (2, "fro", None):
         y = masked_root(reduce_sum(_squares(wide), axes), ew.sqrt)

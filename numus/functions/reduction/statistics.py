@@ -13,7 +13,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import common, method, node_of, to_float, widened
+from numus.functions._base import as_number, common, method, node_of, to_float, widened
 from numus.functions.reduction import reductions
 from numus.functions.reduction.reductions import Axis, count_over, finish
 from numus.functions.template_cache import templated
@@ -56,7 +56,7 @@ def over_count(total: Node, count: float) -> Node:
 def variance_over(x: Node, axes: Shape, correction: float) -> Node:
     """The variance of an inexact node, real; NaN where too few elements are left."""
     real = dt.real_of(x.dtype)
-    free = count_over(x, axes) - correction
+    free = count_over(x, axes) - as_number(correction, "correction", "var")
     if count_over(x, axes) == 0 or free <= 0:
         return reductions.filled(x, axes, math.nan, real)
     parts = (ew.real(x), ew.imag(x)) if x.dtype.is_complex else (x,)

@@ -256,10 +256,20 @@ def _sides(given: Any, rank: int, what: str) -> list[tuple[Any, Any]]:
         for axis, pair in given.items():
             out[normal_axis(axis, rank, "pad")] = _sides(pair, 1, what)[0]
         return out
-    if isinstance(given, dt.Weak):
-        return [(given, given)] * rank
+    leaves: list[Any] = []
+
+    def placed(part: Any) -> Any:
+        """The positions of a part's numbers among the leaves; tensors are no numbers to NumPy."""
+        if isinstance(part, (np.ndarray, np.generic)):
+            part = part.tolist()
+        if isinstance(part, (list, tuple)) or (isinstance(part, Tensor) and part.ndim):
+            return [placed(p) for p in part]
+        leaves.append(part)
+        return len(leaves) - 1
+
     try:
-        return [tuple(p) for p in np.broadcast_to(np.asarray(given), (rank, 2)).tolist()]
+        places = np.broadcast_to(np.array(placed(given), int), (rank, 2)).tolist()
+        return [(leaves[a], leaves[b]) for a, b in places]
     except ValueError:
         raise ShapeError(
             f"pad: {what}={given!r} does not give (before, after) for each of {rank} axes"
@@ -268,7 +278,8 @@ def _sides(given: Any, rank: int, what: str) -> list[tuple[Any, Any]]:
 
 def _pad_constant(node: Node, low: Any, high: Any, values: list[tuple[Any, Any]]) -> Node:
     out = views.pad(node, low, high)
-    if all(not isinstance(v, dt.Weak) and v == 0 for pair in values for v in pair):
+    known = [v for pair in values for v in pair if not isinstance(v, (dt.Weak, Tensor))]
+    if len(known) == 2 * len(values) and not any(known):
         return out
     for axis, (before, after) in enumerate(values):  # where margins cross, the later axis wins
         position = ramp(out.shape, axis, node.device)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions._base import as_number
 from numus.functions.layers.attention import scaled_dot_product_attention
 from numus.tensor import Tensor
 
@@ -43,7 +44,10 @@ def rotary_embedding(
     if positions is None:
         positions = nm.arange(x.shape[-2], device=x.device)
     wide = nm.float64 if x.dtype is nm.float64 else nm.float32
-    rates = nm.exp(nm.arange(0, width, 2, dtype=wide, device=x.device) * (-math.log(base) / width))
+    rates = nm.exp(
+        nm.arange(0, width, 2, dtype=wide, device=x.device)
+        * (-math.log(as_number(base, "base", "rotary_embedding")) / width)
+    )
     angles = nm.asarray(positions).astype(wide)[..., None] * rates
     while angles.ndim < x.ndim:  # axes between the leading ones and the length: heads
         angles = nm.expand_dims(angles, -3) if angles.ndim > 2 else angles[None]

@@ -8,6 +8,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions._base import as_number
 from numus.functions.autocast import lowers
 from numus.functions.template_cache import templated
 from numus.nn.functional._tools import in_place, measured, rounds_once
@@ -76,7 +77,8 @@ def embedding(
     """
     indices = nm.asarray(input)
     if max_norm is not None:
-        _shorten(weight, indices, max_norm, norm_type)
+        norm_type = as_number(norm_type, "norm_type", "embedding")
+        _shorten(weight, indices, as_number(max_norm, "max_norm", "embedding"), norm_type)
     rows = nm.embedding_lookup(weight, indices)
     if not weight.requires_grad:
         return rows
@@ -268,7 +270,8 @@ def rms_norm(
 @measured
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input over its p-norm along an axis."""
-    length = nm.vector_norm(input, axis=dim, keepdims=True, ord=p)
+    order = as_number(p, "p", "normalize")
+    length = nm.vector_norm(input, axis=dim, keepdims=True, ord=order)
     return input / nm.clip(length, eps)
 
 
@@ -300,7 +303,8 @@ def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis."""
-    return nm.vector_norm(x1 - nm.asarray(x2) + eps, axis=-1, keepdims=keepdim, ord=p)
+    order = as_number(p, "p", "pairwise_distance")
+    return nm.vector_norm(x1 - nm.asarray(x2) + eps, axis=-1, keepdims=keepdim, ord=order)
 
 
 @measured
@@ -309,7 +313,8 @@ def pdist(input: Any, p: float = 2.0) -> Tensor:
     if input.ndim != 2:
         raise ShapeError(f"pdist: takes a matrix, not shape {input.shape}")
     first, second = np.triu_indices(input.shape[0], 1)
-    return nm.vector_norm(input[first] - input[second], axis=-1, ord=p)
+    order = as_number(p, "p", "pdist")
+    return nm.vector_norm(input[first] - input[second], axis=-1, ord=order)
 
 
 # -- padding --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions._base import as_number
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
@@ -126,7 +127,7 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """How unlikely a number is under a normal distribution with this mean and variance."""
-    var = nm.asarray(var, dtype=input.dtype)
+    var, eps = nm.asarray(var, dtype=input.dtype), as_number(eps, "eps", "gaussian_nll_loss")
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var[..., None]
     clamped = var + nm.clip(eps - var, 0.0).detach()  # the gradient is that of var
