@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 
 class NumusError(Exception):
     """Base of every error that is numus's own."""
@@ -37,6 +39,10 @@ class GradientError(NumusError, RuntimeError):
 
 class NonFiniteError(NumusError, FloatingPointError):
     """A value that is not a number, or infinite, where somebody looked for it."""
+
+
+class LinAlgError(NumusError, np.linalg.LinAlgError):
+    """A matrix that a function of linear algebra cannot take: singular, indefinite."""
 
 
 class OutOfMemoryError(NumusError, MemoryError):

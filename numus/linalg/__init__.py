@@ -12,6 +12,18 @@ from numus.linalg.builders import (
     toeplitz,
     vander,
 )
+from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
+from numus.linalg.lu import (
+    det,
+    inv,
+    inv_ex,
+    lu,
+    lu_factor,
+    lu_solve,
+    slogdet,
+    solve,
+    solve_ex,
+)
 from numus.linalg.products import (
     cross,
     diagonal,
@@ -21,9 +33,41 @@ from numus.linalg.products import (
     trace,
     vdot,
 )
+from numus.linalg.triangular import solve_triangular
 
 __all__ = [
-    "block_diag", "circulant", "companion", "cross", "diagonal", "hankel", "hilbert", "khatri_rao",
-    "kron", "matmul", "matrix_transpose", "multi_dot", "outer", "semiring_matmul", "tensordot",
-    "toeplitz", "trace", "vander", "vdot", "vecdot", "vector_norm",
+    "block_diag",
+    "cho_solve",
+    "cholesky",
+    "cholesky_ex",
+    "circulant",
+    "companion",
+    "cross",
+    "det",
+    "diagonal",
+    "hankel",
+    "hilbert",
+    "inv",
+    "inv_ex",
+    "khatri_rao",
+    "kron",
+    "lu",
+    "lu_factor",
+    "lu_solve",
+    "matmul",
+    "matrix_transpose",
+    "multi_dot",
+    "outer",
+    "semiring_matmul",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "solve_triangular",
+    "tensordot",
+    "toeplitz",
+    "trace",
+    "vander",
+    "vdot",
+    "vecdot",
+    "vector_norm",
 ]  # fmt: skip

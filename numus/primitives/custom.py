@@ -93,3 +93,46 @@ def custom(rule: Rule, index: int, value: Node, operands: tuple[Node, ...]) -> N
 def call_of(node: Node) -> tuple[Rule, tuple[Node, ...]] | None:
     """The call whose output a custom node is; None for other nodes."""
     return (node.params[0], node.inputs[1:]) if node.prim is _custom else None
+
+
+# -- implicit -------------------------------------------------------------------------------------
+
+
+class ImplicitRule(Protocol):
+    """The derivative of a value in terms of itself, as that of a factorisation or solution is.
+
+    Tangents may be None. The result is the differentiated node, so what the rule computes can be
+    differentiated again.
+    """
+
+    def vjp(self, result: Node, operands: Nodes, cotangent: Node) -> Tangents:
+        """A cotangent for each operand."""
+
+    def jvp(self, result: Node, operands: Nodes, tangents: Tangents) -> Node | None:
+        """The tangent of the result."""
+
+
+def _implicit_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    return (None, *node.params.vjp(node, node.inputs[1:], g))
+
+
+def _implicit_jvp(node: Node, tangents: Tangents) -> Node | None:
+    if all(t is None for t in tangents[1:]):
+        return None
+    found: Node | None = node.params.jvp(node, node.inputs[1:], tangents[1:])
+    return found
+
+
+_implicit = Primitive(
+    "implicit",
+    "elementwise",
+    reference=lambda node, value, *operands: value,
+    vjp=_implicit_vjp,
+    jvp=_implicit_jvp,
+    batch=lambda node, *inputs: implicit(node.params, *batch_all(*inputs)),
+)
+
+
+def implicit(rule: ImplicitRule, value: Node, *operands: Node) -> Node:
+    """`value`, a function of operands that `rule` differentiates; it takes further leading axes."""
+    return apply(_implicit, (value, *operands), rule, value.shape, value.dtype)

@@ -13,8 +13,10 @@ from numus import dtypes as dt
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.compiler.plan import clear_plans
+from numus.evaluation.evaluate import evaluate
 from numus.ir import kernel_text
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
+from numus.primitives import factor
 from numus.runtime import devices
 from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.null import NullProgram, NullRuntime
@@ -82,6 +84,19 @@ def test_graphs_become_ptx(name, machine, monkeypatch):
 def made(machine, function, *shape, dtype="float32"):
     nm.eval(function(nm.asarray(np.zeros(shape, dtype), device="ptx")))
     return [text for _, text in machine.made]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_factorisations_become_ptx(machine, dtype):
+    a = nm.asarray(np.zeros((2, 5, 4), dtype), device="ptx")._node
+    square = nm.asarray(np.zeros((2, 5, 5), dtype), device="ptx")._node
+    made = [factor.lu(a), factor.householder(a), factor.orthogonalize(a, 4)]
+    made += [factor.cholesky(square), factor.solve_lower(square, a)]
+    names = {x.prim.name for x in made}
+    evaluate(made)
+    assert {kernel.name for kernel, _ in machine.made} == names
+    for _, text in machine.made:
+        assert "bar.sync" in text or "barrier.sync" in text
 
 
 def test_threads_load_and_store_vectors(machine):

@@ -3,7 +3,21 @@
 import numpy as np
 import scipy.linalg
 
-from ops.row import COMPLEX, DTYPE, FLOATS, NUMBERS, SOME_INTEGERS, case, counting, fraction, op, x
+import numus as nm
+from ops.row import (
+    COMPLEX,
+    DTYPE,
+    FLOATS,
+    INT64,
+    NUMBERS,
+    SOME_INTEGERS,
+    case,
+    counting,
+    fraction,
+    op,
+    real,
+    x,
+)
 
 EXACT = {"dtypes": NUMBERS, "relative": False, "ulps": 16}
 
@@ -79,4 +93,120 @@ BUILDERS = [
        dtypes=(*FLOATS, *COMPLEX), orders=0),
 ]  # fmt: skip
 
-ROWS = [*PRODUCTS, *BUILDERS]
+
+def adjoint(a):
+    return np.conj(np.swapaxes(a, -1, -2)) if isinstance(a, np.ndarray) else a.mT.conj()
+
+
+def unit(a):
+    """The identity, in the dtype and order of an array or tensor."""
+    return np.eye(a.shape[-1]).astype(a.dtype if isinstance(a, np.ndarray) else a.dtype.np)
+
+
+def positive(a):
+    """A well-conditioned Hermitian matrix."""
+    return a @ adjoint(a) + unit(a)
+
+
+def dominant(a):
+    return a + 4 * unit(a)
+
+
+def general(a):
+    """A well-conditioned matrix whose pivots are elsewhere than on the diagonal."""
+    return a + np.roll(2 * len(unit(a)) * unit(a), 1, -1).astype(unit(a).dtype)
+
+
+def of(made, name, *rest):
+    """A call of a function on `made(first argument)`."""
+    return lambda a, *args, **kwargs: getattr(nm.linalg, name)(made(a), *args, **kwargs)
+
+
+def no_info(a):
+    return np.zeros(a.shape[:-2], np.int64)
+
+
+def each(f):
+    """A function of SciPy's for one matrix (and right-hand side), over leading axes."""
+
+    def function(a, *args, **kwargs):
+        if a.ndim == 2:
+            return f(a, *args, **kwargs)
+        made = [function(m, *(b[i] for b in args), **kwargs) for i, m in enumerate(a)]
+        if isinstance(made[0], tuple):
+            return tuple(np.stack(parts) for parts in zip(*made, strict=True))
+        return np.stack(made)
+
+    return function
+
+
+def lu(a, **options):
+    if options.get("p_indices"):
+        p, lower, upper = scipy.linalg.lu(a)
+        return np.argmax(p, axis=1), lower, upper
+    return scipy.linalg.lu(a, **options)
+
+
+def pivots(a):
+    if 0 in a.shape:
+        return a, np.zeros(min(a.shape), np.int64)
+    packed, swaps = scipy.linalg.lu_factor(a)
+    return packed, swaps.astype(np.int64)
+
+
+def solve_triangular(a, b, **options):
+    n = a.shape[-1]
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if b.size == 0:
+        return b
+    a, b2 = np.broadcast_to(a, (*lead, n, n)), np.broadcast_to(b, (*lead, *b.shape[-2:]))
+    return each(scipy.linalg.solve_triangular)(a, b if b.ndim == 1 else b2, **options)
+
+
+LINALG = {"dtypes": (*FLOATS, *COMPLEX), "relative": False, "ulps": 128}
+
+SOLVERS = [
+    op("linalg.cholesky", lambda a, upper=False: adjoint(np.linalg.cholesky(positive(a))) if upper
+       else np.linalg.cholesky(positive(a)),
+       case(x(5, 5)), case(x(2, 3, 3), upper=True), case(x(0, 0)), case(x(2, 0, 3, 3)),
+       call=of(positive, "cholesky"), **LINALG),
+    op("linalg.cholesky_ex", lambda a: (np.linalg.cholesky(positive(a)), no_info(a)),
+       case(x(2, 3, 3)), call=of(positive, "cholesky_ex"), **{**LINALG, "out": (fraction, INT64)}),
+    op("linalg.cho_solve", lambda a, b: np.linalg.solve(positive(a), b), case(x(4, 4), x(4)),
+       case(x(2, 3, 3), x(3, 2)),
+       call=lambda a, b: nm.linalg.cho_solve((nm.linalg.cholesky(positive(a)), True), b), **LINALG),
+    op("linalg.solve_triangular", lambda a, b, **more: solve_triangular(dominant(a), b, **more),
+       case(x(4, 4), x(4, 3)), case(x(3, 3), x(3), lower=True), case(x(2, 3, 3), x(3, 2), trans=1),
+       case(x(3, 3), x(2, 3, 2), lower=True, trans="C"), case(x(3, 3), x(3, 2), unit_diagonal=True),
+       case(x(3, 3), x(3, 0)), case(x(0, 0), x(0, 2)),
+       values=[case(x(70, 70, low=-0.1, high=0.1), x(70, 65))],
+       call=of(dominant, "solve_triangular"), **LINALG),
+    op("linalg.lu", lambda a, **options: each(lu)(general(a), **options), case(x(4, 4)),
+       case(x(2, 3, 3), permute_l=True), call=of(general, "lu"), **LINALG),
+    op("linalg.lu", lambda a, **options: each(lu)(general(a), **options),
+       case(x(2, 3, 3), p_indices=True), call=of(general, "lu"),
+       **{**LINALG, "out": (INT64, fraction, fraction)}),
+    op("linalg.lu_factor", each(pivots), case(x(2, 4, 4)), case(x(5, 3)), case(x(3, 5)),
+       case(x(0, 3)), case(x(1, 1)), values=[case(x(40, 70)), case(x(70, 40)), case(x(2, 80, 80))],
+       **{**LINALG, "out": (fraction, INT64), "ulps": 1024}),
+    op("linalg.lu_solve", lambda a, b, trans=0: np.linalg.solve(
+        (general(a), np.swapaxes(general(a), -1, -2), adjoint(general(a)))[trans], b),
+       case(x(4, 4), x(4)), case(x(2, 3, 3), x(3, 2), trans=1), case(x(3, 3), x(3, 2), trans=2),
+       call=lambda a, b, **more: nm.linalg.lu_solve(nm.linalg.lu_factor(general(a)), b, **more),
+       **LINALG),
+    op("linalg.solve", lambda a, b: np.linalg.solve(general(a), b), case(x(4, 4), x(4)),
+       case(x(2, 1, 3, 3), x(2, 3, 2)), case(x(0, 0), x(0, 2)), case(x(3, 3), x(3, 0)),
+       values=[case(x(90, 90), x(90, 3))], call=of(general, "solve"), **LINALG),
+    op("linalg.solve_ex", lambda a, b: (np.linalg.solve(general(a), b), no_info(a)),
+       case(x(4, 4), x(4)), call=of(general, "solve_ex"), **{**LINALG, "out": (fraction, INT64)}),
+    op("linalg.inv", lambda a: np.linalg.inv(general(a)), case(x(4, 4)), case(x(2, 3, 3)),
+       case(x(0, 0)), call=of(general, "inv"), **LINALG),
+    op("linalg.inv_ex", lambda a: (np.linalg.inv(general(a)), no_info(a)),
+       case(x(2, 3, 3)), call=of(general, "inv_ex"), **{**LINALG, "out": (fraction, INT64)}),
+    op("linalg.det", np.linalg.det, case(x(2, 4, 4)), case(x(3, 3)), case(x(0, 0)), case(x(1, 1)),
+       **LINALG),
+    op("linalg.slogdet", np.linalg.slogdet, case(x(2, 4, 4)), case(x(3, 3)), case(x(0, 0)),
+       values=[case(x(2, 2, values=(1.0, 2.0, 2.0, 4.0)))], **{**LINALG, "out": (fraction, real)}),
+]  # fmt: skip
+
+ROWS = [*PRODUCTS, *BUILDERS, *SOLVERS]

@@ -12,7 +12,7 @@ from numus.dtypes import DType
 from numus.shapes import Shape
 
 # Operations that return their first input unchanged.
-IDENTITIES = frozenset({"stop_gradient", "custom", "graft"})
+IDENTITIES = frozenset({"stop_gradient", "custom", "graft", "implicit"})
 
 # Kinds with schedules of their own that take an elementwise epilogue.
 GEMM_KINDS = ("contract", "convolve")

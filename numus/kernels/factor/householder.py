@@ -1,0 +1,67 @@
+"""Householder QR (LAPACK's geqr2) of one matrix per block."""
+
+from __future__ import annotations
+
+from numus import ir
+from numus.ir import Expr, select
+from numus.kernels.factor.program import (
+    ONE,
+    ZERO,
+    Matrix,
+    Program,
+    Read,
+    chosen,
+    conjugate,
+    inverse,
+    minus_product,
+    plus_product,
+    product,
+    real,
+    squared,
+    zero,
+)
+
+
+def householder(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr) -> None:
+    """R above the diagonal, below it the reflectors' vectors (whose first element is 1), and their
+    factors tau in row m: Q = (1 - tau_0 v_0 v_0ᴴ) (1 - tau_1 v_1 v_1ᴴ) …"""
+    with p.each((ZERO, m), (ZERO, n)) as (i, j):
+        out[i, j] = a(i, j)
+    with p.lanes(ZERO, n) as j:
+        out[m, j] = zero(p)
+    with p.loop(ZERO, steps) as k:
+        after = p.let(ir.add(k, ONE))
+        (below,) = p.reduced("add", after, m, lambda i: [squared(out[i, k])], p.constant(0.0))
+        alpha = p.number(out[k, k])
+        trivial = below.eq(0.0)
+        if p.components == 2:
+            trivial = trivial & alpha[1].eq(0.0)
+        trivial = p.let(trivial)
+        size = ir.sqrt(squared(alpha) + below)
+        beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))
+        safe = p.let(select(trivial, p.constant(1.0), beta))
+        tau = p.number([(beta - alpha[0]) / safe, *(-x / safe for x in alpha[1:])])
+        tau = p.number(chosen(trivial, zero(p), tau))
+        distance = (alpha[0] - beta, *alpha[1:])
+        factor = inverse(p, p.number(chosen(trivial, real(p, p.constant(1.0)), distance)))
+        with p.lanes(after, m) as i:
+            out[i, k] = product(out[i, k], factor)
+        out[k, k] = real(p, beta)
+        out[m, k] = tau
+        with p.lanes(after, n) as j:
+            _reflect(p, out, k, j, after, m, conjugate(tau))
+
+
+def _reflect(
+    p: Program, out: Matrix, k: Expr, j: Expr, after: Expr, m: Expr, factor: tuple[Expr, ...]
+) -> None:
+    """Column j less factor v (vᴴ column), v being below the diagonal of column k."""
+    registers = [p.register(lanes=True) for _ in factor]
+    p.do(*ir.sets(registers, out[k, j]))
+    with p.loop(after, m) as i:
+        total = p.number(plus_product(tuple(ir.reads(registers)), conjugate(out[i, k]), out[i, j]))
+        p.do(*ir.sets(registers, total))
+    w = p.number(product(factor, tuple(ir.reads(registers))))
+    out[k, j] = tuple(x - y for x, y in zip(out[k, j], w, strict=True))
+    with p.loop(after, m) as i:
+        out[i, j] = minus_product(out[i, j], out[i, k], w)

@@ -1,0 +1,213 @@
+"""Kernels on one matrix per block, written once: loops whose inner iterations are lanes.
+
+On a CPU a block is a task, and lanes run along the columns of a row; on a GPU they are the threads
+of a block, over all elements of a range. Numbers are tuples of expressions: real and imaginary part
+where matrices are complex.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from numus import dtypes as dt
+from numus import ir
+from numus.dtypes import DType
+from numus.ir import Expr, const, select
+
+ZERO, ONE = const(0), const(1)
+
+Number = tuple[Expr, ...]
+Read = Callable[[Expr, Expr], Number]
+Span = tuple[Expr, Expr]
+
+
+class Program:
+    """Statements as they are made, in the order of the calls."""
+
+    def __init__(self, real: DType, components: int, simt: bool) -> None:
+        self.real, self.components, self.simt = real, components, simt
+        self.body: list[ir.Stmt] = []
+        self._count = 0
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"t{self._count}"
+
+    def do(self, *statements: ir.Stmt) -> None:
+        self.body += statements
+
+    def let(self, value: Expr) -> Expr:
+        """The value at this point of the program."""
+        name = ir.var(self._name(), value.dtype)
+        self.do(ir.Let(name, value))
+        return name
+
+    def number(self, x: Sequence[Expr]) -> Number:
+        return tuple(self.let(part) for part in x)
+
+    def register(self, dtype: DType | None = None, lanes: bool = False) -> ir.Register:
+        return ir.Register(self._name(), dtype or self.real, lanes=lanes)
+
+    def constant(self, value: float) -> Expr:
+        return const(value, self.real)
+
+    # -- control flow -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _nested(self) -> Iterator[list[ir.Stmt]]:
+        outer, self.body = self.body, []
+        try:
+            yield self.body
+        finally:
+            self.body = outer
+
+    @contextlib.contextmanager
+    def loop(self, start: Expr, stop: Expr, kind: str = "serial") -> Iterator[Expr]:
+        i = ir.var(self._name())
+        with self._nested() as body:
+            yield i
+        self.do(ir.For(i, start, stop, kind, body))
+
+    def lanes(self, start: Expr, stop: Expr) -> contextlib.AbstractContextManager[Expr]:
+        return self.loop(start, stop, "lanes")
+
+    @contextlib.contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        with self._nested() as body:
+            yield
+        self.do(ir.If(condition, body))
+
+    @contextlib.contextmanager
+    def each(self, rows: Span, columns: Span, upper: bool = False) -> Iterator[tuple[Expr, Expr]]:
+        """All elements of a range; with `upper`, those with column >= row."""
+        (top, bottom), (left, right) = rows, columns
+        if not self.simt:
+            with self.loop(top, bottom) as i, self.lanes(i if upper else left, right) as j:
+                yield i, j
+            return
+        width = self.let(ir.maximum(ir.sub(right, left), ONE))
+        count = self.let(ir.mul(ir.maximum(ir.sub(bottom, top), ZERO), ir.sub(right, left)))
+        with self.lanes(ZERO, count) as e:
+            i = self.let(ir.add(top, ir.idiv(e, width)))
+            j = self.let(ir.add(left, ir.irem(e, width)))
+            if upper:
+                with self.when(j >= i):
+                    yield i, j
+            else:
+                yield i, j
+
+    def reduced(
+        self, op: str, start: Expr, stop: Expr, terms: Callable[[Expr], Sequence[Expr]], first: Expr
+    ) -> list[Expr]:
+        """Terms of a range reduced over all lanes, each beginning with `first`."""
+        made: list[ir.Register] = []
+        with self._nested() as body:
+            i = ir.var(self._name())
+            for term in terms(i):
+                made.append(self.register(term.dtype, lanes=True))
+                old = ir.read(made[-1])
+                self.do(ir.Set(made[-1], ir.binary(op, old, term)))
+        self.do(*(ir.Set(r, first) for r in made), ir.For(i, start, stop, "lanes", body))
+        return [self.let(ir.lanes_reduce(op, r)) for r in made]
+
+
+class Matrix:
+    """A row-major matrix of a block in memory that the kernel writes."""
+
+    def __init__(self, p: Program, buffer: ir.Buffer, start: Expr, stride: Expr) -> None:
+        self._p, self._buffer, self._start, self._stride = p, buffer, start, stride
+
+    def _at(self, i: Expr, j: Expr) -> list[Expr]:
+        at = ir.add(self._start, ir.add(ir.mul(i, self._stride), j))
+        if self._p.components == 1:
+            return [at]
+        twice = ir.mul(at, const(2))
+        return [twice, ir.add(twice, ONE)]
+
+    def __getitem__(self, at: tuple[Expr, Expr]) -> Number:
+        return tuple(ir.load(self._buffer, k) for k in self._at(*at))
+
+    def __setitem__(self, at: tuple[Expr, Expr], x: Number) -> None:
+        if len(x) == 2:  # both parts before either is overwritten
+            x = self._p.number(x)
+        pairs = zip(self._at(*at), x, strict=True)
+        self._p.do(*(ir.Store(self._buffer, k, part) for k, part in pairs))
+
+
+# -- arithmetic -----------------------------------------------------------------------------------
+
+
+def conjugate(a: Number) -> Number:
+    return (a[0], -a[1]) if len(a) == 2 else a
+
+
+def scaled(a: Number, by: Expr) -> Number:
+    return tuple(part * by for part in a)
+
+
+def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    return ir.fma(a, b, c, allow_unfused=True)
+
+
+def plus_product(c: Number, a: Number, b: Number) -> Number:
+    """c + a b."""
+    if len(a) == 1:
+        return (_fma(a[0], b[0], c[0]),)
+    return (
+        _fma(a[0], b[0], _fma(-a[1], b[1], c[0])),
+        _fma(a[0], b[1], _fma(a[1], b[0], c[1])),
+    )
+
+
+def minus_product(c: Number, a: Number, b: Number) -> Number:
+    """c - a b."""
+    return plus_product(c, tuple(-part for part in a), b)
+
+
+def product(a: Number, b: Number) -> Number:
+    if len(a) == 1:
+        return (a[0] * b[0],)
+    return (_fma(a[0], b[0], -(a[1] * b[1])), _fma(a[0], b[1], a[1] * b[0]))
+
+
+def squared(a: Number) -> Expr:
+    """|a|²."""
+    first = a[0] * a[0]
+    return first if len(a) == 1 else _fma(a[1], a[1], first)
+
+
+def magnitude(a: Number) -> Expr:
+    """|re| + |im|, by which pivots are compared (LAPACK's cabs1)."""
+    sizes = [ir.unary("abs", part) for part in a]
+    return sizes[0] if len(a) == 1 else sizes[0] + sizes[1]
+
+
+def inverse(p: Program, a: Number) -> Number:
+    """1 / a without overflow of |a|²."""
+    if len(a) == 1:
+        return (p.let(p.constant(1.0) / a[0]),)
+    size = p.let(p.constant(1.0) / magnitude(a))
+    unit = p.number(scaled(a, size))
+    return p.number(scaled(conjugate(unit), size / squared(unit)))
+
+
+def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:
+    """a / by: one rounding where numbers are real."""
+    return (a[0] / by[0],) if len(a) == 1 else product(a, inverse_of_by)
+
+
+def chosen(condition: Expr, yes: Number, no: Number) -> Number:
+    return tuple(select(condition, a, b) for a, b in zip(yes, no, strict=True))
+
+
+def real(p: Program, x: Expr) -> Number:
+    """A real number as one of the matrix."""
+    return (x,) if p.components == 1 else (x, p.constant(0.0))
+
+
+def zero(p: Program) -> Number:
+    return real(p, p.constant(0.0))
+
+
+INT = dt.int32  # of positions that are reduced over lanes

@@ -1,0 +1,158 @@
+"""Operands of linalg as stacks of matrices, implicit derivatives, and errors about values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import LinAlgError, ShapeError
+from numus.evaluation.evaluate import is_known
+from numus.functions._base import common, to_float, wrap
+from numus.functions.autocast import autocast
+from numus.functions.creation.creation import eye
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.transcendental import exp2, log2
+from numus.functions.reduction.reductions import max as maximum_of
+from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import Node, Nodes, Tangents, grad_mode
+from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full_like
+from numus.primitives.custom import implicit
+from numus.shapes import Shape, size_of
+from numus.tensor import Tensor
+from numus.transforms.trace import Trace
+
+# -- operands -------------------------------------------------------------------------------------
+
+
+def operands(op: str, *xs: Any) -> tuple[list[Tensor], DType]:
+    """Operands in the dtype that is computed in, and the dtype of results.
+
+    Integers are taken in the default float, 16-bit floats compute in float32.
+    """
+    nodes = [to_float(n) for n in common(f"linalg.{op}", *xs)]
+    dtype = nodes[0].dtype
+    return [wrap(ew.cast(n, dt.compute_dtype(dtype))) for n in nodes], dtype
+
+
+def matrices(op: str, x: Any, square: bool = False) -> tuple[Tensor, DType]:
+    """Matrices, in the dtype that is computed in."""
+    (a,), dtype = operands(op, x)
+    require_matrices(op, a, square)
+    return a, dtype
+
+
+def require_matrices(op: str, a: Tensor, square: bool = False) -> None:
+    kind = "square matrices" if square else "matrices"
+    if a.ndim < 2 or (square and a.shape[-1] != a.shape[-2]):
+        raise LinAlgShapeError(f"linalg.{op}: takes {kind} or stacks of them, not shape {a.shape}")
+
+
+class LinAlgShapeError(ShapeError, LinAlgError):
+    """A shape that has no such factorisation: NumPy's LinAlgError, too."""
+
+
+def adjoint(a: Tensor) -> Tensor:
+    """The conjugate transpose."""
+    return a.mT.conj() if a.dtype.is_complex else a.mT
+
+
+def stacked(a: Tensor) -> Tensor:
+    """All leading axes as one."""
+    return a.reshape((size_of(a.shape[:-2]), *a.shape[-2:]))
+
+
+def unstacked(x: Tensor, lead: Shape) -> Tensor:
+    return x.reshape((*lead, *x.shape[1:]))
+
+
+def identity(n: int, like: Tensor) -> Tensor:
+    """The identity of order n, for each matrix of `like`."""
+    one = eye(n, dtype=like.dtype, device=like.device)
+    return broadcast_to(one, (*like.shape[:-2], n, n))
+
+
+def scale_of(a: Tensor) -> Tensor:
+    """A power of two per matrix near its largest element, by which squares neither overflow nor
+    underflow; 1 for matrices of zeros and those that are not finite."""
+    largest = maximum_of(abs(a), axis=(-2, -1), keepdims=True)
+    info = finfo(largest.dtype)
+    usable = (largest >= 4 * info.smallest_normal) & (largest <= info.max / 4)
+    return where(usable, exp2(log2(where(usable, largest, 1.0)).floor()), 1.0)
+
+
+# -- derivatives ----------------------------------------------------------------------------------
+
+Tangent = Callable[..., Tensor]
+
+
+class Implicit:
+    """A rule by the tangent of a result: `tangent(result, operands, tangents)`, linear in tangents.
+
+    Its transpose is the reverse mode, unless `pull(result, operands, cotangent)` is given: a rule
+    that is written with itself, as that of a solution is, has none.
+    """
+
+    def __init__(self, tangent: Tangent, pull: Callable[..., Sequence[Any]] | None = None) -> None:
+        self._tangent, self._pull = tangent, pull
+
+    def jvp(self, result: Node, operands: Nodes, tangents: Tangents) -> Node | None:
+        zeros = [
+            full_like(x, 0) if t is None else t for x, t in zip(operands, tangents, strict=True)
+        ]
+        found = self._tangent(wrap(result), [wrap(x) for x in operands], [wrap(t) for t in zeros])
+        return found._node
+
+    def vjp(self, result: Node, operands: Nodes, cotangent: Node) -> Tangents:
+        given = [wrap(x) for x in operands]
+        if self._pull is not None:
+            found = self._pull(wrap(result), given, wrap(cotangent))
+            return [None if g is None else g._node for g in found]
+        moving = [i for i, x in enumerate(operands) if x.tracked and x.dtype.is_inexact]
+        zeros = [wrap(full_like(x, 0)) for x in operands]
+
+        def tangent(*ts: Tensor) -> Tensor:
+            tangents = list(zeros)
+            for i, t in zip(moving, ts, strict=True):
+                tangents[i] = t
+            return self._tangent(wrap(result), given, tangents)
+
+        trace = Trace("linalg", tangent, [zeros[i] for i in moving])
+        pulled = dict(zip(moving, trace.vjp([cotangent]), strict=True))
+        return [pulled.get(i) for i in range(len(operands))]
+
+
+def differentiated(rule: Implicit, compute: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+    """compute(*xs), differentiated by a rule alone."""
+    with grad_mode(False), autocast(enabled=False):
+        value = compute(*xs)
+    return wrap(implicit(rule, value._node, *(x._node for x in xs)))
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def check(op: str, info: Tensor, why: str) -> None:
+    """Raise where an info number is not 0; `why` has a place for it. Nothing is raised where values
+    are not known, as in `nm.jit`."""
+    if not is_known(info._node):
+        return
+    numbers = np.asarray(info.numpy())
+    bad = np.argwhere(numbers)
+    if not len(bad):
+        return
+    at = tuple(int(i) for i in bad[0])
+    which = f"matrix {at[0] if len(at) == 1 else at} of the batch" if at else "the matrix"
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    raise LinAlgError(f"linalg.{op}: {which}{more} {why.format(int(numbers[at]))}")
+
+
+def spoiled(x: Tensor, info: Tensor, axes: int = 2) -> Tensor:
+    """x with NaN in the matrices (or vectors) whose info number is not 0."""
+    bad = info.reshape((*info.shape, *(1,) * axes)) != 0
+    return where(bad, float("nan"), x)

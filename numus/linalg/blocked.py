@@ -1,0 +1,141 @@
+"""Recursive factorisations (Gustavson 1997, Toledo 1997): unblocked kernels and matrix products.
+
+Halves are factorised one after the other, the second updated by the contraction. Operands are
+stacks (batch, rows, columns); nothing here is differentiated.
+"""
+
+from __future__ import annotations
+
+from numus.functions._base import wrap
+from numus.functions.creation.creation import zeros
+from numus.functions.elementwise.comparison import where
+from numus.functions.indexing.gather_scatter import take_along_axis
+from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to, flip
+from numus.linalg._base import adjoint, identity
+from numus.primitives import factor
+from numus.tensor import Tensor
+
+BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1
+PANEL = 32  # columns of a tall one
+
+
+def _half(n: int, unit: int) -> int:
+    """About half of n, a multiple of `unit`."""
+    return (n // 2 + unit - 1) // unit * unit
+
+
+def _quadrants(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return concat([concat([a, b], axis=-1), concat([c, d], axis=-1)], axis=-2)
+
+
+def cholesky(a: Tensor) -> Tensor:
+    """Lower triangular L with L Lᴴ = a, from the lower triangle of a."""
+    n = a.shape[-1]
+    if n <= BLOCK:
+        return adjoint(wrap(factor.cholesky(a._node)))
+    h = _half(n, BLOCK)
+    top = cholesky(a[:, :h, :h])
+    left = adjoint(solve_lower(top, adjoint(a[:, h:, :h])))
+    rest = cholesky(a[:, h:, h:] - left @ adjoint(left))
+    above = zeros((a.shape[0], h, n - h), dtype=a.dtype, device=a.device)
+    return _quadrants(top, above, left, rest)
+
+
+def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
+    """x with tril(a) x = b."""
+    n = a.shape[-1]
+    if n <= BLOCK:
+        return wrap(factor.solve_lower(a._node, b._node, unit_diagonal))
+    h = _half(n, BLOCK)
+    top = solve_lower(a[:, :h, :h], b[:, :h], unit_diagonal)
+    rest = b[:, h:] - a[:, h:, :h] @ top
+    return concat([top, solve_lower(a[:, h:, h:], rest, unit_diagonal)], axis=-2)
+
+
+def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
+    """x with triu(a) x = b: the lower triangular system of reversed rows and columns."""
+    x = solve_lower(flip(a, axis=(-2, -1)), flip(b, axis=-2), unit_diagonal)
+    return flip(x, axis=-2)
+
+
+def rows_at(x: Tensor, order: Tensor) -> Tensor:
+    """Rows of x (batch, m, n) in another order (batch, m)."""
+    index = broadcast_to(order[..., None], (*order.shape, x.shape[-1]))
+    return take_along_axis(x, index, axis=-2)
+
+
+def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """L and U in one matrix, the order of the rows, and the rows swapped with rows 0, 1, …"""
+    _, m, n = a.shape
+    k = min(m, n)
+    if n <= PANEL or (m <= BLOCK and n <= BLOCK):
+        packed = wrap(factor.lu(a._node))
+        numbers = packed[..., n:].real if a.dtype.is_complex else packed[..., n:]
+        numbers = numbers.astype("int64")
+        return packed[..., :n], numbers[..., 0], numbers[:, :k, 1]
+    h = k if k <= PANEL else _half(k, PANEL)
+    left, order, swaps = lu(a[..., :h])
+    right = rows_at(a[..., h:], order)
+    above = solve_lower(left[:, :h, :h], right[:, :h], unit_diagonal=True)
+    if m == h:
+        return concat([left, above], axis=-1), order, swaps
+    rest, again, more = lu(right[:, h:] - left[:, h:] @ above)
+    below = rows_at(left[:, h:], again)
+    order = concat([order[:, :h], take_along_axis(order[:, h:], again, axis=-1)], axis=-1)
+    packed = _quadrants(left[:, :h], above, below, rest)
+    return packed, order, concat([swaps, more + h], axis=-1)
+
+
+# -- QR -------------------------------------------------------------------------------------------
+
+Reflectors = tuple[Tensor, Tensor]  # V (batch, m, k), and the inverse of T: Q = 1 - V T Vᴴ
+
+
+def _panel(a: Tensor) -> tuple[Tensor, Reflectors]:
+    """R of at most PANEL columns, and reflectors in compact WY form (Schreiber & Van Loan 1989).
+
+    The inverse of T has 1 / tau on its diagonal, and above it that of Vᴴ V (Puglisi 1992).
+    """
+    _, m, n = a.shape
+    k = min(m, n)
+    packed = wrap(factor.householder(a._node))
+    tau = packed[:, m, :k]
+    one = identity(m, a)[..., :k]
+    idle = (tau == 0)[:, None, :]  # a reflector that is none
+    v = where(idle, 0.0, packed[:, :m, :k].tril(-1) + one)
+    diagonal = 1 / where(tau == 0, 1.0, tau)
+    inverse = (adjoint(v) @ v).triu(1) + identity(k, a) * diagonal[:, None, :]
+    return packed[:, :k].triu(), (v, inverse)
+
+
+def qr(a: Tensor) -> tuple[Tensor, list[Reflectors]]:
+    """R (batch, min(m, n), n), and the reflectors of each panel."""
+    _, m, n = a.shape
+    done: list[Tensor] = []  # rows of R
+    reflectors: list[Reflectors] = []
+    for start in range(0, min(m, n), PANEL):
+        width = min(PANEL, min(m, n) - start)
+        top, (v, inverse) = _panel(a[..., :width])
+        reflectors.append((v, inverse))
+        row = [top]
+        if a.shape[-1] > width:
+            rest = a[..., width:]
+            applied = solve_lower(adjoint(inverse), adjoint(v) @ rest)
+            rest = rest - v @ applied
+            row.append(rest[:, :width])
+            a = rest[:, width:]
+        left = zeros((top.shape[0], width, start), dtype=top.dtype, device=top.device)
+        done.append(concat([left, *row], axis=-1))
+    return concat(done, axis=-2), reflectors
+
+
+def apply_q(reflectors: list[Reflectors], x: Tensor) -> Tensor:
+    """Q x, of reflectors that `qr` gave."""
+    start = (len(reflectors) - 1) * PANEL
+    for v, inverse in reversed(reflectors):
+        part = x[:, start:]
+        part = part - v @ solve_upper(inverse, adjoint(v) @ part)
+        x = concat([x[:, :start], part], axis=-2)
+        start -= PANEL
+    return x

@@ -1,0 +1,105 @@
+"""Cholesky factorisation of Hermitian positive-definite matrices."""
+
+from __future__ import annotations
+
+from numus.functions.autocast import widens
+from numus.functions.elementwise.comparison import where
+from numus.linalg import blocked, triangular
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    check,
+    differentiated,
+    identity,
+    matrices,
+    operands,
+    require_matrices,
+    spoiled,
+    stacked,
+    unstacked,
+)
+from numus.linalg.products import diagonal
+from numus.tensor import ArrayLike, Tensor
+
+
+def _tangent(l: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:  # noqa: E741
+    """dL = L Φ(L⁻¹ dA L⁻ᴴ), Φ taking the lower triangle with half of the diagonal (Murray 2016)."""
+    (da,) = tangents
+    da = (da + adjoint(da)) / 2
+    inner = adjoint(triangular.solve(l, adjoint(triangular.solve(l, da, lower=True)), lower=True))
+    return l @ (inner.tril() - inner * identity(l.shape[-1], l) / 2)
+
+
+_RULE = Implicit(_tangent)
+
+
+def _factorised(a: Tensor) -> Tensor:
+    def compute(a: Tensor) -> Tensor:
+        return unstacked(blocked.cholesky(stacked(a)), a.shape[:-2]) if a.size else a
+
+    return differentiated(_RULE, compute, a)
+
+
+def _info(l: Tensor) -> Tensor:  # noqa: E741
+    """The order of the first leading minor that is not positive; 0 where all are."""
+    pivots = diagonal(l.detach())
+    good = (pivots.real if l.dtype.is_complex else pivots) > 0
+    if not l.shape[-1]:
+        return good.sum(axis=-1)
+    first = (~good).astype("int64").argmax(axis=-1) + 1
+    return where(good.all(axis=-1), 0, first)
+
+
+@widens
+def cholesky_ex(x: ArrayLike, /, *, upper: bool = False) -> tuple[Tensor, Tensor]:
+    """`cholesky` that does not raise: also the info numbers.
+
+    An info number is 0, or the order of the first leading minor that is not positive; such a matrix
+    has a factor of NaNs.
+
+    >>> nm.linalg.cholesky_ex(nm.asarray([[1.0, 2.0], [2.0, 1.0]]))[1].item()
+    2
+    """
+    a, dtype = matrices("cholesky_ex", x, square=True)
+    found = _factorised(a)
+    info = _info(found)
+    found = spoiled(found, info).tril().astype(dtype)
+    return (adjoint(found) if upper else found), info
+
+
+@widens
+def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
+    """The lower triangular L with L Lᴴ = x for Hermitian positive-definite matrices x.
+
+    With `upper`, the U with Uᴴ U = x.
+
+    The lower triangle of x is read. A matrix that is not positive definite is a `LinAlgError`; in
+    `nm.jit`, where nothing can be raised, its factor is NaN (`cholesky_ex` gives numbers).
+
+    >>> nm.linalg.cholesky(nm.asarray([[4.0, 2.0], [2.0, 10.0]])).tolist()
+    [[2.0, 0.0], [1.0, 3.0]]
+    """
+    found, info = cholesky_ex(x, upper=upper)
+    check("cholesky", info, "is not positive definite: its leading minor of order {} is not")
+    return found
+
+
+@widens
+def cho_solve(c_and_lower: tuple[ArrayLike, bool], b: ArrayLike, /) -> Tensor:
+    """x with a x = b, from the Cholesky factor of a: `cho_solve((cholesky(a), True), b)`.
+
+    Args:
+        c_and_lower: the factor, and whether it is the lower triangular one.
+        b: a vector, or matrices of right-hand sides; leading axes broadcast.
+
+    >>> a = nm.asarray([[4.0, 2.0], [2.0, 10.0]])
+    >>> nm.linalg.cho_solve((nm.linalg.cholesky(a), True), nm.asarray([8.0, 22.0])).tolist()
+    [1.0, 2.0]
+    """
+    c, lower = c_and_lower
+    (factor, y), dtype = operands("cho_solve", c, b)
+    require_matrices("cho_solve", factor, square=True)
+    factor, y, vector = triangular.right_hand_sides("cho_solve", factor, y)
+    factor = factor if lower else adjoint(factor)
+    found = triangular.solve(adjoint(factor), triangular.solve(factor, y, lower=True), lower=False)
+    return found.astype(dtype)[..., 0] if vector else found.astype(dtype)

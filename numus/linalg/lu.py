@@ -1,0 +1,360 @@
+"""LU factorisation with partial pivoting, and what it solves: systems, inverses, determinants."""
+
+from __future__ import annotations
+
+from numus.functions.autocast import widens
+from numus.functions.creation.creation import arange
+from numus.functions.elementwise.comparison import where
+from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import grad_mode
+from numus.linalg import blocked, triangular
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    check,
+    differentiated,
+    identity,
+    matrices,
+    operands,
+    spoiled,
+    stacked,
+    unstacked,
+)
+from numus.linalg.products import diagonal
+from numus.tensor import ArrayLike, Tensor
+from numus.transforms.control import fori_loop
+
+Factors = tuple[Tensor, Tensor, Tensor]  # L and U in one matrix, the order of rows, the swaps
+
+
+def _factors(a: Tensor) -> Factors:
+    """Not differentiated."""
+    m, n = a.shape[-2:]
+    with grad_mode(False):
+        if not a.size:
+            order = broadcast_to(arange(m, device=a.device), (*a.shape[:-2], m))
+            return a.detach(), order, order[..., : min(m, n)]
+        packed, order, swaps = (unstacked(x, a.shape[:-2]) for x in blocked.lu(stacked(a)))
+    return packed, order, swaps
+
+
+def _rows_at(x: Tensor, order: Tensor) -> Tensor:
+    if not x.size:
+        return x
+    return unstacked(
+        blocked.rows_at(stacked(x), order.reshape((-1, order.shape[-1]))), x.shape[:-2]
+    )
+
+
+def _inverse_order(order: Tensor) -> Tensor:
+    return order.argsort(axis=-1)
+
+
+# -- the factorisation ----------------------------------------------------------------------------
+
+
+def _split(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """L (m, k) and U (k, n)."""
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    lower = packed[..., :k].tril(-1) + identity(m, packed)[..., :k]
+    return lower, packed[..., :k, :].triu()
+
+
+def _lu_tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """d(LU) = P dA: the lower and upper parts of L⁻¹ P dA U⁻¹ belong to L and U (de Hoog 2011)."""
+    _, order = operands
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    moved = _rows_at(tangents[0], order)
+    square, whole = packed[..., :k, :k], moved[..., :k, :k]
+    left = triangular.solve(square, whole, lower=True, unit_diagonal=True)
+    inner = adjoint(triangular.solve(adjoint(square), adjoint(left), lower=True))
+    lower, upper = square.tril(-1) + identity(k, packed), square.triu()
+    dl, du = lower @ inner.tril(-1), inner.triu() @ upper
+    found = dl + du
+    if n > k:  # U₂ = L⁻¹ P A₂
+        right = moved[..., k:] - dl @ packed[..., k:]
+        right = triangular.solve(square, right, lower=True, unit_diagonal=True)
+        return concat([found, right], axis=-1)
+    if m > k:  # L₂ = P A₂ U⁻¹
+        below = moved[..., k:, :] - packed[..., k:, :] @ du
+        below = adjoint(triangular.solve(adjoint(square), adjoint(below), lower=True))
+        return concat([found, below], axis=-2)
+    return found
+
+
+_LU = Implicit(_lu_tangent)
+
+
+def _lu(a: Tensor) -> Factors:
+    packed, order, swaps = _factors(a)
+    return differentiated(_LU, lambda a, order: packed, a, order), order, swaps
+
+
+@widens
+def lu_factor(a: ArrayLike, /) -> tuple[Tensor, Tensor]:
+    """L and U in one matrix (the unit diagonal of L left out), and the pivots: row i was swapped
+    with row `pivots[i]`, one after the other, as LAPACK and SciPy count.
+
+    >>> packed, pivots = nm.linalg.lu_factor(nm.asarray([[1.0, 2.0], [2.0, 8.0]]))
+    >>> packed.tolist(), pivots.tolist()
+    ([[2.0, 8.0], [0.5, -2.0]], [1, 1])
+    """
+    x, dtype = matrices("lu_factor", a)
+    packed, _, swaps = _lu(x)
+    return packed.astype(dtype), swaps
+
+
+@widens
+def lu(a: ArrayLike, /, *, permute_l: bool = False, p_indices: bool = False) -> tuple[Tensor, ...]:
+    """P, L and U with a = P L U: a permutation, unit lower triangular (m, k) and upper triangular
+    (k, n) matrices, k being the smaller extent.
+
+    Args:
+        permute_l: give (P L, U) instead.
+        p_indices: give P as the indices p with a = L[p] U.
+
+    >>> p, l, u = nm.linalg.lu(nm.asarray([[1.0, 2.0], [2.0, 8.0]]))
+    >>> l.tolist(), u.tolist()
+    ([[1.0, 0.0], [0.5, 1.0]], [[2.0, 8.0], [0.0, -2.0]])
+    """
+    x, dtype = matrices("lu", a)
+    packed, order, _ = _lu(x)
+    lower, upper = (part.astype(dtype) for part in _split(packed))
+    place = _inverse_order(order)
+    if permute_l:
+        return _rows_at(lower, place), upper
+    if p_indices:
+        return place, lower, upper
+    permutation = (place[..., None] == arange(x.shape[-2], device=x.device)).astype(dtype)
+    return permutation, lower, upper
+
+
+def _order_of(swaps: Tensor, rows: int) -> Tensor:
+    """The order of rows after swapping row i with row swaps[i], one after the other."""
+    positions = arange(rows, device=swaps.device)
+    start = broadcast_to(positions, (*swaps.shape[:-1], rows))
+
+    def swap(k: Tensor, order: Tensor) -> Tensor:
+        other = swaps.take_along_axis(
+            broadcast_to(k.reshape((1,) * swaps.ndim), (*swaps.shape[:-1], 1)), axis=-1
+        )
+        first = order.take_along_axis(
+            broadcast_to(k.reshape((1,) * swaps.ndim), (*swaps.shape[:-1], 1)), axis=-1
+        )
+        second = order.take_along_axis(other, axis=-1)
+        order = where(positions == other, first, order)
+        return where(positions == k, second, order)
+
+    return fori_loop(0, swaps.shape[-1], swap, start)
+
+
+@widens
+def lu_solve(lu_and_piv: tuple[ArrayLike, Tensor], b: ArrayLike, /, *, trans: int = 0) -> Tensor:
+    """x with a x = b, from what `lu_factor(a)` gave; leading axes broadcast.
+
+    `trans` 1 solves with the transpose of a, 2 with its conjugate transpose.
+
+    >>> factors = nm.linalg.lu_factor(nm.asarray([[1.0, 2.0], [2.0, 8.0]]))
+    >>> nm.linalg.lu_solve(factors, nm.asarray([5.0, 18.0])).tolist()
+    [1.0, 2.0]
+    """
+    if trans not in (0, 1, 2):
+        raise ValueError(f"linalg.lu_solve: trans must be 0, 1 or 2, not {trans!r}")
+    packed, swaps = lu_and_piv
+    (factors, y), dtype = operands("lu_solve", packed, b)
+    factors, y, vector = triangular.right_hand_sides("lu_solve", factors, y)
+    order = _order_of(swaps, factors.shape[-1])
+    order = broadcast_to(order, factors.shape[:-1])
+    if trans == 1 and factors.dtype.is_complex:
+        found = _solved(factors, order, y.conj(), adjoint_=True).conj()
+    else:
+        found = _solved(factors, order, y, adjoint_=trans != 0)
+    found = found.astype(dtype)
+    return found[..., 0] if vector else found
+
+
+def _solved(packed: Tensor, order: Tensor, b: Tensor, adjoint_: bool = False) -> Tensor:
+    """The solution from factors; of the adjoint system on demand."""
+    if adjoint_:
+        x = triangular.solve(adjoint(packed), b, lower=True)
+        x = triangular.solve(adjoint(packed), x, lower=False, unit_diagonal=True)
+        return _rows_at(x, _inverse_order(order))
+    x = triangular.solve(packed, _rows_at(b, order), lower=True, unit_diagonal=True)
+    return triangular.solve(packed, x, lower=False)
+
+
+# -- systems --------------------------------------------------------------------------------------
+
+
+def _solve(a: Tensor, b: Tensor, packed: Tensor, order: Tensor, adjoint_: bool) -> Tensor:
+    """a⁻¹ b or a⁻ᴴ b from the factors of a, differentiated by a and b."""
+
+    def compute(a: Tensor, b: Tensor, packed: Tensor, order: Tensor) -> Tensor:
+        return _solved(packed, order, b, adjoint_)
+
+    return differentiated(_SOLVE[adjoint_], compute, a, b, packed, order)
+
+
+def _solve_rule(adjoint_: bool) -> Implicit:
+    """d(a⁻¹ b) = a⁻¹ (db - da x): by the same factors, both ways."""
+
+    def tangent(x: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+        (a, _, packed, order), (da, db, *_) = operands, tangents
+        moved = (adjoint(da) if adjoint_ else da) @ x
+        return _solve(a, db - moved, packed, order, adjoint_)
+
+    def pull(x: Tensor, operands: list[Tensor], g: Tensor) -> tuple[Tensor | None, ...]:
+        a, _, packed, order = operands
+        gb = _solve(a, g, packed, order, not adjoint_)
+        ga = -(x @ adjoint(gb)) if adjoint_ else -(gb @ adjoint(x))
+        return ga, gb, None, None
+
+    return Implicit(tangent, pull)
+
+
+_SOLVE = {adjoint_: _solve_rule(adjoint_) for adjoint_ in (False, True)}
+
+
+def _info(packed: Tensor) -> Tensor:
+    """The number of the first pivot that is zero, from 1 on; 0 where none is."""
+    pivots = diagonal(packed.detach())
+    zero = pivots == 0
+    if not packed.shape[-1]:
+        return zero.sum(axis=-1)
+    return where(zero.any(axis=-1), zero.astype("int64").argmax(axis=-1) + 1, 0)
+
+
+_SINGULAR = "is singular: its pivot {} is zero"
+
+
+@widens
+def solve_ex(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
+    """`solve` that does not raise: also info numbers, 0 or that of the first pivot that is zero.
+
+    >>> nm.linalg.solve_ex(nm.zeros((2, 2)), nm.ones(2))[1].item()
+    1
+    """
+    (a, b), dtype = operands("solve_ex", x1, x2)
+    a, b, vector = triangular.right_hand_sides("solve_ex", a, b)
+    packed, order, _ = _factors(a)
+    info = _info(packed)
+    found = spoiled(_solve(a, b, packed, order, False), info).astype(dtype)
+    return (found[..., 0] if vector else found), info
+
+
+@widens
+def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x with x1 x = x2, for square matrices x1; x2 is a vector, or matrices of right-hand sides.
+
+    Leading axes broadcast. A singular matrix is a `LinAlgError`; in `nm.jit`, where nothing can be
+    raised, its solution is NaN (`solve_ex` gives numbers).
+
+    >>> a = nm.asarray([[3.0, 1.0], [1.0, 2.0]])
+    >>> nm.linalg.solve(a, nm.asarray([5.0, 5.0])).tolist()
+    [1.0, 2.0]
+    """
+    found, info = solve_ex(x1, x2)
+    check("solve", info, _SINGULAR)
+    return found
+
+
+@widens
+def inv_ex(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
+    """`inv` that does not raise: also the info numbers, 0 or that of the first pivot that is zero.
+
+    >>> nm.linalg.inv_ex(nm.ones((2, 2)))[1].item()
+    2
+    """
+    a, dtype = matrices("inv_ex", x, square=True)
+    found, info = solve_ex(a, identity(a.shape[-1], a))
+    return found.astype(dtype), info
+
+
+@widens
+def inv(x: ArrayLike, /) -> Tensor:
+    """The inverses of square matrices. A singular one is a `LinAlgError`, in `nm.jit` NaN.
+
+    >>> nm.linalg.inv(nm.asarray([[2.0, 0.0], [0.0, 4.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    found, info = inv_ex(x)
+    check("inv", info, _SINGULAR)
+    return found
+
+
+# -- determinants ---------------------------------------------------------------------------------
+
+
+def _parity(swaps: Tensor) -> Tensor:
+    """1 or -1: the determinant of the permutation."""
+    moved = (swaps != arange(swaps.shape[-1], device=swaps.device)).astype("int64").sum(axis=-1)
+    return 1 - 2 * (moved % 2)
+
+
+@widens
+def det(x: ArrayLike, /) -> Tensor:
+    """The determinants of square matrices.
+
+    >>> nm.linalg.det(nm.asarray([[2.0, 1.0], [0.0, 3.0]])).item()
+    6.0
+    """
+    a, dtype = matrices("det", x, square=True)
+    packed, order, swaps = _factors(a)
+    pivots = diagonal(packed).prod(axis=-1) * _parity(swaps).astype(packed.dtype)
+    return differentiated(_DET, lambda *_: pivots, a, packed, order).astype(dtype)
+
+
+def _det_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """d det = det tr(a⁻¹ da) (Jacobi)."""
+    a, packed, order = operands
+    return value * diagonal(_solve(a, tangents[0], packed, order, False)).sum(axis=-1)
+
+
+_DET = Implicit(_det_tangent)
+
+
+@widens
+def slogdet(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
+    """The sign of the determinant (of absolute value 1, where complex) and the logarithm of its
+    absolute value, which neither overflows nor underflows; 0 and -inf for singular matrices.
+
+    >>> sign, logabsdet = nm.linalg.slogdet(1e-30 * nm.eye(20))
+    >>> sign.item(), round(logabsdet.item())
+    (1.0, -1382)
+    """
+    a, dtype = matrices("slogdet", x, square=True)
+    packed, order, swaps = _factors(a)
+    pivots = diagonal(packed)
+    sizes = abs(pivots)
+    singular = (sizes == 0).any(axis=-1)
+    units = pivots / where(sizes == 0, 1.0, sizes)
+    sign = units.prod(axis=-1) * _parity(swaps).astype(packed.dtype)
+    sign = where(singular, 0.0, sign)
+    size = where(singular, -float("inf"), where(sizes == 0, 1.0, sizes).log().sum(axis=-1))
+    logarithm = differentiated(_LOG_DET, lambda *_: size, a, packed, order)
+    if a.dtype.is_complex:
+        sign = differentiated(_SIGN, lambda *_: sign, a, packed, order)
+    return sign.astype(dtype), logarithm.astype(logarithm.dtype if dtype.is_complex else dtype)
+
+
+def _relative(operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    a, packed, order = operands
+    return diagonal(_solve(a, tangents[0], packed, order, False)).sum(axis=-1)
+
+
+def _log_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    trace = _relative(operands, tangents)
+    return trace.real if trace.dtype.is_complex else trace
+
+
+_LOG_DET = Implicit(_log_tangent)
+
+
+def _sign_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    return value * _relative(operands, tangents).imag * 1j
+
+
+_SIGN = Implicit(_sign_tangent)

@@ -1,0 +1,82 @@
+"""Unblocked factorisations of stacks (batch, rows, columns): what larger ones are composed of.
+
+Each has one result, in which everything it finds is packed, and no derivative of its own: functions
+of linalg differentiate their results implicitly (`implicit` in custom.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Nodes, Primitive
+from numus.primitives import factor_references as references
+from numus.primitives.base import nondifferentiable
+from numus.primitives.broadcast import batch_all
+from numus.primitives.views import reshape
+
+
+def _batch(again: Callable[..., Node]) -> Any:
+    def rule(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+        whole = batch_all(inputs, batched, size)
+        stacks = [reshape(x, (size * x.shape[1], *x.shape[2:])) for x in whole]
+        params = () if node.params is None else (node.params,)
+        out = again(*stacks, *params)
+        return reshape(out, (size, *node.shape))
+
+    return rule
+
+
+def _factor(name: str, reference: Callable[..., Array], again: Callable[..., Node]) -> Primitive:
+    return nondifferentiable(
+        name, "factor", lambda node, *arrays: reference(*arrays, node.params), _batch(again)
+    )
+
+
+_cholesky = _factor("cholesky", references.cholesky, lambda a: cholesky(a))
+
+
+def cholesky(a: Node) -> Node:
+    """Upper triangular U with Uᴴ U = a, of whose matrices the lower triangles are read.
+
+    Rows are NaN from a pivot on that is not positive.
+    """
+    return apply(_cholesky, (a,), None, a.shape, a.dtype)
+
+
+_lu = _factor("lu", references.lu, lambda a: lu(a))
+
+
+def lu(a: Node) -> Node:
+    """L below the diagonal, U on and above it, and two more columns: the numbers of the rows of `a`
+    in their new order, and the rows that were swapped with rows 0, 1, …"""
+    batch, rows, columns = a.shape
+    return apply(_lu, (a,), None, (batch, rows, columns + 2), a.dtype)
+
+
+_solve_lower = _factor("solve_lower", references.solve_lower, lambda a, b, u: solve_lower(a, b, u))
+
+
+def solve_lower(a: Node, b: Node, unit_diagonal: bool = False) -> Node:
+    """x with tril(a) x = b, by forward substitution."""
+    return apply(_solve_lower, (a, b), unit_diagonal, b.shape, b.dtype)
+
+
+_householder = _factor("householder", references.householder, lambda a: householder(a))
+
+
+def householder(a: Node) -> Node:
+    """R on and above the diagonal, reflectors below it, and a last row with their factors."""
+    batch, rows, columns = a.shape
+    return apply(_householder, (a,), None, (batch, rows + 1, columns), a.dtype)
+
+
+_orthogonalize = _factor(
+    "orthogonalize", references.orthogonalize, lambda a, width: orthogonalize(a, width)
+)
+
+
+def orthogonalize(a: Node, width: int) -> Node:
+    """Unitary combinations of rows that are orthogonal in their first `width` columns (Jacobi)."""
+    return apply(_orthogonalize, (a,), width, a.shape, a.dtype)

@@ -1,0 +1,112 @@
+"""NumPy references of unblocked factorisations, over whole batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus.graph import Array
+
+
+def cholesky(a: Array, params: Any) -> Array:
+    n = a.shape[-1]
+    u = np.triu(np.conj(np.swapaxes(np.tril(a), -1, -2)))
+    with np.errstate(all="ignore"):
+        for k in range(n):
+            pivot = u[:, k, k].real
+            u[:, k, k] = np.where(pivot > 0, np.sqrt(np.abs(pivot)), np.nan)
+            u[:, k, k + 1 :] /= u[:, k, k, None]
+            row = u[:, k, k + 1 :]
+            u[:, k + 1 :, k + 1 :] -= np.triu(np.conj(row)[:, :, None] * row[:, None, :])
+    return u
+
+
+def _magnitude(a: Array) -> Array:
+    return np.abs(a.real) + np.abs(a.imag) if np.iscomplexobj(a) else np.abs(a)
+
+
+def lu(a: Array, params: Any) -> Array:
+    batch, m, n = a.shape
+    numbers = np.broadcast_to(np.arange(m, dtype=a.dtype)[None, :, None], (batch, m, 1))
+    out = np.concatenate([a, numbers, np.zeros_like(numbers)], axis=-1)
+    each = np.arange(batch)
+    with np.errstate(all="ignore"):
+        for k in range(min(m, n)):
+            sizes = _magnitude(out[:, k:, k])
+            row = k + np.where(np.isnan(sizes).any(-1), 0, np.argmax(sizes, axis=-1))
+            lower = out[each, row, : n + 1].copy()
+            out[each, row, : n + 1] = out[:, k, : n + 1]
+            out[:, k, : n + 1] = lower
+            out[:, k, n + 1] = row
+            pivot = out[:, k, k, None]
+            out[:, k + 1 :, k] = np.where(pivot == 0, 0, out[:, k + 1 :, k] / pivot)
+            update = out[:, k + 1 :, k, None] * out[:, k, None, k + 1 : n]
+            out[:, k + 1 :, k + 1 : n] -= update
+    return out
+
+
+def solve_lower(a: Array, b: Array, unit_diagonal: bool) -> Array:
+    x = b.copy()
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[-1]):
+            if not unit_diagonal:
+                x[:, k] /= a[:, k, k, None]
+            x[:, k + 1 :] -= a[:, k + 1 :, k, None] * x[:, k, None, :]
+    return x
+
+
+def householder(a: Array, params: Any) -> Array:
+    batch, m, n = a.shape
+    out = np.concatenate([a, np.zeros((batch, 1, n), a.dtype)], axis=1)
+    with np.errstate(all="ignore"):
+        for k in range(min(m, n)):
+            alpha, x = out[:, k, k].copy(), out[:, k + 1 : m, k]
+            below = np.sum(np.abs(x) ** 2, axis=-1)
+            trivial = (below == 0) & (alpha.imag == 0)
+            size = np.sqrt(np.abs(alpha) ** 2 + below)
+            beta = np.where(trivial, alpha.real, -np.copysign(size, alpha.real))
+            tau = np.where(trivial, 0, (beta - alpha) / np.where(trivial, 1, beta))
+            out[:, k + 1 : m, k] = x / np.where(trivial, 1, alpha - beta)[:, None]
+            v = out[:, k + 1 : m, k]
+            rest = out[:, k:m, k + 1 :]
+            w = rest[:, 0] + np.einsum("bi,bij->bj", np.conj(v), rest[:, 1:])
+            w = w * np.conj(tau)[:, None]
+            rest[:, 0] -= w
+            rest[:, 1:] -= v[:, :, None] * w[:, None, :]
+            out[:, k, k], out[:, m, k] = beta, tau
+    return out
+
+
+def orthogonalize(a: Array, width: int) -> Array:
+    out = a.copy()
+    rows = a.shape[1]
+    epsilon = np.finfo(a.dtype).eps
+    for _ in range(40):
+        rotated = False
+        for x in range(rows):
+            for y in range(x + 1, rows):
+                rotated |= _rotate(out, x, y, width, epsilon)
+        if not rotated:
+            break
+    return out
+
+
+def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
+    u, v = out[:, x].copy(), out[:, y].copy()
+    a, b = (np.sum(np.abs(r[:, :width]) ** 2, axis=-1) for r in (u, v))
+    inner = np.sum(u[:, :width] * np.conj(v[:, :width]), axis=-1)
+    length = np.abs(inner)
+    needed = length**2 > epsilon**2 * width * a * b
+    if not needed.any():
+        return False
+    length = np.where(needed, length, 1)
+    zeta = (b - a) / (2 * length)
+    tangent = np.copysign(1, zeta) / (np.abs(zeta) + np.sqrt(1 + zeta**2))
+    cosine = 1 / np.sqrt(1 + tangent**2)
+    sine = inner * (cosine * tangent / length)
+    cosine = np.where(needed, cosine, 1).astype(a.dtype)[:, None]
+    sine = np.where(needed, sine, 0).astype(out.dtype)[:, None]
+    out[:, x] = cosine * u - sine * v
+    out[:, y] = cosine * v + np.conj(sine) * u
+    return True

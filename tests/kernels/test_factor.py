@@ -1,0 +1,82 @@
+"""Unblocked factorisations against their references, on CPUs and on an interpreted GPU."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus.primitives import factor
+from numus.tensor import Tensor
+
+simt_machine.install()
+RNG = np.random.default_rng(0)
+DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+
+
+def drawn(shape, dtype):
+    a = RNG.standard_normal(shape)
+    return (a + 1j * RNG.standard_normal(shape) if dtype().dtype.kind == "c" else a).astype(dtype)
+
+
+def adjoint(a):
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+def on(device, function, *args):
+    place = nm.device(device)
+    given = [nm.asarray(a, device=place)._node if isinstance(a, np.ndarray) else a for a in args]
+    return Tensor(function(*given)).numpy()
+
+
+def agree(device, function, *args):
+    found, want = (on(d, function, *args) for d in (device, "reference"))
+    bound = 200 * np.finfo(found.dtype).eps
+    np.testing.assert_allclose(found, want, rtol=bound, atol=bound * np.max(np.abs(want)))
+
+
+def check_all(device, dtype, batch, m, n):
+    a = drawn((batch, m, n), dtype)
+    square = a @ adjoint(a) + m * np.eye(m, dtype=dtype)
+    agree(device, factor.cholesky, square)
+    agree(device, factor.lu, a)
+    agree(device, factor.householder, a)
+    for unit_diagonal in (False, True):
+        b = drawn((batch, m, 3), dtype)
+        agree(device, factor.solve_lower, square / m, b, unit_diagonal)
+    found = on(device, factor.orthogonalize, a, n)
+    products = found @ adjoint(found)
+    diagonal = np.diagonal(products, 0, -2, -1).real
+    bound = 50 * max(m, n) * np.finfo(dtype).eps * np.max(diagonal)
+    np.testing.assert_allclose(products, np.eye(m) * diagonal[:, None, :], rtol=0, atol=bound)
+    np.testing.assert_allclose(adjoint(found) @ found, adjoint(a) @ a, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5, 5), (2, 17, 9), (1, 6, 11), (1, 1, 1), (4, 2, 3)])
+def test_factorisations_on_the_device(shape, dtype):
+    if np.dtype(dtype).name not in nm.default_device().runtime.target.dtypes:
+        pytest.skip("the device has no such dtype")
+    check_all(nm.default_device().name, dtype, *shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_factorisations_by_threads(dtype):
+    check_all("simt", dtype, 2, 5, 4)
+
+
+def test_columns_of_right_hand_sides_are_blocks():
+    a = drawn((2, 7, 7), np.float32) + 5 * np.eye(7, dtype=np.float32)
+    b = drawn((2, 7, 200), np.float32)
+    agree(nm.default_device().name, factor.solve_lower, a, b, False)
+
+
+def test_a_pivot_that_is_not_positive_is_nan_from_there_on():
+    a = np.diag([1.0, 4.0, -1.0, 2.0])[None]
+    found = on(nm.default_device().name, factor.cholesky, a.astype(np.float32))
+    np.testing.assert_array_equal(np.diagonal(found[0])[:2], [1, 2])
+    assert np.isnan(found[0, 2, 2])
+
+
+def test_the_first_of_equal_pivots_is_taken():
+    a = np.array([[[1.0, 2.0], [-1.0, 3.0]]], np.float32)
+    assert on(nm.default_device().name, factor.lu, a)[0, :, 2].tolist() == [0, 1]
