@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numus.files import atomically
+
 Image = NDArray[np.uint8]
 Points = Sequence[tuple[float, float]] | NDArray[Any]
 
@@ -36,12 +38,8 @@ def write_png(path: str | Path, pixels: Image) -> None:
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows.tobytes(), 9))
-        + chunk(b"IEND", b"")
-    )
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 9))
+    atomically(path, lambda file: file.write(b"\x89PNG\r\n\x1a\n" + body + chunk(b"IEND", b"")))
 
 
 def mosaic(images: NDArray[Any], columns: int, *, zoom: int = 1) -> Image:

@@ -5,7 +5,8 @@
 
 Files (safetensors, .rrec, checkpoints) are truncated, bits flipped, parts moved; and headers are
 forged with valid checksums. Reading may raise `RecordError`; another error, a crash, excessive
-memory, or a record read from a corrupt file that differs from what was written is a failure.
+memory, or a record read from a corrupt file that differs from what was written is a failure. So is
+a safetensors file that the package `safetensors` refuses and numus reads, or reads otherwise.
 """
 
 from __future__ import annotations
@@ -250,6 +251,81 @@ def fuzz(cases: int, seed: int = 0) -> Counter[str]:
     return found
 
 
+# -- against the package --------------------------------------------------------------------------
+
+
+def forbidden(content: bytes, draw: random.Random) -> bytes:
+    """Duplicate keys, holes, trailing bytes, other orders, padding, numbers of other kinds."""
+    (length,) = struct.unpack_from("<Q", content)
+    entries = list(json.loads(content[8 : 8 + length]).items())
+    body = content[8 + length :]
+    for _ in range(draw.choice((1, 1, 2))):
+        what = draw.randrange(7)
+        if what == 0:
+            entries.append(draw.choice(entries))
+        elif what == 1:
+            body += draw.randbytes(draw.choice((1, 8, 64)))
+        elif what == 2 and len(entries) > 1:
+            entries.pop(draw.randrange(len(entries)))
+        elif what == 3:
+            draw.shuffle(entries)
+        elif what == 4:
+            name, entry = draw.choice(entries)
+            entries.append((name + "x", entry))
+        elif what == 5:
+            shift = draw.choice((-4, 1, 4, 64))
+            moved = {k: dict(v) for k, v in entries if "data_offsets" in v}
+            for entry in moved.values():
+                entry["data_offsets"] = [n + shift for n in entry["data_offsets"]]
+            entries = [(k, moved.get(k, v)) for k, v in entries]
+            body = bytes(max(shift, 0)) + body
+        else:
+            at = draw.randrange(len(entries) + 1)
+            empty = draw.choice((0, 0, 4, 104, len(body)))
+            new = {"dtype": "F32", "shape": [0, 3], "data_offsets": [empty, empty]}
+            entries.insert(at, ("empty", new))
+    text = ",".join(f"{json.dumps(k)}:{json.dumps(v)}" for k, v in entries)
+    head = ("{" + text + "}" + " " * draw.choice((0, 1, 7))).encode()
+    return struct.pack("<Q", len(head)) + head + body
+
+
+_STRICTER = ("appears", "which numus lacks", "has the shape")  # than the package
+
+
+def compare(cases: int, seed: int = 0) -> Counter[str]:
+    """Read mutated safetensors files here and with the package; counts of what they did."""
+    import safetensors
+
+    draw = random.Random(seed)
+    found: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "case.safetensors"
+        whole = whole_files(Path(name))["safetensors"]
+        for case in range(cases):
+            damage = draw.choice((forbidden, forbidden, forged_safetensors, *MUTATIONS))
+            content = damage(whole, draw)
+            path.write_bytes(content)
+            where = f"case {case} of seed {seed}: {damage.__name__}"
+            try:
+                theirs = {n: bytes(x["data"]) for n, x in safetensors.deserialize(content)}
+            except (safetensors.SafetensorError, ValueError):
+                theirs = None
+            why = ""
+            try:
+                ours = {n: x.numpy().tobytes() for n, x in nn.load_safetensors(path).items()}
+            except RecordError as error:
+                why = str(error)
+            if why:
+                stricter = theirs is not None
+                found["numus refuses" if stricter else "both refuse"] += 1
+                assert not stricter or any(w in why for w in _STRICTER), f"{where}: {why}"
+                continue
+            assert theirs is not None, f"{where}: the package refuses what numus reads"
+            assert ours == theirs, f"{where}: other values than the package's"
+            found["both read"] += 1
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=10_000)
@@ -258,6 +334,8 @@ def main() -> None:
     began = time.perf_counter()
     found = fuzz(options.cases, options.seed)
     print(f"{options.cases} bad files: {dict(found)}; {time.perf_counter() - began:.0f} s")
+    compared = compare(options.cases, options.seed)
+    print(f"{options.cases} safetensors files, here and with the package: {dict(compared)}")
 
 
 if __name__ == "__main__":

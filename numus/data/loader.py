@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from numus.data.collate import as_tensors, stacked
 from numus.data.datasets import IterableDataset, Subset
 from numus.data.samplers import BatchSampler, RandomSampler, SequentialSampler
 from numus.data.workers import KINDS, Crew, Exhausted, Job
+from numus.nn.state import prepare, require
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 
@@ -199,9 +201,28 @@ class DataLoader:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was called."""
-        self._skip = state_dict["given"]
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, "given")
+        given = operator.index(state_dict["given"])
+        if given < 0:
+            raise ValueError(f"DataLoader.load_state_dict: {given} batches cannot have been given")
+        load = None
         if "sampler" in state_dict:
-            self.sampler.load_state_dict(state_dict["sampler"])
+            if not hasattr(self.sampler, "load_state_dict"):
+                raise ValueError(
+                    "DataLoader.load_state_dict: the state has a sampler's, this loader's has none"
+                )
+            load = prepare(self.sampler, state_dict["sampler"])
+
+        def commit() -> None:
+            self._skip = given
+            if load is not None:
+                load()
+
+        return commit
 
 
 # -- in the worker --------------------------------------------------------------------------------

@@ -6,20 +6,23 @@
               contents, zeros up to a multiple of 8
     index     where each record begins (u64)
 
-All numbers are little-endian; checksums are CRC-32. The header says that a file is whole, and is
-written last: a file whose writer was interrupted has none, but every record before the interruption
-can be found by its own checksums (`RecordWriter.recover`).
+All numbers are little-endian; checksums are CRC-32. A new file is written beside the old one and
+takes its place when it is finished. Records that are appended follow the index, and another index
+follows them; the header, written last, switches to it. Readers of what was there before keep it,
+and every record that an interrupted writer had flushed can be found by its own checksums
+(`RecordWriter.recover`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,15 @@ from numus.data.collate import stacked
 from numus.data.datasets import Dataset
 from numus.data.encoding import HEAD_SIZE, decode, encode
 from numus.errors import RecordError
+from numus.files import (
+    PathLike,
+    Replacement,
+    abandoned,
+    locked,
+    open_regular,
+    refusals,
+    sync_folder,
+)
 
 __all__ = ["RecordDataset", "RecordWriter"]
 
@@ -38,8 +50,6 @@ _HEADER_SIZE = 64
 _FRAME = struct.Struct("<QI")  # likewise
 _CHECK = struct.Struct("<I")
 _READAHEAD_BYTES = 1 << 17  # that systems read at once
-
-PathLike = str | os.PathLike[str]
 
 
 def _header(count: int, index_at: int, index_sum: int) -> bytes:
@@ -75,6 +85,8 @@ def _read_header(data: Any, path: PathLike, size: int) -> tuple[int, int, int]:
 class RecordWriter:
     """Writes a record file; as a context manager it finishes the file, unless an error occurred.
 
+    Until it is finished, `path` is what it was.
+
     >>> import tempfile, os
     >>> from numus.data import RecordDataset, RecordWriter
     >>> path = os.path.join(tempfile.mkdtemp(), "train.rrec")
@@ -88,32 +100,53 @@ class RecordWriter:
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
         self._offsets: list[int] = []
-        self._file: BinaryIO = open(self.path, "wb")  # noqa: SIM115
-        self._file.write(_UNFINISHED)
         self._end = _HEADER_SIZE
+        self._bytes = 0  # of records
+        self._changed = True  # the index of the file, if it has one, is another
+        with refusals(path, kept=True):
+            self._replacement: Replacement | None = Replacement(path)
+            self._file: BinaryIO = self._replacement.file
+            self._file.write(_UNFINISHED)
 
     @classmethod
     def create(cls, path: PathLike) -> RecordWriter:
-        """A new file; replaces one that exists."""
+        """A new file; replaces one that exists when it is finished."""
         return cls(path)
 
     @classmethod
     def append(cls, path: PathLike) -> RecordWriter:
         """A writer that continues after the last whole record of a file, finished or not."""
+        found = _whole_records(path)
         writer = object.__new__(cls)
-        writer.path = Path(path)
-        writer._offsets, writer._end = _whole_records(path)
-        writer._file = open(path, "r+b")  # noqa: SIM115
-        writer._file.write(_UNFINISHED)
-        writer._file.truncate(writer._end)
-        writer._file.seek(writer._end)
+        writer.path, writer._replacement = Path(path), None
+        writer._offsets, writer._end = found.offsets, found.end
+        writer._bytes, writer._changed = found.bytes, found.changed
+        with refusals(path):
+            writer._file = open(path, "r+b")  # noqa: SIM115
+            if not locked(writer._file.fileno(), wait=False):
+                writer._file.close()
+                raise RecordError(f"{path}: another RecordWriter is appending to it")
+            if not found.finished:
+                writer._file.write(_UNFINISHED)
+            writer._file.truncate(found.end)
+            writer._file.seek(found.end)
         return writer
 
     @classmethod
     def recover(cls, path: PathLike) -> int:
-        """Finish a file whose writer was interrupted: gives how many whole records it has."""
-        with cls.append(path) as writer:
-            return len(writer)
+        """Finish a file whose writer was interrupted: gives how many whole records it has.
+
+        Where there is no file yet, the one that an interrupted `create` left beside it is taken.
+        """
+        path = Path(os.path.realpath(path))
+        part = None if path.exists() else _left_behind(path)
+        with cls.append(path if part is None else part) as writer:
+            count = len(writer)
+        if part is not None:
+            with refusals(path):
+                os.replace(part, path)
+                sync_folder(path.parent)
+        return count
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -125,31 +158,50 @@ class RecordWriter:
         contents = encode(example)
         frame = _FRAME.pack(len(contents), zlib.crc32(contents))
         frame += _CHECK.pack(zlib.crc32(frame))
-        padding = b"\0" * (-len(contents) % 8)
-        self._file.write(frame + contents + padding)
+        self._add(frame + contents + b"\0" * (-len(contents) % 8))
+
+    def _add(self, record: bytes) -> None:
+        with self._refusals():
+            self._file.write(record)
         self._offsets.append(self._end)
-        self._end += FRAME_SIZE + len(contents) + len(padding)
+        self._end += len(record)
+        self._bytes += len(record)
+        self._changed = True
+
+    def _refusals(self) -> contextlib.AbstractContextManager[None]:
+        return refusals(self.path, kept=self._replacement is not None)
 
     def flush(self) -> None:
         """Hand all that was written to the disk: it can be recovered from then on."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._refusals():
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def finish(self) -> None:
         """Write the index, and the header that says that the file is whole."""
         if self._file.closed:
             return
-        index = np.asarray(self._offsets, "<u8").tobytes()
-        self._file.write(index)
-        self.flush()
-        self._file.seek(0)
-        self._file.write(_header(len(self._offsets), self._end, zlib.crc32(index)))
-        self.flush()
+        if self._changed:
+            index = np.asarray(self._offsets, "<u8").tobytes()
+            with self._refusals():
+                self._file.write(index)
+            self.flush()
+            with self._refusals():
+                self._file.seek(0)
+                self._file.write(_header(len(self._offsets), self._end, zlib.crc32(index)))
+            self.flush()
+        if self._replacement is not None:
+            with self._refusals():
+                self._replacement.commit()
         self._file.close()
+        if self._replacement is None and self._end - _HEADER_SIZE > 2 * self._bytes:
+            with contextlib.suppress(OSError):  # the file is good as it is
+                _compact(self.path)
 
     def close(self) -> None:
         """Close the file: unfinished, unless `finish` was called."""
-        self._file.close()
+        with self._refusals():
+            self._file.close()
 
     def __enter__(self) -> RecordWriter:
         return self
@@ -157,41 +209,99 @@ class RecordWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
-        self.close()
+        with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
+            self.close()
 
 
-def _whole_records(path: PathLike) -> tuple[list[int], int]:
-    """The offsets of the whole records, and the end of the last."""
-    size = os.path.getsize(path)
-    offsets: list[int] = []
-    at = _HEADER_SIZE
-    with open(path, "rb") as file:
+def _compact(path: PathLike) -> None:
+    """Write a file anew, without the indices that appending has left between its records."""
+    new = RecordWriter(path)
+    try:
+        with open_regular(path) as old:
+            for at in _whole_records(path).offsets:
+                old.seek(at)
+                frame = old.read(FRAME_SIZE)
+                (length, _) = _FRAME.unpack_from(frame)
+                new._add(frame + old.read(length + (-length % 8)))
+        new.finish()
+    except BaseException:
+        assert new._replacement is not None
+        new._replacement.discard()
+        raise
+
+
+class _Found(NamedTuple):
+    """The whole records of a file."""
+
+    offsets: list[int]
+    end: int  # where the next may begin
+    bytes: int  # of all
+    finished: bool  # the file can be opened
+    changed: bool  # its index has other records
+
+
+def _whole_records(path: PathLike) -> _Found:
+    """Find whole records: those of the index, and those that follow one another after it."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         if file.read(4) != _MAGIC:
             raise RecordError(f"{path} is not a record file")
-        end = _data_end(file, size)
-        while at + FRAME_SIZE <= end:
+        listed = _listed(file, size)
+        known, end = listed or ([], _HEADER_SIZE)
+        ends = [(at, _record_end(file, at, end)) for at in known]
+        found = [(at, stop) for at, stop in ends if stop is not None]
+        at = end
+        while True:
+            stop = _record_end(file, at, size)
+            if stop is not None:
+                found.append((at, stop))
+                at = end = stop
+                continue
+            index = np.asarray([at for at, _ in found], "<u8").tobytes()
             file.seek(at)
-            frame = file.read(FRAME_SIZE)
-            length, check = _FRAME.unpack_from(frame)
-            (own,) = _CHECK.unpack_from(frame, _FRAME.size)
-            stop = at + FRAME_SIZE + length + (-length % 8)
-            if own != zlib.crc32(frame[: _FRAME.size]) or stop > end:
+            if not found or file.read(len(index)) != index:  # of a file that was appended to
                 break
-            if zlib.crc32(file.read(length)) != check:
-                break
-            offsets.append(at)
-            at = stop
-    return offsets, at
+            at += len(index)
+    offsets = [at for at, _ in found]
+    total = sum(stop - at for at, stop in found)
+    return _Found(offsets, end, total, listed is not None, listed is None or offsets != known)
 
 
-def _data_end(file: BinaryIO, size: int) -> int:
-    """Where records end at the latest: at the index of a finished file, else at the file's end."""
+def _record_end(file: BinaryIO, at: int, limit: int) -> int | None:
+    """Where the record that begins at a position ends; None if it is not whole."""
+    if at < _HEADER_SIZE or at % 8 or at + FRAME_SIZE > limit:
+        return None
+    file.seek(at)
+    frame = file.read(FRAME_SIZE)
+    length, check = _FRAME.unpack_from(frame)
+    (own,) = _CHECK.unpack_from(frame, _FRAME.size)
+    stop: int = at + FRAME_SIZE + length + (-length % 8)
+    if own != zlib.crc32(frame[: _FRAME.size]) or stop > limit:
+        return None
+    return stop if zlib.crc32(file.read(length)) == check else None
+
+
+def _listed(file: BinaryIO, size: int) -> tuple[list[int], int] | None:
+    """The records of a finished file's index, and its end; None where there is none."""
     file.seek(0)
     try:
-        _, index_at, _ = _read_header(file.read(_HEADER_SIZE), file.name, size)
+        count, index_at, index_sum = _read_header(file.read(_HEADER_SIZE), file.name, size)
     except RecordError:
-        return size
-    return min(index_at, size) if index_at else size
+        return None
+    end = index_at + 8 * count
+    if index_at < _HEADER_SIZE or index_at % 8 or end > size:
+        return None
+    file.seek(index_at)
+    index = file.read(8 * count)
+    if zlib.crc32(index) != index_sum:
+        return None
+    return np.frombuffer(index, "<u8").tolist(), end
+
+
+def _left_behind(path: Path) -> Path | None:
+    """What an interrupted `create` left beside a file that is not there."""
+    found = [p for p in abandoned(path) if p.stat().st_size >= _HEADER_SIZE]
+    return found[0] if found else None
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -214,7 +324,12 @@ class RecordDataset(Dataset):
 
     def _map(self) -> None:
         """Open the file."""
-        with open(self.path, "rb") as file:
+        if not self.path.exists() and _left_behind(self.path) is not None:
+            raise RecordError(
+                f"{self.path} was not finished by its writer; RecordWriter.recover(path) keeps the "
+                "records that are whole"
+            )
+        with open_regular(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < _HEADER_SIZE:
                 _read_header(b"", self.path, size)

@@ -7,13 +7,15 @@ machine.
 from __future__ import annotations
 
 import itertools
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
 import numus as nm
+from numus.nn.state import require
 from numus.tensor import Tensor
 
 __all__ = [
@@ -78,8 +80,20 @@ class _Keyed(Sampler, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        self._key = nm.asarray(state_dict["key"], dtype=nm.uint32)
-        self.epoch = state_dict["epoch"]
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, "key", "epoch")
+        key = nm.asarray(state_dict["key"], dtype=nm.uint32)
+        epoch = operator.index(state_dict["epoch"])
+        if key.shape != self._key.shape:
+            raise ValueError(f"{type(self).__name__}.load_state_dict: no key: {key.tolist()}")
+
+        def commit() -> None:
+            self._key, self.epoch = key, epoch
+
+        return commit
 
 
 class RandomSampler(_Keyed):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numus as nm
+from numus.functions.indexing.indexing import cast_value
 from numus.functions.interop.namespace_info import destination
 from numus.nn._hooks import Hooks
 from numus.nn.parameter import Parameter, replace
@@ -244,6 +245,12 @@ class Module:
         Args:
             strict: whether a name that only one side has is an error.
         """
+        return self._prepare_state(state, strict, prefix)()
+
+    def _prepare_state(
+        self, state: Mapping[str, Any], strict: bool = True, prefix: str = ""
+    ) -> Callable[[], IncompatibleKeys]:
+        """Check a state dict; gives the function that takes it."""
         if not isinstance(state, Mapping):
             raise TypeError(
                 f"load_state_dict: takes a mapping of names to values, not {type(state).__name__}"
@@ -257,16 +264,25 @@ class Module:
         problems = [f"{kind}: {', '.join(names)}" for kind, names in lists.items() if names]
         common = [name for name in own if name in given]
         for name in common:
-            shape = tuple(given[name].shape)
-            if shape != own[name].shape:
-                problems.append(f"{name}: shape {shape} does not fit {own[name].shape}")
+            shape = getattr(given[name], "shape", None)
+            if shape is None:
+                problems.append(f"{name}: a {type(given[name]).__name__} is no tensor")
+            elif tuple(shape) != own[name].shape:
+                problems.append(f"{name}: shape {tuple(shape)} does not fit {own[name].shape}")
         if problems:
             head = f"load_state_dict: the state does not fit {type(self).__name__}:"
             raise ValueError("\n  ".join([head, *problems]))
-        with nm.no_grad():
-            for name in common:
-                own[name].assign(_tensor(given[name]).to(own[name].device))
-        return IncompatibleKeys(missing, unexpected)
+        values = [(own[name], _tensor(given[name])) for name in common]
+        for tensor, value in values:
+            cast_value(value, tensor._node, "load_state_dict")  # a dtype that does not fit raises
+
+        def commit() -> IncompatibleKeys:
+            with nm.no_grad():
+                for tensor, value in values:
+                    tensor.assign(value.to(tensor.device))
+            return IncompatibleKeys(missing, unexpected)
+
+        return commit
 
     def _complete_from(self, given: Mapping[str, Any]) -> None:
         """Let lazy layers learn from a state dict how many inputs they have."""

@@ -1,38 +1,32 @@
-"""The safetensors format: tensors by name in a file, read where they lie.
+"""The safetensors format: tensors by name in a file, read into memory or mapped.
 
 A file is the length of a header (u64), the header as JSON (for each tensor its dtype, shape and
-place), and the bytes of all tensors. We read and write it here, and not through the `safetensors`
-package, because that has no NumPy face for bfloat16 and the 8-bit floats, and copies what it reads.
+place), and the bytes of all tensors, without gaps. We read and write it here, and not through the
+`safetensors` package, because that has no NumPy face for bfloat16 and the 8-bit floats. Files that
+the package refuses are refused.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import mmap
+import mmap as pages
 import os
 import struct
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import RecordError
+from numus.files import PathLike, atomically, open_regular
 from numus.shapes import can_exist
 from numus.tensor import Tensor
-
-try:
-    import fcntl
-except ImportError:  # Windows, where a file that is open cannot be removed
-    fcntl = None  # type: ignore[assignment]
-
-PathLike = str | os.PathLike[str]
 
 _NAMES = {
     **{dt.bool_: "BOOL", dt.uint8: "U8", dt.uint16: "U16", dt.uint32: "U32", dt.uint64: "U64"},
@@ -44,6 +38,8 @@ _NAMES = {
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LENGTH = struct.Struct("<Q")
 _ALIGN = 64  # where the tensors begin: they can be used in place
+_MAX_HEADER_BYTES = 100_000_000  # as in the package
+_READ_BYTES = 1 << 30  # some systems read no more than 2 GiB at once
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -58,16 +54,26 @@ def write(
 ) -> None:
     """Write a file, whole or not at all: what was there before stays until the new one is done."""
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for key, text in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"{path}: metadata maps names to strings, not {key!r} to {text!r}")
     at = 0
     for name, x in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ValueError(f"{path}: {name!r} cannot be the name of a tensor")
         shape = tuple(x.shape)
         dtype = dt.as_dtype(x.dtype)
         size = math.prod(shape) * dtype.itemsize
         entry = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
         entries[name] = entry
         at += size
-    head = json.dumps(entries, separators=(",", ":")).encode()
+    head = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-(len(head) + _LENGTH.size) % _ALIGN)
+    if len(head) > _MAX_HEADER_BYTES:
+        raise ValueError(
+            f"{path}: names and metadata take {len(head)} bytes, the format allows "
+            f"{_MAX_HEADER_BYTES}"
+        )
 
     def contents(file: BinaryIO) -> None:
         file.write(_LENGTH.pack(len(head)) + head)
@@ -84,35 +90,37 @@ def write(
 class SafetensorsFile(Mapping[str, Tensor]):
     """The tensors of a file by name. Nothing is read until a tensor is asked for.
 
-    On the CPU a tensor shares the file's pages.
+    Args:
+        mmap: tensors on the CPU share the file's pages, instead of being read into memory.
     """
 
-    def __init__(self, path: PathLike, device: Any = None) -> None:
+    def __init__(self, path: PathLike, device: Any = None, *, mmap: bool = False) -> None:
         self.path = Path(path)
         self.device = device
-        with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < _LENGTH.size:
-                raise RecordError(f"{path} is not a safetensors file: it has {size} bytes")
-            self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        (length,) = _LENGTH.unpack_from(self._pages)
-        self._start = _LENGTH.size + length
-        if self._start > size:
-            raise RecordError(
-                f"{path} is cut off or not a safetensors file: its header would end at "
-                f"{self._start}, it has {size} bytes"
-            )
         try:
-            head = json.loads(self._pages[_LENGTH.size : self._start])
-            self.metadata: dict[str, str] = head.pop("__metadata__", {})
-            if not isinstance(self.metadata, dict):
-                raise ValueError(f"__metadata__ is {self.metadata!r}")
+            self._file = open_regular(self.path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
+        weakref.finalize(self, self._file.close)
+        size = os.fstat(self._file.fileno()).st_size
+        head, self._start = _header(self._file, size, self.path)
+        try:
+            metadata = head.pop("__metadata__", None)
+            metadata = {} if metadata is None else metadata
+            if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
+                raise ValueError("__metadata__ must map names to strings")
+            self.metadata: dict[str, str] = metadata
             self._entries = {name: self._entry(name, e, size) for name, e in head.items()}
         except RecordError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: the header cannot be read: {error}") from None
-        self._check_overlaps()
+        self._check_coverage(size)
+        self._pages: pages.mmap | None = None
+        if mmap:
+            self._pages = pages.mmap(self._file.fileno(), 0, access=pages.ACCESS_COPY)
 
     def _entry(self, name: str, entry: Any, size: int) -> tuple[dt.DType, tuple[int, ...], int]:
         dtype = _DTYPES.get(entry["dtype"])
@@ -127,26 +135,39 @@ class SafetensorsFile(Mapping[str, Tensor]):
             raise RecordError(
                 f"{self.path}: {name} of {dtype.name}{list(shape)} has {end - begin} bytes"
             )
-        if self._start + end > size:
-            raise RecordError(
-                f"{self.path} is cut off: {name} ends at {self._start + end}, the file at {size}"
-            )
         return dtype, shape, self._start + begin
 
-    def _check_overlaps(self) -> None:
-        """Refuse tensors that share bytes: one of them cannot be what was written."""
+    def _check_coverage(self, size: int) -> None:
+        """Refuse bytes that belong to two tensors or to none: they are not what was written."""
         spans = sorted(
             (at, math.prod(shape) * dtype.itemsize, name)
             for name, (dtype, shape, at) in self._entries.items()
         )
-        for (at, size, name), (following, _, other) in itertools.pairwise(spans):
-            if at + size > following:
-                raise RecordError(f"{self.path}: {name} and {other} overlap")
+        covered, last = self._start, "the header"
+        for at, length, name in spans:
+            if at != covered:
+                what = "overlap" if at < covered else f"have {at - covered} bytes between them"
+                raise RecordError(f"{self.path}: {last} and {name} {what}")
+            covered, last = at + length, name
+        if covered > size:
+            raise RecordError(
+                f"{self.path} is cut off: {last} ends at {covered}, the file at {size}"
+            )
+        if covered < size:
+            raise RecordError(
+                f"{self.path} has {size - covered} bytes after its last tensor: it is damaged"
+            )
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """A tensor's elements where they lie in the file."""
+        """A tensor's elements: read from the file, or where they lie in its pages."""
         dtype, shape, at = self._entries[name]
-        return np.frombuffer(self._pages, dtype.np, math.prod(shape), at).reshape(shape)
+        count = math.prod(shape)
+        if self._pages is not None:
+            return np.frombuffer(self._pages, dtype.np, count, at).reshape(shape)
+        found = np.empty(shape, dtype.np)
+        if count:
+            _read_into(self._file, at, found.reshape(-1).view(np.uint8).data, self.path)
+        return found
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._entries:
@@ -172,82 +193,64 @@ class SafetensorsFile(Mapping[str, Tensor]):
         return len(self._entries)
 
 
-# -- atomic writes --------------------------------------------------------------------------------
-
-_SUFFIX = ".part"
-
-
-def atomically(path: str | os.PathLike[str], contents: Callable[[BinaryIO], Any]) -> None:
-    """Atomic write: to a temporary file in the same folder, fsync, rename.
-
-    Temporary files of killed writers are removed.
-    """
-    path = Path(path)
-    _remove_abandoned(path)
-    handle, temporary = _new_part(path)
+def _header(file: BinaryIO, size: int, path: Path) -> tuple[dict[str, Any], int]:
+    """The header's entries, and where it ends."""
+    if size < _LENGTH.size:
+        raise RecordError(f"{path} is not a safetensors file: it has {size} bytes")
+    (length,) = _LENGTH.unpack(_read(file, 0, _LENGTH.size, path))
+    end = _LENGTH.size + length
+    if end > size:
+        raise RecordError(
+            f"{path} is cut off or not a safetensors file: its header would end at {end}, it has "
+            f"{size} bytes"
+        )
+    if length > _MAX_HEADER_BYTES:
+        raise RecordError(
+            f"{path}: a header of {length} bytes is too large; the format allows "
+            f"{_MAX_HEADER_BYTES}"
+        )
     try:
-        with os.fdopen(handle, "wb") as file:
-            contents(file)
-            file.flush()
-            os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp's are for the owner alone
-            if fcntl is not None:
-                os.replace(temporary, path)  # while it is locked
-        if fcntl is None:
-            os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+        text = _read(file, _LENGTH.size, length, path).decode()
+        head = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refused, parse_int=_integer
+        )
+        if not isinstance(head, dict):
+            raise ValueError(f"it is a {type(head).__name__}, not a table of tensors")
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path}: the header cannot be read: {error}") from None
+    return head, end
 
 
-def _prefix(path: Path) -> str:
-    return f".{path.name}."
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    counts = Counter(name for name, _ in pairs)
+    for name, count in counts.items():
+        name.encode()  # a surrogate by itself is no text
+        if count > 1:
+            raise ValueError(f"{name!r} appears {count} times")
+    return dict(pairs)
 
 
-def _new_part(path: Path) -> tuple[int, str]:
-    """A new temporary file, locked while open: one that can be locked is abandoned."""
-    while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=_SUFFIX)
-        if _locked(handle, wait=True) and _is_at(handle, name):
-            return handle, name
-        os.close(handle)  # another writer took it for abandoned before it was locked
+def _refused(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
 
 
-def _locked(handle: int, wait: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: nobody's files are taken for abandoned
-        return wait
-    return True
+def _integer(text: str) -> int | float:
+    """An integer; -0, which JSON readers take for a float, is one here as well."""
+    return -0.0 if text == "-0" else int(text)
 
 
-def _is_at(handle: int, name: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(name))
-    except FileNotFoundError:
-        return False
+def _read(file: BinaryIO, at: int, size: int, path: Path) -> bytes:
+    found = bytearray(size)
+    _read_into(file, at, memoryview(found), path)
+    return bytes(found)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove the parts of this file whose writers are no more."""
-    with os.scandir(path.parent) as entries:
-        found = [e.path for e in entries if e.name.startswith(_prefix(path))]
-    for name in found:
-        if not name.endswith(_SUFFIX):
-            continue
-        with suppress(OSError):  # gone meanwhile, or not ours to remove
-            handle = os.open(name, os.O_RDWR)
-            try:
-                if _locked(handle, wait=False) and fcntl is not None:
-                    os.unlink(name)
-            finally:
-                os.close(handle)
-            if fcntl is None:
-                os.unlink(name)
+def _read_into(file: BinaryIO, at: int, memory: memoryview, path: Path) -> None:
+    """Fill memory from a position of a file, which another process may be cutting off."""
+    done = 0
+    while done < len(memory):
+        file.seek(at + done)
+        count = file.readinto(memory[done : done + _READ_BYTES])  # type: ignore[attr-defined]
+        if not count:
+            raise RecordError(f"{path} was cut off while it was read, at {at + done} bytes")
+        done += count

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import numpy as np
 
 import numus as nm
 from numus.errors import RecordError
+from numus.files import PathLike, atomically, folder_lock
 from numus.nn.module import IncompatibleKeys, Module
-from numus.nn.safetensors import PathLike, SafetensorsFile, atomically, write
+from numus.nn.safetensors import SafetensorsFile, write
+from numus.nn.state import load_all
 from numus.tensor import Tensor
 
 __all__ = [
@@ -21,6 +26,7 @@ __all__ = [
     "save_safetensors",
 ]  # fmt: skip
 
+_GENERATION = "numus.generation"  # of a sharded save, in the metadata of its files
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -55,31 +61,79 @@ def save_safetensors(
     Args:
         max_shard_size: how large a file may be ("5GB"); where one is not enough, they are named
             `model-00001-of-00002.safetensors` and so on, listed in `model.safetensors.index.json`.
+            Files of an earlier save are not touched before the new index takes their place.
     """
     path = Path(path)
     shards = list(_shards(tensors, None if max_shard_size is None else _bytes(max_shard_size)))
-    if len(shards) == 1:
+    with folder_lock(path.parent):
+        if len(shards) > 1:
+            return _write_shards(path, shards, metadata)
         write(path, tensors, metadata)
-        return [path]
-    written: list[Path] = []
+        _index_of(path).unlink(missing_ok=True)
+        _remove_shards(path, keep=())
+    return [path]
+
+
+# -- shards ---------------------------------------------------------------------------------------
+
+
+def _index_of(path: Path) -> Path:
+    return path.with_name(path.name + ".index.json")
+
+
+def _write_shards(
+    path: Path, shards: list[dict[str, Any]], metadata: Mapping[str, str] | None
+) -> list[Path]:
+    """A new generation of files beside the old one; the index switches from one to the other.
+
+    Every shard and the index name their generation: a mixture is refused when it is loaded.
+    """
+    generation = os.urandom(8).hex()
+    names = [f"{path.stem}-{i:05}-of-{len(shards):05}" for i in range(1, len(shards) + 1)]
+    if any(path.with_name(name + path.suffix).exists() for name in names):
+        names = [f"{name}-{generation}" for name in names]
+    written = [path.with_name(name + path.suffix) for name in names]
     where: dict[str, str] = {}
-    for i, shard in enumerate(shards, 1):
-        name = f"{path.stem}-{i:05}-of-{len(shards):05}{path.suffix}"
-        write(path.with_name(name), shard, metadata)
-        written.append(path.with_name(name))
-        where |= dict.fromkeys(shard, name)
-    total = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in tensors.values())
-    index = {"metadata": {"total_size": total, **(metadata or {})}, "weight_map": where}
-    text = json.dumps(index, indent=2).encode()
-    atomically(path.with_name(path.name + ".index.json"), lambda file: file.write(text))
-    return [*written, path.with_name(path.name + ".index.json")]
+    try:
+        for file, shard in zip(written, shards, strict=True):
+            write(file, shard, {**(metadata or {}), _GENERATION: generation})
+            where |= dict.fromkeys(shard, file.name)
+        total = sum(math.prod(x.shape) * x.dtype.itemsize for s in shards for x in s.values())
+        notes = {"total_size": total, **(metadata or {}), _GENERATION: generation}
+        text = json.dumps({"metadata": notes, "weight_map": where}, indent=2).encode()
+        atomically(_index_of(path), lambda file: file.write(text))
+    except BaseException:
+        if generation not in _text(_index_of(path)):  # else an interrupt came after the switch
+            for file in written:
+                file.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)  # an earlier save in one file, which would be loaded first
+    _remove_shards(path, keep=written)
+    return [*written, _index_of(path)]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _remove_shards(path: Path, keep: Sequence[Path]) -> None:
+    """Remove the shards of other generations, and what killed writers left of some."""
+    shard = (
+        rf"{re.escape(path.stem)}-\d{{5,}}-of-\d{{5,}}(-[0-9a-f]{{16}})?{re.escape(path.suffix)}"
+    )
+    ours = re.compile(rf"{shard}|\.{shard}\.[0-9a-f]+\.part")
+    kept = {file.name for file in keep}
+    for entry in list(os.scandir(path.parent)):
+        if ours.fullmatch(entry.name) and entry.name not in kept:
+            with suppress(OSError):  # it is in the way of nobody
+                os.unlink(entry.path)
 
 
 def _shards(tensors: Mapping[str, Any], limit: int | None) -> Iterator[dict[str, Any]]:
     shard: dict[str, Any] = {}
     size = 0
     for name, x in tensors.items():
-        own = int(np.prod(x.shape)) * x.dtype.itemsize
+        own = math.prod(x.shape) * x.dtype.itemsize
         if limit is not None and shard and size + own > limit:
             yield shard
             shard, size = {}, 0
@@ -88,38 +142,90 @@ def _shards(tensors: Mapping[str, Any], limit: int | None) -> Iterator[dict[str,
     yield shard
 
 
-def load_safetensors(path: PathLike, device: Any = None) -> dict[str, Tensor]:
+def load_safetensors(
+    path: PathLike, device: Any = None, *, mmap: bool = False
+) -> dict[str, Tensor]:
     """The tensors of a file, of the index of several, or of a folder with either.
 
-    They share the file's pages: nothing is read before it is used.
+    >>> import tempfile
+    >>> from numus import nn
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> _ = nn.save_safetensors({"x": nm.arange(3)}, path)
+    >>> nn.load_safetensors(path)["x"].tolist()
+    [0, 1, 2]
+
+    Args:
+        mmap: map the file instead of reading it: nothing is read before it is used, and processes
+            share memory. The file must stay as it is while its tensors are in use: one that is
+            overwritten in place changes them, and one that is cut off ends the process.
     """
     path = Path(path)
+    while True:
+        version = _version(path)
+        try:
+            return _loaded(_chosen(path), device, mmap)
+        except (RecordError, FileNotFoundError):
+            if _version(path) == version:  # else a save has replaced the files meanwhile
+                raise
+
+
+def _version(path: Path) -> list[Any]:
+    """What differs after a save: the identities of the file, or folder, and of the index."""
+    found: list[Any] = []
+    for file in (path, _index_of(path)):
+        try:
+            status = os.stat(file)
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _loaded(file: Path, device: Any, mmap: bool) -> dict[str, Tensor]:
+    if file.suffix != ".json":
+        return dict(SafetensorsFile(file, device, mmap=mmap))
+    where, files = _indexed(file, device, mmap)
+    return {name: files[shard][name] for name, shard in where.items()}
+
+
+def _chosen(path: Path) -> Path:
+    """The file to load: itself, or the index of several."""
     if path.is_dir():
         found = sorted(path.glob("*.safetensors.index.json")) or sorted(path.glob("*.safetensors"))
         if len(found) != 1:
             raise RecordError(f"load_safetensors: {path} has {len(found)} files to choose from")
-        path = found[0]
-    index = path if path.suffix == ".json" else path.with_name(path.name + ".index.json")
-    if index.exists() and (path.suffix == ".json" or not path.exists()):
-        where, files = _indexed(index, device)
-        absent = [name for name, file in where.items() if name not in files[file]]
-        if absent:
-            raise RecordError(f"{index} names tensors that its files lack: {', '.join(absent)}")
-        return {name: files[file][name] for name, file in where.items()}
-    return dict(SafetensorsFile(path, device))
+        return found[0]
+    return _index_of(path) if not path.exists() and _index_of(path).exists() else path
 
 
-def _indexed(index: Path, device: Any) -> tuple[dict[str, str], dict[str, SafetensorsFile]]:
+def _indexed(
+    index: Path, device: Any, mmap: bool
+) -> tuple[dict[str, str], dict[str, SafetensorsFile]]:
     """Which file each tensor is in, and the files, in the folder of the index."""
     try:
-        where = json.loads(index.read_bytes())["weight_map"]
+        head = json.loads(index.read_bytes())
+        where = head["weight_map"]
         names = {str(name): index.with_name(name) for name in set(where.values())}
+        generation = head.get("metadata", {}).get(_GENERATION)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{index} is not an index of safetensors files: {error}") from None
     absent = [name for name, path in names.items() if not path.is_file()]
     if absent:
         raise RecordError(f"{index} names files that are not there: {', '.join(absent)}")
-    return where, {name: SafetensorsFile(path, device) for name, path in names.items()}
+    try:
+        files = {n: SafetensorsFile(path, device, mmap=mmap) for n, path in names.items()}
+    except FileNotFoundError as error:
+        raise RecordError(f"{index} names a file that is not there: {error.filename}") from None
+    for name, file in files.items():
+        if generation is not None and file.metadata.get(_GENERATION) != generation:
+            raise RecordError(
+                f"{name} is not of the save that {index} lists (generation "
+                f"{file.metadata.get(_GENERATION)}, not {generation}): the files are a mixture"
+            )
+    lacking = [name for name, file in where.items() if name not in files[file]]
+    if lacking:
+        raise RecordError(f"{index} names tensors that its files lack: {', '.join(lacking)}")
+    return where, files
 
 
 def save_model(model: Module, path: PathLike, **options: Any) -> list[Path]:
@@ -127,9 +233,11 @@ def save_model(model: Module, path: PathLike, **options: Any) -> list[Path]:
     return save_safetensors(model.state_dict(), path, **options)
 
 
-def load_model(model: Module, path: PathLike, strict: bool = True) -> IncompatibleKeys:
-    """Load a module's state by name."""
-    return model.load_state_dict(load_safetensors(path), strict)
+def load_model(
+    model: Module, path: PathLike, strict: bool = True, *, mmap: bool = False
+) -> IncompatibleKeys:
+    """Load a module's state by name; `mmap` as for `load_safetensors`."""
+    return model.load_state_dict(load_safetensors(path, mmap=mmap), strict)
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
@@ -155,7 +263,7 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
     """Give each part (what has a `load_state_dict()`) its state back; gives all states.
 
     The random generator goes on where it was. A part that the file lacks is an error; states that
-    are not asked for are only given back.
+    are not asked for are only given back. Nothing changes unless every part can take its state.
     """
     file = SafetensorsFile(path)
     if file.metadata.get("format") != _FORMAT:
@@ -171,8 +279,7 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
     absent = [name for name in parts if name not in states]
     if absent:
         raise RecordError(f"{path} has no {', '.join(absent)}; it has {', '.join(states)}")
-    for name, part in parts.items():
-        part.load_state_dict(states[name])
+    load_all(parts, states, path)
     nm.random.set_state(generator)
     return states
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numus as nm
 from numus.nn import Module
+from numus.nn.state import require
 from numus.optim.optimizer import settle
 from numus.tensor import Tensor
 
@@ -152,9 +153,30 @@ class EMA:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        self.decay = state_dict["decay"]
-        for name, average in self.shadow.items():
-            average.assign(nm.asarray(state_dict["shadow"][name]))
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, "decay", "shadow")
+        decay = float(state_dict["decay"])
+        if not 0.0 <= decay <= 1.0:
+            raise ValueError(f"EMA.load_state_dict: decay is a share, not {decay}")
+        require(self, state_dict["shadow"], *self.shadow)
+        saved = state_dict["shadow"]
+        given = {n: nm.asarray(saved[n]).astype(x.dtype) for n, x in self.shadow.items()}
+        for name, value in given.items():
+            if value.shape != self.shadow[name].shape:
+                raise ValueError(
+                    f"EMA.load_state_dict: {name} of shape {value.shape} does not fit "
+                    f"{self.shadow[name].shape}"
+                )
+
+        def commit() -> None:
+            self.decay = decay
+            for name, value in given.items():
+                self.shadow[name].assign(value.to(self.shadow[name].device))
+
+        return commit
 
 
 def _wide(p: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numus as nm
+from numus.nn.state import require
 from numus.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 from numus.optim.optimizer import Optimizer, settle
 from numus.tensor import Tensor
@@ -168,8 +170,22 @@ class GradScaler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave, here or in PyTorch."""
-        self.growth_factor = state_dict["growth_factor"]
-        self.backoff_factor = state_dict["backoff_factor"]
-        self.growth_interval = state_dict["growth_interval"]
-        self._scale.assign(nm.asarray(state_dict["scale"], dtype=nm.float32))
-        self._growth.assign(nm.asarray(state_dict["_growth_tracker"], dtype=nm.int32))
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        factors = ("growth_factor", "backoff_factor", "growth_interval")
+        require(self, state_dict, *factors, "scale", "_growth_tracker")
+        numbers = {name: state_dict[name] for name in factors}
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise TypeError(f"GradScaler.load_state_dict: {name} is a number, not {number!r}")
+        scale = nm.asarray(float(state_dict["scale"]), dtype=nm.float32)
+        growth = nm.asarray(operator.index(state_dict["_growth_tracker"]), dtype=nm.int32)
+
+        def commit() -> None:
+            vars(self).update(numbers)
+            self._scale.assign(scale)
+            self._growth.assign(growth)
+
+        return commit

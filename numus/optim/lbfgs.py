@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus.nn.state import require
 from numus.optim.optimizer import Optimizer
 from numus.tensor import Tensor
 
@@ -104,7 +105,7 @@ class LBFGS(Optimizer):
             slope = _dot(g, d)
             if slope > -group["tolerance_change"]:
                 break
-            origin = [p.detach() for p in self._all]
+            origin = [p.detach().clone() for p in self._all]
 
             def along(step: float, origin: Any = origin, d: Tensor = d) -> tuple[float, Tensor]:
                 self._move(origin, d, step)
@@ -158,13 +159,20 @@ class LBFGS(Optimizer):
         curvature = {name: getattr(self, f"_{name}") for name in _CURVATURE}
         return {**super().state_dict(), "curvature": {"pairs": list(self._pairs), **curvature}}
 
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Take what `state_dict` gave."""
-        super().load_state_dict(state_dict)
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        load = super()._prepare_state(state_dict)
+        require(self, state_dict, "curvature")
         saved = state_dict["curvature"]
-        self._pairs = deque(map(tuple, saved["pairs"]), maxlen=self.param_groups[0]["history_size"])
-        for name in _CURVATURE:
-            setattr(self, f"_{name}", saved[name])
+        require(self, saved, "pairs", *_CURVATURE)
+        pairs = [(step, change) for step, change in saved["pairs"]]
+
+        def commit() -> None:
+            load()
+            self._pairs = deque(pairs, maxlen=self.param_groups[0]["history_size"])
+            for name in _CURVATURE:
+                setattr(self, f"_{name}", saved[name])
+
+        return commit
 
 
 def _settled(x: Tensor) -> Tensor:

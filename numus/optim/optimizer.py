@@ -22,6 +22,7 @@ import numpy as np
 import numus as nm
 from numus.dtypes import DType, compute_dtype
 from numus.nn import UninitializedParameter
+from numus.nn.state import require
 from numus.tensor import Tensor
 
 __all__ = ["Optimizer", "ParamGroup"]
@@ -143,11 +144,12 @@ class Optimizer:
             raise TypeError(f"{type(self).__name__}: no such options: {', '.join(sorted(unknown))}")
         made = ParamGroup({**self.defaults, **group, "params": params}, self._numbers)
         self.param_groups = [*self.param_groups, made]  # another list: programs look at which
-        self._fill(made)
+        self.state.update(self._initial(made))
 
-    def _fill(self, group: ParamGroup) -> None:
+    def _initial(self, group: ParamGroup) -> dict[Tensor, State]:
         """State at the beginning; parameters that go in step share one count of steps."""
         counts: dict[Any, Tensor] = {}
+        found: dict[Tensor, State] = {}
         for p in group["params"]:
             wide = p.detach().astype(compute_dtype(p.dtype))
             state = {name: _own(x) for name, x in self._state(wide, group).items()}
@@ -155,7 +157,8 @@ class Optimizer:
                 state["step"] = counts.setdefault(p.device, state["step"])
             if wide.dtype is not p.dtype:
                 state["master"] = _own(wide)
-            self.state[p] = state
+            found[p] = state
+        return found
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -189,7 +192,7 @@ class Optimizer:
             raise TypeError(f"{type(self).__name__}: a step that looks at values cannot be undone")
         changing = [p for p in self._parameters() if p.grad is not None]
         tensors = [x for p in changing for x in (p, *self.state[p].values())]
-        before = [(x, x.detach()) for x in {id(x): x for x in tensors}.values()]
+        before = [(x, _own(x)) for x in {id(x): x for x in tensors}.values()]
         self._change_all()
         with nm.no_grad():
             for x, old in before:
@@ -252,14 +255,15 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave, here or in PyTorch."""
-        lacking = [key for key in ("param_groups", "state") if key not in state_dict]
-        if lacking:
-            raise ValueError(
-                f"{type(self).__name__}.load_state_dict: what is given has no {lacking[0]!r}: it "
-                "is not what state_dict() gives"
-            )
+        """Take what `state_dict` gave, here or in PyTorch; nothing changes unless all fits."""
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, "param_groups", "state")
         groups, given = state_dict["param_groups"], state_dict["state"]
+        for saved in groups:
+            require(self, saved, "params")
         sizes = [len(g["params"]) for g in groups]
         own = [len(g["params"]) for g in self.param_groups]
         if sizes != own:
@@ -267,29 +271,66 @@ class Optimizer:
                 f"{type(self).__name__}.load_state_dict: groups of {sizes} parameters do not fit "
                 f"groups of {own}"
             )
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            for name, value in saved.items():
-                if name != "params" and (name in self.defaults or name in _EXTRA):
-                    group[name] = value
-            self._fill(group)
-            counts: dict[Any, Tensor] = {}
-            for p, number in zip(group["params"], saved["params"], strict=True):
-                entries = given.get(number, given.get(str(number), {}))
-                self._load(p, entries, counts)
+        require(self, given)
+        commits = [
+            self._prepare_group(group, saved, given)
+            for group, saved in zip(self.param_groups, groups, strict=True)
+        ]
 
-    def _load(self, p: Tensor, entries: Mapping[str, Any], counts: dict[Any, Tensor]) -> None:
-        state = self.state[p]
+        def commit() -> None:
+            for change in commits:
+                change()
+
+        return commit
+
+    def _prepare_group(
+        self, group: ParamGroup, saved: Mapping[str, Any], given: Mapping[Any, Any]
+    ) -> Callable[[], None]:
+        options = {k: v for k, v in saved.items() if k in self.defaults or k in _EXTRA}
+        for name in self._not_negative:
+            if name in options:
+                check(type(self).__name__, **{name: (options[name], options[name] >= 0)})
+        state = self._initial(ParamGroup({**group, **options}, self._numbers))
+        counts: dict[Any, Tensor] = {}
+        new: list[Tensor] = []  # parameters that nothing was saved of
+        of_weights: list[Tensor] = []  # those whose master copies were not
+        for p, number in zip(group["params"], saved["params"], strict=True):
+            entries = given.get(number, given.get(str(number), {}))
+            require(self, entries)
+            if not entries:
+                new.append(p)
+            elif "master" in state[p] and entries.get("master") is None:
+                of_weights.append(p)
+            if entries:
+                self._load(p, state[p], entries, counts)
+
+        def commit() -> None:
+            for name, value in options.items():
+                group[name] = value
+            fresh = self._initial(group) if new else {}
+            state.update((p, fresh[p]) for p in new)
+            for p in of_weights:  # which may have been loaded meanwhile
+                state[p]["master"] = _own(p.detach().astype(compute_dtype(p.dtype)))
+            self.state.update(state)
+
+        return commit
+
+    def _load(
+        self, p: Tensor, state: State, entries: Mapping[str, Any], counts: dict[Any, Tensor]
+    ) -> None:
+        what = f"{type(self).__name__}.load_state_dict:"
         for name, tensor in state.items():
             value = entries.get(name)
             if value is None:
-                if entries:
-                    self._missing(name, tensor, p)
+                if name == "step":
+                    state[name] = _own(nm.ones_like(tensor))
+                elif name != "master":
+                    raise ValueError(f"{what} there is no {name}")
                 continue
             values = nm.asarray(value.detach() if hasattr(value, "detach") else value)
             if values.shape != tensor.shape:
                 raise ValueError(
-                    f"{type(self).__name__}.load_state_dict: {name} of shape {values.shape} does "
-                    f"not fit {tensor.shape}"
+                    f"{what} {name} of shape {values.shape} does not fit {tensor.shape}"
                 )
             values = values.astype(tensor.dtype).to(p.device)
             if name == "step":
@@ -297,15 +338,6 @@ class Optimizer:
                 state[name] = counts.setdefault(same, _own(values))
             else:
                 tensor.assign(values)
-
-    def _missing(self, name: str, tensor: Tensor, p: Tensor) -> None:
-        """Defaults of what a state that was saved elsewhere lacks."""
-        if name == "master":
-            tensor.assign(p.detach())
-        elif name == "step":
-            self.state[p]["step"] = _own(nm.ones_like(tensor))
-        else:
-            raise ValueError(f"{type(self).__name__}.load_state_dict: there is no {name}")
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]

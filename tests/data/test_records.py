@@ -98,14 +98,76 @@ def test_an_interrupted_writer_is_recovered(tmp_path):
         interrupted()
     with pytest.raises(RecordError, match="not finished by its writer"):
         RecordDataset(path)
-    with open(path, "ab") as file:
+    (part,) = tmp_path.iterdir()
+    with open(part, "ab") as file:
         file.write(b"half of a record")
     assert RecordWriter.recover(path) == 5
+    assert list(tmp_path.iterdir()) == [path]
     assert [r["i"] for r in RecordDataset(path)] == list(range(5))
     assert RecordWriter.recover(path) == 5  # a finished file stays as it is
     with RecordWriter.append(path) as writer:
         writer.write_record({"i": 5})
     assert [r["i"] for r in RecordDataset(path)] == list(range(6))
+
+
+def test_readers_keep_what_they_opened(tmp_path):
+    path = written(tmp_path / "a.rrec", [np.full(5000, i) for i in range(4)])
+    before = RecordDataset(path)
+    with RecordWriter.create(path) as writer:
+        writer.write_record(b"other")
+        assert len(RecordDataset(path)) == 4  # until it is finished
+    replaced = RecordDataset(path)
+    with RecordWriter.append(path) as writer:
+        for i in range(300):
+            writer.write_record({"i": i})
+        assert list(RecordDataset(path)) == [b"other"]
+    assert [int(x[-1]) for x in before] == [0, 1, 2, 3]
+    assert list(replaced) == [b"other"]
+    assert len(RecordDataset(path)) == 301
+    assert [p.name for p in tmp_path.iterdir()] == ["a.rrec"]
+
+
+def test_what_an_interrupted_append_flushed_is_recovered(tmp_path):
+    path = written(tmp_path / "a.rrec", [{"i": 0}, {"i": 1}])
+    for i in (2, 3):
+        with RecordWriter.append(path) as writer:
+            writer.write_record({"i": i})
+    writer = RecordWriter.append(path)
+    writer.write_record({"i": 4})
+    writer.flush()
+    with pytest.raises(RecordError, match="another RecordWriter"):
+        RecordWriter.append(path)
+    writer.write_record({"i": 5})
+    writer.close()
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 3)
+    assert [r["i"] for r in RecordDataset(path)] == [0, 1, 2, 3]  # the file that was finished
+    whole = path.read_bytes()
+    assert RecordWriter.recover(path) == 5
+    assert [r["i"] for r in RecordDataset(path)] == [0, 1, 2, 3, 4]
+    path.write_bytes(whole[:8] + b"\xff" + whole[9:])  # with the header lost
+    assert RecordWriter.recover(path) == 5
+    assert [r["i"] for r in RecordDataset(path)] == [0, 1, 2, 3, 4]
+
+
+def test_appending_many_times_takes_room_for_the_records_alone(tmp_path):
+    path = written(tmp_path / "a.rrec", [])
+    for i in range(100):
+        with RecordWriter.append(path) as writer:
+            writer.write_record(bytes([i]))
+    assert list(RecordDataset(path)) == [bytes([i]) for i in range(100)]
+    assert path.stat().st_size < 3 * 100 * 40
+
+
+def test_two_writers_of_one_file(tmp_path):
+    path = tmp_path / "a.rrec"
+    writers = [RecordWriter.create(path) for _ in range(2)]
+    for name, writer in zip((b"one", b"two"), writers, strict=True):
+        writer.write_record(name)
+    writers[0].finish()
+    assert list(RecordDataset(path)) == [b"one"]
+    writers[1].finish()
+    assert list(RecordDataset(path)) == [b"two"]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 63, 64, 70, 100, 150, -1])
@@ -138,7 +200,8 @@ def test_damage_is_told(tmp_path):
     with pytest.raises(RecordError, match="record 1 is damaged"):
         data[1]
     assert RecordDataset(path, verify=False)[1] == b"ghijkl".replace(b"g", b"f")
-    assert RecordWriter.recover(path) == 1
+    assert RecordWriter.recover(path) == 2
+    assert list(RecordDataset(path)) == [b"abcdef", b"mnopqr"]
     path.write_bytes(b"PK\3\4" + whole[4:])
     with pytest.raises(RecordError, match="begins with"):
         RecordDataset(path)

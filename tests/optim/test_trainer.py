@@ -408,6 +408,48 @@ def test_loaders_without_a_state_are_skipped_through(tmp_path):
     assert same(weights(again), weights(whole))
 
 
+def test_a_resumed_log_has_every_step_once(tmp_path):
+    def steps():
+        return [json.loads(line)["step"] for line in log.read_text().splitlines()]
+
+    log = tmp_path / "steps.jsonl"
+    options = {"folder": tmp_path, "checkpoint_every": 5, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        make().fit(batches(), 2, callbacks=[Interrupt(12)], **options)
+    assert steps()[:10] == list(range(1, 11))
+    with open(log, "a") as file:
+        file.write('{"step": 11, "loss"')  # an interrupted line
+    before = log.read_bytes()
+    trainer = make(seed=1)
+    kept = weights(trainer)
+    with pytest.raises(ValueError, match="was written with 1 callbacks, not 0"):
+        trainer.fit(batches(), 2, **options)
+    assert same(weights(trainer), kept)  # all or nothing
+    assert (trainer.step, trainer.epoch) == (0, 0)
+    assert log.read_bytes() == before
+    trainer.fit(batches(), 2, callbacks=[optim.Callback()], **options)
+    assert steps() == list(range(1, trainer.step + 1))
+
+
+def test_steps_before_a_bad_one_are_in_the_log(tmp_path):
+    x, y = nm.ones((2, 3)), nm.ones((2, 1))
+    model = nn.Linear(3, 1)
+    trainer = optim.Trainer(optim.SGD(model.parameters(), lr=0.1), model, nn.mse_loss)
+    with pytest.raises(NonFiniteError):
+        trainer.fit([(x, y)] * 5 + [(x * np.nan, y)], 1, folder=tmp_path, progress=False)
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 5
+
+
+def test_words_of_callbacks_are_no_curves(tmp_path):
+    class Note(optim.Callback):
+        def on_epoch_end(self, trainer, record):
+            record["note"] = "good"
+
+    trainer = make()
+    trainer.fit(batches(), 1, callbacks=[Note()], folder=tmp_path, progress=False)
+    assert "good" in (tmp_path / "epochs.csv").read_text()
+
+
 def test_more_epochs_go_on_where_it_ended(tmp_path):
     whole = make()
     whole.fit(batches(), 4, progress=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.errors import TracingError
 from numus.graph import current_trace
+from numus.nn.state import require
 from numus.optim.optimizer import Optimizer, ParamGroup
 
 __all__ = ["ChainedScheduler", "LRScheduler", "SequentialLR"]
@@ -74,7 +77,12 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        self.__dict__.update(state_dict)
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, *self.state_dict())
+        return functools.partial(self.__dict__.update, copy.deepcopy(dict(state_dict)))
 
 
 class ChainedScheduler:
@@ -101,8 +109,11 @@ class ChainedScheduler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
-            scheduler.load_state_dict(state)
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        return _prepare_each(self, self.schedulers, state_dict)
 
 
 class SequentialLR(LRScheduler):
@@ -149,11 +160,33 @@ class SequentialLR(LRScheduler):
         states = [s.state_dict() for s in self.schedulers]
         return {"last_epoch": self.last_epoch, "schedulers": states}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave."""
-        self.last_epoch = state_dict["last_epoch"]
-        for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
-            scheduler.load_state_dict(state)
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        require(self, state_dict, "last_epoch")
+        load = _prepare_each(self, self.schedulers, state_dict)
+
+        def commit() -> None:
+            self.last_epoch = state_dict["last_epoch"]
+            load()
+
+        return commit
+
+
+def _prepare_each(owner: Any, schedulers: list[Any], state_dict: Any) -> Callable[[], None]:
+    """Check the states of schedulers; gives the function that loads them all."""
+    require(owner, state_dict, "schedulers")
+    states = state_dict["schedulers"]
+    if len(states) != len(schedulers):
+        raise ValueError(
+            f"{type(owner).__name__}.load_state_dict: {len(states)} states for "
+            f"{len(schedulers)} schedulers"
+        )
+    commits = [s._prepare_state(state) for s, state in zip(schedulers, states, strict=True)]
+
+    def commit() -> None:
+        for change in commits:
+            change()
+
+    return commit
 
 
 def per_group(op: str, name: str, given: Any, optimizer: Optimizer) -> list[Any]:

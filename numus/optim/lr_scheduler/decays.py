@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from numus.nn.state import require
 from numus.optim.lr_scheduler.base import LRScheduler, per_group
 from numus.optim.optimizer import Optimizer
 
@@ -353,4 +356,9 @@ class ReduceLROnPlateau:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
-        self.__dict__.update(state_dict)
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: Any) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, *self.state_dict())
+        return functools.partial(self.__dict__.update, copy.deepcopy(dict(state_dict)))

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
+from numus.nn.state import require
 from numus.optim.training.records import Record, Records
 
 __all__ = ["Callback", "EarlyStopping"]
@@ -100,6 +101,7 @@ class EarlyStopping(Callback):
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        require(self, state_dict, "best", "waited")
         self.best, self.waited = state_dict["best"], state_dict["waited"]
 
 

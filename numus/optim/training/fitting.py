@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from numus.nn.state import prepare, require
 from numus.optim.training.callbacks import Callback, TrainerState
 from numus.optim.training.records import Records
 
@@ -72,9 +74,9 @@ class Fit:
             self.trainer.records.add_epoch(self.trainer.history)
         better = value < self.best
         self.best = min(self.best, value)
-        self.save(LAST)
         if better:
-            self.save(BEST)
+            self.save(BEST)  # first: from the last one, this epoch is not taken again
+        self.save(LAST)
 
     def end(self) -> None:
         for callback in self.callbacks:
@@ -87,10 +89,8 @@ class Fit:
 
     def save(self, name: str) -> None:
         if self.folder is not None:
-            own: dict[str, Any] = {"done": self.done, "best": self.best}
-            own["callbacks"] = [c.state_dict() for c in self.callbacks]
             loader = {"loader": self.loader} if hasattr(self.loader, "state_dict") else {}
-            self.trainer.save(self.folder / name, fit=own, **loader)
+            self.trainer.save(self.folder / name, fit=self, **loader)
 
     def resume(self) -> None:
         """Take the folder's last checkpoint, if there is one."""
@@ -98,14 +98,30 @@ class Fit:
             return
         loader: Any = self.loader
         stateful = {"loader": loader} if hasattr(loader, "load_state_dict") else {}
-        states = self.trainer.load(self.folder / LAST, **stateful)
-        own = states["fit"]
-        self.done, self.best = own["done"], own["best"]
+        self.trainer.load(self.folder / LAST, fit=self, **stateful)
         self._skip = 0 if stateful else self.done
-        if len(own["callbacks"]) != len(self.callbacks):
+
+    def state_dict(self) -> dict[str, Any]:
+        callbacks = [c.state_dict() for c in self.callbacks]
+        return {"done": self.done, "best": self.best, "callbacks": callbacks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        require(self, state_dict, "done", "best", "callbacks")
+        done, best = operator.index(state_dict["done"]), float(state_dict["best"])
+        states = state_dict["callbacks"]
+        if len(states) != len(self.callbacks):
             raise ValueError(
-                f"Trainer.fit: {self.folder / LAST} was written with {len(own['callbacks'])} "
-                f"callbacks, not {len(self.callbacks)}"
+                f"Trainer.fit: {self.folder}/{LAST} was written with {len(states)} callbacks, not "
+                f"{len(self.callbacks)}"
             )
-        for callback, state in zip(self.callbacks, own["callbacks"], strict=True):
-            callback.load_state_dict(state)
+        commits = [prepare(c, state) for c, state in zip(self.callbacks, states, strict=True)]
+
+        def commit() -> None:
+            self.done, self.best = done, best
+            for change in commits:
+                change()
+
+        return commit

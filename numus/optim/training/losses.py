@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numus as nm
 from numus.errors import NonFiniteError
+from numus.nn.state import require
 from numus.optim.training.steps import Compute, Step
 from numus.tensor import Tensor
 
@@ -38,14 +39,14 @@ class Losses:
         """A step, the numbers that it gave, and how they were computed."""
         self._waiting.append((step, out, compute))
 
-    def read(self) -> list[Taken]:
-        """The steps since the last time, with their numbers."""
+    def read(self) -> Iterator[Taken]:
+        """The steps since the last time, with their numbers, up to one that is not finite."""
         waiting, self._waiting = self._waiting, []
         for step, out, compute in waiting:
             step.values = [float(x) for x in out.numpy().ravel()]
             if self._check and not math.isfinite(step.values[0]):
                 self._complain(step.number, step.values[0], compute)
-        return [step for step, _, _ in waiting]
+            yield step
 
     def _complain(self, number: int, loss: float, compute: Compute) -> None:
         """Say where a loss that is not finite came from."""
@@ -96,5 +97,15 @@ class Sums:
         return {"weight": self.weight, "totals": self.totals, "recent": self.recent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weight, self.totals = state["weight"], list(state["totals"])
-        self.recent = state["recent"]
+        self._prepare_state(state)()
+
+    def _prepare_state(self, state: dict[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state, "weight", "totals", "recent")
+        weight, recent = float(state["weight"]), float(state["recent"])
+        totals = [float(x) for x in state["totals"]]
+
+        def commit() -> None:
+            self.weight, self.totals, self.recent = weight, totals, recent
+
+        return commit

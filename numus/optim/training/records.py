@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from numus.files import atomically, refusals
 from numus.png import curves, write_png
 
 Record = dict[str, Any]
@@ -23,28 +26,32 @@ class Records:
 
     def __init__(self, folder: Path, step: int) -> None:
         """Go on from a step: what was written of later ones, before an interruption, is dropped."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.steps = [r for r in _read_lines(folder / "steps.jsonl") if r["step"] <= step]
-        lines = "".join(json.dumps(r) + "\n" for r in self.steps)
-        (folder / "steps.jsonl").write_text(lines)
-        self._lines: TextIO = open(folder / "steps.jsonl", "a")  # noqa: SIM115
+        path = folder / "steps.jsonl"
+        with refusals(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.folder = folder
+            self.steps, size = _read_lines(path, step)
+            self._lines: TextIO = open(path, "a")  # noqa: SIM115
+            self._lines.truncate(size)
         self._events = _events(folder)
 
     def add_step(self, record: Record) -> None:
         """A step's numbers."""
         self.steps.append(record)
-        self._lines.write(json.dumps(record) + "\n")
+        with refusals(self.folder / "steps.jsonl"):
+            self._lines.write(json.dumps(record) + "\n")
         self._send(record, record["step"])
 
     def add_epoch(self, history: list[Record]) -> None:
         """The last epoch's numbers; its files are written so that they can be looked at."""
-        self._lines.flush()
+        self.flush()
         names = list(dict.fromkeys(name for record in history for name in record))
-        with open(self.folder / "epochs.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(history)
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, names)
+        writer.writeheader()
+        writer.writerows(history)
+        text = table.getvalue().encode()
+        atomically(self.folder / "epochs.csv", lambda file: file.write(text))
         self._send({f"epoch/{k}": v for k, v in history[-1].items()}, history[-1]["step"])
         write_png(self.folder / "curves.png", picture(self.steps, history))
 
@@ -52,22 +59,35 @@ class Records:
         if self._events is not None:
             self._events(record, step)
 
+    def flush(self) -> None:
+        """Hand the lines of all steps to the disk."""
+        with refusals(self.folder / "steps.jsonl"):
+            self._lines.flush()
+            os.fsync(self._lines.fileno())
+
     def close(self) -> None:
         """Write what is left."""
-        self._lines.close()
+        with refusals(self.folder / "steps.jsonl"):
+            self._lines.close()
         if self._events is not None:
             self._events(None, 0)
 
 
-def _read_lines(path: Path) -> list[Record]:
-    """The lines of a file that are whole: the last may have been interrupted."""
+def _read_lines(path: Path, last: int) -> tuple[list[Record], int]:
+    """The records up to a step, and the size of their lines; an interrupted line ends them."""
     found: list[Record] = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    size = 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            record = json.loads(line)
+            whole = line.endswith(b"\n") and record["step"] <= last and "loss" in record
+        except (ValueError, TypeError, KeyError, RecursionError):
             break
-    return found
+        if not whole or (found and record["step"] <= found[-1]["step"]):
+            break
+        found.append(record)
+        size += len(line)
+    return found, size
 
 
 _NO_CURVES = ("epoch", "step", "seconds", "items_per_s", "memory")
@@ -80,7 +100,9 @@ def picture(steps: list[Record], history: list[Record]) -> Any:
     for name in dict.fromkeys(k for record in history for k in record):
         if name in _NO_CURVES or name == "loss":
             continue
-        points = [(r["step"], r[name]) for r in history if name in r]
+        points = [(r["step"], r[name]) for r in history if isinstance(r.get(name), (int, float))]
+        if not points:
+            continue
         title = name.removeprefix("val_")
         panels.setdefault(title, {})["validation" if name != title else "training"] = points
     every = [y for line in panels["loss"].values() for _, y in line]

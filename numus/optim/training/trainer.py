@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import numus as nm
 from numus import nn
 from numus.errors import TracingError
+from numus.nn.state import require
 from numus.optim.averaging import EMA
 from numus.optim.gradients import GradScaler
 from numus.optim.lr_scheduler import ReduceLROnPlateau
@@ -369,12 +371,26 @@ class Trainer:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was asked for."""
-        self.epoch, self.step = state_dict["epoch"], state_dict["step"]
-        self.history = [dict(record) for record in state_dict["history"]]
-        self._sums.load_state_dict(state_dict["sums"])
+        self._prepare_state(state_dict)()
+
+    def _prepare_state(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        """Check a state; gives the function that takes it."""
+        require(self, state_dict, "epoch", "step", "history", "sums")
+        epoch, step = operator.index(state_dict["epoch"]), operator.index(state_dict["step"])
+        history = [dict(record) for record in state_dict["history"]]
+        load = self._sums._prepare_state(state_dict["sums"])
+
+        def commit() -> None:
+            self.epoch, self.step, self.history = epoch, step, history
+            load()
+
+        return commit
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write the model, the optimiser and all that goes with them to one file."""
+        self._look()
+        if self.records is not None:
+            self.records.flush()  # before the checkpoint: the log has every step up to it
         nn.save_checkpoint(path, trainer=self, **self._parts(), **more)
 
     def load(self, path: str | Path, **more: Any) -> dict[str, Any]:
