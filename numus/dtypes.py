@@ -1,8 +1,9 @@
 """Dtypes and the rules by which they combine.
 
 Promotion follows the array API standard where it speaks (same kind: the wider one; mixed kinds
-within the real and complex floats) and NumPy 2 (NEP 50) where it is silent. Python scalars are
-weak: they take the dtype of the array they meet, as long as their kind fits it.
+within the real and complex floats) and PyTorch and JAX where it is silent: an integer or bool array
+takes the dtype of the float or complex one it meets. Python's and NumPy's scalars are weak: they
+take the dtype of the array they meet, as long as their kind fits it.
 """
 
 from __future__ import annotations
@@ -200,22 +201,12 @@ def promote(a: DType, b: DType) -> DType:
         return a
     if _KIND_RANK[a.kind] > _KIND_RANK[b.kind]:
         a, b = b, a
-    if a.kind == "bool":
+    if a.kind == "bool" or (a.is_integer and b.is_inexact):
         return b
     if b.kind == "complex":
-        if a.kind == "complex":
-            return complex128
-        if a.kind == "float":
-            return complex128 if a is float64 or b is complex128 else complex64
-        return promote(_float_holding(a), b)
-    if b.kind == "float":
-        if b is bfloat16 and a.itemsize == 1:  # its 8 significant bits hold an 8-bit integer
-            return b
-        if a.kind == "float":
-            if a.itemsize == b.itemsize:  # float16 with bfloat16, the two 8-bit floats
-                return float32 if a.itemsize == 2 else float16
-            return a if a.itemsize > b.itemsize else b
-        return promote(_float_holding(a), b)
+        return complex128 if a in (float64, complex128) or b is complex128 else complex64
+    if b.kind == "float" and a.itemsize == b.itemsize:
+        return float32 if a.itemsize == 2 else float16  # bfloat16 with float16, two 8-bit floats
     if a.kind == b.kind:
         return a if a.itemsize > b.itemsize else b
     signed, unsigned = (a, b) if a.kind == "int" else (b, a)
@@ -226,14 +217,8 @@ def promote(a: DType, b: DType) -> DType:
     return _SIGNED[_UNSIGNED.index(unsigned) + 1]
 
 
-def _float_holding(integer: DType) -> DType:
-    """The narrowest float that holds every value of an integer dtype, or float64."""
-    if integer.itemsize == 1:
-        return float16
-    return float32 if integer.itemsize == 2 else float64
-
-
 _SCALAR_KIND: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
+_NUMPY_KIND = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
 _SCALAR_DTYPE = {kind: _ALIASES[t] for t, kind in _SCALAR_KIND.items()}
 
 
@@ -249,10 +234,12 @@ class Weak:
 
 
 def scalar_kind(value: Any) -> str | None:
-    """The kind of a Python scalar, None if it is not one (NumPy's scalars have dtypes instead)."""
+    """The kind of a Python or NumPy scalar, None if it is neither."""
     kind = _SCALAR_KIND.get(type(value))
-    if kind is not None or isinstance(value, np.generic):
+    if kind is not None:
         return kind
+    if isinstance(value, np.generic):
+        return _NUMPY_KIND.get(value.dtype.kind)
     if isinstance(value, Weak):
         return value.weak_kind
     # a subclass: an enumeration's member, say
@@ -277,7 +264,7 @@ def scalar_dtype(value: Any) -> DType:
     """The default dtype of a Python scalar that stands alone."""
     kind = scalar_kind(value)
     if kind is None:
-        raise DTypeError(f"{value!r} of type {type(value).__name__} is not a Python scalar")
+        raise DTypeError(f"{value!r} of type {type(value).__name__} is not a scalar")
     return _SCALAR_DTYPE[kind]
 
 

@@ -326,6 +326,8 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     """The constant of a Python scalar in a dtype; a tensor of one element is cast to it."""
     if isinstance(number, (dt.Weak, Tensor)):
         return _cast_scalar(number, dtype) if isinstance(number, Tensor) else number.node(dtype)
+    if isinstance(number, np.generic):
+        number = number.item()
     if dtype.is_integer:
         low, high = dt.int_range(dtype)
         if not low <= number <= high:
@@ -348,11 +350,11 @@ def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
     """The node of a tensor, NumPy array (on `dev`) or scalar."""
     if x.__class__ is Tensor or isinstance(x, Tensor):
         return x._node
+    if dt.scalar_kind(x) is not None:
+        return scalar_node(x, dt.scalar_dtype(x))
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
         return from_host(array, dt.as_dtype(array.dtype), dev or default.device)
-    if dt.scalar_kind(x) is not None:
-        return scalar_node(x, dt.scalar_dtype(x))
     raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
 
 

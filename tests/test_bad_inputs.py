@@ -46,7 +46,7 @@ SHAPES = {
     "max": lambda: nm.max(nm.zeros((0, 3)), axis=0),
     "argmin": lambda: nm.argmin(nm.zeros((0,))),
     "index_put": lambda: nm.index_put(T(), (np.array([0]),), nm.ones(7)),
-    "masked_scatter": lambda: nm.masked_scatter(nm.ones(2), nm.ones((3, 2), dtype="bool"), T()),
+    "masked_scatter": lambda: nm.masked_scatter(nm.ones(2), nm.ones((2, 3), dtype="bool"), T()),
     "random.normal": lambda: nm.random.normal((2,), nm.ones(3)),
     "categorical": lambda: nm.random.categorical(nm.zeros((2, 0))),
     "choice": lambda: nm.random.choice(3, (5,), replace=False),

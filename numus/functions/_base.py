@@ -7,12 +7,14 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, GradientError
-from numus.graph import Node, mode
+from numus.evaluation.evaluate import evaluate
+from numus.graph import Node, has_active_hook, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.structure import transfer
+from numus.primitives.structure import copy, transfer
 from numus.primitives.view_updates import Path, alias, read_path
 from numus.primitives.views import identity, reshape
 from numus.runtime.devices import Device, default
+from numus.runtime.memory_pool import is_borrowed
 from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor, view_of
 from numus.tensor import method as method
@@ -114,6 +116,16 @@ def viewed(x: Any, op: str, path: Path) -> Tensor:
 def computed(out: Node) -> Tensor:
     """A result distinct from its operands, even where it shares the memory of one."""
     return wrap(same(out) if out.view is not None or out.grad_slot is not None else out)
+
+
+def owned(out: Node, x: Node) -> Node:
+    """A result of x in memory of its own; from memory that is borrowed it is computed now, before
+    its owner writes to it."""
+    if out is x:
+        out = copy(x)
+    if x.view is not None and is_borrowed(x.view.storage.memory) and not has_active_hook():
+        evaluate((out,))
+    return out
 
 
 def widened(x: Node) -> Node:

@@ -72,7 +72,9 @@ class StaticKVCache:
         at = nm.arange(keys.shape[-2], device=keys.device) + self.length
         for cached, new in ((self.keys, keys), (self.values, values)):
             every = slice(None)
-            cached.assign(nm.index_put(cached, (every, every, at), new.astype(cached.dtype)))
+            cached.assign(
+                nm.index_put(cached, (every, every, at), new.astype(cached.dtype, copy=False))
+            )
         self.length += keys.shape[-2]
         return self.keys, self.values
 
@@ -195,7 +197,7 @@ class MultiheadAttention(Module):
         if self.bias_k is not None and self.bias_v is not None:
             for i, extra in ((1, self.bias_k), (2, self.bias_v)):
                 more = nm.broadcast_to(extra, (parts[i].shape[0], 1, kv_dim))
-                parts[i] = nm.concat([parts[i], more.astype(parts[i].dtype)], axis=1)
+                parts[i] = nm.concat([parts[i], more.astype(parts[i].dtype, copy=False)], axis=1)
         size = self.head_dim
         heads = [x.reshape((*x.shape[:2], x.shape[2] // size, size)) for x in parts]
         return [nm.swapaxes(x, 1, 2) for x in heads]

@@ -231,7 +231,7 @@ class _BatchNorm(_Running):
         self.num_batches_tracked += 1
         if self.momentum is not None:
             return self.momentum
-        return 1.0 / self.num_batches_tracked.astype(nm.float32)
+        return 1.0 / self.num_batches_tracked.astype(nm.float32, copy=False)
 
     def forward(self, x: Any) -> Tensor:
         x = self._checked(x)

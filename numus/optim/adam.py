@@ -16,7 +16,7 @@ __all__ = ["LAMB", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"]
 
 def _unbiased(log_beta: Tensor, step: Tensor) -> Tensor:
     """1 - beta^step: the weight that a running mean has gathered so far."""
-    return -nm.expm1(step.astype(log_beta.dtype) * log_beta)
+    return -nm.expm1(step.astype(log_beta.dtype, copy=False) * log_beta)
 
 
 class _AdamLike(Optimizer):
@@ -241,7 +241,7 @@ class NAdam(_AdamLike):
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         assert step is not None
-        time = step.astype(n.lr.dtype)
+        time = step.astype(n.lr.dtype, copy=False)
         now = n.beta1 * (1 - 0.5 * nm.exp(time * n.log_decay))
         following = n.beta1 * (1 - 0.5 * nm.exp((time + 1) * n.log_decay))
         return {**super()._derived(n, step), "now": now, "following": following}
@@ -253,7 +253,7 @@ class NAdam(_AdamLike):
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         p, g = self._shrink(p, g, group, n)
         mean, square = self._moments(g, state, n)
-        product = state["mu_product"].astype(p.dtype) * n.now
+        product = state["mu_product"].astype(p.dtype, copy=False) * n.now
         state["mu_product"].assign(product)
         spread = nm.sqrt(square / n.weight2) + n.eps
         by_gradient = n.lr * (1 - n.now) / (1 - product)
@@ -287,7 +287,7 @@ class RAdam(_AdamLike):
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         assert step is not None
         common = super()._derived(n, step)
-        time = step.astype(n.lr.dtype)
+        time = step.astype(n.lr.dtype, copy=False)
         length = n.longest - 2 * time * (1 - common["weight2"]) / common["weight2"]
         trusted = length > 5
         safe = nm.where(trusted, length, 6.0)

@@ -49,7 +49,7 @@ class Adagrad(Optimizer):
         g = base.decayed(p, g, group, n)
         total = state["sum"] + g * g
         state["sum"].assign(total)
-        lr = n.lr / (1 + (state["step"].astype(p.dtype) - 1) * n.lr_decay)
+        lr = n.lr / (1 + (state["step"].astype(p.dtype, copy=False) - 1) * n.lr_decay)
         return p - g * lr / (nm.sqrt(total) + n.eps)
 
 
@@ -189,7 +189,7 @@ class Adafactor(Optimizer):
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         floor = group["eps"][0]
         floor = 2.0**-p.dtype.mantissa if floor is None else floor
-        step = state["step"].astype(p.dtype)
+        step = state["step"].astype(p.dtype, copy=False)
         share = step**n.beta2_decay
 
         def follow(name: str, seen: Tensor) -> Tensor:

@@ -53,9 +53,11 @@ class AveragedModel(Module):
         """Take the weights that the model has now into the average."""
         average = self.avg_fn or _mean
         with nm.no_grad():
-            count = self.n_averaged.astype(nm.float32)
+            count = self.n_averaged.astype(nm.float32, copy=False)
             for own, new in self._pairs(model, averaged=True):
-                mixed = average(own, new.detach(), count.to(own.device).astype(own.dtype))
+                mixed = average(
+                    own, new.detach(), count.to(own.device).astype(own.dtype, copy=False)
+                )
                 own.assign(nm.where(self.n_averaged.to(own.device) == 0, new.detach(), mixed))
             for own, new in self._pairs(model, averaged=False):
                 own.assign(new.detach())

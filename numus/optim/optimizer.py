@@ -151,7 +151,7 @@ class Optimizer:
         counts: dict[Any, Tensor] = {}
         found: dict[Tensor, State] = {}
         for p in group["params"]:
-            wide = p.detach().astype(compute_dtype(p.dtype))
+            wide = p.detach().astype(compute_dtype(p.dtype), copy=False)
             state = {name: _own(x) for name, x in self._state(wide, group).items()}
             if "step" in state:
                 state["step"] = counts.setdefault(p.device, state["step"])

@@ -154,8 +154,8 @@ class ASGD(Optimizer):
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         g = base.decayed(p, g, group, n)
-        step = state["step"].astype(p.dtype)
-        eta, mu = (state[name].astype(p.dtype) for name in ("eta", "mu"))
+        step = state["step"].astype(p.dtype, copy=False)
+        eta, mu = (state[name].astype(p.dtype, copy=False) for name in ("eta", "mu"))
         new = p * (1 - n.lambd * eta) - g * eta
         average = state["ax"]
         average.assign(nm.where(mu == 1, new, average + (new - average) * mu))

@@ -51,10 +51,11 @@ mod = _zero_by_zero(np.remainder)
 
 
 def power(a: Array, b: Array) -> Array:
-    """Negative powers of integers are 0, but of 1 (1)."""
+    """Negative powers of integers are 0, but of 1 and -1."""
     if a.dtype.kind in "iu":
-        positive = np.maximum(b, np.zeros_like(b))
-        return np.where(b < 0, np.where(a == 1, a, np.zeros_like(a)), np.power(a, positive))
+        unit = np.abs(a) == 1
+        exponent = np.where(b < 0, np.where(unit, b & 1, np.ones_like(b)), b)
+        return np.where((b < 0) & ~unit, np.zeros_like(a), np.power(a, exponent))
     return np.power(a, b)
 
 

@@ -14,6 +14,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
+
 from numus.errors import OutOfMemoryError
 from numus.runtime.locks import Rank, new_lock
 
@@ -43,6 +45,19 @@ class Memory:
             else:
                 pool.pooled += class_.size
                 class_.put(self.address)
+
+
+def is_borrowed(memory: Any) -> bool:
+    """Another library's memory, which may change, and must not be reused."""
+    return getattr(memory, "owner", None) is not None
+
+
+def is_read_only(memory: Any) -> bool:
+    """Borrowed memory that its owner does not let others write to."""
+    owner = getattr(memory, "owner", None)
+    if isinstance(owner, np.ndarray):
+        return not owner.flags.writeable
+    return getattr(owner, "read_only", False)
 
 
 class _SizeClass:

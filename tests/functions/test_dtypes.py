@@ -1,4 +1,4 @@
-"""Dtypes: promotion against NumPy's, casts, and the questions of the array API."""
+"""Dtypes: promotion, casts, and the questions of the array API."""
 
 import itertools
 import math
@@ -17,9 +17,13 @@ FLOATS = [d for d in ALL if d.kind == "float"]
 
 
 @pytest.mark.parametrize("a", NUMPYS, ids=lambda d: d.name)
-def test_promotion_is_numpys(a):
+def test_promotion(a):
+    """NumPy's within a kind, and between floats and complex numbers; between integers and those,
+    PyTorch's and JAX's: the float or complex dtype, whatever the integer's width."""
     for b in NUMPYS:
         expected = np.result_type(a.np, b.np).name
+        if a.is_inexact != b.is_inexact:
+            expected = (a if a.is_inexact else b).name
         assert nm.promote_types(a, b).name == expected
         assert nm.result_type(a, b).name == expected
         x, y = nm.ones(2, dtype=a), nm.ones(2, dtype=b)
@@ -31,7 +35,8 @@ def test_promotion_of_the_other_floats():
     bf16, e4, e5 = nm.bfloat16, nm.float8_e4m3fn, nm.float8_e5m2
     assert nm.promote_types(bf16, nm.float16) is nm.float32
     assert nm.promote_types(bf16, nm.float32) is nm.float32
-    assert nm.promote_types(bf16, nm.int8) is bf16
+    assert nm.promote_types(bf16, nm.int8) is nm.promote_types(bf16, nm.int64) is bf16
+    assert nm.promote_types(e4, nm.uint32) is e4
     assert nm.promote_types(e4, e5) is nm.float16
     assert nm.promote_types(e4, bf16) is bf16
     for a, b in itertools.product(ALL, ALL):
@@ -51,6 +56,30 @@ def test_python_scalars_are_weak(dtype):
     assert (1.0 * x).dtype is expected_float
     expected = dtype if dtype.is_complex else nm.complex128 if dtype is nm.float64 else nm.complex64
     assert (x * 1j).dtype is expected
+
+
+NUMPY_SCALARS = [np.bool_(True), np.int64(1), np.uint8(1), np.float64(1), np.float32(1)]
+
+
+@pytest.mark.parametrize("scalar", [*NUMPY_SCALARS, np.complex128(1)], ids=lambda s: s.dtype.name)
+@pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)
+def test_numpy_scalars_are_weak(dtype, scalar):
+    """np.sqrt(2) * x has the dtype of 1.4142 * x, from either side, in functions and in jit."""
+    x, number = nm.ones(2, dtype=dtype), scalar.item()
+    expected = (x * number).dtype
+    assert (x * scalar).dtype is (scalar * x).dtype is expected
+    assert nm.multiply(x, scalar).dtype is nm.multiply(scalar, x).dtype is expected
+    assert nm.jit(lambda x, s: x * s)(x, scalar).dtype is expected
+    assert nm.jit(lambda x: x * scalar)(x).dtype is expected
+    assert nm.result_type(x, scalar) is nm.result_type(x, number)
+    assert nm.where(x == x, x, scalar).dtype is nm.where(x == x, x, number).dtype
+
+
+def test_numpy_scalars_alone():
+    """As Python's in functions; converted for their own sake they keep their dtype."""
+    assert nm.sin(np.float64(1)).dtype is nm.float32
+    assert nm.asarray(np.float64(1)).dtype is nm.float64
+    assert nm.asarray([np.float64(1), np.float64(2)]).dtype is nm.float64
 
 
 def test_result_type():

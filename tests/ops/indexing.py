@@ -72,9 +72,9 @@ def masked_fill(a, mask, value):
 
 
 def masked_scatter(a, mask, source):
+    a, mask = np.broadcast_arrays(a, mask)
     out = a.copy()
-    mask = np.broadcast_to(mask, a.shape)
-    out[mask] = source.reshape(-1)[: mask.sum()]
+    out[mask] = source.reshape(-1)[: np.count_nonzero(mask)]
     return out
 
 
@@ -239,5 +239,11 @@ ROWS = [
         vmap=False,  # how many are selected depends on the mask
         **FEW,
     ),
-    op("masked_scatter", masked_scatter, case(x(3, 4), MASK, x(10)), **FEW),
+    op(
+        *("masked_scatter", masked_scatter),
+        case(x(3, 4), MASK, x(10)),
+        case(x(4), MASK, x(10)),  # x is broadcast
+        case(x(2, 3, 4), MASK, x(20)),
+        **FEW,
+    ),
 ]

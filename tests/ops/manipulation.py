@@ -16,6 +16,8 @@ def method(name):
 
 
 def unfold(a, axis, length, step):
+    if a.ndim == 0:
+        return a.reshape(length)
     found = windows(a, length, axis)
     return np.take(found, range(0, found.shape[axis], step), axis)
 
@@ -131,7 +133,7 @@ ROWS = [
     op("tril", np.tril, case(x(2, 3, 4), k=1), case(x(3, 3)), case(x(0, 2)), **EXACT),
     op("triu", np.triu, case(x(2, 3, 4), k=-1), case(x(3, 3)), **EXACT),
     op("sliding_window_view", windows, case(x(5, 4), (2, 3)), case(x(5), 3, 0), **FEW),
-    op("Tensor.unfold", unfold, case(x(8, 2), 0, 3, 2), **FEW),
+    op("Tensor.unfold", unfold, case(x(8, 2), 0, 3, 2), case(x(), 0, 1, 1), **FEW),
     # -- joins
     op(
         "concat",

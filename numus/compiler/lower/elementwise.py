@@ -148,7 +148,8 @@ def _int_divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def _int_pow(a: Expr, b: Expr) -> Expr:
-    """Square and multiply, wrapping; a negative exponent gives 0 (1 for base 1)."""
+    """Square and multiply, wrapping; a negative exponent gives 0, but of the bases 1 and -1, whose
+    powers depend on its parity alone."""
     zero, one = const(0, a.dtype), const(1, a.dtype)
     result, base, exponent = one, a, b
     unsigned = dt.BY_NAME[f"uint{a.dtype.bits}"]
@@ -158,7 +159,7 @@ def _int_pow(a: Expr, b: Expr) -> Expr:
         result = select(odd, result * base, result)
         base = base * base
     if a.dtype.kind == "int":
-        result = select(b < zero, select(a.eq(one), one, zero), result)
+        result = select((b < zero) & a.ne(one) & a.ne(-one), zero, result)
     return result
 
 

@@ -12,7 +12,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import evaluate, from_host
-from numus.functions._base import moved, same, wrap
+from numus.functions._base import moved, owned, wrap
 from numus.functions.creation.dtype_functions import convert
 from numus.graph import Node, Storage, View
 from numus.primitives import elementwise as ew
@@ -117,14 +117,14 @@ def _from_tensor(x: Tensor, dtype: DType | None, device: DeviceLike, copy: bool 
         return x
     if copy is False:
         raise _refuse_copy("the dtype or device changes")
-    out = moved(convert(node, dtype or node.dtype, "asarray"), dev)
-    return wrap(same(node) if out is node else out)
+    return wrap(owned(moved(convert(node, dtype or node.dtype, "asarray"), dev), node))
 
 
 def _node_from(obj: Any, dtype: DType | None, dev: Device, copy: bool | None) -> Node:
     if copy is False and isinstance(obj, np.ndarray):
         return _shared(obj, dtype, dev)
-    is_number = dt.scalar_kind(obj) is not None
+    # NumPy's scalars keep their dtype where they are converted for their own sake
+    is_number = dt.scalar_kind(obj) is not None and not isinstance(obj, np.generic)
     if is_number or isinstance(obj, _SEQUENCES):
         if copy is False:
             raise _refuse_copy(f"a {'number' if is_number else 'sequence'} has no memory to share")

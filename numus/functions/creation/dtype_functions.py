@@ -12,7 +12,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError
-from numus.functions._base import method, moved, node_of, same, wrap
+from numus.functions._base import method, moved, node_of, owned, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.runtime.devices import Device
@@ -47,7 +47,7 @@ def astype(
         dev.require(wanted, "astype")
     out = convert(node, wanted, "astype")
     out = out if dev is None else moved(out, dev)
-    return wrap(same(node) if out is node else out)
+    return wrap(owned(out, node))
 
 
 def convert(node: Node, dtype: DType, op: str) -> Node:

@@ -76,6 +76,11 @@ def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     >>> nm.divide(nm.asarray([1, 2]), 4)
     tensor([0.25, 0.5 ])
     """
+    # a Python integer need not fit the integer dtype of the other side, whose quotient is a float
+    if dt.scalar_kind(x2) == "int":
+        x1 = wrap(to_float(node_of(x1, "divide")))
+    elif dt.scalar_kind(x1) == "int":
+        x2 = wrap(to_float(node_of(x2, "divide")))
     x, y = pair("divide", x1, x2)
     return wrap(ew.div(to_float(x), to_float(y)))
 

@@ -15,6 +15,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
 from numus.primitives.reduce import reduce_min
+from numus.primitives.source import constant
 from numus.runtime.devices import Device
 from numus.tensor import ArrayLike, Tensor
 
@@ -45,9 +46,21 @@ def _compare(
         above = (number > 0) == (array is x1)
         result = against_larger if above else against_smaller
         return wrap(full(array.shape, result, dt.bool_, array._node))
+    if x.dtype is dt.float64 and dt.scalar_kind(x1) is None and dt.scalar_kind(x2) is None:
+        dev = device_of(x1, x2)
+        a, b = node_of(x1, op, dev), node_of(x2, op, dev)
+        if not a.dtype.is_inexact and not b.dtype.is_inexact:
+            return wrap(_compare_signs(a, b, build, against_larger, against_smaller))
     if x.dtype.is_complex and op not in ("equal", "not_equal"):
         raise DTypeError(f"{op}: complex numbers have no order; compare their abs or real parts")
     return wrap(build(x, y))
+
+
+def _compare_signs(x: Node, y: Node, build: Binary, larger: bool, smaller: bool) -> Node:
+    """Signed integers against uint64, which float64 would round: a negative one is below all."""
+    result = build(ew.cast(x, dt.uint64), ew.cast(y, dt.uint64))
+    signed, below = (x, larger) if x.dtype.kind == "int" else (y, smaller)
+    return ew.where(ew.lt(signed, like(signed, 0)), constant(below, dt.bool_), result)
 
 
 def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:

@@ -378,15 +378,14 @@ def masked_fill(x: Tensor, mask: Any, value: Any, /) -> Tensor:
 
 @method()
 def masked_scatter(x: Tensor, mask: Any, source: Any, /) -> Tensor:
-    """x with the elements of source, in order, where the (broadcast) mask holds.
+    """x with the elements of source, in order, where the mask holds; x and mask broadcast.
 
     Nothing is evaluated: a source with too few elements repeats its last one.
     """
     op = "masked_scatter"
     node, hit = _masked(x, mask, op)
-    hit = broadcast(hit, broadcast_shapes(node.shape, hit.shape, op))
-    if hit.shape != node.shape:
-        raise ShapeError(f"{op}: a mask of shape {hit.shape} goes beyond an array of {node.shape}")
+    shape = broadcast_shapes(node.shape, hit.shape, op)
+    node, hit = broadcast(node, shape), broadcast(hit, shape)
     value = cast_value(source, node, op)
     given = size_of(value.shape)
     if given == 0:

@@ -27,6 +27,7 @@ from numus.functions._base import method
 from numus.graph import SOLE_REFERENCE, Node, Storage, View, active_hooks, grad_mode, lent_memory
 from numus.primitives.source import value
 from numus.runtime.devices import default
+from numus.runtime.memory_pool import is_read_only
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor, attribute, detached
 
@@ -175,7 +176,7 @@ def prepare_write(x: Tensor) -> Storage:
             )
         own = np.ascontiguousarray(host_array(x._node))
         _move(tensors, _stored(x, own), row_major(x.shape))
-    elif not _alone(tensors):
+    elif is_read_only(_view(x).storage.memory) or not _alone(tensors):
         # all of the memory, of which x may see only a part
         _move(tensors, _stored(x, _flat(x, _view(x).storage)))
     return _view(x).storage

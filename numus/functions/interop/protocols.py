@@ -8,7 +8,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.evaluation.evaluate import check_known, evaluate, host_array, is_known
-from numus.functions._base import method
+from numus.functions._base import method, owned
 from numus.functions.creation.conversion import asarray, to_dlpack
 from numus.functions.elementwise.transcendental import imag, real
 from numus.functions.interop.host_access import lend, lend_memory, prepare_write
@@ -131,7 +131,7 @@ def _rebuilt(data: bytes, dtype: str, shape: tuple[int, ...], requires_grad: boo
 @method("__deepcopy__")
 def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """A tensor of its own, with the same values; a leaf stays one, and takes its gradient along."""
-    out = Tensor(detached(self._node, sees_writes=False))
+    out = Tensor(detached(owned(self._node, self._node), sees_writes=False))
     if self.requires_grad and self.is_leaf:
         out.requires_grad = True
         if self.grad is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.functions._base import computed, method, node_of, pair, viewed, wrap
+from numus.functions._base import computed, method, node_of, owned, pair, viewed, wrap
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
@@ -81,7 +81,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
     if new is None:
         new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
     if copy:
-        return wrap(copy_node(views.reshape(node, new)))
+        return wrap(owned(copy_node(views.reshape(node, new)), node))
     seen = node.view
     if copy is False and seen and reshape_strides(node.shape, seen.strides, new) is None:
         raise ShapeError(
@@ -421,7 +421,8 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 @method("clone", "copy")
 def copy(x: ArrayLike, /) -> Tensor:
     """The same values in memory of their own, row-major; gradients flow through."""
-    return wrap(copy_node(node_of(x, "copy")))
+    node = node_of(x, "copy")
+    return wrap(owned(copy_node(node), node))
 
 
 clone = copy

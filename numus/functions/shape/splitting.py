@@ -194,7 +194,8 @@ def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
 def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
     """Windows of `size` elements, `step` apart, along one axis; they become a new last axis."""
     axis = normal_axis(dimension, max(x.ndim, 1), "unfold")
-    x = x if x.ndim else x.reshape(1)
+    if not x.ndim:
+        return _unfold(x.reshape(1), 0, size, step).reshape(-1)
     node = x._node
     size, step = as_int(size, "size", "unfold"), as_int(step, "step", "unfold")
     if not 1 <= size <= node.shape[axis] or step < 1:

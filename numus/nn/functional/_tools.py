@@ -20,8 +20,8 @@ def rounds_once(function: Callable[..., Any]) -> Callable[..., Any]:
         first = input if isinstance(input, Tensor) else nm.asarray(input)
         if not first.dtype.is_narrow_float:
             return function(first, *args, **kwargs)
-        out = function(first.astype(nm.float32), *args, **kwargs)
-        return out.astype(first.dtype)
+        out = function(first.astype(nm.float32, copy=False), *args, **kwargs)
+        return out.astype(first.dtype, copy=False)
 
     return run
 

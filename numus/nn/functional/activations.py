@@ -194,7 +194,7 @@ def geglu(input: Any, dim: int = -1, approximate: str = "none") -> Tensor:
 
 def _cast(input: Any, dtype: Any) -> Tensor:
     x = nm.asarray(input)
-    return x if dtype is None else x.astype(dtype)
+    return x if dtype is None else x.astype(dtype, copy=False)
 
 
 def _axis(x: Tensor, dim: int | None) -> int:
@@ -247,4 +247,4 @@ def gumbel_softmax(
     count = nm.arange(x.shape[dim], device=x.device)
     axis = dim % x.ndim
     ones = count.reshape((x.shape[dim], *(1,) * (x.ndim - 1 - axis))) == winner
-    return ones.astype(x.dtype) - soft.detach() + soft
+    return ones.astype(x.dtype, copy=False) - soft.detach() + soft

@@ -48,11 +48,11 @@ def rotary_embedding(
         nm.arange(0, width, 2, dtype=wide, device=x.device)
         * (-math.log(as_number(base, "base", "rotary_embedding")) / width)
     )
-    angles = nm.asarray(positions).astype(wide)[..., None] * rates
+    angles = nm.asarray(positions).astype(wide, copy=False)[..., None] * rates
     while angles.ndim < x.ndim:  # axes between the leading ones and the length: heads
         angles = nm.expand_dims(angles, -3) if angles.ndim > 2 else angles[None]
     cos, sin = nm.cos(angles), nm.sin(angles)
-    rotated = x[..., :width].astype(wide)
+    rotated = x[..., :width].astype(wide, copy=False)
     if interleaved:
         pairs = rotated.reshape((*x.shape[:-1], width // 2, 2))
         a, b = pairs[..., 0], pairs[..., 1]
@@ -61,5 +61,5 @@ def rotary_embedding(
     else:
         a, b = rotated[..., : width // 2], rotated[..., width // 2 :]
         out = nm.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    out = out.astype(x.dtype)
+    out = out.astype(x.dtype, copy=False)
     return out if width == x.shape[-1] else nm.concat([out, x[..., width:]], axis=-1)

@@ -258,7 +258,7 @@ def binary_cross_entropy_with_logits(
     target = _like(op, input, target)
     no = nm.softplus(-input)  # minus the logarithm of the probability
     if pos_weight is not None:
-        no = no * (1 + (nm.asarray(pos_weight).astype(input.dtype) - 1) * target)
+        no = no * (1 + (nm.asarray(pos_weight).astype(input.dtype, copy=False) - 1) * target)
     loss = (1 - target) * input + no
     return reduced(loss if weight is None else loss * weight, reduction, op)
 

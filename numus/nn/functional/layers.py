@@ -84,7 +84,7 @@ def embedding(
         return rows
     if scale_grad_by_freq:
         counts = nm.bincount(indices.reshape((-1,)), minlength=weight.shape[0])
-        rows = _with_gradient_over(rows, counts[indices][..., None].astype(rows.dtype))
+        rows = _with_gradient_over(rows, counts[indices][..., None].astype(rows.dtype, copy=False))
     if padding_idx is None:
         return rows
     padding = padding_idx % weight.shape[0]
@@ -156,7 +156,7 @@ def embedding_bag(
     counted = nm.ones(flat.shape, dtype=rows.dtype, device=flat.device)
     if padding_idx is not None:
         counts = flat != padding_idx % weight.shape[0]
-        counted = counts.astype(rows.dtype)
+        counted = counts.astype(rows.dtype, copy=False)
         rows = nm.where(counts[:, None], rows, -nm.inf if mode == "max" else 0.0)
     sizes = nm.segment_sum(counted, bags, num_segments=count)[:, None]
     if mode == "max":

@@ -109,7 +109,7 @@ def contrastive_loss(
     input1: Any, input2: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """Squared distance of pairs (target 1), squared max(margin - distance, 0) of others (0)."""
-    target = nm.asarray(target).astype(input1.dtype)
+    target = nm.asarray(target).astype(input1.dtype, copy=False)
     distance = pairwise_distance(input1, input2)
     far = nm.clip(margin - distance, 0.0)
     loss = target * distance * distance + (1 - target) * far * far

@@ -132,7 +132,7 @@ def packed(loss: Tensor, numbers: dict[str, Any]) -> Tensor:
     if not numbers:
         return loss
     parts = [loss, *(nm.asarray(x).to(loss.device) for x in numbers.values())]
-    return nm.stack([x.detach().astype(nm.float32).reshape(()) for x in parts])
+    return nm.stack([x.detach().astype(nm.float32, copy=False).reshape(()) for x in parts])
 
 
 # -- closures -------------------------------------------------------------------------------------

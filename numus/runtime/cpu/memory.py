@@ -32,7 +32,7 @@ class Memory(pools.Memory):
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",
-            "data": (self.address, False),
+            "data": (self.address, self.owner is not None and pools.is_read_only(self)),
             "version": 3,
         }
 

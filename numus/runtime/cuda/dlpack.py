@@ -37,6 +37,7 @@ class _Imported:
 
     def __init__(self, context: CudaContext, managed: Any) -> None:
         self.context, self.managed = context, managed
+        self.read_only = bool(getattr(managed, "flags", 0) & dlpack_abi.READ_ONLY)
 
     def __del__(self) -> None:
         self.context.pending_releases.append(_ImportRelease(self.context, self.managed))

@@ -21,6 +21,7 @@ from numus.graph import SOLE_REFERENCE, Nodes, View, has_active_hook, mode
 from numus.lru import LruTable
 from numus.primitives.source import value
 from numus.runtime.devices import default
+from numus.runtime.memory_pool import is_borrowed
 from numus.shapes import Shape, size_of
 from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
@@ -95,6 +96,8 @@ class Executable:
                 continue
             view = tensor._node.view
             if view is None or view.offset or view.storage.memory.nbytes != nbytes:
+                continue
+            if is_borrowed(view.storage.memory):
                 continue
             donated[block] = view.storage.memory
             bindings = self.spec.effects.bindings

@@ -226,6 +226,7 @@ class _CallWriter:
                     code.refcount(register, 2)
                 code.slot_eq(layout.view, View, "offset", 0)
                 code.slot_eq(layout.memory, Memory, "nbytes", donations[block])
+                code.slot_is(layout.memory, Memory, "owner", None)
                 donated[block] = layout.memory
         return donated
 

@@ -145,6 +145,8 @@ class Jitted:
         specs: list[Any] = []
         numbers: Numbers = []
         for i, x in enumerate(leaves):
+            if isinstance(x, np.generic) and dt.scalar_kind(x) is not None:
+                leaves[i] = x = x.item()
             kind = type(x)
             if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufcV":
                 array = np.asarray(x)
