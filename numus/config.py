@@ -20,14 +20,23 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "numus"
 
 
+MAX_THREADS = 1024  # systems refuse to start many more
+
+
+def checked_threads(count: int, setting: str) -> int:
+    """A number of threads that a machine may have."""
+    if not 1 <= count <= MAX_THREADS:
+        raise ValueError(f"{setting} must be from 1 to {MAX_THREADS}, not {count}")
+    return count
+
+
 def default_threads() -> int:
     """The number of CPU threads to start with (`NUMUS_NUM_THREADS` overrides it)."""
     given = os.environ.get("NUMUS_NUM_THREADS")
     if given:
-        count = int(given)
-        if count < 1:
-            raise ValueError(f"NUMUS_NUM_THREADS must be at least 1, not {given!r}")
-        return count
+        if not given.strip().lstrip("+-").isdecimal():
+            raise ValueError(f"NUMUS_NUM_THREADS must be an integer, not {given!r}")
+        return checked_threads(int(given), "NUMUS_NUM_THREADS")
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS or Windows

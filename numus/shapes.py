@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
@@ -98,7 +99,8 @@ def as_int(value: Any, name: str, op: str) -> int:
     try:
         return operator.index(value)
     except TypeError as error:
-        raise DTypeError(f"{op}: {name} must be an integer, not {value!r}: {error}") from error
+        given = reprlib.repr(value)
+        raise DTypeError(f"{op}: {name} must be an integer, not {given}: {error}") from error
 
 
 def as_shape(given: Any, op: str = "shape") -> Shape:
@@ -108,7 +110,8 @@ def as_shape(given: Any, op: str = "shape") -> Shape:
     try:
         shape = tuple(operator.index(n) for n in given)
     except TypeError as error:
-        raise ShapeError(f"{op}: {given!r} is not a shape: extents must be integers") from error
+        what = reprlib.repr(given)
+        raise ShapeError(f"{op}: {what} is not a shape: extents must be integers") from error
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: shape {shape} has a negative extent")
     return check_size(shape, op)

@@ -26,7 +26,11 @@ def default_collate(examples: Sequence[Any]) -> Any:
     >>> batch["x"].shape, batch["y"].tolist()
     ((2, 2), [1, 2])
     """
-    return as_tensors(stacked(examples, ""))
+    try:
+        return as_tensors(stacked(examples, ""))
+    except RecursionError:
+        message = "default_collate: examples are nested too deep, or hold themselves"
+        raise ValueError(message) from None
 
 
 def default_convert(example: Any) -> Any:
@@ -59,6 +63,13 @@ def stacked(examples: Sequence[Any], where: str) -> Any:
     if isinstance(first, (str, bytes)):
         return list(examples)
     if isinstance(first, Mapping):
+        for i, x in enumerate(examples):
+            if not isinstance(x, Mapping) or x.keys() != first.keys():
+                keys = sorted(map(repr, x)) if isinstance(x, Mapping) else type(x).__name__
+                raise ShapeError(
+                    f"default_collate: {where or 'examples'} have other keys: example 0 has "
+                    f"{sorted(map(repr, first))}, example {i} {keys}; give the loader a collate_fn"
+                )
         return {key: stacked([x[key] for x in examples], f"{where}[{key!r}]") for key in first}
     if isinstance(first, (tuple, list)):
         if len({len(x) for x in examples}) > 1:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import numus as nm
+from numus.config import MAX_THREADS
 from numus.data.collate import as_tensors, stacked
 from numus.data.datasets import IterableDataset, Subset
 from numus.data.samplers import BatchSampler, RandomSampler, SequentialSampler
@@ -84,11 +85,12 @@ class DataLoader:
             )
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: give a sampler or shuffle, not both")
-        if worker_type not in KINDS or num_workers < 0 or prefetch_factor < 1:
+        crowded = not 0 <= num_workers <= MAX_THREADS
+        if worker_type not in KINDS or crowded or prefetch_factor < 1:
             raise ValueError(
                 f"DataLoader: worker_type {worker_type!r} is one of {', '.join(KINDS)}, "
-                f"num_workers {num_workers} not negative, prefetch_factor {prefetch_factor} at "
-                "least 1"
+                f"num_workers {num_workers} from 0 to {MAX_THREADS}, prefetch_factor "
+                f"{prefetch_factor} at least 1"
             )
         self.dataset = dataset
         self.batch_size = None if batch_sampler is not None else batch_size

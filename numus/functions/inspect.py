@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numus.config import checked_threads
 from numus.errors import OutOfMemoryError
 from numus.functions.synchronization import eval as evaluate
 from numus.runtime import get
 from numus.runtime.devices import Device, device
+from numus.shapes import as_int
 from numus.tensor import Tensor
 from numus.transforms.tree import leaves
 
@@ -183,9 +185,8 @@ def tune() -> Iterator[None]:
 
 def set_num_threads(count: int) -> None:
     """Set the number of CPU threads that kernels run on; results do not depend on it."""
-    if count < 1:
-        raise ValueError(f"set_num_threads: needs at least 1 thread, not {count}")
-    get("cpu").set_num_threads(count)
+    count = as_int(count, "the number of threads", "set_num_threads")
+    get("cpu").set_num_threads(checked_threads(count, "set_num_threads: the number of threads"))
 
 
 def get_num_threads() -> int:

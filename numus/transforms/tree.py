@@ -188,7 +188,10 @@ def entries(x: Any) -> Sequence[Any] | None:
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves of a container, in a fixed order, and its structure."""
     found: list[Any] = []
-    return found, _flatten(tree, found)
+    try:
+        return found, _flatten(tree, found)
+    except RecursionError:
+        raise ValueError("containers are nested too deep, or hold themselves") from None
 
 
 def _flatten(tree: Any, found: list[Any]) -> Structure:

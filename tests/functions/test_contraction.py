@@ -1,5 +1,7 @@
 """Products of matrices and einsum, against NumPy."""
 
+import functools
+
 import derivatives
 import numpy as np
 import pytest
@@ -367,3 +369,43 @@ def test_preferred_element_type():
 @pytest.mark.parametrize("spec", [s for s in SPECS if len(s) < 14])
 def test_einsum_gradients(spec):
     derivatives.check(lambda *xs: nm.einsum(spec, *xs), *operands_for(spec), atol=1e-5)
+
+
+def chained(n, extent=2):
+    """einsum's arguments for the product of n matrices, and its value."""
+    matrices = np.random.default_rng(3).normal(size=(n, extent, extent))
+    named = [part for i, m in enumerate(matrices) for part in (nm.asarray(m), [i, i + 1])]
+    return [*named, [0, n]], functools.reduce(np.matmul, matrices)
+
+
+@pytest.mark.parametrize("n", [3, 12, 13, 30])
+def test_einsum_of_many_operands(n):
+    arguments, expected = chained(n)
+    np.testing.assert_allclose(nm.einsum(*arguments).numpy(), expected, rtol=1e-9)
+    vectors = np.random.default_rng(n).normal(size=(n, 3))
+    named = [part for v in vectors for part in (nm.asarray(v), [0])]
+    np.testing.assert_allclose(nm.einsum(*named, [0]).numpy(), vectors.prod(0), rtol=1e-9)
+    apart = [part for i, v in enumerate(vectors) for part in (nm.asarray(v), [i])]
+    np.testing.assert_allclose(nm.einsum(*apart, []).numpy(), vectors.sum(1).prod(), rtol=1e-9)
+
+
+def test_ordering_many_operands_is_bounded():
+    """160 operands took 36 s to order, as their number to the fourth power."""
+    from numus.functions.linear import einsum as module
+
+    counts = []
+    for n in (40, 160):
+        changes = 0
+        change = module._Contraction.change
+
+        def counted(self, i, j, change=change):
+            nonlocal changes
+            changes += 1
+            return change(self, i, j)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module._Contraction, "change", counted)
+            nm.einsum(*chained(n)[0])
+            nm.einsum(*[part for _ in range(n) for part in (nm.ones(2), [0])], [0])
+        counts.append(changes)
+    assert counts[1] < 8 * counts[0]

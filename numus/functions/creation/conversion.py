@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import evaluate, from_host
 from numus.functions._base import moved, owned, wrap
 from numus.functions.creation.dtype_functions import convert
+from numus.functions.nesting import SEQUENCES, leaf_types
 from numus.graph import Node, Storage, View
 from numus.primitives import elementwise as ew
 from numus.primitives.source import value
@@ -125,7 +125,7 @@ def _node_from(obj: Any, dtype: DType | None, dev: Device, copy: bool | None) ->
         return _shared(obj, dtype, dev)
     # NumPy's scalars keep their dtype where they are converted for their own sake
     is_number = dt.scalar_kind(obj) is not None and not isinstance(obj, np.generic)
-    if is_number or isinstance(obj, _SEQUENCES):
+    if is_number or isinstance(obj, SEQUENCES):
         if copy is False:
             raise _refuse_copy(f"a {'number' if is_number else 'sequence'} has no memory to share")
         if not is_number:
@@ -171,13 +171,12 @@ def _shared(host: Array, dtype: DType | None, dev: Device) -> Node:
     return value(view, host.shape, found, dev)
 
 
-_SEQUENCES = (list, tuple, range)
 _DEFAULTS = {"float": dt.default_float, "complex": dt.default_complex}
 _WEAK_DTYPES = {"bool": dt.bool_, "int": dt.default_int, **_DEFAULTS}  # the widest last
 
 
 def _from_sequence(obj: Any, dtype: DType | None, dev: Device) -> Node:
-    types = _leaf_types(obj)
+    types = leaf_types(obj, "asarray")
     if any(issubclass(t, (Tensor, dt.Weak)) for t in types):
         node = _stacked(obj, dev)
         return moved(convert(node, dtype or node.dtype, "asarray"), dev)
@@ -211,19 +210,6 @@ def _numbers(obj: Any, types: set[type]) -> Array:
     return host
 
 
-def _leaf_types(obj: Any) -> set[type]:
-    """The types of the elements of nested sequences."""
-    level = list(obj)
-    found: set[type] = set()
-    while level:
-        types = set(map(type, level))
-        nested = {t for t in types if issubclass(t, _SEQUENCES)}
-        found |= types - nested
-        parts = (x for x in level if type(x) in nested) if nested else ()
-        level = list(itertools.chain.from_iterable(parts))
-    return found
-
-
 def _stacked(obj: Any, dev: Device) -> Node:
     """Nested sequences with tensors among them, joined in the graph: gradients flow through."""
     dtype = _common_dtype(obj)
@@ -231,7 +217,7 @@ def _stacked(obj: Any, dev: Device) -> Node:
     def build(item: Any) -> Node:
         if isinstance(item, Tensor):
             return ew.cast(moved(item._node, dev), dtype)
-        if isinstance(item, _SEQUENCES):
+        if isinstance(item, SEQUENCES):
             parts = [build(i) for i in item]
             shapes = {p.shape for p in parts}
             if len(shapes) > 1:
@@ -258,7 +244,7 @@ def _common_dtype(obj: Any) -> DType:
         kind = dt.scalar_kind(item)
         if kind is not None:
             kinds.add(kind)
-        elif isinstance(item, _SEQUENCES):
+        elif isinstance(item, SEQUENCES):
             items.extend(item)
         else:
             own = item.dtype if isinstance(item, Tensor) else as_dtype(_host_array(item).dtype)

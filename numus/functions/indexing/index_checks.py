@@ -15,6 +15,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.evaluation.evaluate import array_at_hand, check_known, evaluate, from_host, host_array
+from numus.functions.nesting import SEQUENCES, leaf_types
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
@@ -49,6 +50,8 @@ def index_data(given: Any, op: str) -> Node | Array:
     """Indices as they came: the node of a tensor, or a NumPy array of host data."""
     if isinstance(given, Tensor):
         return given._node
+    if isinstance(given, SEQUENCES):
+        leaf_types(given, op)
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -94,11 +97,18 @@ def normal_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Nod
         negative = low < 0
     if not isinstance(data, Node):
         return upload(np.where(data < 0, data + extent, data).astype(np.int64), like)
-    index = ew.cast(data, dt.int64)
+    index = as_index(data)
     if negative:
         below = ew.lt(index, int_constant(0))
         index = ew.where(below, ew.add(index, int_constant(extent)), index)
     return index
+
+
+def as_index(node: Node) -> Node:
+    """Integers as int64, in which those of uint64 beyond it stay the largest."""
+    if node.dtype is dt.uint64:
+        node = ew.minimum(node, constant((1 << 63) - 1, dt.uint64))
+    return ew.cast(node, dt.int64)
 
 
 def mask_positions(mask: Node, op: str, *also: Node) -> Node:

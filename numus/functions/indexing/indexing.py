@@ -24,6 +24,7 @@ from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions.indexing import index_checks
 from numus.functions.indexing.index_checks import index_data, normal_index, upload
+from numus.functions.nesting import SEQUENCES, leaf_types
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast
@@ -349,6 +350,8 @@ def cast_value(value: Any, into: Node, op: str) -> Node:
             return scalar_node(value, dtype)
         found = f"the Python {kind} {value!r}"
     else:
+        if isinstance(value, SEQUENCES):
+            leaf_types(value, op)
         node = node_of(value if isinstance(value, Tensor) else np.asarray(value), op, into.device)
         if _KINDS.index(node.dtype.kind) <= _KINDS.index(dtype.kind):
             return ew.cast(node, dtype)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 from typing import Any
 
@@ -145,28 +147,81 @@ def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
     return Operand(reshape(x, tuple([x.shape[i] for i in axes])), tuple([left[i] for i in axes]))
 
 
+MAX_EXHAUSTIVE_OPERANDS = 12  # more are ordered by a heap of pairs with a common label
+MAX_PAIRS_PER_OPERAND = 32
+
+
 def _contract(parts: list[Operand], out: Labels) -> Node:
     """The product of all parts, pair by pair: the pair that shrinks the whole most comes first."""
-    while len(parts) > 1:
-        pairs = combinations(range(len(parts)), 2)
-        cost = functools.partial(_size_change, parts, out)
-        i, j = (0, 1) if len(parts) == 2 else min(pairs, key=cost)
-        rest = [p for k, p in enumerate(parts) if k not in (i, j)]
-        dtype = dt.compute_dtype(dt.promote(parts[i].node.dtype, parts[j].node.dtype))
-        wanted = _wanted(parts, i, j, out)
-        parts = [product(parts[i], parts[j], wanted, dtype), *rest]
-    return arrange(sum_out(parts[0], out), out)
+    work = _Contraction(parts, out)
+    if len(parts) > MAX_EXHAUSTIVE_OPERANDS:
+        _contract_greedily(work)
+    while len(work.keys) > 1:
+        few = len(work.keys) == 2
+        pairs = combinations(work.keys, 2)
+        work.multiply(*(work.keys if few else min(pairs, key=lambda pair: work.change(*pair))))
+    return arrange(sum_out(work.parts[work.keys[0]], out), out)
 
 
-def _wanted(parts: list[Operand], i: int, j: int, out: Labels) -> Labels:
-    """The labels of a pair that the output or another operand needs, in the output's order."""
-    others = {x for k, p in enumerate(parts) if k not in (i, j) for x in p.labels}
-    own = dict.fromkeys((*parts[i].labels, *parts[j].labels))
-    return (*(x for x in out if x in own), *(x for x in own if x in others and x not in out))
+class _Contraction:
+    """Operands that are still to be multiplied, by key, and the number that need each label."""
+
+    def __init__(self, parts: list[Operand], out: Labels) -> None:
+        self.parts = dict(enumerate(parts))
+        self.keys = list(self.parts)  # the latest product first
+        self._next = len(parts) - 1
+        self.out = out
+        self.uses = Counter(label for p in parts for label in p.labels)
+
+    def _wanted(self, i: int, j: int) -> Labels:
+        """The labels of a pair that the output or another operand needs, in the output's order."""
+        a, b = self.parts[i].labels, self.parts[j].labels
+        own = dict.fromkeys((*a, *b))
+        needed = (x for x in own if self.uses[x] > (x in a) + (x in b) and x not in self.out)
+        return (*(x for x in self.out if x in own), *needed)
+
+    def change(self, i: int, j: int) -> int:
+        """The elements that there are more, once a pair is multiplied."""
+        a, b = self.parts[i], self.parts[j]
+        extents = dict(zip((*a.labels, *b.labels), (*a.node.shape, *b.node.shape), strict=True))
+        result = size_of(tuple(extents[x] for x in self._wanted(i, j)))
+        return result - size_of(a.node.shape) - size_of(b.node.shape)
+
+    def multiply(self, i: int, j: int) -> int:
+        """Replace a pair by its product, and return the key of that."""
+        wanted, a, b = self._wanted(i, j), self.parts.pop(i), self.parts.pop(j)
+        dtype = dt.compute_dtype(dt.promote(a.node.dtype, b.node.dtype))
+        made = product(a, b, wanted, dtype)
+        self.uses.subtract((*a.labels, *b.labels))
+        self.uses.update(made.labels)
+        key = self._next = self._next + 1
+        self.keys = [key, *(k for k in self.keys if k not in (i, j))]
+        self.parts[key] = made
+        return key
 
 
-def _size_change(parts: list[Operand], out: Labels, pair: tuple[int, int]) -> int:
-    a, b = (parts[i] for i in pair)
-    wanted = _wanted(parts, *pair, out)
-    result = size_of(tuple(a.extent(x) if x in a.labels else b.extent(x) for x in wanted))
-    return result - size_of(a.node.shape) - size_of(b.node.shape)
+def _contract_greedily(work: _Contraction) -> None:
+    """Multiply all pairs with a common label, the smallest results first. Each operand is paired
+    with few others, which bounds the work; costs are those of the time when a pair was found."""
+    holders: dict[Hashable, list[int]] = {}
+    heap: list[tuple[int, int, int]] = []
+
+    def enter(key: int) -> None:
+        found = {k: None for x in work.parts[key].labels for k in holders.get(x, ())}
+        for other in [k for k in found if k in work.parts][-MAX_PAIRS_PER_OPERAND:]:
+            heappush(heap, (work.change(other, key), other, key))
+        for label in work.parts[key].labels:
+            holders[label] = [*(k for k in holders.get(label, ()) if k in work.parts), key]
+
+    for key in list(work.keys):
+        enter(key)
+    while heap and len(work.keys) > 1:
+        _, i, j = heappop(heap)
+        if i in work.parts and j in work.parts:
+            enter(work.multiply(i, j))
+    by_size = [(size_of(p.node.shape), key) for key, p in work.parts.items()]
+    heapify(by_size)  # nothing in common: the smallest first
+    while len(by_size) > MAX_EXHAUSTIVE_OPERANDS:
+        (_, i), (_, j) = heappop(by_size), heappop(by_size)
+        key = work.multiply(i, j)
+        heappush(by_size, (size_of(work.parts[key].node.shape), key))

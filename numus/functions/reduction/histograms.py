@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, host_array
 from numus.functions._base import common, method, node_of, require, wrap
-from numus.functions.indexing.index_checks import int_constant
+from numus.functions.indexing.index_checks import as_index, int_constant
 from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -64,7 +64,7 @@ def bincount(
         raise DTypeError(
             f"{op}: takes a vector of integers, not {node.dtype.name} of shape {node.shape}"
         )
-    index = ew.cast(node, dt.int64)
+    index = as_index(node)
     if length is None:
         length = max(as_int(minlength, "minlength", op), _span(index))
     length = as_int(length, "length", op)

@@ -9,6 +9,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, host_array
 from numus.functions._base import node_of, require, wrap
 from numus.functions.indexing.gather_scatter import combining_identity
+from numus.functions.indexing.index_checks import as_index
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
@@ -38,7 +39,7 @@ def _segments(
             f"{op}: segment ids of shape {index.shape} do not number the leading axes of data of "
             f"shape {node.shape}"
         )
-    index = ew.cast(index, dt.int64)
+    index = as_index(index)
     if count is None:
         check_known(index, op, "give the number of segments by num_segments=")
         count = 0
