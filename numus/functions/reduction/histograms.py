@@ -163,6 +163,8 @@ def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     if bins < 1:
         raise ValueError(f"histogram: needs at least one bin, not {bins}")
     dtype = dt.promote(node.dtype, dt.default_float)
+    if node.dtype.is_integer and node.dtype.itemsize > 2:
+        dtype = dt.float64
     if limits is not None:
         low, high = map(float, limits)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
