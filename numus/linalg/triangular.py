@@ -18,6 +18,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.shapes import as_int
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 
@@ -91,6 +92,8 @@ def solve_triangular(
     [1.0, 2.0]
     """
     kinds: dict[Any, int] = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+    if not isinstance(trans, str):
+        trans = as_int(trans, "trans", "linalg.solve_triangular")
     if trans not in kinds:
         raise ValueError(f"linalg.solve_triangular: trans={trans!r} is none of 0, 1, 2, N, T, C")
     (x, y), dtype = operands("solve_triangular", a, b)
