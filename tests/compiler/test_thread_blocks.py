@@ -8,8 +8,7 @@ import simt_threads
 
 import numus as nm
 from numus.compiler import plan as plans
-from numus.compiler.lower import loops
-from numus.compiler.lower.loops import reduce_rows_cluster
+from numus.compiler.lower.loops import reduce_rows_registers
 from numus.runtime import devices
 
 
@@ -119,14 +118,13 @@ def test_rows_of_several_ctas(name, blocks, threads, flags, length, machine, mon
     size = 1 if flags else 8
     target = replace(machine.target, forward_progress=True, num_cores=8, max_cluster_size=size)
     monkeypatch.setattr(machine, "target", target)
-    tilings = reduce_rows_cluster.register_tilings
+    tilings = reduce_rows_registers.register_tilings
 
-    def one_tiling(work, nest, lane, ctas=1):
-        found = tilings(work, nest, lane, ctas)
+    def one_tiling(problem, ctas=1):
+        found = tilings(problem, ctas)
         return [tiling for tiling in found if (ctas, tiling.threads) == (blocks, threads)]
 
-    for module in (loops, reduce_rows_cluster):
-        monkeypatch.setattr(module, "register_tilings", one_tiling)
+    monkeypatch.setattr(reduce_rows_registers, "register_tilings", one_tiling)
     x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
     machine.rendered.clear()
     plans.clear_plans()
