@@ -19,6 +19,7 @@ from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError, GradientError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
+from numus.evaluation.host_reads import check_readable
 from numus.graph import Node, View, active_hooks, current_trace, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
@@ -172,12 +173,26 @@ class Tensor(Methods):
     # -- values on the host -----------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy copy of the elements."""
+        """A NumPy copy of the elements.
+
+        An error inside functions that `nm.grad` and its kin differentiate, where the array would
+        lose the derivative: use x.detach().numpy() there.
+        """
+        check_readable(self._node, "numpy()")
         check_known(self._node, "numpy()")
         return np.array(host_array(self._node))
 
     def item(self) -> Any:
-        """The Python scalar of a tensor with one element."""
+        """The Python scalar of a tensor with one element.
+
+        An error inside functions that `nm.grad` and its kin differentiate, where the number would
+        lose the derivative: use x.detach().item() there.
+        """
+        check_readable(self._node, "item()")
+        return self._item()
+
+    def _item(self) -> Any:
+        """`item()` for uses that have no derivative: truth values, integers, text."""
         if self.size != 1:
             raise ValueError(f"item(): needs a tensor of one element, not of shape {self.shape}")
         check_known(self._node, "item()")

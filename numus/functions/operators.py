@@ -19,6 +19,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
+from numus.evaluation.host_reads import check_readable
 from numus.functions.elementwise import arithmetic, comparison
 from numus.functions.linear.matmul import matmul
 from numus.graph import PRIMITIVES, Node, Primitive, mode
@@ -162,7 +163,7 @@ def _bool(self: Tensor) -> bool:
             f"the truth value of a tensor of shape {self.shape} is ambiguous; "
             "use nm.any(x) or nm.all(x)"
         )
-    return bool(self.item())
+    return bool(self._item())
 
 
 def _int(self: Tensor) -> int:
@@ -170,17 +171,19 @@ def _int(self: Tensor) -> int:
 
 
 def _float(self: Tensor) -> float:
+    check_readable(self._node, "float()")
     return float(_real(self, "float"))
 
 
 def _complex(self: Tensor) -> complex:
-    return complex(self.item())
+    check_readable(self._node, "complex()")
+    return complex(self._item())
 
 
 def _real(x: Tensor, wanted: str) -> Any:
     if x.dtype.is_complex:
         raise DTypeError(f"{wanted}(): a complex tensor has no order; take nm.real(x) or nm.abs(x)")
-    return x.item()
+    return x._item()
 
 
 def _index(self: Tensor) -> int:

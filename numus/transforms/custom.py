@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.errors import GradientError
+from numus.evaluation.host_reads import reading_primals
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives.broadcast import full_like
 from numus.tensor import Tensor
@@ -59,8 +60,8 @@ class custom_vjp(_Custom):  # noqa: N801
     `forward` takes the function's arguments and returns (result, residuals); `backward` takes the
     residuals and the result's cotangent and returns a tuple of cotangents, one per argument (None
     for zero). Arguments in `nondiff_argnums` come first in `backward`, which gives none for them.
-    Tensors that the function closes over get no gradients. Forward mode is an error: use
-    `custom_jvp`, which gives both.
+    Tensors that the function closes over get no gradients. Forward mode, as in `nm.hessian`, takes
+    the transpose of the backward rule, which must be linear in the cotangent.
 
     >>> import numus as nm
     >>> @nm.custom_vjp
@@ -91,7 +92,8 @@ class custom_vjp(_Custom):  # noqa: N801
         """The result and the residuals."""
         _running.forward.append(self)
         try:
-            answer = self._forward(*args)
+            with reading_primals():
+                answer = self._forward(*args)
         finally:
             _running.forward.pop()
         if not (isinstance(answer, tuple) and len(answer) == 2):
@@ -147,10 +149,20 @@ class VjpRule(CallRule):
         return [*found, *(None for _ in operands[count:])]
 
     def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
-        raise GradientError(
-            f"custom_vjp: {self.name} has a reverse rule only, so forward mode (jvp, jacfwd, "
-            "linearize) cannot pass through it; use custom_jvp, which gives both"
-        )
+        # J t is the transpose of the map from cotangents g to J^T g, which is linear: take it at 0
+        count = len(self.arguments)
+
+        def pull(*given: Tensor) -> list[Tensor]:
+            cotangents = iter(given)
+            filled = [None if z is None else next(cotangents)._node for z in zeros]
+            found = self.arguments.zeroed(self.vjp(operands, filled)[:count])
+            return [Tensor(g) for g in found if g is not None]
+
+        zeros = self.result.zeroed([None] * len(self.result))
+        trace = Trace("custom_vjp", pull, [Tensor(z) for z in zeros if z is not None])
+        seeds = [t for t in self.arguments.zeroed(tangents[:count]) if t is not None]
+        pushed = iter(trace.vjp(seeds))
+        return [None if z is None else next(pushed) for z in zeros]
 
 
 # -- forward --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.errors import GradientError
+from numus.evaluation.host_reads import differentiating
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
@@ -76,7 +77,7 @@ class Trace:
             self.primals += nodes
         self.since = now()
         self.variables = [variable(x) if x.dtype.is_inexact else x for x in self.primals]
-        with grad_mode(True):
+        with grad_mode(True), differentiating(op, self.variables):
             result = f(*self.split(tensors, self.variables))
         self.aux = None
         if has_aux:

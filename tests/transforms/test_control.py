@@ -273,7 +273,7 @@ def test_cond_derivatives(wrap):
         return nm.cond(x[0] > 0, lambda x: (nm.sin(x) * w).sum(), squared, x)
 
     def plain(w, x):
-        return (nm.sin(x) * w).sum() if x[0].item() > 0 else (x * x * w * w).sum()
+        return (nm.sin(x) * w).sum() if x[0] > 0 else (x * x * w * w).sum()
 
     every = (0, 1)
     second = lambda f: nm.grad(lambda *a: sum((g * g).sum() for g in nm.grad(f, every)(*a)), every)

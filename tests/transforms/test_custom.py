@@ -156,13 +156,40 @@ def test_tape_tensors():
         assert not product(x, array(3.0))["p"].requires_grad
 
 
-def test_forward_mode_is_refused():
+def test_forward_mode_transposes_the_backward_rule():
     product = make_product()
     f = lambda x: product(x, x)["p"]
-    for transform in (nm.jacfwd, lambda f: lambda x: nm.jvp(f, (x,), (x,))):
-        with pytest.raises(GradientError, match="custom_jvp"):
-            transform(f)(array(1.0))
-    close(nm.hessian(f)(array(1.0)), 2)  # forward through the backward rule is fine
+    close(nm.jacfwd(f)(array(3.0)), 6)
+    close(nm.jvp(f, (array(3.0),), (array(2.0),))[1], 12)
+    close(nm.hessian(f)(array(1.0)), 2)
+
+
+def test_second_derivatives_where_the_value_is_used_too():
+    """The gradient of cube(x)**2 reads cube's value: forward mode passes through the rule."""
+
+    @nm.custom_vjp
+    def cube(x):
+        return x * x * x
+
+    cube.defvjp(lambda x: (x * x * x, x), lambda x, g: (nm.conj(3.0 * x * x) * g,))
+    f = lambda x: nm.sum(cube(x) * cube(x) * nm.asarray([1.0, 2.0]))
+    x, v = array([1.0, 2.0]), array([1.0, -1.0])
+    exact = np.diag([30.0, 2 * 480.0])
+    close(nm.hessian(f)(x), exact)
+    close(nm.hvp(f, (x,), (v,)), exact @ v.numpy())
+    close(nm.jacrev(nm.jacrev(f))(x), exact)
+    close(nm.jacfwd(nm.jacfwd(f))(x), exact)
+    close(nm.jit(nm.hessian(f))(x), exact)
+    close(nm.vmap(nm.hessian(lambda y: cube(y) * cube(y)))(x), [30.0, 480.0])
+
+    def complex_part(z):
+        return nm.real(cube(z) * cube(z))
+
+    z, t = nm.asarray(1.0 + 2.0j), nm.asarray(0.5 - 1.0j)
+    exact = nm.jvp(lambda z: nm.real(z**6), (z,), (t,))[1]
+    np.testing.assert_allclose(
+        nm.jvp(complex_part, (z,), (t,))[1].numpy(), exact.numpy(), rtol=1e-5
+    )
 
 
 def test_wrong_rules_are_explained():

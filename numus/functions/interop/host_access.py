@@ -23,6 +23,7 @@ from numus import aliases
 from numus.errors import GradientError
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import check_known, evaluate, host_array, strided
+from numus.evaluation.host_reads import check_readable
 from numus.functions._base import method
 from numus.graph import SOLE_REFERENCE, Node, Storage, View, active_hooks, grad_mode, lent_memory
 from numus.primitives.source import value
@@ -83,6 +84,7 @@ attribute(
 
 @contextlib.contextmanager
 def _reading(self: Tensor) -> Iterator[Array]:
+    check_readable(self._node, "data()")
     with storage_lock.reading(lambda: _view(self).storage) as storage:
         array = strided(_lent(self, storage), self.shape, _view(self))
         array.flags.writeable = False

@@ -8,6 +8,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.evaluation.evaluate import check_known, evaluate, host_array, is_known
+from numus.evaluation.host_reads import check_readable
 from numus.functions._base import method, owned
 from numus.functions.creation.conversion import asarray, to_dlpack
 from numus.functions.elementwise.transcendental import imag, real
@@ -32,6 +33,7 @@ def _shared(x: Tensor, what: str) -> Array:
 @method("__array__")
 def array_(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
     """numpy.asarray(x): a read-only view where it can be one, a writable copy where asked for."""
+    check_readable(self._node, "numpy.asarray()")
     array = _shared(self, "numpy.asarray()")
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if copy or (wanted != array.dtype and copy is None):
@@ -66,6 +68,7 @@ def dlpack(
     Consumers that take DLPack 1.0 are told that it is not to be written to. What others write all
     the same is seen by the tensor and its views, and by nothing computed from them before.
     """
+    check_readable(self._node, "DLPack export")
     dev = self.device
     wanted = dev.dlpack if dl_device is None else tuple(dl_device)
     if wanted == dev.dlpack != _HOST:
@@ -110,6 +113,7 @@ def buffer(self: Tensor, flags: int, /) -> memoryview:
     """memoryview(x), read-only (Python 3.12 and later)."""
     if flags & _WRITABLE:
         raise BufferError("a tensor's buffer is read-only; write with x.data_write()")
+    check_readable(self._node, "the buffer protocol")
     array = _shared(self, "the buffer protocol")
     array.flags.writeable = False
     return array.data
@@ -192,7 +196,7 @@ def format_(self: Tensor, spec: str) -> str:
         return str(self)
     if self.ndim:
         raise TypeError(f"only tensors without axes take a format such as {spec!r}")
-    return format(self.item(), spec)
+    return format(self._item(), spec)
 
 
 attribute("real", real, "The real part.")
