@@ -152,8 +152,7 @@ def normal_axes(axes: Any, ndim: int, op: str) -> Shape:
     return out
 
 
-@functools.lru_cache(maxsize=4096)
-def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+def find_reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides that view the same memory as `new`, or None where a copy would be needed."""
     if size_of(shape) == 0:
         return row_major(new)
@@ -179,6 +178,9 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             step *= new[k]
         i += 1
     return tuple(out)
+
+
+reshape_strides = functools.lru_cache(maxsize=4096)(find_reshape_strides)
 
 
 def can_exist(shape: Sequence[int], itemsize: int) -> bool:

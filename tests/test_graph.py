@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.dispatch.node_ops import FastCall
 from numus.errors import TracingError
 from numus.evaluation.evaluate import host_array
+from numus.evaluation.narrow_point import narrow_point
 from numus.graph import grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, placeholder
@@ -77,3 +78,36 @@ def test_retained_bytes_count_each_memory_once(monkeypatch, request):
     z = y * other
     assert y._node.view is not None  # two memories of that size are too much
     assert z.numpy().tolist() == [[0.0] * 800]
+
+
+def test_depth_forgets_what_was_evaluated():
+    """A value that waits on others which are read meanwhile is not as deep as it was."""
+    x = y = nm.ones(3)
+    for _ in range(6):
+        for _ in range(200):
+            x = x + 1
+        y = nm.stack([x, x])[0] + y
+        nm.eval(x)
+    assert y._node.view is None
+    assert y.tolist() == [1 + sum(1 + 200 * k for k in range(1, 7))] * 3
+
+
+def test_deep_graphs_are_cut_where_one_value_crosses(monkeypatch):
+    """Turns of a loop are evaluated whole: each evaluation has the structure of the last."""
+    from numus.evaluation import evaluate as evaluation
+
+    cuts = []
+
+    def watched(*args):
+        found = narrow_point(*args)
+        cuts.append(found.prim.name)
+        return found
+
+    monkeypatch.setattr(evaluation, "narrow_point", watched)
+    x = nm.ones((2, 3))
+    for _ in range(300):
+        wide = nm.sin(x) * nm.cos(x)
+        x = x * 0.5 + (wide @ nm.ones((3, 3))) * 0.1
+    x.tolist()
+    assert len(cuts) > 1
+    assert set(cuts) == {"add"}

@@ -103,11 +103,31 @@ _fast = [FastCall(5, partial(_write, count=i + 1)) for i in range(_MAX_FAST_INPU
 
 def _flush_if_over_budget(node: Node) -> None:
     device = node.device
+    if node.depth > config.MAX_PENDING_DEPTH:
+        node.depth = pending_depth(node)  # some of what it counted may be evaluated by now
     if device is not None and node.depth <= config.MAX_PENDING_DEPTH:
         node.retained_bytes = min(node.retained_bytes, _retained_bytes(node))
         if node.retained_bytes <= device.pending_bytes:
             return
     graph.flush(node)
+
+
+def pending_depth(node: Node) -> int:
+    """The levels of pending nodes below one; depths that are out of date are corrected."""
+    depth: dict[Node, int] = {}
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        pending = [x for x in top.inputs if x.view is None]
+        missing = [x for x in pending if x not in depth]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        depth[top] = top.depth = (
+            1 + max([depth[x] for x in pending], default=0) if top.inputs else 0
+        )
+    return depth[node]
 
 
 def _retained_bytes(node: Node) -> int:

@@ -16,10 +16,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from numus import graph
+from numus import config, graph
+from numus.dispatch.apply import pending_depth
 from numus.errors import TracingError
 from numus.evaluation import eager_cache, storage_lock
 from numus.evaluation.eager_cache import STANDALONE
+from numus.evaluation.narrow_point import narrow_point
 from numus.graph import Node, Storage, View, current_trace, is_captured
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, value
@@ -85,12 +87,17 @@ def _finalize(node: Node, dev: Device) -> None:
 
 
 def flush(node: Node) -> None:
-    """Evaluate the inputs of a node whose pending graph has reached its bound."""
+    """Evaluate what is below a node whose pending graph has reached its bound."""
     # nodes of no device stay so: evaluated by themselves they would land on the default one
     placed = [x for x in node.inputs if x.device is not None]
+    if node.depth > config.MAX_PENDING_DEPTH:
+        cut = narrow_point(_pending_order(placed), placed, config.MAX_PENDING_DEPTH // 2)
+        if cut is not None:
+            evaluate((cut,))
+            node.depth = pending_depth(node)
+            return
     evaluate(placed or node.inputs)
-    pending = [x.depth for x in node.inputs if x.view is None]
-    node.depth = 1 + max(pending, default=0)
+    node.depth = pending_depth(node)
     node.retained_bytes = 0
 
 

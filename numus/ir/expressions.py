@@ -151,8 +151,8 @@ def evaluate_size(e: Expr, scalars: Mapping[str, int]) -> int:
     if e.op == "const":
         return int(e.attr)
     if e.op == "scalar":
-        return int(scalars[e.attr])
-    return int(_INT_OPS[e.op](*(evaluate_size(a, scalars) for a in e.args)))
+        return scalars[e.attr]
+    return _INT_OPS[e.op](*(evaluate_size(a, scalars) for a in e.args))
 
 
 # -- leaves ---------------------------------------------------------------------------------------

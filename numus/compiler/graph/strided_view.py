@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler.graph.value import Layouts, Value
-from numus.shapes import Shape, reshape_strides, row_major
+from numus.shapes import Shape, find_reshape_strides, row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _compose(base: Value, strides: Shape, views: Sequence[Value]) -> StridedView
     shape, offset = base.shape, 0
     for view in views:
         if view.op == "reshape":
-            reshaped = reshape_strides(shape, strides, view.shape)
+            reshaped = find_reshape_strides(shape, strides, view.shape)
             if reshaped is None:
                 return None
             strides = reshaped

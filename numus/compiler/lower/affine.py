@@ -20,7 +20,7 @@ class AffineAnalysis:
     """Coefficients of one emitter's expressions, whose scalar arguments have known numbers."""
 
     def __init__(self, emitter: Emitter) -> None:
-        self.numbers = {arg: n for n, arg in emitter.dims.items()}
+        self.numbers = {arg: n for n, arg in emitter.dims}
         self._memo: dict[Expr, Coefficients | None] = {}
 
     def coefficients(self, e: Expr) -> Coefficients | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts, Value, walk
-from numus.compiler.lower import autotune
+from numus.compiler.lower import templates
 from numus.compiler.lower.emitter import Kernels
 from numus.runtime.contract import Runtime
 
@@ -29,7 +28,7 @@ class LoweringCache:
         key = self._key(group, members, values)
         hit = self._cache.get(key)
         if hit is None:
-            steps = autotune.lower(group, self._layouts, self._runtime)
+            steps = templates.lower(group, self._layouts, values, self._runtime)
             self._cache[key] = values, steps
             return steps
         before, steps = hit
@@ -53,17 +52,7 @@ class LoweringCache:
 
 def _with_values(steps: Kernels, new: dict[Value, Value]) -> Kernels:
     """The same kernels on other values. Intermediates that lowering made are made anew."""
-    constants = {v.params[-1]: w.params[-1] for v, w in new.items() if v.op == "constant"}
     for v in [v for step in steps for v in step.buffers]:
         if v not in new:
             new[v] = Value.fresh(v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
-    return [
-        replace(
-            step,
-            buffers=[new[v] for v in step.buffers],
-            scalars=[
-                (constants[s[0]], *s[1:]) if s.__class__ is tuple else s for s in step.scalars
-            ],
-        )
-        for step in steps
-    ]
+    return templates.with_values(steps, new)

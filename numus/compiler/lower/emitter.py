@@ -87,7 +87,7 @@ class Emitter:
         self.extents: Extents = {}
         self.buffers: dict[Value, ir.Buffer] = {}
         self.scratch: list[ir.Buffer] = []
-        self.dims: dict[int, Expr] = {}  # size or stride -> its scalar argument
+        self.dims: list[tuple[int, Expr]] = []  # sizes and strides with their scalar arguments
         self.scalar_args: list[int] = []  # numbers of the schedule: block sizes, counts
         self.constants: dict[Value, Any] = {}  # constant -> its scalar argument(s)
         self.accesses: list[Expr] = []  # addresses and counters, whose strides choose the loops
@@ -108,11 +108,13 @@ class Emitter:
         return self._dim(n)
 
     def _dim(self, n: int) -> Expr:
-        found = self.dims.get(n)
-        if found is None:
-            found = self.dims[n] = ir.scalar(f"n{len(self.dims)}")
-            if n > 0:
-                self.extents[found] = None
+        for number, found in self.dims:
+            if number == n:
+                return found
+        found = ir.scalar(f"n{len(self.dims)}")
+        self.dims.append((n, found))
+        if n > 0:
+            self.extents[found] = None
         return found
 
     def scalar_arg(self, n: int) -> Expr:
@@ -216,7 +218,7 @@ class Emitter:
     ) -> LoweredKernel:
         """The kernel with these statements, and its arguments."""
         buffers = (*self.buffers.values(), *self.scratch)
-        sizes: dict[str, int] = {slot.attr: n for n, slot in self.dims.items()}
+        sizes: dict[str, int] = {slot.attr: n for n, slot in self.dims}
         sizes.update((f"s{i}", n) for i, n in enumerate(self.scalar_args))
         scalars: list[tuple[str, DType]] = [(name, dt.int64) for name in sizes]
         values: list[Any] = list(sizes.values())

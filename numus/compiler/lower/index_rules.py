@@ -23,7 +23,7 @@ from numus.compiler.lower.emitter import (
 from numus.compiler.lower.index_simplify import quotient, remainder
 from numus.dtypes import DType
 from numus.ir import Expr, const
-from numus.shapes import Shape, reshape_strides, row_major, size_of
+from numus.shapes import Shape, find_reshape_strides, row_major, size_of
 
 # -- sources --------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def _iota(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
 def _reshape(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     if x in e.layouts and x not in e.bindings:
-        strides = reshape_strides(x.shape, e.layouts[x], val.shape)
+        strides = find_reshape_strides(x.shape, e.layouts[x], val.shape)
         if strides is not None:  # contiguous axes need no division
             return e.load(x, index, mask, (val.shape, strides))
     return (yield x, reshape_index(e, index, val.shape, x.shape), mask)

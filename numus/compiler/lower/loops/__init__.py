@@ -114,7 +114,7 @@ def lower_concat(group: FusionGroup, layouts: Layouts, target: Target) -> Kernel
     """Each part is computed straight into the whole; parts of one shape share a kernel."""
     whole = group.members[0]
     axis = whole.params
-    by_shape: dict[Shape, list[Value]] = {}
+    by_shape: list[list[Value]] = []
     redirect: Redirect = {}
     start = 0
     for x in whole.inputs:
@@ -122,9 +122,13 @@ def lower_concat(group: FusionGroup, layouts: Layouts, target: Target) -> Kernel
         redirect[part] = (whole, axis, start)
         start += x.shape[axis]
         if part.size:
-            by_shape.setdefault(x.shape, []).append(part)
+            equal = [parts for parts in by_shape if parts[0].shape == x.shape]
+            if equal:
+                equal[0].append(part)
+            else:
+                by_shape.append([part])
     steps: Kernels = []
-    for parts in by_shape.values():
+    for parts in by_shape:
         for first in range(0, len(parts), TUNING.concat_max_parts):
             some = parts[first : first + TUNING.concat_max_parts]
             fused = FusionGroup.of(some, set(some), group.position)

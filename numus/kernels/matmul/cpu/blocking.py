@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numus.dtypes import DType
+from numus.ir.symbolic_size import decide
 from numus.target import Target
 
 CACHE_LINE_BYTES = 64
@@ -85,7 +86,7 @@ def choose_blocking(
         fitting = (target.vector_registers - 2) // (m + 1)
         rows, vectors = m, min(TUNING.skinny_max_vectors, fitting)
     else:
-        rows, vectors = _register_tile(target, dtype, parts, m, n)
+        rows, vectors = decide(_register_tile, target, dtype, parts, m, n)
     a_direct = direct[0] and (a_mn_major or not _conflicts_in_l1(target, rows, a_stride))
     columns = vectors * width
     b_direct = direct[1] and (skinny or n >= columns)  # partial tiles are packed
