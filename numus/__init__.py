@@ -91,8 +91,8 @@ def __getattr__(name: str) -> Any:
 
 
 _INTERNAL = """
-Any codegen compiler config dispatch dtypes errors evaluation functions graph host_access
-importlib ir operators primitives protocols runtime shapes sys target transforms
+Any aliases codegen compiler config dispatch dtypes errors evaluation functions graph host_access
+importlib in_place ir lru operators primitives protocols runtime shapes sys target transforms
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
 __all__ += _LAZY

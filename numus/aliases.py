@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from numus import dtypes as dt
 from numus.errors import GradientError
@@ -27,11 +27,19 @@ from numus.primitives.view_updates import (
 )
 from numus.shapes import Shape
 
-if TYPE_CHECKING:
-    from numus.tensor import Tensor
-
 _ref = weakref.ref
 _MIN_SWEEP = 16  # dead views are removed as their number doubles, from here on
+
+
+class Handle(Protocol):
+    """A tensor: its node, and its relation to tensors that see writes to it."""
+
+    _node: Node
+    _alias: tuple[AliasGroup, Path] | None
+
+    def _bind(self, node: Node) -> None: ...
+
+    def rebind_alone(self, node: Node, op: str) -> None: ...
 
 
 class AliasGroup:
@@ -39,14 +47,14 @@ class AliasGroup:
 
     __slots__ = ("dtype", "root", "shape", "views")
 
-    def __init__(self, root: Tensor) -> None:
+    def __init__(self, root: Handle) -> None:
         self.root = _ref(root)
         node = root._node
         self.shape: Shape = node.shape
         self.dtype: dt.DType = node.dtype
-        self.views: list[weakref.ref[Tensor]] = []
+        self.views: list[weakref.ref[Handle]] = []
 
-    def others(self, tensor: Tensor) -> list[Tensor]:
+    def others(self, tensor: Handle) -> list[Handle]:
         """The living tensors of the group but this one; the root, if it lives, first."""
         refs = (self.root, *self.views)
         return [t for ref in refs if (t := ref()) is not None and t is not tensor]
@@ -55,7 +63,7 @@ class AliasGroup:
 Alias = tuple[AliasGroup, Path]  # the group of a tensor, and its path from the root
 
 
-def register(parent: Tensor, view: Tensor, steps: Path) -> None:
+def register(parent: Handle, view: Handle, steps: Path) -> None:
     """Let a new tensor be a view of another."""
     own = parent._alias
     if own is None or (own[1] and own[0].root() is None and not own[0].others(parent)):
@@ -71,7 +79,7 @@ def register(parent: Tensor, view: Tensor, steps: Path) -> None:
         group.views = [ref for ref in views if ref() is not None]
 
 
-def is_shared(tensor: Tensor) -> bool:
+def is_shared(tensor: Handle) -> bool:
     """True if another tensor sees writes to this one."""
     own = tensor._alias
     if own is None:
@@ -82,7 +90,7 @@ def is_shared(tensor: Tensor) -> bool:
     return False
 
 
-def write(tensor: Tensor, node: Node, op: str) -> None:
+def write(tensor: Handle, node: Node, op: str) -> None:
     """Let a tensor of a group, and thereby the group, have new elements."""
     own = tensor._alias
     assert own is not None
@@ -90,8 +98,8 @@ def write(tensor: Tensor, node: Node, op: str) -> None:
     root = group.root()
     if not is_writable(path):
         raise ValueError(
-            f"{op}: several elements of this view of shape {tensor.shape} are one element of a "
-            f"tensor of shape {group.shape}, as a broadcast's are; write to x.copy()"
+            f"{op}: several elements of this view of shape {tensor._node.shape} are one element of "
+            f"a tensor of shape {group.shape}, as a broadcast's are; write to x.copy()"
         )
     if root is None:
         _write_without_root(tensor, node, op)
@@ -111,7 +119,7 @@ def write(tensor: Tensor, node: Node, op: str) -> None:
     _bind_views(group, root, path)
 
 
-def propagate(tensor: Tensor, bound: Collection[int], op: str) -> None:
+def propagate(tensor: Handle, bound: Collection[int], op: str) -> None:
     """Let the aliases of a tensor that is bound to a new node already see it, but for those (by
     their ids) that are bound to theirs as well."""
     if not is_shared(tensor):
@@ -126,7 +134,7 @@ def propagate(tensor: Tensor, bound: Collection[int], op: str) -> None:
         write(tensor, tensor._node, op)
 
 
-def _bind_views(group: AliasGroup, root: Tensor, path: Path, bound: Collection[int] = ()) -> None:
+def _bind_views(group: AliasGroup, root: Handle, path: Path, bound: Collection[int] = ()) -> None:
     """Bind the views of a root that may see a write to one of them (by its path)."""
     for view in group.others(root):
         other = _path(view)
@@ -134,7 +142,7 @@ def _bind_views(group: AliasGroup, root: Tensor, path: Path, bound: Collection[i
             view._bind(_view_node(root._node, other))
 
 
-def _path(tensor: Tensor) -> Path:
+def _path(tensor: Handle) -> Path:
     assert tensor._alias is not None
     return tensor._alias[1]
 
@@ -145,7 +153,7 @@ def _view_node(root: Node, path: Path) -> Node:
         return alias(node) if node is root and root.grad_slot is not None else node
 
 
-def _write_without_root(tensor: Tensor, node: Node, op: str) -> None:
+def _write_without_root(tensor: Handle, node: Node, op: str) -> None:
     """A write seen by other views of a tensor that is gone: through zeros in its place."""
     own = tensor._alias
     assert own is not None

@@ -337,6 +337,11 @@ def view_of(x: Tensor, path: Path) -> Tensor:
     return out
 
 
+def snapshot(x: Tensor) -> Tensor:
+    """The values of this moment, without history: memory is shared until x changes."""
+    return Tensor(detached(x._node, sees_writes=False))
+
+
 def scalar_node(number: Any, dtype: DType) -> Node:
     """The constant of a Python scalar in a dtype; a tensor of one element is cast to it."""
     if isinstance(number, (dt.Weak, Tensor)):

@@ -11,7 +11,7 @@ from numus.functions._base import method
 from numus.tensor import Tensor
 
 # Methods that return a tensor of the same shape.
-_NAMES = """
+NAMES = """
     abs acos acosh asin asinh atan atan2 atanh ceil clamp clip conj copysign cos cosh div digamma
     erf erfinv exp exp2 expm1 floor floor_divide fmod hypot index_add index_put lerp lgamma log
     log10 log1p log2 masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu remainder
@@ -32,7 +32,7 @@ def _install(name: str) -> None:
     setattr(Tensor, f"{name}_", in_place)
 
 
-for _name in _NAMES:
+for _name in NAMES:
     _install(_name)
 
 

@@ -17,7 +17,7 @@ from numus.functions.indexing.indexing import cast_value
 from numus.functions.interop.namespace_info import destination
 from numus.nn._hooks import Hooks
 from numus.nn.parameter import Parameter, replace
-from numus.tensor import Tensor
+from numus.tensor import Tensor, snapshot
 
 __all__ = ["IncompatibleKeys", "Module"]
 
@@ -226,14 +226,14 @@ class Module:
     # -- saving and loading -----------------------------------------------------------------------
 
     def state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name, without history.
+        """Parameters and persistent buffers by name, without history: the values of this moment.
 
         Args:
             prefix: put before every name.
             keep_vars: give the parameters themselves instead.
         """
         state = ((prefix + name, tensor) for name, tensor in _state_of(self))
-        return {name: tensor if keep_vars else tensor.detach() for name, tensor in state}
+        return {name: tensor if keep_vars else snapshot(tensor) for name, tensor in state}
 
     def load_state_dict(
         self, state: Mapping[str, Any], strict: bool = True, *, prefix: str = ""

@@ -23,7 +23,7 @@ import numus as nm
 from numus.dtypes import DType, compute_dtype
 from numus.nn import UninitializedParameter
 from numus.nn.state import require
-from numus.tensor import Tensor
+from numus.tensor import Tensor, snapshot
 
 __all__ = ["Optimizer", "ParamGroup"]
 
@@ -250,7 +250,7 @@ class Optimizer:
         groups = [{**g, "params": [index[id(p)] for p in g["params"]]} for g in self.param_groups]
         known = {index[id(p)]: tensors for p, tensors in self.state.items() if tensors}
         state = {
-            i: {name: x.detach() for name, x in tensors.items()} for i, tensors in known.items()
+            i: {name: snapshot(x) for name, x in tensors.items()} for i, tensors in known.items()
         }
         return {"state": state, "param_groups": groups}
 

@@ -10,6 +10,7 @@ import pytest
 
 import numus as nm
 from numus.errors import GradientError
+from numus.functions import in_place
 from tools.fuzz_views import numpy_difference
 
 
@@ -259,6 +260,53 @@ def test_in_place_methods_are_seen_by_views() -> None:
         nm.arange(3).div_(2)
     with pytest.raises(GradientError, match="leaf"):
         nm.zeros(3, requires_grad=True).exp_()
+
+
+_MORE_ARGUMENTS = {
+    **dict.fromkeys(("atan2", "copysign", "div", "floor_divide", "fmod", "hypot"), (2.0,)),
+    **dict.fromkeys(("mul", "pow", "remainder"), (3.0,)),
+    "clamp": (0.2, 0.4),
+    "clip": (0.2, 0.4),
+    "index_add": (0, [1, 1], np.ones((2, 4), np.float32)),
+    "index_put": (([0, 2],), 5.0),
+    "lerp": (1.0, 0.5),
+    "masked_fill": (np.eye(3, 4, dtype=bool), 9.0),
+    "masked_scatter": (np.eye(3, 4, dtype=bool), np.arange(3, dtype=np.float32)),
+    **dict.fromkeys(
+        ("scatter", "scatter_add"), (0, np.array([[0, 1, 2, 0]]), np.ones((1, 4), np.float32))
+    ),
+    "scatter_reduce": (0, np.array([[0, 1, 2, 0]]), np.ones((1, 4), np.float32), "sum"),
+}
+
+
+@pytest.mark.parametrize("name", in_place.NAMES)
+def test_in_place_forms_are_their_functions(name) -> None:
+    x = nm.asarray(np.linspace(0.1, 0.9, 12, dtype=np.float32).reshape(3, 4)) + 0.0
+    if name == "acosh":
+        x = x + 1
+    arguments = [
+        nm.asarray(a) if isinstance(a, np.ndarray) else a for a in _MORE_ARGUMENTS.get(name, ())
+    ]
+    expected, view = getattr(x, name)(*arguments), x[1:]
+    assert getattr(x, f"{name}_")(*arguments) is x
+    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_array_equal(view, expected[1:])
+
+
+def test_random_fills_are_the_generators() -> None:
+    key, x = nm.random.key(3), nm.zeros((4, 5))
+    np.testing.assert_array_equal(
+        x.normal_(1.0, 2.0, key=key), nm.random.normal((4, 5), 1.0, 2.0, key=key)
+    )
+    np.testing.assert_array_equal(
+        x.uniform_(-1, 1, key=key), nm.random.uniform((4, 5), -1, 1, key=key)
+    )
+    np.testing.assert_array_equal(
+        x.exponential_(4.0, key=key), nm.random.exponential((4, 5), 0.25, key=key)
+    )
+    assert set(np.asarray(x.bernoulli_(0.5, key=key)).ravel()) == {0, 1}
+    y = nm.ones(2).addcmul_(nm.ones(2), 2.0, value=3).addcdiv_(nm.ones(2), 2.0).sub_(1, alpha=0.5)
+    assert y.tolist() == [7, 7]
 
 
 # -- other libraries ------------------------------------------------------------------------------

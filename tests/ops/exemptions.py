@@ -24,8 +24,22 @@ REASONS = {
     "what a tensor is (tests/functions/test_host_access.py, test_manipulation.py)": """
         Tensor.assign Tensor.data Tensor.data_write Tensor.device Tensor.dtype
         Tensor.is_contiguous Tensor.item Tensor.itemsize Tensor.nbytes Tensor.ndim
-        Tensor.numpy Tensor.offset Tensor.rebind
+        Tensor.numpy Tensor.offset Tensor.rebind Tensor.rebind_alone
         Tensor.shape Tensor.size Tensor.strides Tensor.tolist Tensor.cpu Tensor.to_device
+    """,
+    "in-place forms of functions that have rows (tests/functions/test_view_writes.py)": """
+        Tensor.abs_ Tensor.acos_ Tensor.acosh_ Tensor.add_ Tensor.addcdiv_ Tensor.addcmul_
+        Tensor.asin_ Tensor.asinh_ Tensor.atan2_ Tensor.atan_ Tensor.atanh_ Tensor.bernoulli_
+        Tensor.ceil_ Tensor.clamp_ Tensor.clip_ Tensor.conj_ Tensor.copy_ Tensor.copysign_
+        Tensor.cos_ Tensor.cosh_ Tensor.digamma_ Tensor.div_ Tensor.erf_ Tensor.erfinv_ Tensor.exp2_
+        Tensor.exp_ Tensor.expm1_ Tensor.exponential_ Tensor.fill_ Tensor.floor_
+        Tensor.floor_divide_ Tensor.fmod_ Tensor.hypot_ Tensor.index_add_ Tensor.index_put_
+        Tensor.lerp_ Tensor.lgamma_ Tensor.log10_ Tensor.log1p_ Tensor.log2_ Tensor.log_
+        Tensor.masked_fill_ Tensor.masked_scatter_ Tensor.mul_ Tensor.nan_to_num_ Tensor.neg_
+        Tensor.normal_ Tensor.pow_ Tensor.reciprocal_ Tensor.relu_ Tensor.remainder_ Tensor.round_
+        Tensor.rsqrt_ Tensor.scatter_ Tensor.scatter_add_ Tensor.scatter_reduce_ Tensor.sigmoid_
+        Tensor.sign_ Tensor.sin_ Tensor.sinh_ Tensor.sqrt_ Tensor.square_ Tensor.sub_ Tensor.tan_
+        Tensor.tanh_ Tensor.tril_ Tensor.triu_ Tensor.trunc_ Tensor.uniform_ Tensor.zero_
     """,
     "gradients of a tensor (tests/transforms)": """
         Tensor.backward Tensor.detach Tensor.grad Tensor.is_leaf Tensor.register_hook
