@@ -68,6 +68,8 @@ def _guarded(function: Callable[[Any, Any], Any]) -> tuple[Binary, Binary]:
     def reflected(self: Tensor, other: Any) -> Any:
         return function(other, self) if _is_operand(other) else NotImplemented
 
+    for made in (forward, reflected):
+        made.__annotations__["return"] = function.__annotations__["return"]
     return forward, reflected
 
 

@@ -11,6 +11,7 @@ from numus.errors import DTypeError
 from numus.functions._base import like, node_of, pair, require, same, to_float, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
+from numus.functions.elementwise.output import accepts_out, write_out
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.shapes import as_int
@@ -43,6 +44,7 @@ def float_operands(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
 
 
 @method()
+@accepts_out
 def add(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 + x2; on booleans, whether either holds.
 
@@ -54,6 +56,7 @@ def add(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method("subtract", "sub")
+@accepts_out
 def subtract(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2."""
     x, y = pair("subtract", x1, x2)
@@ -63,6 +66,7 @@ def subtract(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method("multiply", "mul")
+@accepts_out
 def multiply(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 * x2; on booleans, whether both hold."""
     x, y = pair("multiply", x1, x2)
@@ -70,6 +74,7 @@ def multiply(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method("divide", "div")
+@accepts_out
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 / x2, in floating point.
 
@@ -86,6 +91,7 @@ def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The largest integer not above x1 / x2; integers divided by zero give zero."""
     x, y = real_operands("floor_divide", x1, x2)
@@ -97,12 +103,14 @@ def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def remainder(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The remainder of floor_divide, with the sign of x2, as Python's %."""
     return wrap(ew.mod(*real_operands("remainder", x1, x2)))
 
 
 @method()
+@accepts_out
 def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The remainder of division rounded towards zero, with the sign of x1, as C's fmod."""
     x, y = real_operands("fmod", x1, x2)
@@ -124,18 +132,21 @@ def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
 
 
 @method("negative", "neg")
+@accepts_out
 def negative(x: ArrayLike, /) -> Tensor:
     """-x."""
     return wrap(ew.neg(require("negative", node_of(x, "negative"), *_NUMERIC)))
 
 
 @method()
+@accepts_out
 def positive(x: ArrayLike, /) -> Tensor:
     """x itself."""
     return wrap(same(require("positive", node_of(x, "positive"), *_NUMERIC)))
 
 
 @method()
+@accepts_out
 @widens
 def reciprocal(x: ArrayLike, /) -> Tensor:
     """1 / x."""
@@ -158,6 +169,7 @@ def lerp(start: Tensor, end: Any, weight: Any, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def square(x: ArrayLike, /) -> Tensor:
     """x * x."""
     node = require("square", node_of(x, "square"), *_NUMERIC)
@@ -165,6 +177,7 @@ def square(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def sqrt(x: ArrayLike, /) -> Tensor:
     """The square root; NaN for negative real numbers.
 
@@ -176,6 +189,7 @@ def sqrt(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 @widens
 def rsqrt(x: ArrayLike, /) -> Tensor:
     """1 / sqrt(x)."""
@@ -186,12 +200,14 @@ def rsqrt(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def cbrt(x: ArrayLike, /) -> Tensor:
     """The real cube root."""
     return wrap(ew.cbrt(require("cbrt", to_float(node_of(x, "cbrt")), "float")))
 
 
 @method()
+@accepts_out
 @widens
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2. Integers to negative powers given as arrays are 0, 1 or -1.
@@ -251,6 +267,7 @@ def _repeated(x: Node, exponent: int) -> Node:
     return x if power is None else ew.mul(power, x)
 
 
+@accepts_out
 def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2 in float64 (or complex128), whatever the dtypes."""
     x, y = pair("float_power", x1, x2)
@@ -259,12 +276,14 @@ def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """sqrt(x1² + x2²) without overflow on the way."""
     return wrap(ew.hypot(*float_operands("hypot", x1, x2)))
 
 
 @method()
+@accepts_out
 def abs(x: ArrayLike, /) -> Tensor:
     """The absolute value; of a complex number, its length."""
     node = node_of(x, "abs")
@@ -272,12 +291,14 @@ def abs(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def sign(x: ArrayLike, /) -> Tensor:
     """-1, 0 or 1; NaN for NaN; x / |x| for complex numbers."""
     return wrap(ew.sign(require("sign", node_of(x, "sign"), *_NUMERIC)))
 
 
 @method()
+@accepts_out
 def signbit(x: ArrayLike, /) -> Tensor:
     """Whether the sign bit is set: true for -0 as for negative numbers."""
     return wrap(_signbit(require("signbit", node_of(x, "signbit"), *_REAL)))
@@ -290,16 +311,19 @@ def _signbit(x: Node) -> Node:
 
 
 @method()
+@accepts_out
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The size of x1 with the sign bit of x2."""
     return wrap(ew.copysign(*float_operands("copysign", x1, x2)))
 
 
+@accepts_out
 def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The number next to x1 towards x2."""
     return wrap(ew.nextafter(*float_operands("nextafter", x1, x2)))
 
 
+@accepts_out
 def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """0 for negative x1, 1 for positive, x2 where x1 is zero."""
     x, y = float_operands("heaviside", x1, x2)
@@ -309,6 +333,7 @@ def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def maximum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; NaN wins."""
     x, y = pair("maximum", x1, x2)
@@ -317,6 +342,7 @@ def maximum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def minimum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; NaN wins."""
     x, y = pair("minimum", x1, x2)
@@ -329,12 +355,14 @@ def _ordered(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     return require(op, x, "bool", *_REAL), y
 
 
+@accepts_out
 def fmax(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; a number wins over NaN. At ties the gradient is that of x1."""
     x, y = _ordered("fmax", x1, x2)
     return wrap(ew.where(ew.or_(ew.le(y, x), ew.ne(y, y)), x, y))
 
 
+@accepts_out
 def fmin(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; a number wins over NaN. At ties the gradient is that of x1."""
     x, y = _ordered("fmin", x1, x2)
@@ -342,7 +370,7 @@ def fmin(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method("clip", "clamp")
-def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
+def clip(x: ArrayLike, /, min: Any = None, max: Any = None, *, out: Tensor | None = None) -> Tensor:
     """x clamped between two bounds, either of which may be left out.
 
     >>> nm.clip(nm.arange(5), 1, 3)
@@ -355,7 +383,8 @@ def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
     if max is not None:
         a, high = pair("clip", wrap(node), max)
         node = ew.where(_beyond(ew.lt(high, require("clip", a, *_REAL)), high, max), high, a)
-    return wrap(same(node) if min is None and max is None else node)
+    result = wrap(same(node) if min is None and max is None else node)
+    return result if out is None else write_out(result, out, "clip")
 
 
 def _beyond(outside: Node, bound: Node, given: Any) -> Node:
@@ -378,18 +407,21 @@ def _rounded(op: str, x: Any, build: Any) -> Tensor:
 
 
 @method()
+@accepts_out
 def floor(x: ArrayLike, /) -> Tensor:
     """The largest integer not above x."""
     return _rounded("floor", x, ew.floor)
 
 
 @method()
+@accepts_out
 def ceil(x: ArrayLike, /) -> Tensor:
     """The smallest integer not below x."""
     return _rounded("ceil", x, ew.ceil)
 
 
 @method()
+@accepts_out
 def trunc(x: ArrayLike, /) -> Tensor:
     """x without its fraction."""
     return _rounded("trunc", x, ew.trunc)
@@ -427,6 +459,7 @@ def _round_to(x: Node, decimals: int) -> Node:
     return ew.cast(back(ew.rint(there(wide, scale)), scale), x.dtype)
 
 
+@accepts_out
 def rint(x: ArrayLike, /) -> Tensor:
     """The nearest integer; halves go to the even one."""
     return round(x)

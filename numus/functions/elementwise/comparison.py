@@ -10,6 +10,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError
 from numus.functions._base import device_of, like, method, node_of, pair, require, same, wrap
 from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.output import accepts_out
 from numus.functions.indexing.searching import nonzero
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -63,31 +64,37 @@ def _compare_signs(x: Node, y: Node, build: Binary, larger: bool, smaller: bool)
     return ew.where(ew.lt(signed, like(signed, 0)), constant(below, dt.bool_), result)
 
 
+@accepts_out
 def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 == x2."""
     return _compare("equal", x1, x2, ew.eq, False, False)
 
 
+@accepts_out
 def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 != x2."""
     return _compare("not_equal", x1, x2, ew.ne, True, True)
 
 
+@accepts_out
 def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 < x2."""
     return _compare("less", x1, x2, ew.lt, True, False)
 
 
+@accepts_out
 def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 <= x2."""
     return _compare("less_equal", x1, x2, ew.le, True, False)
 
 
+@accepts_out
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 > x2."""
     return _compare("greater", x1, x2, lambda x, y: ew.lt(y, x), False, True)
 
 
+@accepts_out
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 >= x2."""
     return _compare("greater_equal", x1, x2, lambda x, y: ew.le(y, x), False, True)
@@ -152,12 +159,14 @@ def _isfinite(x: Node) -> Node:
 
 
 @method()
+@accepts_out
 def isfinite(x: ArrayLike, /) -> Tensor:
     """Whether it is neither infinite nor NaN."""
     return wrap(_isfinite(node_of(x, "isfinite")))
 
 
 @method()
+@accepts_out
 def isnan(x: ArrayLike, /) -> Tensor:
     """Whether it is NaN."""
     node = node_of(x, "isnan")
@@ -165,17 +174,20 @@ def isnan(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def isinf(x: ArrayLike, /) -> Tensor:
     """Whether it is infinite, on either side."""
     node = node_of(x, "isinf")
     return wrap(_by_parts(node, lambda p: ew.or_(_is_end(p, 1), _is_end(p, -1)), ew.or_))
 
 
+@accepts_out
 def isposinf(x: ArrayLike, /) -> Tensor:
     """Whether it is +infinity."""
     return wrap(_is_end(require("isposinf", node_of(x, "isposinf"), *_ORDERED), 1))
 
 
+@accepts_out
 def isneginf(x: ArrayLike, /) -> Tensor:
     """Whether it is -infinity."""
     return wrap(_is_end(require("isneginf", node_of(x, "isneginf"), *_ORDERED), -1))
@@ -218,21 +230,25 @@ def _truths(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     return _truth(x1, op, dev), _truth(x2, op, dev)
 
 
+@accepts_out
 def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether both are true (not zero)."""
     return wrap(ew.and_(*_truths("logical_and", x1, x2)))
 
 
+@accepts_out
 def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether either is true (not zero)."""
     return wrap(ew.or_(*_truths("logical_or", x1, x2)))
 
 
+@accepts_out
 def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether exactly one is true (not zero)."""
     return wrap(ew.xor(*_truths("logical_xor", x1, x2)))
 
 
+@accepts_out
 def logical_not(x: ArrayLike, /) -> Tensor:
     """Whether it is false (zero)."""
     return wrap(ew.invert(_truth(x, "logical_not")))
@@ -243,36 +259,43 @@ def _bits(op: str, x1: Any, x2: Any, *kinds: str) -> tuple[Node, Node]:
     return require(op, x, *kinds), y
 
 
+@accepts_out
 def bitwise_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 & x2."""
     return wrap(ew.and_(*_bits("bitwise_and", x1, x2, *_BITS)))
 
 
+@accepts_out
 def bitwise_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 | x2."""
     return wrap(ew.or_(*_bits("bitwise_or", x1, x2, *_BITS)))
 
 
+@accepts_out
 def bitwise_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 ^ x2."""
     return wrap(ew.xor(*_bits("bitwise_xor", x1, x2, *_BITS)))
 
 
+@accepts_out
 def bitwise_invert(x: ArrayLike, /) -> Tensor:
     """~x."""
     return wrap(ew.invert(require("bitwise_invert", node_of(x, "bitwise_invert"), *_BITS)))
 
 
+@accepts_out
 def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 << x2; all bits are gone when x2 reaches their number."""
     return wrap(ew.shift_left(*_bits("bitwise_left_shift", x1, x2, "uint", "int")))
 
 
+@accepts_out
 def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 >> x2, keeping the sign."""
     return wrap(ew.shift_right(*_bits("bitwise_right_shift", x1, x2, "uint", "int")))
 
 
+@accepts_out
 def bitwise_count(x: ArrayLike, /) -> Tensor:
     """The number of ones among the bits of |x|."""
     node = require("bitwise_count", node_of(x, "bitwise_count"), "uint", "int")

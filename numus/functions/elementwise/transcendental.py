@@ -20,6 +20,7 @@ from numus.functions._base import (
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.functions.elementwise.arithmetic import float_operands
+from numus.functions.elementwise.output import accepts_out
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
@@ -49,6 +50,7 @@ _apply_wide, _real_wide = widens(_apply), widens(_real)  # in float32 under auto
 
 
 @method()
+@accepts_out
 def exp(x: ArrayLike, /) -> Tensor:
     """e to the power x.
 
@@ -59,41 +61,48 @@ def exp(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def exp2(x: ArrayLike, /) -> Tensor:
     """2 to the power x."""
     return _apply("exp2", x, ew.exp2, cm.exp2)
 
 
 @method()
+@accepts_out
 def expm1(x: ArrayLike, /) -> Tensor:
     """exp(x) - 1, accurate near zero."""
     return _apply_wide("expm1", x, ew.expm1, cm.expm1)
 
 
 @method()
+@accepts_out
 def log(x: ArrayLike, /) -> Tensor:
     """The natural logarithm."""
     return _apply_wide("log", x, ew.log, cm.log)
 
 
 @method()
+@accepts_out
 def log1p(x: ArrayLike, /) -> Tensor:
     """log(1 + x), accurate near zero."""
     return _apply_wide("log1p", x, ew.log1p, cm.log1p)
 
 
 @method()
+@accepts_out
 def log2(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 2."""
     return _apply_wide("log2", x, ew.log2, cm.scaled_log(2))
 
 
 @method()
+@accepts_out
 def log10(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 10."""
     return _apply_wide("log10", x, ew.log10, cm.scaled_log(10))
 
 
+@accepts_out
 def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """log(exp(x1) + exp(x2)) without overflow on the way."""
     a, b = float_operands("logaddexp", x1, x2)
@@ -109,93 +118,109 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def sin(x: ArrayLike, /) -> Tensor:
     """The sine of an angle in radians."""
     return _apply("sin", x, ew.sin, cm.sin)
 
 
 @method()
+@accepts_out
 def cos(x: ArrayLike, /) -> Tensor:
     """The cosine of an angle in radians."""
     return _apply("cos", x, ew.cos, cm.cos)
 
 
 @method()
+@accepts_out
 def tan(x: ArrayLike, /) -> Tensor:
     """The tangent of an angle in radians."""
     return _apply_wide("tan", x, ew.tan, cm.tan)
 
 
 @method()
+@accepts_out
 def asin(x: ArrayLike, /) -> Tensor:
     """The angle in [-π/2, π/2] whose sine is x."""
     return _apply_wide("asin", x, ew.asin, cm.asin)
 
 
 @method()
+@accepts_out
 def acos(x: ArrayLike, /) -> Tensor:
     """The angle in [0, π] whose cosine is x."""
     return _apply_wide("acos", x, ew.acos, cm.acos)
 
 
 @method()
+@accepts_out
 def atan(x: ArrayLike, /) -> Tensor:
     """The angle in (-π/2, π/2) whose tangent is x."""
     return _apply("atan", x, ew.atan, cm.atan)
 
 
 @method()
+@accepts_out
 def atan2(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The angle in [-π, π] of the point with abscissa x2 and ordinate x1."""
     return wrap(ew.atan2(*float_operands("atan2", x1, x2)))
 
 
 @method()
+@accepts_out
 def sinh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
     return _apply_wide("sinh", x, ew.sinh, cm.sinh)
 
 
 @method()
+@accepts_out
 def cosh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
     return _apply_wide("cosh", x, ew.cosh, cm.cosh)
 
 
 @method("tanh", "tanh_act")
+@accepts_out
 def tanh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic tangent."""
     return _apply("tanh", x, ew.tanh, cm.tanh)
 
 
 @method()
+@accepts_out
 def asinh(x: ArrayLike, /) -> Tensor:
     """The inverse of sinh."""
     return _apply("asinh", x, ew.asinh, cm.asinh)
 
 
 @method()
+@accepts_out
 def acosh(x: ArrayLike, /) -> Tensor:
     """The inverse of cosh, not negative."""
     return _apply("acosh", x, ew.acosh, cm.acosh)
 
 
 @method()
+@accepts_out
 def atanh(x: ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
     return _apply("atanh", x, ew.atanh, cm.atanh)
 
 
+@accepts_out
 def deg2rad(x: ArrayLike, /) -> Tensor:
     """Degrees in radians."""
     return _real("deg2rad", x, lambda n: ew.mul(n, like(n, math.pi / 180)))
 
 
+@accepts_out
 def rad2deg(x: ArrayLike, /) -> Tensor:
     """Radians in degrees."""
     return _real("rad2deg", x, lambda n: ew.mul(n, like(n, 180 / math.pi)))
 
 
+@accepts_out
 def sinc(x: ArrayLike, /) -> Tensor:
     """sin(πx) / (πx), and 1 at 0."""
     return _real("sinc", x, _sinc)
@@ -214,36 +239,42 @@ def _sinc(x: Node) -> Node:
 
 
 @method()
+@accepts_out
 def erf(x: ArrayLike, /) -> Tensor:
     """The error function: how much of a normal distribution lies within x √2 of its mean."""
     return _real("erf", x, ew.erf)
 
 
 @method()
+@accepts_out
 def erfc(x: ArrayLike, /) -> Tensor:
     """1 - erf(x), accurate far out."""
     return _real("erfc", x, ew.erfc)
 
 
 @method()
+@accepts_out
 def erfinv(x: ArrayLike, /) -> Tensor:
     """The inverse of erf."""
     return _real_wide("erfinv", x, ew.erfinv)
 
 
 @method()
+@accepts_out
 def ndtr(x: ArrayLike, /) -> Tensor:
     """The share of the standard normal distribution that lies below x, accurate far out."""
     return _real("ndtr", x, ew.ndtr)
 
 
 @method()
+@accepts_out
 def lgamma(x: ArrayLike, /) -> Tensor:
     """The logarithm of |Γ(x)|."""
     return _real("lgamma", x, ew.lgamma)
 
 
 @method()
+@accepts_out
 def digamma(x: ArrayLike, /) -> Tensor:
     """The derivative of log Γ(x)."""
     return _real("digamma", x, ew.digamma)
@@ -261,12 +292,14 @@ def imag(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def conj(x: ArrayLike, /) -> Tensor:
     """The complex conjugate."""
     node = node_of(x, "conj")
     return wrap(ew.conj(node) if node.dtype.is_complex else same(node))
 
 
+@accepts_out
 def angle(x: ArrayLike, /) -> Tensor:
     """The angle of a complex number with the positive real axis, in radians."""
     node = to_float(node_of(x, "angle"))
