@@ -42,7 +42,8 @@ class DataLoader:
         num_workers: how many workers make batches; 0: the caller itself.
         collate_fn: makes a batch of a list of examples.
         drop_last: leave out the last batch where it is not full.
-        timeout: how many seconds to wait for a worker's batch; 0: as long as it takes.
+        timeout: how many seconds to wait for a worker's batch, of a new process from its start on;
+            0: as long as it takes. Past it a `TimeoutError` is raised and the workers are left.
         worker_init_fn: called with a worker's number when it starts.
         prefetch_factor: how many batches each worker makes ahead.
         persistent_workers: let the workers wait for the next epoch, instead of starting new ones.
@@ -91,6 +92,10 @@ class DataLoader:
                 f"DataLoader: worker_type {worker_type!r} is one of {', '.join(KINDS)}, "
                 f"num_workers {num_workers} from 0 to {MAX_THREADS}, prefetch_factor "
                 f"{prefetch_factor} at least 1"
+            )
+        if not timeout >= 0:
+            raise ValueError(
+                f"DataLoader: timeout is a number of seconds, at least 0, not {timeout}"
             )
         self.dataset = dataset
         self.batch_size = None if batch_sampler is not None else batch_size
@@ -150,7 +155,8 @@ class DataLoader:
                     return
                 yield result
             return
-        if self.worker_type == "thread" and self.worker_init_fn is None and self._at_once():
+        own = self.worker_type == "thread" and self.worker_init_fn is None and not self.timeout
+        if own and self._at_once():
             yield from _while_quick(maker(self.dataset), tasks)
         crew, self._crew = self._crew, None  # concurrent iterations have others
         if crew is None:
@@ -160,6 +166,9 @@ class DataLoader:
                 weakref.finalize(self, crew.close)
         try:
             yield from crew.results(tasks, self.prefetch_factor)
+        except TimeoutError:
+            crew.close(0.0)  # who is stuck is not waited for
+            raise
         except BaseException:
             crew.close()  # results may be in flight
             raise

@@ -2,7 +2,9 @@
 
 Batch i is made by worker i modulo their number, and each worker makes its batches in order, so that
 the order of batches does not depend on timing. Exceptions of a worker are raised in the caller,
-in the position of their batch.
+in the position of their batch. A worker that is stuck does not hold up the caller: past the timeout
+its batch is an error, and closing waits for a bounded time, after which a process is killed and a
+thread is left to itself.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import itertools
 import multiprocessing
 import queue
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +26,10 @@ from numus.data.sharing import Receiver, Sender
 from numus.runtime.devices import Device, default, device
 
 __all__ = ["WorkerInfo", "get_worker_info"]
+
+
+_CLOSE_SECONDS = 5.0  # for workers to come to the end of their batch
+_KILL_SECONDS = 1.0  # for the system to end a process
 
 
 @dataclass(frozen=True)
@@ -109,20 +116,31 @@ class ThreadWorker:
         )
         self._thread.start()
 
-    def ask(self, task: Any) -> None:
+    def ask(self, task: Any, timeout: float | None) -> None:
         self._tasks.put(task)
 
     def answer(self, timeout: float | None) -> Any:
         try:
             return self._results.get(timeout=timeout)
         except queue.Empty:
-            raise TimeoutError(f"DataLoader: no batch within {timeout} s") from None
+            raise _overdue(self._thread.name, timeout) from None
 
     def stop(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:  # tasks that nobody waits for
+                self._tasks.get_nowait()
         self._tasks.put(None)
 
-    def join(self) -> None:
-        self._thread.join()
+    def join(self, seconds: float) -> None:
+        """Wait for the end; a thread cannot be ended from outside, and goes with the process."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+
+def _overdue(name: str, timeout: float | None) -> TimeoutError:
+    return TimeoutError(
+        f"DataLoader: no batch from {name} within {timeout} s; timeout=0 waits as long as it takes"
+    )
 
 
 def _process(job: Job, number: int, pipe: Any) -> None:
@@ -159,6 +177,7 @@ class ProcessWorker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._receiver = Receiver(self._pipe)
+        self._busy: threading.Thread | None = None  # it reads or writes for the caller
         job = dataclasses.replace(job, device=device("cpu"))
         self._process = context.Process(
             target=_process, args=(job, number, theirs), name=f"numus-loader-{number}", daemon=True
@@ -166,19 +185,41 @@ class ProcessWorker:
         self._process.start()
         theirs.close()
 
-    def ask(self, task: Any) -> None:
+    def ask(self, task: Any, timeout: float | None) -> None:
         try:
-            self._pipe.send((task, self._receiver.returned()))
-        except (BrokenPipeError, OSError):
+            self._within(timeout, lambda: self._pipe.send((task, self._receiver.returned())))
+        except TimeoutError:
+            raise
+        except OSError:  # the pipe is broken
             raise self._death() from None
 
     def answer(self, timeout: float | None) -> Any:
         try:
-            if timeout is not None and not self._pipe.poll(timeout):
-                raise TimeoutError(f"DataLoader: no batch within {timeout} s")
-            return self._receiver.receive()
+            return self._within(timeout, self._receiver.receive)
         except (EOFError, ConnectionResetError):
             raise self._death() from None
+
+    def _within(self, timeout: float | None, call: Callable[[], Any]) -> Any:
+        """The result of a call that the other end of the pipe may hold up in its middle."""
+        if timeout is None:
+            return call()
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                results.put((call(), None))
+            except BaseException as error:
+                results.put((None, error))
+
+        self._busy = threading.Thread(target=run, name=f"{self._process.name}-pipe", daemon=True)
+        self._busy.start()
+        try:
+            result, error = results.get(timeout=timeout)
+        except queue.Empty:
+            raise _overdue(self._process.name, timeout) from None
+        if error is not None:
+            raise error
+        return result
 
     def _death(self) -> RuntimeError:
         self._process.join(1)
@@ -188,15 +229,20 @@ class ProcessWorker:
         )
 
     def stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError, OSError):
-            self._pipe.send(None)
+        """Close the pipe, of which a worker that waits for tasks learns."""
+        if self._busy is not None and self._busy.is_alive():  # it uses the pipe until it is broken
+            self._process.kill()
+            self._busy.join(_KILL_SECONDS)
+            if self._busy.is_alive():
+                return
         self._pipe.close()
 
-    def join(self) -> None:
-        self._process.join(5)
+    def join(self, seconds: float) -> None:
+        """Wait for the end, and bring it about where it does not come."""
+        self._process.join(seconds)
         if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
+            self._process.kill()
+            self._process.join(_KILL_SECONDS)
 
 
 KINDS = {"thread": ThreadWorker, "process": ProcessWorker}
@@ -219,7 +265,7 @@ class Crew:
         """Results of tasks, of which `ahead` are in flight for each worker; once exhausted, the
         crew is ready for more."""
         for worker in self._workers:
-            worker.ask(Begin())
+            worker.ask(Begin(), self._timeout)
         alive = list(range(len(self._workers)))
         waiting: list[int] = []  # workers in the order in which they were asked
         turn = 0
@@ -228,7 +274,7 @@ class Crew:
             for task in itertools.islice(tasks, wanted):
                 worker = alive[turn % len(alive)]
                 turn += 1
-                self._workers[worker].ask((task,))
+                self._workers[worker].ask((task,), self._timeout)
                 waiting.append(worker)
             if not waiting:
                 return
@@ -244,10 +290,11 @@ class Crew:
                 continue
             yield result
 
-    def close(self) -> None:
-        """Let all workers go, and wait until they have."""
-        for worker in self._workers:
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Let all workers go, and wait until they have, for a bounded time."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
             worker.stop()
-        for worker in self._workers:
-            worker.join()
-        self._workers = []
+        until = time.monotonic() + seconds
+        for worker in workers:
+            worker.join(max(until - time.monotonic(), 0.0))

@@ -1,5 +1,7 @@
 """Loaders: order, batches, workers and what goes wrong in them."""
 
+import multiprocessing
+import os
 import threading
 import time
 from collections import namedtuple
@@ -11,6 +13,7 @@ import pytest
 
 import numus as nm
 from numus import data
+from numus.data import workers
 from numus.errors import ShapeError
 
 Pair = namedtuple("Pair", "x y")
@@ -120,14 +123,99 @@ def test_a_dead_process_is_told():
         list(loader)
 
 
-def test_a_slow_worker_is_not_waited_for_forever():
+released = threading.Event()
+
+
+class Stuck(Squares):
+    """Examples of which most do not come until they are released."""
+
+    def __getitem__(self, i):
+        if i >= 4:
+            released.wait(1000)
+        return i
+
+
+class StuckAtOnce(Stuck):
+    def get_batch(self, indices):
+        return np.asarray([self[i] for i in indices])
+
+
+@pytest.fixture
+def release():
+    released.clear()
+    yield
+    released.set()
+    while threads():
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("release")
+@pytest.mark.parametrize(
+    ("kind", "dataset"), [("thread", Stuck), ("thread", StuckAtOnce), ("process", Stuck)]
+)
+def test_a_stuck_worker_is_not_waited_for(kind, dataset):
+    options = {"num_workers": 2, "worker_type": kind, "persistent_workers": True}
+    loader = data.DataLoader(dataset(), 2, timeout=1, **options)
+    began = time.perf_counter()
+    with pytest.raises(TimeoutError, match=r"no batch from numus-loader-\d within 1 s"):
+        list(loader)
+    assert time.perf_counter() - began < 4
+
+
+def test_a_slow_worker_is_told():
     class Slow(Squares):
         def __getitem__(self, i):
             threading.Event().wait(0.3)
             return i
 
-    with pytest.raises(TimeoutError, match="no batch within"):
+    with pytest.raises(TimeoutError, match=r"within 0.01 s"):
         list(data.DataLoader(Slow(), 2, num_workers=1, timeout=0.01))
+    for bad in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout is in seconds"):
+            data.DataLoader(Squares(), timeout=bad)
+
+
+@pytest.mark.usefixtures("release")
+def test_leaving_a_stuck_worker_takes_a_bounded_time(monkeypatch):
+    monkeypatch.setattr(workers.Crew.close, "__defaults__", (0.2,))
+    batches = iter(data.DataLoader(Stuck(), 2, num_workers=2))
+    next(batches)
+    next(batches)
+    began = time.perf_counter()
+    batches.close()
+    assert time.perf_counter() - began < 3
+
+
+@pytest.mark.parametrize("call", ["answer", "ask"])
+def test_half_of_a_message_is_not_waited_for(call):
+    """A worker that is stopped while it sends or receives: the pipe has a part of a message."""
+
+    class Process:
+        name = "numus-loader-0"
+        alive = True
+
+        def kill(self):
+            self.alive = False
+            theirs.close()
+
+        def is_alive(self):
+            return self.alive
+
+        def join(self, seconds):
+            pass
+
+    ours, theirs = multiprocessing.Pipe()
+    worker = object.__new__(workers.ProcessWorker)
+    worker._pipe, worker._process, worker._busy = ours, Process(), None
+    worker._receiver = workers.Receiver(ours)
+    os.write(theirs.fileno(), (1000).to_bytes(4, "big") + b"half")
+    began = time.perf_counter()
+    with pytest.raises(TimeoutError, match="no batch from"):
+        worker.answer(0.1) if call == "answer" else worker.ask(b"x" * 10_000_000, 0.1)
+    worker.stop()
+    worker.join(0.1)
+    assert ours.closed
+    assert time.perf_counter() - began < 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])
