@@ -1,5 +1,8 @@
 """`numus train`: configurations that are followed, and what is said of those that cannot be."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -66,9 +69,22 @@ def folder(tmp_path):
     return tmp_path
 
 
-def train(folder, text, *arguments):
+def train(folder, text, *arguments, allow=("own.py",)):
     (folder / "config.toml").write_text(text)
-    cli.main(["train", str(folder / "config.toml"), "--device", "cpu", *arguments])
+    allowed = [x for name in allow for x in ("--allow", name)]
+    cli.main(["train", str(folder / "config.toml"), "--device", "cpu", *allowed, *arguments])
+
+
+def refused(capsys, folder, text, *arguments, **options):
+    """What is said about options that are wrong."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        train(folder, text, *arguments, **options)
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("numus train: ")
+    assert said.count("\n") == 1 or "load_state_dict" in said
+    return said
 
 
 def test_a_training(folder, capsys):
@@ -132,16 +148,168 @@ BASE = {
         ({"run": "[run\n"}, "is not TOML"),
     ],
 )
-def test_what_is_wrong_is_said(folder, change, said):
+def test_what_is_wrong_is_said(folder, capsys, change, said):
     parts = {**BASE, **change}
     text = "".join(parts[k] for k in sorted(parts, key=lambda k: k != "run"))
-    with pytest.raises(SystemExit, match=said):
-        train(folder, text, "--epochs", "1")
+    assert re.search(said, refused(capsys, folder, text, "--epochs", "1"))
 
 
-def test_no_such_file(tmp_path):
-    with pytest.raises(SystemExit, match="cannot be read"):
+def test_no_such_file(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
         cli.main(["train", str(tmp_path / "none.toml")])
+    assert caught.value.code == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--epochs", "0"), "--epochs is at least 1, not 0"),
+        (("--epochs", "-3"), "--epochs is at least 1, not -3"),
+        (("--device", "abacus"), "abacus"),
+    ],
+)
+def test_wrong_options_of_the_command(folder, capsys, arguments, said):
+    assert said in refused(capsys, folder, "".join(BASE.values()), *arguments)
+
+
+# -- code -----------------------------------------------------------------------------------------
+
+
+MARK = "import pathlib\npathlib.Path({!r}).touch()\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("model", "[model]\nfactory = 'os:system'\ncommand = 'touch {mark}'\n"),
+        ("model", "[model]\nfactory = 'subprocess:getoutput'\ncmd = 'touch {mark}'\n"),
+        ("model", "[model]\nfactory = 'evil.py:f'\n"),
+        ("model", "[model]\nfactory = '{mark}.py:f'\n"),
+        ("model", "[model]\nfactory = 'numus.cli.explain:run'\nfile = 'evil.py'\n"),
+        ("model", "[model]\nfactory = 'numus.cli.config:runpy'\n"),
+        ("model", "[model]\nfactory = 'numus.png:write_png'\n"),
+        ("model", "[model]\nlayers = [{{type = 'evil.py:f'}}]\n"),
+        ("data", "[data]\ntrain = 'evil.py:f'\n"),
+        ("data", "[data]\ntrain = 'evil:f'\n"),
+        ("loss", "[loss]\nname = 'evil:f'\n"),
+        ("metrics", "[metrics]\nnames = ['evil:f']\n"),
+        ("optimizer", "[optimizer]\nname = 'evil:f'\n"),
+        ("scheduler", "[scheduler]\nname = 'evil.py:f'\n"),
+        ("model", "[model]\nfactory = ':f'\n"),
+        ("model", "[model]\nfactory = '.evil:f'\n"),
+    ],
+)
+def test_a_file_runs_no_code_that_was_not_allowed(folder, capsys, monkeypatch, key, text):
+    mark = folder / "mark"
+    for path in (folder / "evil.py", folder / "mark.py"):
+        path.write_text(MARK.format(str(mark)) + "def f(**options):\n    pass\n")
+    monkeypatch.chdir(folder)
+    parts = {**BASE, key: text.format(mark=mark)}
+    said = refused(capsys, folder, "".join(parts.values()), "--epochs", "1")
+    assert any(words in said for words in ("--allow", "is no layer", "neither a module"))
+    assert not mark.exists()
+
+
+def test_modules_that_are_allowed(folder, capsys, monkeypatch):
+    (folder / "my_models").mkdir()
+    (folder / "my_models" / "__init__.py").write_text(OWN)
+    (folder / "my_models" / "nets.py").write_text("from my_models import Net\n")
+    monkeypatch.chdir(folder)
+    text = "".join(BASE.values()).replace("own.py:Net", "my_models.nets:Net")
+    train(folder, text.replace("own.py", "my_models"), "--epochs", "1", allow=("my_models",))
+    assert "epoch 1" in capsys.readouterr().out
+    other = text.replace("my_models.nets", "my_models_of_others")
+    assert "--allow my_models_of_others" in refused(
+        capsys, folder, other, allow=("own.py", "my_models")
+    )
+    train(folder, "".join(BASE.values()), "--epochs", "1", allow=(str(folder / "own.py"),))
+
+
+def test_names_of_numus_need_no_permission(folder, capsys):
+    text = (
+        "[model]\nfactory = 'numus.nn:Linear'\nin_features = 2\nout_features = 2\n"
+        "[data]\ntrain = 'train.rrec'\ninputs = ['x']\ntarget = 'y'\n"
+        "[loss]\nname = 'numus.nn.functional:cross_entropy'\n"
+        "[optimizer]\nname = 'numus.optim:SGD'\nlr = 0.1\n"
+    )
+    train(folder, text, "--epochs", "1", allow=())
+    assert "epoch 1" in capsys.readouterr().out
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+PLAIN = {
+    "run": {"epochs": 1},
+    "model": {"layers": [{"type": "Linear", "in_features": 2, "out_features": 2}]},
+    "data": {"train": "train.rrec", "inputs": ["x"], "target": "y"},
+    "loss": {"name": "cross_entropy"},
+}
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [
+        ("run", {"seed": 1 << 70}),
+        ("run", {"device": "abacus"}),
+        ("data", {"batch_size": 0}),
+        ("data", {"batch_size": -4}),
+        ("data", {"batch_size": 300, "drop_last": True}),
+        ("data", {"num_workers": -1}),
+        ("data", {"inputs": ["z"]}),
+        ("data", {"inputs": [3]}),
+        ("data", {"target": "why"}),
+        ("data", {"train": "."}),
+        ("data", {"train": "bad.rrec"}),
+        ("data", {"validation_share": 1e-9}),
+        ("model", {"layers": []}),
+        ("model", {"layers": [{"type": "Linear", "in_features": -1, "out_features": 2}]}),
+        ("model", {"layers": [{"type": "Linear", "in_features": "a", "out_features": 2}]}),
+        ("model", {"layers": [{"type": "Linear", "in_features": 3, "out_features": 2}]}),
+        ("model", {"layers": [{"type": "Linear", "in_features": 1 << 60, "out_features": 2}]}),
+        ("loss", {"label_smoothing": "x"}),
+        ("loss", {"label_smoothin": 0.1}),
+        ("loss", {"reduction": "middle"}),
+        ("optimizer", {"betas": 3}),
+        ("optimizer", {"lr": "fast"}),
+        ("scheduler", {"name": "StepLR", "step_size": 0}),
+        ("scheduler", {"name": "StepLR", "step_size": 1, "every": "day"}),
+        ("metrics", {"names": [3]}),
+        ("trainer", {"precision": "f7"}),
+        ("trainer", {"accumulate": 0}),
+        ("trainer", {"ema": 2.0}),
+        ("trainer", {"max_grad_norm": "x"}),
+        ("trainer", {"checkpoint_every": 0}),
+        ("trainer", {"early_stopping": {"patience": 0}}),
+        ("trainer", {"early_stopping": {"monitor": "nothing"}}),
+    ],
+)
+def test_wrong_values_are_messages(folder, capsys, table, values):
+    (folder / "bad.rrec").write_bytes(b"RREC" + b"x" * 100)
+    tables = {**PLAIN, table: {**PLAIN.get(table, {}), **values}}
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in entries.items())
+        for name, entries in tables.items()
+    )
+    (folder / "config.toml").write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["train", str(folder / "config.toml")])
+    assert caught.value.code == 2
+    assert "config.toml" in capsys.readouterr().err
+
+
+def test_folders_that_cannot_be_written_are_messages(folder, capsys):
+    (folder / "out").write_text("a file")
+    with pytest.raises(SystemExit, match=r"out/steps\.jsonl was not written"):
+        train(folder, CONFIG)
 
 
 def test_bench_measures(capsys):

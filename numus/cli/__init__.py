@@ -29,6 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train.add_argument("config", type=Path, help="docs/training.md tells what can be in it")
     train.add_argument("--epochs", type=int, help="in all, instead of the file's")
     train.add_argument("--device", help="where to train, instead of the file's")
+    train.add_argument(
+        *("--allow", "-a"),
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module or a file.py whose code the file may name; may be given several times",
+    )
 
     bench = commands.add_parser("bench", help="what kernels reach on this machine")
     bench.add_argument("names", nargs="*", help="parts of the names of what to measure")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ from rich.console import Console
 
 import numus as nm
 from numus import data, nn, optim
-from numus.cli.config import Config, ConfigError, Table, named
+from numus.cli.config import Config, ConfigError, Table, meant, named
+from numus.errors import NonFiniteError, NumusError, OutOfMemoryError
 from numus.tensor import Tensor
 
 __all__ = ["run"]
@@ -50,12 +54,23 @@ History = list[dict[str, Any]]
 METRICS = {"accuracy": accuracy, "mean_absolute_error": mean_absolute_error}
 
 
-def run(config: Path, *, epochs: int | None = None, device: str | None = None) -> History:
-    """Train as a file says; options that are given here override those of the file."""
+def run(
+    config: Path,
+    *,
+    epochs: int | None = None,
+    device: str | None = None,
+    allow: Sequence[str] = (),
+) -> History:
+    """Train as a file says; options that are given here override those of the file.
+
+    Args:
+        allow: modules and Python files whose code the file may name.
+    """
     try:
-        return _run(Config(config), epochs, device)
+        return _run(Config(config, allow), epochs, device)
     except ConfigError as error:
-        raise SystemExit(f"numus train: {error}") from None
+        print(f"numus train: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
 def _run(config: Config, epochs: int | None, device: str | None) -> History:
@@ -67,11 +82,17 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     written, configured = table.take("epochs", int, 10), table.take("device", str, best)
     if written < 1:
         raise table.error("epochs", f"is at least 1, not {written}")
+    if epochs is not None and epochs < 1:
+        raise ConfigError(f"--epochs is at least 1, not {epochs}")
     epochs, device = epochs or written, device or configured
-    nm.random.seed(table.take("seed", int, 0))
+    with table.errors():
+        nm.random.seed(table.take("seed", int, 0))
+        nm.zeros(1, device=device)
     table.end()
 
-    model = _model(config.table("model", needed=True)).to(device)
+    model = _model(config.table("model", needed=True))
+    with table.errors(f"the model on {device}"):
+        model.to(device)
     train, validation = _loaders(config.table("data", needed=True))
     optimizer = _optimizer(config.table("optimizer"), model)
     loss = _loss(config.table("loss", needed=True))
@@ -83,10 +104,31 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     console = Console()
     console.print(f"{name}: {model.num_parameters():,} parameters on {device}, files in {folder}")
     options = {"validation": validation, "callbacks": callbacks, "checkpoint_every": every}
-    history = trainer.fit(train, epochs, folder=folder, **options)
-    nn.save_model(model, folder / "model.safetensors")
+    with _failures(config):
+        history = trainer.fit(train, epochs, folder=folder, **options)
+        nn.save_model(model, folder / "model.safetensors")
     console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
     return history
+
+
+_WRONG_VALUES = (NumusError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
+
+@contextlib.contextmanager
+def _failures(config: Config) -> Iterator[None]:
+    """Errors of a training as messages; those that code of the user's own raised stay as they are.
+
+    A value of the configuration may turn out to be wrong in the first step alone.
+    """
+    try:
+        yield
+    except (OSError, NonFiniteError, OutOfMemoryError) as error:
+        raise SystemExit(f"numus train: {error}") from error
+    except _WRONG_VALUES as error:
+        if config.runs_code and not isinstance(error, NumusError):
+            raise
+        said = error.args[0] if error.args else type(error).__name__
+        raise ConfigError(f"{config.path}: in the training: {said}") from error
 
 
 def _model(table: Table) -> nn.Module:
@@ -104,19 +146,21 @@ def _model(table: Table) -> nn.Module:
             raise table.error("layers", f"are tables such as {{type = 'ReLU'}}, not {entry!r}")
         part = Table(table.config, f"model.layers[{i}]", entry)
         kind = named(part, "type", LAYERS)
-        found.append(part.made(kind, kind.__name__))
-    return nn.Sequential(*found)
+        found.append(part.made(kind, _name(kind)))
+    with table.errors("layers"):
+        return nn.Sequential(*found)
 
 
 def _loaders(table: Table) -> tuple[Any, Any]:
-    sets = [_dataset(table, key) for key in ("train", "validation")]
+    sets: list[Any] = [_dataset(table, key) for key in ("train", "validation")]
     share = table.take("validation_share", float, 0.0)
     if sets[0] is None:
         raise table.error("train", "is missing")
     if share:
         if sets[1] is not None or not 0 < share < 1:
             raise table.error("validation_share", "is between 0 and 1, and stands for validation")
-        sets = list(data.random_split(sets[0], [1 - share, share], key=nm.random.key(0)))
+        with table.errors("validation_share"):
+            sets = list(data.random_split(sets[0], [1 - share, share], key=nm.random.key(0)))
     inputs, target = table.take("inputs", list), table.take("target", str)
     size = table.take("batch_size", int, 32)
     shuffle, drop_last = table.take("shuffle", bool, True), table.take("drop_last", bool, False)
@@ -125,10 +169,30 @@ def _loaders(table: Table) -> tuple[Any, Any]:
     if (inputs is None) != (target is None):
         raise table.error("inputs and target", "go together: the names of a record's entries")
     if inputs is not None:
-        sets = [None if s is None else _Picked(s, [*inputs, target]) for s in sets]
+        names = [*inputs, target]
+        for entry in names:
+            _check_entry(table, sets[0], entry)
+        sets = [None if s is None else _Picked(s, names) for s in sets]
     loader = functools.partial(data.DataLoader, batch_size=size, num_workers=workers)
-    train = loader(sets[0], shuffle=shuffle, drop_last=drop_last, key=nm.random.key(1))
-    return train, None if sets[1] is None else loader(sets[1])
+    with table.errors():
+        train = loader(sets[0], shuffle=shuffle, drop_last=drop_last, key=nm.random.key(1))
+        if len(train) == 0:
+            raise ValueError(f"{len(sets[0])} examples give no batch of {size}")
+        return train, None if sets[1] is None else loader(sets[1])
+
+
+def _check_entry(table: Table, dataset: Any, name: Any) -> None:
+    """Refuse the name of an entry that the first record lacks."""
+    if not isinstance(name, str):
+        raise table.error("inputs and target", f"are names of a record's entries, not {name!r}")
+    if len(dataset):
+        with table.errors("train"):
+            record = dataset[0]
+        if not isinstance(record, dict):
+            kind = type(record).__name__
+            raise table.error("inputs", f"are entries of records that are dicts, not a {kind}")
+        if name not in record:
+            raise table.error("inputs and target", f"name {name!r}{meant(name, record)}")
 
 
 def _dataset(table: Table, key: str) -> Any:
@@ -137,11 +201,16 @@ def _dataset(table: Table, key: str) -> Any:
     if name is None:
         return None
     if ":" in name:
-        return table.config.code(name, f"[{table.name}] {key}")()
+        function = table.config.code(name, f"[{table.name}] {key}")
+        made = Table(table.config, table.name, {}).made(function, f"{key} = {name!r}")
+        if not hasattr(made, "__getitem__") or not hasattr(made, "__len__"):
+            raise table.error(key, f"gives a {type(made).__name__}, not a dataset with a length")
+        return made
     path = table.config.path.parent / name
     if not path.is_file():
         raise table.error(key, f"is a record file or file.py:function; there is no {path}")
-    return data.RecordDataset.open(path)
+    with table.errors(key):
+        return data.RecordDataset.open(path)
 
 
 class _Picked(data.Dataset):
@@ -161,20 +230,31 @@ class _Picked(data.Dataset):
 
 def _loss(table: Table) -> Any:
     function = named(table, "name", LOSSES)
-    return table.made(lambda **options: functools.partial(function, **options), "the loss")
+    return functools.partial(function, **table.options(function, "the loss", given=2))
 
 
 def _metrics(table: Table) -> dict[str, Any]:
     names = table.take("names", list, [])
     table.end()
-    parts = {name: Table(table.config, "metrics", {"names": name}) for name in names}
-    return {name.rpartition(":")[2]: named(t, "names", METRICS) for name, t in parts.items()}
+    found = {}
+    for name in names:
+        function = named(Table(table.config, "metrics", {"names": name}), "names", METRICS)
+        if not callable(function):
+            raise table.error("names", f"{name} is a {type(function).__name__}, not a function")
+        found[name.rpartition(":")[2]] = function
+    return found
 
 
 def _optimizer(table: Table, model: nn.Module) -> optim.Optimizer:
     kind = named(table, "name", OPTIMIZERS, default="AdamW")
-    made: optim.Optimizer = table.made(kind, kind.__name__, model.parameters())
+    made = table.made(kind, _name(kind), model.parameters())
+    if not isinstance(made, optim.Optimizer):
+        raise table.error("name", f"gives a {type(made).__name__}, not an optimiser")
     return made
+
+
+def _name(thing: Any) -> str:
+    return str(getattr(thing, "__name__", thing))
 
 
 def _scheduler(table: Table, optimizer: optim.Optimizer, steps: int) -> Any:
@@ -182,13 +262,16 @@ def _scheduler(table: Table, optimizer: optim.Optimizer, steps: int) -> Any:
         return None
     every = table.take("every", str, "step")
     kind = named(table, "name", SCHEDULERS)
-    options = inspect.signature(kind).parameters
+    options = inspect.signature(kind).parameters if callable(kind) else {}
     entries = table.rest()
     for name in ("total_steps", "T_max", "total_iters"):  # the length of the training, unless given
         if name in options and name not in entries and "epochs" not in entries and every == "step":
             entries[name] = steps
     part = Table(table.config, table.name, entries)
-    return part.made(kind, kind.__name__, optimizer), every
+    made = part.made(kind, _name(kind), optimizer)
+    if not hasattr(made, "step") or not hasattr(made, "state_dict"):
+        raise table.error("name", f"gives a {type(made).__name__}, not a schedule")
+    return made, every
 
 
 def _callbacks(table: Table) -> tuple[list[optim.Callback], int | None]:
@@ -215,6 +298,7 @@ def _trainer(
         options["scheduler"], options["scheduler_every"] = scheduler
         if isinstance(options["scheduler"], optim.ReduceLROnPlateau):
             options["scheduler_every"] = "epoch"
-    if decay is not None:
-        options["ema"] = optim.EMA(model, decay)
-    return optim.Trainer(optimizer, model, loss, metrics=metrics, **options)
+    with table.errors():
+        if decay is not None:
+            options["ema"] = optim.EMA(model, decay)
+        return optim.Trainer(optimizer, model, loss, metrics=metrics, **options)
