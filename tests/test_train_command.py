@@ -319,3 +319,26 @@ def test_bench_measures(capsys):
     assert "matmul" not in out
     with pytest.raises(SystemExit, match="none of"):
         cli.main(["bench", "nothing"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("bench softmax --device abacus", "abacus"),
+        ("bench softmax --seconds -1", "-1 is not a number of seconds"),
+        ("bench softmax --seconds nan", "nan is not a number of seconds"),
+        ("demo --device abacus", "abacus"),
+        ("demo --steps 0", "0 is not a number of at least 1"),
+    ],
+)
+def test_wrong_options_of_other_commands(capsys, arguments, said):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments.split())
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_demo_without_a_folder_does_not_begin(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(SystemExit, match="numus demo: --out"):
+        cli.main(["demo", "--out", str(tmp_path / "out" / "inside")])

@@ -17,6 +17,32 @@ from pathlib import Path
 __all__ = ["main"]
 
 
+def _device(name: str) -> str:
+    """The name of a device that is there."""
+    from numus import errors, zeros
+
+    try:
+        zeros(1, device=name)
+    except (errors.NumusError, ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 < float(text) < 1e6:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; without one, list them."""
     parser = argparse.ArgumentParser("numus", description="Arrays, gradients and networks.")
@@ -39,15 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     bench = commands.add_parser("bench", help="what kernels reach on this machine")
     bench.add_argument("names", nargs="*", help="parts of the names of what to measure")
-    bench.add_argument("--device", help="where to measure (default: cpu)")
-    bench.add_argument("--seconds", type=float, default=0.5, help="for each (default 0.5)")
+    bench.add_argument("--device", type=_device, help="where to measure (default: cpu)")
+    bench.add_argument("--seconds", type=_seconds, default=0.5, help="for each (default 0.5)")
 
     demo = commands.add_parser("demo", help="train a small transformer to add numbers")
     demo.add_argument(
-        "--device", help="where to train (default: an NVIDIA GPU if there is one, else the CPU)"
+        "--device",
+        type=_device,
+        help="where to train (default: an NVIDIA GPU if there is one, else the CPU)",
     )
     demo.add_argument("--digits", type=int, default=3, help="of the numbers to add (default 3)")
-    demo.add_argument("--steps", type=int, default=1200, help="of training (default 1200)")
+    demo.add_argument("--steps", type=_count, default=1200, help="of training (default 1200)")
     demo.add_argument("--out", type=Path, default=Path("out"), help="where the files go")
 
     explain = commands.add_parser("explain", help="run a Python file and show its kernels")

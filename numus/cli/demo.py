@@ -108,6 +108,10 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
     console = Console()
     nm.random.seed(0)
     sums = Sums(digits)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"numus demo: --out: {error}") from None
     if device is None:
         device = next((str(d) for d in nm.devices() if str(d).startswith("cuda")), "cpu")
     model = Adder(sums.length).to(device)
@@ -153,7 +157,6 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
                 progress.update(task, right=exact[-1][1])
 
     weights = out / "addition.safetensors"
-    weights.parent.mkdir(parents=True, exist_ok=True)
     nn.save_model(model, weights)
     again = Adder(sums.length)
     nn.load_model(again, weights)
