@@ -96,8 +96,9 @@ class Expressions(Context):
 
     def _emit_value(self, e: ir.Expr) -> Value:
         v = self._emit(e)
-        if v.vec and self.lane_stride(e) == 0:  # affine terms cancel: (i - j) + j
-            vector = self.current_lane.shape.type(e.dtype)
+        shape = self.lane.shape if self.lane is not None else SCALAR
+        if v.vec and shape.width > 1 and self.lane_stride(e) == 0:
+            vector = shape.type(e.dtype)  # affine terms cancel: (i - j) + j
             return Value((self.t.new(f"extractelement {vector} {v.names[0]}, i64 0"),), False)
         return v
 
