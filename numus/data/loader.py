@@ -93,10 +93,8 @@ class DataLoader:
                 f"num_workers {num_workers} from 0 to {MAX_THREADS}, prefetch_factor "
                 f"{prefetch_factor} at least 1"
             )
-        if not timeout >= 0:
-            raise ValueError(
-                f"DataLoader: timeout is a number of seconds, at least 0, not {timeout}"
-            )
+        if not (timeout or 0) >= 0:
+            raise ValueError(f"DataLoader: timeout is in seconds and at least 0, not {timeout}")
         self.dataset = dataset
         self.batch_size = None if batch_sampler is not None else batch_size
         self.num_workers = num_workers
