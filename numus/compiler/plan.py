@@ -34,7 +34,7 @@ from numus.shapes import Shape, row_major
 
 Layout = tuple[int, Shape]  # offset and strides in elements
 
-_MAX_PLANS = 1024
+_MAX_PLANS = 512
 
 
 class Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from numus import config
 from numus.errors import DeviceError, DTypeError
 from numus.runtime.contract import Runtime
+from numus.runtime.headroom import require_headroom
 from numus.runtime.locks import creation
 
 
@@ -32,6 +34,8 @@ BACKENDS: dict[str, Callable[[int], Runtime[Any]]] = {
 # DLPack's numbers of devices whose memory other libraries can use in place.
 DLPACK = {"cuda": 2}
 _MANAGED = {13: 2}  # unified memory, and the device that it belongs to
+
+_LLVM_BYTES = 256 << 20  # of address space
 
 GPUS = ("cuda", "webgpu")  # fastest first
 
@@ -58,6 +62,8 @@ class Device:
         if self._runtime is None:
             with creation:
                 if self._runtime is None:
+                    if "llvmlite" not in sys.modules:
+                        require_headroom(_LLVM_BYTES, "load LLVM")
                     self._runtime = BACKENDS[self.kind](self.index)
         return self._runtime
 

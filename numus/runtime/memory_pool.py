@@ -1,14 +1,18 @@
 """Caching allocator with size classes, shared by the pools of all devices.
 
 A freed block goes to the free list of its size class. Allocating from a free list takes well under
-a microsecond and no lock: a `__del__` may run at any point of another allocation, even in the same
+a microsecond and no lock: blocks may be freed at any point of another allocation, even in the same
 thread. Lists and counters change atomically under the interpreter lock.
+
+The destructor of a block appends to a list, and runs no Python code: an interrupt (Ctrl-C) inside
+would be lost. The next allocation moves freed blocks to their free lists.
 """
 
 from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -25,26 +29,15 @@ _MAX_CACHED_REQUESTS = 4096  # request sizes with a known size class
 class Memory:
     """A block of memory; it returns to the pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "_class", "address", "nbytes", "owner")
+    __slots__ = ("__del__", "__weakref__", "address", "nbytes", "owner")
 
     def __init__(
-        self, address: int, nbytes: int, size_class: _SizeClass | None, owner: Any = None
+        self, address: int, nbytes: int, free: Callable[[], Any] = int, owner: Any = None
     ) -> None:
+        self.__del__ = free  # a builtin, or a partial one; `int` does nothing
         self.address = address
         self.nbytes = nbytes
-        self._class = size_class
         self.owner = owner  # keeps another library's memory alive
-
-    def __del__(self) -> None:
-        class_ = self._class
-        if class_ is not None:
-            pool = class_.pool
-            pool.in_use -= class_.size
-            if class_.large and pool.pooled + class_.size > pool.max_pooled_bytes:
-                pool.release(self.address)
-            else:
-                pool.pooled += class_.size
-                class_.put(self.address)
 
 
 def is_borrowed(memory: Any) -> bool:
@@ -63,17 +56,19 @@ def is_read_only(memory: Any) -> bool:
 class _SizeClass:
     """The free blocks of one size."""
 
-    __slots__ = ("large", "pool", "put", "size", "take")
+    __slots__ = ("large", "put", "size", "take")
 
     def __init__(self, pool: MemoryPool, size: int) -> None:
-        self.pool = pool
         self.size = size
         self.large = size > pool.max_slab_block_bytes
-        free: list[int] = []
-        self.put: Callable[[int], None] = free.append
-        self.take: Callable[[], int] = free.pop
+        free: list[_Block] = []
+        self.put: Callable[[_Block], None] = free.append
+        self.take: Callable[[], _Block] = free.pop
         if pool.lowest_address_first:
             self.put, self.take = partial(heappush, free), partial(heappop, free)
+
+
+_Block = tuple[int, _SizeClass]  # an address, and its size
 
 
 def round_up(nbytes: int, min_bytes: int, classes_per_octave: int) -> int:
@@ -114,6 +109,9 @@ class MemoryPool(PoolCounters, ABC):
     lowest_address_first = False
 
     def __init__(self, device: str) -> None:
+        self._freed: deque[_Block] = deque()  # oldest first
+        self._free = self._freed.append
+        self._in_use = self._pooled = 0
         super().__init__()
         self.device = device
         self.max_pooled_bytes = 1 << 62
@@ -143,16 +141,53 @@ class MemoryPool(PoolCounters, ABC):
         if class_ is None:
             nbytes = operator.index(nbytes)
             class_ = self._class_of(nbytes)
+        if self._freed:
+            self._collect()
         try:
-            address = class_.take()
-            self.pooled -= class_.size
+            block = class_.take()
+            self._pooled -= class_.size
         except IndexError:
-            address = self._map(class_)
+            block = (self._map(class_), class_)
         self.allocations += 1
-        self.in_use = in_use = self.in_use + class_.size
+        self._in_use = in_use = self._in_use + class_.size
         if in_use > self.peak:
             self.peak = in_use
-        return self.memory(address, nbytes, class_)
+        return self.memory(block[0], nbytes, partial(self._free, block))
+
+    def _collect(self) -> None:
+        """Move freed blocks to their free lists."""
+        freed = self._freed
+        while freed:
+            try:
+                block = freed.popleft()
+            except IndexError:  # another thread was here
+                return
+            class_ = block[1]
+            size = class_.size
+            self._in_use -= size
+            if class_.large and self._pooled + size > self.max_pooled_bytes:
+                self.release(block[0])
+            else:
+                self._pooled += size
+                class_.put(block)
+
+    @property
+    def in_use(self) -> int:
+        self._collect()
+        return self._in_use
+
+    @in_use.setter
+    def in_use(self, nbytes: int) -> None:
+        self._in_use = nbytes
+
+    @property
+    def pooled(self) -> int:
+        self._collect()
+        return self._pooled
+
+    @pooled.setter
+    def pooled(self, nbytes: int) -> None:
+        self._pooled = nbytes
 
     def workspace(self, nbytes: int) -> Memory:
         """Memory of at least so many bytes, shared by all callers: for temporaries of launches that
@@ -191,13 +226,14 @@ class MemoryPool(PoolCounters, ABC):
 
     def empty(self) -> None:
         """Unmap all free large blocks."""
+        self._collect()
         for class_ in list(self._classes.values()):
             while class_.large:
                 try:
-                    address = class_.take()
+                    address, _ = class_.take()
                 except IndexError:
                     break
-                self.pooled -= class_.size
+                self._pooled -= class_.size
                 self.release(address)
 
     def out_of_memory(self, size: int, state: str) -> OutOfMemoryError:

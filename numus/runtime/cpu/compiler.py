@@ -30,7 +30,7 @@ from numus.runtime.programs import (
 
 _JIT = Path(__file__).with_name("jit.py")
 _CODEGEN = ("llvm", "cpu")
-_MAX_PROGRAMS = 1024  # kept for later plans; those in use stay loaded in any case
+_MAX_PROGRAMS = 512  # kept for later plans; those in use stay loaded in any case
 
 
 class CpuProgram(KernelProgram):

@@ -11,7 +11,7 @@ from numus.codegen.cpu.target import LlvmTarget, host
 from numus.errors import CompileError
 from numus.runtime.cpu import elf_loader
 from numus.runtime.cpu.code_arena import CodeArena
-from numus.runtime.cpu.headroom import require_headroom
+from numus.runtime.headroom import require_headroom
 
 _HEADROOM_BYTES = 48 << 20  # of LLVM, for a small module
 _HEADROOM_BYTES_PER_CHARACTER = 400
@@ -103,6 +103,7 @@ class Jit:
         self._code_model = (_ArenaLinker if own else _LlvmLinker).code_model
         self._machine = self._make_machine(2)
         self._o0_machine = self._make_machine(0)  # a third of the compile time, for small kernels
+        self._passes = self._make_passes()
         self._linker: _Linker = _ArenaLinker() if own else _LlvmLinker(llvm, self._machine)
         self._loaded: dict[int, _Loaded] = {}  # by id
         self._unused: list[_Loaded] = []  # appended to without running any Python
@@ -117,7 +118,7 @@ class Jit:
             jit=True,
         )
 
-    def _optimise(self, module: Any) -> None:
+    def _make_passes(self) -> tuple[Any, Any]:
         """A few clean-up passes: the renderer vectorises and hoists loop invariants itself.
 
         LLVM's standard pipelines give the same code at ten times the compile time.
@@ -130,17 +131,19 @@ class Jit:
         passes.add_simplify_cfg_pass()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
-        passes.run(module, builder)
+        return passes, builder
 
     def _module(self, source: str) -> Any:
         # LLVM ends the process when memory runs out
-        require_headroom(_HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source), "compile")
+        nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
+        require_headroom(nbytes, "compile a kernel")
         try:
             module = self._llvm.parse_assembly(source)
             module.verify()
         except RuntimeError as error:
             raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
-        self._optimise(module)
+        passes, builder = self._passes  # made once: LLVM does not free all of it
+        passes.run(module, builder)
         return module
 
     def object_code(self, source: str, small: bool = False) -> bytes:

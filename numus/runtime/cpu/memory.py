@@ -51,7 +51,7 @@ def wrap(array: Array) -> Memory:
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError("only a contiguous, aligned array can be wrapped without a copy")
     address = array.__array_interface__["data"][0]
-    return Memory(address, array.nbytes, None, array)
+    return Memory(address, array.nbytes, owner=array)
 
 
 class MemoryPool(pools.MemoryPool):

@@ -105,7 +105,10 @@ class Pool:
             for worker_id in range(len(self._workers) + 1, self.threads):
                 name, args = f"numus-worker-{worker_id}", (self.address, worker_id)
                 thread = threading.Thread(target=self._worker, name=name, args=args, daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # no memory for its stack: launches do without
+                    break
                 self._workers.append(thread)
             self._mark_started(self.threads)
 

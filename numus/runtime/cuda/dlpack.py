@@ -89,7 +89,7 @@ def import_tensor(context: CudaContext, producer: Any) -> tuple[Memory, int, Sha
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
     start = (tensor.data or 0) + tensor.byte_offset + first * dtype.itemsize
     nbytes = 0 if 0 in shape else (last - first + 1) * dtype.itemsize
-    return Memory(start, nbytes, None, owner), -first, shape, strides, dtype
+    return Memory(start, nbytes, owner=owner), -first, shape, strides, dtype
 
 
 # the names must outlive the capsules

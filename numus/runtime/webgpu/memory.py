@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -29,7 +31,7 @@ _next_id = itertools.count(1).__next__
 class Memory:
     """A block of GPU memory; it returns to the pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "address", "buffer", "id", "nbytes", "pool")
+    __slots__ = ("__del__", "__weakref__", "address", "buffer", "id", "nbytes", "pool")
 
     def __init__(self, pool: BufferPool, nbytes: int, buffer: Any, id_: int) -> None:
         self.pool = pool
@@ -37,9 +39,8 @@ class Memory:
         self.buffer = buffer
         self.id = id_  # of the buffer: the key of bind groups
         self.address = id_ << OFFSET_BITS
-
-    def __del__(self) -> None:
-        self.pool.release(self.id)
+        # without Python code, in which an interrupt would be lost
+        self.__del__ = partial(pool.freed.append, id_)
 
 
 class BufferPool(PoolCounters):
@@ -58,6 +59,7 @@ class BufferPool(PoolCounters):
         self._lru: dict[int, None] = {}  # free buffers, least recently used first
         self._staging: dict[int, list[Any]] = {}
         self._lock = threading.RLock()
+        self.freed: deque[int] = deque()  # ids, oldest first
         self._live: dict[int, ref[Memory]] = {}  # by id
         self._max_bytes: int = context.limits["max-buffer-size"]
 
@@ -73,6 +75,7 @@ class BufferPool(PoolCounters):
                     f"{self._max_bytes} (max-buffer-size); use smaller tensors"
                 )
         with self._lock:
+            self._collect()
             free = self._free.get(size)
             if free:
                 id_ = free.pop()
@@ -95,7 +98,17 @@ class BufferPool(PoolCounters):
         found = self._live.get(id_)
         return found() if found is not None else None
 
-    def release(self, id_: int) -> None:
+    def stats(self) -> dict[str, int]:
+        with self._lock:
+            self._collect()
+            return super().stats()
+
+    def _collect(self) -> None:
+        """Move freed buffers to the free lists."""
+        while self.freed:
+            self._release(self.freed.popleft())
+
+    def _release(self, id_: int) -> None:
         self._live.pop(id_, None)
         size = self._buffers[id_].size
         self.in_use -= size
@@ -112,11 +125,10 @@ class BufferPool(PoolCounters):
                 return
             del self._lru[oldest]
             free = self._free[self._buffers[oldest].size]
-            if oldest in free:  # else an allocation that this interrupts has taken it
-                free.remove(oldest)
-                old = self._buffers.pop(oldest)
-                self.pooled -= old.size
-                old.destroy()
+            free.remove(oldest)
+            old = self._buffers.pop(oldest)
+            self.pooled -= old.size
+            old.destroy()
 
     def _create(self, size: int, usage: int) -> Any:
         self.mapped += 1
@@ -137,6 +149,7 @@ class BufferPool(PoolCounters):
     def empty(self) -> None:
         """Return all free buffers to the driver."""
         with self._lock:
+            self._collect()
             free = [self._buffers.pop(i) for ids in self._free.values() for i in ids]
             free += [b for buffers in self._staging.values() for b in buffers]
             self._free.clear()

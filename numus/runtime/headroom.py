@@ -1,4 +1,8 @@
-"""Address space that is still free: LLVM ends the process when an allocation fails."""
+"""Address space that is still free.
+
+LLVM ends the process when an allocation fails, and libraries that cannot be mapped look as if they
+were missing: ask before.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,6 @@ def require_headroom(nbytes: int, purpose: str) -> None:
         mmap.mmap(-1, nbytes, **flags).close()
     except (OSError, OverflowError, ValueError):
         raise OutOfMemoryError(
-            f"the cpu cannot provide {nbytes >> 20} MiB to {purpose} a kernel; free tensors, or "
-            "raise the limit on this process's memory (ulimit -v)"
+            f"the cpu cannot provide {nbytes >> 20} MiB to {purpose}; free tensors, or raise the "
+            "limit on this process's memory (ulimit -v)"
         ) from None
