@@ -57,7 +57,8 @@ class Lanes:
         jit = _jit(target or host())
         self.source = render(self.kernel, jit.target)
         self._assemble = functools.partial(jit.assembly, self.source)
-        self._native = _NATIVE(jit.link(jit.object_code(self.source), ("kernel",))[0])
+        self._code = jit.link(jit.object_code(self.source), ("kernel",))
+        self._native = _NATIVE(self._code.addresses[0])
 
     def __call__(self, *arrays: Any) -> Any:
         inputs = [np.ascontiguousarray(a, d.np) for a, d in zip(arrays, self.inputs, strict=True)]

@@ -40,8 +40,10 @@ def jit(target: LlvmTarget) -> Jit:
 
 def compiled(kernel: ir.Kernel, target: LlvmTarget | None = None) -> Any:
     j = jit(target or host())
-    address = j.link(j.object_code(render(kernel, j.target), kernel.small), ("kernel",))[0]
-    return _NATIVE(address)
+    code = j.link(j.object_code(render(kernel, j.target), kernel.small), ("kernel",))
+    native = _NATIVE(code.addresses[0])
+    native.code = code  # it is unloaded with the last reference
+    return native
 
 
 def run(

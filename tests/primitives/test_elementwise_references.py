@@ -60,4 +60,5 @@ def test_scalar_kinds():
     assert dt.scalar_kind(Level.LOW) == "int"
     assert dt.scalar_kind(True) == "bool"
     assert dt.scalar_kind(math.pi) == "float"
-    assert dt.scalar_kind(np.float64(1)) is None
+    assert dt.scalar_kind(np.float64(1)) == "float"
+    assert dt.scalar_kind(np.zeros(())) is None

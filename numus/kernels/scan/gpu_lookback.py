@@ -58,9 +58,14 @@ class LookBack:
         ]
 
     @staticmethod
-    def entries(threads: int, tiles: int) -> int:
-        """Status entries per row; a span has a tile for each thread to spin on."""
-        return tiles + -(-tiles // threads)
+    def span(threads: int) -> int:
+        """Tiles of a span: each thread spins on one of them."""
+        return threads
+
+    @classmethod
+    def entries(cls, threads: int, tiles: int) -> int:
+        """Status entries per row."""
+        return tiles + -(-tiles // cls.span(threads))
 
     @staticmethod
     def words(scan: TileScan) -> int:
@@ -91,7 +96,7 @@ class LookBack:
         """Publish the tile's aggregate and set the scan's carry to its exclusive prefix. Span
         prefixes form a serial chain: reading one is followed by publishing the next."""
         scan, tile, threads = self.scan, self.tile, self.scan.threads
-        span = const(threads)
+        span = const(self.span(threads))
         number = ir.idiv(tile, span)
         start = ir.mul(number, span)
         first, second, lane = (ir.var(f"back_{n}") for n in ("first", "second", "lane"))
@@ -104,7 +109,7 @@ class LookBack:
         )
         far, before = self._spin("far", ir.add(self.tiles, number), number > 0)
         inclusive = combine(scan.op, combine(scan.op, before, list(in_span)), aggregate)
-        ends = ir.irem(tile, span).eq(threads - 1) & (ir.add(tile, ONE) < self.tiles)
+        ends = ir.irem(tile, span).eq(self.span(threads) - 1) & (ir.add(tile, ONE) < self.tiles)
         publish = self._publish(ir.add(self.tiles, ir.add(number, ONE)), inclusive)
         chain: list[Stmt] = [far, ir.If(ends, publish)]
         chain += ir.stores(self.scratch, ZERO, before)
