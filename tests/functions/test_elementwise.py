@@ -184,7 +184,7 @@ MEETING = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 20.0, 1e30, -1e30, inf, -inf, nan]
 OPEN = {
     "exp": lambda z: np.isneginf(z.real) & ~np.isfinite(z.imag),
     "exp2": lambda z: ~np.isfinite(z),
-    "expm1": lambda z: ~np.isfinite(z) | (np.abs(z) > 1e20),
+    "expm1": lambda z: ~np.isfinite(z) | (np.abs(z) > 1e20) | (z == 0),
     "sinh": lambda z: np.isinf(z.real) & ~np.isfinite(z.imag),
     "cosh": lambda z: ~np.isfinite(z),
     "tanh": lambda z: np.isinf(z.real) & ~np.isfinite(z.imag),
@@ -436,3 +436,12 @@ def test_the_lower_tail_of_gelu(dtype, last):
     np.testing.assert_array_equal(y[2:], [0.0, 0.0, 0.0, inf])
     assert np.all(np.isfinite(slope))
     np.testing.assert_array_equal(slope[2:], 0.0)
+
+
+@pytest.mark.parametrize("dtype", [nm.complex64, nm.complex128])
+def test_expm1_of_complex_zeros(dtype):
+    """The real part is 0 even of -0, as the standard has it; the imaginary part keeps its sign."""
+    zeros = np.array([complex(a, b) for a in (0.0, -0.0) for b in (0.0, -0.0)])
+    found = nm.expm1(nm.asarray(zeros, dtype=dtype)).numpy()
+    assert not np.signbit(found.real).any()
+    np.testing.assert_array_equal(np.signbit(found.imag), np.signbit(zeros.imag))

@@ -1,6 +1,8 @@
 """Host reads inside differentiated functions: errors, except where there is no derivative."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ READS = {
     "complex()": lambda x: nm.asarray(abs(complex(x))),
     "tolist()": lambda x: nm.asarray(x.tolist()),
     "DLPack": lambda x: nm.asarray(np.from_dlpack(x)),
+    "deepcopy()": lambda x: copy.deepcopy(x),
+    "pickling": lambda x: pickle.loads(pickle.dumps(x)),
 }
 TRANSFORMS = {
     "grad": lambda f, x: nm.grad(f)(x),

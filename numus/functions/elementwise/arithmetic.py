@@ -93,10 +93,14 @@ def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 @method()
 @accepts_out
 def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The largest integer not above x1 / x2; integers divided by zero give zero."""
+    """The largest integer not above x1 / x2; integers divided by zero give zero.
+
+    At infinities it is the floor of the quotient, as the array API standard has it: -1 // inf is
+    -0 and inf // 2 is inf, where Python and NumPy give -1 and NaN.
+    """
     x, y = real_operands("floor_divide", x1, x2)
     quotient = ew.floor_divide(x, y)
-    if x.dtype.kind == "float":  # at infinities the standard asks for floor(x1 / x2)
+    if x.dtype.kind == "float":
         infinite = ew.or_(_infinite(x), _infinite(y))
         quotient = ew.where(infinite, ew.floor(ew.div(x, y)), quotient)
     return wrap(quotient)

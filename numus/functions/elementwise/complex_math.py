@@ -108,6 +108,7 @@ def _expm1(x: Node, y: Node) -> Parts:
     half_sine = ew.sin(_half(y))
     inner = ew.mul(ew.expm1(small), ew.cos(y))
     inner = ew.sub(inner, ew.mul(_c(2, x), ew.mul(half_sine, half_sine)))
+    inner = ew.add(inner, _c(0, x))  # the standard asks for 0, not -0, of -0
     return ew.where(near, inner, ew.sub(re, _c(1, x))), im
 
 

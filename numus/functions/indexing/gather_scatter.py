@@ -15,7 +15,13 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import computed, flat_or_axis, method, node_of, wrap
 from numus.functions.creation.dtype_functions import ends
-from numus.functions.indexing.index_checks import index_data, int_constant, normal_index, take_axis
+from numus.functions.indexing.index_checks import (
+    host_values,
+    index_data,
+    int_constant,
+    normal_index,
+    take_axis,
+)
 from numus.functions.indexing.indexing import cast_value, fit_value
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -98,6 +104,9 @@ def embedding_lookup(weight: Tensor, indices: Any, /) -> Tensor:
     if node.ndim == 0:
         raise ShapeError(f"{op}: the weight needs rows to look up, its shape is ()")
     if isinstance(indices, Tensor) and indices.dtype.is_floating:
+        known = host_values(indices._node)
+        if known is not None and np.any(known != np.floor(known)):
+            raise DTypeError(f"{op}: indices must be whole numbers, not {indices.tolist()}")
         indices = wrap(ew.cast(indices._node, dt.int64))
     return wrap(take_axis(node, normal_index(indices, node.shape[0], 0, op, node), 0))
 

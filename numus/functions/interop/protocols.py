@@ -122,6 +122,7 @@ def buffer(self: Tensor, flags: int, /) -> memoryview:
 @method("__reduce__")
 def reduce(self: Tensor) -> Any:
     """Pickled by value: bytes, dtype, shape, and whether it is a leaf that requires gradients."""
+    check_readable(self._node, "pickling")
     data = np.ascontiguousarray(_shared(self, "pickling")).tobytes()
     leaf = self.requires_grad and self.is_leaf
     return _rebuilt, (data, self.dtype.name, self.shape, leaf)
@@ -135,6 +136,7 @@ def _rebuilt(data: bytes, dtype: str, shape: tuple[int, ...], requires_grad: boo
 @method("__deepcopy__")
 def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """A tensor of its own, with the same values; a leaf stays one, and takes its gradient along."""
+    check_readable(self._node, "deepcopy()")
     out = Tensor(detached(owned(self._node, self._node), sees_writes=False))
     if self.requires_grad and self.is_leaf:
         out.requires_grad = True

@@ -9,6 +9,7 @@ from typing import Any
 
 import numus as nm
 from numus.functions.autocast import widens
+from numus.functions.indexing.index_checks import host_values
 from numus.tensor import Tensor
 
 
@@ -48,6 +49,20 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 def measured(function: Callable[..., Any]) -> Callable[..., Any]:
     """A loss or distance: within an autocast it takes and gives float32."""
     return widens(rounds_once(function))
+
+
+def vector(x: Tensor) -> Tensor:
+    """x, a single number as a vector of one element: PyTorch's reading of it along an axis."""
+    return x if x.ndim else x.reshape((1,))
+
+
+def known_outside(x: Tensor, low: float, high: float) -> Any:
+    """A value outside [low, high], if the values are at hand and one is; None otherwise."""
+    known = host_values(x._node)
+    if known is None or not known.size:
+        return None
+    outside = known[(known < low) | (known > high)]  # NaN is no value
+    return outside.flat[0].item() if outside.size else None
 
 
 def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:

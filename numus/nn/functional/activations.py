@@ -6,10 +6,11 @@ Composites on narrow floats are computed in float32 and rounded once, at their e
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numus as nm
-from numus.nn.functional._tools import in_place, rounds_once
+from numus.nn.functional._tools import in_place, rounds_once, vector
 from numus.tensor import Tensor
 
 __all__ = [
@@ -206,27 +207,30 @@ def _axis(x: Tensor, dim: int | None) -> int:
         warnings.warn(
             f"softmax without dim is over axis {implied} of shape {x.shape}, as in PyTorch; say "
             "which axis you mean",
-            stacklevel=3,
+            stacklevel=4,
         )
     return implied
 
 
+def _over_axis(function: Callable[..., Tensor], input: Any, dim: int | None, dtype: Any) -> Tensor:
+    x = _cast(input, dtype)
+    out = function(vector(x), axis=_axis(x, dim))
+    return out if x.ndim else out.reshape(())
+
+
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """exp(input) over its sum along an axis."""
-    x = _cast(input, dtype)
-    return nm.softmax(x, axis=_axis(x, dim))
+    return _over_axis(nm.softmax, input, dim, dtype)
 
 
 def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """The softmax of -input."""
-    x = _cast(input, dtype)
-    return nm.softmin(x, axis=_axis(x, dim))
+    return _over_axis(nm.softmin, input, dim, dtype)
 
 
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax."""
-    x = _cast(input, dtype)
-    return nm.log_softmax(x, axis=_axis(x, dim))
+    return _over_axis(nm.log_softmax, input, dim, dtype)
 
 
 def gumbel_softmax(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions.indexing.index_checks import host_values
 from numus.functions.template_cache import templated
-from numus.nn.functional._tools import measured, reduced
+from numus.nn.functional._tools import known_outside, measured, reduced, vector
 from numus.tensor import Tensor
 
 __all__ = [
@@ -119,6 +120,11 @@ def cross_entropy(
         raise ValueError(f"{op}: label_smoothing is a share, not {label_smoothing}")
     target = nm.asarray(target)
     if target.dtype.is_floating:
+        if target.shape != input.shape and target.ndim == input.ndim - 1:
+            raise DTypeError(
+                f"{op}: class indices must be integers, not {target.dtype.name}; cast them with "
+                f"astype(nm.int64), or give probabilities of all classes, of shape {input.shape}"
+            )
         logs = nm.log_softmax(input, axis=_class_axis(op, input))
         return _against_probabilities(logs, target, weight, reduction, label_smoothing)
     target = _fitting(op, input, target, ignore_index)
@@ -204,6 +210,7 @@ def multi_margin_loss(
     op = "multi_margin_loss"
     if p not in (1, 2):
         raise ValueError(f"{op}: p is 1 or 2, not {p}")
+    input = vector(input)
     axis = _class_axis(op, input)
     target = _fitting(op, input, target, -100)
     hit, weights, _ = _picked(op, input, target, weight, -100)
@@ -241,7 +248,15 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Probabilities against probabilities; logarithms are clamped to -100."""
     op = "binary_cross_entropy"
-    loss = _surprise(input, _like(op, input, target))
+    given, target = nm.asarray(target), _like(op, input, target)
+    for name, x in (("input", input), ("target", given)):
+        wrong = known_outside(x, 0.0, 1.0)
+        if wrong is not None:
+            raise ValueError(
+                f"{op}: {name} has {wrong}, but probabilities lie in [0, 1]; for scores use "
+                "binary_cross_entropy_with_logits"
+            )
+    loss = _surprise(input, target)
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 
@@ -264,7 +279,13 @@ def binary_cross_entropy_with_logits(
 
 
 def _like(op: str, input: Tensor, target: Any) -> Tensor:
-    return _same_shape(op, input, target).astype(input.dtype, copy=False)
+    target = _same_shape(op, input, target)
+    if target.dtype.is_complex or not input.dtype.is_floating:
+        raise DTypeError(
+            f"{op}: takes a float input and a real target, not {input.dtype.name} and "
+            f"{target.dtype.name}"
+        )
+    return target.astype(input.dtype, copy=False)
 
 
 def _same_shape(op: str, input: Tensor, target: Any) -> Tensor:
@@ -312,7 +333,7 @@ def multilabel_soft_margin_loss(
     loss = nm.softplus(-input) + (1 - target) * input
     if weight is not None:
         loss = loss * weight
-    return reduced(loss.mean(axis=-1), reduction, op)
+    return reduced(vector(loss).mean(axis=-1), reduction, op)
 
 
 @measured
@@ -322,8 +343,14 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     A row of the target lists class indices; the first negative one ends it.
     """
     op = "multilabel_margin_loss"
-    target = _same_shape(op, input, target)
+    target = vector(_same_shape(op, input, target))
+    input = vector(input)
     classes = input.shape[-1]
+    if not target.dtype.is_integer:
+        raise DTypeError(f"{op}: class indices are integers, not {target.dtype.name}")
+    wrong = known_outside(target, -math.inf, classes - 1)
+    if wrong is not None:
+        raise IndexRangeError(f"{op}: class {wrong} is not one of {classes} (0 to {classes - 1})")
     listed = nm.cumsum((target < 0).astype(nm.int32), axis=-1) == 0
     count = nm.arange(classes, device=input.device)
     named = (target[..., None] == count) & listed[..., None]  # (…, place, class)

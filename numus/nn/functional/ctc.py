@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 import numus as nm
-from numus.errors import ShapeError
+from numus.errors import DTypeError, ShapeError
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
@@ -50,7 +50,10 @@ def ctc_loss(
             f"{op}: input_lengths {lengths[0]} and target_lengths {lengths[1]} do not fit "
             f"log_probs of shape {log_probs.shape}"
         )
-    rows = _rows(op, nm.asarray(targets), lengths[1])
+    classes = nm.asarray(targets)
+    if not classes.dtype.is_integer:
+        raise DTypeError(f"{op}: targets are class indices, integers, not {classes.dtype.name}")
+    rows = _rows(op, classes, lengths[1])
     # blanks between all classes and at both ends
     states = 2 * rows.shape[1] + 1
     odd = nm.arange(states, device=log_probs.device) % 2 == 1

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 import numus as nm
-from numus.errors import ShapeError
+from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number
 from numus.functions.autocast import lowers
 from numus.functions.template_cache import templated
-from numus.nn.functional._tools import in_place, measured, rounds_once
+from numus.nn.functional._tools import in_place, measured, rounds_once, vector
 from numus.shapes import as_shape
 from numus.tensor import Tensor
 
@@ -75,7 +75,7 @@ def embedding(
         scale_grad_by_freq: gradients of rows are divided by how often they were looked up.
         sparse: taken for PyTorch's sake; gradients are dense.
     """
-    indices = nm.asarray(input)
+    indices = _indices("embedding", input)
     if max_norm is not None:
         norm_type = as_number(norm_type, "norm_type", "embedding")
         _shorten(weight, indices, as_number(max_norm, "max_norm", "embedding"), norm_type)
@@ -89,6 +89,16 @@ def embedding(
         return rows
     padding = padding_idx % weight.shape[0]
     return nm.where((indices == padding)[..., None], rows.detach(), rows)
+
+
+def _indices(op: str, input: Any) -> Tensor:
+    indices = nm.asarray(input)
+    if not indices.dtype.is_integer:
+        raise DTypeError(
+            f"{op}: indices must be integers, not {indices.dtype.name}; cast them with "
+            "astype(nm.int64)"
+        )
+    return indices
 
 
 def _shorten(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
@@ -134,7 +144,7 @@ def embedding_bag(
         )
     if scale_grad_by_freq and mode == "max":
         raise ValueError("embedding_bag: scale_grad_by_freq is for sums and means")
-    indices = nm.asarray(input)
+    indices = _indices("embedding_bag", input)
     if (indices.ndim == 2) == (offsets is not None) or indices.ndim not in (1, 2):
         raise ShapeError(
             f"embedding_bag: takes a matrix of indices, or a vector and offsets, not shape "
@@ -271,8 +281,8 @@ def rms_norm(
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input over its p-norm along an axis."""
     order = as_number(p, "p", "normalize")
-    length = nm.vector_norm(input, axis=dim, keepdims=True, ord=order)
-    return input / nm.clip(length, eps)
+    length = nm.vector_norm(vector(input), axis=dim, keepdims=True, ord=order)
+    return input / nm.clip(length if input.ndim else length[0], eps)
 
 
 @rounds_once
@@ -293,7 +303,7 @@ def local_response_norm(
 @measured
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along an axis of their common shape."""
-    x1, x2 = nm.broadcast_arrays(x1, nm.asarray(x2))
+    x1, x2 = (vector(x) for x in nm.broadcast_arrays(x1, nm.asarray(x2)))
     lengths = [nm.clip(nm.vector_norm(x, axis=dim), eps) for x in (x1, x2)]
     return nm.sum(x1 * x2, axis=dim) / (lengths[0] * lengths[1])
 
@@ -304,7 +314,8 @@ def pairwise_distance(
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis."""
     order = as_number(p, "p", "pairwise_distance")
-    return nm.vector_norm(x1 - nm.asarray(x2) + eps, axis=-1, keepdims=keepdim, ord=order)
+    apart = vector(x1 - nm.asarray(x2) + eps)
+    return nm.vector_norm(apart, axis=-1, keepdims=keepdim, ord=order)
 
 
 @measured

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numus as nm
+from numus.errors import ShapeError
 from numus.nn.functional._tools import measured, reduced
 from numus.nn.functional.layers import pairwise_distance
 from numus.tensor import Tensor
@@ -22,6 +23,8 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cos for pairs that belong together (target 1), cos above a margin for others (-1)."""
     input2, target = nm.asarray(input2), nm.asarray(target)
+    if not input1.ndim or not input2.ndim:
+        raise ShapeError("cosine_embedding_loss: takes vectors (N,) or (…, N), not single numbers")
     lengths = nm.sum(input1 * input1, axis=-1) + 1e-12, nm.sum(input2 * input2, axis=-1) + 1e-12
     cosine = nm.sum(input1 * input2, axis=-1) / nm.sqrt(lengths[0] * lengths[1])
     apart = nm.where(target == -1, nm.clip(cosine - margin, 0.0), 0.0)

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numus as nm
-from numus.errors import ShapeError
+from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number
-from numus.nn.functional._tools import measured, reduced
+from numus.nn.functional._tools import known_outside, measured, reduced
 from numus.tensor import Tensor
 
 __all__ = [
@@ -23,6 +23,8 @@ def _difference(op: str, input: Tensor, target: Any) -> Tensor:
             f"{op}: input of shape {input.shape} and target of shape {target.shape} differ; "
             "broadcasting a target is rarely meant (use nm.broadcast_to where it is)"
         )
+    if op != "l1_loss" and (input.dtype.is_complex or target.dtype.is_complex):
+        raise DTypeError(f"{op}: takes real numbers, not {input.dtype.name}; use l1_loss")
     return input - target
 
 
@@ -128,6 +130,9 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """How unlikely a number is under a normal distribution with this mean and variance."""
     var, eps = nm.asarray(var, dtype=input.dtype), as_number(eps, "eps", "gaussian_nll_loss")
+    wrong = known_outside(var, 0.0, math.inf)
+    if wrong is not None:
+        raise ValueError(f"gaussian_nll_loss: var must not be negative, but has {wrong}")
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var[..., None]
     clamped = var + nm.clip(eps - var, 0.0).detach()  # the gradient is that of var
