@@ -144,3 +144,4 @@ class Kernel:
     vendor: Any = None
     problem: Any = None
     cached_text: str | None = None  # of `printer.kernel_text`
+    cached_digest: bytes | None = None  # of that text

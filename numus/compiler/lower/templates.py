@@ -20,7 +20,7 @@ from numus.ir.symbolic_size import Recorder
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.runtime.contract import Runtime
 
-_MAX_STRUCTURES = 4096
+_MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
 _SIZED_OPS = ("reshape", "broadcast", "slice", "pad", "extent")  # whose parameters are sizes
 _SIMPLE = (int, float, str, bool, type(None))
@@ -122,6 +122,8 @@ def lower(
     )
     sizes = list(numbering.number)
     known = _templates.get(key, ())
+    if known != ():
+        _templates.move_to_end(key)
     if known is None:
         return autotune.lower(group, layouts, runtime)
     for template in known:

@@ -11,13 +11,16 @@ import hashlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numus import config
 from numus.errors import CompileError
 from numus.ir import kernel_text
 from numus.lru import LruTable
 from numus.runtime import cache
+from numus.runtime.compile_progress import CompileProgress
 from numus.runtime.cpu.jit import Jit, LoadedCode
 from numus.runtime.locks import Rank, new_lock
 from numus.runtime.programs import (
@@ -67,6 +70,8 @@ class Compiler:
         self._lock = new_lock(Rank.COMPILER)
         self._programs: LruTable[bytes, CpuProgram] = LruTable(_MAX_PROGRAMS)
         self._jit: Jit | None = None
+        # compiled and not linked yet, by key: the code, and the seconds that it took
+        self._objects: dict[str, tuple[bytes, float]] = {}
         self._native: list[LoadedCode] = []  # in use until the process ends
 
     @property
@@ -77,32 +82,81 @@ class Compiler:
                     self._jit = Jit()
         return self._jit
 
+    def compile_all(self, kernels: Sequence[Any]) -> list[CpuProgram]:
+        """Programs of several kernels. LLVM compiles new ones in threads of their own, while the
+        next are rendered."""
+        with self._lock:
+            new = {self._digest(k): k for k in kernels}
+            sources = [k for digest, k in new.items() if self._programs.get(digest) is None]
+            found = [k for k in sources if cache.get(self._key(kernel_text(k))) is None]
+            if len(found) > 1:
+                self._compile_objects(found)
+            try:
+                return [self.compile(kernel) for kernel in kernels]
+            finally:
+                self._objects.clear()
+
+    def _compile_objects(self, kernels: list[Any]) -> None:
+        """Compile kernels concurrently, to be linked next."""
+        from concurrent.futures import ThreadPoolExecutor  # imported late: a warm cache needs none
+
+        workers = ThreadPoolExecutor(min(config.default_threads(), len(kernels)))
+        try:
+            with CompileProgress(len(kernels)) as progress:
+                tasks = []
+                for kernel in kernels:
+                    began = time.perf_counter()
+                    source = self._render(kernel)
+                    task = workers.submit(self._timed_object_code, source, kernel.small, began)
+                    tasks.append((self._key(kernel_text(kernel)), task))
+                    progress.update(sum(t.done() for _, t in tasks))
+                for done, (key, task) in enumerate(tasks):
+                    progress.update(done)
+                    self._objects[key] = task.result()
+        finally:
+            workers.shutdown(cancel_futures=True)
+
+    def _timed_object_code(self, source: str, small: bool, began: float) -> tuple[bytes, float]:
+        code = self.jit.object_code(source, small)
+        return code, time.perf_counter() - began
+
+    def _render(self, kernel: Any) -> str:
+        # Imported late: with a warm disk cache nothing is rendered.
+        from numus.codegen.cpu.renderer import render
+
+        return str(render(kernel, self.jit.target))
+
+    def _key(self, text: str) -> str:
+        """The key of code on disk."""
+        parts = (text, cache.version(_JIT, *_CODEGEN), repr(self.jit.target))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    @staticmethod
+    def _digest(kernel: Any) -> bytes:
+        found: bytes | None = kernel.cached_digest
+        if found is None:
+            found = hashlib.sha256(kernel_text(kernel).encode()).digest()
+            kernel.cached_digest = found
+        return found
+
     def compile(self, kernel: Any) -> CpuProgram:
-        text: str = kernel_text(kernel)
-        digest = hashlib.sha256(text.encode()).digest()
+        digest = self._digest(kernel)
         program = self._programs.get(digest)
         if program is not None:
             return program
         with self._lock:
             program = self._programs.get(digest)
             if program is None:
-                program = self._programs[digest] = self._compile(kernel, text)
+                program = self._programs[digest] = self._compile(kernel, kernel_text(kernel))
                 kernel.cached_text = None  # longer than its code
         return program
 
     def _compile(self, kernel: Any, text: str) -> CpuProgram:
         began = time.perf_counter()
-        target = self.jit.target
-
-        def render() -> str:
-            # Imported late: with a warm disk cache nothing is rendered.
-            from numus.codegen.cpu.renderer import render
-
-            return str(render(kernel, target))
-
+        render = partial(self._render, kernel)
         code, key, cause = self._load(text, render, ("kernel",), kernel.small)
         program = CpuProgram(kernel, key, code, render)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began + self._objects.pop(key, (b"", 0.0))[1]
         record = (kernel.name, key, kernel.notes, cause, seconds, weakref.ref(program))
         self.log.append(CompileRecord(*record))
         return program
@@ -118,14 +172,14 @@ class Compiler:
         self, text: str, render: Callable[[], str], symbols: tuple[str, ...], small: bool = False
     ) -> tuple[LoadedCode, str, str]:
         jit = self.jit
-        target = jit.target
-        parts = (text, cache.version(_JIT, *_CODEGEN), repr(target))
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        known = cache.get(key)
+        key = self._key(text)
+        code = self._objects[key][0] if key in self._objects else None
+        known = cache.get(key) if code is None else None
         if known is not None:
             with contextlib.suppress(CompileError):  # an object that does not load is made anew
                 return jit.link(known, symbols), key, "disk"
-        code = jit.object_code(render(), small)
+        if code is None:
+            code = jit.object_code(render(), small)
         cache.put(key, code)
         return jit.link(code, symbols), key, "compiled"
 

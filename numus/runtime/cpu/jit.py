@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from numus.codegen.cpu.target import LlvmTarget, host
@@ -84,8 +87,73 @@ class _LlvmLinker:
         handle.close()
 
 
+def _unlocked(function: Any) -> Any:
+    """A function of LLVM without the lock by which llvmlite admits one thread at a time: modules of
+    different contexts are compiled concurrently."""
+    return getattr(function, "_cfn", function)
+
+
+class _Toolchain:
+    """Target machines and passes of LLVM, for one thread at a time."""
+
+    def __init__(self, llvm: Any, target: LlvmTarget, code_model: str) -> None:
+        self._llvm = llvm
+        # O0: a third of the compile time, for small kernels
+        self.machine, self._o0_machine = (
+            llvm.Target.from_triple(target.triple).create_target_machine(
+                cpu=target.cpu,
+                features=target.features,
+                opt=opt_level,
+                reloc="pic",
+                codemodel=code_model,
+                jit=True,
+            )
+            for opt_level in (2, 0)
+        )
+        # A few clean-up passes: the renderer vectorises and hoists loop invariants itself. LLVM's
+        # standard pipelines give the same code at ten times the compile time.
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        self._builder = llvm.create_pass_builder(self.machine, options)
+        self._passes = passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+
+    def _module(self, source: str) -> Any:
+        # LLVM ends the process when memory runs out
+        nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
+        require_headroom(nbytes, "compile a kernel")
+        try:
+            module = self._llvm.parse_assembly(source, self._llvm.create_context())
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
+        run = _unlocked(self._llvm.ffi.lib.LLVMPY_RunNewModulePassManager)
+        run(self._passes, module, self._builder)
+        return module
+
+    def object_code(self, source: str, small: bool) -> bytes:
+        machine = self._o0_machine if small else self.machine
+        ffi, module = self._llvm.ffi, self._module(source)
+        with ffi.OutputString() as error:
+            emit = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)
+            buffer = emit(machine, module, True, error)
+            if not buffer:
+                raise CompileError(f"LLVM emits no code for the kernel: {error}\n{source}")
+        try:
+            start = ffi.lib.LLVMPY_GetBufferStart(buffer)
+            return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+    def assembly(self, source: str) -> str:
+        return str(self.machine.emit_assembly(self._module(source)))
+
+
 class Jit:
-    """One per process; not thread-safe: the compiler's lock guards it.
+    """One per process. The compiler's lock guards all but `object_code`, which threads may call at
+    the same time.
 
     `object_code` compiles to a relocatable object and `link` loads one; the disk cache stands
     between them.
@@ -101,58 +169,33 @@ class Jit:
         self.target = target or host()
         own = sys.platform == "linux" and self.target.triple.startswith("x86_64")
         self._code_model = (_ArenaLinker if own else _LlvmLinker).code_model
-        self._machine = self._make_machine(2)
-        self._o0_machine = self._make_machine(0)  # a third of the compile time, for small kernels
-        self._passes = self._make_passes()
-        self._linker: _Linker = _ArenaLinker() if own else _LlvmLinker(llvm, self._machine)
+        tools = _Toolchain(llvm, self.target, self._code_model)
+        self._idle_tools = [tools]
+        self._linker: _Linker = _ArenaLinker() if own else _LlvmLinker(llvm, tools.machine)
         self._loaded: dict[int, _Loaded] = {}  # by id
         self._unused: list[_Loaded] = []  # appended to without running any Python
 
-    def _make_machine(self, opt_level: int) -> Any:
-        return self._llvm.Target.from_triple(self.target.triple).create_target_machine(
-            cpu=self.target.cpu,
-            features=self.target.features,
-            opt=opt_level,
-            reloc="pic",
-            codemodel=self._code_model,
-            jit=True,
-        )
-
-    def _make_passes(self) -> tuple[Any, Any]:
-        """A few clean-up passes: the renderer vectorises and hoists loop invariants itself.
-
-        LLVM's standard pipelines give the same code at ten times the compile time.
-        """
-        llvm = self._llvm
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        builder = llvm.create_pass_builder(self._machine, options)
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_sroa_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-        return passes, builder
-
-    def _module(self, source: str) -> Any:
-        # LLVM ends the process when memory runs out
-        nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
-        require_headroom(nbytes, "compile a kernel")
-        try:
-            module = self._llvm.parse_assembly(source)
-            module.verify()
-        except RuntimeError as error:
-            raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
-        passes, builder = self._passes  # made once: LLVM does not free all of it
-        passes.run(module, builder)
-        return module
-
     def object_code(self, source: str, small: bool = False) -> bytes:
-        machine = self._o0_machine if small else self._machine
-        return bytes(machine.emit_object(self._module(source)))
+        """The object of an LLVM IR module; several threads may compile at once."""
+        with self._tools() as tools:
+            return tools.object_code(source, small)
 
     def assembly(self, source: str) -> str:
         """The assembly text."""
-        return str(self._machine.emit_assembly(self._module(source)))
+        with self._tools() as tools:
+            return tools.assembly(source)
+
+    @contextlib.contextmanager
+    def _tools(self) -> Iterator[_Toolchain]:
+        """A toolchain for this thread alone. They are kept: LLVM does not free all of one."""
+        try:
+            tools = self._idle_tools.pop()
+        except IndexError:
+            tools = _Toolchain(self._llvm, self.target, self._code_model)
+        try:
+            yield tools
+        finally:
+            self._idle_tools.append(tools)
 
     def link(self, code: bytes, symbols: tuple[str, ...]) -> LoadedCode:
         """Load an object, for the addresses of these symbols."""

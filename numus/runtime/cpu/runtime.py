@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from numus.runtime.contract import (
     launch_steps,
 )
 from numus.runtime.cpu.byte_ops import ByteOps
-from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.compiler import Compiler, CpuProgram
 from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.thread_pool import Pool
@@ -65,6 +65,9 @@ class CpuRuntime(Backend):
         self.compile = self.compiler.compile
         self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
         self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
+
+    def compile_all(self, kernels: Sequence[Any]) -> list[CpuProgram]:
+        return self.compiler.compile_all(kernels)
 
     @once_property
     def pool(self) -> Pool:
