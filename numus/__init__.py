@@ -57,7 +57,7 @@ from numus.functions import in_place
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
-from numus import kernels, linalg, random
+from numus import fft, kernels, linalg, random
 from numus.linalg import cross, vander, vdot
 
 

@@ -15,6 +15,7 @@ PACKAGES = (
     "numus.transforms.control",
     "numus.transforms.jit",
     "numus.random",
+    "numus.fft",
     "numus.linalg",
     "numus.nn",
     "numus.nn.functional",
@@ -58,8 +59,8 @@ def test_docstrings(name):
     assert runner.failures == 0
 
 
-PUBLIC = "numus numus.random numus.linalg numus.kernels numus.nn numus.nn.functional numus.nn.init"
-PUBLIC += " numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
+PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
+PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 
 
 @pytest.mark.parametrize("name", PUBLIC.split())

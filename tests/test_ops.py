@@ -430,7 +430,7 @@ def test_jit(row, device):
 def public_names():
     """All that numus offers: its functions, those of its namespaces, and what Tensor has."""
     names = set(nm.__all__) | {f"random.{n}" for n in nm.random.__all__}
-    names |= {f"linalg.{n}" for n in nm.linalg.__all__}
+    names |= {f"linalg.{n}" for n in nm.linalg.__all__} | {f"fft.{n}" for n in nm.fft.__all__}
     own = {n for n, v in vars(nm.Tensor).items() if not n.startswith("_") or _is_protocol(n, v)}
     return names | {f"Tensor.{n}" for n in own}
 

@@ -6,6 +6,7 @@ from ops import (
     convolution,
     creation,
     elementwise,
+    fft,
     indexing,
     linalg,
     manipulation,
@@ -20,6 +21,6 @@ from ops import (
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
-    linalg,
+    *(linalg, fft),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

@@ -9,6 +9,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
+from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Index
 from numus.compiler.lower.schedule import Problem
@@ -89,6 +90,19 @@ def rows_in_lanes(
         grid = -(-extent // lanes)
     count = ir.minimum(ir.sub(e.dim(extent), start), const(lanes))
     return _row_index(shape, axis, known), row, count, grid
+
+
+def store_members(e: Emitter, group: FusionGroup, index: Index, result: Any) -> list[Stmt]:
+    """Store a group's outputs at one index of its first member, to which `result` is bound."""
+    val = group.members[0]
+    e.rebind(val, result)
+    point = [i for i, n in zip(index, val.shape, strict=True) if n != 1]
+    out: list[Stmt] = []
+    for v in group.members:
+        if v in group.stored:
+            at = index_of(v.shape, point)
+            out += e.store(v, at, result if v is val else e.value(v, at))
+    return out
 
 
 # -- problems -------------------------------------------------------------------------------------

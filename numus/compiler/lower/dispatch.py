@@ -29,6 +29,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "nonzero": ("sort.nonzero.lower_nonzero", "sort.nonzero.lower_nonzero_gpu"),
     "factor": ("factor.lower_factor", "factor.lower_factor"),
     "scatter": ("scatter.cpu.lower_scatter", "scatter.gpu.lower_scatter_gpu"),
+    "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),
     "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),
     "attention_grad": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),
 }

@@ -133,10 +133,10 @@ def roll(
 def _roll(node: Node, shift: int, axis: int) -> Node:
     extent = node.shape[axis]
     start = -as_int(shift, "shift", "roll") % extent if extent else 0
-    return _cycle(node, axis, start, extent) if start else node
+    return cycle(node, axis, start, extent) if start else node
 
 
-def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
+def cycle(node: Node, axis: int, start: int, count: int) -> Node:
     """`count` elements from `start` on along a periodic axis: a view."""
     shape = node.shape
     extent = shape[axis]
@@ -205,7 +205,7 @@ def _pad_reflect(node: Node, axis: int, low: int, high: int) -> Node:
 
 _FILLS: dict[str, Callable[[Node, int, int, int], Node]] = {
     "edge": _pad_edge,
-    "wrap": lambda node, axis, low, high: _cycle(node, axis, -low, low + node.shape[axis] + high),
+    "wrap": lambda node, axis, low, high: cycle(node, axis, -low, low + node.shape[axis] + high),
     "reflect": _pad_reflect,
     "symmetric": functools.partial(_pad_mirror, skip=0),
 }

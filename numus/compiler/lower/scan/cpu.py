@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from numus import ir
-from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ZERO, ScanProblem, rows_in_lanes
+from numus.compiler.lower.axis import ZERO, ScanProblem, rows_in_lanes, store_members
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
@@ -124,7 +123,8 @@ def _scan_pass(
             return []
         if carry is not None:
             element = span.combine(carry, element)
-        return _store_members(p, e, index(p.position(e, i)), element)
+        result: Any = tuple(element) if p.components == 2 else element[0].cast(p.val.dtype)
+        return store_members(e, p.group, index(p.position(e, i)), result)
 
     if p.row_per_lane:
         body, last = cpu_scan.scan_lanes(span, read, write)
@@ -135,21 +135,6 @@ def _scan_pass(
     if p.row_per_lane:
         body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=p.width // p.lanes)]
     return e.grid_kernel(name, g, body, grid * p.parts, p.group.notes)
-
-
-def _store_members(
-    p: ScanProblem, e: Emitter, index: tuple[Expr, ...], element: cpu_scan.Element
-) -> list[Stmt]:
-    """Store the group's outputs at one index."""
-    result: Any = tuple(element) if p.components == 2 else element[0].cast(p.val.dtype)
-    e.rebind(p.val, result)
-    point = [i for i, n in zip(index, p.val.shape, strict=True) if n != 1]
-    out: list[Stmt] = []
-    for v in p.group.members:
-        if v in p.group.stored:
-            at = index_of(v.shape, point)
-            out += e.store(v, at, result if v is p.val else e.value(v, at))
-    return out
 
 
 def _carries(p: CpuScanProblem, totals: list[Value], carries: list[Value]) -> LoweredKernel:

@@ -1,0 +1,50 @@
+"""Fourier transforms on GPUs: through shared memory, in steps where they are longer than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
+from numus.compiler.lower.schedule import Candidate, family
+from numus.kernels.fft.radices import LARGEST_RADIX, radices_of
+
+
+@dataclass(frozen=True)
+class FftTuning:
+    """Not measured yet: from the sizes of shared memory and of a coalesced access."""
+
+    max_length: int = 4096  # of a transform in shared memory
+    coalesced_rows: int = 16  # adjacent rows of a block: accesses of 128 bytes
+    min_threads: int = 32
+
+
+TUNING = FftTuning()
+
+
+def _capacity(p: FftProblem) -> int:
+    """Points in the shared memory of a block: two buffers, rounded up to a power of two."""
+    points = p.target.shared_bytes // (2 * p.val.dtype.itemsize)
+    return 1 << max(1, points.bit_length() - 1)
+
+
+def _blocking(p: FftProblem, step: Step) -> Blocking:
+    radices = radices_of(step.length, LARGEST_RADIX, LARGEST_RADIX)
+    most = p.target.block_size
+    butterflies = step.length // min(r for r in radices if r > 1 or len(radices) == 1)
+    rows = step.inner if step.inner > 1 else step.outer
+    wanted = TUNING.coalesced_rows if step.inner > 1 else most // max(1, butterflies)
+    width = 1
+    while width * 2 <= min(wanted, rows) and 2 * width * step.length <= _capacity(p):
+        width *= 2
+    threads = TUNING.min_threads
+    while threads < most and threads < butterflies * width:
+        threads *= 2
+    return Blocking(width, min(threads, most), 1, LARGEST_RADIX, LARGEST_RADIX)
+
+
+def _steps(p: FftProblem) -> Kernels:
+    return lower_steps(p, min(TUNING.max_length, _capacity(p)), _blocking)
+
+
+lower_fft_gpu = family(FftProblem, Candidate("shared memory", _steps))

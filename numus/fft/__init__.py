@@ -1,0 +1,19 @@
+"""Fourier transforms of any length, along any axes, on every device (docs/fft.md)."""
+
+from numus.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
+from numus.fft.functions import fft, hfft, ifft, ihfft, irfft, rfft
+from numus.fft.multidimensional import (
+    fft2,
+    fftn,
+    ifft2,
+    ifftn,
+    irfft2,
+    irfftn,
+    rfft2,
+    rfftn,
+)
+
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
+    "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip

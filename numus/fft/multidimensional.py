@@ -1,0 +1,151 @@
+"""Transforms along several axes: one after another, the last axis first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numus.errors import ShapeError
+from numus.fft.functions import (
+    Norm,
+    check_norm,
+    complex_along,
+    complex_operand,
+    inverse_real_along,
+    real_along,
+    real_operand,
+)
+from numus.functions._base import computed
+from numus.graph import Node
+from numus.shapes import as_int, normal_axis
+from numus.tensor import ArrayLike, Tensor
+
+Numbers = Sequence[int] | None
+
+
+def _sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int | None], list[int]]:
+    """Lengths (None: those of x) and axes; of `s` alone, the last axes. Axes may repeat."""
+    if axes is None:
+        where = list(range(x.ndim)) if s is None else list(range(x.ndim - len(s), x.ndim))
+    else:
+        where = [normal_axis(a, x.ndim, f"fft.{op}") for a in axes]
+    where = [normal_axis(a, x.ndim, f"fft.{op}") for a in where]
+    if s is None:
+        return [None] * len(where), where
+    if len(s) != len(where):
+        raise ShapeError(f"fft.{op}: s has {len(s)} lengths for {len(where)} axes")
+    sizes = [None if n is None else as_int(n, "s", f"fft.{op}") for n in s]
+    return [None if n == -1 else n for n in sizes], where
+
+
+def _along_axes(op: str, x: Node, s: Any, axes: Any, norm: Norm, inverse: bool) -> Node:
+    check_norm(op, norm)
+    sizes, where = _sizes_and_axes(op, x, s, axes)
+    for n, axis in reversed(list(zip(sizes, where, strict=True))):
+        x = complex_along(op, x, n, axis, norm, inverse)
+    return x
+
+
+def _last(op: str, where: list[int]) -> int:
+    if not where:
+        raise ShapeError(f"fft.{op}: takes at least one axis")
+    return where[-1]
+
+
+def _real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
+    x = real_operand(op, a)
+    check_norm(op, norm)
+    sizes, where = _sizes_and_axes(op, x, s, axes)
+    found = real_along(op, x, sizes[-1] if sizes else None, _last(op, where), norm)
+    for n, axis in list(zip(sizes, where, strict=True))[-2::-1]:
+        found = complex_along(op, found, n, axis, norm, False)
+    return found
+
+
+def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
+    x = complex_operand(op, a)
+    check_norm(op, norm)
+    sizes, where = _sizes_and_axes(op, x, s, axes)
+    last = _last(op, where)
+    for n, axis in list(zip(sizes, where, strict=True))[:-1]:
+        x = complex_along(op, x, n, axis, norm, True)
+    return inverse_real_along(op, x, sizes[-1], last, norm)
+
+
+def fftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The transform along several axes, by default all; `s` has a length for each (-1: as it is).
+
+    >>> nm.fft.fftn(nm.ones((2, 3))).real.tolist()
+    [[6.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    return computed(_along_axes("fftn", complex_operand("fftn", x), s, axes, norm, False))
+
+
+def ifftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The inverse of `fftn`.
+
+    >>> nm.fft.ifftn(nm.fft.fftn(nm.ones((2, 2)))).real.tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    return computed(_along_axes("ifftn", complex_operand("ifftn", x), s, axes, norm, True))
+
+
+def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The transform of real numbers along several axes: `rfft` along the last of them, then `fft`
+    along the others.
+
+    >>> nm.fft.rfftn(nm.ones((2, 2))).shape
+    (2, 2)
+    """
+    return computed(_real_along_axes("rfftn", x, s, axes, norm))
+
+
+def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The inverse of `rfftn`; the last length is even unless `s` says otherwise.
+
+    >>> nm.fft.irfftn(nm.fft.rfftn(nm.ones((2, 3))), s=(2, 3), axes=(0, 1)).shape
+    (2, 3)
+    """
+    return computed(_inverse_real_along_axes("irfftn", x, s, axes, norm))
+
+
+def fft2(x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None) -> Tensor:
+    """The transform along two axes.
+
+    >>> nm.fft.fft2(nm.ones((2, 2))).real.tolist()
+    [[4.0, 0.0], [0.0, 0.0]]
+    """
+    return computed(_along_axes("fft2", complex_operand("fft2", x), s, axes, norm, False))
+
+
+def ifft2(
+    x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
+) -> Tensor:
+    """The inverse of `fft2`.
+
+    >>> nm.fft.ifft2(nm.asarray([[4.0, 0.0], [0.0, 0.0]])).real.tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    return computed(_along_axes("ifft2", complex_operand("ifft2", x), s, axes, norm, True))
+
+
+def rfft2(
+    x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
+) -> Tensor:
+    """The transform of real numbers along two axes: see `rfftn`.
+
+    >>> nm.fft.rfft2(nm.ones((4, 4))).shape
+    (4, 3)
+    """
+    return computed(_real_along_axes("rfft2", x, s, axes, norm))
+
+
+def irfft2(
+    x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
+) -> Tensor:
+    """The inverse of `rfft2`: see `irfftn`.
+
+    >>> nm.fft.irfft2(nm.fft.rfft2(nm.ones((4, 4)))).shape
+    (4, 4)
+    """
+    return computed(_inverse_real_along_axes("irfft2", x, s, axes, norm))

@@ -1,0 +1,142 @@
+"""Complex and real transforms along the last axis, of any length, without scaling."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.fft.tables import chirp, chirp_length, chirp_spectrum, roots
+from numus.functions.shape.tiling import cycle
+from numus.graph import Node
+from numus.kernels.fft.radices import is_mixed_radix
+from numus.primitives import elementwise as ew
+from numus.primitives import views
+from numus.primitives.broadcast import broadcast
+from numus.primitives.fft import fft
+from numus.primitives.source import constant, iota
+
+
+def resized(x: Node, n: int) -> Node:
+    """The last axis cut off, or continued by zeros, to n elements."""
+    have = x.shape[-1]
+    if n < have:
+        return views.take_range(x, x.ndim - 1, 0, n)
+    before = (0,) * x.ndim
+    return views.pad(x, before, (*before[:-1], n - have))
+
+
+def transform(x: Node, inverse: bool) -> Node:
+    """The sum over j of x_j exp(-2 pi i j k / n), with the other sign for the inverse."""
+    n = x.shape[-1]
+    if n == 1 or 0 in x.shape:
+        return x
+    if is_mixed_radix(n):
+        return fft(x, roots(n, x.dtype, x.device), inverse)
+    if inverse:
+        return ew.conj(_bluestein(ew.conj(x), n))
+    return _bluestein(x, n)
+
+
+def _bluestein(x: Node, n: int) -> Node:
+    """A transform as the convolution with a chirp, for lengths with large prime factors: with
+    j k = (j^2 + k^2 - (k - j)^2) / 2, the sum over j is one over k - j (Bluestein 1970)."""
+    m = chirp_length(n)
+    factor = chirp(n, x.dtype, x.device)
+    table = roots(m, x.dtype, x.device)
+    spectrum = fft(resized(ew.mul(x, factor), m), table)
+    product = ew.mul(spectrum, chirp_spectrum(n, x.dtype, x.device))
+    return ew.mul(resized(fft(product, table, True), n), factor)
+
+
+def _half_roots(n: int, x: Node) -> Node:
+    """exp(-2 pi i k / n) for k up to n / 2 exclusive."""
+    return views.take_range(roots(n, x.dtype, x.device), 0, 0, n // 2)
+
+
+def _reversed(z: Node, count: int) -> Node:
+    """z at -k for k < count, along a periodic last axis."""
+    axis = z.ndim - 1
+    return cycle(views.flip(z, (axis,)), axis, z.shape[-1] - 1, count)
+
+
+def real_transform(x: Node) -> Node:
+    """The first n // 2 + 1 elements of the transform of a real node; the rest are conjugates.
+
+    An even length is packed into a complex one of half: the transforms of even and odd elements are
+    the Hermitian and anti-Hermitian parts of the result.
+    """
+    n, dtype = x.shape[-1], dt.complex_of(x.dtype)
+    count = n // 2 + 1
+    if n % 2 or 0 in x.shape:
+        return resized(transform(ew.cast(x, dtype), False), count)
+    pairs = views.reshape(x, (*x.shape[:-1], n // 2, 2))
+    even, odd = (
+        views.reshape(views.take_range(pairs, x.ndim, i, i + 1), (*x.shape[:-1], n // 2))
+        for i in (0, 1)
+    )
+    z = transform(ew.complex_(even, odd), False)
+    forward = cycle(z, z.ndim - 1, 0, count)
+    back = ew.conj(_reversed(z, count))
+    sums, differences = ew.add(forward, back), ew.sub(forward, back)
+    table = views.take_range(roots(n, dtype, z.device), 0, 0, count)
+    rotated = ew.mul(ew.mul(differences, constant(-1j, dtype)), table)
+    return scaled(ew.add(sums, rotated), 0.5)
+
+
+def _real_ends(x: Node, n: int) -> Node:
+    """A half spectrum whose elements 0 and n / 2 are taken as real: they are of a real signal."""
+    k = iota(x.shape[-1], dt.int64, x.device)
+    zero = constant(0, dt.int64)
+    end = ew.eq(k, zero)
+    if n % 2 == 0:
+        end = ew.or_(end, ew.eq(k, constant(n // 2, dt.int64)))
+    part = ew.real(x)
+    return ew.where(end, ew.cast(part, x.dtype), x)
+
+
+def inverse_real_transform(x: Node, n: int) -> Node:
+    """The n real elements whose transform begins with the n // 2 + 1 elements of x."""
+    half, dtype, axis = n // 2, x.dtype, x.ndim - 1
+    x = _real_ends(x, n)
+    if n % 2 or 0 in x.shape:
+        whole = _hermitian(x, n)
+        return ew.real(transform(whole, True))
+    front = views.take_range(x, axis, 0, half)
+    back = ew.conj(views.flip(views.take_range(x, axis, 1, half + 1), (axis,)))
+    sums, differences = ew.add(front, back), ew.sub(front, back)
+    rotated = ew.mul(differences, ew.conj(_half_roots(n, x)))
+    z = transform(ew.add(sums, ew.mul(rotated, constant(1j, dtype))), True)
+    pairs = broadcast(views.reshape(z, (*z.shape, 1)), (*z.shape, 2))
+    first = ew.eq(iota(2, dt.int64, x.device), constant(0, dt.int64))
+    parts = ew.where(first, ew.real(pairs), ew.imag(pairs))
+    return views.reshape(parts, (*x.shape[:-1], n))
+
+
+def _hermitian(x: Node, n: int) -> Node:
+    """All n elements of a spectrum from the first n // 2 + 1."""
+    count = x.shape[-1]
+    k = iota(n, dt.int64, x.device)
+    first = ew.lt(k, constant(count, dt.int64))
+    front = resized(x, n)
+    rest = views.flip(views.take_range(x, x.ndim - 1, 1, n - count + 1), (x.ndim - 1,))
+    before = (0,) * (x.ndim - 1)
+    back = views.pad(ew.conj(rest), (*before, count), (*before, 0))
+    return ew.where(first, front, back)
+
+
+def complex_input(x: Node) -> Node:
+    """x in the complex dtype that its transform is computed in."""
+    return ew.cast(x, dt.complex_of(x.dtype) if x.dtype.is_inexact else dt.default_complex)
+
+
+def real_input(x: Node) -> Node:
+    """A real x in the dtype that its transform is computed in."""
+    return ew.cast(x, dt.float64 if x.dtype is dt.float64 else dt.float32)
+
+
+def scaled(x: Node, factor: float) -> Node:
+    """x times a real number, part by part: infinities meet no zero."""
+    if factor == 1:
+        return x
+    if not x.dtype.is_complex:
+        return ew.mul(x, constant(factor, x.dtype))
+    by = constant(factor, dt.real_of(x.dtype))
+    return ew.complex_(ew.mul(ew.real(x), by), ew.mul(ew.imag(x), by))

@@ -1,0 +1,106 @@
+"""Discrete Fourier transforms of a few points in registers: the butterflies of each radix.
+
+Powers of two are split in halves; odd radices use the symmetry of sines and cosines, which halves
+their products. The sign of the exponent is that of the forward transform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from numus import ir
+from numus.ir import Expr, Stmt, const
+from numus.kernels.fft.roots import unit_root
+
+Complex = tuple[Expr, Expr]
+
+
+class Bindings:
+    """Statements under construction, each value bound to a name of its own."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.statements: list[Stmt] = []
+        self.count = 0
+
+    def bind(self, z: Complex) -> Complex:
+        names = []
+        for part in z:
+            name = ir.var(f"{self.prefix}_{self.count}", part.dtype)
+            self.count += 1
+            self.statements.append(ir.Let(name, part))
+            names.append(name)
+        return names[0], names[1]
+
+
+def add(a: Complex, b: Complex) -> Complex:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def sub(a: Complex, b: Complex) -> Complex:
+    return a[0] - b[0], a[1] - b[1]
+
+
+def fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    return ir.fma(a, b, c, allow_unfused=True)
+
+
+def mul(a: Complex, b: Complex) -> Complex:
+    return fma(a[0], b[0], -(a[1] * b[1])), fma(a[0], b[1], a[1] * b[0])
+
+
+def swap(z: Complex) -> Complex:
+    """The inverse transform is the forward one with real and imaginary parts exchanged."""
+    return z[1], z[0]
+
+
+def _rotate(z: Complex, k: int, n: int) -> Complex:
+    """z * exp(-2 pi i k / n)."""
+    eighth = 8 * k // n if 8 * k % n == 0 else None
+    if eighth == 0:
+        return z
+    if eighth == 2:
+        return z[1], -z[0]
+    if eighth in (1, 3):
+        half = const(math.sqrt(0.5), z[0].dtype)
+        if eighth == 1:
+            return (z[0] + z[1]) * half, (z[1] - z[0]) * half
+        return (z[1] - z[0]) * half, -((z[0] + z[1]) * half)
+    c, s = (const(x, z[0].dtype) for x in unit_root(k, n))
+    return fma(z[0], c, z[1] * s), fma(z[1], c, -(z[0] * s))
+
+
+def butterfly(x: Sequence[Complex], out: Bindings) -> list[Complex]:
+    """The transform of these points."""
+    n = len(x)
+    if n == 1:
+        return list(x)
+    if n % 2 == 0:
+        even, odd = butterfly(x[::2], out), butterfly(x[1::2], out)
+        rotated = [out.bind(_rotate(z, k, n)) for k, z in enumerate(odd)]
+        pairs = list(zip(even, rotated, strict=True))
+        return [out.bind(add(*p)) for p in pairs] + [out.bind(sub(*p)) for p in pairs]
+    half = range(1, (n + 1) // 2)
+    sums = {j: out.bind(add(x[j], x[n - j])) for j in half}
+    differences = {j: out.bind(sub(x[j], x[n - j])) for j in half}
+    total = x[0]
+    for j in half:
+        total = add(total, sums[j])
+    result = [out.bind(total)] * n
+    dtype = x[0][0].dtype
+    for k in half:
+        even_part, odd_part = x[0], None
+        for j in half:
+            c, s = (const(x, dtype) for x in unit_root(j * k, n))
+            t, u = sums[j], differences[j]
+            even_part = fma(t[0], c, even_part[0]), fma(t[1], c, even_part[1])
+            if odd_part is None:
+                odd_part = u[0] * s, u[1] * s
+            else:
+                odd_part = fma(u[0], s, odd_part[0]), fma(u[1], s, odd_part[1])
+        assert odd_part is not None
+        a, b = out.bind(even_part), out.bind(odd_part)
+        result[k] = out.bind((a[0] + b[1], a[1] - b[0]))
+        result[n - k] = out.bind((a[0] - b[1], a[1] + b[0]))
+    return result

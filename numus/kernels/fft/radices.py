@@ -1,0 +1,68 @@
+"""Radices of a transform: which lengths have a mixed-radix form, and in which order they pass."""
+
+from __future__ import annotations
+
+import functools
+
+LARGEST_RADIX = 16  # of the butterflies that live in registers: 2, 3, 4, 5, 7, 8, 11, 13, 16
+MAX_PRIME = 127  # larger prime factors cost less by Bluestein's convolution
+
+
+@functools.lru_cache(maxsize=4096)
+def prime_factors(n: int) -> tuple[int, ...]:
+    """In ascending order."""
+    found, p = [], 2
+    while p * p <= n:
+        while n % p == 0:
+            found.append(p)
+            n //= p
+        p += 1
+    return (*found, n) if n > 1 else tuple(found)
+
+
+def is_mixed_radix(n: int) -> bool:
+    """Every prime factor has a butterfly, in registers or as a loop."""
+    return all(p <= MAX_PRIME for p in prime_factors(n))
+
+
+@functools.lru_cache(maxsize=4096)
+def radices_of(n: int, largest: int, largest_odd: int) -> tuple[int, ...]:
+    """The radices of the passes, powers of two first: they open the widest contiguous runs.
+
+    Primes above `largest_odd`, which are done by a loop, come last, since they read each operand
+    many times; if there is nothing else, a pass of radix 1 brings the operands to scratch memory.
+    """
+    factors = prime_factors(n)
+    bits = factors.count(2)
+    largest_bits = largest.bit_length() - 1
+    passes = -(-bits // largest_bits)
+    powers = [1 << (bits + i) // passes for i in range(passes)]  # as even as they can be
+    odd = [p for p in factors if p > 2]
+    loops = [p for p in odd if p > largest_odd]
+    radices = [*reversed(powers), *(p for p in odd if p <= largest_odd)]
+    return tuple([*radices, *loops] if radices or not loops else [1, *loops])
+
+
+@functools.lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
+    found = {1}
+    for p in prime_factors(n):
+        found |= {d * p for d in found}
+    return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def split(n: int, limit: int) -> tuple[int, ...]:
+    """Factors of at most `limit` (where a divisor allows it), as few and as even as they can be."""
+    if n <= limit:
+        return (n,)
+    parts = 2
+    while limit**parts < n:
+        parts += 1
+    even = n ** (1 / parts)
+    small = [d for d in divisors(n) if 1 < d <= limit]
+    if not small:
+        return (n,)
+    # the smallest divisor from the even share on, else the largest below it
+    first = min((d for d in small if d >= even * 0.999), default=small[-1])
+    return (first, *split(n // first, limit))

@@ -1,0 +1,231 @@
+"""Mixed-radix Stockham transforms: autosorting passes between two scratch buffers (Stockham 1966).
+
+A pass of radix r, after passes whose radices multiply to s, transforms r points n / r apart and
+writes them s apart: results end in order, and no pass permutes. The first pass reads the operand
+through `read`, the last one writes the result through `write`; code fused before and after the
+transform lies in these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import ir
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
+from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
+
+ZERO, ONE = const(0), const(1)
+
+Read = Callable[[Expr, Expr], Complex]  # transform of the block, position
+Write = Callable[[Expr, Expr, Complex], list[Stmt]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The transforms of one block or task, and how its loops run over them.
+
+    `width` transforms of `length` points share scratch memory, of which `count` exist. Lanes run
+    over the transforms of the block where `simd_lanes` is 0 < width, else along each of them.
+    """
+
+    length: int
+    radices: tuple[int, ...]
+    largest_odd: int  # radix of a butterfly in registers
+    dtype: DType  # of the real and imaginary parts
+    width: int
+    count: Expr
+    threads: bool  # lanes are threads, and run over transforms and positions at once
+    vector: int  # SIMD lanes
+    transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
+    size: Callable[[int], Expr]  # a number as a scalar argument
+
+
+@dataclass(frozen=True)
+class _Pass:
+    number: int
+    radix: int
+    stride: int  # s
+    groups: int  # m = n / (r s)
+
+
+def _passes(block: Block) -> list[_Pass]:
+    found, stride = [], 1
+    for i, r in enumerate(block.radices):
+        found.append(_Pass(i, r, stride, block.length // (r * stride)))
+        stride *= r
+    return found
+
+
+def stockham(
+    block: Block, twiddle: Callable[[Expr], Complex], read: Read, write: Write
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The statements of a block, and its scratch. `twiddle(k)` is exp(-2 pi i k / length)."""
+    passes = _passes(block)
+    buffers = min(2, len(passes) - 1)
+    elements = block.length * block.width
+    # shared memory has a size known to the compiler: kernels are shared by lengths up to it
+    size = const(1 << (elements - 1).bit_length()) if block.threads else block.size(elements)
+    scratch = [
+        tuple(ir.Buffer(f"{part}{i}", block.dtype, "scratch", size) for part in ("re", "im"))
+        for i in range(buffers)
+    ]
+
+    def at(w: Expr, position: Expr) -> Expr:
+        return ir.add(ir.mul(position, const(block.width)), w)
+
+    out: list[Stmt] = []
+    for p in passes:
+        first, last = p.number == 0, p.number == len(passes) - 1
+        source = scratch[(p.number - 1) % 2] if not first else None
+        target = scratch[p.number % 2] if not last else None
+
+        def load(w: Expr, i: Expr, source: tuple[ir.Buffer, ...] | None = source) -> Complex:
+            if source is None:
+                return read(w, i)
+            return ir.load(source[0], at(w, i)), ir.load(source[1], at(w, i))
+
+        def put(
+            w: Expr, i: Expr, z: Complex, target: tuple[ir.Buffer, ...] | None = target
+        ) -> list[Stmt]:
+            return write(w, i, z) if target is None else ir.stores(target, at(w, i), z)
+
+        out += _pass_loops(block, p, first, twiddle, load, put)
+    return out, [b for pair in scratch for b in pair]
+
+
+Body = Callable[[Expr, Expr, Expr], list[Stmt]]  # group, position in it, transform
+
+
+def _pass_loops(
+    block: Block,
+    p: _Pass,
+    first: bool,
+    twiddle: Callable[[Expr], Complex],
+    load: Read,
+    put: Write,
+) -> list[Stmt]:
+    """The loops of a pass over its butterflies."""
+    size = block.size
+    stride, apart = size(p.stride), size(block.length // p.radix)
+
+    def body(group: Expr, q: Expr, w: Expr) -> list[Stmt]:
+        start = ir.add(ir.mul(group, stride), q)  # of the points read
+        to = ir.add(ir.mul(ir.mul(group, stride), const(p.radix)), q)
+
+        def point(j: Expr) -> Complex:
+            return load(w, ir.add(start, ir.mul(apart, j)))
+
+        def rotated(k: Expr, z: Complex) -> Complex:
+            if p.groups == 1:
+                return z
+            return mul(z, twiddle(ir.mul(ir.mul(group, stride), k)))
+
+        def store(k: Expr, z: Complex) -> list[Stmt]:
+            return put(w, ir.add(to, ir.mul(stride, k)), z)
+
+        if p.radix % 2 == 0 or p.radix <= block.largest_odd:
+            return _register_butterfly(p, point, rotated, store)
+        return _loop_butterfly(p, block, twiddle, point, rotated, store)
+
+    return _loops(block, p, first, body)
+
+
+def _register_butterfly(
+    p: _Pass,
+    point: Callable[[Expr], Complex],
+    rotated: Callable[[Expr, Complex], Complex],
+    store: Callable[[Expr, Complex], list[Stmt]],
+) -> list[Stmt]:
+    out = Bindings(f"z{p.number}")
+    points = [out.bind(point(const(j))) for j in range(p.radix)]
+    results = butterfly(points, out)
+    for k, z in enumerate(results):
+        value = out.bind(rotated(const(k), z)) if k else z
+        out.statements += store(const(k), value)
+    return out.statements
+
+
+def _loop_butterfly(
+    p: _Pass,
+    block: Block,
+    twiddle: Callable[[Expr], Complex],
+    point: Callable[[Expr], Complex],
+    rotated: Callable[[Expr, Complex], Complex],
+    store: Callable[[Expr, Complex], list[Stmt]],
+) -> list[Stmt]:
+    """A prime radix, two results at a time from sums and differences of opposite points: one loop
+    serves all such primes."""
+    radix, step = block.size(p.radix), block.size(block.length // p.radix)
+    half = ir.idiv(ir.add(radix, ONE), const(2))
+    sums = [ir.Register(f"{part}{p.number}", block.dtype, lanes=True) for part in ("er", "ei")]
+    odds = [ir.Register(f"{part}{p.number}", block.dtype, lanes=True) for part in ("or", "oi")]
+    zero = const(0.0, block.dtype)
+    i, j, k = (ir.var(f"{name}{p.number}") for name in "ijk")
+
+    def opposite(at: Expr) -> tuple[Complex, Complex]:
+        a, b = point(at), point(ir.sub(radix, at))
+        return add(a, b), sub(a, b)
+
+    def accumulated(registers: list[ir.Register]) -> Complex:
+        return ir.read(registers[0]), ir.read(registers[1])
+
+    total = add(accumulated(sums), opposite(i)[0])
+    out: list[Stmt] = [
+        *ir.sets(sums, point(ZERO)),
+        ir.For(i, ONE, half, "serial", ir.assign(sums, total, f"total{p.number}")[0]),
+    ]
+    dc = Bindings(f"dc{p.number}")
+    constant = dc.bind(accumulated(sums))
+    out += [*dc.statements, *store(ZERO, constant)]
+    c, s = twiddle(ir.mul(ir.irem(ir.mul(j, k), radix), step))
+    even, odd = opposite(j)
+    old_even, old_odd = accumulated(sums), accumulated(odds)
+    new = [
+        *(fma(x, c, y) for x, y in zip(even, old_even, strict=True)),
+        *(fma(x, s, y) for x, y in zip(odd, old_odd, strict=True)),
+    ]
+    z = Bindings(f"z{p.number}")
+    a, b = z.bind(accumulated(sums)), z.bind(accumulated(odds))
+    last = ir.sub(radix, k)
+    here = z.bind(rotated(k, z.bind((a[0] - b[1], a[1] + b[0]))))
+    there = z.bind(rotated(last, z.bind((a[0] + b[1], a[1] - b[0]))))
+    each: list[Stmt] = [
+        *ir.sets(sums, point(ZERO)),
+        *ir.sets(odds, (zero, zero)),
+        ir.For(j, ONE, half, "serial", ir.assign([*sums, *odds], new, f"term{p.number}")[0]),
+        *z.statements,
+        *store(k, here),
+        *store(last, there),
+    ]
+    return [*out, ir.For(k, ONE, half, "serial", each)]
+
+
+def _loops(block: Block, p: _Pass, first: bool, body: Body) -> list[Stmt]:
+    size = block.size
+    group, q, w = (ir.var(f"{name}{p.number}") for name in ("group", "q", "w"))
+    groups, stride = size(p.groups), size(p.stride)
+    if block.threads:
+        t = ir.var(f"t{p.number}")
+        butterflies = size(block.length // p.radix)
+        if block.width == 1:
+            which, i = ZERO, t
+        elif block.transforms_first[0 if first else 1]:
+            i, which = divmod(t, block.count)
+        else:
+            which, i = divmod(t, butterflies)
+        at_group, at_q = (i, ZERO) if p.stride == 1 else divmod(i, stride)
+        if p.groups == 1:
+            at_group, at_q = ZERO, i
+        stop = butterflies if block.width == 1 else ir.mul(butterflies, block.count)
+        return [ir.For(t, ZERO, stop, "lanes", body(at_group, at_q, which))]
+    if block.width > 1:
+        inner: Stmt = ir.For(w, ZERO, block.count, "lanes", body(group, q, w))
+        loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner])
+        return [ir.For(group, ZERO, groups, "serial", [loop])]
+    if p.stride >= block.vector:
+        along: Stmt = ir.For(q, ZERO, stride, "lanes", body(group, q, ZERO))
+        return [ir.For(group, ZERO, groups, "serial", [along])]
+    across: Stmt = ir.For(group, ZERO, groups, "lanes", body(group, q, ZERO))
+    return [ir.For(q, ZERO, stride, "serial", [across])]

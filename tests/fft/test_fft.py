@@ -1,0 +1,181 @@
+"""Transforms: arguments and errors as NumPy has them, tables, fusion, GPU schedules."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus import dtypes as dt
+from numus.fft import tables
+from numus.kernels.fft.radices import is_mixed_radix, prime_factors, radices_of, split
+from numus.kernels.fft.roots import PI, unit_roots
+from numus.runtime import devices
+
+NULL = nm.device("null")
+
+
+def noise(*shape, dtype="complex64"):
+    rng = np.random.default_rng(len(shape) + sum(shape))
+    return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
+
+
+def close(got, want, bound=1e-6):
+    assert np.linalg.norm(np.asarray(got) - want) <= bound * np.linalg.norm(want)
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+X = np.ones((3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: f.fft(x, n=0),
+        lambda f, x: f.fft(x, n=-3),
+        lambda f, x: f.fft(x[:, :0]),
+        lambda f, x: f.irfft(x[:, :1]),
+        lambda f, x: f.irfft(x[:, :0]),
+        lambda f, x: f.fft(x, norm="both"),
+        lambda f, x: f.fft(x, axis=2),
+        lambda f, x: f.fft(x, n=2.5),
+        lambda f, x: f.fft(x[0, 0]),
+        lambda f, x: f.rfft(x * 1j),
+        lambda f, x: f.fftn(x, s=(2, 2), axes=(0,)),
+        lambda f, x: f.fftn(x, axes=(0, 2)),
+        lambda f, x: f.rfftn(x, axes=()),
+        lambda f, x: f.hfft(x, norm="none"),
+        lambda f, x: f.fftfreq(2.5),
+        lambda f, x: f.fftshift(x, axes=3),
+    ],
+)
+def test_what_numpy_refuses_is_refused(call):
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        call(np.fft, X)
+    with pytest.raises((ValueError, TypeError, IndexError)) as ours:
+        call(nm.fft, nm.asarray(X))
+    assert str(ours.value).startswith("fft.")
+    # one of NumPy's kinds, AxisError being both a ValueError and an IndexError
+    numpy_error = type(theirs.value)
+    assert isinstance(ours.value, (numpy_error, ValueError, TypeError))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [("float16", "complex64"), ("bfloat16", "complex64"), ("float32", "complex64"),
+     ("float64", "complex128"), ("int8", "complex64"), ("bool", "complex64")],
+)  # fmt: skip
+def test_dtypes(dtype, result):
+    x = nm.ones(4).astype(dtype)
+    assert nm.fft.fft(x).dtype.name == result
+    assert nm.fft.rfft(x).dtype.name == result
+    assert nm.fft.irfft(x).dtype.name == dt.real_of(dt.BY_NAME[result]).name
+
+
+def test_batches_without_elements():
+    assert nm.fft.fft(nm.zeros((0, 8))).shape == (0, 8)
+    assert nm.fft.rfft(nm.zeros((2, 0, 8))).shape == (2, 0, 5)
+    assert nm.fft.irfft(nm.zeros((0, 5))).shape == (0, 8)
+    assert nm.fft.fft(nm.zeros((0, 67 * 131))).shape == (0, 67 * 131)
+
+
+def test_views_are_read_in_place():
+    z = noise(6, 32, 5)
+    t = nm.asarray(z)
+    close(nm.fft.fft(t[::2, ::-1, 1], axis=1), np.fft.fft(z[::2, ::-1, 1], axis=1))
+    close(
+        nm.fft.fft(nm.permute_dims(t, (2, 0, 1)), axis=0), np.fft.fft(z.transpose(2, 0, 1), axis=0)
+    )
+
+
+# -- tables and plans -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 100, 243])
+def test_roots_are_symmetric_to_the_last_bit(n):
+    w = unit_roots(np.arange(n), n, dt.complex128)
+    np.testing.assert_array_equal(w[1:], np.conj(w[:0:-1]))
+    if n % 4 == 0:
+        np.testing.assert_array_equal(w[n // 4 :].real, w[: n - n // 4].imag)
+    angle = 2 * PI * np.arange(n, dtype=np.longdouble) / n
+    want = np.cos(angle) - 1j * np.sin(angle)
+    assert np.abs(w - want).max() <= 2**-53
+
+
+def test_tables_are_held_once_and_bounded(monkeypatch):
+    held = tables._Tables()
+    monkeypatch.setattr(tables, "_tables", held)
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 8 * 100)
+    device = nm.device("cpu")
+    assert tables.roots(60, dt.complex64, device) is tables.roots(60, dt.complex64, None)
+    tables.roots(50, dt.complex64, device)
+    assert [key[1] for key in held.found] == [50]
+    tables.roots(1000, dt.complex64, device)
+    assert (len(held.found), held.nbytes) == (0, 0)
+
+
+def test_radices_and_splits():
+    for n in range(2, 3000):
+        if is_mixed_radix(n):
+            assert np.prod(radices_of(n, 16, 13)) == n
+            parts = split(n, 127)
+            assert np.prod(parts) == n
+            assert max(parts) <= 127
+    assert prime_factors(2 * 3 * 3 * 127) == (2, 3, 3, 127)
+    assert radices_of(17, 16, 13) == (1, 17)
+
+
+@pytest.mark.parametrize("n", [2**13, 3 * 2**16, 5**7, 2**17])
+def test_four_steps_on_the_cpu(n):
+    z = noise(2, n)
+    close(nm.fft.fft(z), np.fft.fft(z))
+    close(nm.fft.ifft(z[0]), np.fft.ifft(z[0]))
+
+
+# -- fusion ---------------------------------------------------------------------------------------
+
+
+def kernels(function, *shapes, dtype="complex64"):
+    tensors = [nm.asarray(np.zeros(s, dtype), device=NULL) for s in shapes]
+    nm.eval(function(*tensors))  # tables are made once
+    NULL.runtime.reset()
+    nm.eval(function(*tensors))
+    return NULL.runtime.reset().kernels
+
+
+def test_elementwise_code_runs_inside_transforms():
+    assert kernels(nm.fft.fft, (4, 64)) == 1
+    assert kernels(lambda x, w: nm.fft.fft(x * w), (4, 64), (64,)) == 1
+    assert kernels(lambda x: nm.abs(nm.fft.fft(x, n=128)) ** 2, (4, 64)) == 1
+    assert kernels(lambda x, h: nm.fft.ifft(nm.fft.fft(x) * h), (4, 64), (64,)) == 2
+    assert kernels(nm.fft.rfft, (4, 64), dtype="float32") == 2
+    assert kernels(nm.fft.irfft, (4, 65)) == 2
+    assert kernels(nm.fft.fft2, (64, 64)) == 2
+
+
+# -- GPU schedules --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    devices.BACKENDS["transforming"] = lambda index: simt_machine.Machine(simt_machine.TARGET)
+    return nm.device("transforming")
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 16), (50, 12), (2, 34), (3, 143), (1000,), (3, 51)])
+def test_gpu_schedules(gpu, shape):
+    z = noise(*shape)
+    t = nm.asarray(z, device=gpu)
+    close(nm.fft.fft(t).numpy(), np.fft.fft(z))
+    close(nm.fft.ifft(t * 2).numpy(), np.fft.ifft(z * 2))
+
+
+def test_three_steps_on_a_small_block(gpu):
+    """Sixteen points of shared memory: a length of three factors."""
+    small = replace(simt_machine.TARGET, shared_bytes=16 * 16)
+    devices.BACKENDS["transforming_small"] = lambda index: simt_machine.Machine(small)
+    z = noise(2, 8 * 9 * 10)
+    t = nm.asarray(z, device="transforming_small")
+    close(nm.abs(nm.fft.fft(t)).numpy(), np.abs(np.fft.fft(z)))

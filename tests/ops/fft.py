@@ -1,0 +1,70 @@
+"""nm.fft: transforms along one axis and several, frequencies and shifts."""
+
+import numpy as np
+
+from numus import dtypes as dt
+from ops.row import COMPLEX, DTYPE, FLOATS, NUMBERS, case, fraction, op, x
+
+LINEAR = {"relative": False, "ulps": 16}
+
+
+def spectrum(d):
+    """What the transform of a dtype has."""
+    return dt.complex_of(fraction(d))
+
+
+def signal(d):
+    """What real transforms of a dtype give."""
+    return dt.real_of(spectrum(d))
+
+
+_ANY = {"dtypes": (*FLOATS, "int32", "bool", *COMPLEX), "out": spectrum, **LINEAR}
+_REAL = {"dtypes": (*FLOATS, "int32", "bool"), "out": spectrum, **LINEAR}
+_SIGNAL = {"dtypes": (*FLOATS, *COMPLEX), "out": signal, **LINEAR}
+
+ONE_AXIS = [
+    op("fft.fft", np.fft.fft, case(x(2, 6)), case(x(5)), case(x(1)), case(x(3, 2), axis=0),
+       case(x(2, 7), n=4, norm="ortho"), case(x(3), n=8, norm="forward"), case(x(0, 4)),
+       case(x(2, 131)), **_ANY),
+    op("fft.ifft", np.fft.ifft, case(x(2, 6)), case(x(3, 2), axis=0), case(x(5), n=7),
+       case(x(4), norm="forward"), case(x(131), norm="ortho"), **_ANY),
+    op("fft.rfft", np.fft.rfft, case(x(2, 6)), case(x(5)), case(x(1)), case(x(4, 2), axis=0),
+       case(x(3), n=8, norm="ortho"), case(x(2, 9), n=6), case(x(0, 4)), **_REAL),
+    op("fft.irfft", np.fft.irfft, case(x(2, 4)), case(x(4), n=7), case(x(4, 2), axis=0),
+       case(x(3), n=8, norm="ortho"), case(x(4), n=1), case(x(2, 3), n=2), **_SIGNAL),
+    op("fft.hfft", np.fft.hfft, case(x(2, 4)), case(x(4), n=7), case(x(3), norm="ortho"),
+       **_SIGNAL),
+    op("fft.ihfft", np.fft.ihfft, case(x(2, 6)), case(x(5)), case(x(4), norm="forward"), **_REAL),
+]  # fmt: skip
+
+SEVERAL_AXES = [
+    op("fft.fftn", np.fft.fftn, case(x(2, 3, 4)), case(x(2, 3), s=(4, 2), axes=(0, 1)),
+       case(x(3, 2), axes=(0, 0)), **_ANY),
+    op("fft.ifftn", np.fft.ifftn, case(x(2, 3, 2)), case(x(2, 3), axes=(0,), norm="ortho"),
+       **_ANY),
+    op("fft.rfftn", np.fft.rfftn, case(x(2, 3, 4)), case(x(4, 3), axes=(1, 0)), **_REAL),
+    op("fft.irfftn", np.fft.irfftn, case(x(2, 3, 3)), case(x(2, 3), s=(3, 5), axes=(0, 1)),
+       **_SIGNAL),
+    op("fft.fft2", np.fft.fft2, case(x(2, 3, 4)), case(x(2, 3), s=(3, -1)), **_ANY),
+    op("fft.ifft2", np.fft.ifft2, case(x(3, 4)), **_ANY),
+    op("fft.rfft2", np.fft.rfft2, case(x(2, 3, 4)), **_REAL),
+    op("fft.irfft2", np.fft.irfft2, case(x(3, 3)), case(x(3, 3), s=(2, 5)), **_SIGNAL),
+]  # fmt: skip
+
+
+def frequencies(f):
+    return lambda n, d=1.0, dtype=None: f(n, d)
+
+
+FREQUENCIES = [
+    op("fft.fftfreq", frequencies(np.fft.fftfreq), case(5, dtype=DTYPE),
+       case(8, d=0.1, dtype=DTYPE), case(1, dtype=DTYPE), dtypes=FLOATS, orders=0),
+    op("fft.rfftfreq", frequencies(np.fft.rfftfreq), case(5, dtype=DTYPE),
+       case(8, d=0.1, dtype=DTYPE), case(1, dtype=DTYPE), dtypes=FLOATS, orders=0),
+    op("fft.fftshift", np.fft.fftshift, case(x(5)), case(x(3, 4)), case(x(3, 4), axes=1),
+       dtypes=NUMBERS),
+    op("fft.ifftshift", np.fft.ifftshift, case(x(5)), case(x(3, 4)), case(x(3, 4), axes=(0,)),
+       dtypes=NUMBERS),
+]  # fmt: skip
+
+ROWS = [*ONE_AXIS, *SEVERAL_AXES, *FREQUENCIES]
