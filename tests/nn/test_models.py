@@ -42,5 +42,6 @@ def test_model(name, train):
         if f"{key}:{part}" in STORED:
             wanted = STORED[f"{key}:{part}"]
             scale = np.abs(wanted).max()
-            np.testing.assert_allclose(p.grad.numpy(), wanted, rtol=2e-5, atol=1e-5 * scale)
+            # against float64, gradients of either library are off by up to 1.6e-5 of the largest
+            np.testing.assert_allclose(p.grad.numpy(), wanted, rtol=2e-5, atol=3e-5 * scale)
     assert any(f"{key}:{part}" in STORED for part, _ in model.named_parameters())
