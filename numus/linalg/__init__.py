@@ -13,6 +13,14 @@ from numus.linalg.builders import (
     vander,
 )
 from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
+from numus.linalg.eigh import eigh, eigvalsh
+from numus.linalg.functions import expm, matrix_power
+from numus.linalg.least_squares import (
+    cond,
+    lstsq,
+    matrix_rank,
+    pinv,
+)
 from numus.linalg.lu import (
     det,
     inv,
@@ -24,6 +32,7 @@ from numus.linalg.lu import (
     solve,
     solve_ex,
 )
+from numus.linalg.norms import matrix_norm, norm
 from numus.linalg.products import (
     cross,
     diagonal,
@@ -33,41 +42,15 @@ from numus.linalg.products import (
     trace,
     vdot,
 )
+from numus.linalg.qr import qr
+from numus.linalg.svd import svd, svdvals
 from numus.linalg.triangular import solve_triangular
 
 __all__ = [
-    "block_diag",
-    "cho_solve",
-    "cholesky",
-    "cholesky_ex",
-    "circulant",
-    "companion",
-    "cross",
-    "det",
-    "diagonal",
-    "hankel",
-    "hilbert",
-    "inv",
-    "inv_ex",
-    "khatri_rao",
-    "kron",
-    "lu",
-    "lu_factor",
-    "lu_solve",
-    "matmul",
-    "matrix_transpose",
-    "multi_dot",
-    "outer",
-    "semiring_matmul",
-    "slogdet",
-    "solve",
-    "solve_ex",
-    "solve_triangular",
-    "tensordot",
-    "toeplitz",
-    "trace",
-    "vander",
-    "vdot",
-    "vecdot",
-    "vector_norm",
+    "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cross",
+    "det", "diagonal", "eigh", "eigvalsh", "expm", "hankel", "hilbert", "inv", "inv_ex",
+    "khatri_rao", "kron", "lstsq", "lu", "lu_factor", "lu_solve", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
+    "outer", "pinv", "qr", "semiring_matmul", "slogdet", "solve", "solve_ex", "solve_triangular",
+    "svd", "svdvals", "tensordot", "toeplitz", "trace", "vander", "vdot", "vecdot", "vector_norm",
 ]  # fmt: skip

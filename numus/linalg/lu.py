@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import arange
 from numus.functions.elementwise.comparison import where
@@ -316,8 +318,15 @@ def _det_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) 
 _DET = Implicit(_det_tangent)
 
 
+class SlogdetResult(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
 @widens
-def slogdet(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
+def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """The sign of the determinant (of absolute value 1, where complex) and the logarithm of its
     absolute value, which neither overflows nor underflows; 0 and -inf for singular matrices.
 
@@ -337,7 +346,8 @@ def slogdet(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
     logarithm = differentiated(_LOG_DET, lambda *_: size, a, packed, order)
     if a.dtype.is_complex:
         sign = differentiated(_SIGN, lambda *_: sign, a, packed, order)
-    return sign.astype(dtype), logarithm.astype(logarithm.dtype if dtype.is_complex else dtype)
+    logarithm = logarithm if dtype.is_complex else logarithm.astype(dtype)
+    return SlogdetResult(sign.astype(dtype), logarithm)
 
 
 def _relative(operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

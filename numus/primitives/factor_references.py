@@ -97,7 +97,8 @@ def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
     a, b = (np.sum(np.abs(r[:, :width]) ** 2, axis=-1) for r in (u, v))
     inner = np.sum(u[:, :width] * np.conj(v[:, :width]), axis=-1)
     length = np.abs(inner)
-    needed = length**2 > epsilon**2 * width * a * b
+    least = np.finfo(a.dtype).smallest_normal / np.finfo(a.dtype).eps
+    needed = length > np.maximum(epsilon * np.sqrt(width * 1.0) * np.sqrt(a) * np.sqrt(b), least)
     if not needed.any():
         return False
     length = np.where(needed, length, 1)

@@ -209,4 +209,78 @@ SOLVERS = [
        values=[case(x(2, 2, values=(1.0, 2.0, 2.0, 4.0)))], **{**LINALG, "out": (fraction, real)}),
 ]  # fmt: skip
 
-ROWS = [*PRODUCTS, *BUILDERS, *SOLVERS]
+
+def hermitian(a):
+    return a + adjoint(a)
+
+
+def eigh(a, **options):
+    """Eigenvalues, and a function of the matrix that does not depend on the phases of vectors."""
+    values, vectors = nm.linalg.eigh(hermitian(a), **options)
+    return values, (vectors * (values**2)[..., None, :].astype(vectors.dtype)) @ adjoint(vectors)
+
+
+def svd(a, **options):
+    """Singular values and the unitary polar factor, which does not depend on phases either."""
+    u, s, vh = nm.linalg.svd(a, **options)
+    k = s.shape[-1]
+    return s, u[..., :k] @ vh[..., :k, :]
+
+
+def polar(a, **options):
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    return s, u @ vh
+
+
+def lstsq(a, b):
+    if b.ndim == 1:
+        x, r, k, s = lstsq(a, b[:, None])
+        return x[:, 0], r[0], k, s
+    x = np.linalg.pinv(a) @ b
+    misses = np.sum(np.abs(a @ x - b) ** 2, axis=-2)
+    return x, misses, np.linalg.matrix_rank(a), np.linalg.svd(a, compute_uv=False)
+
+
+SPECTRA = [
+    op("linalg.qr", lambda a, mode="reduced": tuple(np.linalg.qr(a, mode)) if mode != "r"
+       else np.linalg.qr(a, mode), case(x(5, 3)), case(x(2, 3, 3)), case(x(3, 5)),
+       case(x(4, 2), mode="r"), case(x(3, 0)),
+       values=[case(x(70, 40)), case(x(4, 2), mode="complete"), case(x(2, 3), mode="complete")],
+       **LINALG),
+    op("linalg.eigh", lambda a, UPLO="L": (np.linalg.eigvalsh(hermitian(a)),
+                                           hermitian(a) @ hermitian(a)),
+       case(x(4, 4)), case(x(2, 3, 3), UPLO="U"), case(x(1, 1)), call=eigh,
+       **{**LINALG, "out": (real, fraction), "dtypes": ("float32", "float64", *COMPLEX)}),
+    op("linalg.eigvalsh", lambda a: np.linalg.eigvalsh(hermitian(a)), case(x(2, 4, 4)),
+       case(x(0, 0)), values=[case(x(20, 20))], call=of(hermitian, "eigvalsh"),
+       **{**LINALG, "out": real}),
+    op("linalg.svd", polar, case(x(4, 3), full_matrices=False), case(x(2, 2, 4)), case(x(3, 3)),
+       values=[case(x(30, 12))], call=svd, **{**LINALG, "out": (real, fraction), "ulps": 512}),
+    op("linalg.svdvals", lambda a: np.linalg.svd(a, compute_uv=False), case(x(2, 4, 3)),
+       case(x(2, 5)), case(x(0, 3)), **{**LINALG, "out": real}),
+    op("linalg.matrix_rank", np.linalg.matrix_rank, case(x(2, 4, 3)), case(x(0, 3)),
+       case(x(3, 3, values=(1, 2, 3, 2, 4, 6, 1, 1, 1))), dtypes=(*FLOATS[:2], *COMPLEX), out=INT64,
+       orders=0),
+    op("linalg.pinv", np.linalg.pinv, case(x(4, 2)), case(x(2, 2, 3)), case(x(0, 3)), **LINALG),
+    op("linalg.lstsq", lstsq, case(x(5, 2), x(5, 3)), case(x(2, 4), x(2)),
+       **{**LINALG, "out": (fraction, real, INT64, real), "ulps": 512}),
+    op("linalg.cond", lambda a, p=None: np.linalg.cond(dominant(a), p), case(x(2, 3, 3)),
+       case(x(3, 3), 1), case(x(3, 3), -2), case(x(3, 3), "nuc"), case(x(3, 3), float("-inf")),
+       call=of(dominant, "cond"), **{**LINALG, "out": real}),
+    op("linalg.matrix_norm", lambda a, keepdims=False, ord="fro":
+       np.linalg.matrix_norm(a, keepdims=keepdims, ord=ord), case(x(2, 3, 4)),
+       *(case(x(3, 4), ord=ord) for ord in ("nuc", 1, -1, 2, -2, float("inf"), float("-inf"))),
+       case(x(2, 3, 3), keepdims=True, ord="nuc"), case(x(0, 3)),
+       **{**LINALG, "out": real}),
+    op("linalg.norm", np.linalg.norm, case(x(3, 4)), case(x(5), 3), case(x(3, 4), 2),
+       case(x(2, 3, 4), 1, (0, 2), keepdims=True), case(x(2, 3), float("inf"), -1),
+       **{**LINALG, "out": real}),
+    op("linalg.matrix_power", np.linalg.matrix_power, case(x(3, 3), 5), case(x(2, 3, 3), 0),
+       case(x(2, 2), 1), dtypes=(*NUMBERS,), relative=False, ulps=64),
+    op("linalg.matrix_power", lambda a, n: np.linalg.matrix_power(dominant(a), n),
+       case(x(3, 3), -2), call=of(dominant, "matrix_power"), **LINALG),
+    op("linalg.expm", scipy.linalg.expm, case(x(3, 3)), case(x(2, 2, 2, low=-5, high=5)),
+       case(x(0, 0)), **{**LINALG, "ulps": 2048}),
+]  # fmt: skip
+
+ROWS = [*PRODUCTS, *BUILDERS, *SOLVERS, *SPECTRA]

@@ -64,10 +64,12 @@ def _rotate(
 ) -> None:
     (x, y), (width, total) = pair, extents
     size_x, size_y, *inner = _products(p, out, x, y, width)
-    overlap = p.let(squared(tuple(inner)))
-    with p.when(overlap > bound * size_x * size_y):
+    length = p.let(_length(p, inner))
+    # below that, digits of the sums are lost to underflow; matrices have elements of about 1
+    least = p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    overlapping = length > ir.maximum(bound * ir.sqrt(size_x) * ir.sqrt(size_y), least)
+    with p.when(overlapping):
         p.do(ir.Set(rotated, ir.read(rotated) + const(1, INT)))
-        length = p.let(ir.sqrt(overlap))
         zeta = p.let((size_y - size_x) / (length + length))
         one = p.constant(1.0)
         root = ir.sqrt(ir.fma(zeta, zeta, one, allow_unfused=True))
@@ -79,6 +81,16 @@ def _rotate(
             u, v = p.number(out[x, j]), p.number(out[y, j])
             out[x, j] = minus_product(scaled(u, cosine), sine, v)
             out[y, j] = plus_product(scaled(v, cosine), conjugate(sine), u)
+
+
+def _length(p: Program, x: list[Expr]) -> Expr:
+    """|x|, whose square may underflow."""
+    sizes = [ir.unary("abs", part) for part in x]
+    if len(x) == 1:
+        return sizes[0]
+    largest = p.let(ir.maximum(*sizes))
+    divisor = p.let(select(largest > p.constant(0.0), largest, p.constant(1.0)))
+    return largest * ir.sqrt(squared(tuple(part / divisor for part in x)))
 
 
 def _products(p: Program, out: Matrix, x: Expr, y: Expr, width: Expr) -> list[Expr]:

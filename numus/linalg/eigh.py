@@ -1,0 +1,136 @@
+"""Eigenvalues of Hermitian matrices by one-sided Jacobi rotations."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numus.functions._base import wrap
+from numus.functions.autocast import widens
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.arithmetic import minimum
+from numus.functions.elementwise.comparison import where
+from numus.functions.reduction.reductions import max as maximum_of
+from numus.functions.shape.concatenation import concat
+from numus.linalg import blocked
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    differentiated,
+    identity,
+    matrices,
+    scale_of,
+    stacked,
+    unstacked,
+)
+from numus.linalg.products import diagonal
+from numus.primitives import factor
+from numus.tensor import ArrayLike, Tensor
+
+
+def real_part(x: Tensor) -> Tensor:
+    return x.real if x.dtype.is_complex else x
+
+
+def inverse_gaps(x: Tensor, y: Tensor) -> Tensor:
+    """1 / (y_j - x_i), and 0 where they are as good as equal: derivatives stay finite there."""
+    gaps = y[..., None, :] - x[..., :, None]
+    size = maximum_of(abs(y), axis=-1)[..., None, None] if y.shape[-1] else 1.0
+    close = abs(gaps) <= 4 * finfo(gaps.dtype).eps * size
+    return where(close, 0.0, 1 / where(close, 1.0, gaps))
+
+
+def _eigh(a: Tensor) -> Tensor:
+    """Eigenvalues in a first row, eigenvectors below, of stacks of Hermitian matrices.
+
+    Rows of the shifted matrix, which is well-conditioned and positive definite, become orthogonal:
+    they are its eigenvectors then, each times its eigenvalue.
+    """
+    n = a.shape[-1]
+    scale = scale_of(a)
+    a = a / scale
+    frobenius = ((abs(a) ** 2).sum(axis=(-2, -1), keepdims=True)).sqrt()
+    rows = maximum_of(abs(a).sum(axis=-1, keepdims=True), axis=-2, keepdims=True)
+    shift = 1.5 * minimum(frobenius, rows)
+    shift = where(shift == 0, 1.0, shift)
+    shifted = a + shift * identity(n, a)
+    found = wrap(factor.orthogonalize(shifted._node, n))
+    vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
+    values = real_part((vectors.conj() * (a @ vectors)).sum(axis=-2))
+    order = values.argsort(axis=-1)
+    values = values.take_along_axis(order, axis=-1) * scale[..., 0]
+    vectors = blocked.rows_at(vectors.mT, order).mT
+    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+
+
+def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """dΛ = diag(Vᴴ dA V), dV = V (F ∘ Vᴴ dA V), F_ij = 1 / (λ_j - λ_i)."""
+    da = (tangents[0] + adjoint(tangents[0])) / 2
+    values, vectors = real_part(packed[..., 0, :]), packed[..., 1:, :]
+    inner = adjoint(vectors) @ da @ vectors
+    dvalues = real_part(diagonal(inner)).astype(packed.dtype)
+    dvectors = vectors @ (inner * inverse_gaps(values, values).astype(packed.dtype))
+    return concat([dvalues[..., None, :], dvectors], axis=-2)
+
+
+_RULE = Implicit(_tangent)
+
+
+def decomposed(a: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, differentiated; one triangle of `a` is read."""
+    n = a.shape[-1]
+
+    def compute(a: Tensor) -> Tensor:
+        if not a.size:
+            return concat([a[..., :1, :], a], axis=-2)
+        lower = adjoint(a.triu()) if upper else a.tril()
+        below = lower.tril(-1)
+        middle = lower * identity(n, a)
+        whole = below + adjoint(below) + (middle + middle.conj()) / 2
+        return unstacked(_eigh(stacked(whole)), a.shape[:-2])
+
+    if not n:
+        return real_part(a).sum(axis=-2), a
+    packed = differentiated(_RULE, compute, a)
+    return real_part(packed[..., 0, :]), packed[..., 1:, :]
+
+
+class EighResult(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def _checked(op: str, x: ArrayLike, uplo: str) -> EighResult:
+    if uplo not in ("L", "U"):
+        raise ValueError(f"linalg.{op}: UPLO={uplo!r} is neither 'L' nor 'U'")
+    a, dtype = matrices(op, x, square=True)
+    values, vectors = decomposed(a, upper=uplo == "U")
+    if not dtype.is_complex:
+        values = values.astype(dtype)
+    return EighResult(values, vectors.astype(dtype))
+
+
+@widens
+def eigh(x: ArrayLike, /, UPLO: str = "L") -> EighResult:
+    """The eigenvalues of Hermitian matrices, ascending, and their eigenvectors in columns.
+
+    The lower triangle is read, or with UPLO="U" the upper one. Derivatives of eigenvectors are
+    finite where eigenvalues are equal, and right where a loss does not depend on the basis of such
+    a space.
+
+    >>> values, vectors = nm.linalg.eigh(nm.asarray([[2.0, 1.0], [1.0, 2.0]]))
+    >>> [round(v, 5) for v in values.tolist()]
+    [1.0, 3.0]
+    """
+    return _checked("eigh", x, UPLO)
+
+
+@widens
+def eigvalsh(x: ArrayLike, /, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of Hermitian matrices, ascending.
+
+    >>> nm.linalg.eigvalsh(nm.asarray([[4.0, 0.0], [0.0, 3.0]])).tolist()
+    [3.0, 4.0]
+    """
+    return _checked("eigvalsh", x, UPLO)[0]

@@ -1,0 +1,94 @@
+"""Functions of square matrices: integer powers, the exponential."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from numus.dtypes import float32, real_of
+from numus.evaluation.evaluate import is_known
+from numus.functions._base import node_of, wrap
+from numus.functions.autocast import widens
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.transcendental import exp2, log2
+from numus.functions.linear.matmul import matmul
+from numus.functions.reduction.reductions import max as maximum_of
+from numus.linalg._base import identity, matrices, require_matrices
+from numus.linalg.lu import inv, solve_ex
+from numus.tensor import ArrayLike, Tensor
+
+
+def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
+    """Integer powers of square matrices, by repeated squaring; negative ones of the inverse.
+
+    >>> nm.linalg.matrix_power(nm.asarray([[1, 1], [1, 0]]), 10).tolist()
+    [[89, 55], [55, 34]]
+    """
+    power = operator.index(n)
+    a = wrap(node_of(x, "linalg.matrix_power"))
+    require_matrices("matrix_power", a, square=True)
+    if power < 0:
+        a, power = inv(a), -power
+    found = None
+    while power:
+        if power % 2:
+            found = a if found is None else matmul(found, a)
+        power //= 2
+        a = matmul(a, a) if power else a
+    return identity(a.shape[-1], a) if found is None else found
+
+
+# -- the exponential ------------------------------------------------------------------------------
+
+# Degree of the diagonal Padé approximant, and the norm up to which it is exact to the last digit
+# (Higham 2005).
+_PADE = {"float32": (7, 3.925724783138660), "float64": (13, 5.371920351148152)}
+_MAX_SQUARINGS = 16  # where norms are not known, as in nm.jit: norms up to 2^16 times the above
+
+
+def _coefficients(degree: int) -> list[float]:
+    """Of the numerator, scaled to integers."""
+    f = math.factorial
+    q = degree
+    return [f(2 * q - j) / (f(q - j) * f(j)) for j in range(q + 1)]
+
+
+def _pade(a: Tensor, degree: int) -> Tensor:
+    """The approximant: even powers, and odd ones as `a` times even powers."""
+    b = _coefficients(degree)
+    square = a @ a
+    power = identity(a.shape[-1], a)
+    even, odd = b[0] * power, b[1] * power
+    for j in range(2, degree, 2):
+        power = power @ square if j > 2 else square
+        even, odd = even + b[j] * power, odd + b[j + 1] * power
+    odd = a @ odd
+    return solve_ex(even - odd, even + odd)[0]
+
+
+@widens
+def expm(x: ArrayLike, /) -> Tensor:
+    """The exponential of square matrices, by scaling and squaring (Higham 2005).
+
+    In `nm.jit`, where the norm is not known, matrices of a 1-norm above 10^5 overflow the number of
+    squarings and become NaN.
+
+    >>> nm.linalg.expm(nm.zeros((2, 2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    a, dtype = matrices("expm", x, square=True)
+    if not a.size:
+        return a.astype(dtype)
+    degree, limit = _PADE["float32" if real_of(a.dtype) is float32 else "float64"]
+    norm = maximum_of(abs(a.detach()).sum(axis=-2), axis=-1)[..., None, None]
+    needed = log2(norm / limit).ceil()
+    needed = where(needed > 0, needed, 0.0)  # also of norms that are 0 or NaN
+    count = _MAX_SQUARINGS
+    if is_known(needed._node):
+        most = float(maximum_of(needed).item())
+        count = min(int(most), finfo(needed.dtype).bits * 32) if math.isfinite(most) else 0
+    found = _pade(a * exp2(-needed).astype(a.dtype), degree)
+    for i in range(count):
+        found = where(needed > i, found @ found, found)
+    return where(needed > count, float("nan"), found).astype(dtype)

@@ -1,0 +1,123 @@
+"""QR factorisation by blocked Householder reflections."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numus.errors import GradientError
+from numus.functions.autocast import widens
+from numus.functions.creation.creation import eye, zeros
+from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to
+from numus.linalg import blocked, triangular
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    differentiated,
+    identity,
+    matrices,
+    scale_of,
+    stacked,
+    unstacked,
+)
+from numus.tensor import ArrayLike, Tensor
+
+
+def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    """Q (m, columns) and R (columns, n), not differentiated."""
+    m, n = a.shape[-2:]
+    k = min(m, n)
+    lead = a.shape[:-2]
+    if not a.size:
+        q = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (*lead, m, columns))
+        return q, zeros((*lead, columns, n), dtype=a.dtype, device=a.device)
+    scale = scale_of(a)
+    r, reflectors = blocked.qr(stacked(a / scale))
+    start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (r.shape[0], m, columns))
+    q = unstacked(blocked.apply_q(reflectors, start), lead)
+    r = unstacked(r, lead) * scale
+    if columns > k:
+        below = zeros((*lead, columns - k, n), dtype=a.dtype, device=a.device)
+        r = concat([r, below], axis=-2)
+    return q, r
+
+
+def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """dA R⁻¹ = dQ + Q dR R⁻¹: the part of Qᴴ dA R⁻¹ that is anti-Hermitian is Q's, the upper
+    triangular rest R's (Walter & Lehmann 2010); the diagonal of R stays real."""
+    m, n = operands[0].shape[-2:]
+    k = min(m, n)
+    (da,) = tangents
+    q, r = packed[..., :m, :], adjoint(packed[..., m:, :])
+    square = r[..., :k]
+    moved = adjoint(triangular.solve(adjoint(square), adjoint(da[..., :k]), lower=True))
+    inner = adjoint(q) @ moved
+    below = inner.tril(-1)
+    turn = below - adjoint(below)
+    if packed.dtype.is_complex:
+        turn = turn + (inner.imag * 1j) * identity(k, packed)
+    dq = moved - q @ (inner - turn)
+    dr = (inner - turn).triu() @ square
+    if n > k:
+        rest = adjoint(q) @ da[..., k:] + adjoint(dq) @ (q @ r[..., k:])
+        dr = concat([dr, rest], axis=-1)
+    return concat([dq, adjoint(dr)], axis=-2)
+
+
+_REDUCED = Implicit(_tangent)
+
+
+def _no_tangent(*_: object) -> Tensor:
+    raise GradientError(
+        "linalg.qr: Q of mode='complete' has no derivative for matrices with more rows than "
+        "columns: its last columns are any basis; use mode='reduced'"
+    )
+
+
+_COMPLETE = Implicit(_no_tangent)
+
+
+def reduced(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Q (m, k) and R (k, n), differentiated."""
+    m = a.shape[-2]
+
+    def compute(a: Tensor) -> Tensor:
+        q, r = factors(a, min(a.shape[-2:]))
+        return concat([q, adjoint(r)], axis=-2)
+
+    packed = differentiated(_REDUCED, compute, a)
+    return packed[..., :m, :], adjoint(packed[..., m:, :])
+
+
+class QRResult(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Tensor
+    R: Tensor
+
+
+@widens
+def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Tensor | QRResult:
+    """Q and R with x = Q R: orthonormal columns, and an upper triangular matrix.
+
+    Args:
+        mode: "reduced" gives Q (m, k) and R (k, n), k being the smaller extent; "complete" Q (m, m)
+            and R (m, n); "r" R (k, n) alone.
+
+    >>> q, r = nm.linalg.qr(nm.asarray([[3.0, 1.0], [4.0, 2.0]]))
+    >>> bool(nm.all(nm.abs(q @ r - nm.asarray([[3.0, 1.0], [4.0, 2.0]])) < 1e-5))
+    True
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ValueError(f"linalg.qr: mode={mode!r} is none of 'reduced', 'complete', 'r'")
+    a, dtype = matrices("qr", x)
+    m, n = a.shape[-2:]
+    if mode == "complete" and m > n:
+
+        def compute(a: Tensor) -> Tensor:
+            return concat(factors(a, m), axis=-1)
+
+        packed = differentiated(_COMPLETE, compute, a).astype(dtype)
+        return QRResult(packed[..., :m], packed[..., m:].triu())
+    q, r = (part.astype(dtype) for part in reduced(a))
+    return r.triu() if mode == "r" else QRResult(q, r.triu())

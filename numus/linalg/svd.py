@@ -1,0 +1,201 @@
+"""Singular values by one-sided Jacobi rotations (Hestenes 1958, after a QR factorisation)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.functions._base import wrap
+from numus.functions.autocast import widens
+from numus.functions.creation.creation import eye, zeros
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.comparison import where
+from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import grad_mode
+from numus.linalg import blocked
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    differentiated,
+    identity,
+    matrices,
+    scale_of,
+    stacked,
+    unstacked,
+)
+from numus.linalg.eigh import inverse_gaps, real_part
+from numus.linalg.products import diagonal
+from numus.linalg.qr import factors as qr_factors
+from numus.primitives import factor
+from numus.tensor import ArrayLike, Tensor
+
+
+def _tall(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U (m, n), s and V (n, n) of stacks with m >= n."""
+    _, m, n = a.shape
+    scale = scale_of(a)
+    a = a / scale
+    square, reflectors = blocked.qr(a) if m > n else (a, [])
+    both = concat([square, identity(n, a)], axis=-1)
+    found = wrap(factor.orthogonalize(both._node, n))
+    rows, rotation = found[..., :n], found[..., n:]
+    values = (abs(rows) ** 2).sum(axis=-1).sqrt()
+    order = values.argsort(axis=-1, descending=True)
+    values = values.take_along_axis(order, axis=-1)
+    rows, rotation = blocked.rows_at(rows, order), blocked.rows_at(rotation, order)
+    left = adjoint(rotation)
+    if m > n:
+        below = zeros((a.shape[0], m - n, n), dtype=a.dtype, device=a.device)
+        left = blocked.apply_q(reflectors, concat([left, below], axis=-2))
+    return left, values * scale[..., 0], _completed(rows, values)
+
+
+def _completed(rows: Tensor, sizes: Tensor) -> Tensor:
+    """An orthonormal basis whose first vectors are the rows; any where rows are as good as zero."""
+    n = rows.shape[-1]
+    tiny = sizes <= finfo(sizes.dtype).eps * n * sizes[..., :1]
+    unit = where(tiny[..., None], 0.0, rows / where(tiny, 1.0, sizes)[..., None])
+    r, reflectors = blocked.qr(adjoint(unit))
+    sign = diagonal(r)
+    sign = where(tiny, 1.0, sign / where(tiny, 1.0, abs(sign)))
+    return blocked.apply_q(reflectors, identity(n, rows)) * sign[..., None, :]
+
+
+def _values(a: Tensor) -> Tensor:
+    """Singular values of stacks with m >= n."""
+    _, m, n = a.shape
+    scale = scale_of(a)
+    square = blocked.qr(a / scale)[0] if m > n else a / scale
+    rows = wrap(factor.orthogonalize(square._node, n))
+    return (abs(rows) ** 2).sum(axis=-1).sqrt().sort(axis=-1, descending=True) * scale[..., 0]
+
+
+def _packed(a: Tensor) -> Tensor:
+    """U (m, k), then V (n, k), then a row of singular values."""
+    m, n = a.shape[-2:]
+    stack = stacked(a)
+    left, values, right = _tall(stack if m >= n else adjoint(stack))
+    if m < n:
+        left, right = right, left
+    packed = concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
+    return unstacked(packed, a.shape[:-2])
+
+
+def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """Townsend (2016): the parts of Uᴴ dA V within the spaces, and what leaves them."""
+    (da,) = tangents
+    m, n = da.shape[-2:]
+    u, v, values = packed[..., :m, :], packed[..., m : m + n, :], real_part(packed[..., m + n, :])
+    inner = adjoint(u) @ da @ v
+    size = values.astype(packed.dtype)
+    column, row = size[..., None], size[..., None, :]
+    by_gap = inverse_gaps(values, values).astype(packed.dtype)
+    by_sum = values[..., None, :] + values[..., :, None]
+    by_sum = where(by_sum == 0, 0.0, 1 / where(by_sum == 0, 1.0, by_sum)).astype(packed.dtype)
+    weights = by_gap * by_sum
+    turn_u = weights * (inner * row + column * adjoint(inner))
+    turn_v = weights * (column * inner + adjoint(inner) * row)
+    inverse = where(values == 0, 0.0, 1 / where(values == 0, 1.0, values)).astype(packed.dtype)
+    if packed.dtype.is_complex:
+        phase = identity(inner.shape[-1], packed) * (inner.imag * 0.5j) * inverse[..., None, :]
+        turn_u, turn_v = turn_u + phase, turn_v - phase
+    du, dv = u @ turn_u, v @ turn_v
+    if m > n:
+        out = da @ v
+        du = du + (out - u @ (adjoint(u) @ out)) * inverse[..., None, :]
+    if n > m:
+        out = adjoint(da) @ u
+        dv = dv + (out - v @ (adjoint(v) @ out)) * inverse[..., None, :]
+    dvalues = real_part(diagonal(inner)).astype(packed.dtype)
+    return concat([du, dv, dvalues[..., None, :]], axis=-2)
+
+
+_RULE = Implicit(_tangent)
+
+
+def thin(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U (m, k), s and V (n, k) of matrices with elements, differentiated."""
+    m, n = a.shape[-2:]
+    packed = differentiated(_RULE, _packed, a)
+    return packed[..., :m, :], real_part(packed[..., m + n, :]), packed[..., m : m + n, :]
+
+
+class SVDResult(NamedTuple):
+    """What `svd` gives: x = U diag(S) Vh."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+def _full(basis: Tensor) -> Tensor:
+    """Orthonormal columns, with more of them up to a square matrix."""
+    m, k = basis.shape[-2:]
+    if m == k:
+        return basis
+    with grad_mode(False):
+        more = qr_factors(basis, m)[0][..., k:]
+    return concat([basis, more], axis=-1)
+
+
+def _axes(rows: int, columns: int, like: Tensor) -> Tensor:
+    one = eye(rows, columns, dtype=like.dtype, device=like.device)
+    return broadcast_to(one, (*like.shape[:-2], rows, columns))
+
+
+def _no_values(a: Tensor) -> Tensor:
+    """The singular values of matrices without elements."""
+    shape = (*a.shape[:-2], min(a.shape[-2:]))
+    return zeros(shape, dtype=dt.real_of(a.dtype), device=a.device)
+
+
+def _real(values: Tensor, dtype: DType) -> Tensor:
+    return values if dtype.is_complex else values.astype(dtype)
+
+
+@widens
+def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
+    """U, S and Vh with x = U diag(S) Vh: orthonormal columns, singular values in descending order,
+    orthonormal rows.
+
+    With `full_matrices` U (m, m) and Vh (n, n) are square; the vectors beyond the smaller extent k
+    are any orthonormal ones and not differentiated. Otherwise U is (m, k) and Vh (k, n).
+
+    >>> u, s, vh = nm.linalg.svd(nm.asarray([[0.0, 2.0], [3.0, 0.0]]))
+    >>> s.tolist()
+    [3.0, 2.0]
+    """
+    a, dtype = matrices("svd", x)
+    m, n = a.shape[-2:]
+    if not a.size:
+        k = min(m, n)
+        u, v = (_axes(size, size if full_matrices else k, a) for size in (m, n))
+        return SVDResult(u.astype(dtype), _real(_no_values(a), dtype), v.mT.astype(dtype))
+    u, s, v = thin(a)
+    if full_matrices:
+        u, v = _full(u), _full(v)
+    return SVDResult(u.astype(dtype), _real(s, dtype), adjoint(v).astype(dtype))
+
+
+def values_of(a: Tensor) -> Tensor:
+    """Singular values in descending order, differentiated."""
+    m, n = a.shape[-2:]
+    if not a.size:
+        return _no_values(a)
+    if a._node.tracked:
+        return thin(a)[1]
+    found = _values(stacked(a if m >= n else adjoint(a)))
+    return unstacked(found, a.shape[:-2])
+
+
+@widens
+def svdvals(x: ArrayLike, /) -> Tensor:
+    """The singular values of matrices, in descending order.
+
+    >>> nm.linalg.svdvals(nm.asarray([[0.0, 2.0], [3.0, 0.0]])).tolist()
+    [3.0, 2.0]
+    """
+    a, dtype = matrices("svdvals", x)
+    return _real(values_of(a), dtype)

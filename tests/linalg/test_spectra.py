@@ -1,0 +1,114 @@
+"""QR, eigenvalues and singular values: backward errors, orthogonality, derivatives."""
+
+import numpy as np
+import pytest
+from test_solvers import DTYPES, adjoint, drawn, kinds
+
+import numus as nm
+from numus.errors import GradientError, LinAlgError
+
+RNG = np.random.default_rng(1)
+
+
+def check_unitary(q, n):
+    assert np.max(np.abs(adjoint(q) @ q - np.eye(q.shape[-1]))) <= 10 * n * np.finfo(q.dtype).eps
+
+
+def bound(a, n):
+    return 10 * n * np.finfo(a.dtype).eps * np.max(np.abs(a))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_of_qr(dtype):
+    for a in kinds(70, dtype):
+        for part in (a, a[:, :33], a[:33]):
+            q, r = (x.numpy() for x in nm.linalg.qr(nm.asarray(part)))
+            check_unitary(q, 70)
+            assert np.max(np.abs(q @ r - part)) <= bound(part, 70)
+            assert not np.tril(r, -1).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_of_svd(dtype):
+    for a in kinds(24, dtype):
+        for part in (a, a[:, :9], a[:9]):
+            u, s, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(part), full_matrices=False))
+            check_unitary(u, 24)
+            check_unitary(adjoint(vh), 24)
+            assert (np.diff(s) <= 0).all()
+            assert np.max(np.abs((u * s) @ vh - part)) <= bound(part, 24)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_of_eigh(dtype):
+    unitary = np.linalg.qr(drawn((24, 24), dtype))[0]
+    repeated = (unitary * np.repeat([1.0, 2.0, -3.0], 8)) @ adjoint(unitary)
+    clustered = (unitary * (1 + 1e-7 * np.arange(24))) @ adjoint(unitary)
+    for a in (*kinds(24, dtype), repeated.astype(dtype), clustered.astype(dtype)):
+        a = (a / 2 + adjoint(a) / 2).astype(dtype)
+        w, v = (x.numpy() for x in nm.linalg.eigh(nm.asarray(a)))
+        check_unitary(v, 24)
+        assert (np.diff(w) >= 0).all()
+        assert np.max(np.abs((v * w) @ adjoint(v) - a)) <= bound(a, 24)
+
+
+def test_full_matrices_are_unitary():
+    for shape in ((2, 7, 3), (2, 3, 7)):
+        u, _, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(drawn(shape, np.float32))))
+        assert (u.shape, vh.shape) == ((2, shape[1], shape[1]), (2, shape[2], shape[2]))
+        check_unitary(u, 10)
+        check_unitary(vh, 10)
+
+
+def test_other_triangle_is_not_read():
+    a = np.tril(drawn((3, 3), np.float32))
+    a[0, 2] = np.nan
+    lower = np.tril(a)
+    expected = np.linalg.eigvalsh(lower)
+    np.testing.assert_allclose(nm.linalg.eigvalsh(nm.asarray(a)).numpy(), expected, atol=1e-5)
+    upper = nm.linalg.eigvalsh(nm.asarray(a.T.copy()), UPLO="U").numpy()
+    np.testing.assert_allclose(upper, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_iterations_end_on_what_is_not_finite(bad):
+    a = np.eye(5, dtype=np.float32)
+    a[3, 2] = bad
+    for found in (nm.linalg.svdvals(nm.asarray(a)), nm.linalg.eigvalsh(nm.asarray(a))):
+        assert not np.isfinite(found.numpy()).all()
+
+
+def test_lstsq_of_deficient_rank_has_the_least_norm():
+    a = drawn((6, 2), np.float32) @ drawn((2, 4), np.float32)
+    b = drawn((6, 3), np.float32)
+    found = nm.linalg.lstsq(nm.asarray(a), nm.asarray(b))
+    np.testing.assert_allclose(found.x.numpy(), np.linalg.lstsq(a, b, rcond=1e-5)[0], atol=1e-4)
+    assert found.rank.item() == 2
+
+
+def test_gradients_of_equal_eigenvalues_are_finite():
+    one = nm.asarray(np.eye(3, dtype=np.float32))
+    g = nm.grad(lambda a: (nm.linalg.eigh(a)[0] ** 2).sum())(one).numpy()
+    np.testing.assert_allclose(g, 2 * np.eye(3), atol=1e-5)
+    g = nm.grad(lambda a: nm.linalg.matrix_norm(a, ord="nuc"))(one).numpy()
+    np.testing.assert_allclose(g, np.eye(3), atol=1e-5)
+
+
+def test_errors():
+    with pytest.raises(LinAlgError, match="eigh: takes square matrices"):
+        nm.linalg.eigh(nm.ones((2, 3)))
+    with pytest.raises(ValueError, match="neither 'L' nor 'U'"):
+        nm.linalg.eigh(nm.eye(2), UPLO="X")
+    with pytest.raises(ValueError, match="none of 'reduced'"):
+        nm.linalg.qr(nm.eye(2), mode="full")
+    with pytest.raises(ValueError, match="none of 'fro'"):
+        nm.linalg.matrix_norm(nm.eye(2), ord=3)
+    with pytest.raises(GradientError, match="mode='complete'"):
+        nm.grad(lambda a: nm.linalg.qr(a, mode="complete")[0].sum())(nm.ones((3, 2)))
+
+
+def test_expm_of_large_and_mixed_norms():
+    a = np.stack([np.diag([1e-3, 2e-3]), np.diag([3.0, -40.0])]).astype(np.float32)
+    expected = np.stack([np.diag(np.exp(np.diag(m.astype(np.float64)))) for m in a])
+    for function in (nm.linalg.expm, nm.jit(nm.linalg.expm)):
+        np.testing.assert_allclose(function(nm.asarray(a)).numpy(), expected, rtol=1e-4, atol=1e-9)
