@@ -18,6 +18,7 @@ from agreement import CPU
 
 import numus as nm
 from numus import dtypes as dt
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.kernels.attention.cpu import forward
 from numus.kernels.conv.cpu import taps
 from numus.kernels.matmul.cpu import blocking
@@ -99,6 +100,33 @@ def test_errors_of_attention_are_those_of_a_block(keys):
         found = nm.scaled_dot_product_attention(q, k, nm.asarray(v, device="cpu"))
         error = np.abs(np.asarray(found, np.float64) / v[0, 0, 0].astype(np.float64) - 1).max()
         assert error <= (block + keys / block + 8) * UNIT["float32"]
+
+
+REDUCED = {
+    "all": ((1_000_000,), (0,)),
+    "rows": ((40, 30_000), (1,)),
+    "a row of columns": ((3000, 30), (0,)),
+    "few columns": ((100, 8), (0,)),
+    "columns": ((3000, 300), (0,)),
+    "long narrow columns": ((100_000, 5), (0,)),
+    "blocks of columns": ((50, 10, 60, 30), (0, 2)),
+    "small blocks of columns": ((20, 3, 40, 5), (0, 2)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_errors_of_sums_do_not_grow_with_their_length(name):
+    """At most so many roundings: of a lane's block, and the logarithm of the number of lanes."""
+    shape, axes = REDUCED[name]
+    count = max(LOOPS.block_terms, LOOPS.block_vectors // 4) + 16
+    for term in TERMS:
+        x = np.full(shape, term, np.float32)
+        exact = float(x.flat[0]) * np.prod([shape[i] for i in axes])
+        found = np.asarray(nm.asarray(x, device="cpu").sum(axes))
+        assert np.abs(found - exact).max() <= count * UNIT["float32"] * exact
+        x = (x * (1 + 1j)).astype(np.complex64)
+        found = np.asarray(nm.asarray(x, device="cpu").sum(axes))
+        assert np.abs(found - exact * (1 + 1j)).max() <= count * UNIT["float32"] * exact * 1.5
 
 
 SAME_BITS = """

@@ -11,6 +11,7 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import complex_mul
 from numus.dtypes import DType
 from numus.ir import Expr, const, select
+from numus.target import Target
 
 State = list[Expr]
 
@@ -40,6 +41,11 @@ class Reducer:
         """SIMD lanes can be combined."""
         return self.lanes is not None
 
+    def total_dtypes(self, target: Target) -> list[DType]:
+        """Of combined partial results: sums of float32 in float64 where the device has it."""
+        wide = self.op in ("sum", "prod") and "float64" in target.dtypes
+        return [dt.float64 if wide and t is dt.float32 else t for t in self.dtypes]
+
     def initial(self) -> State:
         if self.acc is dt.bool_:
             return [const(self.op in ("min", "prod"), dt.bool_)]
@@ -50,8 +56,12 @@ class Reducer:
     def widen(self, value: Any) -> Any:
         return value.cast(self.acc)
 
+    def element(self, value: Any) -> State:
+        """The state of one element."""
+        return [self.widen(value)]
+
     def step(self, state: State, value: Any, position: Expr) -> State:
-        return self.merge(state, [self.widen(value)])
+        return self.merge(state, self.element(value))
 
     def merge(self, a: State, b: State) -> State:
         x, y = a[0], b[0]
@@ -59,6 +69,13 @@ class Reducer:
             return [x | y if self.op in ("max", "sum") else x & y]
         op = {"sum": "add", "prod": "mul"}.get(self.op, self.op)
         return [ir.binary(op, x, y)]
+
+    def pairwise(self, states: list[State]) -> State:
+        """Pairwise summation, and its like."""
+        while len(states) > 1:
+            pairs = [self.merge(*states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
+            states = pairs + states[len(pairs) * 2 :]
+        return states[0]
 
     def combine(self, a: State, b: State) -> State:
         """Merge states of interleaved elements; `merge` takes those of earlier elements first."""
@@ -82,8 +99,8 @@ class ComplexReducer(Reducer):
     def initial(self) -> State:
         return [const(0.0 if self.op == "sum" else 1.0, self.acc), const(0.0, self.acc)]
 
-    def step(self, state: State, value: Any, position: Expr) -> State:
-        return self.merge(state, list(value))
+    def element(self, value: Any) -> State:
+        return list(value)
 
     def merge(self, a: State, b: State) -> State:
         if self.op == "sum":

@@ -1,7 +1,8 @@
 """Column (outer-axis) reductions on SIMD targets, with accumulators in scratch memory.
 
 Where adjacent elements in memory belong to different rows, each line adds to the accumulators of
-many rows, which are a scratch line in L1.
+many rows, which are a scratch line in L1. Sums of float32 are float64 there: a few lines are added
+in pairs first.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import nest as loop_nest
-from numus.compiler.lower.loops.nest import ZERO, Position, ceil_div
+from numus.compiler.lower.loops.nest import ZERO, Loop, Position, ceil_div
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.row_emitter import Span, store_per_row
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
+
+CACHE_LINE_BYTES = 64
 
 
 def lower_columns(p: LoopProblem) -> Kernels:
@@ -77,11 +81,14 @@ class _Columns:
         body.append(self._over_line("save", self._save))
         return e.grid_kernel("column_reduction", self.g, body, self.grid, work.notes)
 
-    def _over_line(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
+    def _over_line(
+        self, name: str, make: Callable[[Expr], list[Stmt]], vectors: int = 1, width: int = 0
+    ) -> Stmt:
         """A loop over the columns of the line; `make` is given the offset in it."""
         j = self.e.variable(name, self.e.dim(self.p.lanes.extent))
         self.at[self.p.lanes] = j
-        return ir.For(j, *self.columns, "lanes", make(self._offset()))
+        body = make(self._offset())
+        return ir.For(j, *self.columns, "lanes", body, unroll=vectors, width=width)
 
     def _offset(self) -> Expr:
         """The offset of the current column in a scratch line."""
@@ -90,18 +97,29 @@ class _Columns:
     def _initialize(self, r: Value) -> Stmt:
         """Scratch lines of a reduction's accumulators, and the loop that initialises them."""
         how, e = reducer(r), self.e
+        wide = self._is_wide(self.work.stage[r])
+        dtypes = how.total_dtypes(self.work.target) if wide else how.dtypes
         found = self.accumulators[r] = [
             ir.Buffer(f"h{len(e.scratch) + i}", t, "scratch", self.line)
-            for i, t in enumerate(how.dtypes)
+            for i, t in enumerate(dtypes)
         ]
         e.scratch += found
-        return self._over_line(f"z{r.id}", lambda k: ir.stores(found, k, how.initial()))
+        initial = [x.cast(t) for x, t in zip(how.initial(), dtypes, strict=True)]
+        return self._over_line(f"z{r.id}", lambda k: ir.stores(found, k, initial))
+
+    def _is_wide(self, stage: int) -> bool:
+        """Sums of several lines, in float64."""
+        cheap = self.work.cost() == 1 and not self.work.stores_in(stage)
+        return cheap and self.work.has_wide_totals(stage)
+
+    def _rounded(self, r: Value, k: Expr) -> list[Expr]:
+        """The accumulators of a reduction at an offset, in its dtypes."""
+        found = zip(self.accumulators[r], reducer(r).dtypes, strict=True)
+        return [ir.load(b, k).cast(t) for b, t in found]
 
     def _result(self, r: Value) -> Callable[[Index], Any]:
         """A result as later stages read it: from its scratch line, in whichever loop they are."""
-        return lambda index: reducer(r).finish(
-            [ir.load(b, self._offset()) for b in self.accumulators[r]]
-        )
+        return lambda index: reducer(r).finish(self._rounded(r, self._offset()))
 
     def _save(self, k: Expr) -> list[Stmt]:
         if self.split.count == 1:
@@ -110,49 +128,75 @@ class _Columns:
         return [
             s
             for r, vals in self.split.partials.items()
-            for v, b in zip(vals, self.accumulators[r], strict=True)
-            for s in self.e.store(v, (self.part, row), ir.load(b, k))
+            for v, x in zip(vals, self._rounded(r, k), strict=True)
+            for s in self.e.store(v, (self.part, row), x)
         ]
 
     # -- stages -----------------------------------------------------------------------------------
 
     def _stage(self, stage: int) -> list[Stmt]:
-        """The loops of one stage: several lines at a time, then the remainder."""
-        first, last = self.span
-        cheap = len(self.nest.inner) == 1 and self.work.cost() == 1
-        if not cheap or self.work.stores_in(stage):
-            return self._lines(stage, "a", self.span, 1)
-        unroll = const(TUNING.column_unroll)
-        middle = ir.add(first, ir.mul(ir.idiv(ir.sub(last, first), unroll), unroll))
-        return [
-            *self._lines(stage, "a", (first, middle), TUNING.column_unroll),
-            *self._lines(stage, "b", (middle, last), 1),
-        ]
+        """The loops of one stage, the innermost with several lines at a time, then the rest."""
+        e, (*outer, last) = self.e, self.nest.inner
+        steps: tuple[int, ...] = (1,)
+        if self._is_wide(stage):
+            steps = (*self._unrolls(), 1)
+        elif not outer and self.work.cost() == 1 and not self.work.stores_in(stage):
+            steps = (TUNING.column_unroll, 1)
+        variables = [e.variable(f"y{stage}{i}", e.dim(d.extent)) for i, d in enumerate(outer)]
+        spans = [self.span, *((ZERO, e.dim(d.extent)) for d in self.nest.inner[1:])]
+        first, end = spans[-1]
+        self.at.update(zip(outer, variables, strict=True))
+        body: list[Stmt] = []
+        for tag, count in zip("abc"[: len(steps)], steps, strict=True):
+            stop = end
+            if count > 1:
+                whole = ir.mul(ir.idiv(ir.sub(end, first), const(count)), const(count))
+                stop = ir.add(first, whole)
+            body.append(self._lines(stage, tag, last, (first, stop), count))
+            first = stop
+        for v, span in reversed(list(zip(variables, spans[:-1], strict=True))):
+            body = [ir.For(v, *span, "serial", body)]
+        return body
 
-    def _lines(self, stage: int, tag: str, span: Span, unroll: int) -> list[Stmt]:
-        e, inner = self.e, self.nest.inner
-        steps = [e.variable(f"y{stage}{tag}{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
+    def _unrolls(self) -> tuple[int, ...]:
+        """Lines at a time: few where lines are so short that they would not be read in order."""
+        nbytes = min(self.p.lanes.extent, TUNING.column_block) * dt.float32.itemsize
+        longest = next((n for n, least in TUNING.column_sum_unroll if nbytes >= least), 0)
+        return (longest, TUNING.column_unroll) if longest else (TUNING.column_unroll,)
+
+    def _lines(self, stage: int, tag: str, along: Loop, span: Span, unroll: int) -> Stmt:
+        """A loop over lines of a span, several at a time."""
+        e = self.e
+        v = e.variable(f"y{stage}{tag}", e.dim(along.extent))
         reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
 
         def body(k: Expr) -> list[Stmt]:
             out: list[Stmt] = []
             states = {r: [ir.load(b, k) for b in self.accumulators[r]] for r in reductions}
+            terms: dict[Value, list[list[Expr]]] = {r: [] for r in reductions}
             for u in range(unroll):
-                self.at.update(zip(inner, steps, strict=True))
-                self.at[inner[0]] = ir.add(steps[0], const(u))
+                self.at[along] = ir.add(v, const(u))
                 index = self.nest.index(self.at)
-                position = loop_nest.linearize(e, inner, self.at)
+                position = loop_nest.linearize(e, self.nest.inner, self.at)
                 for r in reductions:
                     value = e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
-                    states[r] = reducer(r).step(states[r], value, position)
+                    if self._is_wide(stage):
+                        terms[r].append(reducer(r).element(value))
+                    else:
+                        states[r] = reducer(r).step(states[r], value, position)
                 out += self.p.stores(e, stored, index)
             for r in reductions:
+                if terms[r]:
+                    total = reducer(r).pairwise(terms[r])
+                    states[r] = [x + y.cast(x.dtype) for x, y in zip(states[r], total, strict=True)]
                 # all parts are computed before any is stored
                 lets, names = ir.bind(states[r], f"w{r.id}{tag}")
                 out += [*lets, *ir.stores(self.accumulators[r], k, names)]
             return out
 
-        nest = [self._over_line(f"l{stage}{tag}", body)]
-        for d, v in reversed(list(zip(inner[1:], steps[1:], strict=True))):
-            nest = [ir.For(v, ZERO, e.dim(d.extent), "serial", nest)]
-        return [ir.For(steps[0], *span, "serial", nest, step=const(unroll))]
+        vectors, width = 1, 0
+        if self._is_wide(stage):  # more lines than ways: cache lines are read at once
+            vectors = max(1, CACHE_LINE_BYTES // self.p.target.vector_bytes)
+            width = self.work.vector_lanes()
+        line = self._over_line(f"l{stage}{tag}", body, vectors, width)
+        return ir.For(v, *span, "serial", [line], step=const(unroll))

@@ -13,9 +13,8 @@ from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import Span, reduce_lanes, store_per_row
 from numus.compiler.lower.loops.stages import sum_of
 from numus.compiler.lower.loops.tuning import TUNING, WARP
-from numus.compiler.lower.reducers import Reducer, reducer
+from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
-from numus.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class CombineKernel:
 
     def _reduction(self, i: int, r: Value) -> list[Stmt]:
         e, work, split, how = self.e, self.work, self.split, reducer(r)
-        dtypes = [_combined_dtype(t, how, work.target) for t in how.dtypes]
+        dtypes = how.total_dtypes(work.target)
         if r in self.sqdev_of and split.sample and dtypes != how.dtypes:
             # around a mean of so many more digits, the residual vanishes
             self.combined[r] = [const(0, dtypes[0])]
@@ -190,10 +189,3 @@ class CombineKernel:
         start, stop = split.span(e, number, self.size)
         count = ir.mul(ir.sub(stop, start), e.dim(split.inner))
         return count, partial if split.sample else partial / count.cast(partial.dtype)
-
-
-def _combined_dtype(dtype: dt.DType, how: Reducer, target: Target) -> dt.DType:
-    """Partial sums of float32 are combined in float64 where the device has it."""
-    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in target.dtypes:
-        return dt.float64
-    return dtype

@@ -116,7 +116,9 @@ def lanes_across_rows(
         end = const(columns) if exact else ir.minimum(width, ir.sub(extent, start))
         loop = ir.For(t, ZERO, end, "lanes", body, width=vector, resident=True)
     else:
-        loop = ir.For(j, start, stop, "lanes", body)
+        blocks_of_sums = any(map(row.sum_block, range(work.passes)))  # whose totals are wider
+        width_of_terms = work.vector_lanes() if blocks_of_sums else 0
+        loop = ir.For(j, start, stop, "lanes", body, width=width_of_terms)
     return [loop], blocks * iterations(others)
 
 

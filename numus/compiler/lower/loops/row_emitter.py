@@ -154,12 +154,15 @@ class RowEmitter:
         index = self.nest.index(at)
         saves = self._bind_cached(stage, index, position)
         reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
+        block = 0 if stored or saves else self.sum_block(stage)
         out: list[Stmt] = []
         body: list[Stmt] = []
         state: dict[Value, list[ir.Register]] = {}
         for r in reductions:
             state[r] = self._registers(r, out)
             body += self._accumulate(r, state[r], index, position)
+        if block:
+            return self._sum_blocks(block, variables, out, body, state)
         body += self.p.stores(e, stored, index)
         body += saves  # last: they may overwrite what was cached before
         # several vectors at a time hide the latency of a reduction
@@ -192,6 +195,93 @@ class RowEmitter:
         return lane is not None and len(self.spans) > 1 and lane.extent < self.e.block_size
 
     # -- reductions -------------------------------------------------------------------------------
+
+    def sum_block(self, stage: int) -> int:
+        """Elements of the row in a block whose sum is added to those before in float64; 0: none."""
+        if not self.nest.inner or not self.work.has_wide_totals(stage):
+            return 0
+        block, least = TUNING.block_terms, 2 * TUNING.block_unroll
+        if self.lane is not None:
+            block = least = TUNING.block_vectors * self.work.vector_lanes()
+        several = len(self.nest.inner) == 1 or self.nest.row_size > block
+        long = self.nest.row_size > least and self.nest.inner[-1].extent >= least
+        return block if several and long else 0
+
+    def _sum_blocks(
+        self,
+        block: int,
+        variables: list[Expr],
+        clear: list[Stmt],
+        accumulate: list[Stmt],
+        state: dict[Value, list[ir.Register]],
+    ) -> list[Stmt]:
+        """Sums of blocks of the innermost loop, each from zero, and their totals."""
+        (*outer, v), (start, stop) = variables, self.spans[-1]
+        first, along = ir.var(f"first_{v.attr}"), self.lane is not None
+        end = ir.minimum(ir.add(first, const(block)), stop)
+        one = self.nest.row_size <= block
+        if one:
+            first, end = start, stop
+        body = [*clear]
+        if along:
+            body.append(ir.For(v, first, end, "lanes", accumulate, unroll=4))
+        else:
+            count = const(TUNING.block_unroll)
+            middle = ir.add(
+                first, ir.irem(ir.sub(end, first), count)
+            )  # singles while sums are small
+            pairs = self.e.variable(f"pairs_{v.attr}", self.e.dim(self.nest.inner[-1].extent))
+            added = self._add_pairwise(state, [*outer, pairs])
+            body.append(ir.For(v, first, middle, "serial", accumulate))
+            body.append(ir.For(pairs, middle, end, "serial", added, step=count))
+        out: list[Stmt] = []
+        totals = state
+        if not one:
+            totals = {r: self._add_totals(r, state[r], out, body) for r in state}
+            body = [ir.For(first, start, stop, "serial", body, step=const(block))]
+            for x, span in reversed(list(zip(outer, self.spans[:-1], strict=True))):
+                body = [ir.For(x, *span, "serial", body)]
+        out += body
+        for r, found in totals.items():
+            how = reducer(r)
+            self.finals[r] = ir.variables(f"f{r.id}", state[r])
+            self.e.bind(r, how.finish(list(self.finals[r])))
+            rounded = [ir.read(t).cast(x) for t, x in zip(found, how.dtypes, strict=True)]
+            out += ir.lets(self.finals[r], rounded)
+        for m, r in self.work.aliases.items():
+            if r in totals:
+                self.e.bindings[m] = self.e.bindings[r]
+        return out
+
+    def _add_totals(
+        self, r: Value, registers: list[ir.Register], out: list[Stmt], body: list[Stmt]
+    ) -> list[ir.Register]:
+        """Wide totals of a block's sums, initialised in `out` and added to in `body`."""
+        along, wide = self.lane is not None, reducer(r).total_dtypes(self.work.target)
+        totals = [
+            ir.Register(f"total_{x.name}", t, lanes=not along)
+            for x, t in zip(registers, wide, strict=True)
+        ]
+        sums = [ir.lanes_reduce("add", x) if along else ir.read(x) for x in registers]
+        out += ir.sets(totals, [const(0, t) for t in wide])
+        pairs = zip(totals, sums, strict=True)
+        body += ir.sets(totals, [ir.read(t) + x.cast(t.dtype) for t, x in pairs])
+        return totals
+
+    def _add_pairwise(
+        self, state: dict[Value, list[ir.Register]], variables: list[Expr]
+    ) -> list[Stmt]:
+        """Add the pairwise sum of some elements from a position in the row on."""
+        inner, out = self.nest.inner, list[Stmt]()
+        at = {**self.at, **dict(zip(inner, variables, strict=True))}
+        for r, registers in state.items():
+            how, source = reducer(r), r.inputs[0]
+            terms = []
+            for u in range(TUNING.block_unroll):
+                index = self.nest.index({**at, inner[-1]: ir.add(variables[-1], const(u))})
+                terms.append(how.element(self.e.value(source, index_of(source.shape, index))))
+            out += ir.sets(registers, how.merge(ir.reads(registers), how.pairwise(terms)))
+        return out
 
     def _registers(self, r: Value, out: list[Stmt]) -> list[ir.Register]:
         """Accumulators of a reduction, initialised by statements added to `out`."""

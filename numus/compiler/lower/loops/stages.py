@@ -15,6 +15,7 @@ from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.tuning import TUNING, WARP
+from numus.compiler.lower.reducers import reducer
 from numus.shapes import size_of
 from numus.target import Target
 
@@ -151,6 +152,12 @@ class StagedGroup:
             for m in self.members
             if (m.kind == "reduce" and m not in self.sqdevs) or self.is_full(m)
         )
+
+    def has_wide_totals(self, stage: int) -> bool:
+        """SIMD sums of float32 only: those of short blocks are added up in float64."""
+        found = [reducer(r) for r in self.reductions_in(stage)]
+        sums = all(r.op == "sum" and r.total_dtypes(self.target) != r.dtypes for r in found)
+        return not self.threads and bool(found) and sums
 
     # -- cost -------------------------------------------------------------------------------------
 

@@ -62,6 +62,9 @@ class LoopTuning:
     # Split reductions.
     split_elements: int = 1 << 15  # of a row, for one SIMD block
     serial_elements: int = 1 << 10  # summed one after the other: bounds the rounding error
+    block_terms: int = 64  # of a lane's row, summed before they are added in float64,
+    block_unroll: int = 8  # in pairs;
+    block_vectors: int = 512  # of a row along lanes
     few_rows: int = 16
     simt_max_row: int = 1 << 20  # elements: longer rows are split even if there are enough
     splits_per_sm: tuple[int, int] = (8, 64)  # at least and at most: a short tail, cheap combining
@@ -75,7 +78,9 @@ class LoopTuning:
 
     # Column reductions.
     column_block: int = 2048  # columns whose accumulators are in a scratch line
-    column_unroll: int = 4  # cheap lines at a time: accumulators are loaded less often
+    column_unroll: int = 4  # cheap lines at a time: accumulators are loaded less often,
+    # or more, of so many bytes at least, where they are added to in float64
+    column_sum_unroll: tuple[tuple[int, int], ...] = ((16, 1024), (8, 512))
     column_pack_used: float = 0.94  # of threads: packing more rows is not worth combining them
 
     # Shifted-data variance.
