@@ -374,17 +374,66 @@ HOLOMORPHIC = {  # first and second derivative
 def test_complex_functions_on_axes(name):
     """By real and imaginary part: f_xx = f'', f_xy = i f'', f_yy = -f''."""
     f, exact = HOLOMORPHIC[name]
-    for z in (1 + 0j, 1j, complex(-0.0, -1), complex(0.0, -1), 1 + 1j, 0.6 + 0.8j):
+    for z in (1 + 0j, 1j, complex(-0.0, -1), 0.6 + 0.8j):
         first, second = exact(np.complex128(z))
-        for part in (np.real, np.imag):
-            take = nm.real if part is np.real else nm.imag
 
-            def scalar(x, y, take=take):
-                return take(f(x.astype(nm.complex128) + y.astype(nm.complex128) * 1j))
+        def mixed(x, y):  # both parts, with weights
+            w = f(x.astype(nm.complex128) + y.astype(nm.complex128) * 1j)
+            return nm.real(w) + 2 * nm.imag(w)
 
-            gradient = part(first), part(1j * first)
-            hessian = [[part(second), part(1j * second)], [part(1j * second), part(-second)]]
-            check(scalar, (z.real, z.imag), gradient, hessian)
+        def part(d):
+            return d.real + 2 * d.imag
+
+        hessian = [[part(second), part(1j * second)], [part(1j * second), part(-second)]]
+        check(mixed, (z.real, z.imag), (part(first), part(1j * first)), hessian)
+
+
+# -- rows of zeros and of ties --------------------------------------------------------------------
+
+ROW_POINTS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, -1), (1, 1, -1, -1))
+SMOOTH_ROWS = {
+    "layer_norm": lambda x: nm.layer_norm(x, eps=0.1),
+    "rms_norm": lambda x: nm.rms_norm(x, eps=0.1),
+    "batch_norm": lambda x: nm.batch_norm(x.reshape((2, 2)), training=True, eps=0.1),
+    "softmax": nm.softmax,
+    "log_softmax": nm.log_softmax,
+    "logsumexp": nm.logsumexp,
+    "logcumsumexp": nm.logcumsumexp,
+    "var": nm.var,
+    "prod": nm.prod,
+    "cumprod": nm.cumprod,
+    "segment_prod": lambda x: nm.segment_prod(x, nm.asarray([0, 0, 1, 1])),
+    "vector_norm": lambda x: nm.vector_norm(nm.concat([x, numbers(1)])),
+    "vector_norm 4": lambda x: nm.vector_norm(nm.concat([x, numbers(1)]), ord=4),
+    "normalize": lambda x: F.normalize(nm.concat([x, numbers(1)]), dim=0),
+    "lp_pool1d": lambda x: F.lp_pool1d(nm.concat([x, numbers(1, 1)])[None, None], 2.0, 6),
+    "attention": lambda x: nm.scaled_dot_product_attention(*[x.reshape((1, 2, 2))] * 3),
+    "local_response_norm": lambda x: F.local_response_norm(x.reshape((1, 4, 1)), 3),
+    "focal_loss": lambda x: F.focal_loss(x.reshape((2, 2)), nm.asarray([0, 1])),
+    "cross_entropy": lambda x: F.cross_entropy(x.reshape((2, 2)), nm.asarray([0, 1])),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(
+        nm.sigmoid(x), numbers(0, 1, 0.5, 1)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMOOTH_ROWS)
+def test_rows_of_zeros_and_ties(name):
+    """Smooth there: the Hessian is what differences of the gradient say."""
+    f = SMOOTH_ROWS[name]
+
+    def weighted(x):
+        y = f(x).reshape((-1,))
+        return nm.sum(y * nm.cos(nm.arange(y.size, dtype=nm.float64)))
+
+    gradient = nm.grad(weighted)
+    for point in ROW_POINTS:
+        at, step = np.array(point, np.float64), 1e-5
+        moved = [nm.asarray(at + sign * step * unit) for unit in np.eye(4) for sign in (1, -1)]
+        ends = np.stack([gradient(x).numpy() for x in moved])
+        expected = (ends[::2] - ends[1::2]) / (2 * step)
+        found = nm.hessian(weighted)(nm.asarray(at)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=str(point))
 
 
 # -- completeness ---------------------------------------------------------------------------------

@@ -177,6 +177,15 @@ def test_numbers_in_place_of_nan():
         assert number.grad.item() == 1
 
 
+def test_numbers_inside_tuples():
+    x, two = nm.asarray([0.5, 1.5]), nm.asarray(2.0, requires_grad=True)
+    with pytest.raises(GradientError, match="histogram: range"):
+        nm.histogram(x, 3, range=(0.0, two))
+    with pytest.raises(GradientError, match="interpolate: scale_factor"):
+        nm.interpolate(x[None, None], scale_factor=(two,))
+    assert nm.histogram(x, 2, range=(0.0, two.detach()))[1].tolist() == [0.0, 1.0, 2.0]
+
+
 def test_margins_of_several_values():
     values = nm.asarray(np.array([[1.0, 2.0]]), requires_grad=True)
     padded = nm.pad(nm.asarray(np.zeros(3)), (2, 1), constant_values=values[0])

@@ -8,7 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, host_array
-from numus.functions._base import common, method, node_of, require, wrap
+from numus.functions._base import as_number, common, method, node_of, require, wrap
 from numus.functions.indexing.index_checks import as_index, int_constant
 from numus.functions.indexing.searching import count_before
 from numus.graph import Node
@@ -166,7 +166,7 @@ def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     if node.dtype.is_integer and node.dtype.itemsize > 2:
         dtype = dt.float64
     if limits is not None:
-        low, high = map(float, limits)
+        low, high = (float(as_number(x, "range", "histogram")) for x in limits)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise ValueError(f"histogram: {limits} is not a range of finite numbers, least first")
         first, end = constant(low, dtype), constant(high, dtype)
