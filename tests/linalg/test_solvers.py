@@ -9,7 +9,11 @@ from numus.primitives import factor
 
 RNG = np.random.default_rng(0)
 KNOWN = nm.default_device().runtime.target.dtypes
-DTYPES = [d for d in (np.float32, np.float64, np.complex64, np.complex128) if d.__name__ in KNOWN]
+DTYPES = [
+    pytest.param(d, marks=[pytest.mark.slow] if d in (np.float64, np.complex64) else [])
+    for d in (np.float32, np.complex128, np.float64, np.complex64)
+    if d.__name__ in KNOWN
+]
 
 
 def drawn(shape, dtype):
