@@ -8,6 +8,7 @@ are PyTorch's: `layers.0.weight`.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -256,8 +257,8 @@ class Module:
                 f"load_state_dict: takes a mapping of names to values, not {type(state).__name__}"
             )
         given = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
-        self._complete_from(given)
-        own = dict(_state_of(self))
+        lazy = any(hasattr(m, "has_uninitialized_params") for m in self.modules())
+        own = dict(_state_of(self._completed_copy(given) if lazy else self))
         missing = [name for name in own if name not in given]
         unexpected = [name for name in given if name not in own]
         lists = {"missing": missing, "unexpected": unexpected} if strict else {}
@@ -272,24 +273,41 @@ class Module:
         if problems:
             head = f"load_state_dict: the state does not fit {type(self).__name__}:"
             raise ValueError("\n  ".join([head, *problems]))
-        values = [(own[name], _tensor(given[name])) for name in common]
-        for tensor, value in values:
-            cast_value(value, tensor._node, "load_state_dict")  # a dtype that does not fit raises
+        values = {name: _tensor(given[name]) for name in common}
+        for name, value in values.items():
+            cast_value(value, own[name]._node, "load_state_dict")  # an unfit dtype raises
 
         def commit() -> IncompatibleKeys:
+            if lazy:
+                self._complete_from(given)
+            tensors = dict(_state_of(self)) if lazy else own
             with nm.no_grad():
-                for tensor, value in values:
-                    tensor.assign(value.to(tensor.device))
+                for name, value in values.items():
+                    tensors[name].assign(value.to(tensors[name].device))
             return IncompatibleKeys(missing, unexpected)
 
         return commit
+
+    def _completed_copy(self: M, given: Mapping[str, Any]) -> M:
+        """A copy whose lazy layers have learned from a state dict, without drawing numbers."""
+        generator = nm.random.get_state()
+        try:
+            found = copy.deepcopy(self)
+            found._complete_from(given)
+        finally:
+            nm.random.set_state(generator)
+        return found
 
     def _complete_from(self, given: Mapping[str, Any]) -> None:
         """Let lazy layers learn from a state dict how many inputs they have."""
         for name, module in list(self.named_modules()):
             if hasattr(module, "has_uninitialized_params"):
                 start = f"{name}." if name else ""
-                own = {n: v.shape for n, v in given.items() if n.startswith(start)}
+                own = {
+                    n: v.shape
+                    for n, v in given.items()
+                    if hasattr(v, "shape") and n.startswith(start)
+                }
                 size = module._of_state({n.removeprefix(start): x for n, x in own.items()})
                 if size is not None:
                     module.complete(size)

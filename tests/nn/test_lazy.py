@@ -217,3 +217,14 @@ def test_statistics_after_averaging():
     np.testing.assert_allclose(model[1].running_mean.numpy(), expected, rtol=1e-5, atol=1e-6)
     assert model[1].momentum == 0.1
     assert not model.training
+
+
+def test_a_state_that_does_not_fit_leaves_layers_lazy():
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    good = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2)).state_dict()
+    with pytest.raises(ValueError, match="does not fit"):
+        model.load_state_dict({**good, "1.bias": nm.ones(7)})
+    assert type(model[0]) is nn.LazyLinear
+    model.load_state_dict(good)
+    assert model[0].in_features == 5
+    np.testing.assert_array_equal(model[0].weight.numpy(), good["0.weight"].numpy())
