@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import threading
 import time
 import warnings
@@ -106,6 +108,24 @@ def test_while_other_threads_compute():
 
     found = in_threads(lambda i: forks() if i == 0 else computes(i), 3)
     assert found[0] == [0] * 6
+
+
+def test_while_another_thread_imports(tmp_path, monkeypatch):
+    """Modules are imported on first use."""
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.5)\nx = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(locks, "_PACKAGES", ("slow_module",))
+    other = threading.Thread(target=lambda: importlib.import_module("slow_module"))
+    other.start()
+    while "slow_module" not in sys.modules:
+        time.sleep(0.01)
+
+    def child():
+        assert importlib.import_module("slow_module").x == 3
+
+    assert in_child(child) == 0
+    other.join()
+    del sys.modules["slow_module"]
 
 
 def test_a_fork_waits_for_every_lock():

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -26,6 +28,7 @@ class Rank(enum.IntEnum):
 
 
 _locks: list[WeakSet[Any]] = [WeakSet() for _ in Rank]
+_PACKAGES = ("numus.", "llvmlite")
 _held: list[Any] = []  # during a fork
 
 
@@ -41,6 +44,15 @@ def _before_fork() -> None:
         for lock in list(same_rank):
             lock.acquire()
             _held.append(lock)
+    _finish_imports()
+
+
+def _finish_imports() -> None:
+    """Wait for modules that other threads are importing: Python has locks for these, too."""
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None) if name.startswith(_PACKAGES) else None
+        if getattr(spec, "_initializing", False):
+            importlib.import_module(name)
 
 
 def _after_fork() -> None:
