@@ -145,6 +145,8 @@ class Optimizer:
         made = ParamGroup({**self.defaults, **group, "params": params}, self._numbers)
         self.param_groups = [*self.param_groups, made]  # another list: programs look at which
         self.state.update(self._initial(made))
+        # the first step is then the same program as those that follow
+        settle(x for p in params for x in (p, *self.state[p].values()))
 
     def _initial(self, group: ParamGroup) -> dict[Tensor, State]:
         """State at the beginning; parameters that go in step share one count of steps."""
