@@ -116,8 +116,8 @@ def eigh(x: ArrayLike, /, UPLO: str = "L") -> EighResult:
     """The eigenvalues of Hermitian matrices, ascending, and their eigenvectors in columns.
 
     The lower triangle is read, or with UPLO="U" the upper one. Derivatives of eigenvectors are
-    finite where eigenvalues are equal, and right where a loss does not depend on the basis of such
-    a space.
+    finite where eigenvalues are equal: their mixing within a common space is left out, which is
+    right for losses of eigenvalues and of whole spaces, and not for f(x) = V f(λ) Vᴴ in general.
 
     >>> values, vectors = nm.linalg.eigh(nm.asarray([[2.0, 1.0], [1.0, 2.0]]))
     >>> [round(v, 5) for v in values.tolist()]
