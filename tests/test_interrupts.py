@@ -103,7 +103,8 @@ def test_computations(times):
     assert np.array_equal(found[0], expected)
 
 
-@pytest.mark.parametrize("times", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [6, 60])
 def test_compilations(times, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     x = nm.asarray(np.linspace(0, 1, 30, dtype=np.float32))

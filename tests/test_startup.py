@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu urllib.parse"
+HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu"
 LATER = "cli codegen compiler.plan data ir nn optim runtime.cpu runtime.cuda runtime.webgpu"
 FAMILIES = "attention conv matmul scan scatter sort"
 

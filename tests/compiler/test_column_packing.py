@@ -35,7 +35,9 @@ def test_columns_of_narrow_matrices(name, shape, machine):
     x = np.random.default_rng(shape[1]).standard_normal(shape).astype(np.float32)
     got = PROGRAMS[name](nm.asarray(x, device="packing")).numpy()
     want = PROGRAMS[name](nm.asarray(x)).numpy()
-    np.testing.assert_allclose(got, want, rtol=2e-2 if name == "bfloat16" else 1e-4, atol=2e-3)
+    # partial sums of many thousand terms round by far more than a total that nearly cancels
+    atol = 1e-5 * np.abs(want).max() + 2e-3
+    np.testing.assert_allclose(got, want, rtol=2e-2 if name == "bfloat16" else 1e-4, atol=atol)
 
 
 def test_rows_are_packed(machine):

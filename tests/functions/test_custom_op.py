@@ -178,8 +178,12 @@ def test_no_derivative_is_an_error_and_no_zero():
     op = CustomOp("plain", inputs=("x",), outputs={"y": lambda x: x}, portable=_copy)
     with pytest.raises(GradientError, match=r"plain has no derivative.*backward="):
         nm.grad(lambda x: op(x).sum())(nm.ones(3))
-    with pytest.raises(GradientError, match="reverse rule only"):
-        nm.jvp(lambda x: axpy(x, x, alpha=1.0), (nm.ones(3),), (nm.ones(3),))
+
+
+def test_forward_mode_transposes_the_backward_rule():
+    x, t = nm.asarray([0.5, 1.0, 2.0]), nm.asarray([1.0, 2.0, 3.0])
+    _, tangent = nm.jvp(lambda x: axpy(x, x, alpha=1.0), (x,), (t,))
+    np.testing.assert_allclose(tangent, (1 + np.exp(x)) * np.asarray(t), rtol=1e-5)
 
 
 def _copy(k, x, y):

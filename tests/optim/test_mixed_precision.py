@@ -67,6 +67,7 @@ def test_as_a_decorator_and_in_jit():
 
 
 def test_gradients_are_those_of_the_master_weights():
+    nm.random.seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     x = nm.random.normal((32, 8), key=nm.random.key(0))
     y = nm.arange(32) % 4

@@ -97,7 +97,7 @@ class Expressions(Context):
     def _emit_value(self, e: ir.Expr) -> Value:
         v = self._emit(e)
         shape = self.lane.shape if self.lane is not None else SCALAR
-        if v.vec and shape.width > 1 and self.lane_stride(e) == 0:
+        if v.vec and shape.width and self.lane_stride(e) == 0:
             vector = shape.type(e.dtype)  # affine terms cancel: (i - j) + j
             return Value((self.t.new(f"extractelement {vector} {v.names[0]}, i64 0"),), False)
         return v

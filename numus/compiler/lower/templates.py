@@ -23,6 +23,7 @@ from numus.runtime.contract import Runtime
 _MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
 _SIZED_OPS = ("reshape", "broadcast", "slice", "pad", "extent")  # whose parameters are sizes
+_FIXED_KINDS = ("factor", "fft")  # whose lowering is made for one size
 _SIMPLE = (int, float, str, bool, type(None))
 
 Mapping = dict[Value, Value]
@@ -111,7 +112,8 @@ def lower(
 ) -> Kernels:
     """The kernels of a group, by a template where there is one. `values` are its members and what
     they are computed from, in order."""
-    if runtime.target.simt or autotune.choices.measuring or autotune.choices.known:
+    fixed = group.kind in _FIXED_KINDS
+    if fixed or runtime.target.simt or autotune.choices.measuring or autotune.choices.known:
         return autotune.lower(group, layouts, runtime)
     numbering = _Sizes()
     key = (
