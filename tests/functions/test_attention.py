@@ -329,7 +329,8 @@ def test_a_long_sequence_fits_in_little_memory():
     nm.eval([x.grad for x in xs])
     held = runtime.memory_stats()
     grown = held["in_use"] + held["pooled"] - before["in_use"] - before["pooled"]
-    assert grown < 40 * 8192 * 16 * 4  # the scores alone would be 512 times 8192 * 16 * 4
+    # tiles follow the cache sizes; the scores alone would be 512 times 8192 * 16 * 4
+    assert grown < 64 * 8192 * 16 * 4
     for x in xs:
         assert np.isfinite(x.grad.numpy()).all()
 
