@@ -76,7 +76,7 @@ class DType:
         return self.kind in ("uint", "int")
 
     @property
-    def is_narrow_float(self) -> bool:
+    def is_low_precision(self) -> bool:
         """A float that is stored narrow and computed in float32."""
         return self.kind == "float" and self.itemsize < 4
 
@@ -191,7 +191,7 @@ def complex_of(dtype: DType) -> DType:
 
 def compute_dtype(dtype: DType) -> DType:
     """The dtype in which arithmetic on `dtype` is done: narrow floats go through float32."""
-    return float32 if dtype.is_narrow_float else dtype
+    return float32 if dtype.is_low_precision else dtype
 
 
 @functools.cache

@@ -202,7 +202,7 @@ class Tensor(Methods):
     def tolist(self) -> Any:
         """Nested Python lists of Python scalars."""
         array = self.numpy()
-        return (array.astype(np.float32) if self.dtype.is_narrow_float else array).tolist()
+        return (array.astype(np.float32) if self.dtype.is_low_precision else array).tolist()
 
     # -- gradients --------------------------------------------------------------------------------
 

@@ -408,7 +408,7 @@ class RecordDataset(Dataset):
 
     def _learn(self, wanted: np.ndarray[Any, Any]) -> None:
         """Check records read for the first time, with those read ahead, and cache their forms."""
-        positions = self._with_neighbours(wanted)
+        positions = self._with_adjacent(wanted)
         at = self._index[positions]
         good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - FRAME_SIZE)
         words = np.where(good, at, 0) >> 3
@@ -430,7 +430,7 @@ class RecordDataset(Dataset):
             mine = np.isin(positions, wanted)
             self._forms.learn(positions[mine], starts[mine], sizes[mine])
 
-    def _with_neighbours(self, wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _with_adjacent(self, wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Positions of records, and of unread ones that are read ahead with them."""
         count = _READAHEAD_BYTES * len(self) // max(self._end, 1)
         if count < 2:

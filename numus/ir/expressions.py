@@ -355,7 +355,7 @@ def irem(a: Expr, b: Expr) -> Expr:
 def cast(a: Expr, dtype: DType) -> Expr:
     if a.dtype is dtype:
         return a
-    if a.op == "const" and not a.dtype.is_narrow_float and not dtype.is_narrow_float:
+    if a.op == "const" and not a.dtype.is_low_precision and not dtype.is_low_precision:
         value = const_value(a)
         if dtype.kind != "float" and isinstance(value, float):
             return make("cast", dtype, (a,))

@@ -10,7 +10,7 @@ from typing import Any
 import numus as nm
 from numus.nn import Module
 from numus.nn.state import require
-from numus.optim.optimizer import settle
+from numus.optim.optimizer import evaluate_all
 from numus.tensor import Tensor
 
 __all__ = ["EMA", "AveragedModel", "get_ema_avg_fn", "update_bn"]
@@ -62,7 +62,7 @@ class AveragedModel(Module):
             for own, new in self._pairs(model, averaged=False):
                 own.assign(new.detach())
             self.n_averaged += 1
-        settle([*self.parameters(), *self.buffers()])
+        evaluate_all([*self.parameters(), *self.buffers()])
 
     def _pairs(self, model: Module, averaged: bool) -> Iterator[tuple[Tensor, Tensor]]:
         if averaged:
@@ -94,7 +94,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
             for batch in loader:
                 x = batch[0] if isinstance(batch, (list, tuple)) else batch
                 model(nm.asarray(x) if device is None else nm.asarray(x).to(device))
-                settle(model.buffers())
+                evaluate_all(model.buffers())
     finally:
         model.train(training)
         for norm, momentum in zip(norms, momenta, strict=True):
@@ -129,7 +129,7 @@ class EMA:
             for name, p in self.model.named_parameters():
                 average = self.shadow[name]
                 average.assign(average + (_wide(p) - average) * (1 - self.decay))
-        settle(self.shadow.values())
+        evaluate_all(self.shadow.values())
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -184,4 +184,4 @@ class EMA:
 def _wide(p: Tensor) -> Tensor:
     """Averages of 16-bit floats are float32: their steps are too small for less."""
     values = p.detach()
-    return values.astype(nm.float32) if values.dtype.is_narrow_float else values
+    return values.astype(nm.float32) if values.dtype.is_low_precision else values

@@ -10,7 +10,7 @@ from typing import Any
 import numus as nm
 from numus.nn.state import require
 from numus.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
-from numus.optim.optimizer import Optimizer, settle
+from numus.optim.optimizer import Optimizer, evaluate_all
 from numus.tensor import Tensor
 
 __all__ = [
@@ -156,7 +156,7 @@ class GradScaler:
                 self._growth.assign(nm.where(self._found | rises, 0, grown))
             self._found.assign(nm.zeros_like(self._found))
         self._unscaled.clear()
-        settle((self._scale, self._growth, self._found))
+        evaluate_all((self._scale, self._growth, self._found))
 
     def state_dict(self) -> dict[str, Any]:
         """The scale, and how it moves."""

@@ -65,7 +65,7 @@ class LBFGS(Optimizer):
 
     def _flat_gradient(self) -> Tensor:
         parts = [nm.zeros_like(p) if p.grad is None else p.grad for p in self._all]
-        return _settled(nm.concat([g.reshape(-1) for g in parts]))
+        return _evaluated(nm.concat([g.reshape(-1) for g in parts]))
 
     def _move(self, origin: list[Tensor], direction: Tensor, t: float) -> None:
         start = 0
@@ -135,8 +135,8 @@ class LBFGS(Optimizer):
     def _next_direction(self, g: Tensor) -> Tensor:
         """Against the gradient, turned by what the last steps say of the curvature."""
         if self._direction is not None and self._gradient is not None:
-            change = _settled(g - self._gradient)
-            step = _settled(self._direction * self._last_step)
+            change = _evaluated(g - self._gradient)
+            step = _evaluated(self._direction * self._last_step)
             curvature = _dot(change, step)
             if curvature > 1e-10:
                 self._pairs.append((step, change))
@@ -146,12 +146,12 @@ class LBFGS(Optimizer):
         for step, change in reversed(self._pairs):
             rho = 1.0 / _dot(change, step)
             weights.append(rho * _dot(step, q))
-            q = _settled(q - change * weights[-1])
+            q = _evaluated(q - change * weights[-1])
         d = q if self._scale is None else q * self._scale
         for step, change in self._pairs:
             rho = 1.0 / _dot(change, step)
-            d = _settled(d + step * (weights.pop() - rho * _dot(change, d)))
-        self._direction = _settled(d)
+            d = _evaluated(d + step * (weights.pop() - rho * _dot(change, d)))
+        self._direction = _evaluated(d)
         return self._direction
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class LBFGS(Optimizer):
         return commit
 
 
-def _settled(x: Tensor) -> Tensor:
+def _evaluated(x: Tensor) -> Tensor:
     """Computed now, without history."""
     x = x.detach()
     nm.eval(x)

@@ -146,7 +146,7 @@ class Optimizer:
         self.param_groups = [*self.param_groups, made]  # another list: programs look at which
         self.state.update(self._initial(made))
         # the first step is then the same program as those that follow
-        settle(x for p in params for x in (p, *self.state[p].values()))
+        evaluate_all(x for p in params for x in (p, *self.state[p].values()))
 
     def _initial(self, group: ParamGroup) -> dict[Tensor, State]:
         """State at the beginning; parameters that go in step share one count of steps."""
@@ -185,7 +185,7 @@ class Optimizer:
         if closure is not None:
             with nm.enable_grad():
                 loss = closure()
-        settle(self._change_all())
+        evaluate_all(self._change_all())
         return loss
 
     def step_unless(self, bad: Tensor) -> None:
@@ -199,7 +199,7 @@ class Optimizer:
         with nm.no_grad():
             for x, old in before:
                 x.assign(nm.where(bad.to(x.device), old, x))
-        settle(x for x, _ in before)
+        evaluate_all(x for x, _ in before)
 
     def _change_all(self) -> list[Tensor]:
         """Change every parameter that has a gradient; gives all that is new."""
@@ -357,7 +357,7 @@ def _own(x: Tensor) -> Tensor:
     return x.detach().clone()
 
 
-def settle(tensors: Iterable[Tensor]) -> None:
+def evaluate_all(tensors: Iterable[Tensor]) -> None:
     """Compute what a step has changed, unless it is being traced: nothing older is kept alive."""
     found = list(tensors)
     if not any(x._node.abstract for x in found):

@@ -94,8 +94,8 @@ def reduced_shape(shape: Shape, axes: Shape) -> Shape:
 
 def expand(r: Node, x: Node, axes: Shape) -> Node:
     """A reduced value broadcast along the axes it was reduced over."""
-    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    return broadcast(reshape(r, kept), x.shape)
+    stored = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    return broadcast(reshape(r, stored), x.shape)
 
 
 def reduction_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:

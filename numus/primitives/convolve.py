@@ -152,7 +152,7 @@ def _at(space: tuple[Any, ...]) -> Any:
 
 def _reference(node: Node, x: Array, w: Array) -> Array:
     groups, windows, _ = node.params
-    wide = np.dtype(np.float32) if node.inputs[0].dtype.is_narrow_float else node.dtype.np
+    wide = np.dtype(np.float32) if node.inputs[0].dtype.is_low_precision else node.dtype.np
     n, channels, *size = x.shape
     q, c, *taps = w.shape
     extents = node.shape[2:]

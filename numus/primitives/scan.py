@@ -73,9 +73,9 @@ def _links(node: Node) -> Node:
         return take_range(node.inputs[0], axis, *after)
     a, b = take_range(node, axis, *before), take_range(node, axis, *after)
     infinite = ew.eq(ew.abs_(b), constant(math.inf, b.dtype))
-    stays = ew.and_(infinite, ew.eq(a, b))  # inf - inf is no number, but nothing changes there
+    unchanged = ew.and_(infinite, ew.eq(a, b))  # inf - inf is no number, but nothing changes there
     zero = constant(0.0, a.dtype)
-    return ew.exp(ew.sub(ew.where(stays, zero, a), ew.where(stays, zero, b)))
+    return ew.exp(ew.sub(ew.where(unchanged, zero, a), ew.where(unchanged, zero, b)))
 
 
 def _linear_recurrence(links: Node, b: Node, axis: int, back: bool) -> Node:

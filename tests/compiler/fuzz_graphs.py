@@ -258,7 +258,7 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"is {got.dtype}{list(got.shape)}"
     kind = dt.as_dtype(want.dtype)
-    if kind.is_narrow_float:
+    if kind.is_low_precision:
         got, want = got.astype(np.float32), want.astype(np.float32)
     if exact:
         same = (got == want) | ((got != got) & (want != want))

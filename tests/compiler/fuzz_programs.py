@@ -184,7 +184,7 @@ class Maker:
                 i = self.any(exact=True)
             elif kind.is_complex and not target.is_complex:
                 i = self.add("real", i) or i
-            i = self.tame(i, 100) if target.is_narrow_float else i
+            i = self.tame(i, 100) if target.is_low_precision else i
             self.add("cast", i, p=(target.name,))
         elif name == "step" and kind.kind == "float" and self.ops[i].exact:
             self.add("step", i, p=(r.choice(("tanh", "exp", "expm1", "exp2")),), bound=8.0)
@@ -254,7 +254,7 @@ class Maker:
         r = self.r
         i = self.tame(self.any("float", "int", exact=True), 8)
         x = self.nodes[i]
-        if not x.ndim or 0 in x.shape or x.dtype.is_narrow_float:
+        if not x.ndim or 0 in x.shape or x.dtype.is_low_precision:
             return
         axes = self.axes(i)
         full, rows = [i], []
@@ -372,12 +372,12 @@ class Maker:
         if kind.is_complex or (kind is dt.bool_ and name in ("reduce_sum", "reduce_prod")):
             name = "reduce_sum" if kind.is_complex else "reduce_max"
         if name == "reduce_sum":
-            bound = 1 << 24 if kind.is_narrow_float else self.limit(i)
+            bound = 1 << 24 if kind.is_low_precision else self.limit(i)
             i = self.tame(i, bound / max(1, count))
             if kind.is_inexact and self.bound[i] * count > bound:
                 return
             out = self.add(name, i, p=(axes,), bound=self.bound[i] * max(1, count))
-            if out is not None and kind.is_narrow_float:
+            if out is not None and kind.is_low_precision:
                 self.tame(out, 64)
         elif name == "reduce_prod":
             if not self.ops[i].exact:
@@ -437,12 +437,12 @@ class Maker:
             b = self.leaf((batch, k, n), self.nodes[a].dtype.name, 2)
         bound = self.bound[a] * self.bound[b] * max(1, k) * 2
         kind = self.nodes[a].dtype
-        if kind.is_inexact and bound > (1 << 24 if kind.is_narrow_float else self.limit(a)):
+        if kind.is_inexact and bound > (1 << 24 if kind.is_low_precision else self.limit(a)):
             return
         if batch * m * n > LARGEST or batch * m * n * k > 1 << 22:
             return
         out = self.add("contract", a, b, p=(kind.name,), bound=bound)
-        if out is not None and kind.is_narrow_float:
+        if out is not None and kind.is_low_precision:
             self.tame(out, 64)
 
     def indexed(self) -> None:

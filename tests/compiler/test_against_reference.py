@@ -63,8 +63,8 @@ def test_integer_like(dtype):
 def test_reductions(shape, dtype):
     x = sample(shape, dtype)
     last = len(shape) - 1
-    rtol = 2e-2 if dtype.is_narrow_float else None
-    if dtype is not dt.bool_ and not dtype.is_narrow_float:
+    rtol = 2e-2 if dtype.is_low_precision else None
+    if dtype is not dt.bool_ and not dtype.is_low_precision:
         check(lambda x: (reduce_sum(x, (0,)), reduce_sum(x, (last,))), x, rtol=rtol)
         check(lambda x: reduce_sum(x, tuple(range(last + 1))), x, rtol=rtol)
     if not dtype.is_complex:
@@ -73,7 +73,7 @@ def test_reductions(shape, dtype):
     if dtype in (dt.float32, dt.float64):
         check(lambda x: (reduce_sqdev(x, (last,)), reduce_sum(x, (last,))), x, rtol=1e-5)
         check(lambda x: reduce_sqdev(x, tuple(range(last + 1))), x, rtol=1e-5)
-    if shape == (7,) and dtype is not dt.bool_ and not dtype.is_narrow_float:
+    if shape == (7,) and dtype is not dt.bool_ and not dtype.is_low_precision:
         check(lambda x: reduce_prod(x, (0,)), x, rtol=1e-5)
 
 
@@ -134,7 +134,7 @@ def test_scans_and_sorts(shape, dtype):
     for axis in range(len(shape)):
         check(lambda x, a=axis: (sort(x, a), argsort(x, a), sort(x, a, True)), x)
         check(lambda x, a=axis: argsort(x, a, True), x)
-        if dtype is dt.bool_ or dtype.is_narrow_float:
+        if dtype is dt.bool_ or dtype.is_low_precision:
             continue
         check(lambda x, a=axis: (scan("sum", x, a), scan("max", x, a, True)), x)
         check(lambda x, a=axis: (scan("prod", x, a), scan("min", x, a)), x, rtol=1e-5)

@@ -71,7 +71,7 @@ def round_to(values, dtype):
 def expected(values, source, to):
     with np.errstate(all="ignore"):
         if to is dt.bool_:
-            return values.astype(np.float64) != 0 if source.is_narrow_float else values != 0
+            return values.astype(np.float64) != 0 if source.is_low_precision else values != 0
         if to.is_integer and source.kind == "float":
             wide = values.astype(np.float64)
             low, high = dt.int_range(to)
@@ -81,9 +81,9 @@ def expected(values, source, to):
             result[whole < low] = low
             result[whole >= float(high + 1)] = high
             return result
-        if to.is_narrow_float and source.itemsize >= 4 and source is not dt.float32:
+        if to.is_low_precision and source.itemsize >= 4 and source is not dt.float32:
             return round_to(values, to)  # NumPy goes through float32 and rounds twice
-        if source.is_narrow_float:
+        if source.is_low_precision:
             values = values.astype(np.float32)
         return values.astype(to.np)
 

@@ -165,6 +165,6 @@ def test_dtypes_are_singletons():
 
 
 def test_floating_kinds():
-    assert [d.name for d in FLOATS if d.is_narrow_float] == [
+    assert [d.name for d in FLOATS if d.is_low_precision] == [
         *("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
     ]

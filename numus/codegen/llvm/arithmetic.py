@@ -23,7 +23,7 @@ class UnsupportedError(Exception):
 
 
 def _ops(t: IRBuilder, s: Shape, op: str, dtype: DType) -> Ops:
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         raise UnsupportedError(f"{op} on {dtype}")
     return t.ops(s, register_type(dtype))
 

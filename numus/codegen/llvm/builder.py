@@ -46,7 +46,7 @@ def literal(value: Any, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_integer:
         return str(int(value))
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         import numpy as np
 
         bits = np.array(value, np.float64).astype(dtype.np).tobytes()

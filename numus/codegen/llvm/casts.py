@@ -18,15 +18,15 @@ def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     if source is to:
         return x
     if to.kind == "bool":
-        if source.is_narrow_float:  # any bit but the sign
+        if source.is_low_precision:  # any bit but the sign
             x = ops("and", x, (1 << (source.bits - 1)) - 1)
-        is_float = source.kind == "float" and not source.is_narrow_float
+        is_float = source.kind == "float" and not source.is_low_precision
         return ops("fcmp une" if is_float else "icmp ne", x, 0)
     if source.kind == "bool":
         one, zero = (s.const(target, literal(n, to)) for n in (1, 0))
         return t.ops(s, target).select(x, one, zero)
     if source.is_integer:
-        if to.is_narrow_float:
+        if to.is_low_precision:
             return _int_to_low_precision(t, s, x, source, to)
         sign = "s" if source.kind == "int" else "u"
         if not to.is_integer:
@@ -35,11 +35,11 @@ def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
             return x
         extend = "sext" if source.kind == "int" else "zext"
         return ops.to("trunc" if to.bits < source.bits else extend, x, target)
-    if source.is_narrow_float:
+    if source.is_low_precision:
         return cast(t, s, _decode(t, s, x, source), dt.float32, to)
     if to.is_integer:
         return _float_to_int(t, s, x, source, to)
-    if to.is_narrow_float:
+    if to.is_low_precision:
         return _encode(t, s, _to_float32_odd(t, s, x) if source is dt.float64 else x, to)
     return ops.to("fpext" if to is dt.float64 else "fptrunc", x, target)
 

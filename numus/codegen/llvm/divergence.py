@@ -210,7 +210,7 @@ def _min_itemsize(body: Sequence[ir.Stmt]) -> int:
 def _data_itemsize(e: ir.Expr) -> int:
     if e.op in ("load", "read"):
         return e.dtype.itemsize
-    if e.op == "cast" and (e.dtype.is_narrow_float or e.args[0].dtype.is_narrow_float):
+    if e.op == "cast" and (e.dtype.is_low_precision or e.args[0].dtype.is_low_precision):
         return 4  # computed through float32
     if (e.dtype.itemsize == 8 and e.dtype.is_integer) or e.op in ("const", "scalar"):
         return 1

@@ -190,8 +190,8 @@ class ThreadExpressions(ThreadContext):
         op = "div" if e.op == "idiv" else "rem"
         divisor = e.args[1]
         if self._is_block_index(e):  # below 2**31
-            narrow = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
-            return t.new(f"zext i32 {t.new(f'u{op} i32 {narrow[0]}, {narrow[1]}')} to i64")
+            words = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
+            return t.new(f"zext i32 {t.new(f'u{op} i32 {words[0]}, {words[1]}')} to i64")
         if e.dtype.kind == "uint" or _is_size(divisor) or self._is_non_negative(e):
             return t.new(f"u{op} {ty} {x}, {y}")
         if divisor.op == "const" and divisor.attr != -1:

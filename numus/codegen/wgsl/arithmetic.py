@@ -62,7 +62,7 @@ def literal(value: Any, dtype: DType, ty: str, exposed: bool = False) -> str:
     """A constant of a dtype, carried as `ty`."""
     if ty == "bool":
         return "true" if value else "false"
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         import numpy as np
 
         bits = np.array(value, np.float64).astype(dtype.np).tobytes()
@@ -98,7 +98,7 @@ def _unsupported(op: str, dtype: DType) -> CompileError:
 
 def unary(op: str, dtype: DType, ty: str, x: str) -> str:
     if dtype.kind == "float":
-        if dtype.is_narrow_float or op not in _FLOAT_UNARY:
+        if dtype.is_low_precision or op not in _FLOAT_UNARY:
             raise _unsupported(op, dtype)
         function = "sqrt32" if op == "sqrt" and ty == "f32" else _FLOAT_UNARY[op]
         return f"-{x}" if op == "neg" else f"{function}({x})"
@@ -123,7 +123,7 @@ def unary(op: str, dtype: DType, ty: str, x: str) -> str:
 
 
 def compare(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         raise _unsupported(op, dtype)
     if op == "ne" and dtype.kind == "float":
         if x == y:
@@ -137,7 +137,7 @@ def compare(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
 
 def binary(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
     """Any binary operation but comparisons."""
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         raise _unsupported(op, dtype)
     if dtype.kind == "float":
         if op in ("add", "sub", "mul"):
@@ -183,7 +183,7 @@ def cast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> str:
     if source is to:
         return x if from_type == to_type else f"{to_type}({x})"
     if to_type == "bool":
-        if source.is_narrow_float:  # any bit but the sign
+        if source.is_low_precision:  # any bit but the sign
             return f"(({x} & {(1 << (source.bits - 1)) - 1}u) != 0u)"
         if source.kind == "float":
             return f"!hidden({x} == {floating(0.0, from_type, False)})"
@@ -194,13 +194,13 @@ def cast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> str:
     if source.is_integer:
         if to.is_integer:
             return _resized(x, from_type, to, to_type)
-        if to.is_narrow_float:
+        if to.is_low_precision:
             if source.itemsize >= 4 and to is dt.bfloat16:
                 # float32 would round once already, and bfloat16 reaches that far
                 return f"bfloat16_encode(odd_{from_type}({x}))"
             return f"{to.name}_encode(f32({x}))"
         return f"{to_type}({x})"
-    if source.is_narrow_float:
+    if source.is_low_precision:
         return cast(f"{source.name}_decode({x})", dt.float32, "f32", to, to_type)
     if to.is_integer:
         if to.bits < 32:
@@ -208,7 +208,7 @@ def cast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> str:
             clamped = f"clamp(i32_{from_type}({x}), {low}, {high})"
             return clamped if to_type == "i32" else f"u32({clamped})"
         return f"{to_type}_{from_type}({x})"
-    if to.is_narrow_float:
+    if to.is_low_precision:
         return f"{to.name}_encode({f'odd_f64({x})' if from_type == 'f64' else x})"
     return f"{to_type}({x})"
 
@@ -248,4 +248,4 @@ def bitcast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> s
 
 
 def is_float(e: ir.Expr) -> bool:
-    return e.dtype.kind == "float" and not e.dtype.is_narrow_float
+    return e.dtype.kind == "float" and not e.dtype.is_low_precision

@@ -166,7 +166,7 @@ class ShaderContext(ABC):
 
     def type(self, e: Expr) -> str:
         """The WGSL type of an expression."""
-        if e.dtype is ir.INDEX and (not self.target.i64 or (not self.wide and self.narrow(e))):
+        if e.dtype is ir.INDEX and (not self.target.i64 or (not self.wide and self.fits_int32(e))):
             return "i32"
         return self.type_of(e.dtype)
 
@@ -181,5 +181,5 @@ class ShaderContext(ABC):
             raise DTypeError("this adapter has no uint64: it lacks the feature shader-int64")
         return carrier
 
-    def narrow(self, e: Expr) -> bool:
-        return e in self.index_width.narrow
+    def fits_int32(self, e: Expr) -> bool:
+        return e in self.index_width.int32

@@ -192,7 +192,7 @@ class Expressions(ShaderContext):
             x, y = (self._exposed_operand(a, ty) for a in args)
             if arithmetic.is_float(e) and _cancels(op, *args):
                 x = f"hide{ty[1:]}({x})"  # inf - inf is NaN
-            if op == "irem" and e.dtype.kind == "int" and not self.narrow(e):
+            if op == "irem" and e.dtype.kind == "int" and not self.fits_int32(e):
                 return f"({x} - ({x} / {y}) * {y})"  # `%` is undefined below zero on some drivers
             return arithmetic.binary(op, e.dtype, ty, x, y)
         raise CompileError(f"the kernel IR has no operation {op!r}")

@@ -1,7 +1,7 @@
 """Index width: int64 index expressions of a kernel that 32 bits can hold, by interval analysis.
 
 The kernel IR counts in int64; GPUs count faster in 32 bits, and many have nothing else. An
-expression is *narrow* if it is built from loop variables, launch sizes, constants and integers of
+expression is *32-bit* if it is built from loop variables, launch sizes, constants and integers of
 32 bits or less. `fits` computes their ranges from the sizes of a launch; where one overflows, the
 kernel is rendered with 64-bit indices.
 """
@@ -25,30 +25,30 @@ def is_size(slot: str) -> bool:
 
 
 class IndexWidth:
-    """The narrow expressions of one kernel, in program order."""
+    """The 32-bit expressions of one kernel, in program order."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
-        self.narrow: set[Expr] = set()
+        self.int32: set[Expr] = set()
         self._order: list[Expr | ir.For | ir.Let] = []
         seen: set[Expr] = set()
         self._add(post_order((b.size for b in kernel.buffers if b.size is not None), seen))
         for s in statements(kernel.body):
             self._add(post_order(expressions_of(s), seen))
             # a loop whose bounds are wide has a wide variable
-            narrow_loop = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.narrow
-            if narrow_loop or (isinstance(s, ir.Let) and s.value in self.narrow):
+            int32_loop = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.int32
+            if int32_loop or (isinstance(s, ir.Let) and s.value in self.int32):
                 assert isinstance(s, (ir.For, ir.Let))
-                self.narrow.add(s.var)
+                self.int32.add(s.var)
                 self._order.append(s)
 
     def _add(self, expressions: Iterable[Expr]) -> None:
         for e in expressions:
-            if e.dtype is ir.INDEX and self._is_narrow(e):
-                self.narrow.add(e)
+            if e.dtype is ir.INDEX and self._fits_int32(e):
+                self.int32.add(e)
                 self._order.append(e)
 
-    def _is_narrow(self, e: Expr) -> bool:
+    def _fits_int32(self, e: Expr) -> bool:
         if e.op == "const":
             return bool(abs(e.attr) <= _INT32_MAX)
         if e.op == "scalar":
@@ -58,8 +58,8 @@ class IndexWidth:
             bits = source.bits + (source.kind == "uint")
             return source.kind == "bool" or (source.is_integer and bits < 32)
         if e.op == "select":
-            return all(a in self.narrow for a in e.args[1:])
-        return e.op in _RANGES and all(a in self.narrow for a in e.args)
+            return all(a in self.int32 for a in e.args[1:])
+        return e.op in _RANGES and all(a in self.int32 for a in e.args)
 
     def loop_iterations(self, sizes: dict[str, int], threads: int, unroll: int) -> int:
         """An upper bound of a thread's loop iterations, with innermost loops unrolled."""
@@ -92,7 +92,7 @@ class IndexWidth:
         return count(self.kernel.body)
 
     def fits(self, sizes: dict[str, int]) -> bool:
-        """Whether every narrow expression stays within 32 bits at these sizes."""
+        """Whether every 32-bit expression stays within 32 bits at these sizes."""
         return self._ranges(sizes, {})
 
     def _ranges(self, sizes: dict[str, int], ranges: dict[Expr, Range]) -> bool:

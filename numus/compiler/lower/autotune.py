@@ -144,11 +144,11 @@ class _Run:
                     memory = self._memories[v] = runtime.allocate(count * v.dtype.itemsize)
                     runtime.upload(memory, _numbers(v.dtype, count))
                     self._addresses.append(memory.address + before * v.dtype.itemsize)
-            places: list[tuple[int, int] | None] = [(slots[v], 0) for v in step.buffers]
-            places += [None] * len(step.scratch)
+            operands: list[tuple[int, int] | None] = [(slots[v], 0) for v in step.buffers]
+            operands += [None] * len(step.scratch)
             nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
             program = runtime.compile(step.kernel)
-            steps.append(contract.LaunchStep(program, places, nbytes, step.scratch))
+            steps.append(contract.LaunchStep(program, operands, nbytes, step.scratch))
             self._values += [step.grid, *(1 if s.__class__ is tuple else s for s in step.scalars)]
         self._launch = runtime.prepare(steps, len(slots)).run
         self()  # warm up

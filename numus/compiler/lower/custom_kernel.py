@@ -125,7 +125,7 @@ class Array:
     def load(self, at: IndexLike | tuple[IndexLike, ...], where: Expr | None = None) -> Expr:
         """An element; zero, without a load, where the condition does not hold."""
         found = ir.load(self.buffer, self._at(at), where)
-        if self.dtype.is_narrow_float:
+        if self.dtype.is_low_precision:
             found = found.cast(dt.float32)
         return self._k.named(found) if self.buffer.access == "write" else found
 

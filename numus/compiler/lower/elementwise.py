@@ -42,7 +42,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         return _complex(op, args, dtype)
     if params == "approx":
         return approximate.FUNCTIONS[op](args[0].cast(dt.float32)).cast(dtype)
-    if sources[0].is_narrow_float:
+    if sources[0].is_low_precision:
         if op == "nextafter":
             return _small_float_nextafter(*args)
         wide = [a.cast(dt.float32) for a in args]

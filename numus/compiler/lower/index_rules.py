@@ -164,7 +164,7 @@ def _masked(value: Any, inside: Expr | None, dtype: DType) -> Any:
     if dtype.is_complex:
         zero = const(0.0, value[0].dtype)
         return (ir.select(inside, value[0], zero), ir.select(inside, value[1], zero))
-    if dtype.is_narrow_float:
+    if dtype.is_low_precision:
         return ir.select(inside, value, const(0.0, dt.float32).cast(dtype))
     return ir.select(inside, value, const(0, dtype))
 

@@ -155,7 +155,7 @@ def copy_(self: Tensor) -> Tensor:
 def _printable(x: Tensor) -> tuple[Array, int | None]:
     """The elements in a dtype that NumPy prints, and the number of significant digits."""
     array = host_array(x._node)
-    if x.dtype.is_narrow_float and x.dtype is not dt.float16:
+    if x.dtype.is_low_precision and x.dtype is not dt.float16:
         return array.astype(np.float32), 4
     return array, None
 

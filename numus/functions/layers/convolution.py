@@ -116,10 +116,10 @@ def _windows(
         raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {w.shape}")
     axes = zip(x.shape[2:], w.shape[2:], strides, sides, gaps, dilations, strict=True)
     extents, windows = [], []
-    for n, k, s, (low, high), gap, d in axes:
-        extent = (n - 1) * gap + 1 if n else 0
+    for n, k, s, (low, high), lhs_dilation, d in axes:
+        extent = (n - 1) * lhs_dilation + 1 if n else 0
         extents.append(win.window_count(extent + low + high, (k - 1) * d + 1, s))
-        windows.append(Window(s, d, gap, low))
+        windows.append(Window(s, d, lhs_dilation, low))
     if 0 in extents and 0 not in x.shape[2:]:
         raise ShapeError(
             f"{op}: windows of {w.shape[2:]} taps, dilation {dilations}, are larger than data of "

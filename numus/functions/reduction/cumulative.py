@@ -105,7 +105,7 @@ def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
     return wrap(scan("logsumexp", *flat_or_axis(node, axis, "logcumsumexp")))
 
 
-def _neighbours(op: str, part: Node, x: Node, axis: int) -> Node:
+def _adjacent(op: str, part: Node, x: Node, axis: int) -> Node:
     """An array to join to x, of its shape but for the axis; a scalar is one layer."""
     if part.ndim == 0:
         return broadcast(part, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
@@ -138,7 +138,7 @@ def diff(
     nodes = common("diff", *given)
     node = nodes[0 if prepend is None else 1]
     axis = normal_axis(axis, node.ndim, "diff")
-    node = concat(tuple(_neighbours("diff", part, node, axis) for part in nodes), axis)
+    node = concat(tuple(_adjacent("diff", part, node, axis) for part in nodes), axis)
     subtract = ew.xor if node.dtype.kind == "bool" else ew.sub
     for _ in range(n):
         extent = node.shape[axis]

@@ -19,7 +19,7 @@ def rounds_once(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(input: Any, *args: Any, **kwargs: Any) -> Any:
         first = input if isinstance(input, Tensor) else nm.asarray(input)
-        if not first.dtype.is_narrow_float:
+        if not first.dtype.is_low_precision:
             return function(first, *args, **kwargs)
         out = function(first.astype(nm.float32, copy=False), *args, **kwargs)
         return out.astype(first.dtype, copy=False)

@@ -27,8 +27,10 @@ def cosine_embedding_loss(
         raise ShapeError("cosine_embedding_loss: takes vectors (N,) or (…, N), not single numbers")
     lengths = nm.sum(input1 * input1, axis=-1) + 1e-12, nm.sum(input2 * input2, axis=-1) + 1e-12
     cosine = nm.sum(input1 * input2, axis=-1) / nm.sqrt(lengths[0] * lengths[1])
-    apart = nm.where(target == -1, nm.clip(cosine - margin, 0.0), 0.0)
-    return reduced(nm.where(target == 1, 1 - cosine, apart), reduction, "cosine_embedding_loss")
+    dissimilar = nm.where(target == -1, nm.clip(cosine - margin, 0.0), 0.0)
+    return reduced(
+        nm.where(target == 1, 1 - cosine, dissimilar), reduction, "cosine_embedding_loss"
+    )
 
 
 @measured

@@ -163,16 +163,16 @@ def pad_sequence(
     """
     if padding_side not in ("left", "right"):
         raise ValueError(f"pad_sequence: padding_side is left or right, not {padding_side!r}")
-    held = [nm.asarray(s) for s in sequences]
-    if not held or len({s.shape[1:] for s in held}) > 1:
+    arrays = [nm.asarray(s) for s in sequences]
+    if not arrays or len({s.shape[1:] for s in arrays}) > 1:
         raise ShapeError(
             "pad_sequence: takes sequences whose elements have one shape, not "
-            + (", ".join(str(s.shape) for s in held) or "none")
+            + (", ".join(str(s.shape) for s in arrays) or "none")
         )
-    longest = max(s.shape[0] for s in held)
-    rest = [(0, 0)] * (held[0].ndim - 1)
+    longest = max(s.shape[0] for s in arrays)
+    rest = [(0, 0)] * (arrays[0].ndim - 1)
     rows = []
-    for s in held:
+    for s in arrays:
         missing = longest - s.shape[0]
         around = (missing, 0) if padding_side == "left" else (0, missing)
         filling = int(padding_value) if s.dtype.is_integer else padding_value

@@ -26,7 +26,7 @@ def _with_gradients(parameters: Any) -> list[Tensor]:
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all elements of all tensors, as if they were one."""
-    wide = [x.astype(nm.float32) if x.dtype.is_narrow_float else x for x in tensors]
+    wide = [x.astype(nm.float32) if x.dtype.is_low_precision else x for x in tensors]
     if not wide:
         return nm.asarray(0.0)
     if norm_type == math.inf:

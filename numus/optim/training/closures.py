@@ -34,7 +34,7 @@ class Reached:
         self.statics: list[Any] = []
         self.modules: list[Module] = []
         self.fixed: list[Tensor] = []  # tensors that are the same as long as `statics` are
-        self.held: list[Any] = []  # objects that are known by their ids, which nobody else may get
+        self.referenced: list[Any] = []  # objects known by their ids, which nobody else may get
         self._seen: set[Any] = set()
         self._function(function, 0)
 
@@ -129,7 +129,7 @@ class Reached:
             self.cells.append((namespace, name))
 
     def _known_by_id(self, x: Any) -> None:
-        self.held.append(x)
+        self.referenced.append(x)
         self.statics.append(id(x))
 
     def _first(self, *things: Any) -> bool:

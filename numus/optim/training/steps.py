@@ -53,7 +53,7 @@ class Step:
 
     def tensors(self) -> list[Tensor]:
         """All that a step reads and changes by itself."""
-        found = [x for p, held in self.optimizer.state.items() for x in (p, *held.values())]
+        found = [x for p, state in self.optimizer.state.items() for x in (p, *state.values())]
         for group in self.optimizer.param_groups:
             found += group["params"]
             for p in group["params"]:
@@ -190,10 +190,11 @@ class _ClosureProgram:
         self._jitted: dict[tuple[bool, bool], Callable[..., Any]] = {}
         self._closure: Any = None
         self._reached: Reached | None = None
-        self._held: Any = None
+        self._referenced: Any = None
 
     def __call__(self, closure: Any, reached: Reached, first: bool, last: bool) -> Tensor:
-        self._held = self._held or reached.held  # ids that the key is made of stay theirs
+        # ids that the key is made of stay theirs
+        self._referenced = self._referenced or reached.referenced
         jitted = self._jitted.get((first, last))
         if jitted is None:
             run = functools.partial(self._run, first, last)

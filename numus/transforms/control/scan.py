@@ -221,10 +221,10 @@ class ScanRule(CallRule):
         every = instantiate_zeros(cotangents, call.results)
         last, rows = every[:carried], every[carried:]
         state = [g for g in last if g is not None]
-        streams = [*saved, *sliced, *(g for g in rows if g is not None)]
+        scanned = [*saved, *sliced, *(g for g in rows if g is not None)]
         effects = LoopEffects("scan")
         carry = placeholders(types_of(state), dev, "scan")
-        slices = placeholders([(x.shape[1:], x.dtype) for x in streams], dev, "scan")
+        slices = placeholders([(x.shape[1:], x.dtype) for x in scanned], dev, "scan")
         matmuls, xs = slices[carried : len(saved)], slices[len(saved) :]
         primals = [*slices[:carried], *xs[: call.sliced], *constants]
         given = _in_order(last, carry) + _in_order(rows, xs[call.sliced :])
@@ -232,7 +232,7 @@ class ScanRule(CallRule):
             found = call.body.vjp("scan", primals, given, matmuls)
         grads = instantiate_zeros(found, call.body.inputs)
         init_grads = dict(zip(carry, state, strict=True))
-        arrays = dict(zip(slices, streams, strict=True))
+        arrays = dict(zip(slices, scanned, strict=True))
         return [*_reverse_scan(call, init_grads, arrays, effects, grads), *(None for _ in saved)]
 
     def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:

@@ -26,7 +26,7 @@ K_MAJOR_PADDING = 4  # words between K-major rows, against bank conflicts
 
 
 def zero(dtype: DType) -> Expr:
-    return const(0.0, float32).cast(dtype) if dtype.is_narrow_float else const(0, dtype)
+    return const(0.0, float32).cast(dtype) if dtype.is_low_precision else const(0, dtype)
 
 
 def word_dtype(dtype: DType) -> DType:
