@@ -2,6 +2,7 @@
 
 from numus.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 from numus.fft.functions import fft, hfft, ifft, ihfft, irfft, rfft
+from numus.fft.lengths import next_fast_len, prev_fast_len
 from numus.fft.multidimensional import (
     fft2,
     fftn,
@@ -15,5 +16,6 @@ from numus.fft.multidimensional import (
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
-    "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+    "ihfft", "irfft", "irfft2", "irfftn", "next_fast_len", "prev_fast_len", "rfft", "rfft2",
+    "rfftfreq", "rfftn",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.fft
 import simt_machine
 
 import numus as nm
@@ -125,6 +126,18 @@ def test_radices_and_splits():
             assert max(parts) <= 127
     assert prime_factors(2 * 3 * 3 * 127) == (2, 3, 3, 127)
     assert radices_of(17, 16, 13) == (1, 17)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_fast_lengths_are_those_of_scipy(real):
+    for n in (*range(1, 1500), 10**6 + 3, 2**20 + 1, 2**31 - 1):
+        assert nm.fft.next_fast_len(n, real) == scipy.fft.next_fast_len(n, real)
+        assert nm.fft.prev_fast_len(n, real) == scipy.fft.prev_fast_len(n, real)
+    for function in (nm.fft.next_fast_len, nm.fft.prev_fast_len):
+        with pytest.raises(ValueError, match="at least 1 point"):
+            function(0)
+        with pytest.raises(TypeError, match="integer"):
+            function(2.5)
 
 
 @pytest.mark.parametrize("n", [2**13, 3 * 2**16, 5**7, 2**17])

@@ -12,6 +12,7 @@ REASONS = {
         isdtype promote_types result_type compile_log explain memory_stats get_num_threads
         set_num_threads tune Explanation
     """,
+    "integers to integers (tests/fft/test_fft.py)": "fft.next_fast_len fft.prev_fast_len",
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """
         associative_scan checkpoint cond custom_jvp custom_vjp debug_nans fori_loop grad hessian
