@@ -15,7 +15,7 @@ from numus.kernels.fft.radices import LARGEST_RADIX
 class FftTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids)."""
 
-    max_lane_length: int = 64  # of lone rows that run one per lane
+    max_lane_length: int = 512  # of lone rows that run one per lane
     min_parallel_length: int = 1 << 15  # of few rows that are worth several threads
 
 
