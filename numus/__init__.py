@@ -10,7 +10,7 @@ tensor(9.)
 import importlib
 import sys
 from math import e, inf, nan, pi
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numus.dtypes import *
 from numus.dtypes import bool_ as bool
@@ -57,8 +57,7 @@ from numus.functions import in_place
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
-from numus import fft, kernels, linalg, random
-from numus.linalg import cross, vander, vdot
+from numus import kernels, random
 
 
 def _load_custom_op(name: str) -> Any:
@@ -74,7 +73,16 @@ __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
 
-_LAZY = ("data", "nn", "optim")  # imported when they are first asked for
+# Imported when they are first asked for, so that a start pays for what most programs use: name to
+# module, and below the same for type checkers, which follow no `__getattr__`.
+_LAZY = {
+    **{name: f"numus.{name}" for name in ("data", "fft", "linalg", "nn", "optim")},
+    **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
+}
+if TYPE_CHECKING:
+    from numus import data, fft, linalg, nn, optim
+    from numus.linalg import cross, vander, vdot
+
 _ELSEWHERE = {  # what is at the top elsewhere
     **{"rand": "random.rand", "randn": "random.randn", "randint": "random.integers"},
     **{"manual_seed": "random.seed", "randperm": "random.permutation"},
@@ -84,16 +92,19 @@ _ELSEWHERE = {  # what is at the top elsewhere
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return importlib.import_module(f"numus.{name}")
+        module = importlib.import_module(_LAZY[name])
+        found = module if module.__name__ == f"numus.{name}" else getattr(module, name)
+        return globals().setdefault(name, found)
     hint = f"; it is nm.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
     here = sys.modules[__name__]  # where Python looks for names that are nearly the same
     raise AttributeError(f"module 'numus' has no attribute {name!r}{hint}", name=name, obj=here)
 
 
 _INTERNAL = """
-Any aliases codegen compiler config dispatch dtypes errors evaluation functions graph host_access
-importlib in_place ir lru operators primitives protocols runtime shapes sys target transforms
+Any TYPE_CHECKING aliases codegen compiler config dispatch dtypes errors evaluation functions graph
+host_access importlib in_place ir lru operators primitives protocols runtime shapes sys target
+transforms
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
-__all__ += _LAZY
+__all__ += sorted(_LAZY)
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]
