@@ -16,8 +16,8 @@ def narrow_point(order: Sequence[Node], roots: Sequence[Node], min_depth: int) -
     """The pending node of least memory that all paths to the roots cross, the latest of nearly
     equal ones; None without one of at least this depth. `order` is topological."""
     last_use = {x: i for i, node in enumerate(order) for x in node.inputs if x.view is None}
-    kept = [x for x in order if _has_tensor(x)]  # which may be read again
-    last_use.update(dict.fromkeys([*roots, *kept], len(order)))
+    with_storage = [x for x in order if _has_tensor(x)]  # which may be read again
+    last_use.update(dict.fromkeys([*roots, *with_storage], len(order)))
     ending: dict[int, int] = {}
     for node, i in last_use.items():
         if _counts(node):
@@ -30,8 +30,8 @@ def narrow_point(order: Sequence[Node], roots: Sequence[Node], min_depth: int) -
             live += 1
             if live == 1 and node.depth >= min_depth:
                 found.append((size_of(node.shape) * node.dtype.itemsize, node))
-    least = min((nbytes for nbytes, _ in found), default=0)
-    return next((node for nbytes, node in reversed(found) if nbytes <= 2 * least), None)
+    smallest = min((nbytes for nbytes, _ in found), default=0)
+    return next((node for nbytes, node in reversed(found) if nbytes <= 2 * smallest), None)
 
 
 def _counts(node: Node) -> bool:

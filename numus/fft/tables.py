@@ -73,8 +73,8 @@ def chirp(n: int, dtype: DType, device: Device | None) -> Node:
 def chirp_length(n: int) -> int:
     """The length of the convolution by which Bluestein's algorithm transforms n points: one of few
     structures, so that lengths share their kernels."""
-    least = 2 * n - 1
-    return min(odd << max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))
+    min_length = 2 * n - 1
+    return min(odd << max(0, (-(-min_length // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))
 
 
 def _chirp_spectrum(n: int, dtype: DType) -> Array:

@@ -168,8 +168,8 @@ def _inside(value: Node, node: Node) -> Node:
     for index, axis in zip(indices, axes, strict=True):
         low = full(index.shape, 0, dt.int64)
         high = full(index.shape, x.shape[axis], dt.int64)
-        inside = ew.and_(ew.le(low, index), ew.lt(index, high))
-        ok = inside if ok is None else ew.and_(ok, inside)
+        in_bounds = ew.and_(ew.le(low, index), ew.lt(index, high))
+        ok = in_bounds if ok is None else ew.and_(ok, in_bounds)
     assert ok is not None
     ok = reshape(ok, (*ok.shape, *(1,) * (updates.ndim - ok.ndim)))
     return ew.where(ok, value, full((), 0, value.dtype))

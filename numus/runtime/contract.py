@@ -46,7 +46,7 @@ class Runtime(Protocol[Block]):
 
     @property
     def allocate(self) -> Callable[[int], Block]:
-        """Uninitialised memory of so many bytes, 64-byte aligned; empties the pool and tries again
+        """Uninitialised memory of `nbytes` bytes, 64-byte aligned; empties the pool and tries again
         when full."""
         ...
 

@@ -12,7 +12,7 @@ from numus.errors import OutOfMemoryError
 
 
 def require_headroom(nbytes: int, purpose: str) -> None:
-    """Raise unless the process may still map so many bytes."""
+    """Raise unless the process may still map `nbytes` more bytes."""
     try:
         flags = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         mmap.mmap(-1, nbytes, **flags).close()

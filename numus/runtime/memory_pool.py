@@ -72,7 +72,7 @@ _Block = tuple[int, _SizeClass]  # an address, and its size
 
 
 def round_up(nbytes: int, min_bytes: int, classes_per_octave: int) -> int:
-    """The size class of a request: multiples of `min_bytes`, then so many classes from each power
+    """The size class of a request: multiples of `min_bytes`, then a fixed number from each power
     of two to the next."""
     if nbytes <= 2 * classes_per_octave * min_bytes:
         return max(min_bytes, (nbytes + min_bytes - 1) & -min_bytes)
@@ -190,7 +190,7 @@ class MemoryPool(PoolCounters, ABC):
         self._pooled = nbytes
 
     def workspace(self, nbytes: int) -> Memory:
-        """Memory of at least so many bytes, shared by all callers: for temporaries of launches that
+        """At least `nbytes` bytes, shared by all callers: for temporaries of launches that
         run one after another. It grows in powers of two."""
         found = self._workspace
         if found is None or found.nbytes < nbytes:

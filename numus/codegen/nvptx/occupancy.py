@@ -63,8 +63,8 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     ctas = _SM_REGISTERS // (threads * (words + TUNING.overhead_registers))
     shared, _ = analysis.static_scratch(kernel)
     ctas = min(ctas, _SM_SHARED_BYTES // max(shared, 1))
-    many = words >= TUNING.many_lane_words or any(s.vector for s in lets)
-    return ctas if many and ctas > 1 else 0
+    is_wide = words >= TUNING.many_lane_words or any(s.vector for s in lets)
+    return ctas if is_wide and ctas > 1 else 0
 
 
 def resident_ctas(kernel: ir.Kernel, threads: int) -> tuple[int, bool]:

@@ -42,8 +42,8 @@ def loop_shapes(kernel: ir.Kernel, plan: LanePlan) -> dict[ir.For, tuple[int, in
     found = {loop: shape(loop) for loop in plan.widths}
     for register, loops in loops_of.items():
         accumulates = len(loops) == 1 and next(iter(loops)).resident
-        each = [found[s] for s in loops]
-        plan.vectors[register] = max(v if accumulates else u * v for u, v in each)
+        counts = [found[s] for s in loops]
+        plan.vectors[register] = max(v if accumulates else u * v for u, v in counts)
     return found
 
 

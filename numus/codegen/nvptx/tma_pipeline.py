@@ -86,7 +86,7 @@ def mainloop(r: KernelContext, s: ir.WgmmaMainloop) -> None:
         [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.mn_offset, o.batch)]
         for o in (s.a, s.b)
     ]
-    origins = [[k_start, *each] for each in mn_batch]
+    origins = [[k_start, *offsets] for offsets in mn_batch]
     if r.role is not None:
         _produce(r, s, r.role.stages, origins, k_tiles)
         return

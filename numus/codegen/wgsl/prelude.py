@@ -273,14 +273,14 @@ def _encode(d: DType) -> str:
     """Round to nearest even in integers; a subnormal's significand is shifted explicitly."""
     bias, m = (1 << (d.exponent - 1)) - 1, d.mantissa
     shift = 23 - m
-    most = 0x7F if d is dt.float8_e4m3fn else ((1 << d.exponent) - 1) << m
-    nan = most if d is dt.float8_e4m3fn else most | (1 << (m - 1))
+    largest = 0x7F if d is dt.float8_e4m3fn else ((1 << d.exponent) - 1) << m
+    nan = largest if d is dt.float8_e4m3fn else largest | (1 << (m - 1))
     return f"""
 fn {d.name}_encode(x: f32) -> u32 {{
   let bits = bitcast<u32>(x);
   let size = bits & 0x7fffffffu;
   let rounded = (size + {(1 << (shift - 1)) - 1}u + ((size >> {shift}u) & 1u)) >> {shift}u;
-  let normal = min(rounded - {(127 - bias) << m}u, {most}u);
+  let normal = min(rounded - {(127 - bias) << m}u, {largest}u);
   let drop = min({127 - bias + shift + 1}u - min(size >> 23u, {127 - bias + shift + 1}u), 31u);
   let whole = (size & 0x7fffffu) | 0x800000u;
   let kept = whole >> drop;

@@ -152,7 +152,7 @@ class ThreadLoops:
             with x.scope():
                 x.bind(x.values, s.var, i)
                 for k, store in enumerate(stores):
-                    memory.store_packed(x, store, [each[k] for each in bits])
+                    memory.store_packed(x, store, [words[k] for words in bits])
         x.invalidate(written)
 
     def _aligned_range(

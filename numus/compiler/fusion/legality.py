@@ -205,8 +205,8 @@ class Legality:
         common = self.partition.reads[host] & self.partition.operands[v]
         if not self.target.block_size or size_of(group.space) < TUNING.large_pointwise_elements:
             return bool(common)
-        few = len(host.members) < TUNING.max_scalar_siblings
-        return any(x.size > 1 for x in common) or (bool(common) and few)
+        has_room = len(host.members) < TUNING.max_scalar_siblings
+        return any(x.size > 1 for x in common) or (bool(common) and has_room)
 
     def _attention_sibling(self, v: Value) -> FusionGroup | None:
         """The group whose kernel also computes this output of attention."""

@@ -189,10 +189,10 @@ class Materialization:
             if v in in_memory or v.kind != "elementwise" or v.size == 0 or v in never:
                 continue
             # a few kernels recompute a scalar: storing it would be one more
-            many = len(users.get(v, ())) > (1 if v.size > 1 else TUNING.scalar_max_users)
+            is_shared = len(users.get(v, ())) > (1 if v.size > 1 else TUNING.scalar_max_users)
             simt = v.size > 1 and bool(self.target.block_size)
             if (v.size > 1 and self._repeated_along_loops(v, users.get(v, set()))) or (
-                many and _costs_more_than_load(v, in_memory, simt)
+                is_shared and _costs_more_than_load(v, in_memory, simt)
             ):
                 out.add(v)
         # the last of a chain is enough
@@ -218,13 +218,13 @@ class Materialization:
         Not operands of wgmma, which every GEMM would lay out anew, nor values that vary along the
         reduced axis of a column reduction, which every block would recompute.
         """
-        kept = {v for g in partition.groups for v in g.stored}
+        materialized = {v for g in partition.groups for v in g.stored}
         depth: dict[Value, int] = {}  # kernels from the inputs
         for v, reads in partition.operands.items():
             depth[v] = 1 + max((depth.get(r, 0) for r in reads), default=0)
-        last = {v: max(depth[u] for u in (v, *partition.users.get(v, ()))) for v in kept}
+        last = {v: max(depth[u] for u in (v, *partition.users.get(v, ()))) for v in materialized}
         available = set(partition.in_memory)
-        for v in sorted(kept - self.roots - self.wgmma_operands, key=lambda v: v.id):
+        for v in sorted(materialized - self.roots - self.wgmma_operands, key=lambda v: v.id):
             if v.kind != "elementwise":
                 continue
             readers = (partition.group_of[u] for u in partition.users.get(v, ()))
@@ -238,10 +238,12 @@ class Materialization:
                 x.op not in EXPENSIVE_OPS and x.kind in ("elementwise", "view") for x in inline
             )
             ops = sum(x.kind == "elementwise" for x in inline)
-            stored = all(x in self.leaves or x in kept for x in sources)
+            stored = all(x in self.leaves or x in materialized for x in sources)
             if not (cheap and stored and ops <= TUNING.recompute_max_ops.get(len(sources), 0)):
                 continue
-            longer = sum(nbytes(x) * max(0, last[v] - last[x]) for x in sources if x in kept)
+            longer = sum(
+                nbytes(x) * max(0, last[v] - last[x]) for x in sources if x in materialized
+            )
             if 2 * longer < nbytes(v) * (last[v] - depth[v]):
                 available.remove(v)
         return partition.in_memory - available

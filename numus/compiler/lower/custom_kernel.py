@@ -96,9 +96,9 @@ def _trace(
     block = block_size or _CPU_BLOCK
     count, g = ir.scalar("s0"), ir.var("g")
     start, stop = ir.block_range(g, const(block), count)
-    each = ir.For(k.index, start, stop, "lanes" if lanes else "serial", k.body)
+    loop = ir.For(k.index, start, stop, "lanes" if lanes else "serial", k.body)
     blocks = ir.idiv(ir.add(count, const(block - 1)), const(block))
-    body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [each])]
+    body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [loop])]
     buffers = tuple(a.buffer for a in arrays)
     kernel = ir.Kernel(name, buffers, tuple(slots), body, (name,), block_size=block_size)
     return CustomKernel(kernel, block)

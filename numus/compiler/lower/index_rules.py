@@ -157,16 +157,16 @@ def _both(a: Expr | None, b: Expr | None) -> Expr | None:
     return a & b
 
 
-def _masked(value: Any, inside: Expr | None, dtype: DType) -> Any:
+def _masked(value: Any, in_bounds: Expr | None, dtype: DType) -> Any:
     """The value where `inside`, zero elsewhere."""
-    if inside is None:
+    if in_bounds is None:
         return value
     if dtype.is_complex:
         zero = const(0.0, value[0].dtype)
-        return (ir.select(inside, value[0], zero), ir.select(inside, value[1], zero))
+        return (ir.select(in_bounds, value[0], zero), ir.select(in_bounds, value[1], zero))
     if dtype.is_low_precision:
-        return ir.select(inside, value, const(0.0, dt.float32).cast(dtype))
-    return ir.select(inside, value, const(0, dtype))
+        return ir.select(in_bounds, value, const(0.0, dt.float32).cast(dtype))
+    return ir.select(in_bounds, value, const(0, dtype))
 
 
 @index_rule("pad")
@@ -174,24 +174,24 @@ def _pad(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     low, high, inner = val.params
     moved = []
-    inside: Expr | None = None
+    in_bounds: Expr | None = None
     for i, a, b, dilation, n in zip(index, low, high, inner, x.shape, strict=True):
         at = ir.sub(i, e.dim(a)) if a else i
         if a or b or dilation:
             e.accesses.append(at)
         if dilation:
             step = e.dim(dilation + 1)
-            inside = _both(inside, ir.irem(at, step).eq(0))
+            in_bounds = _both(in_bounds, ir.irem(at, step).eq(0))
             if a:
-                inside = _both(inside, at >= 0)
+                in_bounds = _both(in_bounds, at >= 0)
             at = ir.idiv(at, step)
         elif a:
-            inside = _both(inside, at >= 0)
+            in_bounds = _both(in_bounds, at >= 0)
         if b or dilation:
-            inside = _both(inside, at < e.dim(n))
+            in_bounds = _both(in_bounds, at < e.dim(n))
         moved.append(at)
-    value = yield x, tuple(moved), _both(mask, inside)
-    return _masked(value, inside, val.dtype)
+    value = yield x, tuple(moved), _both(mask, in_bounds)
+    return _masked(value, in_bounds, val.dtype)
 
 
 @index_rule("shear")
@@ -201,20 +201,20 @@ def _shear(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     i, j = index[axis], index[along]
     at = ir.add(ir.add(ir.mul(i, e.dim(scale)), ir.mul(j, e.dim(slope))), e.dim(offset))
     e.accesses.append(at)
-    inside: Expr | None = None
+    in_bounds: Expr | None = None
     ends = [
         p * scale + q * slope + offset for p in (0, extent - 1) for q in (0, val.shape[along] - 1)
     ]
     if min(ends) < 0:
-        inside = at >= 0
+        in_bounds = at >= 0
     if divide != 1:
-        inside = _both(inside, ir.irem(at, e.dim(divide)).eq(0))
+        in_bounds = _both(in_bounds, ir.irem(at, e.dim(divide)).eq(0))
         at = ir.idiv(at, e.dim(divide))
     if max(ends) // divide >= x.shape[axis]:
-        inside = _both(inside, at < e.dim(x.shape[axis]))
+        in_bounds = _both(in_bounds, at < e.dim(x.shape[axis]))
     moved = tuple(at if k == axis else v for k, v in enumerate(index))
-    value = yield x, moved, _both(mask, inside)
-    return _masked(value, inside, val.dtype)
+    value = yield x, moved, _both(mask, in_bounds)
+    return _masked(value, in_bounds, val.dtype)
 
 
 # -- gather ---------------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ def _onehot_gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> R
     x, position = val.inputs
     axis, extent = val.params
     at = (yield position, broadcast_index(position, index), mask).cast(ir.INDEX)
-    inside = (at >= 0) & (at < e.dim(extent))
+    in_bounds = (at >= 0) & (at < e.dim(extent))
     clamped = ir.minimum(ir.maximum(at, 0), ir.sub(e.dim(extent), const(1)))
     moved = (*index[:axis], clamped, *index[axis:])
     value = yield x, broadcast_index(x, moved), mask
-    return _masked(value, inside, val.dtype)
+    return _masked(value, in_bounds, val.dtype)
 
 
 @index_rule("extent")

@@ -90,13 +90,13 @@ def select(schedules: Sequence[Schedule[P]], problem: P) -> Schedule[P]:
     Costs are not negative: a supported schedule of cost 0 ends the search.
     """
     best: Schedule[P] | None = None
-    least = math.inf
+    lowest = math.inf
     for s in schedules:
         if not s.supports(problem, problem.target):
             continue
         cost = s.cost(problem, problem.target)
-        if best is None or cost < least:
-            best, least = s, cost
+        if best is None or cost < lowest:
+            best, lowest = s, cost
         if cost == 0:
             break
     if best is None:

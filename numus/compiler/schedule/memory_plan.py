@@ -125,8 +125,8 @@ def plan_memory(waves: Sequence[Wave], external: Container[Value], workers: int)
     offset_of = dict(zip(blocks, offsets, strict=False))
     start = dict(zip(with_scratch, offsets[len(blocks) :], strict=True))
     scratch = [(start.get(i, 0), size) for i, size in enumerate(per_worker)] if workers else []
-    most = max((active[i] * per_worker[i] for i in with_scratch), default=0)
-    return MemoryPlan(total, {v: offset_of[alias.get(v, v)] for v in lives}, scratch, most)
+    largest = max((active[i] * per_worker[i] for i in with_scratch), default=0)
+    return MemoryPlan(total, {v: offset_of[alias.get(v, v)] for v in lives}, scratch, largest)
 
 
 def _aliases(waves: Sequence[Wave], lives: dict[Value, list[int]]) -> dict[Value, Value]:

@@ -152,14 +152,14 @@ def waves(
         worker_scratch = sum(step.scratch)
         written = written | {donated[v] for v in written if v in donated}
         into, grow = len(found), grows[i]
-        more = grow  # where others of the wave still read an input that would be overwritten
+        blocked = grow  # where others of the wave still read an input that would be overwritten
         for w in range(len(found) - 1, max(-1, len(found) - 1 - TUNING.wave_lookback), -1):
-            more += sum(temporary(x) for x in overwritten[i] if x in found[w].read)
-            room = budget - found[w].live - more
+            blocked += sum(temporary(x) for x in overwritten[i] if x in found[w].read)
+            room = budget - found[w].live - blocked
             if found[w].conflicts(read, written) or found[w].scratch(workers) > room:
                 break
             if found[w].scratch(workers, worker_scratch, step.grid) <= room:
-                into, grow = w, more
+                into, grow = w, blocked
         if into == len(found):
             found.append(_Wave(live))
         for wave in found[into:]:

@@ -109,10 +109,10 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     dtype = a.dtype
     a, b = widened(a), widened(b)
     end = ew.eq(ew.abs_(ew.maximum(a, b)), like(a, math.inf))  # the difference may be inf - inf
-    apart = ew.where(end, like(a, 0), ew.sub(a, b))
+    difference = ew.where(end, like(a, 0), ew.sub(a, b))
     # both branches are the same function: every derivative is right at ties, unlike that of abs
-    below = ew.lt(apart, like(a, 0))
-    rest = ew.log1p(ew.exp(ew.where(below, apart, ew.neg(apart))))
+    below = ew.lt(difference, like(a, 0))
+    rest = ew.log1p(ew.exp(ew.where(below, difference, ew.neg(difference))))
     total = ew.add(ew.where(below, b, a), rest)
     return wrap(ew.cast(ew.where(end, ew.maximum(a, b), total), dtype))
 

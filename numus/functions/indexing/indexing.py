@@ -198,8 +198,8 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
     for a in arrays:
         shape = broadcast_shapes(shape, a.shape, f"{op}: index arrays")
     indices = tuple(broadcast(a, shape) for a in arrays)
-    together = bool(arrays) and advanced[-1] - advanced[0] == len(advanced) - 1
-    lead_axis = leads[0] if together else 0
+    are_adjacent = bool(arrays) and advanced[-1] - advanced[0] == len(advanced) - 1
+    lead_axis = leads[0] if are_adjacent else 0
     starts, steps, counts = zip(*cuts, strict=True) if cuts else ((), (), ())
     return _Plan(starts, steps, counts, tuple(middle), indices, tuple(axes), lead_axis)
 

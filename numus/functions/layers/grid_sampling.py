@@ -137,8 +137,8 @@ def _read(x: Node, taps: list[list[Tap]], zeros: bool) -> Node:
         weight = there = None
         for (at, w), size in zip(chosen, x.shape[2:], strict=True):
             if zeros:
-                inside = ew.and_(ew.le(like(at, 0), at), ew.le(at, like(at, size - 1)))
-                there = inside if there is None else ew.and_(there, inside)
+                in_bounds = ew.and_(ew.le(like(at, 0), at), ew.le(at, like(at, size - 1)))
+                there = in_bounds if there is None else ew.and_(there, in_bounds)
             # a huge coordinate is no integer; outside is outside
             clamped = ew.minimum(ew.maximum(at, like(at, -1)), like(at, size))
             indices.append(ew.cast(ew.stop_gradient(clamped), dt.int64))

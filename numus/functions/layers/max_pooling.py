@@ -41,9 +41,9 @@ Nodes = Sequence[Node | None]
 
 def _seen(x: Node, axes: Sequence[Windows]) -> Node:
     """Windows of x, padded with the least value."""
-    wide, inside = windows_of(x, axes)
-    least = -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
-    return wide if inside is None else ew.where(inside, wide, constant(least, x.dtype))
+    wide, in_bounds = windows_of(x, axes)
+    lowest = -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
+    return wide if in_bounds is None else ew.where(in_bounds, wide, constant(lowest, x.dtype))
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:

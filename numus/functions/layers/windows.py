@@ -121,7 +121,7 @@ class Windows:
         reach = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation - self.low
         return self.low <= 0 and reach < self.size
 
-    def inside(self, device: Any) -> Node:
+    def in_bounds(self, device: Any) -> Node:
         """(count, taps): whether a tap is an element of its window and of the data."""
         if self.lengths is not None:
             k = reshape(iota(self.taps, dt.int64, device), (1, self.taps))
@@ -152,15 +152,15 @@ def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
         wide = permute(reshape(wide, tuple(shape)), order)
     # one broadcast for all axes, so that its transpose is one sum
     wide = broadcast(wide, (*wide.shape[: lead + rank], *(a.taps for a in axes)))
-    inside: Node | None = None
+    in_bounds: Node | None = None
     for i, a in enumerate(axes):
         if a.starts is None and not a.are_blocks:
             wide = shear(wide, lead + i, lead + rank + i, a.count, a.stride, a.dilation, -a.low, 1)
         if not a.is_full:
             shape = [a.count if j == i else a.taps if j == rank + i else 1 for j in range(2 * rank)]
-            mine = reshape(a.inside(x.device), tuple(shape))
-            inside = mine if inside is None else ew.and_(inside, mine)
-    return wide, inside
+            mine = reshape(a.in_bounds(x.device), tuple(shape))
+            in_bounds = mine if in_bounds is None else ew.and_(in_bounds, mine)
+    return wide, in_bounds
 
 
 def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:

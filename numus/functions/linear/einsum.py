@@ -157,9 +157,9 @@ def _contract(parts: list[Operand], out: Labels) -> Node:
     if len(parts) > MAX_EXHAUSTIVE_OPERANDS:
         _contract_greedily(work)
     while len(work.keys) > 1:
-        few = len(work.keys) == 2
+        is_pair = len(work.keys) == 2
         pairs = combinations(work.keys, 2)
-        work.multiply(*(work.keys if few else min(pairs, key=lambda pair: work.change(*pair))))
+        work.multiply(*(work.keys if is_pair else min(pairs, key=lambda pair: work.change(*pair))))
     return arrange(sum_out(work.parts[work.keys[0]], out), out)
 
 

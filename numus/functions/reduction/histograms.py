@@ -154,8 +154,8 @@ def _even_bins(edges: Node, values: Node) -> Node:
     left, right = (gather(edges, (i,), (0,)) for i in (guess, ew.add(guess, one)))
     guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
     guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
-    inside = ew.and_(ew.le(first, values), ew.le(values, last))
-    return ew.where(inside, ew.minimum(guess, top), int_constant(count))
+    in_range = ew.and_(ew.le(first, values), ew.le(values, last))
+    return ew.where(in_range, ew.minimum(guess, top), int_constant(count))
 
 
 def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:

@@ -235,8 +235,8 @@ def store_accumulators(
         base, column = row * _LD + column, column + first
         names = [ir.var(f"{tag}_v{first}_{u}", float32) for u in range(VECTOR)]
         loads: list[Stmt] = [ir.Let(name, ir.load(stage, base + u)) for u, name in enumerate(names)]
-        each = [write(row, column + u, name) for u, name in enumerate(names)]
-        whole = [stores[k] for k in range(len(each[0])) for stores in each]
+        values = [write(row, column + u, name) for u, name in enumerate(names)]
+        whole = [stores[k] for k in range(len(values[0])) for stores in values]
         u = ir.var(f"{tag}_one{first}")
         one = write(row, column + u, ir.load(stage, base + u))
         last = exists(row, column + (VECTOR - 1))

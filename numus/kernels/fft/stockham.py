@@ -108,14 +108,14 @@ def _pass_loops(
 ) -> list[Stmt]:
     """The loops of a pass over its butterflies."""
     size = block.size
-    stride, apart = size(p.stride), size(block.length // p.radix)
+    stride, input_stride = size(p.stride), size(block.length // p.radix)
 
     def body(group: Expr, q: Expr, w: Expr) -> list[Stmt]:
         start = ir.add(ir.mul(group, stride), q)  # of the points read
         to = ir.add(ir.mul(ir.mul(group, stride), const(p.radix)), q)
 
         def point(j: Expr) -> Complex:
-            return load(w, ir.add(start, ir.mul(apart, j)))
+            return load(w, ir.add(start, ir.mul(input_stride, j)))
 
         def rotated(k: Expr, z: Complex) -> Complex:
             if p.groups == 1:
@@ -191,7 +191,7 @@ def _loop_butterfly(
     last = ir.sub(radix, k)
     here = z.bind(rotated(k, z.bind((a[0] - b[1], a[1] + b[0]))))
     there = z.bind(rotated(last, z.bind((a[0] + b[1], a[1] - b[0]))))
-    each: list[Stmt] = [
+    body_stmts: list[Stmt] = [
         *ir.sets(sums, point(ZERO)),
         *ir.sets(odds, (zero, zero)),
         ir.For(j, ONE, half, "serial", ir.assign([*sums, *odds], new, f"term{p.number}")[0]),
@@ -199,7 +199,7 @@ def _loop_butterfly(
         *store(k, here),
         *store(last, there),
     ]
-    return [*out, ir.For(k, ONE, half, "serial", each)]
+    return [*out, ir.For(k, ONE, half, "serial", body_stmts)]
 
 
 def _loops(block: Block, p: _Pass, first: bool, body: Body) -> list[Stmt]:

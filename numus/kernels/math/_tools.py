@@ -119,7 +119,7 @@ def polynomial(x: Expr, table: Table) -> Expr:
     return horner(x, parts(x, table))
 
 
-# From so many terms on, even and odd powers are two interleaved chains (Estrin) for latency.
+# From this number of terms on, even and odd powers are two interleaved chains (Estrin) for latency.
 _MIN_TWO_CHAIN_TERMS = 14
 
 

@@ -85,12 +85,12 @@ def ldexp(x: Expr, n: Expr) -> Expr:
     a mantissa's length short of the subnormal range, so that only the last one rounds.
     """
     g = fp.format_of(x)
-    most, least = g.bias, 1 - g.bias
+    max_exponent, min_exponent = g.bias, 1 - g.bias
     for _ in range(2):
-        step = select(n > most, fp.integer(x, most), fp.integer(x, 0))
-        step = select(n < least, fp.integer(x, least + g.mantissa + 1), step)
+        step = select(n > max_exponent, fp.integer(x, max_exponent), fp.integer(x, 0))
+        step = select(n < min_exponent, fp.integer(x, min_exponent + g.mantissa + 1), step)
         x, n = x * fp.power_of_two(step), n - step
-    return x * fp.power_of_two(minimum(maximum(n, least), most))
+    return x * fp.power_of_two(minimum(maximum(n, min_exponent), max_exponent))
 
 
 def frexp(x: Expr) -> tuple[Expr, Expr]:

@@ -135,13 +135,13 @@ def _is_huge(size: Expr) -> Expr:
 # -- huge arguments -------------------------------------------------------------------------------
 
 
-def _window(first: Expr, count: int, most: int) -> list[Expr]:
+def _window(first: Expr, count: int, limit: int) -> list[Expr]:
     """`count` consecutive words of 2/pi (a zero word before them) from word number `first` on.
 
     A shifter of log2(most) steps of selects: constants have no address to be gathered from.
     """
     words = [const(w, first.dtype) for w in (0, *TWO_OVER_PI, 0, 0, 0, 0)]
-    for step in (1 << i for i in reversed(range(most.bit_length()))):
+    for step in (1 << i for i in reversed(range(limit.bit_length()))):
         bit = (first & step).ne(0)
         needed = count + step - 1
         zero = const(0, first.dtype)

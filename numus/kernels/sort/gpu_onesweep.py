@@ -24,7 +24,7 @@ COPIES = 4  # of a histogram in shared memory: fewer conflicting atomics
 
 
 def items_per_thread(nbytes: int) -> int:
-    """Items per thread, for keys and payload of so many bytes."""
+    """Items per thread, for keys and payload of that size in bytes."""
     return 16 if nbytes <= 8 else 8
 
 

@@ -92,16 +92,16 @@ _FLOAT16 = ("bfloat16", "float16")
 
 def _native_is_faster(p: GemmProblem) -> bool:
     """numus's own kernel wins whatever follows."""
-    t, least, matrix = TUNING, min(p.m, p.n), max(p.m, p.n) * p.k
-    if p.batch == 1 and least == 1:  # GEMV
+    t, min_side, matrix = TUNING, min(p.m, p.n), max(p.m, p.n) * p.k
+    if p.batch == 1 and min_side == 1:  # GEMV
         k_major = p.b.transposed if p.m == 1 else not p.a.transposed
         small = k_major and p.dtype in ("float32", "float64")
         known = p.dtype in ("float32", "float64", *_FLOAT16) and not p.tf32
         return known and (small or matrix >= t.matrix_elements)
-    if p.k <= t.small_k and least >= t.small_k_extent and p.dtype in ("float32", *_FLOAT16):
+    if p.k <= t.small_k and min_side >= t.small_k_extent and p.dtype in ("float32", *_FLOAT16):
         return True
     if p.dtype == "float32" and not p.tf32:
-        skinny = p.batch == 1 and least <= t.skinny_rows
+        skinny = p.batch == 1 and min_side <= t.skinny_rows
         return skinny and matrix >= t.matrix_elements and p.k >= t.warp_k
     if p.dtype not in _FLOAT16:
         return False
@@ -110,7 +110,7 @@ def _native_is_faster(p: GemmProblem) -> bool:
     aligned = p.a.ld % t.vector == 0 and p.b.ld % t.vector == 0
     if aligned and p.n % t.vector == 0:
         return False
-    return p.k >= t.tile_extent and least >= (t.tile_extent if aligned else t.repack_extent)
+    return p.k >= t.tile_extent and min_side >= (t.tile_extent if aligned else t.repack_extent)
 
 
 def is_faster(problem: GemmProblem, target: Any) -> bool:

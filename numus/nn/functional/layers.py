@@ -314,8 +314,8 @@ def pairwise_distance(
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis."""
     order = as_number(p, "p", "pairwise_distance")
-    apart = vector(x1 - nm.asarray(x2) + eps)
-    return nm.vector_norm(apart, axis=-1, keepdims=keepdim, ord=order)
+    difference = vector(x1 - nm.asarray(x2) + eps)
+    return nm.vector_norm(difference, axis=-1, keepdims=keepdim, ord=order)
 
 
 @measured

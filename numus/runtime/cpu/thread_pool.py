@@ -76,8 +76,8 @@ class Pool:
         began, first = time.perf_counter(), self._ticks()
         self._spin(count)
         seconds, ticks = time.perf_counter() - began, self._ticks() - first
-        each = max(seconds / count, 1e-9)
-        return max(10, int(TUNING.spin_seconds / each)), ticks / max(seconds, 1e-9)
+        task_seconds = max(seconds / count, 1e-9)
+        return max(10, int(TUNING.spin_seconds / task_seconds)), ticks / max(seconds, 1e-9)
 
     def _reset(self) -> None:
         """Initialise the shared memory."""

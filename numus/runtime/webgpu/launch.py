@@ -222,8 +222,8 @@ class WebGpuLaunchList(LaunchList):
         def copy(copies: Sequence[Copy]) -> None:
             nonlocal compute, last, set_pipeline, set_bind_group, dispatch
             compute.end()
-            for each in copies:
-                encoder.copy_buffer_to_buffer(*each)
+            for transfer in copies:
+                encoder.copy_buffer_to_buffer(*transfer)
             compute, last = encoder.begin_compute_pass(), None
             set_pipeline, set_bind_group, dispatch = _pass_encoder(compute)
 
@@ -264,7 +264,7 @@ class WebGpuLaunchList(LaunchList):
                 active = [step for step, given in self._with_values(values) if given[0]]
                 pairs = zip(active, cached, strict=True)
                 return [d or self._dispatch(step, slots, temporaries) for step, d in pairs], stale
-        stale, dispatches, kept = False, list[_Dispatch](), list[_Dispatch | None]()
+        stale, dispatches, retained = False, list[_Dispatch](), list[_Dispatch | None]()
         for step, given in self._with_values(values):
             if not given[0]:
                 continue
@@ -272,9 +272,11 @@ class WebGpuLaunchList(LaunchList):
             dispatches.append(self._dispatch(step, slots, temporaries))
             # not the staging itself: it keeps the temporaries of all steps of this run
             has_temporaries = step.scratch or step.merged
-            kept.append(None if has_temporaries else dispatches[-1]._replace(staging=_NO_STAGING))
+            retained.append(
+                None if has_temporaries else dispatches[-1]._replace(staging=_NO_STAGING)
+            )
         self._values = list(values)
-        self._runs[key] = (self._version, kept)
+        self._runs[key] = (self._version, retained)
         if len(self._runs) > _MAX_CACHED_RUNS:
             self._runs.popitem(last=False)
         return dispatches, stale

@@ -21,7 +21,7 @@ from numus.runtime.memory_pool import PoolCounters
 from numus.runtime.webgpu import adapters
 from numus.runtime.webgpu.context import GpuContext, lost_error
 
-OFFSET_BITS = 40  # an address is a buffer id above so many bits, and an offset below
+OFFSET_BITS = 40  # an address is a buffer id above these bits, and an offset in them
 _MIN_BUFFER_BYTES = 256
 _STAGING_BYTES = 32 << 20  # per transfer
 _MIN_POOLED_LIMIT = 1 << 30  # bytes of free buffers that are kept at least

@@ -107,5 +107,5 @@ def scalar_args(e: Emitter, values: Sequence[int], fixed: int = 1) -> Triple:
 
 def divide(n: int, parts: int) -> tuple[int, int]:
     """Elements of each of at most `parts`, and the parts that are not empty."""
-    each = -(-n // parts)
-    return each, -(-n // each)
+    part_size = -(-n // parts)
+    return part_size, -(-n // part_size)

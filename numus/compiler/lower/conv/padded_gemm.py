@@ -40,11 +40,11 @@ class PaddedGemm(InOrder):
         layouts = problem.input_layouts
         repack = wgrad_operands if plan.wgrad else forward_operands
         left, right = repack(problem.conv, problem.geometry, plan, layouts, target)
-        (data, steps), (weights, more) = left, right
+        (data, steps), (weights, weight_steps) = left, right
         layouts |= {data: row_major(data.shape), weights: row_major(weights.shape)}
         tiles, splits = choose_tiles(plan, problem.conv.dtype, target)
         gemm = _Gemm(problem, plan, tiles, splits, layouts)
-        steps = [*steps, *more, gemm.lower(self.name, data, weights)]
+        steps = [*steps, *weight_steps, gemm.lower(self.name, data, weights)]
         return steps + problem.reduce_splits(gemm.partial) if gemm.splits > 1 else steps
 
 

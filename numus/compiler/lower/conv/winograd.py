@@ -142,6 +142,6 @@ def _output_transform(problem: ConvProblem, total: Value, layouts: Layouts) -> L
 
     matrix = kernel.output_transform(3 if wgrad else OUTPUT_TILE)
     domain = _domain(e, total, (1, 1) if wgrad else _tiles(g))
-    body = domain.leave(ir.var("g"), matrix, store)
+    body = domain.output_transform(ir.var("g"), matrix, store)
     grid, notes = -(-total.shape[1] * total.shape[2] // THREADS), problem.group.notes
     return e.grid_kernel("winograd_output_transform", ir.var("g"), body, grid, notes)

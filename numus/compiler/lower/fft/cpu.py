@@ -42,8 +42,8 @@ def _limit(p: FftProblem) -> int:
 
 
 def _in_cache(p: FftProblem) -> bool:
-    few = p.rows < p.target.num_cores and p.length >= TUNING.min_parallel_length
-    return p.length <= _limit(p) and not few
+    is_underfilled = p.rows < p.target.num_cores and p.length >= TUNING.min_parallel_length
+    return p.length <= _limit(p) and not is_underfilled
 
 
 def _rows(p: FftProblem) -> Kernels:

@@ -30,17 +30,17 @@ def _capacity(p: FftProblem) -> int:
 
 def _blocking(p: FftProblem, step: Step) -> Blocking:
     radices = radices_of(step.length, LARGEST_RADIX, LARGEST_RADIX)
-    most = p.target.block_size
+    max_threads = p.target.block_size
     butterflies = step.length // min(r for r in radices if r > 1 or len(radices) == 1)
     rows = step.inner if step.inner > 1 else step.outer
-    wanted = TUNING.coalesced_rows if step.inner > 1 else most // max(1, butterflies)
+    wanted = TUNING.coalesced_rows if step.inner > 1 else max_threads // max(1, butterflies)
     width = 1
     while width * 2 <= min(wanted, rows) and 2 * width * step.length <= _capacity(p):
         width *= 2
     threads = TUNING.min_threads
-    while threads < most and threads < butterflies * width:
+    while threads < max_threads and threads < butterflies * width:
         threads *= 2
-    return Blocking(width, min(threads, most), 1, LARGEST_RADIX, LARGEST_RADIX)
+    return Blocking(width, min(threads, max_threads), 1, LARGEST_RADIX, LARGEST_RADIX)
 
 
 def _steps(p: FftProblem) -> Kernels:

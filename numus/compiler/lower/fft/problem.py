@@ -111,14 +111,14 @@ class FftProblem(Problem):
         if n2 == 1:
             return [Step(n1, rows, 1, access, (False, False))]
         whole = n1 * n2
-        between = temporary((rows, n1, n2), self.val.dtype)
+        intermediate = temporary((rows, n1, n2), self.val.dtype)
 
         def first(e: Emitter) -> tuple[Read, Write]:
             read, _ = access(e)
 
             def put(row: Expr, column: Expr, k: Expr, z: Complex) -> list[Stmt]:
                 rotated = mul(z, self.twiddle(e, ir.mul(column, k), whole))
-                return e.store(between, (row, k, column), rotated)
+                return e.store(intermediate, (row, k, column), rotated)
 
             def get(row: Expr, column: Expr, i: Expr) -> Complex:
                 return read(row, ZERO, ir.add(ir.mul(i, e.dim(n2)), column))
@@ -127,10 +127,10 @@ class FftProblem(Problem):
 
         def second(e: Emitter) -> tuple[Read, Write]:
             _, write = access(e)
-            e.layouts = {**e.layouts, between: (n1 * n2, n2, 1)}
+            e.layouts = {**e.layouts, intermediate: (n1 * n2, n2, 1)}
 
             def get(row: Expr, k1: Expr, i: Expr) -> Complex:
-                found: Complex = e.value(between, (row, k1, i))
+                found: Complex = e.value(intermediate, (row, k1, i))
                 return found
 
             def put(row: Expr, k1: Expr, k2: Expr, z: Complex) -> list[Stmt]:

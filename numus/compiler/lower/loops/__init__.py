@@ -56,8 +56,8 @@ def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
         # a row is less than a block could share: a thread for each
         return max(nest.rows, key=lambda d: (nest.unit_strides(d), d.extent))
 
-    few = n * nest.row_count <= TUNING.scattered_elements and n >= TUNING.scattered_min_row
-    if few and work.target.vector_access_bytes and len(nest.inner) == 1:
+    is_small = n * nest.row_count <= TUNING.scattered_elements and n >= TUNING.scattered_min_row
+    if is_small and work.target.vector_access_bytes and len(nest.inner) == 1:
         # uncoalesced, but few loads, and all of a row in flight
         return nest.inner[0]
 
@@ -88,8 +88,8 @@ def _supports_simd_split(p: LoopProblem) -> bool:
     """Too few rows for the cores, or so long that splitting keeps their sums accurate."""
     rows, n = p.nest.row_count, p.nest.row_size
     parallel = ceil_div(rows, 64) if p.across_rows else rows
-    few = parallel < TUNING.few_rows and n > TUNING.small_elements // TUNING.few_rows
-    return _is_large_splittable(p) and (few or n > 4 * TUNING.split_elements)
+    is_underfilled = parallel < TUNING.few_rows and n > TUNING.small_elements // TUNING.few_rows
+    return _is_large_splittable(p) and (is_underfilled or n > 4 * TUNING.split_elements)
 
 
 SIMD_REDUCTIONS = (

@@ -39,10 +39,10 @@ def _outer(p: LoopProblem) -> list[Loop]:
 
 def _strided_loop(p: LoopProblem) -> Loop | None:
     """A loop along which an access is contiguous that is strided along the lanes."""
-    least = TUNING.tiled_min_extent
-    if p.lanes.extent < least:
+    min_extent = TUNING.tiled_min_extent
+    if p.lanes.extent < min_extent:
         return None
-    found = (d for d in _outer(p) if d.extent >= least and p.nest.strided_along(p.lanes, d))
+    found = (d for d in _outer(p) if d.extent >= min_extent and p.nest.strided_along(p.lanes, d))
     return next(found, None)
 
 
@@ -264,8 +264,8 @@ def _tiled(p: LoopProblem) -> Kernels:
         i, j = ir.add(i0, ir.idiv(t, size)), ir.add(j0, ir.irem(t, size))
         e.extents[i], e.extents[j] = strided_extent, lane_extent
         stores = _stores(p, e, {**at, lane: j, strided: i})
-        inside = ir.If((i < strided_extent) & (j < lane_extent), stores)
-        body = [ir.For(t, ZERO, ir.const(side**2), "lanes", [inside])]
+        in_bounds = ir.If((i < strided_extent) & (j < lane_extent), stores)
+        body = [ir.For(t, ZERO, ir.const(side**2), "lanes", [in_bounds])]
     else:
         i, j = e.variable("i", strided_extent), e.variable("j", lane_extent)
         stores = _stores(p, e, {**at, lane: j, strided: i})

@@ -203,8 +203,8 @@ class _Transpose:
         i = ir.add(self.origin[0], ir.idiv(t, const(SIDE)))
         j = ir.add(self.origin[1], ir.irem(t, const(SIDE)))
         stores = self._stores_at({self.i: i, self.j: j})
-        inside = ir.If((i < self.extents[0]) & (j < self.extents[1]), stores)
-        return ir.For(t, ZERO, const(SIDE * SIDE), "lanes", [inside])
+        in_bounds = ir.If((i < self.extents[0]) & (j < self.extents[1]), stores)
+        return ir.For(t, ZERO, const(SIDE * SIDE), "lanes", [in_bounds])
 
 
 def _shared_offset(line: Expr, at: Expr) -> Expr:

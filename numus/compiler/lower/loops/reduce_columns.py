@@ -161,7 +161,7 @@ class _Columns:
     def _unrolls(self) -> tuple[int, ...]:
         """Lines at a time: few where lines are so short that they would not be read in order."""
         nbytes = min(self.p.lanes.extent, TUNING.column_block) * dt.float32.itemsize
-        longest = next((n for n, least in TUNING.column_sum_unroll if nbytes >= least), 0)
+        longest = next((n for n, min_bytes in TUNING.column_sum_unroll if nbytes >= min_bytes), 0)
         return (longest, TUNING.column_unroll) if longest else (TUNING.column_unroll,)
 
     def _lines(self, stage: int, tag: str, along: Loop, span: Span, unroll: int) -> Stmt:

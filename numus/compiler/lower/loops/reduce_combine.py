@@ -133,10 +133,10 @@ class CombineKernel:
             return ir.For(part, ZERO, self.count, "serial", body)
         first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
         pitch = self.e.block_size if self.block_per_row else 1
-        few, many = TUNING.combine_loads
-        unroll = many if self.split.count > few else few
+        min_loads, max_loads = TUNING.combine_loads
+        unroll = max_loads if self.split.count > min_loads else min_loads
         if self.block_per_row:  # no more than each thread has
-            unroll = min(few, 1 << (ceil_div(self.split.count, pitch) - 1).bit_length())
+            unroll = min(min_loads, 1 << (ceil_div(self.split.count, pitch) - 1).bit_length())
         body = []
         for k in range(unroll):
             number = ir.add(first, const(k * pitch))
@@ -149,13 +149,13 @@ class CombineKernel:
         return ir.For(lane, ZERO, const(self.e.block_size), "lanes", [own])
 
     def _accumulate(
-        self, r: Value, registers: list[ir.Register], part: Expr, tag: str, inside: Expr | None
+        self, r: Value, registers: list[ir.Register], part: Expr, tag: str, in_bounds: Expr | None
     ) -> list[Stmt]:
         """Combine the partial result of one split, predicated by `inside`."""
         olds = ir.reads(registers)
         new = reducer(r).merge(olds, self._partials(r, part, [x.dtype for x in registers]))
-        if inside is not None:
-            new = [ir.select(inside, x, old) for x, old in zip(new, olds, strict=True)]
+        if in_bounds is not None:
+            new = [ir.select(in_bounds, x, old) for x, old in zip(new, olds, strict=True)]
         return ir.assign(registers, new, tag)[0]
 
     def _partials(self, r: Value, part: Expr, dtypes: list[dt.DType]) -> list[Expr]:

@@ -65,8 +65,8 @@ def _lanes_along_rows(p: LoopProblem, e: Emitter, g: Expr) -> Blocks:
 def _has_few_columns(p: LoopProblem) -> bool:
     """Columns are short, and too few for the threads of a warp: each finds a row of its own."""
     short = p.nest.row_size <= TUNING.few_columns_max_row and p.lanes.extent < p.nest.row_count
-    few = p.lanes.extent <= TUNING.few_columns
-    return bool(p.target.vector_access_bytes) and short and few
+    is_narrow = p.lanes.extent <= TUNING.few_columns
+    return bool(p.target.vector_access_bytes) and short and is_narrow
 
 
 def _thread_per_row(p: LoopProblem, e: Emitter, g: Expr) -> Blocks:

@@ -85,13 +85,13 @@ def register_tilings(p: LoopProblem, ctas: int = 1) -> list[RegisterTiling]:
     width = vector_width(p.work, n)
     while width > 1 and n < WARP * width:  # an element for every thread
         width //= 2
-    most = min(TUNING.register_max_elements, TUNING.register_max_words // max(1, words))
+    max_elements = min(TUNING.register_max_elements, TUNING.register_max_words // max(1, words))
     found: list[RegisterTiling] = []
     threads = WARP
     while threads <= max(p.target.max_block_size, p.work.threads):
         step = threads * ctas * width
         tiling = RegisterTiling(threads, -(-n // step), width, ctas, n // step)
-        if tiling.per_thread <= most:
+        if tiling.per_thread <= max_elements:
             found.append(tiling)
         threads *= 2
     return found

@@ -116,27 +116,27 @@ class SubwarpRows:
         for i in range(ceil_div(size, self.width)):
             x = e.variable(f"x{stage}_{i}", extent)
             own = ir.add(self.sublane, const(i * self.width))
-            inside = None if (i + 1) * self.width <= size else own < extent
-            out.append(ir.Let(x, own if inside is None else ir.minimum(own, extent - 1)))
-            points.append((x, self.nest.index({**at, self.along: x}), inside))
+            in_bounds = None if (i + 1) * self.width <= size else own < extent
+            out.append(ir.Let(x, own if in_bounds is None else ir.minimum(own, extent - 1)))
+            points.append((x, self.nest.index({**at, self.along: x}), in_bounds))
         for v, (first, names) in self.cached.items():
             if stage == first and v in self.work.layouts:  # all loads start before any use
                 pairs = zip(names, points, strict=True)
                 out += [
                     ir.Let(n, e.value(v, index_of(v.shape, index))) for n, (_, index, _) in pairs
                 ]
-        for i, (x, index, inside) in enumerate(points):
+        for i, (x, index, in_bounds) in enumerate(points):
             for v, (first, names) in self.cached.items():
                 point = index_of(v.shape, index)
                 if stage == first and v not in self.work.layouts:
                     out.append(ir.Let(names[i], e.value(v, point)))
                 if stage >= first:
                     e.bind(v, names[i], point)
-            out += self._element(stage, index, x, state, inside)
+            out += self._element(stage, index, x, state, in_bounds)
         return out
 
     def _element(
-        self, stage: int, index: list[Expr], x: Expr, state: Accumulators, inside: Expr | None
+        self, stage: int, index: list[Expr], x: Expr, state: Accumulators, in_bounds: Expr | None
     ) -> list[Stmt]:
         """One element of a row, predicated by `inside`."""
         e, work = self.e, self.work
@@ -146,12 +146,14 @@ class SubwarpRows:
             value = e.value(source, index_of(source.shape, index))
             olds = ir.reads(registers)
             new = reducer(r).step(olds, value, x)
-            if inside is not None:
-                new = [ir.select(inside, n, old) for n, old in zip(new, olds, strict=True)]
+            if in_bounds is not None:
+                new = [ir.select(in_bounds, n, old) for n, old in zip(new, olds, strict=True)]
             body += ir.assign(registers, new, f"t{r.id}_{x.attr}")[0]
         stores = self.p.stores(e, work.stores_in(stage), index)
         if stores:
-            body.append(ir.If(self.exists if inside is None else self.exists & inside, stores))
+            body.append(
+                ir.If(self.exists if in_bounds is None else self.exists & in_bounds, stores)
+            )
         return body
 
     def _butterfly(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:

@@ -33,10 +33,10 @@ def supports_simt_split(p: LoopProblem) -> bool:
     """Too few blocks to saturate the device, or rows too long for one."""
     if not p.work.splittable:
         return False
-    few = _full_row_blocks(p) < p.work.saturating_blocks() // 2
+    is_underfilled = _full_row_blocks(p) < p.work.saturating_blocks() // 2
     worth = p.nest.row_size >= 2 * _simt_split_elements(p)
     longest = 2 * TUNING.serial_elements if p.across_rows else TUNING.simt_max_row
-    return (few and worth) or p.nest.row_size > longest
+    return (is_underfilled and worth) or p.nest.row_size > longest
 
 
 def lower_split(unpacked: LoopProblem) -> Kernels:
@@ -90,18 +90,18 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
 def _threads_along(p: LoopProblem) -> int:
     """Threads of a block that repeats one of several loops: the most that nearly always have
     several loads in flight. Remainders are loaded one by one."""
-    extent, most = p.lanes.extent, p.work.threads
-    if extent < most:
-        return most
+    extent, max_threads = p.lanes.extent, p.work.threads
+    if extent < max_threads:
+        return max_threads
 
-    def busy(threads: int) -> float:
+    def busy_share(threads: int) -> float:
         whole, rest = divmod(extent, threads * TUNING.elements_per_thread)
         waits = whole + ceil_div(rest, threads * TUNING.load_elements)
         return extent / (threads * waits)
 
-    sizes = [most >> k for k in range(most.bit_length()) if most >> k >= WARP]
-    best = max(busy(threads) for threads in sizes)
-    return next(threads for threads in sizes if busy(threads) >= TUNING.busy_fraction * best)
+    sizes = [max_threads >> k for k in range(max_threads.bit_length()) if max_threads >> k >= WARP]
+    best = max(busy_share(threads) for threads in sizes)
+    return next(threads for threads in sizes if busy_share(threads) >= TUNING.busy_fraction * best)
 
 
 def _full_row_blocks(p: LoopProblem) -> int:
@@ -119,8 +119,8 @@ def _simt_split_elements(p: LoopProblem) -> int:
     blocks, cores = _full_row_blocks(p), p.target.num_cores
     if not p.across_rows:
         nbytes = nest.row_size * nest.row_count * min_itemsize(work)
-        least, most = TUNING.splits_per_sm
-        per_sm = max(least, min(most, nbytes // (TUNING.split_bytes * cores)))
+        min_splits, max_splits = TUNING.splits_per_sm
+        per_sm = max(min_splits, min(max_splits, nbytes // (TUNING.split_bytes * cores)))
         if p.lane is not None and len(nest.inner) > 1:
             per_sm *= work.threads // _threads_along(p)  # small blocks, more of them
         splits = ceil_div(cores * per_sm, blocks)
@@ -154,7 +154,7 @@ def _pack_columns(p: LoopProblem) -> tuple[LoopProblem, int]:
     widest = [(packed, rows) for columns, packed, rows in found if columns == vector]
     used = [_used_threads(p.work.threads * vector, packed.lanes) for packed, _ in widest]
     enough = min(max(used), TUNING.column_pack_used)
-    return next(way for way, share in zip(widest, used, strict=True) if share >= enough)
+    return next(width for width, share in zip(widest, used, strict=True) if share >= enough)
 
 
 def _packings(p: LoopProblem) -> Iterator[tuple[LoopProblem, int]]:

@@ -200,11 +200,11 @@ class RowEmitter:
         """Elements of the row in a block whose sum is added to those before in float64; 0: none."""
         if not self.nest.inner or not self.work.has_wide_totals(stage):
             return 0
-        block, least = TUNING.block_terms, 2 * TUNING.block_unroll
+        block, min_terms = TUNING.block_terms, 2 * TUNING.block_unroll
         if self.lane is not None:
-            block = least = TUNING.block_vectors * self.work.vector_lanes()
+            block = min_terms = TUNING.block_vectors * self.work.vector_lanes()
         several = len(self.nest.inner) == 1 or self.nest.row_size > block
-        long = self.nest.row_size > least and self.nest.inner[-1].extent >= least
+        long = self.nest.row_size > min_terms and self.nest.inner[-1].extent >= min_terms
         return block if several and long else 0
 
     def _sum_blocks(

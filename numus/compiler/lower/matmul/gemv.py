@@ -59,9 +59,9 @@ class GemvMmaSync(InOrder):
 
     def supports(self, problem: MatmulProblem, target: Target) -> bool:
         p, tuning = problem, mma_kernel.TUNING
-        few = tuning.min_vectors <= min(p.m, p.n) <= tuning.max_vectors
+        is_skinny = tuning.min_vectors <= min(p.m, p.n) <= tuning.max_vectors
         large = max(p.m, p.n) >= kernel.TUNING.min_extent and 2 * p.k >= kernel.TUNING.min_k_bytes
-        return _is_candidate(p) and few and large and _has_float16_mma(p)
+        return _is_candidate(p) and is_skinny and large and _has_float16_mma(p)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
         def shape(p: MatmulProblem) -> mma_kernel.GemvShape:

@@ -64,8 +64,10 @@ class CpuScanProblem(ScanProblem):
         size = TUNING.part_elements
         if self.row_per_lane:
             size = max(1, size // self.width)
-        few = (blocks if self.last_extent > 1 else self.rows) < TUNING.min_parallel_blocks
-        return size if few and self.length >= 4 * size else self.length
+        is_underfilled = (
+            blocks if self.last_extent > 1 else self.rows
+        ) < TUNING.min_parallel_blocks
+        return size if is_underfilled and self.length >= 4 * size else self.length
 
     @property
     def parts(self) -> int:

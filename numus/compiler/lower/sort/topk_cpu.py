@@ -34,8 +34,8 @@ def _insertion_topk(p: TopkProblem) -> Kernels:
     records = keys.record_layout(
         p.source.dtype, p.length, p.descending, argsort=True, compare_floats=False
     )
-    few = p.rows < 4 * p.target.num_cores
-    parts = p.length // TUNING.part_elements if few else 1
+    is_underfilled = p.rows < 4 * p.target.num_cores
+    parts = p.length // TUNING.part_elements if is_underfilled else 1
     if parts <= 1:
         return [_insertion_pass("topk", p, records, 1, None, None)]
     memory = [temporary((p.rows, parts, p.count), f) for f in records.fields]

@@ -90,9 +90,11 @@ def _select_pass(
     extent, count = e.dim(length), e.dim(p.count)
     start, stop = ZERO, extent
     if parts > 1:
-        many = e.scalar_arg(parts)
-        row, part = divmod(g, many)
-        start, stop = (ir.idiv(ir.mul(extent, x), many) for x in (part, ir.add(part, const(1))))
+        part_count = e.scalar_arg(parts)
+        row, part = divmod(g, part_count)
+        start, stop = (
+            ir.idiv(ir.mul(extent, x), part_count) for x in (part, ir.add(part, const(1)))
+        )
     at_row = row if p.rows > 1 else ZERO
     source_index = p.index(e, row)
     result_index = row_index(e, row, val.shape, p.axis)

@@ -79,10 +79,10 @@ def depthwise_conv(
 ) -> list[Stmt]:
     """Body of thread block g, with `taps` (unrolled) along the last axis."""
     dtype, adjacent = operands.dtype, outputs_are_adjacent(s)
-    each = const(THREAD_OUTPUTS)
+    per_thread = const(THREAD_OUTPUTS)
 
     def threads_for(n: Expr) -> Expr:
-        return (n + (THREAD_OUTPUTS - 1)) // each
+        return (n + (THREAD_OUTPUTS - 1)) // per_thread
 
     lane, c, a, b = (ir.var(name) for name in ("lane", "c", "tap_d", "tap_h"))
     thread = u32(g * THREADS + lane)
@@ -94,10 +94,10 @@ def depthwise_conv(
     d, h, w = (i.cast(ir.INDEX) for i in delinearize(thread % pixels, shape))
     outputs = range(THREAD_OUTPUTS)
     if adjacent:
-        indices = [(image, w * each + u) for u in outputs]
+        indices = [(image, w * per_thread + u) for u in outputs]
         exists = [x < s.out_size[2] for _, x in indices]
     else:
-        indices = [(image * each + u, w) for u in outputs]
+        indices = [(image * per_thread + u, w) for u in outputs]
         exists = [i < s.batch for i, _ in indices]
     exists[0] = TRUE
     acc = [ir.Register(f"sum{u}", dtype, lanes=True) for u in outputs]

@@ -110,7 +110,7 @@ class Domain:
 
         return self._transform(g, matrix, load, store)
 
-    def leave(self, g: Expr, matrix: Transform, store: Store) -> list[Stmt]:
+    def output_transform(self, g: Expr, matrix: Transform, store: Store) -> list[Stmt]:
         """Body of thread block g: the output transform."""
 
         def load(t: Tile, i: int, j: int) -> Expr:

@@ -146,10 +146,10 @@ def _register_tile(target: Target, dtype: DType, parts: int, m: int, n: int) -> 
     width = target.vector_bytes // dtype.itemsize
     candidates = _register_tiles(target, dtype, parts, -(-n // width))
     rows, vectors = candidates[0]
-    many = TUNING.many_tiles
-    if m >= many * rows:
-        m = many * rows  # one code for all large sizes
-    if n >= many * width:
+    min_tiles = TUNING.many_tiles
+    if m >= min_tiles * rows:
+        m = min_tiles * rows  # one code for all large sizes
+    if n >= min_tiles * width:
         candidates = candidates[:1]
 
     def cost(tile: tuple[int, int]) -> int:
@@ -165,12 +165,12 @@ def _register_tile(target: Target, dtype: DType, parts: int, m: int, n: int) -> 
         steps = (max(TUNING.fma_latency, rows * v) * 4 + rows + v for v in panels)
         return -(-m // rows) * sum(steps)
 
-    tiles = ((r, v) for most, v in candidates for r in range(min(m, most), most // 2, -1))
+    tiles = ((r, v) for limit, v in candidates for r in range(min(m, limit), limit // 2, -1))
     return min(tiles, key=cost, default=(m, vectors))
 
 
 def _register_tiles(target: Target, dtype: DType, parts: int, wanted: int) -> list[tuple[int, int]]:
-    """(rows, vectors) that fit into the registers, best first, for so many vectors of columns.
+    """(rows, vectors) that fit into the registers, best first, for `wanted` vectors of columns.
 
     More vectors mean fewer loads, but a vector of B is used once per row. Rows are limited to those
     that can be read in place if all of them are in one set of L1.
@@ -201,14 +201,14 @@ def _conflicts_in_l1(target: Target, rows: int, stride: int) -> bool:
     return distance < CACHE_LINE_BYTES and rows > target.l1_ways * 3 // 4
 
 
-def _block_k(k: int, most: int) -> int:
+def _block_k(k: int, limit: int) -> int:
     """Even blocks of k in whole SUM_BLOCKs, or all of it where that is not much more."""
-    most = max(most, SUM_BLOCK)
-    if k <= most + most // 2:
+    limit = max(limit, SUM_BLOCK)
+    if k <= limit + limit // 2:
         return k
-    return -(-k // -(-k // most) // SUM_BLOCK) * SUM_BLOCK
+    return -(-k // -(-k // limit) // SUM_BLOCK) * SUM_BLOCK
 
 
-def _tasks(panels: int, wanted: int, most: int) -> int:
-    """Tasks of at most so many panels: as many as wanted, or a few more."""
-    return -(-panels // max(1, min(panels // wanted, most)))
+def _tasks(panels: int, wanted: int, limit: int) -> int:
+    """Tasks of at most `limit` panels: as many as wanted, or a few more."""
+    return -(-panels // max(1, min(panels // wanted, limit)))

@@ -172,17 +172,17 @@ def _tile(call: GemmCall, a: Operand, b: Operand, edge: Operand, at: _TilePositi
     if blocking.whole_columns or edge is not b:
         out = _register_tile(call, a, b, at, vectors)
     if not blocking.whole_columns:
-        most = blocking.columns
+        max_columns = blocking.columns
         if edge is not b:
-            out = [ir.If(at.columns >= most, out)]
-            most -= 1
+            out = [ir.If(at.columns >= max_columns, out)]
+            max_columns -= 1
         while vectors:
             fits = at.columns > vectors // 2 * blocking.width
             if vectors < blocking.vectors or edge is not b:
-                fits = fits & (at.columns <= most)
+                fits = fits & (at.columns <= max_columns)
             out.append(ir.If(fits, _register_tile(call, a, edge, at, vectors)))
             vectors //= 2
-            most = vectors * blocking.width
+            max_columns = vectors * blocking.width
     return out + _store_partial(call, at)
 
 

@@ -56,15 +56,15 @@ def choose_shape(
     """
     sums = target.vector_registers // 2
     line = max(1, CACHE_LINE_BYTES // target.vector_bytes)
-    together = max(1, min(4, sums // vectors), min(8, sums // (vectors * line)))
+    unrolled = max(1, min(4, sums // vectors), min(8, sums // (vectors * line)))
     wanted = -(-target.num_cores * TUNING.tasks_per_thread // batch)
     task_rows = max(-(-rows // wanted), -(-TUNING.min_task_elements // k))
-    task_rows = -(-task_rows // together) * together
-    unroll = max(1, sums // (together * vectors))
+    task_rows = -(-task_rows // unrolled) * unrolled
+    unroll = max(1, sums // (unrolled * vectors))
     sum_block = SUM_BLOCK * unroll * (target.vector_bytes // dtype.itemsize)
     if dtype.kind != "float" or k <= sum_block:
         sum_block = 0
-    return GemvShape(together, vectors, unroll, uses_fma(target, dtype), sum_block, task_rows)
+    return GemvShape(unrolled, vectors, unroll, uses_fma(target, dtype), sum_block, task_rows)
 
 
 def gemv(

@@ -84,7 +84,7 @@ class Panels:
         return k * self.blocking.parts
 
     def size(self, extent: Expr) -> Expr:
-        """Elements of so many rows or columns, in whole panels."""
+        """Elements of `extent` rows or columns, in whole panels."""
         return extent * self.stride
 
     def padded(self, extent: Expr) -> Expr:

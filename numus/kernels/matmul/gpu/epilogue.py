@@ -85,8 +85,8 @@ def store_vector(
     which, m, n = at
     values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(vector)]
     loads: list[Stmt] = [ir.Let(v, ir.load(stage, base + u)) for u, v in enumerate(values)]
-    each = [epilogue(which, m, n + u, v) for u, v in enumerate(values)]
-    whole = [stores[i] for i in range(len(each[0])) for stores in each]
+    fused = [epilogue(which, m, n + u, v) for u, v in enumerate(values)]
+    whole = [stores[i] for i in range(len(fused[0])) for stores in fused]
     u = ir.var(f"u{tag}")
     one = epilogue(which, m, n + u, ir.load(stage, base + u))
     row, last = m < extents[0], n + vector

@@ -97,8 +97,8 @@ def choose_shape(
     wanted = TUNING.enough_blocks_per_sm * target.num_cores
     while row_threads > 4 and batch * -(-rows // (row_threads * own)) < wanted:
         row_threads //= 2
-    few = count * own <= TUNING.few_sums
-    unroll_k = TUNING.unroll_k_few_sums if few else TUNING.unroll_k
+    is_unrolled = count * own <= TUNING.few_sums
+    unroll_k = TUNING.unroll_k_few_sums if is_unrolled else TUNING.unroll_k
     while threads > 64 and threads // row_threads > max(16, k // unroll_k):
         threads //= 2
     return GemvShape(False, count, own, threads, row_threads, unroll_k)
@@ -205,7 +205,7 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
     lanes = s.k_threads // at_a_time  # that add up one sum
     while lanes > 32:
         lanes //= 2
-    each = s.k_threads // lanes
+    k_chunks = s.k_threads // lanes
     results = at_a_time * s.row_threads
     ld = const(s.k_threads + min(lanes, 32))  # against bank conflicts
     stage = ir.Buffer("stage", dtype, "scratch", const(results) * ld)
@@ -223,7 +223,7 @@ def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list
         number, part = divmod(lane, lanes)
         base = ir.minimum(number, const(results - 1)) * ld + part
         total = ir.load(stage, base)
-        for i in range(1, each):
+        for i in range(1, k_chunks):
             total = total + ir.load(stage, base + i * lanes)
         mask = 1
         while mask < lanes:

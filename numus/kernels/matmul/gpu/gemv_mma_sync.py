@@ -170,8 +170,8 @@ class _KLoop:
             found = x.load_contiguous(out, self.batch, mn, start, count, tag)
             exists = [k < size] * count
         else:
-            each = [(mn, ir.minimum(q, size - 1) if end else q) for q in ks]
-            found = x.load_elements(out, self.batch, each, tag)
+            positions = [(mn, ir.minimum(q, size - 1) if end else q) for q in ks]
+            found = x.load_elements(out, self.batch, positions, tag)
         if end:
             found = [ir.select(c, v, zero(dtype)) for c, v in zip(exists, found, strict=True)]
         return [_pair(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]

@@ -88,7 +88,7 @@ def repack_padded(
     extents: Pair,
     tiles: Pair,
     same_order: bool,
-    inside: Callable[[Expr, Expr], Expr],
+    in_bounds: Callable[[Expr, Expr], Expr],
     read: Read,
     limit: Expr | None,
     store: Store,
@@ -107,7 +107,7 @@ def repack_padded(
         far = slow + j * THREADS // TILE
         tile_row, tile_column = (far, fast) if same_order else (fast, far)
         row, column = row0 + tile_row, column0 + tile_column
-        exists = (row < extents[0]) & inside(batch, row)
+        exists = (row < extents[0]) & in_bounds(batch, row)
         loads, stores, clears = parts.setdefault(exists, ([], [], []))
         value = ir.var(f"v{j}", dtype)
         known = None if limit is None else column < limit

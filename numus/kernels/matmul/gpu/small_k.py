@@ -156,7 +156,7 @@ def _rows(
     stores: list[Stmt] = []
     for i, (m, loaded) in enumerate(zip(ms, rows, strict=True)):
         values = [exists(p, v) for p, v in enumerate(loaded)]
-        each = []
+        terms = []
         sums: list[Stmt] = []
         for u in range(columns):
             total = zero
@@ -164,8 +164,8 @@ def _rows(
                 total = problem.multiply_add(values[p], ir.read(b_registers[p][u]), total)
             name = ir.var(f"c{tag}{i}_{u}", dtype)
             sums.append(ir.Let(name, total))
-            each.append(call.epilogue(batch, m, column + u, name))
-        one = [*sums, *(element[j] for j in range(len(each[0])) for element in each)]
+            terms.append(call.epilogue(batch, m, column + u, name))
+        one = [*sums, *(element[j] for j in range(len(terms[0])) for element in terms)]
         stores += [ir.If(m < s.m, one)] if t.unroll_m > 1 else one
     end, by = ir.minimum(m0 + t.m, s.m), const(step * t.unroll_m)
     body.append(ir.For(row, m0 + thread_m, end, "serial", [*loads, *stores], step=by))
