@@ -13,6 +13,7 @@ from numus.linalg.builders import (
     vander,
 )
 from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
+from numus.linalg.determinant import det, slogdet
 from numus.linalg.eigh import eigh, eigvalsh
 from numus.linalg.functions import expm, matrix_power
 from numus.linalg.least_squares import (
@@ -22,13 +23,11 @@ from numus.linalg.least_squares import (
     pinv,
 )
 from numus.linalg.lu import (
-    det,
     inv,
     inv_ex,
     lu,
     lu_factor,
     lu_solve,
-    slogdet,
     solve,
     solve_ex,
 )

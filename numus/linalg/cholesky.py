@@ -60,7 +60,11 @@ def cholesky_ex(x: ArrayLike, /, *, upper: bool = False) -> tuple[Tensor, Tensor
     >>> nm.linalg.cholesky_ex(nm.asarray([[1.0, 2.0], [2.0, 1.0]]))[1].item()
     2
     """
-    a, dtype = matrices("cholesky_ex", x, square=True)
+    return _checked("cholesky_ex", x, upper)
+
+
+def _checked(op: str, x: ArrayLike, upper: bool) -> tuple[Tensor, Tensor]:
+    a, dtype = matrices(op, x, square=True)
     found = _factorised(a)
     info = _info(found)
     found = spoiled(found, info).tril().astype(dtype)
@@ -79,7 +83,7 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
     >>> nm.linalg.cholesky(nm.asarray([[4.0, 2.0], [2.0, 10.0]])).tolist()
     [[2.0, 0.0], [1.0, 3.0]]
     """
-    found, info = cholesky_ex(x, upper=upper)
+    found, info = _checked("cholesky", x, upper)
     check("cholesky", info, "is not positive definite: its leading minor of order {} is not")
     return found
 

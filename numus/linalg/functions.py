@@ -15,7 +15,7 @@ from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.linear.matmul import matmul
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.linalg._base import identity, matrices, require_matrices
-from numus.linalg.lu import inv, solve_ex
+from numus.linalg.lu import inverted, solve_ex
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -29,7 +29,7 @@ def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
     a = wrap(node_of(x, "linalg.matrix_power"))
     require_matrices("matrix_power", a, square=True)
     if power < 0:
-        a, power = inv(a), -power
+        a, power = inverted("matrix_power", a), -power
     found = None
     while power:
         if power % 2:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from numus.errors import ShapeError
+from numus.functions._base import wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -21,6 +23,7 @@ from numus.linalg.eigh import real_part
 from numus.linalg.lu import inv_ex
 from numus.linalg.norms import matrix_norm
 from numus.linalg.svd import thin, values_of
+from numus.primitives.custom import graft
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 
@@ -62,12 +65,17 @@ def _pinv_tangent(p: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> 
 _PINV = Implicit(_pinv_tangent)
 
 
+def _reciprocals(s: Tensor, a: Tensor, rtol: Any) -> tuple[Tensor, Tensor]:
+    """1 / s, and 0 where s counts as zero; the number of others."""
+    kept = _significant(s, a, rtol)
+    inverse = where(kept, 1 / where(kept, s, 1.0), 0.0).astype(a.dtype)
+    return inverse[..., None, :], kept.astype("int64").sum(axis=-1)
+
+
 def pseudoinverse(a: Tensor, rtol: Any) -> Tensor:
     def compute(a: Tensor) -> Tensor:
         u, s, v = thin(a)
-        kept = _significant(s, a, rtol)
-        inverse = where(kept, 1 / where(kept, s, 1.0), 0.0).astype(a.dtype)
-        return (v * inverse[..., None, :]) @ adjoint(u)
+        return (v * _reciprocals(s, a, rtol)[0]) @ adjoint(u)
 
     return differentiated(_PINV, compute, a) if a.size else adjoint(a)
 
@@ -95,6 +103,22 @@ class LstsqResult(NamedTuple):
     s: Tensor
 
 
+def _least_squares(a: Tensor, b: Tensor, rcond: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The solution, singular values and ranks, from one decomposition.
+
+    The solution is V s⁻¹ (Uᴴ b), backward stable, and differentiated as the pseudoinverse times b.
+    """
+    if not a.size:
+        s = values_of(a)
+        return adjoint(a) @ b, s, (s != 0).astype("int64").sum(axis=-1)
+    u, s, v = thin(a)
+    with grad_mode(False):
+        inverse, rank = _reciprocals(s, a, rcond)
+        value = v @ (inverse.mT * (adjoint(u) @ b))
+    pinv = differentiated(_PINV, lambda _: (v * inverse) @ adjoint(u), a)
+    return wrap(graft(value._node, (pinv @ b)._node)), s, rank
+
+
 @widens
 def lstsq(a: ArrayLike, b: ArrayLike, /, *, rcond: Any = None) -> LstsqResult:
     """The x of least norm that minimises |a x - b|, for matrices a of any shape and rank.
@@ -119,9 +143,7 @@ def lstsq(a: ArrayLike, b: ArrayLike, /, *, rcond: Any = None) -> LstsqResult:
         )
     lead = broadcast_shapes(m.shape[:-2], y.shape[:-2], "linalg.lstsq")
     m, y = (broadcast_to(x, (*lead, *x.shape[-2:])) for x in (m, y))
-    s = values_of(m)
-    rank = matrix_rank(m, rtol=rcond)
-    x = pseudoinverse(m, rcond) @ y
+    x, s, rank = _least_squares(m, y, rcond)
     missed = m @ x - y
     residuals = real_part(missed * missed.conj()).sum(axis=-2)
     if vector:

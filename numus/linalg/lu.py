@@ -1,8 +1,6 @@
-"""LU factorisation with partial pivoting, and what it solves: systems, inverses, determinants."""
+"""LU factorisation with partial pivoting, and what it solves: systems and inverses."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import arange
@@ -30,7 +28,7 @@ from numus.transforms.control import fori_loop
 Factors = tuple[Tensor, Tensor, Tensor]  # L and U in one matrix, the order of rows, the swaps
 
 
-def _factors(a: Tensor) -> Factors:
+def factors(a: Tensor) -> Factors:
     """Not differentiated."""
     m, n = a.shape[-2:]
     with grad_mode(False):
@@ -91,7 +89,7 @@ _LU = Implicit(_lu_tangent)
 
 
 def _lu(a: Tensor) -> Factors:
-    packed, order, swaps = _factors(a)
+    packed, order, swaps = factors(a)
     return differentiated(_LU, lambda a, order: packed, a, order), order, swaps
 
 
@@ -191,7 +189,7 @@ def _solved(packed: Tensor, order: Tensor, b: Tensor, adjoint_: bool = False) ->
 # -- systems --------------------------------------------------------------------------------------
 
 
-def _solve(a: Tensor, b: Tensor, packed: Tensor, order: Tensor, adjoint_: bool) -> Tensor:
+def solve_with(a: Tensor, b: Tensor, packed: Tensor, order: Tensor, adjoint_: bool) -> Tensor:
     """a⁻¹ b or a⁻ᴴ b from the factors of a, differentiated by a and b."""
 
     def compute(a: Tensor, b: Tensor, packed: Tensor, order: Tensor) -> Tensor:
@@ -206,11 +204,11 @@ def _solve_rule(adjoint_: bool) -> Implicit:
     def tangent(x: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
         (a, _, packed, order), (da, db, *_) = operands, tangents
         moved = (adjoint(da) if adjoint_ else da) @ x
-        return _solve(a, db - moved, packed, order, adjoint_)
+        return solve_with(a, db - moved, packed, order, adjoint_)
 
     def pull(x: Tensor, operands: list[Tensor], g: Tensor) -> tuple[Tensor | None, ...]:
         a, _, packed, order = operands
-        gb = _solve(a, g, packed, order, not adjoint_)
+        gb = solve_with(a, g, packed, order, not adjoint_)
         ga = -(x @ adjoint(gb)) if adjoint_ else -(gb @ adjoint(x))
         return ga, gb, None, None
 
@@ -239,11 +237,15 @@ def solve_ex(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
     >>> nm.linalg.solve_ex(nm.zeros((2, 2)), nm.ones(2))[1].item()
     1
     """
-    (a, b), dtype = operands("solve_ex", x1, x2)
-    a, b, vector = triangular.right_hand_sides("solve_ex", a, b)
-    packed, order, _ = _factors(a)
+    return _solution("solve_ex", x1, x2)
+
+
+def _solution(op: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
+    (a, b), dtype = operands(op, x1, x2)
+    a, b, vector = triangular.right_hand_sides(op, a, b)
+    packed, order, _ = factors(a)
     info = _info(packed)
-    found = spoiled(_solve(a, b, packed, order, False), info).astype(dtype)
+    found = spoiled(solve_with(a, b, packed, order, False), info).astype(dtype)
     return (found[..., 0] if vector else found), info
 
 
@@ -258,7 +260,7 @@ def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     >>> nm.linalg.solve(a, nm.asarray([5.0, 5.0])).tolist()
     [1.0, 2.0]
     """
-    found, info = solve_ex(x1, x2)
+    found, info = _solution("solve", x1, x2)
     check("solve", info, _SINGULAR)
     return found
 
@@ -270,8 +272,12 @@ def inv_ex(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
     >>> nm.linalg.inv_ex(nm.ones((2, 2)))[1].item()
     2
     """
-    a, dtype = matrices("inv_ex", x, square=True)
-    found, info = solve_ex(a, identity(a.shape[-1], a))
+    return _inverse("inv_ex", x)
+
+
+def _inverse(op: str, x: ArrayLike) -> tuple[Tensor, Tensor]:
+    a, dtype = matrices(op, x, square=True)
+    found, info = _solution(op, a, identity(a.shape[-1], a))
     return found.astype(dtype), info
 
 
@@ -282,89 +288,11 @@ def inv(x: ArrayLike, /) -> Tensor:
     >>> nm.linalg.inv(nm.asarray([[2.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.25]]
     """
-    found, info = inv_ex(x)
-    check("inv", info, _SINGULAR)
+    return inverted("inv", x)
+
+
+def inverted(op: str, x: ArrayLike) -> Tensor:
+    """The inverses, and errors that name the function that asks for them."""
+    found, info = _inverse(op, x)
+    check(op, info, _SINGULAR)
     return found
-
-
-# -- determinants ---------------------------------------------------------------------------------
-
-
-def _parity(swaps: Tensor) -> Tensor:
-    """1 or -1: the determinant of the permutation."""
-    moved = (swaps != arange(swaps.shape[-1], device=swaps.device)).astype("int64").sum(axis=-1)
-    return 1 - 2 * (moved % 2)
-
-
-@widens
-def det(x: ArrayLike, /) -> Tensor:
-    """The determinants of square matrices.
-
-    >>> nm.linalg.det(nm.asarray([[2.0, 1.0], [0.0, 3.0]])).item()
-    6.0
-    """
-    a, dtype = matrices("det", x, square=True)
-    packed, order, swaps = _factors(a)
-    pivots = diagonal(packed).prod(axis=-1) * _parity(swaps).astype(packed.dtype)
-    return differentiated(_DET, lambda *_: pivots, a, packed, order).astype(dtype)
-
-
-def _det_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
-    """d det = det tr(a⁻¹ da) (Jacobi)."""
-    a, packed, order = operands
-    return value * diagonal(_solve(a, tangents[0], packed, order, False)).sum(axis=-1)
-
-
-_DET = Implicit(_det_tangent)
-
-
-class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
-
-    sign: Tensor
-    logabsdet: Tensor
-
-
-@widens
-def slogdet(x: ArrayLike, /) -> SlogdetResult:
-    """The sign of the determinant (of absolute value 1, where complex) and the logarithm of its
-    absolute value, which neither overflows nor underflows; 0 and -inf for singular matrices.
-
-    >>> sign, logabsdet = nm.linalg.slogdet(1e-30 * nm.eye(20))
-    >>> sign.item(), round(logabsdet.item())
-    (1.0, -1382)
-    """
-    a, dtype = matrices("slogdet", x, square=True)
-    packed, order, swaps = _factors(a)
-    pivots = diagonal(packed)
-    sizes = abs(pivots)
-    singular = (sizes == 0).any(axis=-1)
-    units = pivots / where(sizes == 0, 1.0, sizes)
-    sign = units.prod(axis=-1) * _parity(swaps).astype(packed.dtype)
-    sign = where(singular, 0.0, sign)
-    size = where(singular, -float("inf"), where(sizes == 0, 1.0, sizes).log().sum(axis=-1))
-    logarithm = differentiated(_LOG_DET, lambda *_: size, a, packed, order)
-    if a.dtype.is_complex:
-        sign = differentiated(_SIGN, lambda *_: sign, a, packed, order)
-    logarithm = logarithm if dtype.is_complex else logarithm.astype(dtype)
-    return SlogdetResult(sign.astype(dtype), logarithm)
-
-
-def _relative(operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
-    a, packed, order = operands
-    return diagonal(_solve(a, tangents[0], packed, order, False)).sum(axis=-1)
-
-
-def _log_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
-    trace = _relative(operands, tangents)
-    return trace.real if trace.dtype.is_complex else trace
-
-
-_LOG_DET = Implicit(_log_tangent)
-
-
-def _sign_tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
-    return value * _relative(operands, tangents).imag * 1j
-
-
-_SIGN = Implicit(_sign_tangent)
