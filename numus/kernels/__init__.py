@@ -7,6 +7,7 @@ Users find here what they may ask for: a preference and registration of vendors'
 from collections.abc import Callable
 from typing import Any
 
+from numus.kernels.vendor import lapack as _lapack  # noqa: F401  registers LAPACK
 from numus.kernels.vendor import matmul as _matmul  # noqa: F401  registers NVIDIA's
 from numus.kernels.vendor.registry import Vendor, available, prefer, preference, register
 

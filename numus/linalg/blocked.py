@@ -12,6 +12,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip
+from numus.linalg import lapack
 from numus.linalg._base import adjoint, identity
 from numus.primitives import factor
 from numus.tensor import Tensor
@@ -30,32 +31,45 @@ def _quadrants(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 
 def cholesky(a: Tensor) -> Tensor:
-    """Lower triangular L with L Lᴴ = a, from the lower triangle of a."""
+    """Lower triangular L with L Lᴴ = a, from the lower triangle of a; what is above the diagonal
+    has no meaning."""
+    return lapack.cholesky(a) if lapack.is_chosen("cholesky", a) else _cholesky(a)
+
+
+def _cholesky(a: Tensor) -> Tensor:
     n = a.shape[-1]
     if n <= BLOCK:
         return adjoint(wrap(factor.cholesky(a._node)))
     h = _half(n, BLOCK)
-    top = cholesky(a[:, :h, :h])
-    left = adjoint(solve_lower(top, adjoint(a[:, h:, :h])))
-    rest = cholesky(a[:, h:, h:] - left @ adjoint(left))
+    top = _cholesky(a[:, :h, :h])
+    left = adjoint(_solve_lower(top, adjoint(a[:, h:, :h])))
+    rest = _cholesky(a[:, h:, h:] - left @ adjoint(left))
     above = zeros((a.shape[0], h, n - h), dtype=a.dtype, device=a.device)
     return _quadrants(top, above, left, rest)
 
 
 def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     """x with tril(a) x = b."""
+    if lapack.solve_is_chosen(a, b, True, unit_diagonal):
+        return lapack.solve_triangular(a, b, True, unit_diagonal)
+    return _solve_lower(a, b, unit_diagonal)
+
+
+def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     n = a.shape[-1]
     if n <= BLOCK:
         return wrap(factor.solve_lower(a._node, b._node, unit_diagonal))
     h = _half(n, BLOCK)
-    top = solve_lower(a[:, :h, :h], b[:, :h], unit_diagonal)
+    top = _solve_lower(a[:, :h, :h], b[:, :h], unit_diagonal)
     rest = b[:, h:] - a[:, h:, :h] @ top
-    return concat([top, solve_lower(a[:, h:, h:], rest, unit_diagonal)], axis=-2)
+    return concat([top, _solve_lower(a[:, h:, h:], rest, unit_diagonal)], axis=-2)
 
 
 def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     """x with triu(a) x = b: the lower triangular system of reversed rows and columns."""
-    x = solve_lower(flip(a, axis=(-2, -1)), flip(b, axis=-2), unit_diagonal)
+    if lapack.solve_is_chosen(a, b, False, unit_diagonal):
+        return lapack.solve_triangular(a, b, False, unit_diagonal)
+    x = _solve_lower(flip(a, axis=(-2, -1)), flip(b, axis=-2), unit_diagonal)
     return flip(x, axis=-2)
 
 
@@ -67,6 +81,10 @@ def rows_at(x: Tensor, order: Tensor) -> Tensor:
 
 def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L and U in one matrix, the order of the rows, and the rows swapped with rows 0, 1, …"""
+    return lapack.lu(a) if lapack.is_chosen("lu", a.mT) else _lu(a)
+
+
+def _lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     _, m, n = a.shape
     k = min(m, n)
     if n <= PANEL or (m <= BLOCK and n <= BLOCK):
@@ -75,12 +93,12 @@ def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         numbers = numbers.astype("int64")
         return packed[..., :n], numbers[..., 0], numbers[:, :k, 1]
     h = k if k <= PANEL else _half(k, PANEL)
-    left, order, swaps = lu(a[..., :h])
+    left, order, swaps = _lu(a[..., :h])
     right = rows_at(a[..., h:], order)
-    above = solve_lower(left[:, :h, :h], right[:, :h], unit_diagonal=True)
+    above = _solve_lower(left[:, :h, :h], right[:, :h], unit_diagonal=True)
     if m == h:
         return concat([left, above], axis=-1), order, swaps
-    rest, again, more = lu(right[:, h:] - left[:, h:] @ above)
+    rest, again, more = _lu(right[:, h:] - left[:, h:] @ above)
     below = rows_at(left[:, h:], again)
     order = concat([order[:, :h], take_along_axis(order[:, h:], again, axis=-1)], axis=-1)
     packed = _quadrants(left[:, :h], above, below, rest)
@@ -121,7 +139,7 @@ def qr(a: Tensor) -> tuple[Tensor, list[Reflectors]]:
         row = [top]
         if a.shape[-1] > width:
             rest = a[..., width:]
-            applied = solve_lower(adjoint(inverse), adjoint(v) @ rest)
+            applied = _solve_lower(adjoint(inverse), adjoint(v) @ rest)
             rest = rest - v @ applied
             row.append(rest[:, :width])
             a = rest[:, width:]

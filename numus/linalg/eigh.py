@@ -11,7 +11,7 @@ from numus.functions.elementwise.arithmetic import minimum
 from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
-from numus.linalg import blocked
+from numus.linalg import blocked, lapack
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -82,6 +82,11 @@ def decomposed(a: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
     def compute(a: Tensor) -> Tensor:
         if not a.size:
             return concat([a[..., :1, :], a], axis=-2)
+        stack = stacked(adjoint(a) if upper else a)
+        if lapack.is_chosen("eigh", stack, option=1):
+            values, vectors = lapack.eigh(stack)
+            packed = concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+            return unstacked(packed, a.shape[:-2])
         lower = adjoint(a.triu()) if upper else a.tril()
         below = lower.tril(-1)
         middle = lower * identity(n, a)

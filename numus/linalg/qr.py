@@ -9,7 +9,7 @@ from numus.functions.autocast import widens
 from numus.functions.creation.creation import eye, zeros
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg import blocked, triangular
+from numus.linalg import blocked, lapack, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -31,6 +31,9 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if not a.size:
         q = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (*lead, m, columns))
         return q, zeros((*lead, columns, n), dtype=a.dtype, device=a.device)
+    if lapack.is_chosen("qr", stacked(a).mT, option=columns):
+        q, r = lapack.qr(stacked(a), columns)
+        return unstacked(q, lead), unstacked(r[:, :columns].triu(), lead)
     scale = scale_of(a)
     r, reflectors = blocked.qr(stacked(a / scale))
     start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (r.shape[0], m, columns))

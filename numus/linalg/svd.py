@@ -14,7 +14,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import blocked
+from numus.linalg import blocked, lapack
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -76,9 +76,13 @@ def _packed(a: Tensor) -> Tensor:
     """U (m, k), then V (n, k), then a row of singular values."""
     m, n = a.shape[-2:]
     stack = stacked(a)
-    left, values, right = _tall(stack if m >= n else adjoint(stack))
-    if m < n:
-        left, right = right, left
+    if lapack.is_chosen("svd", stack, option="S"):
+        left, values, right = lapack.svd(stack)
+        right = adjoint(right)
+    else:
+        left, values, right = _tall(stack if m >= n else adjoint(stack))
+        if m < n:
+            left, right = right, left
     packed = concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
     return unstacked(packed, a.shape[:-2])
 
@@ -186,6 +190,8 @@ def values_of(a: Tensor) -> Tensor:
         return _no_values(a)
     if a._node.tracked:
         return thin(a)[1]
+    if lapack.is_chosen("svd", stacked(a), option="N"):
+        return unstacked(lapack.svd(stacked(a), "N")[1], a.shape[:-2])
     found = _values(stacked(a if m >= n else adjoint(a)))
     return unstacked(found, a.shape[:-2])
 

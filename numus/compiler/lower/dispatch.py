@@ -27,7 +27,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "sort": ("sort.cpu.lower_sort", "sort.gpu.lower_sort_gpu"),
     "topk": ("sort.topk_cpu.lower_topk", "sort.topk_gpu.lower_topk_gpu"),
     "nonzero": ("sort.nonzero.lower_nonzero", "sort.nonzero.lower_nonzero_gpu"),
-    "factor": ("factor.lower_factor", "factor.lower_factor"),
+    "factor": ("factor.schedules.lower_factor", "factor.schedules.lower_factor"),
     "scatter": ("scatter.cpu.lower_scatter", "scatter.gpu.lower_scatter_gpu"),
     "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),
     "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),

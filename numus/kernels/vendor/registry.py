@@ -109,3 +109,9 @@ def choose_vendor(operation: str, problem: Any, target: Any) -> Vendor | None:
         if _State.preferred == "vendor" or vendor.is_faster(problem, target):
             return vendor
     return None
+
+
+def supporting_vendor(operation: str, problem: Any, target: Any) -> Vendor | None:
+    """A vendor's kernel that computes the problem, whatever is preferred."""
+    found = (v for v in reversed(_State.registered) if v.operation == operation)
+    return next((v for v in found if v.is_supported(problem, target)), None)

@@ -168,6 +168,11 @@ class Compiler:
             self._native.append(found)
             return found.addresses
 
+    def load(self, source: str, symbols: tuple[str, ...]) -> LoadedCode:
+        """An LLVM IR module that is of this process alone: nothing is stored."""
+        with self._lock:
+            return self.jit.link(self.jit.object_code(source, small=True), symbols)
+
     def _load(
         self, text: str, render: Callable[[], str], symbols: tuple[str, ...], small: bool = False
     ) -> tuple[LoadedCode, str, str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from numus import config, dtypes
 from numus.codegen.cpu.target import cache_sizes, cache_ways, host
+from numus.ir import kernel_text
 from numus.runtime.contract import (
     Array,
     Backend,
@@ -51,6 +53,7 @@ def target() -> Target:
         language="llvm",
         fma=machine.arch != "x86" or "fma" in machine.enabled,
         features=machine.enabled | {machine.arch},
+        libraries=frozenset({"lapack"}),
     )
 
 
@@ -62,12 +65,29 @@ class CpuRuntime(Backend):
         self.memory = MemoryPool()
         self.compiler = Compiler()
         self.allocate, self.memory_stats = self.memory.allocate, self.memory.stats
-        self.compile = self.compiler.compile
         self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
         self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
+        # weak: these are per size, and plans keep those in use
+        self._vendor_programs: WeakValueDictionary[str, CpuProgram] = WeakValueDictionary()
+
+    def compile(self, kernel: Any) -> CpuProgram:
+        if kernel.vendor is not None:
+            return self._vendor_program(kernel)
+        return self.compiler.compile(kernel)
 
     def compile_all(self, kernels: Sequence[Any]) -> list[CpuProgram]:
-        return self.compiler.compile_all(kernels)
+        own = iter(self.compiler.compile_all([k for k in kernels if k.vendor is None]))
+        return [next(own) if k.vendor is None else self._vendor_program(k) for k in kernels]
+
+    def _vendor_program(self, kernel: Any) -> CpuProgram:
+        """A loop that calls a vendor's library."""
+        text = kernel_text(kernel)
+        found = self._vendor_programs.get(text)
+        if found is None:
+            code, source = kernel.vendor.start(self, kernel.problem)
+            found = CpuProgram(kernel, text, code, lambda: source)
+            found = self._vendor_programs.setdefault(text, found)
+        return found
 
     @once_property
     def pool(self) -> Pool:

@@ -10,7 +10,7 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS
-from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr
 from numus.kernels.factor import cholesky, householder, jacobi, lu, triangular
 from numus.kernels.factor.program import Matrix, Number, Program, Read
@@ -62,7 +62,7 @@ def _lowered(p: Problem, parts: int, write: Write) -> Kernels:
     return [e.grid_kernel(val.op, g, program.body, val.shape[0] * parts, (val.op,))]
 
 
-def _lower(p: Problem) -> Kernels:
+def lower_block(p: Problem) -> Kernels:
     val = p.val
     source = val.inputs[0]
     _, m, n = source.shape
@@ -81,7 +81,7 @@ def _lower(p: Problem) -> Kernels:
     return _lowered(p, 1, write)
 
 
-def _lower_solve(p: Problem) -> Kernels:
+def lower_solve(p: Problem) -> Kernels:
     """Ranges of columns of the right-hand side run in parallel."""
     a, b = p.val.inputs
     columns = b.shape[2]
@@ -94,10 +94,3 @@ def _lower_solve(p: Problem) -> Kernels:
         triangular.solve_lower(program, out, *operands, e.dim(a.shape[1]), span, p.val.params)
 
     return _lowered(p, parts, write)
-
-
-lower_factor = family(
-    Problem,
-    Candidate("substitution", _lower_solve, lambda p: p.val.op == "solve_lower"),
-    Candidate("a matrix per block", _lower),
-)
