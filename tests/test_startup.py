@@ -7,7 +7,7 @@ import sys
 import pytest
 
 HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu"
-LATER = "cli codegen compiler.plan data ir nn optim runtime.cpu runtime.cuda runtime.webgpu"
+LATER = "cli codegen compiler.plan data fft ir linalg nn optim runtime.cpu runtime.cuda runtime.webgpu"
 FAMILIES = "attention conv matmul scan scatter sort"
 
 
@@ -50,11 +50,35 @@ def test_first_operation_needs_no_other_backend(name, evaluated):
     assert name not in evaluated
 
 
-@pytest.mark.parametrize("name", ["data", "nn", "optim"])
+@pytest.mark.parametrize("name", ["data", "fft", "linalg", "nn", "optim"])
 def test_submodules_load_when_asked_for(name):
     code = f"import numus as nm\nfrom numus import {name}\nassert nm.{name} is {name}"
     assert f"numus.{name}" in modules_after(code)
     assert f"numus.{name}" in modules_after(f"import numus as nm\nnm.{name}")
+
+
+def test_functions_load_when_asked_for():
+    code = "import numus as nm\nfrom numus import *\nassert cross is nm.cross is nm.linalg.cross"
+    assert "numus.linalg" in modules_after(code)
+
+
+def test_scipy_is_optional():
+    """Kernels do without it; the reference device, whose special functions are SciPy's, says so."""
+    code = """
+import sys
+sys.modules["scipy"] = None
+import numus as nm
+assert abs(nm.erf(nm.asarray(1.0)).item() - 0.8427007929) < 1e-6
+assert nm.linalg.solve(nm.eye(2) * 2, nm.ones(2)).tolist() == [0.5, 0.5]
+assert nm.fft.fft(nm.ones(4)).tolist() == [4, 0, 0, 0]
+try:
+    nm.erf(nm.asarray(1.0, device="reference")).item()
+except ImportError as error:
+    assert "numus[scipy]" in str(error)
+else:
+    raise AssertionError("no error")
+"""
+    modules_after(code)
 
 
 def test_every_family_is_found():

@@ -20,8 +20,13 @@ def special(name: str) -> Callable[..., Array]:
     """A function of scipy.special, which is imported when it is called."""
 
     def reference(*arrays: Array) -> Array:
-        import scipy.special
-
+        try:
+            import scipy.special
+        except ImportError as error:
+            raise ImportError(
+                f"{name} on the reference device is SciPy's: pip install 'numus[scipy]'; "
+                "compiled kernels, device='cpu' among them, do not need it"
+            ) from error
         out: Array = getattr(scipy.special, name)(*arrays)
         return out
 
