@@ -7,7 +7,9 @@ import sys
 import pytest
 
 HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu"
-LATER = "cli codegen compiler.plan data fft ir linalg nn optim runtime.cpu runtime.cuda runtime.webgpu"
+LATER = (
+    "cli codegen compiler.plan data fft ir linalg nn optim runtime.cpu runtime.cuda runtime.webgpu"
+)
 FAMILIES = "attention conv matmul scan scatter sort"
 
 
