@@ -11,6 +11,7 @@ ends with a weighted sum of its arrays, and the leaves' gradients are compared a
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import sys
 from collections.abc import Sequence
@@ -217,7 +218,7 @@ def run_one(xp: Any, arrays: list[Any], instruction: Instruction) -> None:
             arrays.append(getattr(a, name)(rest[1]))
         case "compute":
             new = xp.sin(a) if rest[1] == "sin" else a * 2
-            arrays.append(np.asarray(new) if xp is NumPy else new)
+            arrays.append(_in_order(xp, new))
         case "copy":
             arrays.append(xp.copy(a))
         case "assign":
@@ -240,6 +241,14 @@ def run_one(xp: Any, arrays: list[Any], instruction: Instruction) -> None:
             a[a > rest[1]] = 0.5
         case "drop":
             arrays[rest[0]] = None
+
+
+def _in_order(xp: Any, new: Any) -> Any:
+    """A result in C order, as numus has them: whether a reshape of it is a view depends on that,
+    and the others keep the order of their operands."""
+    if xp is NumPy:
+        return np.array(new, order="C")
+    return new.contiguous() if isinstance(xp, Torch) else new
 
 
 def _value(xp: Any, arrays: Sequence[Any], value: Any) -> Any:
@@ -270,7 +279,8 @@ class Torch:
 
         self.torch = torch
         self.leaves: list[Any] = []
-        self.copy, self.sin, self.permute = torch.clone, torch.sin, torch.permute
+        self.sin, self.permute = torch.sin, torch.permute
+        self.copy = functools.partial(torch.clone, memory_format=torch.contiguous_format)
         self.expand_dims, self.diagonal = torch.unsqueeze, torch.diagonal
 
     def new(self, a: Any) -> Any:
