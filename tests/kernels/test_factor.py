@@ -52,7 +52,13 @@ def check_all(device, dtype, batch, m, n):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(3, 5, 5), (2, 17, 9), (1, 6, 11), (1, 1, 1), (4, 2, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *[(3, 5, 5), (2, 17, 9), (1, 6, 11), (1, 1, 1), (4, 2, 3)],
+        *[(70, 4, 4), (67, 5, 7), (65, 9, 4), (64, 1, 1)],  # a matrix per lane
+    ],
+)
 def test_factorisations_on_the_device(shape, dtype):
     if np.dtype(dtype).name not in nm.default_device().runtime.target.dtypes:
         pytest.skip("the device has no such dtype")

@@ -29,17 +29,18 @@ MAX_SWEEPS = 40  # quadratic convergence takes 5 to 12
 
 def orthogonalize(p: Program, out: Matrix, a: Read, rows: Expr, width: Expr, total: Expr) -> None:
     """Unitary combinations of rows, orthogonal in their first `width` columns of `total`."""
-    with p.each((ZERO, rows), (ZERO, total)) as (i, j):
+    with p.matrices(), p.each((ZERO, rows), (ZERO, total)) as (i, j):
         out[i, j] = a(i, j)
     players = p.let(ir.add(rows, ir.irem(rows, const(2))))  # an odd one sits out
     others = p.let(ir.maximum(ir.sub(players, ONE), ONE))
     epsilon = 2.0**-p.real.mantissa
-    bound = p.let(p.constant(epsilon**2) * width.cast(p.real))
-    again, rotated = p.register(INT), p.register(INT, lanes=p.simt)
+    bound = p.let(p.constant(epsilon) * ir.sqrt(width.cast(p.real)))  # of rounding errors
+    again, rotated = ir.Register("again", INT), p.register(INT, lanes=p.simt)
     p.do(ir.Set(again, const(1, INT)))
     with p.loop(ZERO, const(MAX_SWEEPS)), p.when(p.let(ir.read(again)).ne(0)):
         p.do(ir.Set(rotated, const(0, INT)))
         with (
+            p.matrices(),
             p.loop(ZERO, others) as step,
             p.loop(ZERO, ir.idiv(players, const(2)), "lanes" if p.simt else "serial") as pair,
         ):
@@ -50,8 +51,7 @@ def orthogonalize(p: Program, out: Matrix, a: Read, rows: Expr, width: Expr, tot
             first, second = p.let(ir.minimum(ahead, behind)), p.let(ir.maximum(ahead, behind))
             with p.when(second < rows):
                 _rotate(p, out, (first, second), (width, total), bound, rotated)
-        count = ir.lanes_reduce("add", rotated) if p.simt else ir.read(rotated)
-        p.do(ir.Set(again, p.let(count)))
+        p.do(ir.Set(again, p.let(p.any_lane(rotated))))
 
 
 def _rotate(
@@ -68,16 +68,19 @@ def _rotate(
     # below that, digits of the sums are lost to underflow; matrices have elements of about 1
     least = p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
     overlapping = length > ir.maximum(bound * ir.sqrt(size_x) * ir.sqrt(size_y), least)
-    with p.when(overlapping):
-        p.do(ir.Set(rotated, ir.read(rotated) + const(1, INT)))
+    overlapping = p.let(overlapping)
+    with p.skip_unless(overlapping):
+        turn = select(overlapping, const(1, INT), const(0, INT))
+        p.do(ir.Set(rotated, ir.read(rotated) + turn))
         zeta = p.let((size_y - size_x) / (length + length))
         one = p.constant(1.0)
         root = ir.sqrt(ir.fma(zeta, zeta, one, allow_unfused=True))
         tangent = p.let(ir.binary("copysign", one, zeta) / (ir.unary("abs", zeta) + root))
-        cosine = p.let(one / ir.sqrt(ir.fma(tangent, tangent, one, allow_unfused=True)))
-        sine = p.number(scaled(tuple(inner), cosine * tangent / length))
-        kind = "serial" if p.simt else "lanes"
-        with p.loop(ZERO, total, kind) as j:
+        cosine = one / ir.sqrt(ir.fma(tangent, tangent, one, allow_unfused=True))
+        cosine = p.let(select(overlapping, cosine, one))
+        factor = select(overlapping, cosine * tangent / length, p.constant(0.0))
+        sine = p.number(scaled(tuple(inner), p.let(factor)))
+        with p.loop(ZERO, total) if p.simt else p.lanes(ZERO, total) as j:
             u, v = p.number(out[x, j]), p.number(out[y, j])
             out[x, j] = minus_product(scaled(u, cosine), sine, v)
             out[y, j] = plus_product(scaled(v, cosine), conjugate(sine), u)

@@ -78,6 +78,14 @@ class Program:
             yield
         self.do(ir.If(condition, body))
 
+    def matrices(self) -> contextlib.AbstractContextManager[None]:
+        """A part of the program that all matrices of a block go through together."""
+        return contextlib.nullcontext()
+
+    def skip_unless(self, condition: Expr) -> contextlib.AbstractContextManager[None]:
+        """What may be left out where a condition does not hold, and changes nothing there."""
+        return self.when(condition)
+
     @contextlib.contextmanager
     def each(self, rows: Span, columns: Span, upper: bool = False) -> Iterator[tuple[Expr, Expr]]:
         """All elements of a range; with `upper`, those with column >= row."""
@@ -96,6 +104,10 @@ class Program:
                     yield i, j
             else:
                 yield i, j
+
+    def any_lane(self, count: ir.Register) -> Expr:
+        """The sum of a count over all lanes that have one."""
+        return ir.lanes_reduce("add", count) if count.lanes else ir.read(count)
 
     def reduced(
         self, op: str, start: Expr, stop: Expr, terms: Callable[[Expr], Sequence[Expr]], first: Expr
@@ -116,7 +128,7 @@ class Matrix:
     """A row-major matrix of a block in memory that the kernel writes."""
 
     def __init__(self, p: Program, buffer: ir.Buffer, start: Expr, stride: Expr) -> None:
-        self._p, self._buffer, self._start, self._stride = p, buffer, start, stride
+        self._p, self.buffer, self._start, self._stride = p, buffer, start, stride
 
     def _at(self, i: Expr, j: Expr) -> list[Expr]:
         at = ir.add(self._start, ir.add(ir.mul(i, self._stride), j))
@@ -126,13 +138,13 @@ class Matrix:
         return [twice, ir.add(twice, ONE)]
 
     def __getitem__(self, at: tuple[Expr, Expr]) -> Number:
-        return tuple(ir.load(self._buffer, k) for k in self._at(*at))
+        return tuple(ir.load(self.buffer, k) for k in self._at(*at))
 
     def __setitem__(self, at: tuple[Expr, Expr], x: Number) -> None:
         if len(x) == 2:  # both parts before either is overwritten
             x = self._p.number(x)
         pairs = zip(self._at(*at), x, strict=True)
-        self._p.do(*(ir.Store(self._buffer, k, part) for k, part in pairs))
+        self._p.do(*(ir.Store(self.buffer, k, part) for k, part in pairs))
 
 
 # -- arithmetic -----------------------------------------------------------------------------------

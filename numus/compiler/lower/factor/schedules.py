@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numus.compiler.lower.factor.blocks import lower_block, lower_solve
+from numus.compiler.lower.factor.blocks import lower_block, lower_lanes, runs_in_lanes
 from numus.compiler.lower.factor.vendor import lower_routine
 from numus.compiler.lower.schedule import Candidate, Problem, family
 
 lower_factor = family(
     Problem,
     Candidate("a library's routine", lower_routine, lambda p: p.val.op == "lapack"),
-    Candidate("substitution", lower_solve, lambda p: p.val.op == "solve_lower"),
+    Candidate("a matrix per lane", lower_lanes, runs_in_lanes),
     Candidate("a matrix per block", lower_block),
 )
