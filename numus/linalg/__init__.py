@@ -14,6 +14,7 @@ from numus.linalg.builders import (
 )
 from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
 from numus.linalg.determinant import det, slogdet
+from numus.linalg.eig import eig, eig_ex, eigvals
 from numus.linalg.eigh import eigh, eigvalsh
 from numus.linalg.functions import expm, matrix_power
 from numus.linalg.least_squares import (
@@ -32,6 +33,15 @@ from numus.linalg.lu import (
     solve_ex,
 )
 from numus.linalg.norms import matrix_norm, norm
+from numus.linalg.polar import polar
+from numus.linalg.primary import (
+    cosm,
+    fractional_matrix_power,
+    logm,
+    signm,
+    sinm,
+    sqrtm,
+)
 from numus.linalg.products import (
     cross,
     diagonal,
@@ -42,14 +52,18 @@ from numus.linalg.products import (
     vdot,
 )
 from numus.linalg.qr import qr
+from numus.linalg.schur import hessenberg, schur, schur_ex
 from numus.linalg.svd import svd, svdvals
+from numus.linalg.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
 from numus.linalg.triangular import solve_triangular
 
 __all__ = [
-    "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cross",
-    "det", "diagonal", "eigh", "eigvalsh", "expm", "hankel", "hilbert", "inv", "inv_ex",
-    "khatri_rao", "kron", "lstsq", "lu", "lu_factor", "lu_solve", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
-    "outer", "pinv", "qr", "semiring_matmul", "slogdet", "solve", "solve_ex", "solve_triangular",
-    "svd", "svdvals", "tensordot", "toeplitz", "trace", "vander", "vdot", "vecdot", "vector_norm",
+    "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cosm",
+    "cross", "det", "diagonal", "eig", "eig_ex", "eigh", "eigvals", "eigvalsh", "expm",
+    "fractional_matrix_power", "hankel", "hessenberg", "hilbert", "inv", "inv_ex", "khatri_rao",
+    "kron", "logm", "lstsq", "lu", "lu_factor", "lu_solve", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "polar", "qr", "schur",
+    "schur_ex", "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_discrete_lyapunov",
+    "solve_ex", "solve_lyapunov", "solve_sylvester", "solve_triangular", "sqrtm", "svd", "svdvals",
+    "tensordot", "toeplitz", "trace", "vander", "vdot", "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -28,13 +28,15 @@ def _batch(again: Callable[..., Node]) -> Any:
     return rule
 
 
-def _factor(name: str, reference: Callable[..., Array], again: Callable[..., Node]) -> Primitive:
+def unblocked(
+    name: str, reference: Callable[..., Array], again: Callable[..., Node], kind: str = "factor"
+) -> Primitive:
     return nondifferentiable(
-        name, "factor", lambda node, *arrays: reference(*arrays, node.params), _batch(again)
+        name, kind, lambda node, *arrays: reference(*arrays, node.params), _batch(again)
     )
 
 
-_cholesky = _factor("cholesky", references.cholesky, lambda a: cholesky(a))
+_cholesky = unblocked("cholesky", references.cholesky, lambda a: cholesky(a))
 
 
 def cholesky(a: Node) -> Node:
@@ -45,7 +47,7 @@ def cholesky(a: Node) -> Node:
     return apply(_cholesky, (a,), None, a.shape, a.dtype)
 
 
-_lu = _factor("lu", references.lu, lambda a: lu(a))
+_lu = unblocked("lu", references.lu, lambda a: lu(a))
 
 
 def lu(a: Node) -> Node:
@@ -55,7 +57,9 @@ def lu(a: Node) -> Node:
     return apply(_lu, (a,), None, (batch, rows, columns + 2), a.dtype)
 
 
-_solve_lower = _factor("solve_lower", references.solve_lower, lambda a, b, u: solve_lower(a, b, u))
+_solve_lower = unblocked(
+    "solve_lower", references.solve_lower, lambda a, b, u: solve_lower(a, b, u)
+)
 
 
 def solve_lower(a: Node, b: Node, unit_diagonal: bool = False) -> Node:
@@ -63,7 +67,7 @@ def solve_lower(a: Node, b: Node, unit_diagonal: bool = False) -> Node:
     return apply(_solve_lower, (a, b), unit_diagonal, b.shape, b.dtype)
 
 
-_householder = _factor("householder", references.householder, lambda a: householder(a))
+_householder = unblocked("householder", references.householder, lambda a: householder(a))
 
 
 def householder(a: Node) -> Node:
@@ -72,7 +76,7 @@ def householder(a: Node) -> Node:
     return apply(_householder, (a,), None, (batch, rows + 1, columns), a.dtype)
 
 
-_orthogonalize = _factor(
+_orthogonalize = unblocked(
     "orthogonalize", references.orthogonalize, lambda a, width: orthogonalize(a, width)
 )
 

@@ -9,6 +9,7 @@ from ops import (
     fft,
     indexing,
     linalg,
+    linalg_spectral,
     manipulation,
     pooling,
     random_numbers,
@@ -21,6 +22,6 @@ from ops import (
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
-    *(linalg, fft),
+    *(linalg, linalg_spectral, fft),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

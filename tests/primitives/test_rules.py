@@ -29,6 +29,8 @@ NO_CASES |= {"get_tuple_element"}
 # differentiated as a whole (`implicit`), and in the op table by the functions that they are for
 NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solve_lower", "fft"}
 NO_CASES |= {"lapack"}  # a library's, in tests/kernels/test_lapack.py
+NO_CASES |= {"hessenberg", "schur"}  # in tests/linalg/test_nonsymmetric.py and the op table
+NO_CASES |= {"triangular_root", "triangular_sylvester", "triangular_vectors"}
 
 
 def test_every_primitive_has_cases():

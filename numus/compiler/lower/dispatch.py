@@ -28,6 +28,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "topk": ("sort.topk_cpu.lower_topk", "sort.topk_gpu.lower_topk_gpu"),
     "nonzero": ("sort.nonzero.lower_nonzero", "sort.nonzero.lower_nonzero_gpu"),
     "factor": ("factor.schedules.lower_factor", "factor.schedules.lower_factor"),
+    "spectral": ("factor.spectral.lower_spectral", "factor.spectral.lower_spectral"),
     "scatter": ("scatter.cpu.lower_scatter", "scatter.gpu.lower_scatter_gpu"),
     "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),
     "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),

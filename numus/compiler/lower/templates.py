@@ -23,7 +23,7 @@ from numus.runtime.contract import Runtime
 _MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
 _SIZED_OPS = ("reshape", "broadcast", "slice", "pad", "extent")  # whose parameters are sizes
-_FIXED_KINDS = ("factor", "fft")  # whose lowering is made for one size
+_FIXED_KINDS = ("factor", "fft", "spectral")  # whose lowering is made for one size
 _SIMPLE = (int, float, str, bool, type(None))
 
 Mapping = dict[Value, Value]

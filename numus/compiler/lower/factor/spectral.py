@@ -1,0 +1,59 @@
+"""Non-symmetric eigenproblems on CPUs: a task per matrix, or per eigenvector."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.ir import Expr
+from numus.kernels.factor import hessenberg, schur, substitution
+from numus.kernels.factor.program import Matrix, Number, Program, Read
+
+ZERO = ir.const(0)
+
+
+def _lower(p: Problem) -> Kernels:
+    val = p.val
+    batch, rows, columns = val.shape
+    n = val.inputs[0].shape[2]
+    parts = n if val.op == "triangular_vectors" else 1
+    e = Emitter(p.layouts)
+    g = ir.var("g")
+    matrix, part = divmod(g, e.scalar_arg(parts)) if parts > 1 else (g, ZERO)
+    program = Program(dt.real_of(val.dtype), 2 if val.dtype.is_complex else 1, simt=False)
+    start = program.let(ir.mul(matrix, e.dim(rows * columns)))
+    out = Matrix(program, e.buffer(val, "write"), start, e.dim(columns))
+    _write(val, e, program, out, [_read(e, x, matrix) for x in val.inputs], part)
+    return [e.grid_kernel(val.op, g, program.body, batch * parts, (val.op,))]
+
+
+def _read(e: Emitter, val: Value, matrix: Expr) -> Read:
+    def element(i: Expr, j: Expr) -> Number:
+        found = e.value(val, (matrix, i, j))
+        return found if val.dtype.is_complex else (found,)
+
+    return element
+
+
+def _write(
+    val: Value, e: Emitter, program: Program, out: Matrix, operands: list[Read], part: Expr
+) -> None:
+    order = e.dim(val.inputs[0].shape[2])
+    if val.op == "hessenberg":
+        hessenberg.hessenberg(program, out, operands[0], order)
+    elif val.op == "schur":
+        schur.schur(program, out, operands[0], order)
+    elif val.op == "triangular_vectors":
+        s, t, least = operands
+        smallest = program.let(least(ZERO, ZERO)[0])
+        substitution.vectors(program, out, s, t, part, order, smallest)
+    elif val.op == "triangular_sylvester":
+        columns = e.dim(val.inputs[1].shape[2])
+        substitution.sylvester(program, out, operands, order, columns, val.params)
+    else:
+        substitution.root(program, out, operands[0], order)
+
+
+lower_spectral = family(Problem, Candidate("a matrix per task", _lower))

@@ -1,0 +1,182 @@
+"""Eigenvalues and eigenvectors of general matrices, from their Schur form."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from numus import dtypes as dt
+from numus.functions._base import wrap
+from numus.functions.autocast import widens
+from numus.functions.creation.creation import zeros
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.comparison import where
+from numus.functions.reduction.reductions import max as maximum_of
+from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import grad_mode
+from numus.linalg import lapack
+from numus.linalg._base import (
+    Implicit,
+    check,
+    differentiated,
+    identity,
+    matrices,
+    scale_of,
+    spoiled,
+    stacked,
+    unstacked,
+)
+from numus.linalg.host import hosted
+from numus.linalg.lu import solve_ex
+from numus.linalg.products import diagonal
+from numus.linalg.schur import UNCONVERGED, complexified, finite_part, packed_schur
+from numus.primitives import spectral
+from numus.tensor import ArrayLike, Tensor
+
+
+def values_of_blocks(t: Tensor) -> Tensor:
+    """The eigenvalues of quasi-triangular real matrices with standardised blocks: conjugate pairs
+    of exactly equal real parts."""
+    real = diagonal(t)
+    below, above = diagonal(t, offset=-1), diagonal(t, offset=1)
+    size = abs(below).sqrt() * abs(above).sqrt()
+    size = where((below != 0) & (below * above < 0), size, 0.0)
+    none = zeros((*size.shape[:-1], 1), dtype=size.dtype, device=size.device)
+    imaginary = concat([size, none], axis=-1) - concat([none, size], axis=-1)
+    return real + 1j * imaginary
+
+
+def unit_columns(v: Tensor) -> Tensor:
+    """Columns of length 1."""
+    v = v / maximum_of(abs(v), axis=-2, keepdims=True)
+    return v / (abs(v) ** 2).sum(axis=-2, keepdims=True).sqrt()
+
+
+def triangular_vectors(s: Tensor, t: Tensor, size: Tensor) -> Tensor:
+    """Columns x_k with (t_kk s - s_kk t) x_k = 0 for upper triangular matrices; `size` is that of
+    s and t, below whose rounding errors differences of eigenvalues do not fall."""
+    least = (finfo(s.dtype).eps * where(size == 0, 1.0, size)).astype(s.dtype)
+    nodes = (stacked(x)._node for x in (s, t, least))
+    return unstacked(wrap(spectral.triangular_vectors(*nodes)), s.shape[:-2]).mT
+
+
+def _eig(a: Tensor) -> Tensor:
+    """Eigenvalues in a first row, eigenvectors below, then a row of the info number."""
+    n = a.shape[-1]
+    with grad_mode(False):
+        a, spoil = finite_part(a)
+        scale = scale_of(a)
+        stack = stacked(a / scale)
+        if lapack.is_chosen("eig", stack.mT, option=1):
+            found = unstacked(_by_library(stack), a.shape[:-2])
+            own, vectors, info = found[..., :1, :], found[..., 1:-1, :], found[..., -1:, :]
+            return concat([spoil(own * scale), spoil(vectors), info], axis=-2)
+        packed = packed_schur(a / scale)
+        t, z = packed[..., :n, :], packed[..., n : 2 * n, :].mT
+        info = complexified(packed[..., 2 * n :, :])
+        if a.dtype.is_complex:
+            values = diagonal(t)
+        else:
+            values = values_of_blocks(t)
+            again = packed_schur(complexified(t.triu(-1)))
+            t, z = again[..., :n, :], complexified(z) @ again[..., n : 2 * n, :].mT
+        t = t.triu()
+        size = maximum_of(abs(t), axis=(-2, -1), keepdims=True)
+        vectors = unit_columns(z @ triangular_vectors(t, identity(n, t), size))
+        if not a.dtype.is_complex:
+            vectors = _matched(values, diagonal(t), vectors)
+        return concat([spoil(values[..., None, :] * scale), spoil(vectors), info], axis=-2)
+
+
+def _by_library(stack: Tensor) -> Tensor:
+    values, vectors, info = lapack.eig(stack)
+    values = values[:, None, :]
+    last = broadcast_to(info.astype(values.dtype)[:, None, None], values.shape)
+    return concat([values, vectors, last], axis=-2)
+
+
+def _matched(values: Tensor, own: Tensor, vectors: Tensor) -> Tensor:
+    """The vectors of conjugate pairs that the triangular form has in the other order: the conjugate
+    vectors are those of the conjugate values."""
+    swapped = abs(values.conj() - own) < abs(values - own)
+    return where(swapped[..., None, :], vectors.conj(), vectors)
+
+
+def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
+    """dΛ = diag(V⁻¹ dA V), dV = V (F ∘ V⁻¹ dA V) whose columns keep their length."""
+    n = packed.shape[-1]
+    values, vectors = packed[..., 0, :], packed[..., 1 : n + 1, :]
+    inner = solve_ex(vectors, complexified(tangents[0]) @ vectors)[0]
+    gaps = values[..., None, :] - values[..., :, None]
+    size = maximum_of(abs(values), axis=-1)[..., None, None]
+    close = abs(gaps) <= 4 * finfo(gaps.dtype).eps * size
+    turn = inner * where(close, 0.0, 1 / where(close, 1.0, gaps))
+    moved = vectors @ turn
+    along = (vectors.conj() * moved).sum(axis=-2, keepdims=True).real
+    moved = moved - vectors * along
+    return concat([diagonal(inner)[..., None, :], moved, packed[..., n + 1 :, :] * 0.0], axis=-2)
+
+
+_RULE = Implicit(_tangent)
+
+
+class EigResult(NamedTuple):
+    """What `eig` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def _checked(op: str, x: ArrayLike) -> tuple[EigResult, Tensor]:
+    a, dtype = matrices(op, x, square=True)
+    n = a.shape[-1]
+    out = dt.complex_of(dtype)
+    if not a.size:
+        none = complexified(a).astype(out)
+        return EigResult(none.sum(axis=-1), none), (a != 0).sum(axis=(-2, -1))
+    packed = differentiated(_RULE, _eig, a)
+    info = packed[..., n + 1, 0].detach().real.astype("int64")
+    values = spoiled(packed[..., 0, :], info, 1).astype(out)
+    return EigResult(values, spoiled(packed[..., 1 : n + 1, :], info).astype(out)), info
+
+
+@hosted
+@widens
+def eig(x: ArrayLike, /) -> EigResult:
+    """The eigenvalues of square matrices and their eigenvectors, in columns of length 1; complex.
+
+    They are in no order. Tensors of a GPU are copied to the host and back. Derivatives are those
+    for losses that do not depend on the phases of eigenvectors, at distinct eigenvalues.
+
+    >>> values, vectors = nm.linalg.eig(nm.asarray([[0.0, 1.0], [-1.0, 0.0]]))
+    >>> sorted(values.imag.tolist())
+    [-1.0, 1.0]
+    """
+    found, info = _checked("eig", x)
+    check("eig", info, UNCONVERGED)
+    return found
+
+
+@hosted
+@widens
+def eig_ex(x: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor]:
+    """`eig` that does not raise: also info numbers, 0 or the rows that did not converge.
+
+    >>> nm.linalg.eig_ex(nm.eye(2))[2].item()
+    0
+    """
+    found, info = _checked("eig_ex", x)
+    return (*found, info)
+
+
+@hosted
+@widens
+def eigvals(x: ArrayLike, /) -> Tensor:
+    """The eigenvalues of square matrices, complex, in no order.
+
+    >>> sorted(nm.linalg.eigvals(nm.asarray([[0.0, 1.0], [-1.0, 0.0]])).imag.tolist())
+    [-1.0, 1.0]
+    """
+    found, info = _checked("eigvals", x)
+    check("eigvals", info, UNCONVERGED)
+    return found.eigenvalues
