@@ -4,8 +4,9 @@ A freed block goes to the free list of its size class. Allocating from a free li
 a microsecond and no lock: blocks may be freed at any point of another allocation, even in the same
 thread. Lists and counters change atomically under the interpreter lock.
 
-The destructor of a block appends to a list, and runs no Python code: an interrupt (Ctrl-C) inside
-would be lost. The next allocation moves freed blocks to their free lists.
+The destructor of a block is a list's `append`, and runs no Python code: an interrupt (Ctrl-C)
+inside would be lost. So nothing counts blocks as they are freed: a block that is freed and taken
+again stays counted as in use, and the counts are settled where they would set a new peak.
 """
 
 from __future__ import annotations
@@ -54,21 +55,20 @@ def is_read_only(memory: Any) -> bool:
 
 
 class _SizeClass:
-    """The free blocks of one size."""
+    """The blocks of one size."""
 
-    __slots__ = ("large", "put", "size", "take")
+    __slots__ = ("destructors", "free", "idle", "large", "put", "size", "take")
 
     def __init__(self, pool: MemoryPool, size: int) -> None:
         self.size = size
         self.large = size > pool.max_slab_block_bytes
-        free: list[_Block] = []
-        self.put: Callable[[_Block], None] = free.append
-        self.take: Callable[[], _Block] = free.pop
+        self.free: list[int] = []
+        self.put: Callable[[int], None] = self.free.append
+        self.take: Callable[[], int] = self.free.pop
         if pool.lowest_address_first:
-            self.put, self.take = partial(heappush, free), partial(heappop, free)
-
-
-_Block = tuple[int, _SizeClass]  # an address, and its size
+            self.put, self.take = partial(heappush, self.free), partial(heappop, self.free)
+        self.idle = 0  # of the free blocks, those that are not counted as in use
+        self.destructors: dict[int, Callable[[], Any]] = {}  # of all blocks, by address
 
 
 def round_up(nbytes: int, min_bytes: int, classes_per_octave: int) -> int:
@@ -88,7 +88,7 @@ class PoolCounters:
     """Bytes and blocks of a memory pool."""
 
     def __init__(self) -> None:
-        self.in_use = self.pooled = self.peak = self.allocations = 0
+        self.peak = self.allocations = 0
         self.mapped = 0  # allocations that found no free block
 
     def stats(self) -> dict[str, int]:
@@ -109,14 +109,14 @@ class MemoryPool(PoolCounters, ABC):
     lowest_address_first = False
 
     def __init__(self, device: str) -> None:
-        self._freed: deque[_Block] = deque()  # oldest first
-        self._free = self._freed.append
-        self._in_use = self._pooled = 0
         super().__init__()
         self.device = device
         self.max_pooled_bytes = 1 << 62
+        self._mapped_bytes = 0
+        self._max_in_use = 0  # an upper bound: see `_settle`
         self._classes: dict[int, _SizeClass] = {}
         self._by_request: dict[int, _SizeClass] = {}
+        self._freed: deque[tuple[_SizeClass, int]] = deque()  # large blocks, oldest first
         self._slab_next = self._slab_end = 0
         self._workspace: Memory | None = None
         self._lock = new_lock(Rank.MEMORY)
@@ -144,50 +144,60 @@ class MemoryPool(PoolCounters, ABC):
         if self._freed:
             self._collect()
         try:
-            block = class_.take()
-            self._pooled -= class_.size
+            address = class_.take()
         except IndexError:
-            block = (self._map(class_), class_)
+            address = self._map(class_)
+            self._use(class_.size)
+        else:
+            if len(class_.free) < class_.idle:
+                class_.idle -= 1
+                self._use(class_.size)
         self.allocations += 1
-        self._in_use = in_use = self._in_use + class_.size
-        if in_use > self.peak:
-            self.peak = in_use
-        return self.memory(block[0], nbytes, partial(self._free, block))
+        return self.memory(address, nbytes, class_.destructors[address])
+
+    def _use(self, size: int) -> None:
+        """Count a block as in use."""
+        self._max_in_use += size
+        if self._max_in_use > self.peak:
+            self._settle()
+            self.peak = max(self.peak, self._max_in_use)
+
+    def _settle(self) -> None:
+        """Count free blocks as such. Until the next time, the blocks in use take at most what they
+        do now, and what is taken in addition."""
+        for class_ in list(self._classes.values()):
+            class_.idle = len(class_.free)
+        self._max_in_use = self._mapped_bytes - self._free_bytes()
 
     def _collect(self) -> None:
-        """Move freed blocks to their free lists."""
-        freed = self._freed
-        while freed:
+        """Move large blocks that were freed to their free lists, or unmap them."""
+        while self._freed:
             try:
-                block = freed.popleft()
+                class_, address = self._freed.popleft()
             except IndexError:  # another thread was here
                 return
-            class_ = block[1]
-            size = class_.size
-            self._in_use -= size
-            if class_.large and self._pooled + size > self.max_pooled_bytes:
-                self.release(block[0])
+            limit = self.max_pooled_bytes - class_.size
+            if self._mapped_bytes > limit and self._free_bytes() > limit:
+                self._unmap(class_, address)
             else:
-                self._pooled += size
-                class_.put(block)
+                class_.put(address)
 
-    @property
-    def in_use(self) -> int:
-        self._collect()
-        return self._in_use
-
-    @in_use.setter
-    def in_use(self, nbytes: int) -> None:
-        self._in_use = nbytes
+    def _unmap(self, class_: _SizeClass, address: int) -> None:
+        del class_.destructors[address]
+        self._mapped_bytes -= class_.size
+        self.release(address)
 
     @property
     def pooled(self) -> int:
         self._collect()
-        return self._pooled
+        return self._free_bytes()
 
-    @pooled.setter
-    def pooled(self, nbytes: int) -> None:
-        self._pooled = nbytes
+    @property
+    def in_use(self) -> int:
+        return self._mapped_bytes - self.pooled
+
+    def _free_bytes(self) -> int:
+        return sum([class_.size * len(class_.free) for class_ in list(self._classes.values())])
 
     def workspace(self, nbytes: int) -> Memory:
         """At least `nbytes` bytes, shared by all callers: for temporaries of launches that
@@ -213,12 +223,21 @@ class MemoryPool(PoolCounters, ABC):
         """A new block."""
         self.mapped += 1
         if class_.large:
-            return self.obtain(class_.size)
+            address = self.obtain(class_.size)
+            class_.destructors[address] = partial(self._freed.append, (class_, address))
+        else:
+            address = self._cut(class_.size)
+            class_.destructors[address] = partial(class_.put, address)
+        self._mapped_bytes += class_.size
+        return address
+
+    def _cut(self, size: int) -> int:
+        """A part of a slab."""
         while True:
             with self._lock:  # integer arithmetic only: other code may need the lock itself
                 address = self._slab_next
-                if address + class_.size <= self._slab_end:
-                    self._slab_next = address + class_.size
+                if address + size <= self._slab_end:
+                    self._slab_next = address + size
                     return address
             slab = self.obtain(self.slab_bytes)
             with self._lock:
@@ -230,11 +249,11 @@ class MemoryPool(PoolCounters, ABC):
         for class_ in list(self._classes.values()):
             while class_.large:
                 try:
-                    address, _ = class_.take()
+                    address = class_.take()
                 except IndexError:
                     break
-                self._pooled -= class_.size
-                self.release(address)
+                self._unmap(class_, address)
+        self._settle()
 
     def out_of_memory(self, size: int, state: str) -> OutOfMemoryError:
         return OutOfMemoryError(

@@ -60,6 +60,29 @@ def test_statistics():
     assert pool.stats()["pooled"] == size_class(1000)  # small ones are cut from larger pieces
 
 
+def test_counts_are_exact_after_every_allocation():
+    """Destructors count nothing: what they leave behind must not show."""
+    random = np.random.default_rng(0)
+    sizes = [1, 64, 100, 1000, 4096, 100_000, MIB]
+    pool = MemoryPool()
+    blocks: list = []
+    peak = in_use = 0
+    for _ in range(2000):
+        if blocks and random.random() < 0.55:
+            in_use -= size_class(blocks.pop(random.integers(len(blocks))).nbytes)
+        else:
+            blocks.append(pool.allocate(sizes[random.integers(len(sizes))]))
+            in_use += size_class(blocks[-1].nbytes)
+            peak = max(peak, in_use)
+            assert pool.peak == peak
+        if random.random() < 0.05:
+            assert pool.in_use == in_use
+        if random.random() < 0.01:
+            pool.empty()
+    assert pool.in_use == in_use
+    assert pool.mapped < pool.allocations
+
+
 def test_the_pool_is_bounded():
     pool = MemoryPool()
     pool.max_pooled_bytes = 4 * MIB

@@ -48,6 +48,7 @@ class BufferPool(PoolCounters):
 
     def __init__(self, context: GpuContext) -> None:
         super().__init__()
+        self.in_use = self.pooled = 0
         self.context = context
         usage = context.wgpu.BufferUsage
         self._storage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
