@@ -6,6 +6,7 @@ view to a new view of it (functionalisation). The cost is that of writes; views 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Collection
 from typing import Protocol
@@ -17,7 +18,6 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
 from numus.primitives.view_updates import (
     Path,
-    Step,
     alias,
     detached,
     is_writable,
@@ -28,7 +28,7 @@ from numus.primitives.view_updates import (
 from numus.shapes import Shape
 
 _ref = weakref.ref
-_MIN_SWEEP = 16  # dead views are removed as their number doubles, from here on
+_MIN_SWEEP = 16  # views, from which on dead ones are removed as their number doubles
 
 
 class Handle(Protocol):
@@ -42,41 +42,59 @@ class Handle(Protocol):
     def rebind_alone(self, node: Node, op: str) -> None: ...
 
 
-class AliasGroup:
-    """A root and its views, none of them kept alive."""
+class AliasGroup(list["weakref.ref[Handle]"]):
+    """The views of a root. Neither it nor they are kept alive."""
 
-    __slots__ = ("dtype", "root", "shape", "views")
-
-    def __init__(self, root: Handle) -> None:
-        self.root = _ref(root)
-        node = root._node
-        self.shape: Shape = node.shape
-        self.dtype: dt.DType = node.dtype
-        self.views: list[weakref.ref[Handle]] = []
+    __slots__ = ("dtype", "root", "shape", "sweep_at")
+    root: weakref.ref[Handle]
+    shape: Shape
+    dtype: dt.DType
+    sweep_at: int
 
     def others(self, tensor: Handle) -> list[Handle]:
         """The living tensors of the group but this one; the root, if it lives, first."""
-        refs = (self.root, *self.views)
+        refs = (self.root, *self)
         return [t for ref in refs if (t := ref()) is not None and t is not tensor]
+
+    def sweep(self) -> None:
+        """Remove dead views; other threads may register new ones meanwhile."""
+        self.sweep_at = sys.maxsize  # no other thread comes here
+        known = list(self)
+        self[: len(known)] = [ref for ref in known if ref() is not None]
+        self.sweep_at = max(2 * len(self), _MIN_SWEEP)
 
 
 Alias = tuple[AliasGroup, Path]  # the group of a tensor, and its path from the root
+
+
+def _new_group(root: Handle) -> AliasGroup:
+    group = AliasGroup()
+    group.root = _ref(root)
+    node = root._node
+    group.shape = node.shape
+    group.dtype = node.dtype
+    group.sweep_at = _MIN_SWEEP
+    return group
 
 
 def register(parent: Handle, view: Handle, steps: Path) -> None:
     """Let a new tensor be a view of another."""
     own = parent._alias
     if own is None or (own[1] and own[0].root() is None and not own[0].others(parent)):
-        own = parent._alias = (AliasGroup(parent), ())
+        own = parent._alias = (_new_group(parent), ())
     group, path = own
     if parent._node.tracked and not view._node.tracked:
         steps = (*steps, (detached,))
-    view._alias = (group, path + steps)
-    views = group.views
-    views.append(_ref(view))
-    count = len(views)
-    if count >= _MIN_SWEEP and count & (count - 1) == 0:
-        group.views = [ref for ref in views if ref() is not None]
+    view._alias = (group, path + steps if path else steps)
+    group.append(_ref(view))
+    if len(group) > group.sweep_at:
+        group.sweep()
+
+
+def others(tensor: Handle) -> list[Handle]:
+    """The other tensors that see writes to this one, or that it is a view of."""
+    own = tensor._alias
+    return [] if own is None else own[0].others(tensor)
 
 
 def is_shared(tensor: Handle) -> bool:
@@ -175,5 +193,3 @@ def _merge(written: Node, new: Node, old: Node) -> Node:
         return ew.complex_(*parts)
     return ew.where(ew.cast(written, dt.bool_), new, old)
 
-
-__all__ = ["Alias", "AliasGroup", "Path", "Step", "is_shared", "propagate", "register", "write"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,45 +24,21 @@ if TYPE_CHECKING:
     from numus.runtime.devices import Device
 
 
-_ref = weakref.ref
-_MIN_ALIAS_SWEEP = 16  # dead aliases are removed as their number doubles, from here on
-
-
 class Storage:
-    """A block of device memory, its aliases and its host access."""
+    """A block of device memory and its host access."""
 
-    __slots__ = ("__weakref__", "aliases", "host", "host_access", "memory")
+    __slots__ = ("__weakref__", "host", "host_access", "memory")
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
         self.host: Any = None  # a host copy of uploaded indices, to be checked there
         self.host_access: Any = None  # readers on the host: see evaluation/storage_lock.py
-        # nodes of views that see writes, by id, dead ones among them; made when needed
-        self.aliases: dict[int, weakref.ref[Node]] | None = None
 
     def copy(self) -> Storage:
         """Copy-on-write sharing of the memory."""
         found = Storage(self.memory)
         found.host = self.host
         return found
-
-    def share(self, *nodes: Node) -> None:
-        """Make nodes aliases: a write through one is seen by all."""
-        aliases = self.aliases
-        if aliases is None:
-            aliases = self.aliases = {}
-        before = len(aliases)
-        for node in nodes:
-            aliases[id(node)] = _ref(node)
-        now = len(aliases)
-        if now > before and now >= _MIN_ALIAS_SWEEP and (now ^ before) > before:  # doubled
-            for key in [key for key, ref in aliases.items() if ref() is None]:
-                del aliases[key]
-
-    def sharers(self) -> set[Node]:
-        """The nodes that see writes."""
-        refs = [] if self.aliases is None else list(self.aliases.values())
-        return {node for ref in refs if (node := ref()) is not None}
 
 
 class View:

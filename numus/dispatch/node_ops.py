@@ -164,7 +164,7 @@ def new_output_view(
 def new_storage(code: BytecodeBuilder, memory: int) -> int:
     storage = code.new(Storage)
     code.set_slot(storage, Storage, "memory", memory)
-    for name in ("host", "host_access", "aliases"):
+    for name in ("host", "host_access"):
         code.set_const(storage, Storage, name, None)
     return storage
 
@@ -172,7 +172,7 @@ def new_storage(code: BytecodeBuilder, memory: int) -> int:
 def _recycled(view: View) -> RecycledOutput:
     """A view that is given to other nodes when nothing else references it."""
     storage = view.storage
-    idle = {"memory": storage.memory, "host_access": None, "aliases": None}
+    idle = {"memory": storage.memory, "host_access": None}
     slots = [(storage, Storage, *item) for item in idle.items()]
     return RecycledOutput(view, (view, storage, storage.memory), slots)
 

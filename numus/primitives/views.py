@@ -40,8 +40,6 @@ def make_view(
     else:
         node = Node(VALUE, (), None, shape, x.dtype, x.device)
     node.view = View(storage, layout[0], layout[1])
-    if sees_writes:
-        storage.share(x, node)
     return node
 
 

@@ -185,15 +185,12 @@ def prepare_write(x: Tensor) -> Storage:
 
 
 def _may_alias(x: Tensor) -> list[Tensor]:
-    """x and its views, in the order in which they were made."""
-    found = {id(x): x}
-    for node in {*_view(x).storage.sharers(), x._node}:
-        handles = node.handle or ()
-        for handle in handles if isinstance(handles, tuple) else (handles,):
-            tensor = handle()
-            if tensor is not None and tensor._node is node:
-                found[id(tensor)] = tensor
-    return sorted(found.values(), key=lambda t: t._node.serial)
+    """x and the tensors that see its writes, of those on its memory, in the order in which their
+    nodes were made."""
+    storage = _view(x).storage
+    found: list[Any] = [x, *aliases.others(x)]
+    found = [t for t in found if (view := t._node.view) and view.storage is storage]
+    return sorted(found, key=lambda t: t._node.serial)
 
 
 def _alone(tensors: list[Tensor]) -> bool:
@@ -249,7 +246,6 @@ def _move(tensors: list[Tensor], storage: Storage, strides: Shape | None = None)
             old = _view(tensor)
             view = View(storage, 0 if strides else old.offset, strides or old.strides)
             moved[node] = _replica(node, view, moved)
-            storage.share(moved[node])
         tensor._bind(moved[node])
 
 

@@ -10,7 +10,7 @@ PENDING = (
 # Words of a recycled output (`contract.RecycledOutput`): the object, its address, its parts, then
 # pairs of a slot's address and the object the slot must hold.
 OUTPUT_PARTS = 3
-OUTPUT_SLOTS = 3
+OUTPUT_SLOTS = 2
 OUTPUT_WORDS = 2 + OUTPUT_PARTS + 2 * OUTPUT_SLOTS
 
 
