@@ -79,13 +79,18 @@ def _new_group(root: Handle) -> AliasGroup:
 
 def register(parent: Handle, view: Handle, steps: Path) -> None:
     """Let a new tensor be a view of another."""
-    own = parent._alias
-    if own is None or (own[1] and own[0].root() is None and not own[0].others(parent)):
-        own = parent._alias = (_new_group(parent), ())
-    group, path = own
     if parent._node.tracked and not view._node.tracked:
         steps = (*steps, (detached,))
-    view._alias = (group, path + steps if path else steps)
+    own = parent._alias
+    if own is not None and own[1]:
+        if own[0].root() is not None or own[0].others(parent):
+            steps = own[1] + steps
+        else:  # of a root that is gone, and the last of its views
+            own = None
+    if own is None:
+        own = parent._alias = (_new_group(parent), ())
+    group = own[0]
+    view._alias = (group, steps)
     group.append(_ref(view))
     if len(group) > group.sweep_at:
         group.sweep()
@@ -192,4 +197,3 @@ def _merge(written: Node, new: Node, old: Node) -> Node:
         parts = (_merge(part(written), part(new), part(old)) for part in (ew.real, ew.imag))
         return ew.complex_(*parts)
     return ew.where(ew.cast(written, dt.bool_), new, old)
-

@@ -15,7 +15,8 @@ import numpy as np
 
 from numus import aliases
 from numus import dtypes as dt
-from numus.dispatch.node_ops import new_node
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import FastCall, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError, GradientError, ShapeError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
@@ -25,7 +26,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant
 from numus.primitives.structure import copy
-from numus.primitives.view_updates import Path, alias, read_path
+from numus.primitives.view_updates import Path, alias
 from numus.primitives.view_updates import detached as detached
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device, default
@@ -330,11 +331,31 @@ def leaf_of(node: Node, slot: GradSlot) -> Node:
 
 def view_of(x: Tensor, path: Path) -> Tensor:
     """A view of a tensor."""
-    node = read_path(x._node, path)
-    leaf = node is x._node and node.grad_slot is not None
-    out = Tensor(alias(node) if leaf else node)
+    base = node = x._node
+    for step in path:
+        node = step[0](node, *step[1:])
+    if node is base and base.grad_slot is not None:
+        node = alias(node)
+    return registered(x, node, path)
+
+
+def registered(x: Tensor, node: Node, path: Path) -> Tensor:
+    """The tensor of a node that is a view of x."""
+    out: Tensor = _fast_handle.call(node)
+    if out is GUARD_FAILED:
+        out = Tensor(node)
     aliases.register(x, out, path)
     return out
+
+
+def _write_handle(code: BytecodeBuilder) -> int:
+    """`Tensor(node)` of a node without a handle."""
+    node = code.load_arg(0)
+    code.is_const(code.get_member(node, Node, "handle"), None)  # guards that it is a node
+    return new_handle(code, node)
+
+
+_fast_handle = FastCall(1, _write_handle)
 
 
 def snapshot(x: Tensor) -> Tensor:

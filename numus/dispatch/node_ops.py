@@ -142,6 +142,23 @@ def _new_view(code: BytecodeBuilder, storage: int, offset: int, strides: Shape) 
     return view
 
 
+def new_window(code: BytecodeBuilder, prim: Any) -> int:
+    """A node of a realised one's storage, of arguments (node, offset, strides, shape). Guards that
+    it is untracked and nothing observes operations."""
+    base, offset, strides, shape = (code.load_arg(i) for i in range(4))
+    code.is_empty(active_hooks)
+    code.is_const(code.get_member(base, Node, "tracked"), False)  # guards that it is a node
+    own = code.load_slot(base, Node, "view")
+    view = code.new(View)
+    code.set_slot(view, View, "storage", code.get_member(own, View, "storage"))
+    code.set_slot(view, View, "offset", offset)
+    code.set_slot(view, View, "strides", strides)
+    members = {name: code.load_slot(base, Node, name) for name in ("dtype", "device")}
+    constants = {"prim": prim, "inputs": (), "params": None, "tracked": False}
+    constants |= {"depth": 0, "retained_bytes": 0}
+    return new_node(code, constants, {"view": view, "shape": shape, **members})
+
+
 def new_output_view(
     code: BytecodeBuilder,
     slot: int,

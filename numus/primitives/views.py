@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from operator import mul
 from typing import Any
 
 import numpy as np
 
 from numus.dispatch.apply import apply
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import FastCall, new_window
 from numus.graph import Array, Node, Primitive, View, active_hooks, is_captured, mode
 from numus.primitives.base import unary_jvp
 from numus.primitives.source import VALUE
@@ -33,14 +36,22 @@ def make_view(
     seen = x.view
     if seen is None or layout is None or (active_hooks and is_captured(x)):
         return apply(prim, (x,), params, shape, x.dtype)
+    offset, strides = layout
+    if sees_writes:
+        made: Node = _fast_window.call(x, offset, strides, shape)
+        if made is not GUARD_FAILED:
+            return made
     storage = seen.storage if sees_writes else seen.storage.copy()
     if x.tracked and mode.grad:
         node = Node(prim, (x,), params, shape, x.dtype, x.device)
         node.tracked = True
     else:
         node = Node(VALUE, (), None, shape, x.dtype, x.device)
-    node.view = View(storage, layout[0], layout[1])
+    node.view = View(storage, offset, strides)
     return node
+
+
+_fast_window = FastCall(4, partial(new_window, prim=VALUE))
 
 
 def window(x: Node, start: int, strides: Shape, shape: Shape) -> Node | None:
@@ -105,7 +116,7 @@ _permute = Primitive(
 
 def permute(x: Node, axes: Shape) -> Node:
     """Output axis i is input axis axes[i]."""
-    if axes == _identity_axes(len(axes)):
+    if not axes or (axes[0] == 0 and axes == _identity_axes(len(axes))):
         return x
     view = x.view
     layout = None if view is None else (view.offset, _permuted(view.strides, axes))

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
-from numus.aliases import register
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions.indexing import index_checks
@@ -35,7 +34,7 @@ from numus.primitives.view_updates import Path, read_path, write_slice
 from numus.primitives.views import permute, reshape, slice_, window
 from numus.shapes import Shape, reshape_strides
 from numus.shapes import broadcast as broadcast_shapes
-from numus.tensor import ArrayLike, Tensor, scalar_node
+from numus.tensor import ArrayLike, Tensor, registered, scalar_node
 
 __all__ = ["index_put"]
 
@@ -244,11 +243,22 @@ def _cuts(index: Any) -> Any:
     return tuple(cuts)
 
 
+def _basic(cuts: Any, shape: Shape) -> _Plan:
+    """The plan of the key of a basic index."""
+    items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
+    return _plan(items, Node(VALUE, (), None, shape, dt.float32, None), "indexing")
+
+
+@functools.lru_cache(4096)
+def _path(cuts: Any, shape: Shape) -> Path:
+    """The view that a basic index is."""
+    return _basic(cuts, shape).path()
+
+
 @functools.lru_cache(4096)
 def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape, Path] | None:
     """The offset, strides, shape and path of a basic index; None if it selects all or nothing."""
-    items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
-    plan = _plan(items, Node(VALUE, (), None, shape, dt.float32, None), "indexing")
+    plan = _basic(cuts, shape)
     if 0 in plan.counts:
         return None
     start = sum(map(operator.mul, plan.starts, strides))
@@ -262,13 +272,14 @@ def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape,
 @method("__getitem__")
 def _getitem(x: Tensor, index: Any) -> Tensor:
     node = x._node
-    view = node.view
-    if view is not None and not node.tracked and (cuts := _cuts(index)) is not None:
+    cuts = _cuts(index)
+    if cuts is not None:
+        view = node.view
+        if view is None or node.tracked:
+            return viewed(x, "indexing", _path(cuts, node.shape))
         found = _window(cuts, node.shape, view.strides)
         if found is not None and (out := window(node, *found[:3])) is not None:
-            tensor = wrap(out)
-            register(x, tensor, found[3])
-            return tensor
+            return registered(x, out, found[3])
     if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the fast path
         at = normal_index(index._node, node.shape[0], 0, "indexing", node)
         return wrap(gather(node, (at,), (0,)))

@@ -12,7 +12,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
 from numus.primitives.structure import copy as copy_node
-from numus.primitives.view_updates import path_strides
+from numus.primitives.view_updates import Path, path_strides
 from numus.shapes import (
     Shape,
     as_int,
@@ -25,7 +25,7 @@ from numus.shapes import (
     size_of,
 )
 from numus.shapes import broadcast as broadcast_shapes
-from numus.tensor import ArrayLike, Tensor, attribute
+from numus.tensor import ArrayLike, Tensor, attribute, view_of
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_to", "clone", "copy",
@@ -311,8 +311,8 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
 
 
 @functools.cache
-def _reversed_axes(ndim: int) -> Shape:
-    return tuple(range(ndim - 1, -1, -1))
+def _reversal(ndim: int) -> Path:
+    return ((views.permute, tuple(range(ndim - 1, -1, -1))),)
 
 
 def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
@@ -322,8 +322,7 @@ def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     (3, 2, 4)
     """
     if axes is None:
-        order = _reversed_axes(node_of(x, "transpose").ndim)
-        return viewed(x, "transpose", ((views.permute, order),))
+        return viewed(x, "transpose", _reversal(len(node_of(x, "transpose").shape)))
     return _permuted(x, axes, "transpose")
 
 
@@ -333,7 +332,11 @@ def _transpose(x: Tensor, *axes: Any) -> Tensor:
     return transpose(x, _numbers(axes) if axes and axes != (None,) else None)
 
 
-attribute("T", transpose, "The array with its axes in reverse order.")
+def _reversed(x: Tensor) -> Tensor:
+    return view_of(x, _reversal(len(x._node.shape)))
+
+
+attribute("T", _reversed, "The array with its axes in reverse order.")
 
 
 @method("swapaxes", "transpose_tracked", "swapdims")
