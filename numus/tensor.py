@@ -295,6 +295,10 @@ class Tensor(Methods):
             # an untracked change: the value is new, its derivative that of the old one
             node = graft(node, old)
             node.tracked = True
+        elif old.tracked and not node.tracked:
+            # overwritten as a whole: it still requires gradients, of which none arrive
+            node = copy(node)
+            node.tracked = True
         if node is not old:  # x += 0 may change nothing
             self._bind(node)
 

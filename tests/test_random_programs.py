@@ -11,6 +11,12 @@ def test_random_programs_agree_with_the_reference():
     assert wrong == []
 
 
+def test_norms_of_equal_numbers_are_compared():
+    """The gradient of their sum is zero, of terms that are not small."""
+    _, wrong = fuzz("cpu", [92387])
+    assert wrong == []
+
+
 def test_a_wrong_element_is_found(monkeypatch):
     program = Program(7, max_elements=200)
     right = Program.results

@@ -118,7 +118,7 @@ def _casts(function: Function, wide: dt.DType | None) -> Function:
         if low is None or low is TF32:
             return function(*args, **kwargs)
         dtype = wide or low
-        cast_kwargs = {k: _cast(x, dtype) for k, x in kwargs.items()}
+        cast_kwargs = {k: x if k == "out" else _cast(x, dtype) for k, x in kwargs.items()}
         return function(*(_cast(x, dtype) for x in args), **cast_kwargs)
 
     return run  # type: ignore[return-value]

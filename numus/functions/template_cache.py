@@ -41,7 +41,11 @@ def templated(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values(), *kwargs) if kwargs else args
+        given = args
+        if kwargs:
+            if "out" in kwargs:  # written to, rather than made
+                return function(*args, **kwargs)
+            given = (*args, *kwargs.values(), *kwargs)
         for call in site.calls:
             found = call(*given)
             if found is not GUARD_FAILED:

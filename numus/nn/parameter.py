@@ -29,9 +29,9 @@ class Parameter(Tensor):
         return f"Parameter({self.detach()!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        out = Parameter(self.detach(), self.requires_grad)
+        out = Parameter(self.detach().clone(), self.requires_grad)
         if self.grad is not None:
-            out.grad = self.grad.detach()
+            out.grad = self.grad.detach().clone()
         memo[id(self)] = out
         return out
 

@@ -50,6 +50,17 @@ def test_copies_of_borrowed_memory_are_made_at_once(name):
     assert shared.tolist() == [7, 1, 2, 3]
 
 
+def test_copies_of_parameters_share_neither_values_nor_gradients():
+    p = nm.nn.Parameter(nm.ones(3))
+    (p * 2).sum().backward()
+    twin = copy.deepcopy(p)
+    p.data.add_(1)
+    p.grad.add_(1)
+    assert twin.tolist() == [1, 1, 1]
+    assert twin.grad.tolist() == [2, 2, 2]
+    assert len({address(t) for t in (p, twin, p.grad, twin.grad)}) == 4
+
+
 def test_copies_keep_gradients():
     x = nm.arange(3.0)
     x.requires_grad = True

@@ -134,6 +134,33 @@ def test_gradients_flow_through_writes_to_views() -> None:
     assert w.grad.tolist() == [1, 40, 600]
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_tensor_overwritten_as_a_whole_still_requires_gradients(jit) -> None:
+    """As PyTorch has it: no gradient arrives at what it was computed from."""
+
+    def loss(w):
+        x = w * 3
+        part = x[1:]
+        x[...] = 5.0
+        assert x.requires_grad
+        assert part.requires_grad
+        x += w
+        y = w * 2
+        y[:] = nm.ones(3)
+        assert y.requires_grad
+        return (x * x).sum() + y.sum()
+
+    grad = nm.jit(nm.grad(loss)) if jit else nm.grad(loss)
+    w = nm.asarray([1.0, 2.0, 3.0])
+    for _ in range(3):
+        assert grad(w).tolist() == [12, 14, 16]
+    w.requires_grad = True
+    x = w * 2
+    x[...] = 1.0
+    x.sum().backward()
+    assert w.grad is None or w.grad.tolist() == [0, 0, 0]
+
+
 def test_a_view_of_a_leaf_is_refused_while_gradients_are_recorded() -> None:
     w = nm.zeros(3, requires_grad=True)
     row = w[:2]

@@ -13,6 +13,14 @@ ONE, FLOATS = nm.asarray([1.0]), nm.asarray([0.0, 1.0])
 NUMBER = nm.asarray(0.5)
 
 WRONG = {
+    "a name as the ignored class": (
+        lambda: F.cross_entropy(SCORES, nm.asarray([0, 1]), ignore_index="x"),
+        *(DTypeError, "cross_entropy: ignore_index must be an integer, not 'x'"),
+    ),
+    "a fraction as the ignored class": (
+        lambda: F.nll_loss(SCORES, nm.asarray([0, 1]), ignore_index=0.5),
+        *(DTypeError, "nll_loss: ignore_index must be an integer"),
+    ),
     "fractional rows of an Embedding": (
         lambda: nn.Embedding(5, 2)(nm.asarray([1.7, 0.2])),
         *(DTypeError, "embedding: indices must be integers, not float32"),

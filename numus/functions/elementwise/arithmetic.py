@@ -130,9 +130,19 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(left)
 
 
-def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
-    """floor_divide and remainder."""
-    return floor_divide(x1, x2), remainder(x1, x2)
+def divmod(
+    x1: ArrayLike, x2: ArrayLike, /, *, out: tuple[Tensor | None, Tensor | None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """floor_divide and remainder; `out` is a pair of tensors that take them."""
+    found = floor_divide(x1, x2), remainder(x1, x2)
+    if out is None:
+        return found
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise TypeError(f"divmod: out must be a pair of tensors, not {out!r:.80}")
+    first, second = (
+        x if y is None else write_out(x, y, "divmod") for x, y in zip(found, out, strict=True)
+    )
+    return first, second
 
 
 @method("negative", "neg")

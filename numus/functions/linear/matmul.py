@@ -16,6 +16,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, pair, widened, wrap
 from numus.functions.autocast import lowers, matmul_precision
+from numus.functions.elementwise.output import write_out
 from numus.functions.linear.labelled_contraction import Operand, arrange, product
 from numus.functions.reduction.reductions import accumulator
 from numus.functions.shape.splitting import diagonal
@@ -124,16 +125,21 @@ def matmul(
     dtype: Any = None,
     preferred_element_type: Any = None,
     precision: str | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
     `dtype` (NumPy's name) or `preferred_element_type` (JAX's) is what products are accumulated in
     and what comes out: matmul(int8, int8, dtype=nm.int32) is the whole sum. `precision` is how
-    exact products of float32 have to be: see `matmul_precision`.
+    exact products of float32 have to be: see `matmul_precision`. `out` is a tensor that takes the
+    result.
 
     >>> nm.matmul(nm.asarray([[1.0, 2.0], [3.0, 4.0]]), nm.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
+    if out is not None:
+        how = {"dtype": dtype, "preferred_element_type": preferred_element_type}
+        return write_out(matmul(x1, x2, precision=precision, **how), out, "matmul")
     if precision is not None:
         with matmul_precision(precision):
             return matmul(x1, x2, dtype=dtype, preferred_element_type=preferred_element_type)
@@ -255,8 +261,13 @@ def outer(a: Any, b: Any, /) -> Tensor:
 
 
 @method()
-def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
-    """The dot products of vectors along an axis of both; x1 is conjugated, other axes broadcast."""
+def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, out: Tensor | None = None) -> Tensor:
+    """The dot products of vectors along an axis of both; x1 is conjugated, other axes broadcast.
+
+    `out` is a tensor that takes the result.
+    """
+    if out is not None:
+        return write_out(vecdot(x1, x2, axis=axis), out, "vecdot")
     a, b = pair("vecdot", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"vecdot: takes vectors, not shapes {a.shape} and {b.shape}")

@@ -10,6 +10,7 @@ from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions.indexing.index_checks import host_values
 from numus.functions.template_cache import templated
 from numus.nn.functional._tools import known_outside, measured, reduced, vector
+from numus.shapes import as_int
 from numus.tensor import Tensor
 
 __all__ = [
@@ -48,6 +49,7 @@ def checked_classes(
 
 def _fitting(op: str, scores: Tensor, target: Any, ignored: int) -> Tensor:
     """Class indices for scores, looked at."""
+    ignored = as_int(ignored, "ignore_index", op)
     axis = _class_axis(op, scores)
     shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
     return checked_classes(op, nm.asarray(target), scores.shape[axis], shape, ignored)
