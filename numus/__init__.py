@@ -76,11 +76,11 @@ newaxis = None
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _LAZY = {
-    **{name: f"numus.{name}" for name in ("data", "fft", "linalg", "nn", "optim")},
+    **{name: f"numus.{name}" for name in ("data", "fft", "linalg", "nn", "optim", "special")},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
 }
 if TYPE_CHECKING:
-    from numus import data, fft, linalg, nn, optim
+    from numus import data, fft, linalg, nn, optim, special
     from numus.linalg import cross, vander, vdot
 
 _ELSEWHERE = {  # what is at the top elsewhere

@@ -412,13 +412,33 @@ class _Block:
             if e in c.env:
                 memo[e] = c.env[e]
                 continue
+            if e.op == "loop":
+                stack.pop()
+                memo[e] = self.iterate(e, c)
+                continue
             missing = [a for a in e.args if a not in memo]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
+            if e.op == "loop_result":
+                memo[e] = memo[e.args[0]][e.attr]
+                continue
             memo[e] = self.compute(e, [memo[a] for a in e.args], c)
         return memo[root]
+
+    def iterate(self, e: ir.Expr, c: _Context) -> list[Any]:
+        parts = ir.LoopParts.of(e)
+        state = [self.value(x, c) for x in parts.initial]
+        for _ in range(parts.limit):
+            env = {**c.env, **dict(zip(parts.carried, state, strict=True))}
+            inner = _Context(env, c.ids, c.slot)
+            running = self.value(parts.running, inner)
+            if not np.any(running):
+                break
+            following = [self.value(x, inner) for x in parts.following]
+            state = [np.where(running, x, y)[()] for x, y in zip(following, state, strict=True)]
+        return state
 
     def compute(self, e: ir.Expr, args: list[Any], c: _Context) -> Any:
         if e.op == "const":

@@ -17,6 +17,7 @@ PACKAGES = (
     "numus.random",
     "numus.fft",
     "numus.linalg",
+    "numus.special",
     "numus.nn",
     "numus.nn.functional",
     "numus.nn.utils",

@@ -21,7 +21,16 @@ from numus import dtypes as dt
 from numus.errors import DeviceError, TracingError
 
 DEVICES = os.environ.get("NUMUS_TEST_DEVICES", "cpu").split(",")
-rows = pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
+
+
+def over(rows, brief=False):
+    """The rows of a test; where it compiles much, those that say so are `slow`."""
+    slow = pytest.mark.slow
+    chosen = [pytest.param(r, id=r.name, marks=slow if r.brief and not brief else ()) for r in rows]
+    return pytest.mark.parametrize("row", chosen)
+
+
+rows = over(ROWS)
 
 
 @contextlib.contextmanager
@@ -177,10 +186,24 @@ def _fractional(row):
 @rows
 @pytest.mark.parametrize("device", DEVICES)
 def test_values(row, device):
+    check_values(row, device, lambda calls: calls)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.brief], ids=lambda r: r.name)
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_in_the_first_dtype(row, device):
+    check_values(
+        row,
+        device,
+        lambda calls: [c for c in calls if c[1].name == row.dtypes[0] and c[3] is not strided],
+    )
+
+
+def check_values(row, device, chosen):
     with on(device) as place:
         calls = [
             (label, dtype, drawn, call(row, drawn, make))
-            for label, dtype, drawn, make in value_calls(row, place)
+            for label, dtype, drawn, make in chosen(value_calls(row, place))
         ]
         nm.eval([results for *_, results in calls])
         wrong = []
@@ -197,7 +220,7 @@ def test_values(row, device):
         assert not wrong, "\n".join(wrong)
 
 
-@rows
+@over(ROWS, brief=True)
 def test_results_are_where_operands_are(row):
     """Also where that is not the default device: what a function makes by itself is there, too."""
     place = nm.device("reference")
@@ -245,12 +268,10 @@ def differentiable(row):
     return row.orders > 0 and {"float64", "complex128"} & set(row.dtypes)
 
 
-smooth_rows = pytest.mark.parametrize(
-    "row", [r for r in ROWS if differentiable(r)], ids=lambda r: r.name
-)
+smooth_rows = over([r for r in ROWS if differentiable(r)])
 
 
-@smooth_rows
+@over([r for r in ROWS if differentiable(r)], brief=True)
 def test_derivatives(row):
     """Forward against differences, reverse against forward, and the same for the gradient."""
     with on("reference"):
@@ -330,7 +351,7 @@ def test_flat_functions_have_zero_gradients(row):
 # -- batches --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if r.vmap], ids=lambda r: r.name)
+@over([r for r in ROWS if r.vmap], brief=True)
 def test_vmap(row):
     """Against a loop: all arrays batched, only the first, and all but the first."""
     dtype = dt.as_dtype("float64" if "float64" in row.dtypes else row.dtypes[0])
@@ -431,6 +452,7 @@ def public_names():
     """All that numus offers: its functions, those of its namespaces, and what Tensor has."""
     names = set(nm.__all__) | {f"random.{n}" for n in nm.random.__all__}
     names |= {f"linalg.{n}" for n in nm.linalg.__all__} | {f"fft.{n}" for n in nm.fft.__all__}
+    names |= {f"special.{n}" for n in nm.special.__all__}
     own = {n for n, v in vars(nm.Tensor).items() if not n.startswith("_") or _is_protocol(n, v)}
     return names | {f"Tensor.{n}" for n in own}
 
@@ -450,6 +472,9 @@ def resolve(name):
     return found
 
 
+_ROOMS = ("Tensor.", "linalg.", "special.")  # whose functions may be those of others
+
+
 def test_every_public_name_has_a_row():
     """Or is an alias of one, or the same function in a namespace, or is exempt by name."""
     covered = {row.name for row in ROWS} | {a for row in ROWS for a in row.aliases}
@@ -457,7 +482,7 @@ def test_every_public_name_has_a_row():
     missing = [
         name
         for name in sorted(public_names() - covered - EXEMPT.keys())
-        if not (name.startswith(("Tensor.", "linalg.")) and id(resolve(name)) in functions)
+        if not (name.startswith(_ROOMS) and id(resolve(name)) in functions)
     ]
     assert not missing, f"no row, and no reason in ops/exemptions.py, for {', '.join(missing)}"
 

@@ -66,6 +66,7 @@ from numus.ir.expressions import (
     var,
 )
 from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.iteration import LoopParts, iterate
 from numus.ir.printer import kernel_text
 from numus.ir.statements import (
     BlockReduce,
@@ -109,14 +110,15 @@ from numus.ir.visit import (
 __all__ = [
     "BINARY", "COMPARES", "INDEX", "SWIZZLE_BYTES", "UNARY", "AsyncCommit", "AsyncCopy",
     "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer", "Expr",
-    "FlagRead", "For", "If", "Kernel", "Let", "MmaOperand", "MmaSync", "Operand", "Prefetch",
-    "Register", "ScalarKind", "Set", "SetFlag", "SpinWait", "Stmt", "Store", "TmaTensor",
-    "WarpMultisplit", "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element",
-    "add", "address", "approx_div", "approx_rsqrt", "assign", "binary", "bind", "block_range",
-    "body_expressions", "cast", "const", "const_value", "evaluate_size", "exp2", "expressions_of",
-    "fma", "idiv", "irem", "isnan", "kernel_text", "lanes_last", "lanes_min_where", "lanes_reduce",
-    "lanes_shift", "lanes_xor", "lets", "load", "loads", "log2", "loop_invariant", "make",
-    "maximum", "minimum", "mul", "new_build", "pipeline_smem_elements", "post_order", "read",
-    "reads", "reciprocal", "scalar", "select", "sets", "slow_path_select", "sqrt", "statements",
-    "stores", "sub", "swizzle", "unary", "var", "variables", "walk",
+    "FlagRead", "For", "If", "Kernel", "Let", "LoopParts", "MmaOperand", "MmaSync", "Operand",
+    "Prefetch", "Register", "ScalarKind", "Set", "SetFlag", "SpinWait", "Stmt", "Store",
+    "TmaTensor", "WarpMultisplit", "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait",
+    "accumulator_element", "add", "address", "approx_div", "approx_rsqrt", "assign", "binary",
+    "bind", "block_range", "body_expressions", "cast", "const", "const_value", "evaluate_size",
+    "exp2", "expressions_of", "fma", "idiv", "irem", "isnan", "iterate", "kernel_text",
+    "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor", "lets", "load",
+    "loads", "log2", "loop_invariant", "make", "maximum", "minimum", "mul", "new_build",
+    "pipeline_smem_elements", "post_order", "read", "reads", "reciprocal", "scalar", "select",
+    "sets", "slow_path_select", "sqrt", "statements", "stores", "sub", "swizzle", "unary", "var",
+    "variables", "walk",
 ]  # fmt: skip

@@ -96,6 +96,8 @@ class _Printer:
             return f"address {self.names[e.attr]}"
         if e.op == "var":
             return self.name(e, "v")
+        if e.op == "carry":
+            return self.name(e, "c")
         if e.op == "read":
             return self.name(e.attr, "r")
         if e.op == "lanes_reduce":

@@ -92,6 +92,7 @@ def loop_invariant(loop: For, varies: Callable[[Expr], bool]) -> list[Expr]:
             own |= {*s.left, *s.right, *s.results}
     invariant: dict[Expr, None] = {}
     for e in body_expressions(loop.body):
-        if e not in own and not varies(e) and all(a in invariant for a in e.args):
+        inside = e.op == "carry" or e in own  # of a loop
+        if not inside and not varies(e) and all(a in invariant for a in e.args):
             invariant[e] = None
     return list(invariant)

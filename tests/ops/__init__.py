@@ -16,12 +16,13 @@ from ops import (
     reductions,
     resizing,
     sorting,
+    special,
     transcendental,
 )
 
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
-    *(linalg, linalg_spectral, fft),
+    *(linalg, linalg_spectral, fft, special),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

@@ -61,7 +61,8 @@ class LaneStrides:
     def _stride(self, e: ir.Expr) -> LaneStride:
         if e.op == "read":
             return None if e.attr.lanes else 0
-        if e.op == "lanes_shift":  # the fill differs even where all lanes were equal
+        # the fill of a shift differs even where all lanes were equal
+        if e.op in ("lanes_shift", "carry"):
             return None
         strides = [self.known[a] for a in e.args]
         if e.op == "lanes_last" or all(g == 0 for g in strides):
@@ -241,7 +242,7 @@ def is_computable(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr)
         e = stack.pop()
         if e in counters or e in known:
             continue
-        if e.op in ("load", "read", "lanes_reduce", "lanes_min_where", "var", "slow_path"):
+        if e.op in ("load", "read", "lanes_reduce", "lanes_min_where", "var", "slow_path", "carry"):
             return False
         stack.extend(e.args)
     return True

@@ -84,7 +84,10 @@ class Expressions(Context):
                 stack.append(top.args[1])
                 continue
             stack.pop()
-            self._emit_hoisted(top)
+            if top.op == "loop":
+                self._emit_loop(top)
+            else:
+                self._emit_hoisted(top)
         return values[root]
 
     def _emit_hoisted(self, e: ir.Expr) -> None:
@@ -118,6 +121,9 @@ class Expressions(Context):
             return (e.args[0], e.args[2])
         if e.op == "load" and self._is_addressed_by_base(e.args[0]):
             return e.args[1:]
+        if e.op == "loop":
+            parts = ir.LoopParts.of(e)
+            return (*parts.initial, *parts.invariants)
         return e.args
 
     def _emit(self, e: ir.Expr) -> Value:
@@ -132,6 +138,8 @@ class Expressions(Context):
             return self._lane_variable()
         if op == "scalar":
             return Value((self.scalars[e.attr],), False)
+        if op == "loop_result":
+            return self._loop_result(e)
         if op == "read":
             return self._read(e.attr)
         if op.startswith("lanes_"):
@@ -218,6 +226,56 @@ class Expressions(Context):
             for x, y in zip(names, path.fast, strict=True)
         )
         self.define(e, Value(merged, path.vec, self.depth))
+
+    # -- loops ------------------------------------------------------------------------------------
+
+    def _emit_loop(self, e: ir.Expr) -> None:
+        """The carried values in stack slots, which LLVM promotes; its value is all final ones."""
+        t, parts, vec = self.t, ir.LoopParts.of(e), self.lane_stride(e) != 0
+        shape = self.lane.shape if vec and self.lane is not None else SCALAR
+        slots = []
+        for x in parts.initial:
+            names = self.vectors(self.values[x], x.dtype) if vec else self.values[x].names
+            slots.append([t.alloca(shape.type(x.dtype)) for _ in names])
+            for name, slot in zip(names, slots[-1], strict=True):
+                t.do(f"store {shape.type(x.dtype)} {name}, ptr {slot}")
+        count = t.alloca("i32")
+        t.do(f"store i32 0, ptr {count}")
+        head, body, done = t.label("loop"), t.label("step"), t.label("done")
+        t.jump(head)
+        t.start(head)
+        self.push("branch")
+        for c, places in zip(parts.carried, slots, strict=True):
+            loaded = (t.new(f"load {shape.type(c.dtype)}, ptr {p}") for p in places)
+            self.define(c, Value(tuple(loaded), vec, self.depth))
+        running = self.value(parts.running)
+        steps = t.new(f"load i32, ptr {count}")
+        more = t.new(f"icmp slt i32 {steps}, {parts.limit}")
+        t.branch(t.new(f"and i1 {more}, {self.any(running)}"), body, done)
+        t.start(body)
+        t.do(f"store i32 {t.new(f'add i32 {steps}, 1')}, ptr {count}")
+        results = [self.value(x) for x in parts.following]
+        for c, result, places in zip(parts.carried, results, slots, strict=True):
+            ops = t.ops(shape, register_type(c.dtype))
+            names = self.vectors(result, c.dtype) if vec else result.names
+            if running.vec:
+                names = tuple(map(ops.select, running.names, names, self.values[c].names))
+            for name, place in zip(names, places, strict=True):
+                t.do(f"store {ops.ty} {name}, ptr {place}")
+        t.jump(head)
+        self.pop()
+        t.start(done)
+        final = [
+            t.new(f"load {shape.type(c.dtype)}, ptr {p}")
+            for c, places in zip(parts.carried, slots, strict=True)
+            for p in places
+        ]
+        self.define(e, Value(tuple(final), vec, self.depth))
+
+    def _loop_result(self, e: ir.Expr) -> Value:
+        loop = self.values[e.args[0]]
+        size = len(loop.names) // e.args[0].attr[0]
+        return Value(loop.names[e.attr * size : (e.attr + 1) * size], loop.vec)
 
 
 def _not_nan(e: ir.Expr) -> bool:

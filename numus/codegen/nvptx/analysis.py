@@ -93,7 +93,7 @@ def invariant_floats(loop: ir.For) -> list[ir.Expr]:
     def varies(e: ir.Expr) -> bool:
         if e.op == "read":
             return bool(e.attr.lanes) or e.attr in sets
-        return e.op in ("load", "lanes_reduce", "slow_path")
+        return e.op in ("load", "lanes_reduce", "slow_path", "carry")
 
     return [e for e in ir.loop_invariant(loop, varies) if e.args and e.dtype.kind == "float"]
 

@@ -95,7 +95,10 @@ class Expressions(ShaderContext):
                 stack.append(top.args[1])
                 continue
             stack.pop()
-            self.memoise(top, self._write(top))
+            if top.op == "loop":
+                self._write_loop(top)
+            else:
+                self.memoise(top, self._write(top))
         return values[root]
 
     def memoise(self, e: Expr, text: str) -> None:
@@ -108,10 +111,31 @@ class Expressions(ShaderContext):
         self.close()
         self.memoise(e, name)
 
+    def _write_loop(self, e: Expr) -> None:
+        """A `for` with `break`; its value is the names of the variables, spaced."""
+        parts = ir.LoopParts.of(e)
+        names = [self.fresh() for _ in parts.carried]
+        for name, c, x in zip(names, parts.carried, parts.initial, strict=True):
+            self.emit(f"var {name} = {self._exposed_operand(x, self.type(c))};")
+        count = self.fresh()
+        self.open(f"for (var {count} = 0; {count} < {parts.limit}; {count}++)")
+        for name, c in zip(names, parts.carried, strict=True):
+            self.bind(self.values, c, self.let(name))
+        self.emit(f"if (!({self.value(parts.running)})) {{ break; }}")
+        following = zip(parts.carried, parts.following, strict=True)
+        results = [self._exposed_operand(x, self.type(c)) for c, x in following]
+        for name, result in zip(names, results, strict=True):
+            self.emit(f"{name} = {result};")
+        self.close()
+        self.memoise(e, " ".join(names))
+
     def _operands(self, e: Expr) -> tuple[Expr, ...]:
         """Operands to write first; addresses are written by `index` instead."""
         if e.op == "slow_path":
             return (e.args[0], e.args[2])
+        if e.op == "loop":
+            parts = ir.LoopParts.of(e)
+            return (*parts.initial, *parts.invariants)
         if self._loads_f16_as_f32(e):
             return e.args[0].args[1:]
         return e.args[1:] if e.op in ("load", "load4") else e.args
@@ -131,6 +155,9 @@ class Expressions(ShaderContext):
             return arithmetic.literal(ir.const_value(e), e.dtype, ty)
         if op == "scalar":
             return self.scalars[e.attr]
+        if op == "loop_result":
+            names = self.values[args[0]].split()
+            return names[int(e.attr)]
         if op == "var":
             raise CompileError(f"variable {e.attr!r} is used where it has no value")
         if op == "read":

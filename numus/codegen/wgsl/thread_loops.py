@@ -213,7 +213,7 @@ def _is_prefetchable(e: ir.Expr, written: frozenset[Any], bound: set[ir.Expr]) -
     """Whether an expression depends on nothing that its loop writes or binds."""
     return not any(
         inner in bound
-        or inner.op in ("read", "lanes_reduce", "slow_path")
+        or inner.op in ("read", "lanes_reduce", "slow_path", "carry")
         or (inner.op == "load" and inner.attr in written)
         for inner in post_order((e,), set())
     )

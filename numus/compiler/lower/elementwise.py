@@ -101,6 +101,10 @@ def _real(op: str, args: list[Expr], dtype: DType) -> Expr:
             return _FLOAT[op](*args)
         if op in FUNCTIONS:
             return FUNCTIONS[op](*args)
+        from numus.kernels import special  # late: few programs need its tables
+
+        if op in special.FUNCTIONS:
+            return special.FUNCTIONS[op](*args)
     raise TypeError(f"{op} is not defined on {dtype.name}")
 
 

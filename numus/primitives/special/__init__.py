@@ -1,0 +1,1 @@
+"""Special functions as elementwise primitives: a row each, with derivatives by other rows."""
