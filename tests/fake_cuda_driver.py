@@ -190,6 +190,7 @@ def install(monkeypatch: Any, memory: int = 1 << 30) -> tuple[Driver, str]:
     from numus.runtime.cuda.runtime import CudaRuntime
 
     fake = Driver(memory)
+    driver.count()  # remembered for the life of the process: that of the real driver
     monkeypatch.setattr(driver, "_module", lambda: fake)
     runtime = CudaRuntime(nm.device("cpu").runtime)
     runtime.driver = fake  # keeps the fake's memory alive

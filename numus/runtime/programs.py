@@ -8,6 +8,8 @@ from typing import Any
 
 from numus.ir import kernel_text
 
+MAX_PROGRAMS = 512  # of a device, kept for later plans; those in use stay loaded in any case
+
 
 class KernelProgram:
     """A kernel that a backend runs; may be shared between threads."""

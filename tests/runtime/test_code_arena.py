@@ -15,7 +15,6 @@ from numus.codegen.cpu.target import host
 from numus.errors import CompileError, OutOfMemoryError
 from numus.lru import LruTable
 from numus.runtime.contract import Launch
-from numus.runtime.cpu import compiler as compilers
 from numus.runtime.cpu import elf_loader, runtime
 from numus.runtime.cpu.code_arena import CodeArena
 from numus.runtime.cpu.jit import Jit
@@ -158,7 +157,6 @@ def test_no_memory_for_code(monkeypatch):
 
 def test_kernels_are_unloaded_when_unused_and_only_then(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compilers, "_MAX_PROGRAMS", 4)
     cpu = runtime.CpuRuntime()
     cpu.compiler._programs = LruTable(4)
     used = cpu.compile(kernels.affine(7.0))

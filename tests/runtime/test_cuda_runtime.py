@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import gc
 import re
+import subprocess
 import sys
 import threading
 import weakref
@@ -16,9 +17,11 @@ from numus.compiler.plan import clear_plans
 from numus.dispatch.call_cache import eager_calls
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels.vendor import registry
+from numus.lru import LruTable
 from numus.runtime import launch_lock
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cuda import cublas, cublaslt, launch
+from numus.runtime.cuda import compiler, cublas, cublaslt, launch
+from numus.runtime.cuda import driver as cuda_driver
 
 MIB = 1 << 20
 
@@ -44,6 +47,37 @@ def test_repeated_operations_are_fast_calls(driver):
     assert {type(call).__name__ for call in eager_calls.structures.values()} == {
         "builtin_function_or_method"
     }
+
+
+def test_modules_of_dropped_kernels_are_unloaded(driver, monkeypatch):
+    monkeypatch.setattr(compiler, "_RETIRED_MODULES", 3)
+    compiling = nm.device(driver.device).runtime.compiler
+    monkeypatch.setattr(compiling, "_programs", LruTable(2))
+    x = tensor(8)
+    used = nm.jit(lambda x: x - 0.125)
+    used(x)
+    for count in range(1, 12):
+        y = x
+        for _ in range(count):
+            y = nm.sin(y)
+        nm.eval(y)
+        del y
+        clear_plans()
+        eager_calls.clear()
+        gc.collect()
+    loaded, unloaded = (driver.calls[f"cuModule{name}"] for name in ("LoadData", "Unload"))
+    assert loaded >= 12
+    assert unloaded >= 6
+    assert len(compiling.retired) < 3
+    used(x)
+    assert driver.calls["cuModuleLoadData"] == loaded  # it was in use
+
+
+def test_a_fake_driver_leaves_the_count_of_devices_alone(driver):
+    code = "from numus.runtime.cuda import driver; print(driver.count())"
+    command = [sys.executable, "-c", code]
+    real = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert cuda_driver.count() == int(real)
 
 
 def test_repeated_compositions_build_no_graph_in_python(driver):

@@ -14,7 +14,10 @@ import numus as nm
 from numus import config, nn, optim
 from numus.codegen.wgsl import prelude
 from numus.codegen.wgsl.bindings import Variant
+from numus.compiler.plan import clear_plans
+from numus.dispatch.call_cache import eager_calls
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
+from numus.lru import LruTable
 from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
@@ -34,6 +37,25 @@ def test_a_line_of_arithmetic():
     y = nm.relu(on_gpu(x) * 2 + 1)
     assert y.device == "webgpu"
     np.testing.assert_array_equal(y.numpy(), np.maximum(x * np.float32(2) + np.float32(1), 0))
+
+
+def test_pipelines_that_are_not_used_are_dropped(device, monkeypatch):
+    pipelines = device.runtime.pipelines
+    monkeypatch.setattr(pipelines, "_programs", LruTable(2))
+    x = on_gpu(np.linspace(0, 1, 10, dtype=np.float32))
+    before, used = len(pipelines._all), nm.jit(lambda x: x * 0.25)
+    for length in range(1, 7):
+        y = x
+        for _ in range(length):
+            y = y * y
+        assert float(nm.max(y)) == 1
+        np.testing.assert_array_equal(used(x).numpy(), x.numpy() * np.float32(0.25))
+        clear_plans()
+        eager_calls.clear()
+        del y
+        gc.collect()
+    assert len(pipelines._programs) == 2
+    assert len(pipelines._all) <= before + 3
 
 
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int16", "uint16", "float16"])

@@ -24,6 +24,7 @@ from numus.runtime.compile_progress import CompileProgress
 from numus.runtime.cpu.jit import Jit, LoadedCode
 from numus.runtime.locks import Rank, new_lock
 from numus.runtime.programs import (
+    MAX_PROGRAMS,
     CompileLog,
     CompileRecord,
     KernelProgram,
@@ -33,7 +34,6 @@ from numus.runtime.programs import (
 
 _JIT = Path(__file__).with_name("jit.py")
 _CODEGEN = ("llvm", "cpu")
-_MAX_PROGRAMS = 512  # kept for later plans; those in use stay loaded in any case
 
 
 class CpuProgram(KernelProgram):
@@ -68,7 +68,7 @@ class Compiler:
     def __init__(self) -> None:
         self.log = CompileLog()
         self._lock = new_lock(Rank.COMPILER)
-        self._programs: LruTable[bytes, CpuProgram] = LruTable(_MAX_PROGRAMS)
+        self._programs: LruTable[bytes, CpuProgram] = LruTable(MAX_PROGRAMS)
         self._jit: Jit | None = None
         # compiled and not linked yet, by key: the code, and the seconds that it took
         self._objects: dict[str, tuple[bytes, float]] = {}

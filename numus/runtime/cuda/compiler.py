@@ -22,24 +22,31 @@ from numus.codegen.nvptx import assembler, renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import CompileError
 from numus.ir import kernel_text
+from numus.lru import LruTable
 from numus.runtime import cache
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.program import CudaProgram, symbol
 from numus.runtime.locks import Rank, new_lock
-from numus.runtime.programs import CompileLog, CompileRecord
+from numus.runtime.programs import MAX_PROGRAMS, CompileLog, CompileRecord
 
 _CODEGEN = ("llvm", "nvptx")
+_RETIRED_MODULES = 64  # of dropped programs, unloaded at once: it takes a synchronisation
 
 
 class Compiler:
-    """Compiles the programs of one device; thread-safe. `activate` makes its context current."""
+    """Compiles the programs of one device; thread-safe. `activate` makes its context current, and
+    `unload` unloads modules of dropped programs."""
 
-    def __init__(self, capability: int, activate: Callable[[], None]) -> None:
+    def __init__(
+        self, capability: int, activate: Callable[[], None], unload: Callable[[list[Any]], None]
+    ) -> None:
         self.log = CompileLog()
         self.capability = capability
         self._activate = activate
+        self._unload = unload
+        self.retired: list[Any] = []
         self._lock = new_lock(Rank.COMPILER)
-        self._programs: dict[str, CudaProgram] = {}
+        self._programs: LruTable[str, CudaProgram] = LruTable(MAX_PROGRAMS)
         self._driver_version = int(driver.call("cuDriverGetVersion"))
 
     @functools.cached_property
@@ -51,16 +58,23 @@ class Compiler:
         ones are rendered."""
         texts = [kernel_text(kernel) for kernel in kernels]
         with self._lock:
-            new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in self._programs}
+            known = {t: self._programs.get(t) for t in texts}  # kept here: tables forget
+            found = {t: p for t, p in known.items() if p is not None}
+            new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in found}
             if len(new) == 1:
                 for text, kernel in new.items():
-                    self._programs[text] = _Build(self, kernel, text).program()
+                    found[text] = _Build(self, kernel, text).program()
             elif new:
                 with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:
                     builds = {t: _Build(self, kernel, t, pool) for t, kernel in new.items()}
                     for text, build in builds.items():
-                        self._programs[text] = build.program()
-        return [self._programs[text] for text in texts]
+                        found[text] = build.program()
+            for text in new:
+                self._programs[text] = found[text]
+        if len(self.retired) >= _RETIRED_MODULES:
+            modules, self.retired[:] = list(self.retired), []
+            self._unload(modules)
+        return [found[text] for text in texts]
 
     def render(self, kernel: Any) -> str:
         return str(renderer.render(kernel, renderer.NvptxTarget(self.capability), symbol(kernel)))
@@ -134,7 +148,8 @@ class _Build:
         began = time.perf_counter()
         compiler, kernel = self._compiler, self._kernel
         overlaps = renderer.has_dependent_launch(compiler.capability)
-        program = CudaProgram(kernel, self._key, code, overlaps, lambda: compiler.ptx(kernel))
+        how = (overlaps, partial(compiler.ptx, kernel), compiler.retired)
+        program = CudaProgram(kernel, self._key, code, *how)
         seconds = self._seconds + time.perf_counter() - began
         record = (kernel.name, self._key, kernel.notes, self._cause, seconds, weakref.ref(program))
         compiler.log.append(CompileRecord(*record))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 from weakref import WeakValueDictionary
 
@@ -203,6 +203,13 @@ class CudaContext:
         driver.call("cuEventSynchronize", event, doing=doing)
         self.free_events.append(event)
         self.process_releases()
+
+    def unload(self, modules: Sequence[Any]) -> None:
+        """Unload modules that no program uses, after the kernels of theirs that still run."""
+        self.synchronize()
+        with launch_lock.lock:
+            for module in modules:
+                driver.call("cuModuleUnload", module)
 
     # -- memory -----------------------------------------------------------------------------------
 

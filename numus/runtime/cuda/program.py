@@ -25,8 +25,8 @@ class CudaProgram(KernelProgram):
 
     __slots__ = (
         *("_allowed_shared", "_render", "address", "block_size", "dynamic_scratch", "formats"),
-        *("function", "key", "module", "num_buffers", "programmatic_launch", "shared_bytes"),
-        *("static_scratch", "tensor_maps"),
+        *("function", "key", "module", "num_buffers", "programmatic_launch", "retired"),
+        *("shared_bytes", "static_scratch", "tensor_maps"),
     )
 
     def __init__(
@@ -36,8 +36,10 @@ class CudaProgram(KernelProgram):
         image: bytes,
         programmatic_launch: bool,
         render: Callable[[], str],
+        retired: list[Any],
     ) -> None:
         super().__init__(kernel)
+        self.retired = retired  # modules to unload, once no kernel runs
         self.key = key
         self.block_size = renderer.cta_threads(kernel)
         self.tensor_maps = renderer.tensor_maps(kernel)  # of tensors that TMA reads
@@ -57,6 +59,10 @@ class CudaProgram(KernelProgram):
         self.num_buffers = len(kernel.buffers)
         self.formats = formats_of(kernel)
         self._allowed_shared = 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "module"):
+            self.retired.append(self.module)
 
     @property
     def source(self) -> str:

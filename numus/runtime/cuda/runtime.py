@@ -39,7 +39,7 @@ class CudaRuntime(CudaContext, Backend):
 
     def __init__(self, host: CpuRuntime, index: int = 0, capability: int | None = None) -> None:
         super().__init__(host, index, capability)
-        self.compiler = Compiler(self.capability, self.activate)
+        self.compiler = Compiler(self.capability, self.activate, self.unload)
         self.compile_log = self.compiler.log  # kernels compiled or loaded so far, in order
         self.memory_stats = self.memory.stats
         self.user_kernels = UserKernels(self)

@@ -15,15 +15,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from numus.codegen.wgsl import index_width, renderer
 from numus.codegen.wgsl.bindings import UniformScalar, Variant
 from numus.codegen.wgsl.renderer import Shader
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
+from numus.lru import LruTable
 from numus.runtime.locks import once
-from numus.runtime.programs import CompileLog, CompileRecord, KernelProgram
+from numus.runtime.programs import MAX_PROGRAMS, CompileLog, CompileRecord, KernelProgram
 from numus.runtime.webgpu.context import GpuContext
 from numus.runtime.webgpu.memory import GpuSession
 
@@ -110,7 +111,8 @@ class PipelineCache:
     def __init__(self, session: GpuSession) -> None:
         self._session = session
         self.log = CompileLog()
-        self._programs: dict[str, WebGpuProgram] = {}
+        self._programs: LruTable[str, WebGpuProgram] = LruTable(MAX_PROGRAMS)
+        self._all: WeakSet[WebGpuProgram] = WeakSet()  # those in use among them
         self._layouts: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._lock = threading.RLock()
 
@@ -121,7 +123,7 @@ class PipelineCache:
     def clear(self) -> None:
         """Drop the pipelines of a lost device."""
         self._layouts.clear()
-        for program in self._programs.values():
+        for program in list(self._all):
             program.clear()
 
     def program(self, kernel: Any) -> WebGpuProgram:
@@ -130,6 +132,7 @@ class PipelineCache:
             found = self._programs.get(text)
             if found is None:
                 found = self._programs[text] = WebGpuProgram(self, kernel)
+                self._all.add(found)
         return found
 
     def compile(self, program: WebGpuProgram, variant: Variant) -> Pipeline:
