@@ -21,7 +21,9 @@ class Routine:
 
     Option: of "qr", the columns of Q; of "svd", LAPACK's letter of what is wanted; of "solve",
     whether the matrix is lower (1) and has a unit diagonal (2); otherwise 1 for vectors, 0 for
-    values alone. `columns` are those of a right-hand side.
+    values alone. `columns` are those of a right-hand side, `layout` that of triangular
+    matrices that are no contiguous stack: an offset, the distance of matrices and of rows (of
+    columns, if they are transposed: column-major), in elements.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Routine:
     dtype: str
     option: int | str = 0
     columns: int = 0
+    layout: tuple[int, int, int, bool] | None = None
 
 
 class Segment(NamedTuple):

@@ -59,6 +59,9 @@ def test_symmetric(dtype):
         for lower, triangle in ((True, np.tril(h)), (False, np.triu(h))):
             found = lapack.solve_triangular(x, nm.asarray(b, device="cpu"), lower, False)
             close(triangle @ found.numpy(), b)
+        turned = nm.asarray(np.swapaxes(h, -1, -2).copy(), device="cpu").mT[:, 1:, 1:]
+        found = lapack.solve_triangular(turned, nm.asarray(b[:, 1:], device="cpu"), True, False)
+        close(np.tril(h[:, 1:, 1:]) @ found.numpy(), b[:, 1:])
 
 
 @by_dtype

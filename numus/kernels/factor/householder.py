@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numus import ir
 from numus.ir import Expr, select
 from numus.kernels.factor.program import (
     ONE,
     ZERO,
     Matrix,
+    Number,
     Program,
     Read,
     chosen,
@@ -31,7 +34,8 @@ def householder(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr)
         out[m, j] = zero(p)
     with p.loop(ZERO, steps) as k:
         after = p.let(ir.add(k, ONE))
-        (below,) = p.reduced("add", after, m, lambda i: [squared(out[i, k])], p.constant(0.0))
+        column = p.staged(out, k, after, m)
+        (below,) = p.reduced("add", after, m, lambda i: [squared(column(i))], p.constant(0.0))
         alpha = p.number(out[k, k])
         trivial = below.eq(0.0)
         if p.components == 2:
@@ -44,24 +48,30 @@ def householder(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr)
         tau = p.number(chosen(trivial, zero(p), tau))
         distance = (alpha[0] - beta, *alpha[1:])
         factor = inverse(p, p.number(chosen(trivial, real(p, p.constant(1.0)), distance)))
-        with p.lanes(after, m) as i:
-            out[i, k] = product(out[i, k], factor)
+        column = p.store_column(out, k, after, m, lambda i: product(column(i), factor))
         out[k, k] = real(p, beta)
         out[m, k] = tau
         with p.lanes(after, n) as j:
-            _reflect(p, out, k, j, after, m, conjugate(tau))
+            _reflect(p, out, column, k, j, after, m, conjugate(tau))
 
 
 def _reflect(
-    p: Program, out: Matrix, k: Expr, j: Expr, after: Expr, m: Expr, factor: tuple[Expr, ...]
+    p: Program,
+    out: Matrix,
+    v: Callable[[Expr], Number],
+    k: Expr,
+    j: Expr,
+    after: Expr,
+    m: Expr,
+    factor: Number,
 ) -> None:
-    """Column j less factor v (vᴴ column), v being below the diagonal of column k."""
+    """Column j less factor v (vᴴ column), v having 1 in row k."""
     registers = [p.register(lanes=True) for _ in factor]
     p.do(*ir.sets(registers, out[k, j]))
     with p.loop(after, m) as i:
-        total = p.number(plus_product(tuple(ir.reads(registers)), conjugate(out[i, k]), out[i, j]))
+        total = p.number(plus_product(tuple(ir.reads(registers)), conjugate(v(i)), out[i, j]))
         p.do(*ir.sets(registers, total))
     w = p.number(product(factor, tuple(ir.reads(registers))))
     out[k, j] = tuple(x - y for x, y in zip(out[k, j], w, strict=True))
     with p.loop(after, m) as i:
-        out[i, j] = minus_product(out[i, j], out[i, k], w)
+        out[i, j] = minus_product(out[i, j], v(i), w)

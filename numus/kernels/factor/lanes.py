@@ -22,6 +22,7 @@ class LaneProgram(Program):
         super().__init__(real, components, simt=False)
         self.width, self.unroll = width, unroll
         self.lane: Expr = ZERO
+        self.along_rows = False
 
     @contextlib.contextmanager
     def matrices(self) -> Iterator[None]:
@@ -40,7 +41,9 @@ class LaneProgram(Program):
     def register(self, dtype: DType | None = None, lanes: bool = False) -> ir.Register:
         return super().register(dtype, lanes=True)
 
-    def lanes(self, start: Expr, stop: Expr) -> contextlib.AbstractContextManager[Expr]:
+    def lanes(
+        self, start: Expr, stop: Expr, unroll: int = 1
+    ) -> contextlib.AbstractContextManager[Expr]:
         return self.loop(start, stop)
 
     @contextlib.contextmanager

@@ -27,7 +27,12 @@ class Program:
 
     def __init__(self, real: DType, components: int, simt: bool) -> None:
         self.real, self.components, self.simt = real, components, simt
+        self.rank = 1  # rows of a factor that update the rest at once
+        self.along_rows = not simt  # lanes are the columns of a row
         self.body: list[ir.Stmt] = []
+        # columns as rows, where lanes are SIMD: `rank` of them, and a single one
+        self.panel: Matrix | None = None
+        self.column: Matrix | None = None
         self._count = 0
 
     def _name(self) -> str:
@@ -63,14 +68,18 @@ class Program:
             self.body = outer
 
     @contextlib.contextmanager
-    def loop(self, start: Expr, stop: Expr, kind: str = "serial") -> Iterator[Expr]:
+    def loop(
+        self, start: Expr, stop: Expr, kind: str = "serial", unroll: int = 1
+    ) -> Iterator[Expr]:
         i = ir.var(self._name())
         with self._nested() as body:
             yield i
-        self.do(ir.For(i, start, stop, kind, body))
+        self.do(ir.For(i, start, stop, kind, body, unroll=unroll))
 
-    def lanes(self, start: Expr, stop: Expr) -> contextlib.AbstractContextManager[Expr]:
-        return self.loop(start, stop, "lanes")
+    def lanes(
+        self, start: Expr, stop: Expr, unroll: int = 1
+    ) -> contextlib.AbstractContextManager[Expr]:
+        return self.loop(start, stop, "lanes", 1 if self.simt else unroll)
 
     @contextlib.contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
@@ -104,6 +113,30 @@ class Program:
                     yield i, j
             else:
                 yield i, j
+
+    def staged(self, x: Matrix, k: Expr, start: Expr, stop: Expr) -> Callable[[Expr], Number]:
+        """Column k of a row-major matrix, contiguous where lanes are SIMD."""
+        near = self.column
+        if near is None:
+            return lambda i: x[i, k]
+        with self.loop(start, stop) as i:
+            near[ZERO, i] = x[i, k]
+        return lambda i: near[ZERO, i]
+
+    def store_column(
+        self, x: Matrix, k: Expr, start: Expr, stop: Expr, element: Callable[[Expr], Number]
+    ) -> Callable[[Expr], Number]:
+        """A column computed from a staged one, which gives it again."""
+        near = self.column
+        if near is None:
+            with self.lanes(start, stop) as i:
+                x[i, k] = element(i)
+            return lambda i: x[i, k]
+        with self.lanes(start, stop) as i:
+            near[ZERO, i] = element(i)
+        with self.loop(start, stop) as i:
+            x[i, k] = near[ZERO, i]
+        return lambda i: near[ZERO, i]
 
     def any_lane(self, count: ir.Register) -> Expr:
         """The sum of a count over all lanes that have one."""

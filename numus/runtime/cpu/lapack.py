@@ -286,15 +286,18 @@ def _qz(w: _Writer) -> None:
 def _solve(w: _Writer) -> None:
     """Xᵀ Aᵀ = Bᵀ; for a vector, the transposed system of Aᵀ."""
     n, columns = w.r.n, w.r.columns
-    lower, unit = int(w.r.option) & 1, int(w.r.option) & 2
-    uplo, diag = _char("U" if lower else "L"), _char("U" if unit else "N")
+    lower, unit = bool(int(w.r.option) & 1), int(w.r.option) & 2
+    _, _, pitch, transposed = w.r.layout or (0, 0, n, False)
+    uplo, diag = _char("L" if lower is transposed else "U"), _char("U" if unit else "N")
     w.copy(w.at["x"], Argument("in", 1), w.operands[1])
     if columns == 1:
-        given = [uplo, _char("T"), diag, _int(n), Argument("in", 0), _int(n), w.at["x"], _int(1)]
+        how = _char("N" if transposed else "T")
+        given = [uplo, how, diag, _int(n), Argument("in", 0), _int(pitch), w.at["x"], _int(1)]
         w.calls.append(Call(w.letter + "trsv", given))
     else:
-        given = [_char("R"), uplo, _char("N"), diag, _int(columns), _int(n), Argument("number", 1)]
-        given += [Argument("in", 0), _int(n), w.at["x"], _int(columns)]
+        how = _char("T" if transposed else "N")
+        given = [_char("R"), uplo, how, diag, _int(columns), _int(n), Argument("number", 1)]
+        given += [Argument("in", 0), _int(pitch), w.at["x"], _int(columns)]
         w.calls.append(Call(w.letter + "trsm", given))
     w.calls.append(Call("zero", (w.at["info"],)))
 
@@ -434,13 +437,16 @@ class _Text:
             pointers = ", ".join(f"ptr {self._pointer(a)}" for a in arguments)
             address = _pointers()[name][0]
             self._body.append(f"  call void inttoptr (i64 {address} to ptr)({pointers})")
-        strides = [*w.operands, w.result_nbytes]
+        offset, matrix, *_ = w.r.layout or (0, w.operands[0] // w.size)
+        strides = [matrix * w.size, *w.operands[1:], w.result_nbytes]
         names = [*(f"in{i}" for i in range(len(w.operands))), "out"]
         buffers: list[str] = []
         for i, name in enumerate(names):
+            start = offset * w.size if i == 0 else 0
             buffers += [
                 f"  %{name}.slot = getelementptr ptr, ptr %buffers, i64 {i}",
-                f"  %{name}.first = load ptr, ptr %{name}.slot",
+                f"  %{name}.base = load ptr, ptr %{name}.slot",
+                f"  %{name}.first = getelementptr i8, ptr %{name}.base, i64 {start}",
             ]
         places: list[str] = []
         for name, stride in zip(names, strides, strict=True):

@@ -27,6 +27,7 @@ class FactorTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids) and on one H200."""
 
     solve_columns: int = 64  # of a right-hand side per block
+    rank: int = 4  # of updates where lanes run along rows
     lane_extent: int = 20  # rows and columns of matrices that run one per lane
     lane_l1_fraction: float = 0.75  # of L1 for the matrices of all lanes
 
@@ -90,12 +91,18 @@ def lower_block(p: Problem) -> Kernels:
     g = ir.var("g")
     matrix, part = divmod(g, e.scalar_arg(parts)) if parts > 1 else (g, ZERO)
     program = Program(dt.real_of(val.dtype), _components(val), simt)
+    program.rank = 1 if simt else TUNING.rank
     start = ir.mul(matrix, e.dim(rows * columns))
     out = Matrix(program, e.buffer(val, "write"), program.let(start), e.dim(columns))
     span = ZERO, e.dim(columns)
     if val.op == "solve_lower":
         span = ir.block_range(part, e.scalar_arg(TUNING.solve_columns), e.dim(columns))
         span = (program.let(span[0]), program.let(span[1]))
+    if not simt and val.op in ("lu", "householder"):
+        count = program.rank if val.op == "lu" else 1
+        size = ir.mul(e.dim(rows), ir.const(count * _components(val)))
+        e.scratch.append(ir.Buffer("panel", dt.real_of(val.dtype), "scratch", size))
+        program.panel = program.column = Matrix(program, e.scratch[-1], ZERO, e.dim(rows))
     near = _shared(p, program)
     reads = [_read(e, x, matrix) for x in val.inputs]
     _write(p, e, program, near or out, reads, span)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
@@ -21,6 +23,9 @@ def lower_routine(p: Problem) -> Kernels:
     val = p.val
     name, option = val.params
     problem = described(name, option, *val.inputs)
+    triangular = _strided(val.inputs[0], p) if name == "solve" and not p.target.simt else None
+    if triangular is not None:
+        problem = replace(problem, layout=triangular[1])
     vendor = supporting_vendor(OPERATION, problem, p.target)
     if vendor is None:
         raise DeviceError(
@@ -39,7 +44,9 @@ def lower_routine(p: Problem) -> Kernels:
         )
         return made
 
-    values = [*map(contiguous, val.inputs), val]
+    values = [*map(contiguous, val.inputs[triangular is not None :]), val]
+    if triangular is not None:
+        values.insert(0, triangular[0])
     access = ["read"] * len(val.inputs) + ["write"]
     buffers = [
         ir.Buffer(f"b{i}", dt.real_of(v.dtype), how)
@@ -52,3 +59,16 @@ def lower_routine(p: Problem) -> Kernels:
     kernel = ir.Kernel(vendor.name, tuple(buffers), (), [], notes, vendor=vendor, problem=problem)
     grid = 1 if p.target.simt else problem.batch
     return [*steps, LoweredKernel(kernel, values, [], grid, scratch)]
+
+
+def _strided(x: Value, p: Problem) -> tuple[Value, tuple[int, int, int, bool]] | None:
+    """The value in whose memory matrices are row-major or column-major, and their layout there."""
+    view = strided_view(x, p.layouts)
+    if view is None or view.offset < 0 or view.strides[0] < 0:
+        return None
+    (_, rows, columns), (matrix, row, column) = x.shape, view.strides
+    if column == 1 and row >= columns:
+        return view.base, (view.offset, matrix, row, False)
+    if row == 1 and column >= rows:
+        return view.base, (view.offset, matrix, column, True)
+    return None
