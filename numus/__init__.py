@@ -54,6 +54,7 @@ from numus.functions.layers.resizing import *
 from numus.functions.layers.grid_sampling import *
 from numus.functions.linear.einsum import *
 from numus.functions import in_place
+from numus.functions import lazy
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
@@ -72,37 +73,59 @@ kernels.load_custom_op = _load_custom_op
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
+euler_gamma = 0.5772156649015329
 
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _LAZY = {
     **{name: f"numus.{name}" for name in ("data", "fft", "linalg", "nn", "optim", "special")},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
+    **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
+    **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
 }
 if TYPE_CHECKING:
     from numus import data, fft, linalg, nn, optim, special
     from numus.linalg import cross, vander, vdot
 
-_ELSEWHERE = {  # what is at the top elsewhere
-    **{"rand": "random.rand", "randn": "random.randn", "randint": "random.integers"},
-    **{"manual_seed": "random.seed", "randperm": "random.permutation"},
-    **{"save": "nn.save_safetensors", "load": "nn.load_safetensors"},
-}
+    # the modules of functions.lazy
+    from numus.functions.reduction.quantiles import *
+    from numus.functions.reduction.nan_reductions import *
+    from numus.functions.reduction.correlation import *
+    from numus.functions.reduction.histograms_nd import *
+    from numus.functions.numeric.differences import *
+    from numus.functions.numeric.convolution import *
+    from numus.functions.numeric.windows import *
+    from numus.functions.numeric.integers import *
+    from numus.functions.numeric.floats import *
+    from numus.functions.shape.editing import *
+    from numus.functions.indexing.coordinates import *
+    from numus.functions.indexing.choosing import *
+    from numus.functions.indexing.writes import *
+    from numus.functions.ordering.selection import *
+    from numus.functions.elementwise.torch_names import *
+    from numus.functions.creation.more_creation import *
+    from numus.functions.creation.dtype_aliases import *
+    from numus.functions.interop.printing import *
+    from numus.random._torch_names import *
+    from numus.data.array_files import *
+    from numus.linalg._torch_names import *
+    from numus.special._torch_names import *
+    # end
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         module = importlib.import_module(_LAZY[name])
-        found = module if module.__name__ == f"numus.{name}" else getattr(module, name)
+        _, attribute = lazy.ALIASES.get(name, (None, name))
+        found = module if module.__name__ == f"numus.{name}" else getattr(module, attribute)
         return globals().setdefault(name, found)
-    hint = f"; it is nm.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
     here = sys.modules[__name__]  # where Python looks for names that are nearly the same
-    raise AttributeError(f"module 'numus' has no attribute {name!r}{hint}", name=name, obj=here)
+    raise AttributeError(f"module 'numus' has no attribute {name!r}", name=name, obj=here)
 
 
 _INTERNAL = """
 Any TYPE_CHECKING aliases codegen compiler config dispatch dtypes errors evaluation functions graph
-host_access importlib in_place ir lru operators primitives protocols runtime shapes sys target
+host_access importlib in_place ir lazy lru operators primitives protocols runtime shapes sys target
 transforms
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]

@@ -11,6 +11,9 @@ import numus as nm
 
 PACKAGES = (
     "numus.functions",
+    *(f"numus.functions.{room}" for room in "creation elementwise indexing interop linear".split()),
+    *(f"numus.functions.{room}" for room in "methods numeric ordering reduction shape".split()),
+    "numus.functions.layers",
     "numus.transforms",
     "numus.transforms.control",
     "numus.transforms.jit",

@@ -57,6 +57,17 @@ def pair(op: str, a: Any, b: Any, dev: Device | None = None) -> tuple[Node, Node
     return ew.cast(x, dtype), ew.cast(y, dtype)
 
 
+def operand(op: str, x: Any) -> Tensor:
+    """An operand as a tensor."""
+    return x if isinstance(x, Tensor) else wrap(node_of(x, op))
+
+
+def as_line(x: Tensor, axis: int, ndim: int) -> Tensor:
+    """A vector along one axis of several; the others have extent 1."""
+    shape = tuple(x.shape[0] if i == axis else 1 for i in range(ndim))
+    return wrap(reshape(x._node, shape))
+
+
 def device_of(*xs: Any) -> Device | None:
     """The device of the first tensor that has one, to which NumPy arrays go too."""
     devices = (x._node.device for x in xs if isinstance(x, Tensor))

@@ -20,7 +20,8 @@ NAMES = """
 """.split()
 
 
-def _install(name: str) -> None:
+def install(name: str) -> None:
+    """Add the in-place form of a method that returns a tensor of the same shape and dtype."""
     function = getattr(Tensor, name)
 
     def in_place(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -33,7 +34,7 @@ def _install(name: str) -> None:
 
 
 for _name in NAMES:
-    _install(_name)
+    install(_name)
 
 
 @method()

@@ -2,6 +2,7 @@
 
 from ops import (
     attention,
+    composed,
     contraction,
     convolution,
     creation,
@@ -23,6 +24,6 @@ from ops import (
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
-    *(linalg, linalg_spectral, fft, special),
+    *(linalg, linalg_spectral, fft, special, composed),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

@@ -152,7 +152,7 @@ def copy_(self: Tensor) -> Tensor:
     return deepcopy(self, {})
 
 
-def _printable(x: Tensor) -> tuple[Array, int | None]:
+def printable(x: Tensor) -> tuple[Array, int | None]:
     """The elements in a dtype that NumPy prints, and the number of significant digits."""
     array = host_array(x._node)
     if x.dtype.is_low_precision and x.dtype is not dt.float16:
@@ -168,7 +168,7 @@ def repr_(self: Tensor) -> str:
         body = getattr(self._node.abstract, "word", "traced")
         notes += [f"shape={self.shape}", f"dtype={self.dtype.name}"]
     else:
-        array, digits = _printable(self)
+        array, digits = printable(self)
         body = np.array2string(array, separator=", ", prefix="tensor(", precision=digits)
         if self.size == 0 and self.ndim != 1:
             notes.append(f"shape={self.shape}")
@@ -187,7 +187,7 @@ def str_(self: Tensor) -> str:
     """The numbers alone."""
     if not is_known(self._node):
         return repr_(self)
-    array, digits = _printable(self)
+    array, digits = printable(self)
     return np.array2string(array, precision=digits)
 
 

@@ -24,7 +24,7 @@ from numus.tensor import ArrayLike, Tensor
 __all__ = ["bincount", "digitize", "histogram"]
 
 
-def _counted(index: Node, weights: Node | None, length: int) -> Node:
+def counted(index: Node, weights: Node | None, length: int) -> Node:
     """The (weighted) counts of 0 … length - 1; other indices are dropped."""
     if weights is None:
         weights = full(index.shape, 1, dt.int64)
@@ -70,7 +70,7 @@ def bincount(
     length = as_int(length, "length", op)
     if length < 0:
         raise ShapeError(f"{op}: the number of bins must not be negative, but is {length}")
-    return wrap(_counted(index, _weights(weights, node, op), length))
+    return wrap(counted(index, _weights(weights, node, op), length))
 
 
 def _span(index: Node) -> int:
@@ -115,7 +115,7 @@ def histogram(
     is_count = not is_sequence(bins)
     if is_count:
         bins = as_int(bins, "bins", op)
-        edges = _edges(node, bins, range)
+        edges = equal_edges(node, bins, range)
     else:
         edges = require(op, node_of(bins, op), "uint", "int", "float")
         if edges.ndim != 1 or edges.shape[0] < 1:
@@ -124,8 +124,8 @@ def histogram(
     line, values = common(op, wrap(edges), wrap(node))
     # among more bins than this a quotient may miss by more than one
     even = is_count and bins <= 1 << 16
-    bins = _even_bins(line, values) if even else _search_bins(line, values)
-    found = _counted(bins, _weights(weights, given, op), count)
+    bins = even_bins(line, values) if even else search_bins(line, values)
+    found = counted(bins, _weights(weights, given, op), count)
     if density:
         widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
         heights, widths = common(op, wrap(found), wrap(widths))
@@ -135,7 +135,7 @@ def histogram(
     return wrap(found), wrap(edges)
 
 
-def _search_bins(edges: Node, values: Node) -> Node:
+def search_bins(edges: Node, values: Node) -> Node:
     """The bin of each value; one outside, where it falls into none."""
     count = edges.shape[0] - 1
     bins = ew.sub(count_before(edges, values, "right"), int_constant(1))
@@ -143,7 +143,7 @@ def _search_bins(edges: Node, values: Node) -> Node:
     return ew.where(ew.eq(values, last), int_constant(count - 1), bins)
 
 
-def _even_bins(edges: Node, values: Node) -> Node:
+def even_bins(edges: Node, values: Node) -> Node:
     """The bins of equal width of values: a quotient, corrected by the neighbouring edges."""
     count = edges.shape[0] - 1
     first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
@@ -158,7 +158,7 @@ def _even_bins(edges: Node, values: Node) -> Node:
     return ew.where(in_range, ew.minimum(guess, top), int_constant(count))
 
 
-def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
+def equal_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     """The edges of bins of equal width, in a float dtype that tells the values apart."""
     if bins < 1:
         raise ValueError(f"histogram: needs at least one bin, not {bins}")

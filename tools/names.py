@@ -1,0 +1,100 @@
+"""Writes docs/names.md: every public name of NumPy, torch and torch.Tensor, and what numus has.
+
+`python -m tools.names` after a name came or went. `tools/peer_names.json` has the names of the
+others; a name that is missing needs a reason in `tools/names_reasons.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numus as nm
+from tools.names_reasons import DIFFERENCES, ELSEWHERE, REASONS
+
+PEERS = Path(__file__).with_name("peer_names.json")
+PATH = Path(__file__).parent.parent / "docs" / "names.md"
+
+_HEAD = """# Names of NumPy and PyTorch
+
+Every public name of NumPy {numpy}, `torch` {torch} and `torch.Tensor`, and what numus has: a name
+that is there is at the top of numus (`nm.name`), or a method of `nm.Tensor`. Written by
+`python -m tools.names`; a test keeps it true.
+"""
+
+
+def owner_of(peer: str) -> Any:
+    """Where numus has the names of a peer."""
+    return nm.Tensor if peer == "torch.Tensor" else nm
+
+
+def peers() -> dict[str, Any]:
+    """The names of the peers, by peer."""
+    found: dict[str, Any] = json.loads(PEERS.read_text())
+    return found
+
+
+def resolve(path: str) -> Any:
+    """What a dotted path under numus names."""
+    found: Any = nm
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def reason_for(peer: str, name: str) -> str | None:
+    """Why a name is not there, or where else; None where nobody has said it."""
+    if name in ELSEWHERE:
+        return f"`nm.{ELSEWHERE[name]}`"
+    for owner, pattern, reason in REASONS:
+        if owner in (peer, "") and pattern.fullmatch(name):
+            return reason.format(name=name, plain=name.rstrip("_"))
+    return None
+
+
+def has(peer: str, name: str) -> bool:
+    """True if numus has a name of a peer."""
+    return name in nm.__all__ if peer != "torch.Tensor" else hasattr(nm.Tensor, name)
+
+
+def unexplained() -> list[str]:
+    """Names that are not there without a reason."""
+    return [
+        f"{peer}.{name}"
+        for peer, found in peers().items()
+        for name in found["names"]
+        if not has(peer, name) and reason_for(peer, name) is None
+    ]
+
+
+def page() -> str:
+    """The contents of the page."""
+    found = peers()
+    text = _HEAD.format(numpy=found["numpy"]["version"], torch=found["torch"]["version"])
+    text += "\n| | names | there | there with a difference | elsewhere or not there |\n"
+    text += "|---|---|---|---|---|\n"
+    parts = ""
+    for peer, listed in found.items():
+        names = listed["names"]
+        there = [n for n in names if has(peer, n)]
+        differing = [n for n in there if (peer, n) in DIFFERENCES]
+        missing = [n for n in names if n not in set(there)]
+        counts = (len(names), len(there) - len(differing), len(differing), len(missing))
+        text += f"| {peer} | " + " | ".join(map(str, counts)) + " |\n"
+        parts += f"\n## {peer}\n\n### There\n\n"
+        parts += " ".join(f"`{n}`" for n in there if n not in differing) + "\n"
+        if differing:
+            parts += "\n### There with a difference\n\n| name | difference |\n|---|---|\n"
+            parts += "".join(f"| `{n}` | {DIFFERENCES[peer, n]} |\n" for n in differing)
+        parts += "\n### Elsewhere, or not there\n\n| reason or place | names |\n|---|---|\n"
+        groups: dict[str, list[str]] = {}
+        for n in missing:
+            groups.setdefault(str(reason_for(peer, n)), []).append(n)
+        for reason, grouped in groups.items():
+            parts += f"| {reason} | " + " ".join(f"`{n}`" for n in grouped) + " |\n"
+    return text + parts
+
+
+if __name__ == "__main__":
+    PATH.write_text(page())
