@@ -1,7 +1,9 @@
 """Fourier transforms of any length, along any axes, on every device (docs/fft.md)."""
 
+from numus.fft.cosine import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from numus.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 from numus.fft.functions import fft, hfft, ifft, ihfft, irfft, rfft
+from numus.fft.hankel import fht, fhtoffset, ifht
 from numus.fft.lengths import next_fast_len, prev_fast_len
 from numus.fft.multidimensional import (
     fft2,
@@ -15,7 +17,8 @@ from numus.fft.multidimensional import (
 )
 
 __all__ = [
-    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
-    "ihfft", "irfft", "irfft2", "irfftn", "next_fast_len", "prev_fast_len", "rfft", "rfft2",
-    "rfftfreq", "rfftn",
+    "dct", "dctn", "dst", "dstn", "fft", "fft2", "fftfreq", "fftn", "fftshift", "fht",
+    "fhtoffset", "hfft", "idct", "idctn", "idst", "idstn", "ifft", "ifft2", "ifftn",
+    "ifftshift", "ifht", "ihfft", "irfft", "irfft2", "irfftn", "next_fast_len", "prev_fast_len",
+    "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip

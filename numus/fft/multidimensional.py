@@ -23,7 +23,7 @@ from numus.tensor import ArrayLike, Tensor
 Numbers = Sequence[int] | None
 
 
-def _sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int | None], list[int]]:
+def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int | None], list[int]]:
     """Lengths (None: those of x) and axes; of `s` alone, the last axes. Axes may repeat."""
     if axes is None:
         where = list(range(x.ndim)) if s is None else list(range(x.ndim - len(s), x.ndim))
@@ -40,7 +40,7 @@ def _sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int | Non
 
 def _along_axes(op: str, x: Node, s: Any, axes: Any, norm: Norm, inverse: bool) -> Node:
     check_norm(op, norm)
-    sizes, where = _sizes_and_axes(op, x, s, axes)
+    sizes, where = sizes_and_axes(op, x, s, axes)
     for n, axis in reversed(list(zip(sizes, where, strict=True))):
         x = complex_along(op, x, n, axis, norm, inverse)
     return x
@@ -55,7 +55,7 @@ def _last(op: str, where: list[int]) -> int:
 def _real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
     x = real_operand(op, a)
     check_norm(op, norm)
-    sizes, where = _sizes_and_axes(op, x, s, axes)
+    sizes, where = sizes_and_axes(op, x, s, axes)
     found = real_along(op, x, sizes[-1] if sizes else None, _last(op, where), norm)
     for n, axis in list(zip(sizes, where, strict=True))[-2::-1]:
         found = complex_along(op, found, n, axis, norm, False)
@@ -65,7 +65,7 @@ def _real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> No
 def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
     x = complex_operand(op, a)
     check_norm(op, norm)
-    sizes, where = _sizes_and_axes(op, x, s, axes)
+    sizes, where = sizes_and_axes(op, x, s, axes)
     last = _last(op, where)
     for n, axis in list(zip(sizes, where, strict=True))[:-1]:
         x = complex_along(op, x, n, axis, norm, True)

@@ -60,6 +60,25 @@ def roots(n: int, dtype: DType, device: Device | None) -> Node:
     return _tables.get("roots", n, dtype, device, lambda n, t: unit_roots(np.arange(n), n, t))
 
 
+def quarter_roots(n: int, dtype: DType, device: Device | None) -> Node:
+    """exp(-pi i k / 2n) for k <= n / 2: the rotations of cosine transforms of types II and III."""
+    return _tables.get(
+        "quarter", n, dtype, device, lambda n, t: unit_roots(np.arange(n // 2 + 1), 4 * n, t)
+    )
+
+
+def centred_roots(n: int, dtype: DType, device: Device | None) -> Node:
+    """exp(-pi i (8 k + 1) / 8n) for k < n / 2: the rotations of cosine transforms of type IV."""
+    return _tables.get(
+        "centred", n, dtype, device, lambda n, t: unit_roots(8 * np.arange(n // 2) + 1, 16 * n, t)
+    )
+
+
+def permutation(name: str, n: int, device: Device | None, make: Callable[[int], Array]) -> Node:
+    """A table of n integers."""
+    return _tables.get(name, n, dt.int64, device, lambda n, _: make(n))
+
+
 def _chirp(n: int, dtype: DType) -> Array:
     k = np.arange(n, dtype=object if n > 1 << 31 else np.int64)
     return unit_roots((k * k % (2 * n)).astype(np.int64), 2 * n, dtype)

@@ -16,6 +16,7 @@ REASONS = {
         set_num_threads tune Explanation
     """,
     "integers to integers (tests/fft/test_fft.py)": "fft.next_fast_len fft.prev_fast_len",
+    "a number of numbers (tests/fft/test_cosine.py)": "fft.fhtoffset",
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """
         associative_scan checkpoint cond custom_jvp custom_vjp debug_nans fori_loop grad hessian

@@ -1,6 +1,7 @@
 """nm.fft: transforms along one axis and several, frequencies and shifts."""
 
 import numpy as np
+import scipy.fft
 
 from numus import dtypes as dt
 from ops.row import COMPLEX, DTYPE, FLOATS, NUMBERS, case, fraction, op, x
@@ -52,6 +53,47 @@ SEVERAL_AXES = [
 ]  # fmt: skip
 
 
+def wide(d):
+    """What cosine transforms of a dtype give."""
+    return spectrum(d) if d.is_complex else signal(d)
+
+
+def by_parts(f):
+    """SciPy's function, whose complex results do not always follow its arguments."""
+
+    def function(x, *args, **options):
+        if not np.iscomplexobj(x):
+            return f(x, *args, **options)
+        return f(x.real, *args, **options) + 1j * f(x.imag, *args, **options)
+
+    return function
+
+
+_TRIGONOMETRIC = {"dtypes": (*FLOATS, "int32", "complex64"), "out": wide, **LINEAR}
+
+COSINES = [
+    op("fft.dct", scipy.fft.dct, case(x(2, 6)), case(x(5)), case(x(1)), case(x(3, 2), axis=0),
+       case(x(2, 5), type=1), case(x(5), type=3, norm="ortho"), case(x(6), type=4, n=4),
+       case(x(7), type=4), case(x(4), type=1, norm="ortho"), case(x(0, 4)), **_TRIGONOMETRIC),
+    op("fft.idct", by_parts(scipy.fft.idct), case(x(2, 6), orthogonalize=True),
+       case(x(5), norm="forward"), case(x(4), type=3, norm="ortho"), **_TRIGONOMETRIC),
+    op("fft.dst", scipy.fft.dst, case(x(2, 5)), case(x(4), type=1, norm="ortho"),
+       case(x(6), type=3, norm="ortho"), case(x(3), type=4, n=5), **_TRIGONOMETRIC),
+    op("fft.idst", scipy.fft.idst, case(x(2, 6), norm="ortho"), case(x(5), type=1),
+       **_TRIGONOMETRIC),
+    op("fft.dctn", scipy.fft.dctn, case(x(2, 3)), case(x(2, 3), s=(3, 2), norm="ortho"),
+       **_TRIGONOMETRIC),
+    op("fft.idctn", scipy.fft.idctn, case(x(3, 2), type=4), case(x(2, 4), axes=(1,)),
+       **_TRIGONOMETRIC),
+    op("fft.dstn", scipy.fft.dstn, case(x(2, 3), type=3), **_TRIGONOMETRIC),
+    op("fft.idstn", scipy.fft.idstn, case(x(2, 3), axes=(0,)), **_TRIGONOMETRIC),
+    op("fft.fht", scipy.fft.fht, case(x(2, 6), 0.5, 0.5), case(x(5), 0.7, 1.0, 0.3, 0.4),
+       dtypes=(*FLOATS, "int32"), out=signal, relative=False, ulps=64),
+    op("fft.ifht", scipy.fft.ifht, case(x(2, 6), 0.5, 0.5), case(x(5), 0.7, 1.0, 0.3, 0.4),
+       dtypes=(*FLOATS, "int32"), out=signal, relative=False, ulps=64),
+]  # fmt: skip
+
+
 def frequencies(f):
     return lambda n, d=1.0, dtype=None: f(n, d)
 
@@ -67,4 +109,4 @@ FREQUENCIES = [
        dtypes=NUMBERS),
 ]  # fmt: skip
 
-ROWS = [*ONE_AXIS, *SEVERAL_AXES, *FREQUENCIES]
+ROWS = [*ONE_AXIS, *SEVERAL_AXES, *COSINES, *FREQUENCIES]
