@@ -19,6 +19,7 @@ PACKAGES = (
     "numus.transforms.jit",
     "numus.random",
     "numus.fft",
+    "numus.signal",
     "numus.linalg",
     "numus.special",
     "numus.nn",
@@ -64,6 +65,7 @@ def test_docstrings(name):
 
 
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
+PUBLIC += " numus.signal numus.signal.windows"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 
 

@@ -453,6 +453,7 @@ def public_names():
     names = set(nm.__all__) | {f"random.{n}" for n in nm.random.__all__}
     names |= {f"linalg.{n}" for n in nm.linalg.__all__} | {f"fft.{n}" for n in nm.fft.__all__}
     names |= {f"special.{n}" for n in nm.special.__all__}
+    names |= {f"signal.{n}" for n in nm.signal.__all__}
     own = {n for n, v in vars(nm.Tensor).items() if not n.startswith("_") or _is_protocol(n, v)}
     return names | {f"Tensor.{n}" for n in own}
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.evaluation.evaluate import from_host
 from numus.fft.functions import real_operand
 from numus.fft.transform import inverse_real_transform, real_transform, scaled
 from numus.functions._base import computed
+from numus.functions.indexing.index_checks import upload
 from numus.graph import Array, Node
 from numus.primitives import elementwise as ew
 from numus.primitives import views
@@ -76,7 +76,7 @@ def _biased(x: Node, exponent: float, start: float) -> Node:
     """x_j times exp(exponent * (j - (n - 1) / 2) + start)."""
     n = x.shape[-1]
     factor = np.exp(exponent * (np.arange(n) - (n - 1) / 2) + start)
-    return ew.mul(x, from_host(factor.astype(x.dtype.np), x.dtype, x.device))
+    return ew.mul(x, upload(factor.astype(x.dtype.np), x))
 
 
 def _transformed(
@@ -96,7 +96,7 @@ def _transformed(
         step = bias * dln
         x = _biased(x, step, bias * offset) if inverse else _biased(x, -step, 0.0)
     dtype = dt.complex_of(x.dtype)
-    table = from_host(factor.astype(dtype.np), dtype, x.device)
+    table = upload(factor.astype(dtype.np), x)
     y = scaled(inverse_real_transform(ew.mul(real_transform(x), table), n), 1 / n)
     y = views.flip(y, (y.ndim - 1,))
     if bias:

@@ -16,6 +16,7 @@ from ops import (
     random_numbers,
     reductions,
     resizing,
+    signal,
     sorting,
     special,
     transcendental,
@@ -24,6 +25,6 @@ from ops import (
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
     *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
-    *(linalg, linalg_spectral, fft, special, composed),
+    *(linalg, linalg_spectral, fft, signal, special, composed),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

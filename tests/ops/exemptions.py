@@ -8,7 +8,7 @@ REASONS = {
         DType Device Tensor device e euler_gamma inf nan pi newaxis bool int8 int16 int32 int64
         uint8 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float16 bfloat16 float32 float64
         complex64 complex128 __version__ __array_api_version__ autograd random linalg fft tree nn
-        optim data special autocast matmul_precision kernels
+        optim data signal special autocast matmul_precision kernels
     """,
     "inspection: answers about the library, not tensors (tests/functions/test_operators.py)": """
         __array_namespace_info__ default_device devices set_default_device can_cast finfo iinfo
@@ -17,6 +17,13 @@ REASONS = {
     """,
     "integers to integers (tests/fft/test_fft.py)": "fft.next_fast_len fft.prev_fast_len",
     "a number of numbers (tests/fft/test_cosine.py)": "fft.fhtoffset",
+    "designs, tables and searches on the host (tests/signal)": """
+        signal.windows signal.get_window signal.butter signal.cheby1 signal.cheby2 signal.ellip
+        signal.iirfilter signal.firwin signal.kaiser_atten signal.kaiser_beta signal.lfilter_zi
+        signal.sosfilt_zi signal.savgol_coeffs signal.find_peaks signal.choose_conv_method
+        signal.correlation_lags signal.hz_to_mel signal.mel_to_hz signal.mel_filter_bank
+    """,
+    "made of functions that have rows (tests/signal)": "signal.mel_spectrogram signal.coherence",
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """
         associative_scan checkpoint cond custom_jvp custom_vjp debug_nans fori_loop grad hessian
