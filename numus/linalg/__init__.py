@@ -13,16 +13,29 @@ from numus.linalg.builders import (
     vander,
 )
 from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
+from numus.linalg.decompositions import cp, tensor_train, tucker
 from numus.linalg.determinant import det, slogdet
-from numus.linalg.eig import eig, eig_ex, eigvals
 from numus.linalg.eigh import eigh, eigvalsh
 from numus.linalg.functions import expm, matrix_power
+from numus.linalg.general.eig import eig, eig_ex, eigvals
+from numus.linalg.general.polar import polar
+from numus.linalg.general.primary import (
+    cosm,
+    fractional_matrix_power,
+    logm,
+    signm,
+    sinm,
+    sqrtm,
+)
+from numus.linalg.general.schur import hessenberg, schur, schur_ex
+from numus.linalg.general.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
 from numus.linalg.least_squares import (
     cond,
     lstsq,
     matrix_rank,
     pinv,
 )
+from numus.linalg.lowrank import id, pca_lowrank, svd_lowrank
 from numus.linalg.lu import (
     inv,
     inv_ex,
@@ -33,15 +46,6 @@ from numus.linalg.lu import (
     solve_ex,
 )
 from numus.linalg.norms import matrix_norm, norm
-from numus.linalg.polar import polar
-from numus.linalg.primary import (
-    cosm,
-    fractional_matrix_power,
-    logm,
-    signm,
-    sinm,
-    sqrtm,
-)
 from numus.linalg.products import (
     cross,
     diagonal,
@@ -52,18 +56,20 @@ from numus.linalg.products import (
     vdot,
 )
 from numus.linalg.qr import qr
-from numus.linalg.schur import hessenberg, schur, schur_ex
+from numus.linalg.structured import solve_toeplitz, tensorinv, tensorsolve
+from numus.linalg.subspaces import householder_product, null_space, orth
 from numus.linalg.svd import svd, svdvals
-from numus.linalg.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
 from numus.linalg.triangular import solve_triangular
 
 __all__ = [
     "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cosm",
-    "cross", "det", "diagonal", "eig", "eig_ex", "eigh", "eigvals", "eigvalsh", "expm",
-    "fractional_matrix_power", "hankel", "hessenberg", "hilbert", "inv", "inv_ex", "khatri_rao",
-    "kron", "logm", "lstsq", "lu", "lu_factor", "lu_solve", "matmul", "matrix_norm", "matrix_power",
-    "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "polar", "qr", "schur",
-    "schur_ex", "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_discrete_lyapunov",
-    "solve_ex", "solve_lyapunov", "solve_sylvester", "solve_triangular", "sqrtm", "svd", "svdvals",
-    "tensordot", "toeplitz", "trace", "vander", "vdot", "vecdot", "vector_norm",
+    "cp", "cross", "det", "diagonal", "eig", "eig_ex", "eigh", "eigvals", "eigvalsh", "expm",
+    "fractional_matrix_power", "hankel", "hessenberg", "hilbert", "householder_product", "id",
+    "inv", "inv_ex", "khatri_rao", "kron", "logm", "lstsq", "lu", "lu_factor", "lu_solve", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
+    "null_space", "orth", "outer", "pca_lowrank", "pinv", "polar", "qr", "schur", "schur_ex",
+    "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_discrete_lyapunov", "solve_ex",
+    "solve_lyapunov", "solve_sylvester", "solve_toeplitz", "solve_triangular", "sqrtm", "svd",
+    "svd_lowrank", "svdvals", "tensor_train", "tensordot", "tensorinv", "tensorsolve", "toeplitz",
+    "trace", "tucker", "vander", "vdot", "vecdot", "vector_norm",
 ]  # fmt: skip

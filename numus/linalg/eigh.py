@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from numus.errors import ShapeError
 from numus.functions._base import wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import finfo
@@ -11,19 +12,25 @@ from numus.functions.elementwise.arithmetic import minimum
 from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
-from numus.linalg import blocked, lapack
+from numus.functions.shape.manipulation import broadcast_to
+from numus.linalg import blocked, lapack, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
+    check,
     differentiated,
     identity,
     matrices,
+    operands,
+    require_matrices,
     scale_of,
     stacked,
     unstacked,
 )
+from numus.linalg.cholesky import cholesky_ex
 from numus.linalg.products import diagonal
 from numus.primitives import factor
+from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -106,9 +113,11 @@ class EighResult(NamedTuple):
     eigenvectors: Tensor
 
 
-def _checked(op: str, x: ArrayLike, uplo: str) -> EighResult:
+def _checked(op: str, x: ArrayLike, uplo: str, b: ArrayLike | None) -> EighResult:
     if uplo not in ("L", "U"):
         raise ValueError(f"linalg.{op}: UPLO={uplo!r} is neither 'L' nor 'U'")
+    if b is not None:
+        return _generalised(op, x, b, uplo)
     a, dtype = matrices(op, x, square=True)
     values, vectors = decomposed(a, upper=uplo == "U")
     if not dtype.is_complex:
@@ -116,9 +125,36 @@ def _checked(op: str, x: ArrayLike, uplo: str) -> EighResult:
     return EighResult(values, vectors.astype(dtype))
 
 
+def _generalised(op: str, x: ArrayLike, b: ArrayLike, uplo: str) -> EighResult:
+    """By the Cholesky factor of b = L Lᴴ: L⁻¹ a L⁻ᴴ has the same eigenvalues."""
+    (a, m), dtype = operands(op, x, b)
+    for matrix in (a, m):
+        require_matrices(op, matrix, square=True)
+    if a.shape[-1] != m.shape[-1]:
+        raise ShapeError(f"linalg.{op}: matrices of shapes {a.shape} and {m.shape} do not fit")
+    lead = broadcast_shapes(a.shape[:-2], m.shape[:-2], f"linalg.{op}")
+    a, m = (broadcast_to(matrix, (*lead, *matrix.shape[-2:])) for matrix in (a, m))
+    if uplo == "U":
+        a, m = adjoint(a), adjoint(m)
+    below = a.tril(-1)
+    a = below + adjoint(below) + a.tril() - below  # of one triangle
+    lower, info = cholesky_ex(m)
+    check(op, info, "of b is not positive definite: its leading minor of order {} is not")
+    inner = triangular.solve(lower, a, lower=True)
+    inner = triangular.solve(lower, adjoint(inner), lower=True)
+    values, vectors = decomposed(inner)
+    vectors = triangular.solve(adjoint(lower), vectors, lower=False)
+    if not dtype.is_complex:
+        values = values.astype(dtype)
+    return EighResult(values, vectors.astype(dtype))
+
+
 @widens
-def eigh(x: ArrayLike, /, UPLO: str = "L") -> EighResult:
+def eigh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L") -> EighResult:
     """The eigenvalues of Hermitian matrices, ascending, and their eigenvectors in columns.
+
+    With a positive-definite b, those of the generalised problem x v = λ b v; vectors then are
+    orthonormal in its scalar product: vᴴ b v = 1.
 
     The lower triangle is read, or with UPLO="U" the upper one. Derivatives of eigenvectors are
     finite where eigenvalues are equal: their mixing within a common space is left out, which is
@@ -128,14 +164,18 @@ def eigh(x: ArrayLike, /, UPLO: str = "L") -> EighResult:
     >>> [round(v, 5) for v in values.tolist()]
     [1.0, 3.0]
     """
-    return _checked("eigh", x, UPLO)
+    if isinstance(b, str):  # NumPy's second argument
+        return _checked("eigh", x, b, None)
+    return _checked("eigh", x, UPLO, b)
 
 
 @widens
-def eigvalsh(x: ArrayLike, /, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of Hermitian matrices, ascending.
+def eigvalsh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of Hermitian matrices, ascending; with b, of the problem x v = λ b v.
 
     >>> nm.linalg.eigvalsh(nm.asarray([[4.0, 0.0], [0.0, 3.0]])).tolist()
     [3.0, 4.0]
     """
-    return _checked("eigvalsh", x, UPLO)[0]
+    if isinstance(b, str):
+        return _checked("eigvalsh", x, b, None)[0]
+    return _checked("eigvalsh", x, UPLO, b)[0]

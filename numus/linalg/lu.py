@@ -260,8 +260,13 @@ def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     >>> nm.linalg.solve(a, nm.asarray([5.0, 5.0])).tolist()
     [1.0, 2.0]
     """
-    found, info = _solution("solve", x1, x2)
-    check("solve", info, _SINGULAR)
+    return solution("solve", x1, x2)
+
+
+def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
+    """The solutions, and errors that name the function that asks for them."""
+    found, info = _solution(op, x1, x2)
+    check(op, info, _SINGULAR)
     return found
 
 

@@ -20,6 +20,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.pivoting import columns_at, pivot_order
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -99,13 +100,25 @@ class QRResult(NamedTuple):
     R: Tensor
 
 
+class PivotedQRResult(NamedTuple):
+    """What `qr` with pivoting gives: x[..., P] = Q R."""
+
+    Q: Tensor
+    R: Tensor
+    P: Tensor
+
+
 @widens
-def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Tensor | QRResult:
+def qr(
+    x: ArrayLike, /, *, mode: str = "reduced", pivoting: bool = False
+) -> Tensor | QRResult | PivotedQRResult | tuple[Tensor, Tensor]:
     """Q and R with x = Q R: orthonormal columns, and an upper triangular matrix.
 
     Args:
         mode: "reduced" gives Q (m, k) and R (k, n), k being the smaller extent; "complete" Q (m, m)
             and R (m, n); "r" R (k, n) alone.
+        pivoting: permute columns, so that the diagonal of R falls in absolute value, and give their
+            order P, too: x[:, P] = Q R.
 
     >>> q, r = nm.linalg.qr(nm.asarray([[3.0, 1.0], [4.0, 2.0]]))
     >>> bool(nm.all(nm.abs(q @ r - nm.asarray([[3.0, 1.0], [4.0, 2.0]])) < 1e-5))
@@ -114,6 +127,10 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> Tensor | QRResult:
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"linalg.qr: mode={mode!r} is none of 'reduced', 'complete', 'r'")
     a, dtype = matrices("qr", x)
+    if pivoting:
+        order = pivot_order(a)
+        found = qr(columns_at(a, order).astype(dtype), mode=mode)
+        return (found, order) if isinstance(found, Tensor) else PivotedQRResult(*found[:2], order)
     m, n = a.shape[-2:]
     if mode == "complete" and m > n:
 

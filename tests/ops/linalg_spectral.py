@@ -67,7 +67,7 @@ def power(a, t):
 
 REALS = {**LINALG, "dtypes": ("float32", "float64")}
 
-ROWS = [
+SPECTRA = [
     op("linalg.eig", scipy.linalg.expm, case(x(3, 3)), values=[case(x(2, 4, 4))], call=eig,
        **{**LINALG, "out": as_complex, "ulps": 4096}),
     op("linalg.eig_ex", lambda a: (scipy.linalg.expm(a), no_info(a)), case(x(2, 2)),
@@ -104,3 +104,119 @@ ROWS = [
     op("linalg.polar", lambda a, **options: each(scipy.linalg.polar)(a, **options), case(x(4, 3)),
        case(x(2, 2, 3), side="left"), case(x(3, 3)), **{**LINALG, "ulps": 512}),
 ]  # fmt: skip
+
+
+def projector(name):
+    """What a basis spans."""
+
+    def call(a, **options):
+        basis = getattr(nm.linalg, name)(a, **options)
+        return basis @ adjoint(basis)
+
+    return call
+
+
+def space(function):
+    def reference(a, **_):
+        basis = function(a)
+        return basis @ adjoint(basis)
+
+    return each(reference)
+
+
+def rank_two(a, *_):
+    return a[..., :2] @ a[..., :2, :]
+
+
+def toeplitz(c, r, b):
+    return scipy.linalg.solve_toeplitz((heavy(c), r), b)
+
+
+def heavy(c):
+    """A column whose first element dominates."""
+    first = np.eye(c.shape[-1], 1, dtype=c.dtype if isinstance(c, np.ndarray) else c.dtype.np)
+    return c + 8 * first[:, 0]
+
+
+def pivoted(a, **options):
+    q, r, p = nm.linalg.qr(a, pivoting=True, **options)
+    return q @ r, nm.abs(r).astype(a.dtype), p
+
+
+def scipy_pivoted(a, mode="economic"):
+    q, r, p = scipy.linalg.qr(a, mode=mode, pivoting=True)
+    return q @ r, np.abs(r), p.astype(np.int64)
+
+
+def householder_product(a, tau):
+    found = np.eye(*a.shape, dtype=a.dtype)
+    for k in reversed(range(len(tau))):
+        v = np.where(np.arange(len(a)) > k, a[:, k], np.arange(len(a)) == k)
+        found = found - tau[k] * np.outer(v, np.conj(v) @ found)
+    return found
+
+
+def generalised(a, b):
+    values, vectors = nm.linalg.eigh(a + adjoint(a), b @ adjoint(b) + unit(b))
+    return values, (vectors * values[..., None, :].astype(vectors.dtype)) @ adjoint(vectors)
+
+
+def scipy_generalised(a, b):
+    values, v = scipy.linalg.eigh(a + adjoint(a), b @ adjoint(b) + np.eye(len(b)))
+    return values, (v * values) @ adjoint(v)
+
+
+def whole(name, *args, **options):
+    return lambda x: getattr(nm.linalg, name)(x, *args, **options).full()
+
+
+def outer(a, b, c):
+    return a[:, None, None] * b[None, :, None] * c
+
+
+def lowrank(name):
+    def call(a, *args, **options):
+        u, s, vh = getattr(nm.linalg, name)(rank_two(a), *args, **options)
+        return (u * s[..., None, :].astype(u.dtype)) @ vh
+
+    return call
+
+
+def interpolated(a, k):
+    idx, proj = nm.linalg.id(rank_two(a), k)
+    return nm.linalg.matmul(nm.take_along_axis(rank_two(a), nm.broadcast_to(
+        idx[..., None, :], (*a.shape[:-1], k)), axis=-1), proj)  # fmt: skip
+
+
+WEAK = {**REALS, "ulps": 4096, "orders": 1}
+SLOW = {**WEAK, "dtypes": ("float32",)}  # derivatives in tests/linalg/test_decompositions.py
+SPACES = [
+    op("linalg.qr", scipy_pivoted, case(x(4, 3)), case(x(2, 3)), call=pivoted,
+       **{**LINALG, "out": (fraction, fraction, INT64)}),
+    op("linalg.eigh", scipy_generalised, case(x(3, 3), x(3, 3)), call=generalised,
+       **{**REALS, "ulps": 1024, "orders": 1}),
+    op("linalg.orth", space(scipy.linalg.orth), case(x(4, 3), rank=3), case(x(2, 3, 2), rank=2),
+       call=projector("orth"), **REALS),
+    op("linalg.null_space", space(scipy.linalg.null_space), case(x(2, 4), rank=2),
+       case(x(2, 1, 3), rank=1), call=projector("null_space"), **REALS),
+    op("linalg.householder_product", householder_product, case(x(4, 3), x(3)), case(x(3, 3), x(2)),
+       **LINALG),
+    op("linalg.tensorsolve", lambda a, b: np.linalg.tensorsolve(a, b), case(x(2, 2, 4), x(2, 2)),
+       **{**REALS, "ulps": 4096}),
+    op("linalg.tensorinv", np.linalg.tensorinv, case(x(2, 2, 4)), **{**REALS, "ulps": 4096}),
+    op("linalg.solve_toeplitz", toeplitz, case(x(4), x(4), x(4, 2)), case(x(3), x(3), x(3)),
+       call=lambda c, r, b: nm.linalg.solve_toeplitz((heavy(c), r), b), **LINALG),
+    op("linalg.cp", outer, case(x(2, low=1.0), x(3, low=1.0), x(2, low=1.0)),
+       call=lambda *v: whole("cp", 1, iterations=4)(outer(*v)), **SLOW),
+    op("linalg.tucker", outer, case(x(2, low=1.0), x(3, low=1.0), x(2, low=1.0)),
+       call=lambda *v: whole("tucker", 1, iterations=2)(outer(*v)), **SLOW),
+    op("linalg.tensor_train", lambda a: a, case(x(2, 3, 2)), case(x(3)),
+       call=whole("tensor_train", 6), **WEAK),
+    op("linalg.svd_lowrank", rank_two, case(x(4, 3), 2), call=lowrank("svd_lowrank"),
+       **{**WEAK, "vmap": False}),
+    op("linalg.pca_lowrank", lambda a, q: rank_two(a) - rank_two(a).mean(axis=-2), case(x(4, 3), 2),
+       call=lowrank("pca_lowrank"), **{**WEAK, "vmap": False}),
+    op("linalg.id", lambda a, k: rank_two(a), case(x(4, 3), 2), call=interpolated, **WEAK),
+]  # fmt: skip
+
+ROWS = [*SPECTRA, *SPACES]

@@ -22,11 +22,11 @@ from numus.linalg._base import (
     require_matrices,
     spoiled,
 )
-from numus.linalg.host import hosted
+from numus.linalg.general.host import hosted
+from numus.linalg.general.schur import complexified, packed_schur
+from numus.linalg.general.triangular_sylvester import triangular_sylvester
 from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
-from numus.linalg.schur import complexified, packed_schur
-from numus.linalg.triangular_sylvester import triangular_sylvester
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 

@@ -31,9 +31,9 @@ from numus.linalg._base import (
     unstacked,
 )
 from numus.linalg.functions import expm, matrix_power
-from numus.linalg.host import hosted
+from numus.linalg.general.host import hosted
+from numus.linalg.general.schur import complexified, packed_schur
 from numus.linalg.lu import inv_ex
-from numus.linalg.schur import complexified, packed_schur
 from numus.primitives import spectral
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import while_loop

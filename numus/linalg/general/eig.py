@@ -26,10 +26,10 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.host import hosted
+from numus.linalg.general.host import hosted
+from numus.linalg.general.schur import UNCONVERGED, complexified, finite_part, packed_schur
 from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
-from numus.linalg.schur import UNCONVERGED, complexified, finite_part, packed_schur
 from numus.primitives import spectral
 from numus.tensor import ArrayLike, Tensor
 

@@ -28,9 +28,9 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.host import hosted
+from numus.linalg.general.host import hosted
+from numus.linalg.general.triangular_sylvester import triangular_sylvester
 from numus.linalg.products import diagonal
-from numus.linalg.triangular_sylvester import triangular_sylvester
 from numus.primitives import spectral
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import scan
