@@ -39,6 +39,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"about the CPU: {mark.args[0]}"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _templates_in_memory():
+    """Tests change the numbers of schedules: what they lower is for no other process."""
+    from numus.compiler.lower import stored_templates
+
+    stored_templates.enabled = False
+
+
 # Features that a WebGPU adapter may lack: errors with tests of their own.
 _MISSING = ("lacks the feature", "the feature shader-", "loop iteration limit")
 

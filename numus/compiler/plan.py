@@ -12,17 +12,15 @@ from functools import partial
 from typing import Any
 
 from numus import ir
-from numus.compiler.fusion.fuser import Fuser
+from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.approx_math import approximated
-from numus.compiler.graph.builder import GraphBuilder
 from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
-from numus.compiler.graph.strided_view import StridedView, storage_view
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.hooks import before_run, on_clear_plans
 from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.plan_template import fuse
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
@@ -41,68 +39,34 @@ class Plan:
     """Launches and memory of one graph structure.
 
     Memory slots are numbered: first the leaves, then the results (one each), then the arena of
-    temporaries. `donated` are pairs of a leaf and a root that is best written over it.
+    temporaries.
     """
 
-    def __init__(
-        self, device: Any, graph: Any, roots: Sequence[Any], donated: Sequence[tuple[Any, Any]] = ()
-    ) -> None:
+    def __init__(self, device: Any, fused: FusedGraph) -> None:
         self.runtime: contract.Runtime[Any] = device.runtime
         target = self.runtime.target
         # workers that need scratch memory of the arena; GPU blocks have their own
         self._workers = 0 if target.block_size else target.num_cores
         ir.new_build()
-        values, leaves = self._build(graph, roots)
-        number = graph.number
-        results = [values[number[r]] for r in roots] + [values[i] for i in graph.live_out]
-        views = [storage_view(v, self.leaf_strides) for v in results]
-        base = {v: view.base for v, view in zip(results, views, strict=True)}
-        self._donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
-        self._compile([x.base for x in views if x.base not in self.leaf_strides], leaves)
-        # Materialised anyway: saved for gradients that may need them.
-        done = {*graph.live_out, *(number[r] for r in roots)}
-        self.saved_for_backward = tuple(
-            i for i in graph.tracked if i not in done and values[i] in self.in_memory
+        self.leaf_strides, self.groups, self._donated = (
+            fused.leaf_strides,
+            fused.groups,
+            fused.donated,
         )
-        saved = (values[i] for i in self.saved_for_backward)
-        views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
-        self._assign_memory(leaves, {view.base for view in views})
+        self.saved_for_backward = fused.saved_for_backward
+        self._compile(fused)
+        self._assign_memory(fused.leaves, {view.base for view in fused.views})
         self.outputs: list[tuple[int, Layout]] = [
-            (self.slot[view.base], (view.offset, view.strides)) for view in views
+            (self.slot[view.base], (view.offset, view.strides)) for view in fused.views
         ]
         self._prepare()
 
-    def _build(self, graph: Any, roots: Sequence[Any]) -> tuple[list[Value], list[Value]]:
-        """The compiler's values of the nodes, and of these the leaves."""
-        builder = GraphBuilder()
-        values: list[Value] = []
-        leaf_values: list[Value] = []
-        leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
-        for node in graph.nodes:
-            if node in leaves:
-                v = builder.make("leaf", "leaf", (), (len(leaf_values),), node.shape, node.dtype)
-                leaf_values.append(v)
-            elif node in constants:
-                params = (graph.classes[constants[node]], constants[node])
-                v = builder.make("constant", "source", (), params, (), node.dtype)
-            else:
-                inputs = tuple(values[graph.number[x]] for x in node.inputs)
-                v = builder.make(
-                    node.prim.name, node.prim.kind, inputs, node.params, node.shape, node.dtype
-                )
-            values.append(v)
-        self.leaf_strides = dict(zip(leaf_values, graph.leaf_strides, strict=True))
-        results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
-        copies = approximated(builder.values, results, self.runtime.target)
-        return [copies.get(v, v) for v in values] if copies else values, leaf_values
-
-    def _compile(self, roots: list[Value], leaves: list[Value]) -> None:
-        """Fuse, lower, schedule, and compile the kernels."""
-        self.groups: list[FusionGroup] = Fuser(roots, self.leaf_strides, self.runtime.target).run()
-        self.in_memory = {v for group in self.groups for v in group.stored}
-        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
+    def _compile(self, fused: FusedGraph) -> None:
+        """Lower, schedule, and compile the kernels."""
+        in_memory, leaves = fused.in_memory, fused.leaves
+        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in in_memory}}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
-        self._schedule(groups, layouts, {*roots, *leaves}, {*self.in_memory, *leaves})
+        self._schedule(groups, layouts, {*fused.roots, *leaves}, {*in_memory, *leaves})
         self.programs = self.runtime.compile_all([step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
             step.kernel = program.kernel  # plans of one structure share kernels
@@ -264,7 +228,7 @@ def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
     key = (device.name, kernel_choice_key(), graph.key)
     plan = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = Plan(device, graph, roots)
+        plan = _plans[key] = Plan(device, fuse(device, graph, roots))
     return plan
 
 

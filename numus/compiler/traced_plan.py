@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.plan import Plan, scalar_part
 from numus.kernels.vendor.registry import kernel_choice_key
@@ -65,7 +66,7 @@ class TracedPlan:
         in_place: Sequence[tuple[int, int]] = (),
     ) -> None:
         pairs = [(inputs[source], outputs[at]) for source, at in in_place]
-        self.plan = plan = Plan(device, graph, outputs, pairs)
+        self.plan = plan = Plan(device, FusedGraph(graph, outputs, device.runtime.target, pairs))
         self.constant_leaves = graph.leaves[len(inputs) :]  # captured constants, in memory
         self.constants = graph.constants[scalars:]
         self._constant_addresses = [

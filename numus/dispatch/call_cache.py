@@ -66,14 +66,14 @@ class CallCache:
         found = self.structures.get(key)
         return None if found.__class__ is int else found
 
-    def is_due(self, key: Any) -> bool:
+    def is_due(self, key: Any, least: int = 2) -> bool:
         """Count a structure without a call; True if it is to be specialised now: the second time,
-        and ever more rarely where that fails."""
+        or the `least` (a power of two), and ever more rarely where that fails."""
         if key not in self.structures and len(self.structures) >= self.max_structures:
             self.clear()
         count = self.structures.get(key, 0)
         self.structures[key] = count = count + 1 if count.__class__ is int else 1
-        return count >= 2 and not count & (count - 1)
+        return count >= least and not count & (count - 1)
 
 
 # Eager evaluations; each structure keeps some memory for results.

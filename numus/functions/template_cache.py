@@ -20,6 +20,9 @@ from numus.tensor import Tensor, new_handle
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_STRUCTURES = 256  # of each function
+# A template costs a few calls. Where a structure has come in other sizes, as sequences that grow
+# do, a template is made after twice as many calls for each of them, at most:
+_MAX_CALLS_BEFORE = 16
 # Arguments besides tensors: others may change, or would stay alive.
 _STATIC_TYPES = frozenset({int, bool, str, type(None), DType})
 
@@ -38,6 +41,7 @@ def templated(function: Function) -> Function:
     """
     cache = CallCache(_MAX_STRUCTURES)
     site = cache.site(None)
+    sizes: dict[Any, int] = {}  # templates of one structure, but for its sizes
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -64,13 +68,18 @@ def templated(function: Function) -> Function:
                 return function(*args, **kwargs)
             site.promote(template.call)
             return found
-        if not cache.is_due(key):
+        skeleton = tuple([len(x) if x.__class__ is tuple else x for x in key])
+        least = min(2 << sizes.get(skeleton, 0), _MAX_CALLS_BEFORE)
+        if not cache.is_due(key, least):
             return function(*args, **kwargs)
         since = now()
         out = function(*args, **kwargs)
         template = _record(given, out, since)
         if template is not None:
             cache.structures[key] = template
+            if len(sizes) >= _MAX_STRUCTURES:
+                sizes.clear()
+            sizes[skeleton] = sizes.get(skeleton, 0) + 1
         return out
 
     return run  # type: ignore[return-value]

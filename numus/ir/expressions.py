@@ -73,6 +73,11 @@ class Expr:
     def bitcast(self, dtype: DType) -> Expr:
         return self if dtype is self.dtype else make("bitcast", dtype, (self,))
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        # constants are the same objects everywhere; others keep to their own build
+        made = make if self.op == "const" else Expr
+        return made, (self.op, self.dtype, self.args, self.attr)
+
     def __repr__(self) -> str:
         inner = ", ".join(map(repr, self.args))
         head = f"{self.op}[{self.attr}]" if self.attr is not None else self.op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,13 @@ def kernel_text(kernel: Kernel) -> str:
     if kernel.cached_text is None:
         kernel.cached_text = _Printer(kernel).text()
     return kernel.cached_text
+
+
+def kernel_digest(kernel: Kernel) -> bytes:
+    """A digest of the kernel's text; cached on the kernel."""
+    if kernel.cached_digest is None:
+        kernel.cached_digest = hashlib.sha256(kernel_text(kernel).encode()).digest()
+    return kernel.cached_digest
 
 
 def _operands(s: Stmt) -> list[Expr]:

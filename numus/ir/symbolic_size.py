@@ -9,9 +9,11 @@ other sizes, or None where a guard fails.
 
 from __future__ import annotations
 
+import marshal
 import math
 import operator
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 Number = int | float
@@ -38,16 +40,24 @@ _COMPARISONS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": (">=", operator.ge),
 }
 
+_SCOPE = {"inf": math.inf, "nan": math.nan, "math": math}
+_NEUTRAL = {"+": 0, "*": 1}  # of operations whose operands may be exchanged
+
 
 class Recorder:
-    """Records a computation on sizes as the lines of a Python function."""
+    """Records a computation on sizes as the lines of a Python function.
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    `interned` symbols may be keys of tables, together with other numbers of the recording: they all
+    have one hash, so that each look-up compares them, which is guarded.
+    """
+
+    def __init__(self, sizes: Sequence[int], interned: bool = False) -> None:
+        self.hash = hash(("size", id(self))) if interned else None
         self.symbols = [SymbolicSize(self, f"s{i}", n) for i, n in enumerate(sizes)]
         self._lines: list[str] = []
         self._results: dict[str, SymbolicSize] = {}
         self._guards: set[str] = set()
-        self._scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "math": math}
+        self._scope: dict[str, Any] = dict(_SCOPE)
 
     def compute(self, text: str, value: Number) -> SymbolicSize:
         """The result of an expression."""
@@ -78,6 +88,18 @@ class Recorder:
         name = f"k{len(self._scope)}"
         self._scope[name] = thing
         return name
+
+
+def pack_function(function: Any) -> tuple[bytes, dict[str, Any]]:
+    """A recorded function as what `pickle` takes: its code for this version of Python, and the
+    objects it names."""
+    scope = function.__globals__.items()
+    return marshal.dumps(function.__code__), {k: v for k, v in scope if k[0] == "k"}
+
+
+def unpack_function(packed: tuple[bytes, dict[str, Any]]) -> Callable[..., Any]:
+    code, constants = packed
+    return FunctionType(marshal.loads(code), {**_SCOPE, **constants})
 
 
 def decide(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -128,7 +150,8 @@ class SymbolicSize:
         return float(self.fixed())
 
     def __hash__(self) -> int:
-        return hash(self.fixed())
+        own = self.recorder.hash
+        return hash(self.fixed()) if own is None else own
 
     def __repr__(self) -> str:
         return repr(self.fixed())
@@ -165,7 +188,9 @@ def _arithmetic(symbol: str, compute: Callable[[Any, Any], Any], reflected: bool
     def method(self: SymbolicSize, other: Any) -> Any:
         if other.__class__ is not SymbolicSize and not isinstance(other, (int, float)):
             return NotImplemented
-        a, b = (other, self) if reflected else (self, other)
+        if symbol in _NEUTRAL and other.__class__ is int and other == _NEUTRAL[symbol]:
+            return self
+        a, b = (other, self) if reflected and symbol not in _NEUTRAL else (self, other)
         text = f"{_text(a)} {symbol} {_text(b)}"
         return self.recorder.compute(text, compute(_value(a), _value(b)))
 

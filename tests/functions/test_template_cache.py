@@ -99,13 +99,30 @@ def cache_of(function):
 
 
 def test_graphs_are_templates_from_the_third_call_on():
-    known = cache_of(nm.gelu).structures
-    known.clear()
+    function = template_cache.templated(lambda x: nm.exp(x) * 2)
+    known = cache_of(function).structures
     x = tensor(11, 3)
     for i in range(4):
-        nm.gelu(x)
+        function(x)
         (made,) = known.values()
         assert isinstance(made, template_cache._Template) == (i > 0)
+
+
+def test_sizes_that_come_a_few_times_have_no_templates():
+    """Sequences that grow: templates of the first sizes, then of those that come often."""
+    function = template_cache.templated(lambda x: nm.exp(x) * 2)
+    known = cache_of(function).structures
+
+    def made():
+        return sum(isinstance(x, template_cache._Template) for x in known.values())
+
+    for n in range(3, 40):
+        for _ in range(9):
+            function(tensor(n, 3))
+    assert made() == 3
+    for _ in range(16):
+        function(tensor(40, 3))
+    assert made() == 4
 
 
 @pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (5, 2, 3, 4), (4,)])

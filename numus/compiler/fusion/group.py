@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from numus import ir
 from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value, walk
@@ -60,6 +60,15 @@ class FusionGroup:
     def of_stored(val: Value, position: int) -> FusionGroup:
         """A group of one value, which is stored."""
         return FusionGroup.of([val], {val}, position)
+
+    def on(self, new: Mapping[Value, Value], space: Shape) -> FusionGroup:
+        """The same group of other values."""
+        copy = FusionGroup.__new__(FusionGroup)
+        copy.members = [new[v] for v in self.members]
+        copy.position, copy.kind, copy.axes = self.position, self.kind, self.axes
+        copy.low_memory, copy.space = self.low_memory, space
+        copy.stored = {new[v] for v in self.stored}
+        return copy
 
     @property
     def outer(self) -> Shape:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus.compiler.graph.builder import number_class
-from numus.compiler.graph.value import IDENTITIES
+from numus.compiler.graph.value import IDENTITIES, SIZED_OPS
 from numus.shapes import Shape
 
 
@@ -87,6 +87,7 @@ class GraphSignature:
         """Number the nodes below the roots; `uses` counts how often each is an input."""
         nodes, number, leaves, constants = self.nodes, self.number, self.leaves, self.constants
         leaf_strides, classes = self.leaf_strides, self.classes
+        known: dict[Any, int] = {}  # constants
         stack: list[Any] = []
         inputs: Any = roots
         node: Any = None
@@ -102,6 +103,12 @@ class GraphSignature:
                     leaves.append(x)
                     leaf_strides.append(view.strides)
                 elif name == "constant":
+                    # by value: it depends on caches whether equal constants are one node
+                    bits = (x.dtype, x.params.__class__, repr(x.params))
+                    if bits in known:
+                        number[x] = known[bits]
+                        continue
+                    known[bits] = len(nodes)
                     classes.append(number_class(x.params))
                     parts.append((x.dtype, classes[-1]))
                     constants.append(x)
@@ -158,6 +165,38 @@ class GraphSignature:
             ):
                 found.append(i)
         return tuple(found)
+
+
+def split_sizes(key: Any) -> tuple[Any, tuple[int, ...]]:
+    """A graph's key without sizes, and all of these in order: of each node the shape, then the
+    strides of a leaf, or parameters that are sizes."""
+    parts, *rest = key
+    numbers: list[int] = []
+    out: list[Any] = []
+    for part in parts:
+        first = part[0]
+        if first.__class__ is str:
+            _, params, shape, *others = part
+            numbers += shape
+            if first in SIZED_OPS:
+                numbers += _flat(params)
+                params = None
+            out.append((first, params, len(shape), *others))
+        elif len(part) == 3:
+            numbers += part[1]
+            numbers += part[2]
+            out.append((first, len(part[1])))
+        else:
+            out.append(part)
+    return (tuple(out), *rest), tuple(numbers)
+
+
+def _flat(sizes: Any) -> Any:
+    if sizes.__class__ is not tuple:
+        return (sizes,)
+    if sizes and sizes[0].__class__ is tuple:
+        return [n for part in sizes for n in part]
+    return sizes
 
 
 def _own_references() -> int:

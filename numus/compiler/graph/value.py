@@ -23,6 +23,9 @@ ATTENTION = ("attention", "attention_grad")
 # The operation of GEMM operands packed into panels ahead of the kernel that reads them.
 PACKED = "packed"
 
+# Operations whose parameters are sizes.
+SIZED_OPS = frozenset({"reshape", "broadcast", "slice", "pad", "extent"})
+
 _anonymous_ids = itertools.count(-1, -1)
 
 

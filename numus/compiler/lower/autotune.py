@@ -57,6 +57,11 @@ class _Choices:
             self._known = _read()
         return self._known
 
+    @property
+    def active(self) -> bool:
+        """GEMMs and convolutions are, or were, measured."""
+        return bool(self.measuring or self.known)
+
     def record(self, key: str, variant: str) -> None:
         self._known = {**_read(), **self.known, key: variant}  # others may have written meanwhile
         _write(self._known)
@@ -78,7 +83,7 @@ def tuned() -> Iterator[None]:
 def lower(group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> Kernels:
     """The kernels of a group, by the best schedule known."""
     default = lower_group(group, layouts, runtime.target)
-    if group.kind not in GEMM_KINDS or not (choices.measuring or choices.known):
+    if group.kind not in GEMM_KINDS or not choices.active:
         return default
     key = _key(default, runtime.target)
     variant = choices.known.get(key)

@@ -8,45 +8,90 @@ dtypes, parameters, and which sizes are equal.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.graph.value import GEMM_KINDS, SIZED_OPS, Layouts, Value
 from numus.compiler.hooks import on_clear_plans
-from numus.compiler.lower import autotune
+from numus.compiler.lower import autotune, stored_templates
 from numus.compiler.lower.emitter import Kernels, LoweredKernel
-from numus.ir import kernel_text
-from numus.ir.symbolic_size import Recorder
+from numus.dtypes import DType
+from numus.ir import Kernel, kernel_text
+from numus.ir.stored_kernel import pack_kernel, unpack_kernel
+from numus.ir.symbolic_size import Recorder, pack_function, unpack_function
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.runtime.contract import Runtime
 
 _MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
-_SIZED_OPS = ("reshape", "broadcast", "slice", "pad", "extent")  # whose parameters are sizes
 _FIXED_KINDS = ("factor", "fft", "spectral")  # whose lowering is made for one size
 _SIMPLE = (int, float, str, bool, type(None))
 
 Mapping = dict[Value, Value]
 
 
+class Step(NamedTuple):
+    """A kernel of a template. Values have numbers: those of the group, then intermediates."""
+
+    kernel: Kernel
+    buffers: tuple[int, ...]
+    scalars: tuple[tuple[int, str] | None, ...]  # a constant and its part; None for numbers
+    scratch: int  # the number of scratch buffers
+
+
+class _Fresh(NamedTuple):
+    """An intermediate that lowering made."""
+
+    op: str
+    kind: str
+    inputs: tuple[int, ...]  # -1: one that is in no memory
+    params: Any
+    rank: int
+    dtype: DType
+
+
 class Template:
     """The kernels of a group, with numbers that follow from sizes."""
 
-    def __init__(self, steps: Kernels, values: list[Value], recorder: Recorder) -> None:
-        self.values = values
-        self.steps = steps
-        known = set(values)
-        fresh = dict.fromkeys(v for step in steps for v in step.buffers if v not in known)
-        self.fresh = list(fresh)  # intermediates that lowering made
-        for step in steps:
-            kernel_text(step.kernel)  # guards whatever went into the code
+    def __init__(self, steps: list[Step], fresh: list[_Fresh], function: Any) -> None:
+        self.steps, self.fresh, self.function = steps, fresh, function
+
+    def __reduce__(self) -> Any:
+        steps = [(pack_kernel(kernel), *rest) for kernel, *rest in self.steps]
+        return _unpacked, (steps, self.fresh, pack_function(self.function))
+
+    @staticmethod
+    def of(lowered: Kernels, values: list[Value], recorder: Recorder) -> Template:
+        """The template of kernels that were lowered on symbolic sizes."""
+        position = {v: i for i, v in enumerate(values)}
+        constants = {v.params[-1]: i for i, v in enumerate(values) if v.op == "constant"}
+        buffers = dict.fromkeys(v for step in lowered for v in step.buffers)
+        # operands first: the ids of what lowering makes go down
+        made = sorted([v for v in buffers if v not in position], key=lambda v: -v.id)
+        for v in made:
+            position[v] = len(position)
+        fresh = [
+            _Fresh(
+                *(v.op, v.kind, tuple([position.get(x, -1) for x in v.inputs])),
+                *(v.params, len(v.shape), v.dtype),
+            )
+            for v in made
+        ]
+        steps = []
         numbers: list[Any] = []
-        for step in steps:
+        for step in lowered:
+            kernel_text(step.kernel)  # guards whatever went into the code
             scalars = [s for s in step.scalars if s.__class__ is not tuple]
             numbers += [step.grid, *step.scratch, *scalars]
-        for v in self.fresh:
+            parts = [
+                (constants[s[0]], s[1]) if s.__class__ is tuple else None for s in step.scalars
+            ]
+            used = tuple([position[v] for v in step.buffers])
+            steps.append(Step(step.kernel, used, tuple(parts), len(step.scratch)))
+        for v in made:
             numbers += v.shape
-        self.function = recorder.function(numbers)
+        return Template(steps, fresh, recorder.function(numbers))
 
     def instantiate(self, sizes: list[int], values: list[Value]) -> Kernels | None:
         """The kernels for these sizes, on these values; None where lowering decides otherwise."""
@@ -57,20 +102,28 @@ class Template:
         if found is None:
             return None
         numbers = iter(found)
-        filled = [self._fill(step, numbers) for step in self.steps]
-        new: Mapping = dict(zip(self.values, values, strict=True))
-        for v in self.fresh:
-            shape: Any = tuple([next(numbers) for _ in v.shape])
-            inputs = tuple([new.get(x, x) for x in v.inputs])
-            new[v] = Value.fresh(v.op, v.kind, inputs, v.params, shape, v.dtype)
-        return with_values(filled, new)
+        out = []
+        for kernel, _, parts, scratch in self.steps:
+            grid, *sizes_of_scratch = islice(numbers, 1 + scratch)
+            scalars = [
+                next(numbers) if part is None else (values[part[0]].params[-1], part[1])
+                for part in parts
+            ]
+            out.append(LoweredKernel(kernel, [], scalars, grid, sizes_of_scratch))
+        known = list(values)
+        for op, kind, inputs, params, rank, dtype in self.fresh:
+            operands = tuple([known[i] for i in inputs if i >= 0])
+            shape: Any = tuple(islice(numbers, rank))
+            known.append(Value.fresh(op, kind, operands, params, shape, dtype))
+        for lowered, step in zip(out, self.steps, strict=True):
+            lowered.buffers = [known[i] for i in step.buffers]
+        return out
 
-    @staticmethod
-    def _fill(step: LoweredKernel, numbers: Any) -> LoweredKernel:
-        grid = next(numbers)
-        scratch = [next(numbers) for _ in step.scratch]
-        scalars = [s if s.__class__ is tuple else next(numbers) for s in step.scalars]
-        return LoweredKernel(step.kernel, step.buffers, scalars, grid, scratch)
+
+def _unpacked(steps: list[Any], fresh: list[_Fresh], function: Any) -> Template:
+    """A template from disk."""
+    own = [Step(unpack_kernel(kernel), *rest) for kernel, *rest in steps]
+    return Template(own, fresh, unpack_function(function))
 
 
 def with_values(steps: Kernels, new: Mapping) -> Kernels:
@@ -112,16 +165,12 @@ def lower(
 ) -> Kernels:
     """The kernels of a group, by a template where there is one. `values` are its members and what
     they are computed from, in order."""
-    fixed = group.kind in _FIXED_KINDS
-    if fixed or runtime.target.simt or autotune.choices.measuring or autotune.choices.known:
+    fixed = group.kind in _FIXED_KINDS or (group.kind in GEMM_KINDS and autotune.choices.active)
+    if fixed or runtime.target.simt:
         return autotune.lower(group, layouts, runtime)
     numbering = _Sizes()
-    key = (
-        id(runtime),
-        runtime.target,
-        kernel_choice_key(),
-        _key(group, layouts, values, numbering),
-    )
+    structure = (kernel_choice_key(), _key(group, layouts, values, numbering))
+    key = (id(runtime), runtime.target, structure)
     sizes = list(numbering.number)
     known = _templates.get(key, ())
     if known != ():
@@ -134,10 +183,14 @@ def lower(
             return steps
     if len(known) >= _MAX_TEMPLATES:
         return autotune.lower(group, layouts, runtime)
-    made = _record(group, layouts, values, sizes, runtime)
-    if made is None:
-        _templates[key] = None
-        return autotune.lower(group, layouts, runtime)
+    name = stored_templates.name(structure, sizes, runtime.target)
+    made: Template | None = stored_templates.load(name)
+    if made is None or made.function(*sizes) is None:
+        made = _record(group, layouts, values, sizes, runtime)
+        if made is None:
+            _templates[key] = None
+            return autotune.lower(group, layouts, runtime)
+        stored_templates.store(name, made)
     _templates[key] = [*known, made]
     if len(_templates) > _MAX_STRUCTURES:
         _templates.popitem(last=False)
@@ -160,7 +213,7 @@ def _key(group: FusionGroup, layouts: Layouts, values: list[Value], sizes: _Size
             if v.op == "constant":
                 params = v.params[:-1]
             else:
-                params = sizes.pattern(v.params) if v.op in _SIZED_OPS else v.params
+                params = sizes.pattern(v.params) if v.op in SIZED_OPS else v.params
         strides = None if layout is None else sizes.pattern(layout)
         parts.append((v.op, v.kind, params, sizes.pattern(v.shape), v.dtype, strides, inputs))
     stored = tuple([(number[v], v in group.stored) for v in group.members])
@@ -184,20 +237,23 @@ def _record(
     new: Mapping = {}
     for v in values:
         read = v not in members and v in layouts
-        params = symbolic(v.params) if v.op in _SIZED_OPS and not read else v.params
+        params = symbolic(v.params) if v.op in SIZED_OPS and not read else v.params
         inputs = () if read else tuple([new[x] for x in v.inputs])
         new[v] = Value(v.id, v.op, v.kind, inputs, params, symbolic(v.shape), v.dtype)
-    copy = FusionGroup.__new__(FusionGroup)
-    copy.members = [new[v] for v in group.members]
-    copy.position, copy.kind, copy.axes = group.position, group.kind, group.axes
-    copy.low_memory, copy.space = group.low_memory, symbolic(group.space)
-    copy.stored = {new[v] for v in group.stored}
+    copy = group.on(new, symbolic(group.space))
     own_layouts = {new[v]: symbolic(layouts[v]) for v in values if v in layouts}
     steps = autotune.lower(copy, own_layouts, runtime)
     if any(step.kernel.vendor is not None for step in steps):
         return None
-    template = Template(steps, list(new.values()), recorder)
-    return template if all(_is_simple(v.params) for v in template.fresh) else None
+    template = Template.of(steps, list(new.values()), recorder)
+    return template if all(map(_is_made_anew, template.fresh)) else None
+
+
+def _is_made_anew(fresh: _Fresh) -> bool:
+    """An intermediate that a template can make: of operands in memory, where it may be recomputed
+    from them, and without symbolic sizes."""
+    recomputed = fresh.kind == "elementwise" and -1 in fresh.inputs
+    return not recomputed and _is_simple(fresh.params)
 
 
 def _is_simple(params: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from numus import config
 from numus.errors import CompileError
-from numus.ir import kernel_text
+from numus.ir.printer import kernel_digest
 from numus.lru import LruTable
 from numus.runtime import cache
 from numus.runtime.compile_progress import CompileProgress
@@ -72,6 +72,7 @@ class Compiler:
         self._jit: Jit | None = None
         # compiled and not linked yet, by key: the code, and the seconds that it took
         self._objects: dict[str, tuple[bytes, float]] = {}
+        self._stored: dict[str, bytes | None] = {}  # what the disk has, for kernels to be linked
         self._native: list[LoadedCode] = []  # in use until the process ends
 
     @property
@@ -86,15 +87,21 @@ class Compiler:
         """Programs of several kernels. LLVM compiles new ones in threads of their own, while the
         next are rendered."""
         with self._lock:
-            new = {self._digest(k): k for k in kernels}
-            sources = [k for digest, k in new.items() if self._programs.get(digest) is None]
-            found = [k for k in sources if cache.get(self._key(kernel_text(k))) is None]
-            if len(found) > 1:
-                self._compile_objects(found)
+            new = {kernel_digest(k): k for k in kernels}
+            missing = []
+            for digest, kernel in new.items():
+                if self._programs.get(digest) is None:
+                    key = self._key(digest)
+                    code = self._stored[key] = cache.get(key)
+                    if code is None:
+                        missing.append(kernel)
             try:
+                if len(missing) > 1:
+                    self._compile_objects(missing)
                 return [self.compile(kernel) for kernel in kernels]
             finally:
                 self._objects.clear()
+                self._stored.clear()
 
     def _compile_objects(self, kernels: list[Any]) -> None:
         """Compile kernels concurrently, to be linked next."""
@@ -108,7 +115,7 @@ class Compiler:
                     began = time.perf_counter()
                     source = self._render(kernel)
                     task = workers.submit(self._timed_object_code, source, kernel.small, began)
-                    tasks.append((self._key(kernel_text(kernel)), task))
+                    tasks.append((self._key(kernel_digest(kernel)), task))
                     progress.update(sum(t.done() for _, t in tasks))
                 for done, (key, task) in enumerate(tasks):
                     progress.update(done)
@@ -126,35 +133,27 @@ class Compiler:
 
         return str(render(kernel, self.jit.target))
 
-    def _key(self, text: str) -> str:
-        """The key of code on disk."""
-        parts = (text, cache.version(_JIT, *_CODEGEN), repr(self.jit.target))
+    def _key(self, digest: bytes) -> str:
+        """The key of code on disk, for the digest of its text."""
+        parts = (digest.hex(), cache.version(_JIT, *_CODEGEN), repr(self.jit.target))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    @staticmethod
-    def _digest(kernel: Any) -> bytes:
-        found: bytes | None = kernel.cached_digest
-        if found is None:
-            found = hashlib.sha256(kernel_text(kernel).encode()).digest()
-            kernel.cached_digest = found
-        return found
-
     def compile(self, kernel: Any) -> CpuProgram:
-        digest = self._digest(kernel)
+        digest = kernel_digest(kernel)
         program = self._programs.get(digest)
         if program is not None:
             return program
         with self._lock:
             program = self._programs.get(digest)
             if program is None:
-                program = self._programs[digest] = self._compile(kernel, kernel_text(kernel))
+                program = self._programs[digest] = self._compile(kernel, digest)
                 kernel.cached_text = None  # longer than its code
         return program
 
-    def _compile(self, kernel: Any, text: str) -> CpuProgram:
+    def _compile(self, kernel: Any, digest: bytes) -> CpuProgram:
         began = time.perf_counter()
         render = partial(self._render, kernel)
-        code, key, cause = self._load(text, render, ("kernel",), kernel.small)
+        code, key, cause = self._load(digest, render, ("kernel",), kernel.small)
         program = CpuProgram(kernel, key, code, render)
         seconds = time.perf_counter() - began + self._objects.pop(key, (b"", 0.0))[1]
         record = (kernel.name, key, kernel.notes, cause, seconds, weakref.ref(program))
@@ -164,7 +163,8 @@ class Compiler:
     def native(self, source: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
         """Addresses of functions of an LLVM IR module, through the disk cache."""
         with self._lock:
-            found = self._load(source, lambda: source, symbols)[0]
+            digest = hashlib.sha256(source.encode()).digest()
+            found = self._load(digest, lambda: source, symbols)[0]
             self._native.append(found)
             return found.addresses
 
@@ -174,12 +174,18 @@ class Compiler:
             return self.jit.link(self.jit.object_code(source, small=True), symbols)
 
     def _load(
-        self, text: str, render: Callable[[], str], symbols: tuple[str, ...], small: bool = False
+        self,
+        digest: bytes,
+        render: Callable[[], str],
+        symbols: tuple[str, ...],
+        small: bool = False,
     ) -> tuple[LoadedCode, str, str]:
         jit = self.jit
-        key = self._key(text)
+        key = self._key(digest)
         code = self._objects[key][0] if key in self._objects else None
-        known = cache.get(key) if code is None else None
+        known = None
+        if code is None:
+            known = self._stored[key] if key in self._stored else cache.get(key)
         if known is not None:
             with contextlib.suppress(CompileError):  # an object that does not load is made anew
                 return jit.link(known, symbols), key, "disk"

@@ -1,0 +1,150 @@
+"""Fused graphs: a graph as the compiler's values, partitioned into fusion groups.
+
+All that is decided about a graph before its groups are lowered. Sizes may be symbolic: then the
+decisions are recorded, and the fused graph of other sizes is a copy with their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from numus import ir
+from numus.compiler.fusion.fuser import Fuser
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.approx_math import approximated
+from numus.compiler.graph.builder import GraphBuilder
+from numus.compiler.graph.strided_view import StridedView, storage_view
+from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
+from numus.ir.symbolic_size import SymbolicSize
+from numus.shapes import row_major
+from numus.target import Target
+
+
+class FusedGraph:
+    """The groups of a graph, its leaves, and the layouts of its results.
+
+    Args:
+        graph: a graph's signature.
+        donated: pairs of a leaf and a root that is best written over it.
+        sizes: instead of the graph's own, in the order of `signature.split_sizes`.
+
+    Attributes:
+        views: layouts of the roots, the live-out nodes and those saved for gradients, in the
+            memory of values.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        roots: Sequence[Any],
+        target: Target,
+        donated: Sequence[tuple[Any, Any]] = (),
+        sizes: Iterator[Any] | None = None,
+    ) -> None:
+        ir.new_build()
+        self.leaves: list[Value] = []
+        self.leaf_strides: Layouts = {}
+        values = self._build(graph, roots, target, sizes)
+        number = graph.number
+        results = [values[number[r]] for r in roots] + [values[i] for i in graph.live_out]
+        self.views = [storage_view(v, self.leaf_strides) for v in results]
+        base = {v: view.base for v, view in zip(results, self.views, strict=True)}
+        self.donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
+        self.roots = [x.base for x in self.views if x.base not in self.leaf_strides]
+        self.groups: list[FusionGroup] = Fuser(self.roots, self.leaf_strides, target).run()
+        self.in_memory = {v for group in self.groups for v in group.stored}
+        # Materialised anyway: saved for gradients that may need them.
+        done = {*graph.live_out, *(number[r] for r in roots)}
+        self.saved_for_backward = tuple(
+            i for i in graph.tracked if i not in done and values[i] in self.in_memory
+        )
+        saved = (values[i] for i in self.saved_for_backward)
+        self.views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
+
+    def _build(
+        self, graph: Any, roots: Sequence[Any], target: Target, sizes: Iterator[Any] | None
+    ) -> list[Value]:
+        """The compiler's values of the nodes."""
+
+        def sized(numbers: Any) -> Any:
+            if sizes is None:
+                return numbers
+            if numbers.__class__ is tuple:
+                return tuple([sized(n) for n in numbers])
+            return next(sizes)
+
+        builder = GraphBuilder()
+        values: list[Value] = []
+        leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
+        for node in graph.nodes:
+            if node in leaves:
+                number, shape = len(self.leaves), sized(node.shape)
+                v = builder.make("leaf", "leaf", (), (number,), shape, node.dtype)
+                self.leaf_strides[v] = sized(graph.leaf_strides[number])
+                self.leaves.append(v)
+            elif node in constants:
+                params = (graph.classes[constants[node]], constants[node])
+                v = builder.make("constant", "source", (), params, (), node.dtype)
+            else:
+                inputs = tuple([values[graph.number[x]] for x in node.inputs])
+                name, shape = node.prim.name, sized(node.shape)
+                params = sized(node.params) if name in SIZED_OPS else node.params
+                v = builder.make(name, node.prim.kind, inputs, params, shape, node.dtype)
+            values.append(v)
+        results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
+        copies = approximated(builder.values, results, target)
+        return [copies.get(v, v) for v in values] if copies else values
+
+    # -- other sizes ------------------------------------------------------------------------------
+
+    def values(self) -> list[Value]:
+        """All values, operands first."""
+        members = [v for group in self.groups for v in group.members]
+        bases = [view.base for view in self.views]
+        found = walk([*members, *bases, *self.leaves], lambda v: v not in self.leaf_strides)
+        return sorted(found, key=lambda v: v.id)
+
+    def numbers(self) -> list[SymbolicSize]:
+        """The symbolic sizes that `with_numbers` replaces."""
+        found: dict[str, SymbolicSize] = {}
+
+        def collect(x: Any) -> None:
+            if x.__class__ is tuple:
+                for y in x:
+                    collect(y)
+            elif x.__class__ is SymbolicSize:
+                found[x.name] = x
+
+        for v in self.values():
+            collect((v.shape, v.params, self.leaf_strides.get(v, ())))
+        for view in self.views:
+            collect((view.offset, view.strides))
+        for group in self.groups:
+            collect(group.space)
+        return list(found.values())
+
+    def with_numbers(self, value: Callable[[SymbolicSize], int]) -> FusedGraph:
+        """The fused graph with numbers for symbolic sizes."""
+
+        def number(x: Any) -> Any:
+            if x.__class__ is tuple:
+                return tuple([number(y) for y in x])
+            return value(x) if x.__class__ is SymbolicSize else x
+
+        new: dict[Value, Value] = {}
+        for v in self.values():
+            inputs = tuple([new[x] for x in v.inputs])
+            new[v] = Value(v.id, v.op, v.kind, inputs, number(v.params), number(v.shape), v.dtype)
+        out = FusedGraph.__new__(FusedGraph)
+        out.leaves = [new[v] for v in self.leaves]
+        out.leaf_strides = {new[v]: number(s) for v, s in self.leaf_strides.items()}
+        out.views = [
+            StridedView(new[x.base], number(x.offset), number(x.strides)) for x in self.views
+        ]
+        out.donated = {new[v]: new[x] for v, x in self.donated.items()}
+        out.roots = [new[v] for v in self.roots]
+        out.groups = [group.on(new, number(group.space)) for group in self.groups]
+        out.in_memory = {new[v] for v in self.in_memory}
+        out.saved_for_backward = self.saved_for_backward
+        return out

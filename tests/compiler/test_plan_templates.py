@@ -1,0 +1,141 @@
+"""Plans of other sizes: a known structure is not fused again, and gets the groups that fusion
+gives for these sizes, whatever sizes came before."""
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import plan, plan_template
+from numus.compiler.fused_graph import FusedGraph
+from numus.compiler.plan import clear_plans
+
+
+def _description(fused):
+    """All that a plan is made from."""
+    number = {v.id: v for v in fused.values()}
+    values = [
+        (v.id, v.op, v.kind, [x.id for x in v.inputs], v.params, v.shape, v.dtype)
+        for v in number.values()
+    ]
+    groups = [
+        (g.kind, g.space, g.axes, [m.id for m in g.members], sorted(v.id for v in g.stored))
+        for g in fused.groups
+    ]
+    views = [(x.base.id, x.offset, x.strides) for x in fused.views]
+    strides = [fused.leaf_strides[v] for v in fused.leaves]
+    return values, groups, views, strides, fused.saved_for_backward
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Compares all that templates give with fusion; counts plans and recorded fusions."""
+    clear_plans()
+    counts = {"plans": 0, "fused": 0}
+    fuse, init = plan_template.fuse, FusedGraph.__init__
+
+    def compared(device, graph, roots):
+        got = fuse(device, graph, roots)
+        counts["plans"] += 1
+        wanted = FusedGraph.__new__(FusedGraph)
+        init(wanted, graph, roots, device.runtime.target)
+        assert _description(got) == _description(wanted)
+        numbers = [n for v in got.values() for n in v.shape]
+        assert all(type(n) is int for n in numbers)
+        return got
+
+    def counted(self, *args, **kwargs):
+        counts["fused"] += 1
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(plan, "fuse", compared)
+    monkeypatch.setattr(FusedGraph, "__init__", counted)
+    yield counts
+    clear_plans()
+
+
+def block(n, device):
+    """A transformer's block without a cache, and the next token."""
+    w = [nm.ones(s, device=device) for s in ((16, 48), (16, 16), (16, 64), (64, 16), (16, 11))]
+    x = nm.ones((1, n, 16), device=device)
+    nm.eval(x, *w)
+    y = nm.layer_norm(x) @ w[0]
+    q, k, v = (y[..., 16 * i : 16 * i + 16].reshape(1, n, 2, 8).swapaxes(1, 2) for i in range(3))
+    y = nm.scaled_dot_product_attention(q, k, v, is_causal=True)
+    x = x + y.swapaxes(1, 2).reshape(1, n, 16) @ w[1]
+    x = x + nm.gelu(x @ w[2]) @ w[3]
+    return nm.argmax((x @ w[4])[:, -1], axis=-1)
+
+
+def cached(n, device):
+    """Attention of one query to a cache that grows."""
+    cache, new = nm.ones((2, n, 8), device=device), nm.ones((2, 1, 8), device=device)
+    nm.eval(cache, new)
+    keys = nm.concat([cache, new], axis=1)
+    return nm.softmax(new @ keys.swapaxes(1, 2), axis=-1) @ keys, keys
+
+
+def statistics(n, device):
+    x = nm.ones((n, 2 * n + 1), device=device)
+    nm.eval(x)
+    return nm.softmax(x, axis=-1), x.sum(axis=0), x.mean(), x[::-1, 1:].T.var(axis=1)
+
+
+def gradients(n, device):
+    x, w = nm.ones((n, 12), device=device), nm.ones((12, 7), device=device)
+    nm.eval(x, w)
+    return nm.grad(lambda x, w: (nm.tanh(x @ w) ** 2).mean(), argnums=(0, 1))(x, w)
+
+
+@pytest.mark.parametrize("f", [block, cached, statistics, gradients])
+def test_groups_are_those_of_fusion(f, checked):
+    for n in (1, 2, 3, 4, 5, 9, 8, 16, 17, 40, 31, 33, 11, 12):
+        nm.eval(f(n, "null"))
+    assert checked["fused"] < checked["plans"]
+
+
+@pytest.mark.parametrize("f", [block, cached, gradients])
+def test_growing_lengths_are_fused_a_few_times(f, checked):
+    for n in range(20, 23):
+        nm.eval(f(n, "null"))
+    before = checked["fused"]
+    for n in range(23, 40):
+        nm.eval(f(n, "null"))
+    assert checked["plans"] >= 20
+    assert checked["fused"] <= before + 1
+
+
+def test_two_sizes_vary(checked):
+    for m, n in [(20, 30), (21, 31), (22, 31), (21, 40), (27, 50), (60, 33), (33, 60)]:
+        x = nm.ones((m, n), device="null")
+        nm.eval(x)
+        nm.eval(nm.softmax(x * 2, axis=-1), x.sum(axis=0))
+    assert checked["fused"] - 7 <= 4
+
+
+def test_values_do_not_depend_on_the_sizes_before():
+    def run(n):
+        rng = np.random.default_rng(n)
+        x = nm.asarray(rng.standard_normal((n, 24)).astype("float32"))
+        w = nm.asarray(rng.standard_normal((24, 24)).astype("float32"))
+        y = nm.softmax(nm.gelu(x @ w) @ w.T, axis=-1)
+        return np.concatenate([y.numpy().ravel(), (y - y.mean()).sum(axis=0).numpy()]).tobytes()
+
+    sizes = (3, 4, 7, 12, 24, 25, 40)
+    wanted = []
+    for n in sizes:
+        clear_plans()
+        wanted.append(run(n))
+    clear_plans()
+    assert [run(n) for n in sizes] == wanted
+    clear_plans()
+    assert [run(n) for n in reversed(sizes)] == wanted[::-1]
+
+
+def test_equal_constants_are_one_whether_or_not_they_share_a_node(checked):
+    """The first calls of a function make new constants, later ones share those of a template."""
+    x, half = nm.ones((30, 20), device="null"), nm.asarray(0.5, device="null")
+    nm.eval(x)
+    nm.eval((x * 0.5 + 1) * 0.5)
+    assert checked["plans"] == 2  # the first is of the ones
+    nm.eval((x * half + 1) * half)
+    assert checked["plans"] == 2

@@ -1,0 +1,88 @@
+"""Lowering templates on disk: another process finds the kernels that lowering would give."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import ir
+from numus.compiler.lower import stored_templates, templates
+from numus.compiler.plan import clear_plans
+
+pytestmark = pytest.mark.on_cpu("templates are those of CPUs")
+
+
+@pytest.fixture
+def counts(monkeypatch, tmp_path):
+    """An empty cache on disk, and the number of lowerings."""
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(stored_templates, "enabled", True)
+    found = {"lowered": 0}
+    record = templates._record
+
+    def counted(*args):
+        found["lowered"] += 1
+        return record(*args)
+
+    monkeypatch.setattr(templates, "_record", counted)
+    clear_plans()
+    yield found
+    clear_plans()
+
+
+def run(n):
+    rng = np.random.default_rng(n)
+    x = nm.asarray(rng.standard_normal((n, 24)).astype("float32"))
+    w = nm.asarray(rng.standard_normal((24, 40)).astype("float32"))
+    y = nm.gelu(x @ w + 0.25)
+    nm.eval(y)
+    q = y.reshape(1, n, 2, 20).swapaxes(1, 2)
+    z = nm.scaled_dot_product_attention(q, q, q, is_causal=True)
+    return b"".join(a.numpy().tobytes() for a in (nm.softmax(y, axis=-1), z, nm.cumsum(x, axis=0)))
+
+
+def test_nothing_is_lowered_again(counts):
+    sizes = (5, 9, 30, 31)
+    wanted = [run(n) for n in sizes]
+    first, counts["lowered"] = counts["lowered"], 0
+    assert first > 4
+    clear_plans()  # as in a new process
+    assert [run(n) for n in sizes] == wanted
+    assert counts["lowered"] == 0
+
+
+def test_statements_are_those_that_were_stored(counts, monkeypatch):
+    run(12)
+    kernels = []
+    load = stored_templates.load
+
+    def watched(name):
+        found = load(name)
+        kernels.extend(() if found is None else [step.kernel for step in found.steps])
+        return found
+
+    monkeypatch.setattr(stored_templates, "load", watched)
+    clear_plans()
+    run(12)
+    assert len(kernels) >= 4
+    for kernel in kernels:
+        digest = kernel.cached_digest
+        kernel.cached_text = None
+        assert hashlib.sha256(ir.kernel_text(kernel).encode()).digest() == digest
+
+
+def test_a_damaged_template_is_lowered_again(counts, tmp_path):
+    wanted = run(7)
+    first, counts["lowered"] = counts["lowered"], 0
+    for path in (tmp_path / "kernels").glob("*/*"):
+        path.write_bytes(path.read_bytes()[:-9] + b"damaged..")
+    clear_plans()
+    assert run(7) == wanted
+    assert counts["lowered"] == first
+
+
+def test_structures_without_a_name_outside_of_the_process(counts):
+    target = nm.device("cpu").runtime.target
+    assert stored_templates.name(("loop", object()), [3], target) is None
+    assert stored_templates.name(("loop", (1, "a")), [3], target) is not None
