@@ -129,6 +129,20 @@ def test_errors_of_sums_do_not_grow_with_their_length(name):
         assert np.abs(found - exact * (1 + 1j)).max() <= count * UNIT["float32"] * exact * 1.5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize(("shape", "axis"), [((70_000,), 0), ((40, 3000), 1), ((3000, 40), 0)])
+def test_running_sums_are_rounded_once(shape, axis, dtype):
+    """Accumulators are float64, of as many terms as rows have."""
+    for term in TERMS:
+        x = np.full(shape, term, dtype)
+        x = x * (1 - 2j) if dtype == "complex64" else x
+        found = np.asarray(nm.cumsum(nm.asarray(x, device="cpu"), axis=axis))
+        exact = np.cumsum(x, axis=axis, dtype="complex128" if dtype == "complex64" else "float64")
+        for part in ("real", "imag")[: 1 + (dtype == "complex64")]:
+            a, b = getattr(found, part), getattr(exact, part)
+            assert (np.abs(a - b) <= 1.001 * UNIT["float32"] * np.abs(b)).all()
+
+
 SAME_BITS = """
 import hashlib
 import numpy as np

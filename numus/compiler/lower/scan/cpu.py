@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO, ScanProblem, rows_in_lanes, store_members
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.scan import cpu as cpu_scan
 
@@ -33,7 +35,13 @@ TUNING = ScanTuning()
 
 
 class CpuScanProblem(ScanProblem):
-    """A scan with its blocking for vector units."""
+    """A scan with its blocking for vector units. Sums of float32 are accumulated in float64: in a
+    running sum, rounding errors grow with the length of a row."""
+
+    @property
+    def real(self) -> DType:
+        narrow = super().real
+        return dt.float64 if self.op == "sum" and narrow is dt.float32 else narrow
 
     @property
     def lanes(self) -> int:
@@ -118,14 +126,16 @@ def _scan_pass(
 
     def read(i: Expr) -> cpu_scan.Element:
         value = e.value(p.source, index(p.position(e, i)))
-        return list(value) if p.components == 2 else [value.cast(p.real)]
+        return [x.cast(p.real) for x in (value if p.components == 2 else (value,))]
 
     def write(i: Expr, element: cpu_scan.Element) -> list[Stmt]:
         if totals is not None:
             return []
         if carry is not None:
             element = span.combine(carry, element)
-        result: Any = tuple(element) if p.components == 2 else element[0].cast(p.val.dtype)
+        result: Any = element[0].cast(p.val.dtype)
+        if p.components == 2:
+            result = tuple(x.cast(dt.real_of(p.val.dtype)) for x in element)
         return store_members(e, p.group, index(p.position(e, i)), result)
 
     if p.row_per_lane:

@@ -12,7 +12,7 @@ CACHE_LINE_BYTES = 64
 
 # Elements of k in one running sum. Sums of floats are added up by such blocks, which depend on
 # neither tiles nor caches nor threads: an element of C has the same bits whatever the blocking.
-SUM_BLOCK = 256
+SUM_BLOCK = 128
 SKINNY_BLOCK_K = 16  # rows of B that are read together, each of them once; added up to SUM_BLOCKs
 
 
