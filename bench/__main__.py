@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+import numus as nm
+
 
 def compare(
     words: list[str],
@@ -37,7 +39,10 @@ def compare(
 ) -> None:
     """Print one line for each workload whose name contains one of `words`."""
     # Imported here: the peers take seconds to load and the other reports do not need them.
-    from . import training
+    from . import (
+        linalg,  # noqa: F401  adds its rows
+        training,
+    )
     from .libraries import available
     from .table import Table
     from .timing import best_times
@@ -106,6 +111,9 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", help="parts of workload names, or overhead, or memory")
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
+    parser.add_argument(
+        "--prefer", default="auto", help="kernels of numus: native, vendor or auto (default)"
+    )
     parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
     parser.add_argument("--nn", action="store_true", help="train with numus.nn and a Trainer")
     parser.add_argument("--large", action="store_true", help="memory: of larger models, with --nn")
@@ -115,6 +123,7 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
 
+    nm.kernels.prefer(options.prefer)
     match options.names:
         case ["overhead"]:
             from . import overhead

@@ -1,4 +1,4 @@
-"""Eigenvalues of Hermitian matrices by one-sided Jacobi rotations."""
+"""Eigenvalues of Hermitian matrices: by tridiagonal matrices, or one-sided Jacobi rotations."""
 
 from __future__ import annotations
 
@@ -46,15 +46,33 @@ def inverse_gaps(x: Tensor, y: Tensor) -> Tensor:
     return where(close, 0.0, 1 / where(close, 1.0, gaps))
 
 
+JACOBI_ORDER = 20  # up to which rotations of all pairs are as fast: many matrices share vectors
+
+
 def _eigh(a: Tensor) -> Tensor:
-    """Eigenvalues in a first row, eigenvectors below, of stacks of Hermitian matrices.
+    """Eigenvalues in a first row, eigenvectors below, of stacks of Hermitian matrices."""
+    scale = scale_of(a)
+    a = a / scale
+    device = a._node.device
+    serial = device is not None and not device.runtime.target.simt
+    if serial and not a.dtype.is_complex and a.shape[-1] > JACOBI_ORDER:
+        found = wrap(factor.eigh(a._node))
+        values, rows = found[:, 0], found[:, 1:]
+    else:
+        values, rows = _by_rotations(a)
+    order = values.argsort(axis=-1)
+    values = values.take_along_axis(order, axis=-1) * scale[..., 0]
+    vectors = blocked.rows_at(rows, order).mT
+    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+
+
+def _by_rotations(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, and eigenvectors in rows.
 
     Rows of the shifted matrix, which is well-conditioned and positive definite, become orthogonal:
     they are its eigenvectors then, each times its eigenvalue.
     """
     n = a.shape[-1]
-    scale = scale_of(a)
-    a = a / scale
     frobenius = ((abs(a) ** 2).sum(axis=(-2, -1), keepdims=True)).sqrt()
     rows = maximum_of(abs(a).sum(axis=-1, keepdims=True), axis=-2, keepdims=True)
     shift = 1.5 * minimum(frobenius, rows)
@@ -62,11 +80,7 @@ def _eigh(a: Tensor) -> Tensor:
     shifted = a + shift * identity(n, a)
     found = wrap(factor.orthogonalize(shifted._node, n))
     vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
-    values = real_part((vectors.conj() * (a @ vectors)).sum(axis=-2))
-    order = values.argsort(axis=-1)
-    values = values.take_along_axis(order, axis=-1) * scale[..., 0]
-    vectors = blocked.rows_at(vectors.mT, order).mT
-    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+    return real_part((vectors.conj() * (a @ vectors)).sum(axis=-2)), vectors.mT
 
 
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

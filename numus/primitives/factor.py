@@ -84,3 +84,14 @@ _orthogonalize = unblocked(
 def orthogonalize(a: Node, width: int) -> Node:
     """Unitary combinations of rows that are orthogonal in their first `width` columns (Jacobi)."""
     return apply(_orthogonalize, (a,), width, a.shape, a.dtype)
+
+
+_eigh = unblocked("eigh", references.eigh, lambda a: eigh(a))
+
+
+def eigh(a: Node) -> Node:
+    """Eigenvalues of real symmetric matrices in a first row, in no order, and a row with the
+    eigenvector of each below (tridiagonalisation and QL steps): for CPUs, which have no cheap
+    rotation of all pairs at once."""
+    batch, n, _ = a.shape
+    return apply(_eigh, (a,), None, (batch, n + 1, n), a.dtype)

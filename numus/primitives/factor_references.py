@@ -111,3 +111,8 @@ def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
     out[:, x] = cosine * u - sine * v
     out[:, y] = cosine * v + np.conj(sine) * u
     return True
+
+
+def eigh(a: Array, params: Any) -> Array:
+    values, vectors = np.linalg.eigh(a)
+    return np.concatenate([values[:, None, :], np.swapaxes(vectors, -1, -2)], axis=1)

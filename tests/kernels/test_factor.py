@@ -86,3 +86,26 @@ def test_a_pivot_that_is_not_positive_is_nan_from_there_on():
 def test_the_first_of_equal_pivots_is_taken():
     a = np.array([[[1.0, 2.0], [-1.0, 3.0]]], np.float32)
     assert on(nm.default_device().name, factor.lu, a)[0, :, 2].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 2, 3, 20, 33])
+def test_symmetric_eigenproblems_by_tridiagonal_matrices(n, dtype):
+    a = drawn((3, n, n), dtype)
+    a = a + adjoint(a)
+    a[1] = np.diag(np.arange(n) % 2)  # nothing to reduce, equal eigenvalues
+    found = on("cpu", factor.eigh, a)
+    values, vectors = found[:, 0], adjoint(found[:, 1:])
+    bound = 10 * n * np.finfo(dtype).eps
+    size = np.abs(a).max()
+    np.testing.assert_allclose(a @ vectors, vectors * values[:, None], rtol=0, atol=bound * size)
+    unit = np.broadcast_to(np.eye(n), a.shape)
+    np.testing.assert_allclose(adjoint(vectors) @ vectors, unit, rtol=0, atol=bound)
+
+
+def test_eigenproblems_with_nan_end():
+    a = np.eye(30)[None].repeat(2, axis=0)
+    a[1, 3, 3] = np.nan
+    found = on("cpu", factor.eigh, a)
+    np.testing.assert_array_equal(found[0, 0], np.ones(30))
+    assert np.isnan(found[1, 0]).any()
