@@ -192,3 +192,13 @@ def test_three_steps_on_a_small_block(gpu):
     z = noise(2, 8 * 9 * 10)
     t = nm.asarray(z, device="transforming_small")
     close(nm.abs(nm.fft.fft(t)).numpy(), np.abs(np.fft.fft(z)))
+
+
+@pytest.mark.parametrize("shape", [(40, 24), (3, 16, 20), (5, 64)])
+def test_adjacent_rows_on_a_block(gpu, shape):
+    """Along the first axes, adjacent rows are adjacent in memory: threads run over them."""
+    z = noise(*shape)
+    t = nm.asarray(z, device=gpu)
+    for axis in range(len(shape)):
+        close(nm.fft.fft(t, axis=axis).numpy(), np.fft.fft(z, axis=axis))
+    close(nm.fft.fftn(t).numpy(), np.fft.fftn(z))

@@ -17,6 +17,14 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
 
 ZERO, ONE = const(0), const(1)
+BANK_PERIOD = 16  # a gap after as many elements: strides of powers of two meet all banks
+
+
+def padded(elements: int) -> int:
+    """Elements of a shared buffer: a power of two, and its gaps."""
+    whole = 1 << (elements - 1).bit_length()
+    return whole + whole // BANK_PERIOD
+
 
 Read = Callable[[Expr, Expr], Complex]  # transform of the block, position
 Write = Callable[[Expr, Expr, Complex], list[Stmt]]
@@ -39,6 +47,7 @@ class Block:
     threads: bool  # lanes are threads, and run over transforms and positions at once
     vector: int  # SIMD lanes
     transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
+    interleaved: bool  # transforms alternate in scratch memory, else they lie one after another
     size: Callable[[int], Expr]  # a number as a scalar argument
 
 
@@ -66,14 +75,18 @@ def stockham(
     buffers = min(2, len(passes) - 1)
     elements = block.length * block.width
     # shared memory has a size known to the compiler: kernels are shared by lengths up to it
-    size = const(1 << (elements - 1).bit_length()) if block.threads else block.size(elements)
+    size = const(padded(elements)) if block.threads else block.size(elements)
     scratch = [
         tuple(ir.Buffer(f"{part}{i}", block.dtype, "scratch", size) for part in ("re", "im"))
         for i in range(buffers)
     ]
 
     def at(w: Expr, position: Expr) -> Expr:
-        return ir.add(ir.mul(position, const(block.width)), w)
+        if block.interleaved or block.width == 1:
+            index = ir.add(ir.mul(position, const(block.width)), w)
+        else:
+            index = ir.add(ir.mul(w, block.size(block.length)), position)
+        return ir.add(index, ir.idiv(index, const(BANK_PERIOD))) if block.threads else index
 
     out: list[Stmt] = []
     for p in passes:
@@ -117,16 +130,18 @@ def _pass_loops(
         def point(j: Expr) -> Complex:
             return load(w, ir.add(start, ir.mul(input_stride, j)))
 
+        def root(k: Expr) -> Complex:
+            return twiddle(ir.mul(ir.mul(group, stride), k))
+
         def rotated(k: Expr, z: Complex) -> Complex:
-            if p.groups == 1:
-                return z
-            return mul(z, twiddle(ir.mul(ir.mul(group, stride), k)))
+            return z if p.groups == 1 else mul(z, root(k))
 
         def store(k: Expr, z: Complex) -> list[Stmt]:
             return put(w, ir.add(to, ir.mul(stride, k)), z)
 
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            return _register_butterfly(p, point, rotated, store)
+            products = block.threads and p.radix > 4 and p.groups > 1
+            return _register_butterfly(p, point, root if products else None, rotated, store)
         return _loop_butterfly(p, block, twiddle, point, rotated, store)
 
     return _loops(block, p, first, body)
@@ -135,16 +150,33 @@ def _pass_loops(
 def _register_butterfly(
     p: _Pass,
     point: Callable[[Expr], Complex],
+    root: Callable[[Expr], Complex] | None,
     rotated: Callable[[Expr, Complex], Complex],
     store: Callable[[Expr, Complex], list[Stmt]],
 ) -> list[Stmt]:
+    """A radix in registers. Twiddle factors are products of `root`s where that is given."""
     out = Bindings(f"z{p.number}")
     points = [out.bind(point(const(j))) for j in range(p.radix)]
     results = butterfly(points, out)
+    factors = _powers(root, p.radix, out) if root else []
     for k, z in enumerate(results):
-        value = out.bind(rotated(const(k), z)) if k else z
+        value = z
+        if k:
+            value = out.bind(mul(z, factors[k]) if root else rotated(const(k), z))
         out.statements += store(const(k), value)
     return out.statements
+
+
+def _powers(root: Callable[[Expr], Complex], count: int, out: Bindings) -> list[Complex]:
+    """Powers of a root of unity: of exponents 2^i they are loaded, others are products of these.
+
+    Threads load different roots: the fewer, the fewer accesses that are not coalesced.
+    """
+    found = [root(ZERO)]
+    for k in range(1, count):
+        high = 1 << (k.bit_length() - 1)
+        found.append(out.bind(root(const(k)) if k == high else mul(found[high], found[k - high])))
+    return found
 
 
 def _loop_butterfly(

@@ -8,14 +8,17 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
 from numus.compiler.lower.schedule import Candidate, family
 from numus.kernels.fft.radices import LARGEST_RADIX, radices_of
+from numus.kernels.fft.stockham import padded
 
 
 @dataclass(frozen=True)
 class FftTuning:
-    """Not measured yet: from the sizes of shared memory and of a coalesced access."""
+    """From the sizes of shared memory and of a coalesced access."""
 
     max_length: int = 4096  # of a transform in shared memory
     coalesced_rows: int = 16  # adjacent rows of a block: accesses of 128 bytes
+    min_rows: int = 4  # of a block, for whole sectors of 32 bytes
+    max_thread_length: int = 16  # rows that take two passes, so that threads share accesses
     min_threads: int = 32
 
 
@@ -23,13 +26,24 @@ TUNING = FftTuning()
 
 
 def _capacity(p: FftProblem) -> int:
-    """Points in the shared memory of a block: two buffers, rounded up to a power of two."""
-    points = p.target.shared_bytes // (2 * p.val.dtype.itemsize)
-    return 1 << max(1, points.bit_length() - 1)
+    """Points in the shared memory of a block: two buffers, a power of two. Two blocks share a
+    multiprocessor, unless a block's memory is all there is to know."""
+    target = p.target
+    most = target.shared_bytes if target.static_shared else target.shared_bytes // 2
+    points = 2
+    while 2 * p.val.dtype.itemsize * padded(2 * points) <= most:
+        points *= 2
+    return points
+
+
+def _largest_radix(step: Step) -> int:
+    """Of short rows a smaller one: with a pass more, adjacent threads access adjacent points."""
+    return 4 if step.inner == 1 and step.length <= TUNING.max_thread_length else LARGEST_RADIX
 
 
 def _blocking(p: FftProblem, step: Step) -> Blocking:
-    radices = radices_of(step.length, LARGEST_RADIX, LARGEST_RADIX)
+    largest = _largest_radix(step)
+    radices = radices_of(step.length, largest, LARGEST_RADIX)
     max_threads = p.target.block_size
     butterflies = step.length // min(r for r in radices if r > 1 or len(radices) == 1)
     rows = step.inner if step.inner > 1 else step.outer

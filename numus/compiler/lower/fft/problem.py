@@ -16,6 +16,7 @@ from functools import cached_property
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
+from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.axis import ZERO, delinearize, store_members, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
@@ -24,6 +25,8 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
 from numus.kernels.fft.radices import radices_of, split
 from numus.kernels.fft.stockham import Block, stockham
+
+MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
 Read = Callable[[Expr, Expr, Expr], Complex]  # outer row, inner row, position
 Write = Callable[[Expr, Expr, Expr, Complex], list[Stmt]]
@@ -84,6 +87,15 @@ class FftProblem(Problem):
         found: Complex = e.value(self.val.inputs[1], (ir.mul(k, e.dim(self.length // length)),))
         return found
 
+    def large_twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
+        """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
+        stay in cache: with k = a B + b, it is the product of those for a B and b."""
+        if not e.block_size or length <= MAX_CACHED_ROOTS:
+            return self.twiddle(e, k, length)
+        part = const(1 << (length.bit_length() + 1) // 2)
+        high = ir.mul(ir.idiv(k, part), part)
+        return mul(self.twiddle(e, high, length), self.twiddle(e, ir.irem(k, part), length))
+
     def _access(self, e: Emitter) -> tuple[Read, Write]:
         """The operand and the results of the whole transform."""
         batch = list(self.val.shape[:-1])
@@ -101,12 +113,26 @@ class FftProblem(Problem):
 
         return read, write
 
+    @cached_property
+    def rows_are_adjacent(self) -> bool:
+        """The operand is contiguous along the last of the other axes, not along the transforms."""
+        if len(self.val.shape) < 2:
+            return False
+        e = Emitter(self.layouts, False)
+        index = tuple(ir.var(f"i{k}") for k in range(len(self.val.shape)))
+        e.value(self.source, index)
+        terms = [p for p in accesses(e) if p.get(index[-1]) and p.get(index[-2])]
+        return unit_stride_count(terms, index[-2]) > unit_stride_count(terms, index[-1])
+
     def steps(self, limit: int) -> list[Step]:
         """The steps of the whole transform, none of them longer than `limit` where it can be."""
         return self._split(split(self.length, limit), self.rows, self._access)
 
-    def _split(self, lengths: tuple[int, ...], rows: int, access: Access) -> list[Step]:
-        """Steps of `rows` transforms, whose accessors take the row as the outer one."""
+    def _split(
+        self, lengths: tuple[int, ...], rows: int, access: Access, adjacent: int = 1
+    ) -> list[Step]:
+        """Steps of `rows` transforms, whose accessors take the row as the outer one; the results of
+        `adjacent` rows in turn lie side by side."""
         n1, n2 = lengths[0], math.prod(lengths[1:])
         if n2 == 1:
             return [Step(n1, rows, 1, access, (False, False))]
@@ -117,7 +143,7 @@ class FftProblem(Problem):
             read, _ = access(e)
 
             def put(row: Expr, column: Expr, k: Expr, z: Complex) -> list[Stmt]:
-                rotated = mul(z, self.twiddle(e, ir.mul(column, k), whole))
+                rotated = mul(z, self.large_twiddle(e, ir.mul(column, k), whole))
                 return e.store(intermediate, (row, k, column), rotated)
 
             def get(row: Expr, column: Expr, i: Expr) -> Complex:
@@ -139,8 +165,10 @@ class FftProblem(Problem):
             return get, put
 
         columns = Step(n1, rows, n2, first, (True, True))
-        if len(lengths) == 2:
+        if len(lengths) == 2 and adjacent == 1:
             return [columns, Step(n2, rows, n1, second, (False, True))]
+        if len(lengths) == 2:
+            return [columns, self._last_step(n2, rows, n1, second, adjacent)]
 
         def flat(e: Emitter) -> tuple[Read, Write]:
             get, put = second(e)
@@ -153,7 +181,24 @@ class FftProblem(Problem):
                 lambda row, _, k, z: put(*outer(row), k, z),
             )
 
-        return [columns, *self._split(lengths[1:], rows * n1, flat)]
+        return [columns, *self._split(lengths[1:], rows * n1, flat, adjacent * n1)]
+
+    def _last_step(self, n: int, rows: int, inner: int, access: Access, adjacent: int) -> Step:
+        """The step whose inner rows are those with results side by side."""
+
+        def exchanged(e: Emitter) -> tuple[Read, Write]:
+            get, put = access(e)
+
+            def rows_of(outer: Expr, w: Expr) -> tuple[Expr, Expr]:
+                first, second = divmod(outer, e.dim(inner))
+                return ir.add(ir.mul(first, e.dim(adjacent)), w), second
+
+            return (
+                lambda row, w, i: get(*rows_of(row, w), i),
+                lambda row, w, k, z: put(*rows_of(row, w), k, z),
+            )
+
+        return Step(n, rows // adjacent * inner, adjacent, exchanged, (False, True))
 
     def kernel(self, step: Step, blocking: Blocking, name: str) -> LoweredKernel:
         """One step; a step of lone rows may take several as adjacent ones."""
@@ -183,7 +228,8 @@ class FftProblem(Problem):
                 ir.minimum(ir.sub(e.dim(inner), start), const(width)),
                 bool(blocking.threads),
                 blocking.vector,
-                step.adjacent,
+                (self.rows_are_adjacent, False) if lone else step.adjacent,
+                not lone or not blocking.threads or self.rows_are_adjacent,
                 e.scalar_arg,
             ),
             lambda k: self.twiddle(e, k, step.length),
