@@ -80,14 +80,14 @@ euler_gamma = 0.5772156649015329
 _LAZY = {
     **{
         name: f"numus.{name}"
-        for name in ("data", "fft", "linalg", "nn", "optim", "signal", "special")
+        for name in ("data", "fft", "linalg", "nn", "optim", "quant", "signal", "special")
     },
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
 }
 if TYPE_CHECKING:
-    from numus import data, fft, linalg, nn, optim, signal, special
+    from numus import data, fft, linalg, nn, optim, quant, signal, special
     from numus.linalg import cross, vander, vdot
 
     # the modules of functions.lazy
