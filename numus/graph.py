@@ -251,12 +251,17 @@ def is_captured(node: Node) -> bool:
     return bool(active_hooks) and mode.trace is not None and bool(mode.trace.captures(node))
 
 
-@contextlib.contextmanager
-def grad_mode(enabled: bool) -> Iterator[None]:
-    """Track operations for gradients, or not."""
-    before = mode.grad
-    mode.grad = enabled
-    try:
-        yield
-    finally:
-        mode.grad = before
+class grad_mode:  # noqa: N801
+    """Track operations for gradients, or not, for the length of a `with`."""
+
+    __slots__ = ("_before", "_enabled")
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def __enter__(self) -> None:
+        self._before = mode.grad
+        mode.grad = self._enabled
+
+    def __exit__(self, *_: object) -> None:
+        mode.grad = self._before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -14,21 +13,27 @@ V = TypeVar("V")
 class LruTable(Generic[K, V]):
     """A dictionary that drops the entries not used for longest. Threads may share it."""
 
-    __slots__ = ("_entries", "limit")
+    __slots__ = ("_entries", "_latest", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._latest: V | None = None  # at the end already: keys may take long to hash
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
         found = self._entries.get(key)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread has dropped it
+        if found is not None and found is not self._latest:
+            try:
                 self._entries.move_to_end(key)
+                self._latest = found
+            except KeyError:  # another thread has dropped it
+                pass
         return found
 
     def __setitem__(self, key: K, value: V) -> None:
         self._entries[key] = value
+        self._entries.move_to_end(key)
+        self._latest = value
         while len(self._entries) > self.limit:
             self._entries.popitem(last=False)
 
@@ -52,3 +57,4 @@ class LruTable(Generic[K, V]):
 
     def clear(self) -> None:
         self._entries.clear()
+        self._latest = None

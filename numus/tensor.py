@@ -19,7 +19,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import FastCall, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError, GradientError, ShapeError
-from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
+from numus.evaluation.evaluate import check_known, elements, evaluate, from_host
 from numus.evaluation.host_reads import check_readable
 from numus.graph import Node, View, active_hooks, current_trace, mode, now
 from numus.primitives import elementwise as ew
@@ -181,7 +181,7 @@ class Tensor(Methods):
         """
         check_readable(self._node, "numpy()")
         check_known(self._node, "numpy()")
-        return np.array(host_array(self._node))
+        return np.array(elements(self._node))
 
     def item(self) -> Any:
         """The Python scalar of a tensor with one element.
@@ -197,7 +197,7 @@ class Tensor(Methods):
         if self.size != 1:
             raise ValueError(f"item(): needs a tensor of one element, not of shape {self.shape}")
         check_known(self._node, "item()")
-        found = host_array(self._node).reshape(-1)[0]
+        found = elements(self._node).reshape(-1)[0]
         return float(found) if self.dtype.kind == "float" else found.item()
 
     def tolist(self) -> Any:
@@ -337,7 +337,8 @@ def view_of(x: Tensor, path: Path) -> Tensor:
     """A view of a tensor."""
     base = node = x._node
     for step in path:
-        node = step[0](node, *step[1:])
+        # most have one argument, and need no tuple of them
+        node = step[0](node, step[1]) if len(step) == 2 else step[0](node, *step[1:])
     if node is base and base.grad_slot is not None:
         node = alias(node)
     return registered(x, node, path)

@@ -10,34 +10,32 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from numus.errors import GradientError
 from numus.graph import Node, mode
 
 
-class _Differentiation(NamedTuple):
-    op: str
-    variables: frozenset[Node]
-    since: int  # serial of the oldest node that can depend on a variable
-
-
 class _Open(threading.local):
     def __init__(self) -> None:
-        self.calls: list[_Differentiation] = []
+        self.calls: list[differentiating] = []
 
 
 _open = _Open()
 
 
-@contextlib.contextmanager
-def differentiating(op: str, variables: Sequence[Node]) -> Iterator[None]:
-    """Refuse host reads of floats that depend on these variables."""
-    since = min((v.serial for v in variables), default=0)
-    _open.calls.append(_Differentiation(op, frozenset(variables), since))
-    try:
-        yield
-    finally:
+class differentiating:  # noqa: N801
+    """Refuse host reads of floats that depend on these variables, for the length of a `with`."""
+
+    __slots__ = ("op", "variables")
+
+    def __init__(self, op: str, variables: Sequence[Node]) -> None:
+        self.op = op
+        self.variables = variables
+
+    def __enter__(self) -> None:
+        _open.calls.append(self)
+
+    def __exit__(self, *_: object) -> None:
         _open.calls.pop()
 
 
@@ -64,15 +62,17 @@ def check_readable(node: Node, what: str) -> None:
                 )
 
 
-def _depends(node: Node, call: _Differentiation) -> bool:
+def _depends(node: Node, call: differentiating) -> bool:
+    variables = set(call.variables)
+    since = min((v.serial for v in variables), default=0)  # older nodes depend on none
     seen = {node}
     stack = [node]
     while stack:
         x = stack.pop()
-        if x in call.variables:
+        if x in variables:
             return True
         for y in x.inputs:
-            if y.tracked and y.serial >= call.since and y not in seen:
+            if y.tracked and y.serial >= since and y not in seen:
                 seen.add(y)
                 stack.append(y)
     return False

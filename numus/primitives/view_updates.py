@@ -42,6 +42,8 @@ def detached(x: Node, *, sees_writes: bool = True) -> Node:
     view = x.view
     if view is None or is_captured(x):
         return ew.stop_gradient(x)
+    if sees_writes and not x.tracked:
+        return identity(x, sees_writes=True)
     if not sees_writes:
         view = View(view.storage.copy(), view.offset, view.strides)
     return realised(view, x.shape, x.dtype, x.device or default.device)

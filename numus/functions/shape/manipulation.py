@@ -93,12 +93,15 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
 
 def _reshaped(x: ArrayLike, op: str, shape: Shape) -> Tensor:
     """A view under another shape, where NumPy's strides allow one; else a tensor of its own."""
-    if isinstance(x, Tensor) and x._alias is not None and x._alias[1]:
-        group, path = x._alias
-        strides = path_strides(group.shape, path)
+    path = ((views.reshape, shape),)
+    if not isinstance(x, Tensor):
+        return viewed(x, op, path)
+    alias = x._alias
+    if alias is not None and alias[1]:
+        strides = path_strides(alias[0].shape, alias[1])
         if strides is None or reshape_strides(x.shape, strides, shape) is None:
             return computed(views.reshape(x._node, shape))
-    return viewed(x, op, ((views.reshape, shape),))
+    return view_of(x, path)
 
 
 @method("reshape", "view")

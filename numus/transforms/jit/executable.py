@@ -100,8 +100,9 @@ class Executable:
             if is_borrowed(view.storage.memory):
                 continue
             donated[block] = view.storage.memory
-            bindings = self.spec.effects.bindings
-            if binding is not None and tensor._node.tracked is bindings[binding].is_leaf:
+            if binding is None or tensor._alias is not None:
+                continue
+            if tensor._node.tracked is self.spec.effects.bindings[binding].is_leaf:
                 done.add(binding)
         return donated, done
 
@@ -222,10 +223,9 @@ class Executable:
                 node.tracked = True
                 node.grad_slot = tensor._node.grad_slot
             tensor._bind(node)
-        changed = [x for b in effects.bindings if (x := b.target.find(leaves)) is not None]
-        for tensor in changed:
-            if tensor._alias is not None:
-                aliases.propagate(tensor, set(map(id, changed)), self.spec.name)
+        aliased = [x for x, *_ in targets if x is not None and x._alias is not None]
+        for tensor in aliased:
+            aliases.propagate(tensor, set(map(id, aliased)), self.spec.name)
         if effects.donated:
             marker = Donated(self.spec.name)
             for index in effects.donated:

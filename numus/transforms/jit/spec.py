@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from numus import aliases
 from numus.dtypes import DType
 from numus.errors import TracingError
 from numus.graph import Node
@@ -195,19 +196,18 @@ class Guards:
     def _has_aliases(self, leaves: Sequence[Any]) -> bool:
         """True if a tensor that is changed and another tensor of the call are views of one another,
         which the trace does not know of arguments."""
-        if not (self.changed or self.changed_arguments):
+        aliased = [i for i in self.arguments if leaves[i]._alias is not None]
+        if not aliased or not (self.changed or self.changed_arguments):
             return False
         arguments = {id(leaves[i]) for i in self.arguments}
-        for i in self.arguments:
-            alias = leaves[i]._alias
-            if alias is not None:
-                others = alias[0].others(leaves[i])
-                if i in self.changed_arguments and (
-                    any(id(x) in arguments for x in others) or self.captured.has_any(others, leaves)
-                ):
-                    return True
-                if self.changed.has_any(others, leaves):
-                    return True
+        for i in aliased:
+            others: list[Any] = aliases.others(leaves[i])
+            if i in self.changed_arguments and (
+                any(id(x) in arguments for x in others) or self.captured.has_any(others, leaves)
+            ):
+                return True
+            if self.changed.has_any(others, leaves):
+                return True
         return False
 
 
