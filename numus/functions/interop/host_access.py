@@ -86,7 +86,7 @@ attribute(
 def _reading(self: Tensor) -> Iterator[Array]:
     check_readable(self._node, "data()")
     with storage_lock.reading(lambda: _view(self).storage) as storage:
-        array = strided(_lent(self, storage), self.shape, _view(self))
+        array = strided(_lent(self, storage)[0], self.shape, _view(self))
         array.flags.writeable = False
         yield array
 
@@ -111,7 +111,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
             "new values would contradict; write to x.detach(), or to x.copy()"
         )
     with storage_lock.writing(lambda: _view(self).storage, lambda: prepare_write(self)) as storage:
-        flat = _lent(self, storage)
+        flat, _ = _lent(self, storage)
         try:
             yield strided(flat, self.shape, _view(self))
         finally:
@@ -121,16 +121,16 @@ def data_write(self: Tensor) -> Iterator[Array]:
             aliases.propagate(self, set(map(id, _may_alias(self))), "data_write")
 
 
-def _lent(x: Tensor, storage: Storage) -> Array:
-    """All of the storage's memory as a flat array, registered as exported."""
-    flat = _flat(x, storage)
-    base = flat
+def _lent(x: Tensor, storage: Storage) -> tuple[Array, Array]:
+    """All of the storage's memory as a flat array, and the array that this is a view of, which is
+    registered as exported."""
+    flat = base = _flat(x, storage)
     while isinstance(base.base, np.ndarray):
         base = base.base
     lent = storage_lock.host_access(storage).exported
     lent[:] = [r for r in lent if r() is not None]
     lent.append(weakref.ref(base))
-    return flat
+    return flat, base
 
 
 def _flat(x: Tensor, storage: Storage) -> Array:
@@ -144,9 +144,7 @@ def lend(x: Tensor) -> Array:
     with storage_lock.lock:
         storage = prepare_write(x)
         aliases.propagate(x, set(map(id, _may_alias(x))), "DLPack export")
-        flat = base = _lent(x, storage)
-        while isinstance(base.base, np.ndarray):
-            base = base.base
+        flat, base = _lent(x, storage)
         if flat.size and flat.ctypes.data == storage.memory.address:  # no copy on the host
             lend_memory(storage.memory, base)
         return strided(flat, x.shape, _view(x))
