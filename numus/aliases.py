@@ -18,13 +18,13 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
 from numus.primitives.view_updates import (
     Path,
-    alias,
     detached,
     is_writable,
     may_overlap,
     read_path,
     write_path,
 )
+from numus.primitives.views import identity
 from numus.shapes import Shape
 
 _ref = weakref.ref
@@ -173,7 +173,8 @@ def _path(tensor: Handle) -> Path:
 def _view_node(root: Node, path: Path) -> Node:
     with grad_mode(True):
         node = read_path(root, path)
-        return alias(node) if node is root and root.grad_slot is not None else node
+        is_leaf = node is root and root.grad_slot is not None
+        return identity(node, sees_writes=True) if is_leaf else node
 
 
 def _write_without_root(tensor: Handle, node: Node, op: str) -> None:

@@ -26,9 +26,9 @@ from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant
 from numus.primitives.structure import copy
-from numus.primitives.view_updates import Path, alias
+from numus.primitives.view_updates import Path
 from numus.primitives.view_updates import detached as detached
-from numus.primitives.views import reshape
+from numus.primitives.views import identity, reshape
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
@@ -340,7 +340,7 @@ def view_of(x: Tensor, path: Path) -> Tensor:
         # most have one argument, and need no tuple of them
         node = step[0](node, step[1]) if len(step) == 2 else step[0](node, *step[1:])
     if node is base and base.grad_slot is not None:
-        node = alias(node)
+        node = identity(node, sees_writes=True)
     return registered(x, node, path)
 
 

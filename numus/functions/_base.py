@@ -11,7 +11,7 @@ from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, has_active_hook, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import copy, transfer
-from numus.primitives.view_updates import Path, alias, read_path
+from numus.primitives.view_updates import Path, read_path
 from numus.primitives.views import identity, reshape
 from numus.runtime.devices import Device, default
 from numus.runtime.memory_pool import is_borrowed
@@ -121,7 +121,7 @@ def viewed(x: Any, op: str, path: Path) -> Tensor:
     writes."""
     if isinstance(x, Tensor):
         return view_of(x, path)
-    return wrap(alias(read_path(node_of(x, op), path)))
+    return wrap(identity(read_path(node_of(x, op), path), sees_writes=True))
 
 
 def computed(out: Node) -> Tensor:

@@ -49,11 +49,6 @@ def detached(x: Node, *, sees_writes: bool = True) -> Node:
     return realised(view, x.shape, x.dtype, x.device or default.device)
 
 
-def alias(x: Node) -> Node:
-    """A node of its own for the elements of x."""
-    return identity(x, sees_writes=True)
-
-
 def main_diagonal(x: Node) -> Node:
     """The diagonal of the last two axes, which are of one extent, as a new last axis."""
     row, n = x.ndim - 2, x.shape[-1]
@@ -76,7 +71,6 @@ def _write_diagonal(x: Node, value: Node) -> Node:
 
 # The update of each step: (parent, value, *arguments of the step) -> new parent.
 _UPDATES: dict[Callable[..., Node], Callable[..., Node]] = {
-    alias: lambda x, value: value,
     detached: lambda x, value: ew.stop_gradient(value),
     reshape: lambda x, value, shape: reshape(value, x.shape),
     permute: lambda x, value, axes: permute(value, inverse_axes(axes)),
