@@ -152,6 +152,14 @@ def normal_axes(axes: Any, ndim: int, op: str) -> Shape:
     return out
 
 
+@functools.lru_cache(maxsize=4096)
+def broadcast_strides(shape: Shape, strides: Shape, new: Shape) -> Shape:
+    """Strides that view the same memory as `new`, with axes of extent 1 repeated."""
+    lead = len(new) - len(shape)
+    own = zip(shape, new[lead:], strides, strict=True)
+    return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, m, s in own])
+
+
 def find_reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides that view the same memory as `new`, or None where a copy would be needed."""
     if size_of(shape) == 0:

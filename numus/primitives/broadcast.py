@@ -14,7 +14,7 @@ from numus.primitives.base import unary_jvp
 from numus.primitives.references import widen
 from numus.primitives.source import constant
 from numus.primitives.views import make_view, reshape, shear
-from numus.shapes import Shape, check_size
+from numus.shapes import Shape, broadcast_strides, check_size
 
 # -- broadcast ------------------------------------------------------------------------------------
 
@@ -43,10 +43,7 @@ def broadcast(x: Node, shape: Shape) -> Node:
     check_size(shape, "broadcast")
     layout = None
     if x.view is not None:
-        lead = len(shape) - len(x.shape)
-        own = zip(x.shape, shape[lead:], x.view.strides, strict=True)
-        strides = tuple([0 if n == 1 and m != 1 else s for n, m, s in own])
-        layout = (x.view.offset, (0,) * lead + strides)
+        layout = (x.view.offset, broadcast_strides(x.shape, x.view.strides, shape))
     return make_view(_broadcast, x, shape, shape, layout)
 
 

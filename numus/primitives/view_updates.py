@@ -7,6 +7,7 @@ functional, as in PyTorch's functionalisation pass and JAX's `.at[].set`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from operator import mul
 from typing import Any
@@ -16,9 +17,18 @@ from numus.graph import Node, View, is_captured
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, sliding_windows
 from numus.primitives.source import value as realised
-from numus.primitives.views import identity, inverse_axes, permute, reshape, shear, slice_, unslice
+from numus.primitives.views import (
+    identity,
+    inverse_axes,
+    permute,
+    permuted,
+    reshape,
+    shear,
+    slice_,
+    unslice,
+)
 from numus.runtime.devices import default
-from numus.shapes import Shape, reshape_strides, row_major
+from numus.shapes import Shape, broadcast_strides, reshape_strides, row_major
 
 Step = tuple[Any, ...]
 Path = tuple[Step, ...]
@@ -118,13 +128,14 @@ def may_overlap(a: Path, b: Path) -> bool:
     return True
 
 
+@functools.lru_cache(4096)
 def path_strides(shape: Shape, path: Path) -> Shape | None:
     """The strides of a view of a row-major root of this shape; None if not those of a view."""
     strides = row_major(shape)
     for function, *arguments in path:
         if function is permute:
             (axes,) = arguments
-            shape, strides = tuple(shape[a] for a in axes), tuple(strides[a] for a in axes)
+            shape, strides = permuted(shape, axes), permuted(strides, axes)
         elif function is slice_:
             _, steps, shape = arguments
             strides = tuple(map(mul, strides, steps))
@@ -137,10 +148,7 @@ def path_strides(shape: Shape, path: Path) -> Shape | None:
             shape, strides = shape[:-1], (*strides[:-2], strides[-2] + strides[-1])
         elif function is broadcast:
             (target,) = arguments
-            lead = len(target) - len(shape)
-            own = zip(shape, target[lead:], strides, strict=True)
-            strides = (0,) * lead + tuple(0 if n == 1 and m != 1 else s for n, m, s in own)
-            shape = target
+            shape, strides = target, broadcast_strides(shape, strides, target)
         elif function is sliding_windows:
             axis, size, step = arguments
             count = (shape[axis] - size) // step + 1

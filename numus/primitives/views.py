@@ -119,12 +119,13 @@ def permute(x: Node, axes: Shape) -> Node:
     if not axes or (axes[0] == 0 and axes == _identity_axes(len(axes))):
         return x
     view = x.view
-    layout = None if view is None else (view.offset, _permuted(view.strides, axes))
-    return make_view(_permute, x, axes, _permuted(x.shape, axes), layout)
+    layout = None if view is None else (view.offset, permuted(view.strides, axes))
+    return make_view(_permute, x, axes, permuted(x.shape, axes), layout)
 
 
 @functools.lru_cache(4096)
-def _permuted(numbers: Shape, axes: Shape) -> Shape:
+def permuted(numbers: Shape, axes: Shape) -> Shape:
+    """The shape or strides of permuted axes."""
     return tuple([numbers[a] for a in axes])
 
 
