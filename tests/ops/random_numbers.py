@@ -97,3 +97,43 @@ ROWS = [
     op("random.split", None, case(KEY, 3), dtypes=("uint32",), orders=0),
     op("random.fold_in", None, case(KEY, 3), dtypes=("uint32",), orders=0),
 ]
+
+_FLOATS = {"dtypes": ("float32", "float64"), "brief": True, **DRAWS}
+_COUNTS = {**WHOLE, "brief": True}
+ROWS += [
+    op(f"random.{name}", None, case((3, 4), *parameters, dtype=DTYPE, key=KEY), **_FLOATS)
+    for name, *parameters in (
+        *(("beta", 0.5, 2.0), ("chisquare", 3.0), ("f", 3.0, 5.0), ("gamma", 2.5, 2.0)),
+        *(("laplace", 1.0, 2.0), ("logistic",), ("lognormal",), ("noncentral_chisquare", 3.0, 2.0)),
+        *(("noncentral_f", 3.0, 5.0, 1.0), ("pareto", 3.0), ("power", 2.0), ("rayleigh", 2.0)),
+        *(("standard_t", 4.0), ("triangular",), ("vonmises", 1.0, 2.0), ("wald", 2.0, 3.0)),
+        ("weibull", 1.5),
+    )
+]
+ROWS += [
+    op(f"random.{name}", None, case((3, 4), *parameters, dtype=DTYPE, key=KEY), **_COUNTS)
+    for name, *parameters in (
+        *(("binomial", 20, 0.3), ("geometric", 0.3), ("hypergeometric", 8, 9, 5)),
+        *(("logseries", 0.6), ("negative_binomial", 3.0, 0.4), ("poisson", 4.0), ("zipf", 2.5)),
+    )
+]
+ROWS += [
+    op("random.dirichlet", None, case((2,), np.float32([0.5, 1, 2]), key=KEY), **_FLOATS),
+    op("random.multinomial", None, case((2,), 9, np.float32([0.5, 0.3, 0.2]), key=KEY), **_COUNTS),
+    op(
+        *("random.multivariate_hypergeometric", None),
+        case((2,), np.array([3, 4, 5]), 6, key=KEY),
+        **_COUNTS,
+    ),
+    op(
+        *("random.multivariate_normal", None),
+        case((2,), np.float32([0.5, 1]), np.float32([[2, 1], [1, 2]]), key=KEY),
+        **_FLOATS,
+    ),
+    op("random.wishart", None, case((2,), 3.0, np.float32([[2, 1], [1, 2]]), key=KEY), **_FLOATS),
+    op("random.permuted", None, case(x(3, 4), key=KEY), **_COUNTS),
+    *(
+        op(f"random.{name}", None, case(8, 3, dtype=DTYPE, key=KEY), **_FLOATS)
+        for name in ("sobol", "halton", "lattice", "latin_hypercube")
+    ),
+]

@@ -101,7 +101,12 @@ def _real(op: str, args: list[Expr], dtype: DType) -> Expr:
             return _FLOAT[op](*args)
         if op in FUNCTIONS:
             return FUNCTIONS[op](*args)
-        from numus.kernels import special  # late: few programs need its tables
+        # late: few programs need their tables
+        if op.startswith("draw_"):
+            from numus.kernels import random
+
+            return random.FUNCTIONS[op](*args)
+        from numus.kernels import special
 
         if op in special.FUNCTIONS:
             return special.FUNCTIONS[op](*args)
