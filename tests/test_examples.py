@@ -65,3 +65,15 @@ def test_regression() -> None:
     said = run("regression", "--points", 300)
     for name, wanted in zip("abc", (2.5, 1.3, 0.5), strict=True):
         assert number(said, f"{name} =") == pytest.approx(wanted, abs=0.05)
+
+
+def test_signals(tmp_path: Path) -> None:
+    said = run("chirp", "--seconds", 0.5, "--out", tmp_path / "chirp.png")
+    assert number(said, "pitch error") < 30
+    said = run("deconvolution", "--size", 48, "--steps", 60, "--out", tmp_path / "sharp.png")
+    assert number(said, "ratio") > 1.3
+    small = ("--points", 64, "--steps", 200, "--length", 50)
+    said = run("kuramoto_sivashinsky", *small, "--out", tmp_path / "waves.png")
+    assert 0.3 < number(said, "energy") < 5
+    assert abs(number(said, "mean")) < 1e-3
+    assert all((tmp_path / f"{name}.png").exists() for name in ("chirp", "sharp", "waves"))
