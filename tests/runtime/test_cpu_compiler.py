@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from in_threads import in_threads
 
 from numus.codegen.cpu.target import LlvmTarget, host
+from numus.errors import CompileError
 from numus.runtime import cache
 from numus.runtime.cpu.compiler import Compiler
 
@@ -175,3 +177,28 @@ def test_facts():
     assert 8 << 10 <= found.l1_bytes <= found.l2_bytes
     assert found.num_cores >= 1
     assert np.float32.__name__ in found.dtypes
+
+
+def test_llvm_objects_are_freed_outside_destructors(monkeypatch):
+    """An interrupt that arrives in a destructor is lost."""
+    from llvmlite.binding.context import ContextRef
+    from llvmlite.binding.module import ModuleRef
+
+    callers = []
+    for kind in (ContextRef, ModuleRef):
+
+        def dispose(self, own=kind._dispose):
+            frame = sys._getframe()
+            while frame is not None and frame.f_code.co_name not in ("__del__", "object_code"):
+                frame = frame.f_back
+            callers.append(frame.f_code.co_name)
+            own(self)
+
+        monkeypatch.setattr(kind, "_dispose", dispose)
+    jit = Compiler().jit
+    jit.object_code("define i64 @freed() { ret i64 1 }")
+    with pytest.raises(CompileError, match="LLVM rejects"):
+        jit.object_code("define i64 @freed() { ret i64 nothing }")
+    gc.collect()
+    assert callers.count("object_code") >= 3
+    assert "__del__" not in callers

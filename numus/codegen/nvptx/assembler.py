@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from numus.errors import CompileError
@@ -37,20 +39,28 @@ class Assembler:
         self.features = _PTX_VERSIONS.get(self.cpu, "")
 
     def ptx(self, source: str) -> str:
+        # LLVM's objects are freed here: an interrupt would be lost in a destructor
+        with contextlib.ExitStack() as owned:
+            return self._ptx(source, owned.enter_context)
+
+    def _ptx(self, source: str, own: Callable[[Any], Any]) -> str:
         llvm = self._llvm
+        context = own(llvm.create_context())
         try:
-            module = llvm.parse_assembly(source, llvm.create_context())
+            module = own(llvm.parse_assembly(source, context))
             module.verify()
         except RuntimeError as error:
             raise CompileError(f"LLVM rejects a kernel: {error}\n{source}") from None
         is_large = _parameter_bytes(module) > _MAX_PARAMETER_BYTES
         features = self._large_features if is_large else self.features
-        machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
-            cpu=self.cpu, features=features, opt=3, reloc="default", codemodel="default"
+        machine = own(
+            llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+                cpu=self.cpu, features=features, opt=3, reloc="default", codemodel="default"
+            )
         )
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        builder = llvm.create_pass_builder(machine, options)
-        passes = llvm.create_new_module_pass_manager()
+        options = own(llvm.create_pipeline_tuning_options(speed_level=2))
+        builder = own(llvm.create_pass_builder(machine, options))
+        passes = own(llvm.create_new_module_pass_manager())
         passes.add_sroa_pass()
         passes.add_simplify_cfg_pass()
         passes.add_instruction_combine_pass()

@@ -120,23 +120,27 @@ class _Toolchain:
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
 
-    def _module(self, source: str) -> Any:
+    @contextlib.contextmanager
+    def _module(self, source: str) -> Iterator[Any]:
+        """An optimised module. It is freed here, as an interrupt would be lost in a destructor."""
         # LLVM ends the process when memory runs out
         nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
         require_headroom(nbytes, "compile a kernel")
-        try:
-            module = self._llvm.parse_assembly(source, self._llvm.create_context())
-            module.verify()
-        except RuntimeError as error:
-            raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
-        run = _unlocked(self._llvm.ffi.lib.LLVMPY_RunNewModulePassManager)
-        run(self._passes, module, self._builder)
-        return module
+        with self._llvm.create_context() as context:
+            try:
+                module = self._llvm.parse_assembly(source, context)
+                module.verify()
+            except RuntimeError as error:
+                raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
+            with module:
+                run = _unlocked(self._llvm.ffi.lib.LLVMPY_RunNewModulePassManager)
+                run(self._passes, module, self._builder)
+                yield module
 
     def object_code(self, source: str, small: bool) -> bytes:
         machine = self._o0_machine if small else self.machine
-        ffi, module = self._llvm.ffi, self._module(source)
-        with ffi.OutputString() as error:
+        ffi = self._llvm.ffi
+        with self._module(source) as module, ffi.OutputString() as error:
             emit = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)
             buffer = emit(machine, module, True, error)
             if not buffer:
@@ -148,7 +152,8 @@ class _Toolchain:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
     def assembly(self, source: str) -> str:
-        return str(self.machine.emit_assembly(self._module(source)))
+        with self._module(source) as module:
+            return str(self.machine.emit_assembly(module))
 
 
 class Jit:
