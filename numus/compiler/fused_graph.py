@@ -16,6 +16,7 @@ from numus.compiler.graph.approx_math import approximated
 from numus.compiler.graph.builder import GraphBuilder
 from numus.compiler.graph.strided_view import StridedView, storage_view
 from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
+from numus.compiler.lower.dedup import Equal, equal_groups
 from numus.ir.symbolic_size import SymbolicSize
 from numus.shapes import row_major
 from numus.target import Target
@@ -61,6 +62,7 @@ class FusedGraph:
         )
         saved = (values[i] for i in self.saved_for_backward)
         self.views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
+        self.equal_groups: Equal = {}  # where known: see `with_numbers`
 
     def _build(
         self, graph: Any, roots: Sequence[Any], target: Target, sizes: Iterator[Any] | None
@@ -107,6 +109,8 @@ class FusedGraph:
 
     def numbers(self) -> list[SymbolicSize]:
         """The symbolic sizes that `with_numbers` replaces."""
+        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
+        self.equal_groups = equal_groups(self.groups, layouts)
         found: dict[str, SymbolicSize] = {}
 
         def collect(x: Any) -> None:
@@ -146,5 +150,9 @@ class FusedGraph:
         out.roots = [new[v] for v in self.roots]
         out.groups = [group.on(new, number(group.space)) for group in self.groups]
         out.in_memory = {new[v] for v in self.in_memory}
+        out.equal_groups = {
+            copy: (first, [new[v] for v in values])
+            for copy, (first, values) in zip(out.groups, self.equal_groups.values(), strict=True)
+        }
         out.saved_for_backward = self.saved_for_backward
         return out

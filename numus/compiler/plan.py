@@ -24,7 +24,12 @@ from numus.compiler.plan_template import fuse
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
-from numus.compiler.schedule.rematerialize import Liveness, pack_one_operand, rematerialize
+from numus.compiler.schedule.rematerialize import (
+    Liveness,
+    Steps,
+    pack_one_operand,
+    rematerialize,
+)
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime import contract
@@ -66,7 +71,8 @@ class Plan:
         in_memory, leaves = fused.in_memory, fused.leaves
         layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in in_memory}}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
-        self._schedule(groups, layouts, {*fused.roots, *leaves}, {*in_memory, *leaves})
+        lower = LoweringCache(layouts, self.runtime, fused.equal_groups)
+        self._schedule(groups, layouts, lower, {*fused.roots, *leaves}, {*in_memory, *leaves})
         self.programs = self.runtime.compile_all([step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
             step.kernel = program.kernel  # plans of one structure share kernels
@@ -75,11 +81,11 @@ class Plan:
         self,
         groups: list[FusionGroup],
         layouts: Layouts,
+        lower: LoweringCache,
         external: set[Value],
         in_memory: set[Value],
     ) -> None:
         """Lower the groups; order their kernels in waves. `external` values are not temporaries."""
-        lower = LoweringCache(layouts, self.runtime)
         jobs = [lower(group) for group in groups]
 
         def temporary(v: Value) -> int:
@@ -87,10 +93,10 @@ class Plan:
 
         order = kernel_order.order(jobs, temporary, self._donated)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
-        if self._workers:
+        ignored_peak = self.runtime.target.l2_bytes
+        if self._workers and self._may_exceed(ignored_peak, steps, temporary):
             analyse = partial(Liveness, temporary, self._workers)
             total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
-            ignored_peak = self.runtime.target.l2_bytes
             steps = pack_one_operand(steps, analyse, lower, ignored_peak)
             steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
         in_place = [in_place_pairs(step, group.stored, external) for step, group in steps]
@@ -101,6 +107,12 @@ class Plan:
         self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
         self.in_place = [in_place[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # numbers of steps that may run concurrently
+
+    def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
+        """All temporaries together, and the most scratch memory, are more bytes than this."""
+        buffers = {v for step, _ in steps for v in step.buffers}
+        scratch = max([step.scratch_bytes(self._workers) for step, _ in steps], default=0)
+        return sum(map(temporary, buffers)) + scratch > peak
 
     def _prepare(self) -> None:
         """Prepare the launches, so that a run only fills in addresses and constants."""

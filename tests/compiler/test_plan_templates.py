@@ -7,6 +7,7 @@ import pytest
 import numus as nm
 from numus.compiler import plan, plan_template
 from numus.compiler.fused_graph import FusedGraph
+from numus.compiler.graph.signature import split_sizes
 from numus.compiler.plan import clear_plans
 
 
@@ -129,6 +130,23 @@ def test_values_do_not_depend_on_the_sizes_before():
     assert [run(n) for n in sizes] == wanted
     clear_plans()
     assert [run(n) for n in reversed(sizes)] == wanted[::-1]
+
+
+def test_leaves_and_constants_are_told_apart():
+    x, zero, one = nm.asarray(3.0) + 0, nm.zeros(()), nm.ones((1,))
+    nm.eval(x, zero, one)
+    assert [(x * 2 - y).tolist() for y in (0, zero, nm.asarray(4.0) + 0)] == [6.0, 6.0, 2.0]
+    assert [nm.sum(x * y).item() for y in (1, one, nm.asarray([2.0, 3.0]))] == [3.0, 3.0, 15.0]
+    skeletons = {
+        split_sizes(((part, ("neg", None, (), nm.float32, 0)), (1,), (), ()))[0]
+        for part in [
+            (nm.float32, 0),
+            (nm.float32, 1),
+            (nm.float32, (), ()),
+            (nm.float32, (7,), (1,)),
+        ]
+    }
+    assert len(skeletons) == 4
 
 
 def test_equal_constants_are_one_whether_or_not_they_share_a_node(checked):

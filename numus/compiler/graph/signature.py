@@ -185,7 +185,7 @@ def split_sizes(key: Any) -> tuple[Any, tuple[int, ...]]:
         elif len(part) == 3:
             numbers += part[1]
             numbers += part[2]
-            out.append((first, len(part[1])))
+            out.append(("leaf", first, len(part[1])))
         else:
             out.append(part)
     return (tuple(out), *rest), tuple(numbers)

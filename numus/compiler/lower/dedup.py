@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
@@ -13,19 +14,38 @@ from numus.runtime.contract import Runtime
 _INDEXED_OPS = ("leaf", "constant")  # whose last parameter numbers them in the plan
 
 
-class LoweringCache:
-    """Lowers the groups of one plan. A group gets the kernels of an earlier one equal to it."""
+# For a group the number of the first that is equal to it, and what it is computed from, in order.
+Equal = dict[FusionGroup, tuple[int, list[Value]]]
 
-    def __init__(self, layouts: Layouts, runtime: Runtime[Any]) -> None:
+
+def equal_groups(groups: Sequence[FusionGroup], layouts: Layouts) -> Equal:
+    """Structurally equal groups. Sizes may be symbolic: then groups are equal in all sizes."""
+    first: dict[Any, int] = {}
+    found: Equal = {}
+    for i, group in enumerate(groups):
+        values = _read_values(group, layouts)
+        found[group] = first.setdefault(_key(group, values, layouts), i), values
+    return found
+
+
+class LoweringCache:
+    """Lowers the groups of one plan. A group gets the kernels of an earlier one equal to it; some
+    of these may be `known`."""
+
+    def __init__(self, layouts: Layouts, runtime: Runtime[Any], known: Equal) -> None:
         self._layouts = layouts
         self._runtime = runtime
+        self._known = known
         self._cache: dict[Any, tuple[list[Value], Kernels]] = {}
 
     def __call__(self, group: FusionGroup) -> Kernels:
-        members = set(group.members)
-        found = walk(group.members, lambda v: v in members or v not in self._layouts)
-        values = sorted(found, key=lambda v: v.id)
-        key = self._key(group, members, values)
+        key: Any
+        if group in self._known:
+            first, values = self._known[group]
+            key = (first, group.low_memory)
+        else:
+            values = _read_values(group, self._layouts)
+            key = _key(group, values, self._layouts)
         hit = self._cache.get(key)
         if hit is None:
             steps = templates.lower(group, self._layouts, values, self._runtime)
@@ -34,20 +54,29 @@ class LoweringCache:
         before, steps = hit
         return _with_values(steps, dict(zip(before, values, strict=True)))
 
-    def _key(self, group: FusionGroup, members: set[Value], values: list[Value]) -> Any:
-        """Equal for groups that differ only in the identity of their values and constants."""
-        number = {v: i for i, v in enumerate(values)}
-        parts = []
-        for v in values:
-            layout = self._layouts.get(v)
-            params = v.params
-            if v.op in _INDEXED_OPS:
-                params = v.params[: -1 if v.op == "constant" else 0]
-            read = v not in members and layout is not None
-            inputs = None if read else tuple([number[x] for x in v.inputs])
-            parts.append((v.op, v.kind, None if read else params, v.shape, v.dtype, layout, inputs))
-        stored = tuple([(number[v], v in group.stored) for v in group.members])
-        return (group.kind, group.space, group.axes, group.low_memory, stored, tuple(parts))
+
+def _read_values(group: FusionGroup, layouts: Layouts) -> list[Value]:
+    """The members of a group and what they are computed from, in order."""
+    members = set(group.members)
+    found = walk(group.members, lambda v: v in members or v not in layouts)
+    return sorted(found, key=lambda v: v.id)
+
+
+def _key(group: FusionGroup, values: list[Value], layouts: Layouts) -> Any:
+    """Equal for groups that differ only in the identity of their values and constants."""
+    members = set(group.members)
+    number = {v: i for i, v in enumerate(values)}
+    parts = []
+    for v in values:
+        layout = layouts.get(v)
+        params = v.params
+        if v.op in _INDEXED_OPS:
+            params = v.params[: -1 if v.op == "constant" else 0]
+        read = v not in members and layout is not None
+        inputs = None if read else tuple([number[x] for x in v.inputs])
+        parts.append((v.op, v.kind, None if read else params, v.shape, v.dtype, layout, inputs))
+    stored = tuple([(number[v], v in group.stored) for v in group.members])
+    return (group.kind, group.space, group.axes, group.low_memory, stored, tuple(parts))
 
 
 def _with_values(steps: Kernels, new: dict[Value, Value]) -> Kernels:
