@@ -21,6 +21,8 @@ PACKAGES = (
     "numus.fft",
     "numus.signal",
     "numus.linalg",
+    "numus.stats",
+    "numus.distance",
     "numus.special",
     "numus.nn",
     "numus.nn.functional",

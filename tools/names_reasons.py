@@ -81,7 +81,6 @@ torch | set_default_(dtype|tensor_type) | functions take dtype=; the default is 
  | as_strided.*|empty_(strided|permuted)|new_empty_strided|dim_order | views are made by slices and `nm.sliding_window_view`
  | is_(storage|distributed|neg|conj|mps|ipu|maia|meta|mkldnn|mtia|nested|vulkan|xla|xpu|pinned|shared|set_to|inference)|ipu|mtia|xpu|cuda|resolve_(conj|neg) | states and devices of PyTorch alone
  | eig|lobpcg|svd_lowrank|pca_lowrank|orgqr|ormqr | linear algebra that is not there yet
- | cdist | distances
  | hash_tensor|slice_inverse | PyTorch's internals
 torch.Tensor | (squeeze|unsqueeze|swapaxes|swapdims|transpose|t|resize|resize_as|set)_?|resize_as_sparse_ | a tensor keeps its shape: write x = x.{plain}(...)
 torch.Tensor | storage.*|untyped_storage|(const_)?data_ptr|share_memory_|pin_memory|record_stream|to_mkldnn|to_padded_tensor|module_load|volatile|reinforce|output_nr|grad_dtype|as_subclass | memory and internals of PyTorch's storages

@@ -146,7 +146,11 @@ METHODS = {
 ALIASES = {
     **{name: ("linalg", name) for name in "block_diag cholesky det lu_solve qr slogdet".split()},
     **{name: ("linalg", name) for name in "lstsq matrix_power matrix_rank svd".split()},
-    **{"inverse": ("linalg", "inv"), "pinverse": ("linalg", "pinv")},
+    **{
+        "cdist": ("distance", "cdist"),
+        "inverse": ("linalg", "inv"),
+        "pinverse": ("linalg", "pinv"),
+    },
     **{"matrix_exp": ("linalg", "expm"), "chain_matmul": ("linalg", "multi_dot")},
 }
 
