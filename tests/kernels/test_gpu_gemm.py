@@ -19,7 +19,7 @@ import simt_machine
 import numus as nm
 from numus.compiler.lower.matmul import wgmma
 from numus.compiler.plan import clear_plans
-from numus.kernels.matmul.gpu import mma_sync, simt, simt_async
+from numus.kernels.matmul.gpu import mma_sync, simt_async
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.runtime import devices
@@ -433,25 +433,3 @@ def test_split_k_fills_all_sms() -> None:
     assert fastest(target, [small], 1 << 40)[1] == 1  # splits cost the bytes they move
     few = Candidate("few", 1, 5, (1e4,), 5, min_split_k_tiles=1)
     assert fastest(target, [few], 0)[1] in (2, 3, 5)  # whole K-tiles, none of the splits empty
-
-
-def lost_terms(device: str, k: int) -> float:
-    """Ones that a sum which begins with 2**24 loses: all those that are added to it singly."""
-    a = np.ones((33, k), np.float32)
-    a[:, 0] = 2**24
-    found = nm.asarray(a, device=device) @ nm.ones((k, 34), device=device)
-    return float(2**24 + k - 1 - found.numpy().min())
-
-
-@pytest.mark.parametrize(
-    ("name", "shared"), [(NAMES[0], False), (NAMES[-1], False), (NAMES[-1], True)]
-)
-def test_products_are_added_up_in_blocks(name: str, shared: bool, monkeypatch: Any) -> None:
-    tile = simt_async.TileShape(64, 64, 8, 4, shared_totals=shared)
-    monkeypatch.setattr(simt, "choose_split_k", lambda *given: 1)
-    monkeypatch.setattr(simt_async, "choose_tile", lambda *given: (tile, 1))
-    monkeypatch.setattr(simt_async.TileShape, "place_totals", lambda tile, target: tile)
-    clear_plans()
-    assert simt.SUM_BLOCK == simt_async.SUM_BLOCK
-    assert lost_terms(name, 2 * simt.SUM_BLOCK + 8) == simt.SUM_BLOCK
-    clear_plans()

@@ -54,8 +54,7 @@ def choose_tiles(plan: PaddedGemmPlan, dtype: DType, target: Target) -> tuple[Ti
     if plan.engine.kind == "wgmma":
         return wgmma.choose_tile(target, dtype, shape, plan.k)
     if plan.engine.kind == "simt":
-        tile, splits = simt_async.choose_tile(target, *shape, plan.k)
-        return tile.place_totals(target), splits
+        return simt_async.choose_tile(target, *shape, plan.k)
     tiles, splits = mma_sync.choose_tile(target, dtype, (*shape, plan.k))
     if plan.k_per_tap % tiles.stage_shape(dtype).tile_k and not plan.wgrad:
         tiles = replace(tiles, k_words=mma_sync.TILE_K_WORDS)  # K tiles are of one tap

@@ -74,7 +74,6 @@ class SimtAsync(InOrder):
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
         p, square = problem, _square_warp_tile(problem)
         tile, split_k = simt_async.choose_tile(p.target, p.batch, p.m, p.n, p.k, square)
-        tile = tile.place_totals(p.target)
         how = (simt_async.simt_async_gemm, tile, p.matmul.dtype, tile.k, split_k)
         return _lower_staged(p, self.name, *how, mn_major=True)
 

@@ -284,23 +284,8 @@ def _threads(count: int, lane: Expr, body: Callable[[], list[Stmt]]) -> list[Stm
     return [ir.For(lane, ZERO, const(count), "lanes", body())]
 
 
-@dataclass(slots=True)
-class SumBlocks:
-    """Blocked summation: partial sums of so many K-tiles, added to the totals of those before."""
-
-    k_tiles: int
-    merge: Callable[[Expr, Expr], list[Stmt]]  # (lane, first block): sums to totals, and to zero
-    finish: Callable[[Expr], list[Stmt]]  # lane: totals to the sums of the last block
-
-
-def multistage(
-    tiles: Tiles,
-    which: Expr,
-    sizes: SplitKSizes,
-    multiply: Multiply,
-    blocks: SumBlocks | None = None,
-) -> list[Stmt]:
-    """The loop over K-tiles, in blocks where sums are."""
+def multistage(tiles: Tiles, which: Expr, sizes: SplitKSizes, multiply: Multiply) -> list[Stmt]:
+    """The loop over K-tiles."""
     shape = tiles[0].shape
     batch, start, count = sizes.k_range(which, shape.tile_k)
     end = start + count
@@ -333,22 +318,7 @@ def multistage(
         ir.AsyncCommit(),
         ir.For(lane, ZERO, const(shape.threads), "lanes", products),
     ]
-    if blocks is None:
-        return [*out, ir.For(q, start, end, "serial", body), ir.AsyncWait(0)]
-    first, merge, finish = ir.var("sum_block"), ir.var("merge"), ir.var("finish")
-    stop = first + blocks.k_tiles
-    totals = blocks.merge(merge, first.eq(start))
-    block: list[Stmt] = [
-        ir.For(q, first, ir.minimum(stop, end), "serial", body),
-        ir.If(stop < end, _threads(shape.threads, merge, lambda: totals)),
-    ]
-    several = start + blocks.k_tiles < end
-    return [
-        *out,
-        ir.For(first, start, end, "serial", block, step=const(blocks.k_tiles)),
-        ir.AsyncWait(0),
-        ir.If(several, _threads(shape.threads, finish, lambda: blocks.finish(finish))),
-    ]
+    return [*out, ir.For(q, start, end, "serial", body), ir.AsyncWait(0)]
 
 
 @dataclass(slots=True)

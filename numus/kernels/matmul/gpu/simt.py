@@ -2,8 +2,7 @@
 
 A block computes a tile of C. The next K-tiles wait in registers while the current ones are
 multiplied from shared memory; each thread has a small tile of accumulators. Every element of C is
-a sum over k, of float32 in fixed blocks that are added up one by one, so that rounding errors are
-those of a block: the choice of tile does not show in the result.
+one running sum over k: the choice of tile does not show in the result.
 
 Where the target's compiler does little with registers (WGSL), a K-tile is fully unrolled, and
 K-tiles in bounds are loaded without predicates.
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from numus import ir
-from numus.dtypes import DType, float32
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall, GemmSizes, Operand
@@ -25,7 +24,6 @@ ZERO, ONE = const(0), const(1)
 
 UNROLL_K = 4
 VECTOR = 4  # contiguous elements that a thread loads from shared memory
-SUM_BLOCK = 256  # products of float32 that are added up before they join the others
 WARP_SHAPE = (4, 8)  # threads that load from shared memory together, in unrolled code
 
 
@@ -210,43 +208,9 @@ def simt_gemm(call: Call, block: Expr) -> Emitted:
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     out.append(_threads(t, "first", lambda lane: load(lane, ZERO)))
     body = [_threads(t, "store_shared", store_shared), _threads(t, "multiply", multiply)]
-    if dtype is float32 and SUM_BLOCK:
-        out += _blocked_sums(t, s.k, k0, body, [c for row in sums for c in row])
-    else:
-        out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.k)))
+    out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.k)))
     stores, stage = _epilogue(call, sums, tiles, (batch, m0, n0))
     return [*out, *stores], [a.buffer, b.buffer, *stage]
-
-
-def _blocked_sums(
-    t: TileShape, k: Expr, k0: Expr, body: list[Stmt], sums: list[ir.Register]
-) -> list[Stmt]:
-    """The loop over K-tiles in blocks, with totals of the blocks before."""
-    totals = [ir.Register(f"total_{c.name}", c.dtype, lanes=True) for c in sums]
-    start, zero = ir.var("sum_block"), const(0, sums[0].dtype)
-    stop = start + SUM_BLOCK
-
-    def merge(_: Expr) -> list[Stmt]:
-        pairs = zip(totals, sums, strict=True)
-        return [
-            x
-            for total, c in pairs
-            for x in (ir.Set(total, ir.read(total) + ir.read(c)), ir.Set(c, zero))
-        ]
-
-    def finish(_: Expr) -> list[Stmt]:
-        pairs = zip(totals, sums, strict=True)
-        return [ir.Set(c, ir.read(total) + ir.read(c)) for total, c in pairs]
-
-    block: list[Stmt] = [
-        ir.For(k0, start, ir.minimum(stop, k), "serial", body, step=const(t.k)),
-        ir.If(stop < k, [_threads(t, "merge", merge)]),
-    ]
-    return [
-        *(ir.Set(total, zero) for total in totals),
-        ir.For(start, ZERO, k, "serial", block, step=const(SUM_BLOCK)),
-        ir.If(k > SUM_BLOCK, [_threads(t, "finish", finish)]),
-    ]
 
 
 def _epilogue(

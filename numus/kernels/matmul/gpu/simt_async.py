@@ -1,29 +1,20 @@
 """Multistage SIMT GEMM (cp.async) of 4-byte numbers on CUDA cores.
 
 A block computes a tile of C from K-tiles in shared memory (`mainloop.py`); each thread has as large
-a tile of accumulators as its registers allow. Every element of C is a sum over fixed blocks of k,
-added up one by one: rounding errors are those of a block. Totals of float32 wait in shared memory
-where there is room, else in registers.
+a tile of accumulators as its registers allow. Every element of C is one running sum over k.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.epilogue import Subtile, store_subtiles
-from numus.kernels.matmul.gpu.mainloop import (
-    Accumulators,
-    SplitKSizes,
-    StagedOperand,
-    StageShape,
-    SumBlocks,
-)
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, StagedOperand, StageShape
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile
 from numus.target import Target
 
@@ -34,7 +25,6 @@ TILE_K = 16
 STAGES = 3
 VECTOR = 4  # contiguous elements that a thread loads from shared memory
 PADDING = 8  # elements between rows of the staged tile, against bank conflicts
-SUM_BLOCK = 256  # products of float32 that are added up before they join the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +38,6 @@ class TileShape:
     k: int = TILE_K
     stages: int = STAGES
     square_warps: bool = False  # nearly square warp tiles, accumulated in serpentine order
-    shared_totals: bool = False
-
-    def place_totals(self, target: Target) -> TileShape:
-        """In shared memory, if they fit beside the operands of 4 bytes, in whichever order."""
-        ld = max(self.m + self.n + 2 * VECTOR, (self.m + self.n) * (1 + VECTOR / self.k))
-        nbytes = 4 * (self.stages * self.k * ld + self.m * self.n)
-        return replace(self, shared_totals=nbytes <= target.shared_bytes)
 
     @property
     def threads_m(self) -> int:
@@ -160,56 +143,18 @@ def accumulate(
                 body.append(ir.Set(sums[i][j], new))
         return body
 
-    registers = [c for row in sums for c in row]
-    blocks, totals = None, list[ir.Buffer]()
-    if dtype is dt.float32 and SUM_BLOCK:
-        blocks, begin, totals = _sum_blocks(t, registers)
-        out += begin
-    out += mainloop.multistage((tile_a, tile_b), origin[0], s, multiply, blocks)
+    out += mainloop.multistage((tile_a, tile_b), origin[0], s, multiply)
 
     def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
         i, j = divmod(number, t.thread_n)
         thread_m, thread_n = _thread_position(t, lane)
         return a.index(thread_m, i), b.index(thread_n, j)
 
-    scratch = [tile_a.words, tile_a.elements, *totals]
+    registers = [c for row in sums for c in row]
+    scratch = [tile_a.words, tile_a.elements]
     return Accumulators(
         out, origin, (t.m, t.n), t.threads, registers, coordinates, scratch, smem_words
     )
-
-
-def _sum_blocks(
-    t: TileShape, sums: list[ir.Register]
-) -> tuple[SumBlocks, list[Stmt], list[ir.Buffer]]:
-    """Totals of the threads' sums, how they begin, and the shared memory that holds them."""
-    dtype = sums[0].dtype
-    size = const(len(sums) * t.threads)
-    buffer = ir.Buffer("totals", dtype, "scratch", size, warp_private=True)
-    registers = [ir.Register(f"total_{c.name}", dtype, lanes=True) for c in sums]
-
-    def total(lane: Expr, number: int) -> Expr:
-        if t.shared_totals:
-            return ir.load(buffer, lane + number * t.threads)
-        return ir.read(registers[number])
-
-    def merge(lane: Expr, is_first: Expr) -> list[Stmt]:
-        out: list[Stmt] = []
-        for i, c in enumerate(sums):
-            new = ir.select(is_first, ir.read(c), total(lane, i) + ir.read(c))
-            if t.shared_totals:
-                out.append(ir.Store(buffer, lane + i * t.threads, new))
-            else:
-                out.append(ir.Set(registers[i], new))
-            out.append(ir.Set(c, const(0, dtype)))
-        return out
-
-    def finish(lane: Expr) -> list[Stmt]:
-        return [ir.Set(c, total(lane, i) + ir.read(c)) for i, c in enumerate(sums)]
-
-    blocks = SumBlocks(SUM_BLOCK // t.k, merge, finish)
-    if t.shared_totals:
-        return blocks, [], [buffer]
-    return blocks, [ir.Set(x, const(0, dtype)) for x in registers], []
 
 
 def _thread_position(t: TileShape, lane: Expr) -> tuple[Expr, Expr]:
