@@ -31,8 +31,7 @@ def _quadrants(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 
 def cholesky(a: Tensor) -> Tensor:
-    """Lower triangular L with L Lᴴ = a, from the lower triangle of a; what is above the diagonal
-    has no meaning."""
+    """Lower triangular L with L Lᴴ = a, from the lower triangle of a."""
     return lapack.cholesky(a) if lapack.is_chosen("cholesky", a) else _cholesky(a)
 
 

@@ -108,12 +108,12 @@ def qz(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Te
 
 
 def cholesky(a: Tensor) -> Tensor:
-    """Lower triangular L with L Lᴴ = a; above the diagonal is what a has there. Rows are NaN from
-    a pivot on that is not positive."""
+    """Lower triangular L with L Lᴴ = a. Rows are NaN from a pivot on that is not positive."""
     found = parts("cholesky", a)
     info = found["info"][:, :, None]
     rows = arange(1, a.shape[-1] + 1, device=a.device)[:, None]
-    return where((info > 0) & (rows >= info), float("nan"), found["factor"])
+    factor = found["factor"].tril()  # above is what a had there
+    return where((info > 0) & (rows >= info), float("nan"), factor)
 
 
 def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -141,3 +141,25 @@ def test_batched_jitted_and_on_the_reference():
     runtime = device("cpu").runtime
     library.run(runtime, described("cholesky", 0, a), [a, out])
     np.testing.assert_array_equal(np.tril(out[:, :25].reshape(3, 5, 5)), whole)
+
+
+LOSSES = {
+    "cholesky": lambda x: nm.linalg.cholesky(x)[:, 1:, 0].sum(),
+    "inv": lambda x: nm.linalg.inv(x)[:, 0].sum(),
+    "det": lambda x: nm.linalg.det(x).sum(),
+    "lu_factor": lambda x: nm.linalg.lu_factor(x)[0][:, 2].sum(),
+    "qr": lambda x: abs(nm.linalg.qr(x)[1]).sum(),
+    "eigh": lambda x: (nm.linalg.eigh(x)[1] ** 2)[:, 0].sum(axis=0)[0],
+    "svd": lambda x: (nm.linalg.svd(x)[0] ** 2)[:, 0].sum(axis=0)[0],
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_derivatives_are_those_of_native_kernels(name):
+    x = nm.asarray(positive("float64", 5), device="cpu")
+    gradients = []
+    for which in ("native", "vendor"):
+        with nm.kernels.prefer(which):
+            gradients.append(nm.grad(LOSSES[name])(x).numpy())
+    scale = 1e-10 * np.abs(gradients[0]).max()
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=0, atol=scale)

@@ -13,21 +13,25 @@ OPERATION = "lapack"
 
 @dataclass(frozen=True)
 class LapackTuning:
-    """Orders from which on a library is faster than numus, by routine: of one matrix, and of many.
-    Measured on a 2-core x86-64 (Sapphire Rapids) with SciPy's OpenBLAS, and on one H200."""
+    """Orders from which on LAPACK is faster: of fewer matrices than there are cores, and of many.
+    Measured on a 2-core x86-64 (Cascade Lake) with SciPy's OpenBLAS."""
 
-    never: int = 1 << 30
+    cholesky: tuple[int, int] = (128, 128)
+    lu: tuple[int, int] = (96, 128)
+    solve: tuple[int, int] = (256, 256)
+    qr: tuple[int, int] = (8, 48)
+    eigh: tuple[int, int] = (128, 128)
+    svd: tuple[int, int] = (20, 32)
+    eig: tuple[int, int] = (1, 1)
+    schur: tuple[int, int] = (1, 1)
+    qz: tuple[int, int] = (1, 1)
 
 
 TUNING = LapackTuning()
-_CPU = {
-    **{"cholesky": (192, 192), "lu": (128, 192), "qr": (64, 128), "solve": (128, 192)},
-    **{"eigh": (32, 96), "svd": (32, 96), "eig": (1, 1), "schur": (1, 1), "qz": (1, 1)},
-}
 
 
 def _pays_on_cpu(r: Routine, target: Any) -> bool:
-    alone, many = _CPU[r.name]
+    alone, many = getattr(TUNING, r.name)
     return min(r.m, r.n) >= (alone if r.batch < target.num_cores else many)
 
 
