@@ -3,6 +3,7 @@
 from numus.functions.linear.matmul import kron, matmul, outer, tensordot, vecdot
 from numus.functions.reduction.reductions import vector_norm
 from numus.functions.shape.manipulation import matrix_transpose
+from numus.linalg.banded import solve_banded
 from numus.linalg.builders import (
     block_diag,
     circulant,
@@ -27,8 +28,10 @@ from numus.linalg.general.primary import (
     sinm,
     sqrtm,
 )
+from numus.linalg.general.qz import qz
 from numus.linalg.general.schur import hessenberg, schur, schur_ex
 from numus.linalg.general.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
+from numus.linalg.ldl import ldl
 from numus.linalg.least_squares import (
     cond,
     lstsq,
@@ -65,11 +68,12 @@ __all__ = [
     "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cosm",
     "cp", "cross", "det", "diagonal", "eig", "eig_ex", "eigh", "eigvals", "eigvalsh", "expm",
     "fractional_matrix_power", "hankel", "hessenberg", "hilbert", "householder_product", "id",
-    "inv", "inv_ex", "khatri_rao", "kron", "logm", "lstsq", "lu", "lu_factor", "lu_solve", "matmul",
-    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
-    "null_space", "orth", "outer", "pca_lowrank", "pinv", "polar", "qr", "schur", "schur_ex",
-    "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_discrete_lyapunov", "solve_ex",
-    "solve_lyapunov", "solve_sylvester", "solve_toeplitz", "solve_triangular", "sqrtm", "svd",
-    "svd_lowrank", "svdvals", "tensor_train", "tensordot", "tensorinv", "tensorsolve", "toeplitz",
-    "trace", "tucker", "vander", "vdot", "vecdot", "vector_norm",
+    "inv", "inv_ex", "khatri_rao", "kron", "ldl", "logm", "lstsq", "lu", "lu_factor", "lu_solve",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
+    "null_space", "orth", "outer", "pca_lowrank", "pinv", "polar", "qr", "qz", "schur", "schur_ex",
+    "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_banded",
+    "solve_discrete_lyapunov", "solve_ex", "solve_lyapunov", "solve_sylvester", "solve_toeplitz",
+    "solve_triangular", "sqrtm", "svd", "svd_lowrank", "svdvals", "tensor_train", "tensordot",
+    "tensorinv", "tensorsolve", "toeplitz", "trace", "tucker", "vander", "vdot", "vecdot",
+    "vector_norm",
 ]  # fmt: skip

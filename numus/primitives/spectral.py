@@ -65,3 +65,13 @@ _root = unblocked("triangular_root", references.triangular_root, lambda t: trian
 def triangular_root(t: Node) -> Node:
     """Rᵀ with R R = t for upper triangular complex t, by principal square roots."""
     return apply(_root, (t,), None, t.shape, t.dtype)
+
+
+_qz = unblocked("qz", references.qz, lambda a, b: qz(a, b), KIND)
+
+
+def qz(a: Node, b: Node) -> Node:
+    """S, T, Qᵀ and Zᵀ, then a row that begins with the number of rows that have not converged:
+    a = Q S Zᴴ, b = Q T Zᴴ for complex a and upper triangular b."""
+    batch, n, _ = a.shape
+    return apply(_qz, (a, b), None, (batch, 4 * n + 1, n), a.dtype)

@@ -165,6 +165,89 @@ def _triangular_root(t: Array) -> Array:
     return r.T
 
 
+def _columns(x: Array, y: Array) -> Array:
+    """The unitary matrix after which the row (x, y) is (0, r)."""
+    size = np.hypot(abs(x), abs(y))
+    if size == 0:
+        return np.eye(2, dtype=complex)
+    x, y = x / size, y / size
+    return np.array([[y, np.conj(x)], [-x, np.conj(y)]])
+
+
+class _Pencil:
+    def __init__(self, a: Array, b: Array) -> None:
+        self.s, self.t = a.copy(), np.triu(b)
+        self.q, self.z = (np.eye(len(a), dtype=a.dtype) for _ in range(2))
+
+    def rows(self, k: int, turn: Array) -> None:
+        for m in (self.s, self.t):
+            m[k : k + 2] = turn @ m[k : k + 2]
+        self.q[:, k : k + 2] = self.q[:, k : k + 2] @ np.conj(turn.T)
+
+    def columns(self, k: int, turn: Array) -> None:
+        for m in (self.s, self.t, self.z):
+            m[:, k : k + 2] = m[:, k : k + 2] @ turn
+
+    def clear_s(self, k: int, column: int) -> None:
+        self.rows(k, np.conj(_reflection(self.s[k : k + 2, column]).T))
+        self.s[k + 1, column] = 0
+
+    def clear_t(self, k: int) -> None:
+        self.columns(k, _columns(*self.t[k + 1, k : k + 2]))
+        self.t[k + 1, k] = 0
+
+
+def _qz(a: Array, b: Array) -> Array:
+    n = len(a)
+    pencil = _Pencil(a, b)
+    s, t = pencil.s, pencil.t
+    for j in range(n - 2):
+        for k in range(n - 2, j, -1):
+            pencil.clear_s(k, j)
+            pencil.clear_t(k)
+    epsilon = np.finfo(a.dtype).eps
+    small_s, small_t = (epsilon * np.max(np.abs(m)) for m in (s, t))
+    high = n - 1
+    for tries in range(30 * max(n, 10)):
+        if high < 0:
+            break
+        low = max([i for i in range(1, high + 1) if not abs(s[i, i - 1]) > small_s], default=0)
+        if low > 0:
+            s[low, low - 1] = 0
+        if low == high:
+            high -= 1
+        elif abs(t[high, high]) <= small_t:
+            t[high, high] = 0
+            pencil.columns(high - 1, _columns(*s[high, high - 1 : high + 1]))
+            s[high, high - 1] = 0
+        elif abs(t[low, low]) <= small_t:
+            t[low, low] = 0
+            pencil.clear_s(low, low)
+        else:
+            _qz_sweep(pencil, low, high, tries, small_t)
+    info = np.zeros((1, n), a.dtype)
+    info[0, :1] = high + 1
+    return np.concatenate([s, t, pencil.q.T, pencil.z.T, info])
+
+
+def _qz_sweep(pencil: _Pencil, low: int, high: int, tries: int, small_t: float) -> None:
+    s, t = pencil.s, pencil.t
+    last = slice(high - 1, high + 1)
+    shift = s[high, high] / t[high, high]
+    if abs(t[high - 1, high - 1]) > small_t:
+        block = s[last, last] @ np.linalg.inv(t[last, last])
+        shifts = np.linalg.eigvals(block)
+        shift = shifts[np.argmin(np.abs(shifts - block[1, 1]))]
+        shift = block[1, 1] + abs(block[1, 0]) if tries % 10 == 9 else shift
+    column = s[low : low + 2, low] - shift * t[low : low + 2, low]
+    pencil.rows(low, np.conj(_reflection(column).T))
+    pencil.clear_t(low)
+    for k in range(low + 1, high):
+        pencil.clear_s(k, k - 1)
+        pencil.clear_t(k)
+
+
 hessenberg, schur = _each(_hessenberg), _each(_schur)
 triangular_vectors, triangular_root = _each(_triangular_vectors), _each(_triangular_root)
 triangular_sylvester = _each(_triangular_sylvester)
+qz = _each(_qz)

@@ -45,6 +45,24 @@ def test_backward_error(dtype, kernels):
             np.testing.assert_allclose(np.linalg.norm(vectors, axis=0), 1, rtol=bound)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_of_pencils(dtype):
+    for n in (2, 12):
+        for singular in (False, True):
+            a, b = drawn((n, n), dtype), drawn((n, n), dtype)
+            if singular:
+                b = np.triu(b)
+                b[0, 0] = b[n // 2, n // 2] = 0
+            s, t, q, z = (x.numpy() for x in nm.linalg.qz(nm.asarray(a), nm.asarray(b)))
+            bound = 10 * max(n, 4) * np.finfo(dtype).eps * max(np.abs(a).max(), np.abs(b).max())
+            for outer in (q, z):
+                assert np.max(np.abs(adjoint(outer) @ outer - np.eye(n))) <= bound
+            assert np.max(np.abs(q @ s @ adjoint(z) - a)) <= bound
+            assert np.max(np.abs(q @ t @ adjoint(z) - b)) <= bound
+            values = nm.linalg.eigvals(nm.asarray(a), nm.asarray(b)).numpy()
+            assert np.isinf(values).any() == singular
+
+
 def test_real_blocks_are_standardised():
     with nm.kernels.prefer("native"):
         t = nm.linalg.schur(nm.asarray(drawn((20, 20), np.float32))).T.numpy()
@@ -83,6 +101,7 @@ def test_what_is_not_finite_ends(bad, kernels):
         (lambda: nm.linalg.logm(nm.zeros((2, 2, 2))), r"logm: matrix 0 .*\(and 1 more\)"),
         (lambda: nm.linalg.fractional_matrix_power(nm.asarray([[-1.0]]), 0.3), "fractional_m"),
         (lambda: nm.linalg.signm(nm.zeros((2, 2))), "signm: .*imaginary axis"),
+        (lambda: nm.linalg.solve_banded((0, 0), nm.zeros((1, 2)), nm.ones(2)), "banded: .*pivot 1"),
         (
             lambda: nm.linalg.solve_sylvester(nm.eye(2), -nm.eye(2), nm.eye(2)),
             "solve_sylvester: .*no unique solution",

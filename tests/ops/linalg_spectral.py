@@ -188,6 +188,21 @@ def interpolated(a, k):
         idx[..., None, :], (*a.shape[:-1], k)), axis=-1), proj)  # fmt: skip
 
 
+def ldl(a, **options):
+    lower, d, _ = nm.linalg.ldl(a + adjoint(a), **options)
+    return lower @ d @ adjoint(lower)
+
+
+def pencil(a, b):
+    s, t, q, z = nm.linalg.qz(spread(a), b / 4 + unit(b))
+    return q @ s @ adjoint(z), q @ t @ adjoint(z)
+
+
+def pencil_eig(a, b):
+    values, vectors = nm.linalg.eig(spread(a), b / 4 + unit(b))
+    return (vectors * values[..., None, :]) @ nm.linalg.inv(vectors)
+
+
 WEAK = {**REALS, "ulps": 4096, "orders": 1}
 SLOW = {**WEAK, "dtypes": ("float32",)}  # derivatives in tests/linalg/test_decompositions.py
 SPACES = [
@@ -195,6 +210,15 @@ SPACES = [
        **{**LINALG, "out": (fraction, fraction, INT64)}),
     op("linalg.eigh", scipy_generalised, case(x(3, 3), x(3, 3)), call=generalised,
        **{**REALS, "ulps": 1024, "orders": 1}),
+    op("linalg.ldl", lambda a, **_: a + adjoint(a), case(x(4, 4)), case(x(2, 3, 3), lower=False),
+       call=ldl, **LINALG),
+    op("linalg.qz", lambda a, b: (spread(a), b / 4 + unit(b)), case(x(3, 3), x(3, 3)),
+       call=pencil, **{**REALS, "out": as_complex}),
+    op("linalg.eig", lambda a, b: np.linalg.solve(b / 4 + unit(b), spread(a)),
+       case(x(3, 3), x(3, 3)), call=pencil_eig, **{**REALS, "out": as_complex, "ulps": 2048}),
+    op("linalg.solve_banded", lambda band, ab, b: scipy.linalg.solve_banded(band, ab, b),
+       case((1, 1), x(3, 5), x(5, 2)), case((2, 1), x(4, 4), x(4)), case((0, 1), x(2, 3), x(3)),
+       **{**REALS, "ulps": 8192}),
     op("linalg.orth", space(scipy.linalg.orth), case(x(4, 3), rank=3), case(x(2, 3, 2), rank=2),
        call=projector("orth"), **REALS),
     op("linalg.null_space", space(scipy.linalg.null_space), case(x(2, 4), rank=2),

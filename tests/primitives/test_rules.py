@@ -29,7 +29,7 @@ NO_CASES |= {"get_tuple_element"}
 # differentiated as a whole (`implicit`), and in the op table by the functions that they are for
 NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solve_lower", "fft"}
 NO_CASES |= {"eigh", "lapack"}  # a library's, in tests/kernels/test_lapack.py
-NO_CASES |= {"hessenberg", "schur"}  # in tests/linalg/test_nonsymmetric.py and the op table
+NO_CASES |= {"hessenberg", "schur", "qz"}  # in tests/linalg/test_nonsymmetric.py and the op table
 NO_CASES |= {"triangular_root", "triangular_sylvester", "triangular_vectors"}
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from numus import dtypes as dt
-from numus.functions._base import wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import zeros
-from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
@@ -26,11 +24,12 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.general.eigenvectors import eigen_tangent, triangular_vectors, unit_columns
 from numus.linalg.general.host import hosted
+from numus.linalg.general.qz import generalised
 from numus.linalg.general.schur import UNCONVERGED, complexified, finite_part, packed_schur
 from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
-from numus.primitives import spectral
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -44,20 +43,6 @@ def values_of_blocks(t: Tensor) -> Tensor:
     none = zeros((*size.shape[:-1], 1), dtype=size.dtype, device=size.device)
     imaginary = concat([size, none], axis=-1) - concat([none, size], axis=-1)
     return real + 1j * imaginary
-
-
-def unit_columns(v: Tensor) -> Tensor:
-    """Columns of length 1."""
-    v = v / maximum_of(abs(v), axis=-2, keepdims=True)
-    return v / (abs(v) ** 2).sum(axis=-2, keepdims=True).sqrt()
-
-
-def triangular_vectors(s: Tensor, t: Tensor, size: Tensor) -> Tensor:
-    """Columns x_k with (t_kk s - s_kk t) x_k = 0 for upper triangular matrices; `size` is that of
-    s and t, below whose rounding errors differences of eigenvalues do not fall."""
-    least = (finfo(s.dtype).eps * where(size == 0, 1.0, size)).astype(s.dtype)
-    nodes = (stacked(x)._node for x in (s, t, least))
-    return unstacked(wrap(spectral.triangular_vectors(*nodes)), s.shape[:-2]).mT
 
 
 def _eig(a: Tensor) -> Tensor:
@@ -105,16 +90,9 @@ def _matched(values: Tensor, own: Tensor, vectors: Tensor) -> Tensor:
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
     """dΛ = diag(V⁻¹ dA V), dV = V (F ∘ V⁻¹ dA V) whose columns keep their length."""
     n = packed.shape[-1]
-    values, vectors = packed[..., 0, :], packed[..., 1 : n + 1, :]
+    vectors = packed[..., 1 : n + 1, :]
     inner = solve_ex(vectors, complexified(tangents[0]) @ vectors)[0]
-    gaps = values[..., None, :] - values[..., :, None]
-    size = maximum_of(abs(values), axis=-1)[..., None, None]
-    close = abs(gaps) <= 4 * finfo(gaps.dtype).eps * size
-    turn = inner * where(close, 0.0, 1 / where(close, 1.0, gaps))
-    moved = vectors @ turn
-    along = (vectors.conj() * moved).sum(axis=-2, keepdims=True).real
-    moved = moved - vectors * along
-    return concat([diagonal(inner)[..., None, :], moved, packed[..., n + 1 :, :] * 0.0], axis=-2)
+    return eigen_tangent(packed, inner)
 
 
 _RULE = Implicit(_tangent)
@@ -127,7 +105,10 @@ class EigResult(NamedTuple):
     eigenvectors: Tensor
 
 
-def _checked(op: str, x: ArrayLike) -> tuple[EigResult, Tensor]:
+def _checked(op: str, x: ArrayLike, b: ArrayLike | None = None) -> tuple[EigResult, Tensor]:
+    if b is not None:
+        values, vectors, info = generalised(op, x, b)
+        return EigResult(values, vectors), info
     a, dtype = matrices(op, x, square=True)
     n = a.shape[-1]
     out = dt.complex_of(dtype)
@@ -142,8 +123,10 @@ def _checked(op: str, x: ArrayLike) -> tuple[EigResult, Tensor]:
 
 @hosted
 @widens
-def eig(x: ArrayLike, /) -> EigResult:
+def eig(x: ArrayLike, b: ArrayLike | None = None, /) -> EigResult:
     """The eigenvalues of square matrices and their eigenvectors, in columns of length 1; complex.
+
+    With b, those of the generalised problem x v = λ b v, infinite where b is singular (by `qz`).
 
     They are in no order. Tensors of a GPU are copied to the host and back. Derivatives are those
     for losses that do not depend on the phases of eigenvectors, at distinct eigenvalues.
@@ -152,7 +135,7 @@ def eig(x: ArrayLike, /) -> EigResult:
     >>> sorted(values.imag.tolist())
     [-1.0, 1.0]
     """
-    found, info = _checked("eig", x)
+    found, info = _checked("eig", x, b)
     check("eig", info, UNCONVERGED)
     return found
 
@@ -171,12 +154,12 @@ def eig_ex(x: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor]:
 
 @hosted
 @widens
-def eigvals(x: ArrayLike, /) -> Tensor:
-    """The eigenvalues of square matrices, complex, in no order.
+def eigvals(x: ArrayLike, b: ArrayLike | None = None, /) -> Tensor:
+    """The eigenvalues of square matrices, complex, in no order; with b, of x v = λ b v.
 
     >>> sorted(nm.linalg.eigvals(nm.asarray([[0.0, 1.0], [-1.0, 0.0]])).imag.tolist())
     [-1.0, 1.0]
     """
-    found, info = _checked("eigvals", x)
+    found, info = _checked("eigvals", x, b)
     check("eigvals", info, UNCONVERGED)
     return found.eigenvalues

@@ -8,7 +8,7 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr
-from numus.kernels.factor import hessenberg, schur, substitution
+from numus.kernels.factor import hessenberg, qz, schur, substitution
 from numus.kernels.factor.program import Matrix, Number, Program, Read
 
 ZERO = ir.const(0)
@@ -45,6 +45,8 @@ def _write(
         hessenberg.hessenberg(program, out, operands[0], order)
     elif val.op == "schur":
         schur.schur(program, out, operands[0], order)
+    elif val.op == "qz":
+        qz.qz(program, out, operands[0], operands[1], order)
     elif val.op == "triangular_vectors":
         s, t, least = operands
         smallest = program.let(least(ZERO, ZERO)[0])
