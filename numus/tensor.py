@@ -35,6 +35,7 @@ from numus.shapes import Shape, is_row_major, size_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ref = weakref.ref
+_DETACHED: Path = ((detached,),)
 
 
 if TYPE_CHECKING:
@@ -194,11 +195,12 @@ class Tensor(Methods):
 
     def _item(self) -> Any:
         """`item()` for uses that have no derivative: truth values, integers, text."""
-        if self.size != 1:
+        node = self._node
+        if size_of(node.shape) != 1:
             raise ValueError(f"item(): needs a tensor of one element, not of shape {self.shape}")
-        check_known(self._node, "item()")
-        found = elements(self._node).reshape(-1)[0]
-        return float(found) if self.dtype.kind == "float" else found.item()
+        check_known(node, "item()")
+        array = elements(node)
+        return float(array.item()) if node.dtype.kind == "float" else array.reshape(-1)[0].item()
 
     def tolist(self) -> Any:
         """Nested Python lists of Python scalars."""
@@ -257,7 +259,7 @@ class Tensor(Methods):
 
     def detach(self) -> Tensor:
         """A view without history: each sees what is written to the other."""
-        return view_of(self, ((detached,),))
+        return registered(self, detached(self._node), _DETACHED)
 
     def rebind(self, node: Node, op: str) -> Tensor:
         """Change the elements to those of another node: the basis of in-place operators. Tensors

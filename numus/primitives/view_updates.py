@@ -13,7 +13,7 @@ from operator import mul
 from typing import Any
 
 from numus import dtypes as dt
-from numus.graph import Node, View, is_captured
+from numus.graph import Node, View, active_hooks, is_captured
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, sliding_windows
 from numus.primitives.source import value as realised
@@ -50,7 +50,7 @@ def write_slice(x: Node, value: Node, starts: Shape, steps: Shape, mode: str = "
 def detached(x: Node, *, sees_writes: bool = True) -> Node:
     """A node of this value without history."""
     view = x.view
-    if view is None or is_captured(x):
+    if view is None or (active_hooks and is_captured(x)):
         return ew.stop_gradient(x)
     if sees_writes and not x.tracked:
         return identity(x, sees_writes=True)
