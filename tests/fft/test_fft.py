@@ -79,7 +79,7 @@ def test_batches_without_elements():
     assert nm.fft.fft(nm.zeros((0, 8))).shape == (0, 8)
     assert nm.fft.rfft(nm.zeros((2, 0, 8))).shape == (2, 0, 5)
     assert nm.fft.irfft(nm.zeros((0, 5))).shape == (0, 8)
-    assert nm.fft.fft(nm.zeros((0, 67 * 131))).shape == (0, 67 * 131)
+    assert nm.fft.fft(nm.zeros((0, 67 * 211))).shape == (0, 67 * 211)
 
 
 def test_views_are_read_in_place():
@@ -121,9 +121,9 @@ def test_radices_and_splits():
     for n in range(2, 3000):
         if is_mixed_radix(n):
             assert np.prod(radices_of(n, 16, 13)) == n
-            parts = split(n, 127)
+            parts = split(n, 199)
             assert np.prod(parts) == n
-            assert max(parts) <= 127
+            assert max(parts) <= 199
     assert prime_factors(2 * 3 * 3 * 127) == (2, 3, 3, 127)
     assert radices_of(17, 16, 13) == (1, 17)
 

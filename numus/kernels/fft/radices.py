@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 LARGEST_RADIX = 16  # of the butterflies that live in registers: 2, 3, 4, 5, 7, 8, 11, 13, 16
-MAX_PRIME = 127  # larger prime factors cost less by Bluestein's convolution
+MAX_PRIME = 199  # larger prime factors go through Bluestein's convolution
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
 
 ZERO, ONE = const(0), const(1)
+BLOCK_TERMS = 8  # of a sum over the points of a large prime
 BANK_PERIOD = 16  # a gap after as many elements: strides of powers of two meet all banks
 
 
@@ -188,11 +189,13 @@ def _loop_butterfly(
     store: Callable[[Expr, Complex], list[Stmt]],
 ) -> list[Stmt]:
     """A prime radix, two results at a time from sums and differences of opposite points: one loop
-    serves all such primes."""
+    serves all such primes. Terms are added up in blocks, whose rounding errors hardly grow."""
     radix, step = block.size(p.radix), block.size(block.length // p.radix)
     half = ir.idiv(ir.add(radix, ONE), const(2))
     sums = [ir.Register(f"{part}{p.number}", block.dtype, lanes=True) for part in ("er", "ei")]
     odds = [ir.Register(f"{part}{p.number}", block.dtype, lanes=True) for part in ("or", "oi")]
+    every = [*sums, *odds]
+    partial = [ir.Register(f"p{r.name}", block.dtype, lanes=True) for r in every]
     zero = const(0.0, block.dtype)
     i, j, k = (ir.var(f"{name}{p.number}") for name in "ijk")
 
@@ -213,7 +216,7 @@ def _loop_butterfly(
     out += [*dc.statements, *store(ZERO, constant)]
     c, s = twiddle(ir.mul(ir.irem(ir.mul(j, k), radix), step))
     even, odd = opposite(j)
-    old_even, old_odd = accumulated(sums), accumulated(odds)
+    old_even, old_odd = accumulated(partial[:2]), accumulated(partial[2:])
     new = [
         *(fma(x, c, y) for x, y in zip(even, old_even, strict=True)),
         *(fma(x, s, y) for x, y in zip(odd, old_odd, strict=True)),
@@ -223,10 +226,20 @@ def _loop_butterfly(
     last = ir.sub(radix, k)
     here = z.bind(rotated(k, z.bind((a[0] - b[1], a[1] + b[0]))))
     there = z.bind(rotated(last, z.bind((a[0] + b[1], a[1] - b[0]))))
+    number = ir.var(f"b{p.number}")
+    start = ir.add(ir.mul(number, const(BLOCK_TERMS)), ONE)
+    stop = ir.minimum(ir.add(start, const(BLOCK_TERMS)), half)
+    blocks = ir.idiv(ir.add(half, const(BLOCK_TERMS - 2)), const(BLOCK_TERMS))
+    added = [ir.read(r) + ir.read(q) for r, q in zip(every, partial, strict=True)]
+    block_sum: list[Stmt] = [
+        *ir.sets(partial, (zero,) * 4),
+        ir.For(j, start, stop, "serial", ir.assign(partial, new, f"term{p.number}")[0]),
+        *ir.assign(every, added, f"block{p.number}")[0],
+    ]
     body_stmts: list[Stmt] = [
         *ir.sets(sums, point(ZERO)),
         *ir.sets(odds, (zero, zero)),
-        ir.For(j, ONE, half, "serial", ir.assign([*sums, *odds], new, f"term{p.number}")[0]),
+        ir.For(number, ZERO, blocks, "serial", block_sum),
         *z.statements,
         *store(k, here),
         *store(last, there),
