@@ -8,6 +8,7 @@ depends on its own sizes alone, not on those that came before.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from numus.lru import LruTable
 
 _MAX_STRUCTURES = 64
 _MAX_TEMPLATES = 16  # of one structure
+_MAX_VALUES = 1 << 15  # of all templates together, about 30 MB
 _MAX_SEEN = 4  # sizes of a structure that tell which of its numbers vary
 
 Numbers = tuple[int, ...]
@@ -46,6 +48,7 @@ class _Template:
             for n, s in zip(numbers, self._symbol_of, strict=True)
         ]
         self._fused = FusedGraph(graph, roots, target, sizes=iter(sizes))
+        self.size = len(self._fused.values())
         found = self._fused.numbers()
         self._position = {n.name: i for i, n in enumerate(found)}
         self._function = recorder.function(found)
@@ -75,7 +78,19 @@ class _Structure:
 
 
 _structures: LruTable[Any, _Structure] = LruTable(_MAX_STRUCTURES)
-on_clear_plans.append(_structures.clear)
+_made: deque[tuple[_Structure, _Template]] = deque()  # in order
+on_clear_plans += [_structures.clear, _made.clear]
+
+
+def _keep(structure: _Structure, template: _Template) -> None:
+    """Add a template, and drop the oldest ones where there are too many."""
+    structure.templates = [*structure.templates, template]
+    _made.append((structure, template))
+    total = sum(made.size for _, made in _made)
+    while total > _MAX_VALUES and len(_made) > 1:
+        owner, oldest = _made.popleft()
+        owner.templates = [x for x in owner.templates if x is not oldest]
+        total -= oldest.size
 
 
 def fuse(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> FusedGraph:
@@ -94,7 +109,7 @@ def fuse(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> FusedGraph
     if not varying or min(varying) < 2 or len(structure.templates) >= _MAX_TEMPLATES:
         return FusedGraph(graph, roots, target)
     made = _Template(graph, roots, target, seen)
-    structure.templates.append(made)
+    _keep(structure, made)
     found = made.fused(numbers)
     assert found is not None, "a template does not serve the sizes it was recorded for"
     return found

@@ -132,6 +132,25 @@ def test_values_do_not_depend_on_the_sizes_before():
     assert [run(n) for n in reversed(sizes)] == wanted[::-1]
 
 
+def test_old_templates_are_dropped(monkeypatch):
+    monkeypatch.setattr(plan_template, "_MAX_VALUES", 60)
+    clear_plans()
+    for depth in range(1, 12):
+        for n in (20, 21, 22):
+            x = nm.ones((n, 8), device="null")
+            nm.eval(x)
+            y = x
+            for _ in range(depth):
+                y = nm.exp(y) + x
+            nm.eval(y)
+    made = [template for _, template in plan_template._made]
+    assert made
+    assert sum(template.size for template in made) <= 60
+    held = [t for s in plan_template._structures._entries.values() for t in s.templates]
+    assert {id(t) for t in held} == {id(t) for t in made}
+    clear_plans()
+
+
 def test_leaves_and_constants_are_told_apart():
     x, zero, one = nm.asarray(3.0) + 0, nm.zeros(()), nm.ones((1,))
     nm.eval(x, zero, one)
