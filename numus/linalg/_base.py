@@ -137,15 +137,15 @@ def differentiated(rule: Implicit, compute: Callable[..., Tensor], *xs: Tensor) 
 # -- values ---------------------------------------------------------------------------------------
 
 
-def check(op: str, info: Tensor, why: str) -> None:
+def check(op: str, info: Tensor, why: str) -> bool:
     """Raise where an info number is not 0; `why` has a place for it. Nothing is raised where values
-    are not known, as in `nm.jit`."""
+    are not known, as in `nm.jit`: False then."""
     if not is_known(info._node):
-        return
+        return False
     numbers = np.asarray(info.numpy())
     bad = np.argwhere(numbers)
     if not len(bad):
-        return
+        return True
     at = tuple(int(i) for i in bad[0])
     which = f"matrix {at[0] if len(at) == 1 else at} of the batch" if at else "the matrix"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""

@@ -60,11 +60,7 @@ def cholesky_ex(x: ArrayLike, /, *, upper: bool = False) -> tuple[Tensor, Tensor
     >>> nm.linalg.cholesky_ex(nm.asarray([[1.0, 2.0], [2.0, 1.0]]))[1].item()
     2
     """
-    return _checked("cholesky_ex", x, upper)
-
-
-def _checked(op: str, x: ArrayLike, upper: bool) -> tuple[Tensor, Tensor]:
-    a, dtype = matrices(op, x, square=True)
+    a, dtype = matrices("cholesky_ex", x, square=True)
     found = _factorised(a)
     info = _info(found)
     found = spoiled(found, info).tril().astype(dtype)
@@ -83,9 +79,14 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
     >>> nm.linalg.cholesky(nm.asarray([[4.0, 2.0], [2.0, 10.0]])).tolist()
     [[2.0, 0.0], [1.0, 3.0]]
     """
-    found, info = _checked("cholesky", x, upper)
-    check("cholesky", info, "is not positive definite: its leading minor of order {} is not")
-    return found
+    a, dtype = matrices("cholesky", x, square=True)
+    found = _factorised(a)
+    info = _info(found)
+    why = "is not positive definite: its leading minor of order {} is not"
+    if not check("cholesky", info, why):  # a pass over the factor that known numbers make needless
+        found = spoiled(found, info).tril()
+    found = found.astype(dtype)
+    return adjoint(found) if upper else found
 
 
 @widens
