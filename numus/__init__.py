@@ -79,13 +79,25 @@ euler_gamma = 0.5772156649015329
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _LAZY = {
     **{name: f"numus.{name}" for name in "data distance fft linalg nn optim quant".split()},
-    **{name: f"numus.{name}" for name in "signal special stats".split()},
+    **{name: f"numus.{name}" for name in "polynomial signal special stats".split()},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
 }
 if TYPE_CHECKING:
-    from numus import data, distance, fft, linalg, nn, optim, quant, signal, special, stats
+    from numus import (
+        data,
+        distance,
+        fft,
+        linalg,
+        nn,
+        optim,
+        polynomial,
+        quant,
+        signal,
+        special,
+        stats,
+    )
     from numus.linalg import cross, vander, vdot
 
     # the modules of functions.lazy

@@ -23,6 +23,7 @@ PACKAGES = (
     "numus.linalg",
     "numus.stats",
     "numus.distance",
+    "numus.polynomial",
     "numus.special",
     "numus.nn",
     "numus.nn.functional",

@@ -60,7 +60,7 @@ numpy | asfortranarray|isfortran | memory is row-major; views have any strides
 numpy | base_repr|binary_repr|format_float_.*|fromregex | text of Python's numbers: NumPy's own serves
 numpy | einsum_path | `nm.einsum` orders contractions itself
 numpy | get_include|info|little_endian|show_.*|test | about NumPy's own build
-numpy | poly.*|roots | not yet at the top
+numpy | poly1d | `nm.polynomial.Polynomial`
  | (i0|igammac?|polygamma|mvlgamma)_ | write x = x.{plain}(...)
  | i?stft | signal processing
 torch | .*_copy | views are copied by `.copy()`

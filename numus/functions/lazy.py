@@ -144,6 +144,8 @@ METHODS = {
 
 # Other names of functions in modules that are imported late.
 ALIASES = {
+    **{name: ("polynomial", name) for name in "poly polyadd polyder polydiv polyfit".split()},
+    **{name: ("polynomial", name) for name in "polyint polymul polysub polyval roots".split()},
     **{name: ("linalg", name) for name in "block_diag cholesky det lu_solve qr slogdet".split()},
     **{name: ("linalg", name) for name in "lstsq matrix_power matrix_rank svd".split()},
     **{
