@@ -128,6 +128,24 @@ def test_while_another_thread_imports(tmp_path, monkeypatch):
     del sys.modules["slow_module"]
 
 
+def test_while_another_thread_imports_one_module_after_the_other(tmp_path, monkeypatch):
+    names = [f"slow_chain{i}" for i in range(40)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("import time\ntime.sleep(0.02)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(locks, "_PACKAGES", ("slow_chain",))
+    before = sys.getswitchinterval()
+    other = threading.Thread(target=lambda: [importlib.import_module(n) for n in names])
+    other.start()
+    for _ in range(3):
+        time.sleep(0.05)
+        assert in_child(lambda: [importlib.import_module(n) for n in names[:20]]) == 0
+    other.join()
+    assert sys.getswitchinterval() == before
+    for name in names:
+        del sys.modules[name]
+
+
 def test_a_fork_waits_for_every_lock():
     held = threading.Event()
 

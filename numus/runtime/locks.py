@@ -6,6 +6,7 @@ child, which has no other thread, finds none of them held and nothing half chang
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -28,8 +29,11 @@ class Rank(enum.IntEnum):
 
 
 _locks: list[WeakSet[Any]] = [WeakSet() for _ in Rank]
-_PACKAGES = ("numus.", "llvmlite")
+_PACKAGES = ("numus.", "llvmlite", "concurrent.", "numpy.")
+_MAX_WAITS = 1000  # for imports
+_NEVER_SECONDS = 1000.0
 _held: list[Any] = []  # during a fork
+_switch_interval: list[float] = []  # before it
 
 
 def new_lock(rank: Rank) -> Any:
@@ -48,14 +52,33 @@ def _before_fork() -> None:
 
 
 def _finish_imports() -> None:
-    """Wait for modules that other threads are importing: Python has locks for these, too."""
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None) if name.startswith(_PACKAGES) else None
-        if getattr(spec, "_initializing", False):
-            importlib.import_module(name)
+    """Wait until no other thread imports: Python has a lock for each module, and one that a child
+    inherits is never released. Threads that wait for the interpreter begin no import meanwhile."""
+    _switch_interval.append(sys.getswitchinterval())
+    sys.setswitchinterval(_NEVER_SECONDS)
+    for _ in range(_MAX_WAITS):
+        names = _importing()
+        if not names:
+            return
+        for name in names:
+            with contextlib.suppress(Exception):  # it is raised in the thread that imports
+                importlib.import_module(name)
+
+
+def _importing() -> list[str]:
+    """Modules whose locks other threads hold, known before the modules are."""
+    own, found = threading.get_ident(), []
+    locks = getattr(importlib, "_bootstrap")._module_locks  # noqa: B009
+    for name, known in list(locks.items()):
+        lock = known() if name.startswith(_PACKAGES) else None
+        if getattr(lock, "owner", None) not in (None, own):
+            found.append(name)
+    return found
 
 
 def _after_fork() -> None:
+    while _switch_interval:
+        sys.setswitchinterval(_switch_interval.pop())
     while _held:
         _held.pop().release()
 
