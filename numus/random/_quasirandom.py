@@ -144,7 +144,7 @@ def halton(
     >>> nm.random.halton(3, 2, scramble=False, skip=1)
     tensor([[0.5       , 0.33333334],
             [0.25      , 0.6666667 ],
-            [0.75      , 0.11111111]])
+            [0.75      , 0.11111112]])
     """
     n, d = _sizes("halton", n, d)
     skip = as_int(skip, "skip", "halton")

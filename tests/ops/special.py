@@ -5,6 +5,7 @@ import math
 import numpy as np
 import scipy.special as sp
 
+import numus as nm
 from ops.row import case, exactly, op, x
 
 DTYPES = ("float32", "float64", "bfloat16")
@@ -221,6 +222,75 @@ ROWS = [
     row("boxcox1p", sp.boxcox1p, (-0.5, 3), (0.3, 2), relative=False),
     row("inv_boxcox", sp.inv_boxcox, (0.3, 3), (0.3, 2), values=[(2.0, 0.5), (0.0, -1.0)], ulps=32),
     row("inv_boxcox1p", sp.inv_boxcox1p, (0.3, 3), (0.3, 2), ulps=32),
+]
+
+
+def _parts(y):
+    return y.real, y.imag
+
+
+_HALF = (0.05, 0.9)
+ROWS += [
+    # -- elliptic integrals, Lambert's W
+    row("ellipk", sp.ellipk, (-2, 0.9), values=[(0.0, 1.0, 2.0, NAN)], orders=1),
+    row("ellipkm1", sp.ellipkm1, _HALF, values=[(1e-30, 1.0, 0.0)], orders=1),
+    row("ellipe", sp.ellipe, (-2, 0.9), values=[(0.0, 1.0, 2.0, NAN)], orders=1),
+    row("ellipkinc", sp.ellipkinc, (-4, 4), _HALF, orders=1),
+    row("ellipeinc", sp.ellipeinc, (-4, 4), _HALF, orders=1),
+    row("elliprf", sp.elliprf, (0.2, 3), (0.2, 3), (0.2, 3), orders=1),
+    row("elliprc", sp.elliprc, (0.2, 3), (0.2, 3), values=[(1.0, 2.0), (-2.0, 2.0)], orders=1),
+    row("elliprd", sp.elliprd, (0.2, 3), (0.2, 3), (0.2, 3), orders=0, dtypes=("float32",)),
+    row("elliprj", sp.elliprj, *[(0.2, 3)] * 4, orders=0, dtypes=("float32",)),
+    row(
+        *("ellipj", sp.ellipj, (-2, 2), _HALF),
+        out=(lambda d: d,) * 4,
+        orders=1,
+        ulps=64,
+        relative=False,
+    ),
+    op(
+        *("special.lambertw", lambda a, k=0: sp.lambertw(a, k).real),
+        case(x(2, 3, low=-0.3, high=5)),
+        case(x(3, low=-0.3, high=-0.05), -1),
+        dtypes=DTYPES,
+        ulps=32,
+        orders=1,
+    ),
+    # -- polynomials
+    *(
+        op(
+            *(f"special.{name}", getattr(sp, name)),
+            case(5, *(1.5, 0.5)[:extra], x(2, 3, low=-0.9, high=0.9)),
+            case(0, *(1.5, 0.5)[:extra], x(3)),
+            dtypes=DTYPES,
+            ulps=64,
+            relative=False,
+            aliases=["special.legendre_p"] if name == "eval_legendre" else [],
+        )
+        for name, extra in (
+            *(("eval_legendre", 0), ("eval_chebyt", 0), ("eval_chebyu", 0), ("eval_hermite", 0)),
+            *(("eval_hermitenorm", 0), ("eval_laguerre", 0), ("eval_genlaguerre", 1)),
+            *(("eval_gegenbauer", 1), ("eval_jacobi", 2)),
+        )
+    ),
+    op(
+        *("special.assoc_legendre_p", lambda n, m, a: sp.assoc_legendre_p(n, m, a)[0]),
+        case(3, 2, x(2, 3, low=-0.9, high=0.9)),
+        case(4, -3, x(3, low=-0.9, high=0.9)),
+        dtypes=DTYPES,
+        ulps=64,
+        relative=False,
+    ),
+    op(
+        *("special.sph_harm_y", lambda *a: _parts(sp.sph_harm_y(*a))),
+        case(3, 2, x(2, 3, low=0.2, high=3), x(2, 3, low=0, high=6)),
+        dtypes=("float32", "float64"),
+        call=lambda *a: _parts(nm.special.sph_harm_y(*a)),
+        out=(lambda d: d,) * 2,
+        ulps=64,
+        relative=False,
+        orders=1,
+    ),
 ]
 
 # all checks of rows that share their form with others are `slow`: each compiles kernels of its own

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from numus.ir import Expr
 from numus.kernels.special import (
     bessel,
+    elliptic,
     error,
     gamma,
     incomplete,
@@ -27,6 +28,9 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
         *(integrals.exp1, integrals.expi, integrals.si, integrals.ci, integrals.shi),
         *(integrals.chi, integrals.spence, integrals.fresnel_s, integrals.fresnel_c),
         *(bessel.j0, bessel.j1, bessel.y0, bessel.y1, bessel.i0, bessel.i1, bessel.i0e),
+        *(elliptic.elliprf, elliptic.elliprd, elliptic.elliprj, elliptic.ellipkm1),
+        *(elliptic.ellipk, elliptic.ellipe, elliptic.ellipkinc, elliptic.ellipeinc),
+        *(elliptic.lambertw_0, elliptic.lambertw_lower),
         *(bessel.i1e, bessel.k0, bessel.k1, bessel.k0e, bessel.k1e),
     )
 }
