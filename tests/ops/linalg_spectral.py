@@ -211,7 +211,7 @@ SPACES = [
     op("linalg.eigh", scipy_generalised, case(x(3, 3), x(3, 3)), call=generalised,
        **{**REALS, "ulps": 1024, "orders": 1}),
     op("linalg.ldl", lambda a, **_: a + adjoint(a), case(x(4, 4)), case(x(2, 3, 3), lower=False),
-       call=ldl, **LINALG),
+       call=ldl, **REALS),
     op("linalg.qz", lambda a, b: (spread(a), b / 4 + unit(b)), case(x(3, 3), x(3, 3)),
        call=pencil, **{**REALS, "out": as_complex}),
     op("linalg.eig", lambda a, b: np.linalg.solve(b / 4 + unit(b), spread(a)),
