@@ -12,7 +12,7 @@ from numus.tensor import Tensor
 
 # Methods that return a tensor of the same shape.
 NAMES = """
-    abs acos acosh asin asinh atan atan2 atanh ceil clamp clip conj copysign cos cosh div digamma
+    abs acos acosh asin asinh atan atan2 atanh ceil clamp clip conj copysign cos cosh digamma
     erf erfinv exp exp2 expm1 floor floor_divide fmod hypot index_add index_put lerp lgamma log
     log10 log1p log2 masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu remainder
     round rsqrt scatter scatter_add scatter_reduce sigmoid sign sin sinh sqrt square tan tanh tril

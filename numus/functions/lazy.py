@@ -58,8 +58,8 @@ FUNCTIONS = {
         aminmax argpartition kthvalue mode msort partition unique_consecutive
     """,
     "functions.elementwise.torch_names": """
-        addcdiv addcmul addmv addr clamp_max clamp_min conj_physical dist eq ge ger gt le lt matvec
-        mul ne neg renorm rsub std_mean sub swapdims take_along_dim vecmat
+        addcdiv addcmul addmv addr clamp_max clamp_min conj_physical dist div eq ge ger gt le lt
+        matvec mul ne neg renorm rsub std_mean sub swapdims take_along_dim vecmat
     """,
     "functions.creation.more_creation": """
         around as_tensor asanyarray asarray_chkfinite ascontiguousarray broadcast_shapes
@@ -104,7 +104,7 @@ METHODS = {
         aminmax argpartition kthvalue mode msort partition unique_consecutive
     """,
     "functions.elementwise.torch_names": """
-        addcdiv addcmul addmv addr clamp_max clamp_min conj_physical dist eq ge ger gt le lt ne
+        addcdiv addcmul addmv addr clamp_max clamp_min conj_physical dist div eq ge ger gt le lt ne
         renorm std_mean
     """,
     "functions.methods.queries": """
@@ -128,7 +128,7 @@ METHODS = {
         absolute_ addbmm_ addmm_ addmv_ addr_ arccos_ arccosh_ arcsin_ arcsinh_ arctan2_ arctan_
         arctanh_ baddbmm_ bitwise_and_ bitwise_left_shift_ bitwise_not_ bitwise_or_
         bitwise_right_shift_ bitwise_xor_ clamp_max_ clamp_min_ conj_physical_ cumprod_ cumsum_
-        deg2rad_ divide_ eq_ erfc_ fill_diagonal_ fix_ float_power_ frac_ gcd_ ge_ greater_
+        deg2rad_ div_ divide_ eq_ erfc_ fill_diagonal_ fix_ float_power_ frac_ gcd_ ge_ greater_
         greater_equal_ gt_ heaviside_ index_copy_ index_fill_ index_reduce_ lcm_ ldexp_ le_ less_
         less_equal_ logical_and_ logical_not_ logical_or_ logical_xor_ logit_ lt_ multiply_ ne_
         negative_ nextafter_ not_equal_ put_ rad2deg_ renorm_ sgn_ sinc_ subtract_ true_divide_

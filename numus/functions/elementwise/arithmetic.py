@@ -18,7 +18,7 @@ from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor, method
 
 __all__ = [
-    "abs", "absolute", "add", "cbrt", "ceil", "clamp", "clip", "copysign", "div", "divide",
+    "abs", "absolute", "add", "cbrt", "ceil", "clamp", "clip", "copysign", "divide",
     "divmod", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "heaviside", "hypot",
     "lerp", "maximum", "minimum", "mod", "multiply", "negative", "nextafter", "positive", "pow",
     "power", "reciprocal", "remainder", "rint", "round", "rsqrt", "sign", "signbit", "sqrt",
@@ -88,30 +88,6 @@ def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
         x2 = wrap(to_float(node_of(x2, "divide")))
     x, y = pair("divide", x1, x2)
     return wrap(ew.div(to_float(x), to_float(y)))
-
-
-@method()
-def div(x1: ArrayLike, x2: ArrayLike, /, *, rounding_mode: str | None = None) -> Tensor:
-    """x1 / x2 as it is, or rounded: "trunc" towards zero, "floor" down. Integers stay integers
-    where they are rounded.
-
-    >>> nm.div(nm.asarray([-7, 7]), 2, rounding_mode="trunc").tolist()
-    [-3, 3]
-    """
-    if rounding_mode is None:
-        return divide(x1, x2)
-    if rounding_mode == "floor":
-        return floor_divide(x1, x2)
-    if rounding_mode != "trunc":
-        raise ValueError(f'div: rounding_mode must be None, "trunc" or "floor": {rounding_mode!r}')
-    x, y = real_operands("div", x1, x2)
-    return wrap(ew.trunc(ew.div(x, y))) if x.dtype.is_floating else _truncated(x, y)
-
-
-def _truncated(x: Node, y: Node) -> Tensor:
-    """The quotient of integers, rounded towards zero."""
-    rest = fmod(wrap(x), wrap(y))._node
-    return wrap(ew.floor_divide(ew.sub(x, rest), y))
 
 
 @method()

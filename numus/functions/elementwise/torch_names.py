@@ -19,7 +19,7 @@ __all__ = [
     "clamp_max",
     "clamp_min",
     "conj_physical",
-    "dist",
+    "dist", "div",
     "eq",
     "ge",
     "ger",
@@ -51,6 +51,25 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge", "conj_physical", "ger"):
 def rsub(x: ArrayLike, other: ArrayLike, /, *, alpha: Any = 1) -> Tensor:
     """other - alpha * x."""
     return nm.subtract(other, x if alpha == 1 else nm.multiply(x, alpha))
+
+
+@method()
+def div(x1: ArrayLike, x2: ArrayLike, /, *, rounding_mode: str | None = None) -> Tensor:
+    """x1 / x2 as it is, or rounded: "trunc" towards zero, "floor" down. Integers stay integers
+    where they are rounded.
+
+    >>> nm.div(nm.asarray([-7, 7]), 2, rounding_mode="trunc").tolist()
+    [-3, 3]
+    """
+    if rounding_mode is None:
+        return nm.divide(x1, x2)
+    if rounding_mode == "floor":
+        return nm.floor_divide(x1, x2)
+    if rounding_mode != "trunc":
+        raise ValueError(f'div: rounding_mode must be None, "trunc" or "floor": {rounding_mode!r}')
+    if all(operand("div", x).dtype.is_integer for x in (x1, x2)):
+        return nm.floor_divide(nm.subtract(x1, nm.fmod(x1, x2)), x2)
+    return nm.trunc(nm.divide(x1, x2))
 
 
 @method()

@@ -16,9 +16,9 @@ __all__: list[str] = []
 NAMES = """
     absolute addbmm addmm addmv addr arccos arccosh arcsin arcsinh arctan arctan2 arctanh baddbmm
     bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp_max
-    clamp_min conj_physical cumprod cumsum deg2rad divide erfc fix float_power frac gcd heaviside
-    index_copy index_fill index_reduce lcm ldexp logit multiply negative nextafter rad2deg renorm
-    sgn sinc subtract true_divide xlogy
+    clamp_min conj_physical cumprod cumsum deg2rad div divide erfc fix float_power frac gcd
+    heaviside index_copy index_fill index_reduce lcm ldexp logit multiply negative nextafter rad2deg
+    renorm sgn sinc subtract true_divide xlogy
 """.split()
 # Methods that return booleans, which are written as 0 and 1.
 PREDICATES = """
