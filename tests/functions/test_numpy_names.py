@@ -81,7 +81,6 @@ CALLS = {
     "ediff1d": [given(PLANE), given(WHOLE, to_begin=[1, 2], to_end=9)],
     "extract": [given(PLANE > 0, PLANE)],
     "fabs": [given(LINE)],
-    "fix": [given(LINE)],
     "fliplr": [given(CUBE)],
     "flipud": [given(CUBE)],
     "frexp": [given(SPECIAL), given(LINE.astype(np.float32))],
