@@ -231,6 +231,10 @@ def _parts(y):
 
 _HALF = (0.05, 0.9)
 ROWS += [
+    *(
+        row(name, getattr(sp, name), (0.3, 5), out=(lambda d: d,) * 2, relative=False)
+        for name in ("sici", "shichi")
+    ),
     # -- elliptic integrals, Lambert's W
     row("ellipk", sp.ellipk, (-2, 0.9), values=[(0.0, 1.0, 2.0, NAN)], orders=1),
     row("ellipkm1", sp.ellipkm1, _HALF, values=[(1e-30, 1.0, 0.0)], orders=1),
