@@ -21,11 +21,12 @@ from numus.primitives.view_updates import (
     detached,
     is_writable,
     may_overlap,
+    path_strides,
     read_path,
     write_path,
 )
 from numus.primitives.views import identity
-from numus.shapes import Shape
+from numus.shapes import Shape, row_major
 
 _ref = weakref.ref
 _MIN_SWEEP = 16  # views, from which on dead ones are removed as their number doubles
@@ -45,9 +46,10 @@ class Handle(Protocol):
 class AliasGroup(list["weakref.ref[Handle]"]):
     """The views of a root. Neither it nor they are kept alive."""
 
-    __slots__ = ("dtype", "root", "shape", "sweep_at")
+    __slots__ = ("dtype", "root", "shape", "strides", "sweep_at")
     root: weakref.ref[Handle]
     shape: Shape
+    strides: Shape | None  # that the root has for NumPy; None: row-major
     dtype: dt.DType
     sweep_at: int
 
@@ -67,11 +69,12 @@ class AliasGroup(list["weakref.ref[Handle]"]):
 Alias = tuple[AliasGroup, Path]  # the group of a tensor, and its path from the root
 
 
-def _new_group(root: Handle) -> AliasGroup:
+def _new_group(root: Handle, strides: Shape | None = None) -> AliasGroup:
     group = AliasGroup()
     group.root = _ref(root)
     node = root._node
     group.shape = node.shape
+    group.strides = strides
     group.dtype = node.dtype
     group.sweep_at = _MIN_SWEEP
     return group
@@ -86,7 +89,7 @@ def register(parent: Handle, view: Handle, steps: Path) -> None:
         if own[0].root() is not None or own[0].others(parent):
             steps = own[1] + steps
         else:  # of a root that is gone, and the last of its views
-            own = None
+            own = parent._alias = (_new_group(parent, layout(parent)), ())
     if own is None:
         own = parent._alias = (_new_group(parent), ())
     group = own[0]
@@ -94,6 +97,21 @@ def register(parent: Handle, view: Handle, steps: Path) -> None:
     group.append(_ref(view))
     if len(group) > group.sweep_at:
         group.sweep()
+
+
+def layout(tensor: Handle) -> Shape | None:
+    """The strides that NumPy's array would have; None: row-major.
+
+    Elements may lie otherwise: a write makes new ones. What a reshape shares follows NumPy.
+    """
+    own = tensor._alias
+    if own is None:
+        return None
+    group, path = own
+    if not path:
+        return group.strides
+    strides = path_strides(group.shape, path, group.strides)
+    return None if strides == row_major(tensor._node.shape) else strides
 
 
 def others(tensor: Handle) -> list[Handle]:
@@ -109,7 +127,8 @@ def is_shared(tensor: Handle) -> bool:
         return False
     if own[0].others(tensor):
         return True
-    tensor._alias = None
+    strides = layout(tensor)
+    tensor._alias = None if strides is None else (_new_group(tensor, strides), ())
     return False
 
 

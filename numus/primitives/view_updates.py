@@ -129,9 +129,10 @@ def may_overlap(a: Path, b: Path) -> bool:
 
 
 @functools.lru_cache(4096)
-def path_strides(shape: Shape, path: Path) -> Shape | None:
-    """The strides of a view of a row-major root of this shape; None if not those of a view."""
-    strides = row_major(shape)
+def path_strides(shape: Shape, path: Path, strides: Shape | None = None) -> Shape | None:
+    """The strides of a view of a root of this shape and these strides (None: row-major); None if
+    not those of a view."""
+    strides = row_major(shape) if strides is None else strides
     for function, *arguments in path:
         if function is permute:
             (axes,) = arguments

@@ -89,6 +89,22 @@ def test_a_view_alone_is_a_tensor_of_its_own() -> None:
     assert y.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("register", [False, True])
+def test_a_view_alone_keeps_the_layout_of_numpys(register) -> None:
+    """A transposed view whose base is gone is not contiguous for NumPy, so its reshape copies."""
+
+    def run(new):
+        x = new(np.arange(12.0, dtype=np.float32).reshape(3, 4)).T
+        if register:
+            x[0][1] = 7
+        x[x > 5] = -1
+        x.reshape(-1)[0] = 50  # of a copy
+        x.reshape(2, 2, 3)[1, 1, 1] = 60  # of a view: the first axis can be split
+        return np.asarray(x)
+
+    np.testing.assert_array_equal(run(nm.asarray), run(np.array))
+
+
 def test_a_broadcast_view_cannot_be_written() -> None:
     x = nm.zeros(3)
     y = nm.broadcast_to(x, (2, 3))

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from numus.aliases import layout
 from numus.errors import ShapeError
 from numus.functions._base import computed, method, node_of, owned, pair, viewed, wrap
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
 from numus.primitives.structure import copy as copy_node
-from numus.primitives.view_updates import Path, path_strides
+from numus.primitives.view_updates import Path
 from numus.shapes import (
     Shape,
     as_int,
@@ -96,11 +97,9 @@ def _reshaped(x: ArrayLike, op: str, shape: Shape) -> Tensor:
     path = ((views.reshape, shape),)
     if not isinstance(x, Tensor):
         return viewed(x, op, path)
-    alias = x._alias
-    if alias is not None and alias[1]:
-        strides = path_strides(alias[0].shape, alias[1])
-        if strides is None or reshape_strides(x.shape, strides, shape) is None:
-            return computed(views.reshape(x._node, shape))
+    strides = layout(x)
+    if strides is not None and reshape_strides(x.shape, strides, shape) is None:
+        return computed(views.reshape(x._node, shape))
     return view_of(x, path)
 
 
