@@ -89,5 +89,4 @@ _WITH_ROWS = {row.name for row in composed.ROWS}
 _NAMES = [name for names in lazy.FUNCTIONS.values() for name in names.split()]
 _NAMES += [f"Tensor.{name}" for names in lazy.METHODS.values() for name in names.split()]
 EXEMPT |= {name: _LATE for name in _NAMES if name not in _WITH_ROWS}
-EXEMPT |= dict.fromkeys(("special.shichi", "special.sici"), "pairs of functions that have rows")
 EXEMPT |= {name: f"another name of {room}.{its}" for name, (room, its) in lazy.ALIASES.items()}
