@@ -16,15 +16,17 @@ from numus.functions._base import computed, node_of
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, iota
+from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor
 
 _INVERSE_TYPE = {1: 1, 2: 3, 3: 2, 4: 4}
 
 
 def _check_type(op: str, kind: Any) -> int:
-    if kind not in _INVERSE_TYPE:
-        raise ValueError(f"fft.{op}: type is {kind!r}; it must be 1, 2, 3 or 4")
-    return int(kind)
+    found = as_int(kind, "type", f"fft.{op}")
+    if found not in _INVERSE_TYPE:
+        raise ValueError(f"fft.{op}: type is {found}; it must be 1, 2, 3 or 4")
+    return found
 
 
 def _at_ends(x: Node, first: bool, last: bool, factor: float) -> Node:

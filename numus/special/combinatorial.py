@@ -9,6 +9,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.special import incomplete as inc
 from numus.primitives.special import one_operand as so
 from numus.primitives.special.tables import plus, times
+from numus.shapes import as_int
 from numus.special._define import apply, number
 from numus.tensor import ArrayLike, Tensor
 
@@ -117,8 +118,9 @@ def polygamma(n: int, x: ArrayLike, /) -> Tensor:
     >>> nm.special.polygamma(2, 1.0)
     tensor(-2.4041138)
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
-        raise ValueError(f"special.polygamma: n={n!r} must be a whole number, 0 or more")
+    n = as_int(n, "n", "special.polygamma")
+    if n < 0:
+        raise ValueError(f"special.polygamma: n={n} must be 0 or more")
 
     def build(x: Node) -> Node:
         if n < 2:
@@ -132,8 +134,9 @@ def polygamma(n: int, x: ArrayLike, /) -> Tensor:
 
 def multigammaln(a: ArrayLike, d: int, /) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension d, for a > (d - 1) / 2."""
-    if not isinstance(d, int) or isinstance(d, bool) or d < 1:
-        raise ValueError(f"special.multigammaln: d={d!r} must be a whole number, 1 or more")
+    d = as_int(d, "d", "special.multigammaln")
+    if d < 1:
+        raise ValueError(f"special.multigammaln: d={d} must be 1 or more")
 
     def build(a: Node) -> Node:
         total = number(d * (d - 1) / 4 * math.log(math.pi), a)

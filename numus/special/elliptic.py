@@ -8,6 +8,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.special import elliptic as el
 from numus.primitives.special.tables import minus_from, times
+from numus.shapes import as_int
 from numus.special._define import apply, number
 from numus.tensor import ArrayLike, Tensor
 
@@ -128,10 +129,9 @@ def lambertw(x: ArrayLike, /, k: int = 0) -> Tensor:
     >>> nm.special.lambertw(nm.e)
     tensor(1.)
     """
+    k = as_int(k, "k", "special.lambertw")
     branches: dict[Any, Any] = {0: el.lambertw_0, -1: el.lambertw_lower}
     if k not in branches:
-        raise ValueError(
-            f"special.lambertw: k={k!r} has no real values; real branches are 0 and -1"
-        )
+        raise ValueError(f"special.lambertw: k={k} has no real values; real branches are 0 and -1")
     result: Tensor = apply("lambertw", branches[k], x)
     return result

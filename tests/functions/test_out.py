@@ -8,7 +8,15 @@ import pytest
 import numus as nm
 from numus.errors import DTypeError, GradientError, ShapeError
 
-PRODUCTS = {"divmod", "matmul", "vecdot"}  # other shapes, or two results
+PRODUCTS = {
+    "divmod",
+    "frexp",
+    "matmul",
+    "matvec",
+    "modf",
+    "vecdot",
+    "vecmat",
+}  # other shapes, or two results
 WITH_OUT = sorted(
     name
     for name in nm.__all__
@@ -27,7 +35,9 @@ def test_every_ufunc_has_out():
 def test_out_takes_the_result(name):
     function = getattr(nm, name)
     names = [p for p in inspect.signature(function).parameters if p in ("x", "x1", "x2")]
-    whole = name.startswith(("bitwise", "invert", "left_shift", "right_shift"))
+    whole = name.startswith(
+        ("bitwise", "gcd", "invert", "lcm", "ldexp", "left_shift", "right_shift")
+    )
     x = nm.asarray([1, 0], dtype=nm.int32) if whole else nm.asarray([0.25, 0.75])
     operands = [x] * len(names)
     expected = function(*operands)
@@ -39,6 +49,18 @@ def test_out_takes_the_result(name):
     again = nm.zeros((3, 2), dtype=expected.dtype)
     assert function(*operands, out=(again,)) is again  # broadcast, in a tuple
     np.testing.assert_array_equal(again.numpy(), np.broadcast_to(expected.numpy(), (3, 2)))
+
+
+@pytest.mark.parametrize("name", ["divmod", "frexp", "modf"])
+def test_out_takes_two_results(name):
+    operands = [nm.asarray([2.5, -0.75])] * (2 if name == "divmod" else 1)
+    first, second = getattr(nm, name)(*operands)
+    out = nm.zeros(2)
+    found = getattr(nm, name)(*operands, out=(out, None))
+    assert found[0] is out
+    assert (out.tolist(), found[1].tolist()) == (first.tolist(), second.tolist())
+    with pytest.raises(TypeError, match="pair of tensors"):
+        getattr(nm, name)(*operands, out=out)
 
 
 def test_out_is_an_operand_or_a_part_of_one():

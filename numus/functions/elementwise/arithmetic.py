@@ -11,7 +11,7 @@ from numus.errors import DTypeError
 from numus.functions._base import like, node_of, pair, require, same, to_float, widened, wrap
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
-from numus.functions.elementwise.output import accepts_out, write_out
+from numus.functions.elementwise.output import Outs, accepts_out, write_out, write_outs
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.shapes import as_int
@@ -130,19 +130,9 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(left)
 
 
-def divmod(
-    x1: ArrayLike, x2: ArrayLike, /, *, out: tuple[Tensor | None, Tensor | None] | None = None
-) -> tuple[Tensor, Tensor]:
+def divmod(x1: ArrayLike, x2: ArrayLike, /, *, out: Outs | None = None) -> tuple[Tensor, Tensor]:
     """floor_divide and remainder; `out` is a pair of tensors that take them."""
-    found = floor_divide(x1, x2), remainder(x1, x2)
-    if out is None:
-        return found
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise TypeError(f"divmod: out must be a pair of tensors, not {out!r:.80}")
-    first, second = (
-        x if y is None else write_out(x, y, "divmod") for x, y in zip(found, out, strict=True)
-    )
-    return first, second
+    return write_outs((floor_divide(x1, x2), remainder(x1, x2)), out, "divmod")
 
 
 @method("negative", "neg")

@@ -55,6 +55,22 @@ def accepts_out(function: Any) -> Any:
     return call
 
 
+Pair = tuple[Tensor, Tensor]
+Outs = tuple[Tensor | None, Tensor | None]
+
+
+def write_outs(results: Pair, outs: Outs | None, op: str) -> Pair:
+    """The same for two results and a pair of tensors, either of which may be None."""
+    if outs is None:
+        return results
+    if not isinstance(outs, tuple) or len(outs) != 2:
+        raise TypeError(f"{op}: out must be a pair of tensors, not {outs!r:.80}")
+    first, second = (
+        x if y is None else write_out(x, y, op) for x, y in zip(results, outs, strict=True)
+    )
+    return first, second
+
+
 def write_out(result: Tensor, out: Any, op: str) -> Tensor:
     """Give a tensor the elements of a result, cast to its dtype and broadcast to its shape."""
     if isinstance(out, tuple) and len(out) == 1:  # as ufuncs take it

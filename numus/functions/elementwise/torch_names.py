@@ -8,6 +8,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand
+from numus.functions.elementwise.output import accepts_out
 from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -112,6 +113,7 @@ def addr(x: ArrayLike, vec1: Tensor, vec2: Tensor, /, *, beta: Any = 1, alpha: A
     return _mixed(x, nm.outer(vec1, vec2), beta, alpha)
 
 
+@accepts_out
 def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Products of matrices with vectors, the last axis of x2; the other axes broadcast.
 
@@ -121,6 +123,7 @@ def matvec(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return nm.squeeze(nm.matmul(x1, nm.expand_dims(x2, -1)), -1)
 
 
+@accepts_out
 def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Products of (conjugated) vectors, the last axis of x1, with matrices."""
     row = operand("vecmat", x1)

@@ -9,6 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.functions import api as nm
 from numus.functions._base import common, float_node, method, operand, pair, wrap
+from numus.functions.elementwise.output import Outs, accepts_out, write_outs
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
@@ -40,6 +41,7 @@ def _scaled(x: Node, exponent: Node) -> Node:
 
 
 @method()
+@accepts_out
 def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 * 2**x2 for integers x2.
 
@@ -55,7 +57,7 @@ def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
-def frexp(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
+def frexp(x: ArrayLike, /, *, out: Outs | None = None) -> tuple[Tensor, Tensor]:
     """The mantissa, between 0.5 and 1, and the exponent (int32): x is mantissa * 2**exponent.
 
     >>> mantissa, exponent = nm.frexp(nm.asarray([8.0, -0.75]))
@@ -79,10 +81,10 @@ def frexp(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
     usual = ew.and_(finite, ew.ne(size, constant(0.0, wide.dtype)))
     exponent = ew.where(usual, exponent, constant(0, dt.int32))
     mantissa = ew.cast(_scaled(wide, ew.neg(exponent)), node.dtype)
-    return wrap(mantissa), wrap(exponent)
+    return write_outs((wrap(mantissa), wrap(exponent)), out, "frexp")
 
 
-def modf(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
+def modf(x: ArrayLike, /, *, out: Outs | None = None) -> tuple[Tensor, Tensor]:
     """The fractional and the integer part, both with the sign of x.
 
     >>> fraction, whole = nm.modf(nm.asarray([2.5, -0.25]))
@@ -92,7 +94,7 @@ def modf(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
     given = wrap(float_node("modf", x))
     whole = nm.trunc(given)
     rest = nm.where(nm.isinf(given), 0.0, given - whole)
-    return nm.copysign(rest, given), whole
+    return write_outs((nm.copysign(rest, given), whole), out, "modf")
 
 
 @method()
@@ -109,6 +111,7 @@ def frac(x: ArrayLike, /) -> Tensor:
 fix = nm.trunc
 
 
+@accepts_out
 def fabs(x: ArrayLike, /) -> Tensor:
     """The absolute value of real numbers, as floats."""
     return nm.abs(wrap(float_node("fabs", x)))
@@ -120,6 +123,7 @@ def sgn(x: ArrayLike, /) -> Tensor:
     return nm.sign(x)
 
 
+@accepts_out
 def spacing(x: ArrayLike, /) -> Tensor:
     """The distance to the next number away from zero.
 
@@ -131,6 +135,7 @@ def spacing(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def logaddexp2(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """log2(2**x1 + 2**x2), without overflow.
 

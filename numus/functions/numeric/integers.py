@@ -8,6 +8,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand, pair, require, wrap
+from numus.functions.elementwise.output import accepts_out
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control.while_loop import while_loop
@@ -24,6 +25,7 @@ def _integers(op: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 
 @method()
+@accepts_out
 def gcd(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The greatest common divisor of two integers, by Euclid's algorithm; gcd(0, 0) is 0.
 
@@ -42,6 +44,7 @@ def gcd(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@accepts_out
 def lcm(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The least common multiple of two integers; 0 where one of them is 0.
 
