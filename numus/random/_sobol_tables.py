@@ -1,12 +1,7 @@
 """Direction numbers of Sobol sequences up to 21,201 dimensions (Joe and Kuo 2008).
 
-Copyright (c) 2008, Frances Y. Kuo and Stephen Joe. All rights reserved. Redistribution and use in
-source and binary forms, with or without modification, are permitted provided that this notice and
-the following disclaimer are retained, and that neither the names of the copyright holders nor of
-their institutions are used to endorse products derived from this data without permission. THE DATA
-IS PROVIDED BY THE COPYRIGHT HOLDERS "AS IS", WITHOUT ANY WARRANTY.
-
-joe_kuo.bin has the primitive polynomials and initial numbers, packed by tools/sobol.py.
+Their licence is in joe_kuo.LICENSE. joe_kuo.bin has the primitive polynomials and initial numbers,
+packed by tools/sobol.py.
 """
 
 from __future__ import annotations
