@@ -50,6 +50,10 @@ class LruTable(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def values(self) -> list[V]:
+        """The entries, latest last."""
+        return list(self._entries.values())
+
     def recent(self, count: int) -> list[K]:
         """The keys used last, latest first."""
         keys = reversed(self._entries)

@@ -327,7 +327,7 @@ def test_kernels_without_64_bit_types(device):
         device.runtime.context.shader_target, i64=False, f64=False, f16=False, subgroups=False
     )
     gpu = device.runtime.context.device
-    for program in list(device.runtime.pipelines._programs.values()):
+    for program in device.runtime.pipelines._programs.values():
         kernel = program.kernel
         if all(b.dtype.itemsize <= 4 for b in kernel.buffers if b.access != "scratch"):
             try:
