@@ -1,5 +1,6 @@
 """Test configuration; tests in any folder can import the helpers next to this file."""
 
+import gc
 import os
 
 import pytest
@@ -45,6 +46,15 @@ def _templates_in_memory():
     from numus.compiler.lower import stored_templates
 
     stored_templates.enabled = False
+
+
+@pytest.fixture
+def fast_gc():
+    """Garbage collections of what a test makes: those of a long run have millions of objects."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 # Features that a WebGPU adapter may lack: errors with tests of their own.

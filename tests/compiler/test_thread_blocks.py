@@ -53,7 +53,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = {"rows of a packed block", "row variance"}  # thousands of threads, one by one
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
+)
 def test_as_rendered(name, machine):
     function, shapes = CASES[name]
     rng = np.random.default_rng(0)

@@ -283,6 +283,7 @@ def as_rendered(function, x, w):
     return {kernel.name for kernel in nm.device("blocks").runtime.rendered}
 
 
+@pytest.mark.slow
 def test_depthwise_as_rendered(depthwise_only, monkeypatch):
     small_wgrad(monkeypatch)
     function, x, w, options = DEPTHWISE["one each"]
@@ -290,6 +291,7 @@ def test_depthwise_as_rendered(depthwise_only, monkeypatch):
     assert {"depthwise_conv", "depthwise_wgrad"} <= names
 
 
+@pytest.mark.slow
 def test_winograd_as_rendered(monkeypatch):
     any_size(monkeypatch)
     monkeypatch.setattr(winograd, "cost", lambda g, engine: 0)

@@ -155,7 +155,7 @@ def test_no_memory_for_code(monkeypatch):
     assert jit.loaded_count == 0
 
 
-def test_kernels_are_unloaded_when_unused_and_only_then(monkeypatch, tmp_path):
+def test_kernels_are_unloaded_when_unused_and_only_then(monkeypatch, tmp_path, fast_gc):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     cpu = runtime.CpuRuntime()
     cpu.compiler._programs = LruTable(4)

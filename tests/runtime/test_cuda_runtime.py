@@ -49,7 +49,7 @@ def test_repeated_operations_are_fast_calls(driver):
     }
 
 
-def test_modules_of_dropped_kernels_are_unloaded(driver, monkeypatch):
+def test_modules_of_dropped_kernels_are_unloaded(driver, monkeypatch, fast_gc):
     monkeypatch.setattr(compiler, "_RETIRED_MODULES", 3)
     compiling = nm.device(driver.device).runtime.compiler
     monkeypatch.setattr(compiling, "_programs", LruTable(2))
@@ -531,7 +531,7 @@ def long_program():
     return step
 
 
-def test_freed_launch_lists_leave_no_graphs_and_events(driver):
+def test_freed_launch_lists_leave_no_graphs_and_events(driver, fast_gc):
     runtime = nm.device(driver.device).runtime
     x = tensor(64, 64)
 

@@ -39,7 +39,7 @@ def test_a_line_of_arithmetic():
     np.testing.assert_array_equal(y.numpy(), np.maximum(x * np.float32(2) + np.float32(1), 0))
 
 
-def test_pipelines_that_are_not_used_are_dropped(device, monkeypatch):
+def test_pipelines_that_are_not_used_are_dropped(device, monkeypatch, fast_gc):
     pipelines = device.runtime.pipelines
     monkeypatch.setattr(pipelines, "_programs", LruTable(2))
     x = on_gpu(np.linspace(0, 1, 10, dtype=np.float32))

@@ -14,7 +14,13 @@ pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter
 SMOOTH = [r for r in ROWS if test_ops.differentiable(r)]
 
 
-@pytest.mark.parametrize("row", ROWS[5::24], ids=lambda r: r.name)
+def sampled(row):
+    """Factorisations are many kernels, over which a software driver takes its time."""
+    slow = row.name.startswith("linalg.")
+    return pytest.param(row, id=row.name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("row", [sampled(r) for r in ROWS[5::24]])
 def test_values(row):
     test_ops.test_values(row, "webgpu")
 
