@@ -64,6 +64,12 @@ def problem(call, value, name):
     return f"{name}={value}: gradient {found}, finite differences {slope}"
 
 
+# Draws by rejection have implicit gradients (Figurnov et al. 2018): a draw moves as its quantile
+# does, not as the same random bits do; tests/random/ compares them with derivatives of quantiles.
+IMPLICIT = "beta chisquare f gamma noncentral_chisquare noncentral_f standard_t".split()
+# zeta by its exponent: not known, and NaN says so (docs/special.md).
+EXEMPT = {*(f"random.{name}" for name in IMPLICIT), "special.zeta"}
+
 # -- the op table ---------------------------------------------------------------------------------
 
 
@@ -88,7 +94,10 @@ def named_arguments(row, case):
             yield name, a, lambda v, name=name: row(*case.args, **{**case.kwargs, name: v})
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if "float64" in r.dtypes], ids=lambda r: r.name)
+CHECKED = [r for r in ROWS if "float64" in r.dtypes and r.name not in EXEMPT]
+
+
+@pytest.mark.parametrize("row", CHECKED, ids=lambda r: r.name)
 def test_op_table(row):
     wrong = []
     for i, case in enumerate(row.cases):

@@ -11,7 +11,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.fft.functions import real_operand
 from numus.fft.transform import inverse_real_transform, real_transform, scaled
-from numus.functions._base import computed
+from numus.functions._base import as_number, computed
 from numus.functions.indexing.index_checks import upload
 from numus.graph import Array, Node
 from numus.primitives import elementwise as ew
@@ -82,6 +82,8 @@ def _biased(x: Node, exponent: float, start: float) -> Node:
 def _transformed(
     op: str, a: ArrayLike, dln: float, mu: float, offset: float, bias: float, inverse: bool
 ) -> Tensor:
+    given = {"dln": dln, "mu": mu, "offset": offset, "bias": bias}
+    dln, mu, offset, bias = (as_number(v, name, f"fft.{op}") for name, v in given.items())
     x = real_operand(op, a)
     n = x.shape[-1] if x.ndim else 0
     if n < 1:

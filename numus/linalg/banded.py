@@ -147,7 +147,8 @@ def solve_banded(l_and_u: tuple[int, int], ab: ArrayLike, b: ArrayLike, /) -> Te
     A singular matrix is a `LinAlgError`, in `nm.jit` NaN.
 
     >>> diagonals = nm.asarray([[0.0, 1.0, 1.0], [4.0, 4.0, 4.0], [1.0, 1.0, 0.0]])
-    >>> nm.linalg.solve_banded((1, 1), diagonals, nm.asarray([5.0, 6.0, 5.0])).round(decimals=5).tolist()
+    >>> x = nm.linalg.solve_banded((1, 1), diagonals, nm.asarray([5.0, 6.0, 5.0]))
+    >>> x.round(decimals=5).tolist()
     [1.0, 1.0, 1.0]
     """
     op = "solve_banded"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from numus.functions._base import as_number
 from numus.graph import Node
 from numus.primitives import draws
 from numus.primitives import elementwise as ew
@@ -311,8 +312,10 @@ def triangular(
         width = ew.sub(right, left)
         top = ew.div(ew.sub(mode, left), width)
         below = ew.le(u, top)
-        low = ew.sqrt(ew.mul(ew.where(below, u, s.number(0)), top))
-        high = ew.sqrt(ew.mul(minus_from(1, ew.where(below, s.number(0), u)), minus_from(1, top)))
+        # roots of 1 where the other branch is taken: that of 0 has no derivative
+        low = ew.sqrt(ew.where(below, ew.mul(u, top), s.number(1)))
+        rest = ew.mul(minus_from(1, u), minus_from(1, top))
+        high = ew.sqrt(ew.where(below, s.number(1), rest))
         return _affine(ew.where(below, low, minus_from(1, high)), left, width)
 
     return drawn("triangular", build, shape, (left, mode, right), dtype, device, key)
@@ -329,6 +332,8 @@ def vonmises(
 ) -> Tensor:
     """Angles in [-pi, pi] about mu with concentration kappa."""
     positive("vonmises", "kappa", kappa, zero=True)
+    if isinstance(kappa, Tensor) and kappa.requires_grad:
+        as_number(kappa, "kappa", "vonmises")  # raises
 
     def build(s: Stream, mu: Node, kappa: Node) -> Node:
         angle = ew.add(s.rejection(draws.vonmises, kappa), mu)

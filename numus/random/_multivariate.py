@@ -6,7 +6,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
-from numus.functions._base import float_node, node_of, widened, wrap
+from numus.functions._base import as_number, float_node, node_of, widened, wrap
 from numus.functions.creation.conversion import asarray
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.linear.matmul import matmul
@@ -184,6 +184,7 @@ def wishart(
     op = "wishart"
     factor = _factor(op, wrap(float_node(op, _given(scale))))
     p = factor.shape[-1]
+    df = as_number(df, "df", op)
     if not df > p - 1:
         raise ValueError(f"wishart: df={df} must be above {p - 1}, one less than the dimension")
     whole = (*_leading(op, shape), p)

@@ -10,6 +10,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions._base import as_number
 from numus.shapes import as_int
 from numus.signal._arguments import (
     Array,
@@ -62,7 +63,7 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0) -> Ten
     n = rows.shape[-1]
     breaks = np.unique(np.concatenate([[0], np.atleast_1d(host(op, bp, "bp")), [n]])).astype(int)
     if breaks[0] < 0 or breaks[-1] > n:
-        raise ValueError(f"signal.{op}: breakpoints {bp} must lie within {n} samples")
+        raise ShapeError(f"signal.{op}: breakpoints {bp} must lie within {n} samples")
     parts = []
     for start, stop in itertools.pairwise(breaks.tolist()):
         part = rows[..., start:stop]
@@ -389,6 +390,7 @@ def savgol_filter(
     rows = nm.moveaxis(x, at, -1)
     n = rows.shape[-1]
     length = positive(op, window_length, "window_length")
+    delta = as_number(delta, "delta", f"signal.{op}")
     taps = savgol_coeffs(length, polyorder, deriv, delta, use="dot").numpy()
     if mode == "interp" and length > n:
         raise ShapeError(

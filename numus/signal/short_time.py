@@ -67,7 +67,7 @@ def segments_of(
             raise ValueError(f"signal.{op}: nperseg={nperseg} differs from the window's {length}")
     overlap = length // 2 if noverlap is None else positive(op, noverlap, "noverlap", 0)
     if overlap >= length:
-        raise ValueError(f"signal.{op}: noverlap={overlap} must be less than nperseg={length}")
+        raise ShapeError(f"signal.{op}: noverlap={overlap} must be less than nperseg={length}")
     points = length if nfft is None else positive(op, nfft, "nfft")
     if points < length:
         raise ValueError(f"signal.{op}: nfft={points} must be at least nperseg={length}")

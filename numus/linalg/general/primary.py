@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numus.functions._base import wrap
+from numus.functions._base import as_number, wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import isfinite, where
@@ -192,7 +192,7 @@ def fractional_matrix_power(x: ArrayLike, t: Any, /) -> Tensor:
     >>> nm.linalg.fractional_matrix_power(nm.asarray([[4.0, 0.0], [0.0, 9.0]]), 0.5).tolist()
     [[2.0, 0.0], [0.0, 3.0]]
     """
-    power = float(t)
+    power = float(as_number(t, "t", "linalg.fractional_matrix_power"))
     if not np.isfinite(power):
         raise ValueError(f"linalg.fractional_matrix_power: the exponent {t!r} is not finite")
     a, dtype = matrices("fractional_matrix_power", x, square=True)
