@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -30,8 +31,31 @@ def pytest_configure(config):
         simt_machine.install()
 
 
+# Cases of these take a second or more: kernels of GPUs run thread by thread in Python, and every
+# dtype of sorts compiles. Every third one runs by default, all of them with `-m slow` or on a GPU.
+SAMPLED = {
+    "test_against_reference.py": {"test_scans_and_sorts"},
+    "test_gpu_gemm.py": {"test_every_tile_shape", "test_matmul"},
+    "test_implicit_gemm_conv.py": {"test_values_and_gradients"},
+    "test_padded_gemm_conv.py": {"test_values_and_gradients"},
+    "test_sort.py": {"test_every_dtype"},
+    "test_thread_blocks.py": {"test_as_rendered", "test_rows_of_several_ctas"},
+    "test_wgmma_attention.py": {"test_simt_values_and_gradients", "test_values_and_gradients"},
+}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """All tests may run with another default device, but for those that are about the CPU."""
+    """Mark cases that are slow; all tests may run with another default device, but for those that
+    are about the CPU."""
+    if "cuda" not in os.environ.get("NUMUS_TEST_DEVICES", ""):
+        seen = Counter()
+        for item in items:
+            name = getattr(item, "originalname", "")
+            if name in SAMPLED.get(item.path.name, ()):
+                seen[item.path, name] += 1
+                if seen[item.path, name] % 3 != 1:
+                    item.add_marker(pytest.mark.slow)
     if os.environ.get("NUMUS_DEVICE", "cpu") == "cpu":
         return
     for item in items:

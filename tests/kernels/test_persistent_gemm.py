@@ -152,6 +152,7 @@ def test_batches_and_split_k(tile: tuple[int, int], persistent: Any) -> None:
         clear_plans()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_misaligned_operands_and_parts_of_results(tile: tuple[int, int], persistent: Any) -> None:
     m, n, k = sizes(tile) if not ON_GPU else (700, 1048, 200)
