@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numus.kernels.vendor.registry import Vendor, register
-from numus.runtime.lapack_routines import Routine
+
+if TYPE_CHECKING:  # every start would pay for it
+    from numus.runtime.lapack_routines import Routine
 
 OPERATION = "lapack"
 
