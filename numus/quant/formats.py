@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,33 +18,33 @@ Layout = dict[str, tuple[Shape, DType]]  # by the name of a part
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(ABC):
     """How values become codes and scales, and how these lie in memory.
 
     The last axis is the one that groups run along, and is padded with zeros to whole groups.
     """
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        """As `nm.quantize` takes it: "int4-g128"."""
-        raise NotImplementedError
+        """As `nm.quant.quantize` takes it: "int4-g128"."""
 
     @property
     def group_size(self) -> int:
         """Values along the last axis that share their scales; 1: they share none or all."""
         return 1
 
+    @abstractmethod
     def layout(self, shape: Shape) -> Layout:
         """Shape and dtype of every part, by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quantize(self, x: Tensor) -> Parts:
         """The parts, in the order of `layout`, of a float32 tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dequantize(self, parts: Parts, shape: Shape) -> Tensor:
         """The float32 values that the parts stand for."""
-        raise NotImplementedError
 
 
 def grouped(x: Tensor, size: int) -> Tensor:

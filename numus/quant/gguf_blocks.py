@@ -61,7 +61,7 @@ class Blocks(Format):
         return ungrouped(getattr(self, f"_decode_{self.kind}")(blocks), shape)
 
 
-def _extreme(groups: Tensor) -> Tensor:
+def extreme(groups: Tensor) -> Tensor:
     """The value of largest magnitude, with its sign; the first of several."""
     index = nm.argmax(nm.abs(groups), axis=-1, keepdims=True)
     return nm.take_along_axis(groups, index, axis=-1)
@@ -99,7 +99,7 @@ class Symmetric(Blocks):
 
     def _signed(self, groups: Tensor, bits: int) -> tuple[Tensor, Tensor]:
         middle = 1 << (bits - 1)
-        scale = _extreme(groups) / -middle
+        scale = extreme(groups) / -middle
         codes = _truncated(groups * safe_reciprocal(scale) + (middle + 0.5), 2 * middle - 1)
         return half_to_bytes(scale), codes
 
@@ -133,7 +133,7 @@ class Symmetric(Blocks):
         return codes.astype(nm.float32) * half_from_bytes(b[..., :2])
 
     def _encode_iq4_nl(self, groups: Tensor) -> Tensor:
-        scale = _extreme(groups) / IQ4_VALUES[0]
+        scale = extreme(groups) / IQ4_VALUES[0]
         codes = nearest(groups * safe_reciprocal(scale), [float(v) for v in IQ4_VALUES])
         values = lookup(codes, [float(v) for v in IQ4_VALUES])
         weights = groups * groups  # the best scale for these codes, large values first

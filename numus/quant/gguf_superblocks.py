@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numus as nm
 from numus.quant.formats import register_format, safe_reciprocal
-from numus.quant.gguf_blocks import Blocks
+from numus.quant.gguf_blocks import Blocks, extreme
 from numus.quant.packing import half_from_bytes, half_to_bytes, shifted
 from numus.tensor import Tensor
 
@@ -172,16 +172,14 @@ def _fit_symmetric(groups: Tensor, middle: int, scale_middle: int) -> tuple[Tens
     The extreme value of a sub-block is the lowest code, which reaches one further.
     """
     x = groups.reshape(*groups.shape[:-1], 16, 16)
-    index = nm.argmax(nm.abs(x), axis=-1, keepdims=True)
-    scale = nm.take_along_axis(x, index, axis=-1) / -middle
+    scale = extreme(x) / -middle
     for _ in range(ROUNDS):
         codes = nm.clip(nm.round(x * safe_reciprocal(scale)), -middle, middle - 1)
         norm = nm.sum(codes * codes, axis=-1, keepdims=True)
         fitted = nm.sum(codes * x, axis=-1, keepdims=True) * safe_reciprocal(norm)
         scale = nm.where(norm > 0, fitted, scale)
     scale = scale[..., 0]
-    index = nm.argmax(nm.abs(scale), axis=-1, keepdims=True)
-    step = _half(nm.take_along_axis(scale, index, axis=-1) / -scale_middle)
+    step = _half(extreme(scale) / -scale_middle)
     scales = nm.clip(nm.round(scale * safe_reciprocal(step)), -scale_middle, scale_middle - 1)
     stored = (step * scales)[..., None]
     codes = nm.clip(nm.round(x * safe_reciprocal(stored)), -middle, middle - 1) + middle
