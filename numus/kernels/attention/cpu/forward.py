@@ -107,9 +107,10 @@ class ForwardTask:
         self.row_max = scratch("row_max", s.rows)
         self.row_sum = scratch("row_sum", s.rows, tiling.sum_dtype)
         self.rescale = scratch("rescale", const(self.panel))
+        self.block_sum = scratch("block_sum", const(self.panel))
         self.scratch = [
             *(self.probs, self.q, self.k, self.v),
-            *(self.result, self.row_max, self.row_sum, self.rescale),
+            *(self.result, self.row_max, self.row_sum, self.rescale, self.block_sum),
             *([self.staging] if tiling.transpose_queries else []),
         ]
 
@@ -161,13 +162,13 @@ class ForwardTask:
 
     def _panel(self, p: Expr, kb: Expr, count: Expr, padded: Expr) -> list[Stmt]:
         if not self.o.causal:
-            return [self._scores(p, kb, padded), *self._accumulate(p, padded, padded)]
+            return [*self._scores(p, kb, padded), *self._accumulate(p, padded, padded)]
         last = self.first + p + self.panel
         near = ir.minimum(kb + count, last) - kb
         used = ceil_to(near, self.tiling.scores.rows)
-        return [ir.If(near > 0, [self._scores(p, kb, used), *self._accumulate(p, used, padded)])]
+        return [ir.If(near > 0, [*self._scores(p, kb, used), *self._accumulate(p, used, padded)])]
 
-    def _scores(self, p: Expr, kb: Expr, used: Expr) -> Stmt:
+    def _scores(self, p: Expr, kb: Expr, used: Expr) -> list[Stmt]:
         """Scores, running maximum and exponentials of a panel, lane-wise."""
         lane = ir.var("query")
         tile, s, dtype = self.tiling.scores, self.s, self.dtype
@@ -210,11 +211,17 @@ class ForwardTask:
             shifts.append(shift)
         body.append(self._exponentials(p, kb, used, acc, shifts, row_sums))
         for v, row_sum in enumerate(row_sums):
-            at, rescale = p + acc.column(v), ir.var(f"rescale{v}", dtype)
-            old, new = ir.load(self.row_sum, at), ir.read(row_sum)
-            total = old * rescale.cast(old.dtype) + new.cast(old.dtype)
-            body.append(ir.Store(self.row_sum, at, total))
-        return ir.For(lane, ZERO, const(tile.width), "lanes", body)
+            body.append(ir.Store(self.block_sum, acc.column(v), ir.read(row_sum)))
+        return [ir.For(lane, ZERO, const(tile.width), "lanes", body), self._add_block_sums(p)]
+
+    def _add_block_sums(self, p: Expr) -> Stmt:
+        """Denominators after a block. A loop of its own: next to float64, LLVM halves the width of
+        the float32 vectors that scores and exponentials are computed in."""
+        j = ir.var("sum_j")
+        old = ir.load(self.row_sum, p + j)
+        rescale, new = (ir.load(x, j).cast(old.dtype) for x in (self.rescale, self.block_sum))
+        add: list[Stmt] = [ir.Store(self.row_sum, p + j, old * rescale + new)]
+        return ir.For(j, ZERO, const(self.panel), "lanes", add)
 
     def _exponentials(
         self,
