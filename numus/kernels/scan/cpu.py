@@ -18,6 +18,7 @@ from numus.ir import Expr, Stmt, const, select
 from numus.kernels.math import FUNCTIONS
 
 ZERO, ONE = const(0), const(1)
+TOTAL_UNROLL = 4  # vectors of partial sums, which hide the latency of an addition
 
 Element = list[Expr]  # in the accumulator's dtype; a pair for complex numbers
 Read = Callable[[Expr], Element]
@@ -94,12 +95,23 @@ def _whole_vectors(
         prefix = span.names(f"step{shift}_")
         body += ir.lets(prefix, combined)
         shift *= 2
-    result = span.names("sum")
-    body += ir.lets(result, span.combine(ir.reads(registers), prefix))
-    body += ir.sets(registers, [ir.lanes_last(x) for x in result])
-    body += write(at, result)
+    # the register waits for one operation per vector, not for a shuffle of its result as well
+    before, last = span.names("before"), [ir.lanes_last(x) for x in prefix]
+    body += ir.lets(before, ir.reads(registers))
+    body += ir.sets(registers, span.combine(before, last))
+    body += write(at, span.combine(before, prefix))
     vector = ir.For(j, ZERO, const(lanes), "lanes", body, width=lanes)
     return ir.For(i, span.start, stop, "serial", [vector], step=const(lanes))
+
+
+def sum_in_lanes(span: ScanSpan, read: Read) -> tuple[list[Stmt], Element]:
+    """The total of a sum alone: a partial sum per lane, which are added at the end."""
+    i = ir.var("sum_i")
+    registers = span.registers(lanes=True)
+    add = ir.sets(registers, span.combine(ir.reads(registers), read(ir.add(span.start, i))))
+    loop = ir.For(i, ZERO, ir.sub(span.stop, span.start), "lanes", add, unroll=TOTAL_UNROLL)
+    total = [ir.lanes_reduce("add", r) for r in registers]
+    return [*ir.sets(registers, span.identity), loop], total
 
 
 def exclusive_scan(

@@ -39,13 +39,17 @@ class CpuScanProblem(ScanProblem):
     running sum, rounding errors grow with the length of a row."""
 
     @property
+    def is_widened(self) -> bool:
+        return self.op == "sum" and super().real is dt.float32
+
+    @property
     def real(self) -> DType:
-        narrow = super().real
-        return dt.float64 if self.op == "sum" and narrow is dt.float32 else narrow
+        return dt.float64 if self.is_widened else super().real
 
     @property
     def lanes(self) -> int:
-        return max(1, self.target.vector_bytes // self.real.itemsize)
+        """Of a vector of what is stored: widened sums take two registers."""
+        return max(1, self.target.vector_bytes // super().real.itemsize)
 
     @property
     def last_extent(self) -> int:
@@ -122,7 +126,10 @@ def _scan_pass(
     else:
         index, row, grid = p.index(e, block), block, p.rows
     slot = ir.add(ir.mul(row, e.scalar_arg(p.parts)), part)
-    carry = None if carries is None else [ir.load(e.buffer(m), slot) for m in carries]
+    before: list[Stmt] = []
+    carry: cpu_scan.Element | None = None
+    if carries is not None:
+        before, carry = ir.bind([ir.load(e.buffer(m), slot) for m in carries], "carry")
 
     def read(i: Expr) -> cpu_scan.Element:
         value = e.value(p.source, index(p.position(e, i)))
@@ -140,8 +147,11 @@ def _scan_pass(
 
     if p.row_per_lane:
         body, last = cpu_scan.scan_lanes(span, read, write)
+    elif totals is not None and p.is_widened:
+        body, last = cpu_scan.sum_in_lanes(span, read)
     else:
         body, last = cpu_scan.scan_vectors(span, p.lanes, read, write)
+    body = [*before, *body]
     if totals is not None:
         body += ir.stores([e.buffer(t, "write") for t in totals], slot, last)
     if p.row_per_lane:
