@@ -45,7 +45,8 @@ def products(shape, dtype, k):
 def roundings(k):
     """On the way of a term of a product: its block of k, the blocks of a split, the splits."""
     inner = blocking.SUM_BLOCK
-    return min(k, inner) + -(-min(k, SPLIT_K) // inner) + -(-k // (SPLIT_K // 2)) + 8
+    first = min(k, blocking.MAX_RUNNING_SUM)
+    return first + -(-min(k, SPLIT_K) // inner) + -(-k // (SPLIT_K // 2)) + 8
 
 
 SHAPES = {

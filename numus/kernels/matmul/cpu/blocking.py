@@ -12,7 +12,8 @@ CACHE_LINE_BYTES = 64
 
 # Elements of k in one running sum. Sums of floats are added up by such blocks, which depend on
 # neither tiles nor caches nor threads: an element of C has the same bits whatever the blocking.
-SUM_BLOCK = 128
+SUM_BLOCK = 256
+MAX_RUNNING_SUM = 384  # so much in one block, where a second one would be short
 SKINNY_BLOCK_K = 16  # rows of B that are read together, each of them once; added up to SUM_BLOCKs
 
 
@@ -51,8 +52,8 @@ class Blocking:
     prefetches: bool  # rows of A read in place, one after the other in memory
     whole_columns: bool  # n is a multiple of the tile's columns
     k_blocked: bool  # in cache blocks, between which partial sums of all tiles are in memory
-    sum_blocked: bool  # k is longer than a SUM_BLOCK,
-    skinny: bool  # which is longer than a cache block
+    sum_blocked: bool  # k is longer than MAX_RUNNING_SUM
+    skinny: bool  # cache blocks of k are shorter than a SUM_BLOCK
     task_rows: int
     task_columns: int
     block_k: int
@@ -128,7 +129,7 @@ def choose_blocking(
         prefetches=a_direct and in_order and large,
         whole_columns=n % columns == 0,
         k_blocked=block_k < k,
-        sum_blocked=dtype.kind == "float" and k > SUM_BLOCK,
+        sum_blocked=dtype.kind == "float" and k > MAX_RUNNING_SUM,
         skinny=skinny,
         task_rows=-(-panels_m // tasks_m) * rows,
         task_columns=-(-panels_n // tasks_n) * columns,

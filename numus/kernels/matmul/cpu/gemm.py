@@ -254,11 +254,15 @@ def _register_tile(
         last = last & ~at.complete
         spill = [ir.If(last, store(at.totals)), ir.If(~last, spill)]
     else:
+        # Totals are added up in memory: where registers hold them from block to block, LLVM copies
+        # and spills them around the innermost loop.
         start = ir.var("sum_start")
-        stop = start + SUM_BLOCK
-        one = block(start, ir.minimum(stop, at.k1))
-        one += [ir.If(start > 0, add(ZERO)), ir.If(stop < at.k1, spill)]
+        total = [ir.Store(at.partial, i, ir.load(at.partial, i) + ir.read(r)) for r, i in registers]
+        one = block(start, ir.minimum(start + SUM_BLOCK, at.k1))
+        one += [ir.If(start > 0, total), ir.If(start.eq(0), spill)]
         body = [ir.For(start, at.k0, at.k1, "serial", one, step=const(SUM_BLOCK))]
+        body += [ir.Set(r, ir.load(at.partial, i)) for r, i in registers]
+        spill = []
     body += _epilogue(call, at, sums, lane, spill) if call.store_only else spill
     return [ir.For(lane, ZERO, const(width), "lanes", body)]
 
