@@ -61,9 +61,11 @@ def _tiling(problem: ConvProblem, target: Target) -> DirectTiling | None:
         panel_tasks = min(panels, -(-tasks // (g.groups * block_tasks)))
     k_block = max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))
     k_group = 0
-    if dtype.kind == "float" and g.phase_k_size > SUM_BLOCK:
+    if dtype.kind == "float":
         k_block = min(k_block, SUM_BLOCK)
-        k_group = SUM_BLOCK * 4 // k_block * k_block
+        # sums of fewer blocks have few roundings: adding them up in groups costs more than it gains
+        if g.phase_k_size > CPU.ungrouped_sum_blocks * SUM_BLOCK:
+            k_group = SUM_BLOCK * 4 // k_block * k_block
     tasks_by = (panels, block_tasks, panel_tasks, k_block, k_group)
     return DirectTiling(g, dtype, tile, (1, 1, 1), input_size(block), block, blocks, *tasks_by)
 

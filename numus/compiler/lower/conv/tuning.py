@@ -21,6 +21,7 @@ class CpuConvTuning:
     max_pixel_registers: int = 8  # that hold addresses
     min_block_pixels: int = 128  # that reuse the weights of a block
     tasks_per_block: int = 4  # finer tasks, where weights are packed before
+    ungrouped_sum_blocks: int = 32  # SUM_BLOCKs that are added up one by one
     transpose_cost: int = 20  # per vector of outputs
 
 

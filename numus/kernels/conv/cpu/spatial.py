@@ -73,11 +73,15 @@ class SpatialKernel(TapKernel):
 
         def finish(lane: Expr, acc: planes.Registers) -> list[Stmt]:
             at = {(i, v): lane + (i * tile.columns + v * tile.width) for i, v in acc}
-            add: list[Stmt] = [
-                ir.Set(c, ir.load(self.result, at[x]) + ir.read(c)) for x, c in acc.items()
+            first: list[Stmt] = [ir.Store(self.result, at[x], ir.read(c)) for x, c in acc.items()]
+            if not self.sum_blocked:
+                return first
+            # totals stay in memory: in registers, LLVM copies and spills them between blocks
+            later: list[Stmt] = [
+                ir.Store(self.result, at[x], ir.load(self.result, at[x]) + ir.read(c))
+                for x, c in acc.items()
             ]
-            stores: list[Stmt] = [ir.Store(self.result, at[x], ir.read(c)) for x, c in acc.items()]
-            return [ir.If(k0 > 0, add), *stores] if self.sum_blocked else stores
+            return [ir.If(k0 > 0, later), ir.If(k0.eq(0), first)]
 
         k0, entries = ir.var("k_start"), ir.load(self.k_counts, self.phase)
         if not self.sum_blocked:
