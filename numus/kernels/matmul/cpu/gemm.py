@@ -257,7 +257,9 @@ def _register_tile(
         # Totals are added up in memory: where registers hold them from block to block, LLVM copies
         # and spills them around the innermost loop.
         start = ir.var("sum_start")
-        total = [ir.Store(at.partial, i, ir.load(at.partial, i) + ir.read(r)) for r, i in registers]
+        total: list[Stmt] = [
+            ir.Store(at.partial, i, ir.load(at.partial, i) + ir.read(r)) for r, i in registers
+        ]
         one = block(start, ir.minimum(start + SUM_BLOCK, at.k1))
         one += [ir.If(start > 0, total), ir.If(start.eq(0), spill)]
         body = [ir.For(start, at.k0, at.k1, "serial", one, step=const(SUM_BLOCK))]
