@@ -96,6 +96,7 @@ METHODS = {
     "functions.shape.editing": """
         diag_embed diagflat dsplit fliplr flipud hsplit resize split_with_sizes tensor_split vsplit
     """,
+    "functions.indexing.at": "at",
     "functions.indexing.choosing": "choose compress",
     "functions.indexing.writes": """
         diagonal_scatter fill index_copy index_fill index_reduce select_scatter slice_scatter
