@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
-    "Structure", "broadcast_prefix", "flatten", "leaves", "map", "paths", "reduce", "register",
-    "structure", "unflatten",
+    "Structure", "broadcast_prefix", "flatten", "flatten_up_to", "leaves", "map", "paths",
+    "reduce", "register", "structure", "unflatten",
 ]  # fmt: skip
 
 _builtin_map = map  # before this module has its own
@@ -73,6 +73,7 @@ class _Star:
 
 
 Taken = tuple[Names, Sequence[Any], Any]  # names, entries, static
+IsLeaf = Callable[[Any], bool] | None
 
 
 class _Kind(NamedTuple):
@@ -185,10 +186,13 @@ def entries(x: Any) -> Sequence[Any] | None:
     return None if kind is None else kind.take(x)[1]
 
 
-def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """The leaves of a container, in a fixed order, and its structure."""
+def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Structure]:
+    """The leaves of a container, in a fixed order, and its structure. `is_leaf`: true for what is
+    not to be taken apart."""
     found: list[Any] = []
     try:
+        if is_leaf is not None:
+            return found, _flatten_until(tree, found, is_leaf)
         return found, _flatten(tree, found)
     except RecursionError:
         raise ValueError("containers are nested too deep, or hold themselves") from None
@@ -203,6 +207,35 @@ def _flatten(tree: Any, found: list[Any]) -> Structure:
         return LEAF
     names, entries, static = kind.take(tree)
     return Structure(type(tree), names, tuple(_flatten(x, found) for x in entries), static)
+
+
+def _flatten_until(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool]) -> Structure:
+    kind = None if is_leaf(tree) else _kind_of(tree)
+    if kind is None:
+        found.append(tree)
+        return LEAF
+    names, entries, static = kind.take(tree)
+    children = tuple(_flatten_until(x, found, is_leaf) for x in entries)
+    return Structure(type(tree), names, children, static)
+
+
+def flatten_up_to(shape: Structure, tree: Any) -> list[Any]:
+    """What a container has where a structure has its leaves: leaves, or containers below them."""
+    found: list[Any] = []
+    if not _flatten_up_to(shape, tree, found):
+        raise ValueError(f"a container differs at {difference(shape, structure(tree))}")
+    return found
+
+
+def _flatten_up_to(shape: Structure, tree: Any, found: list[Any]) -> bool:
+    if shape.kind is None:
+        found.append(tree)
+        return True
+    if type(tree) is not shape.kind:
+        return False
+    names, entries, _ = _KINDS[shape.kind].take(tree)  # type: ignore[union-attr]
+    pairs = zip(shape.children, entries, strict=False)
+    return names == shape.names and all(_flatten_up_to(s, x, found) for s, x in pairs)
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -221,14 +254,14 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     return _KINDS[structure.kind].make(structure, entries)  # type: ignore[union-attr]
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves of a container, in a fixed order."""
-    return flatten(tree)[0]
+    return flatten(tree, is_leaf)[0]
 
 
-def structure(tree: Any) -> Structure:
+def structure(tree: Any, is_leaf: IsLeaf = None) -> Structure:
     """The structure of a container."""
-    return flatten(tree)[1]
+    return flatten(tree, is_leaf)[1]
 
 
 def paths(tree: Any) -> list[str]:
@@ -249,7 +282,7 @@ def _step(structure: Structure, name: Any) -> str:
     return _KINDS[structure.kind].show(name)  # type: ignore[index, union-attr]
 
 
-def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """A container of the same structure with `function` applied to its leaves.
 
     With several containers, all must have the structure of the first.
@@ -257,10 +290,10 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     >>> map(lambda x, y: x + y, {"a": 1}, {"a": 10})
     {'a': 11}
     """
-    first, shape = flatten(tree)
+    first, shape = flatten(tree, is_leaf)
     columns = [first]
     for i, other in enumerate(rest, start=1):
-        others, other_shape = flatten(other)
+        others, other_shape = flatten(other, is_leaf)
         if other_shape != shape:
             where = difference(shape, other_shape)
             raise ValueError(f"tree.map: container {i} differs from the first at {where}")
