@@ -9,6 +9,7 @@ take the dtype of the array they meet, as long as their kind fits it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ NumPyDType = np.dtype[Any]
 _KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
+make_tensor: Callable[..., Any] = None  # type: ignore[assignment]  # nm.asarray puts itself here
+
+
 class DType:
     """One element type. Instances are singletons, compared by identity."""
 
@@ -41,6 +45,10 @@ class DType:
         self.mantissa = mantissa  # stored fraction bits of a float
         self.exponent = exponent  # exponent bits of a float
         self._np: NumPyDType | None = None
+
+    def __call__(self, value: Any = 0) -> Any:
+        """A tensor of this dtype, as NumPy's and JAX's scalar types make one: `nm.float32(0.1)`."""
+        return make_tensor(value, dtype=self)
 
     @property
     def np(self) -> NumPyDType:

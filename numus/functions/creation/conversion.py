@@ -69,6 +69,9 @@ def asarray(
     return out
 
 
+dt.make_tensor = asarray
+
+
 def tensor(
     obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
