@@ -1,0 +1,468 @@
+"""`jax.lax`: control flow, and the operations that are close to XLA."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numus as nm
+from numus.jax import _callback
+from numus.jax import numpy as jnp
+from numus.jax._adapt import canonical_dtype, forwarder, narrowed, to_tensor
+from numus.tensor import Tensor
+from numus.transforms import tree
+
+Function = Callable[..., Any]
+
+# Names that are numus's own, some under another name.
+_SAME = """
+    abs acos acosh add asin asinh associative_scan atan atan2 atanh bitwise_and bitwise_not
+    bitwise_or bitwise_xor cbrt ceil complex cond conj cos cosh cummax cummin cumprod cumsum digamma
+    eq erf erfc exp exp2 expm1 floor ge gt imag le lgamma log log1p logaddexp lt ne neg nextafter
+    polygamma pow real reciprocal round rsqrt scan sign sin sinh sqrt square tan tanh while_loop
+    zeros_like
+"""
+_OTHER = {
+    "bessel_i0e": "special.i0e", "bessel_i1e": "special.i1e", "betainc": "special.betainc",
+    "igamma": "special.gammainc", "igammac": "special.gammaincc", "zeta": "special.zeta",
+    "div": "divide", "erf_inv": "erfinv", "is_finite": "isfinite", "logistic": "sigmoid",
+    "max": "maximum", "min": "minimum", "mul": "multiply", "rem": "fmod", "sub": "subtract",
+    "population_count": "bitwise_count", "shift_left": "bitwise_left_shift",
+    "shift_right_arithmetic": "bitwise_right_shift", "cumlogsumexp": "logcumsumexp",
+    "bitwise_left_shift": "bitwise_left_shift", "concatenate": "concatenate", "dot": "matmul",
+}  # fmt: skip
+
+
+def _source(name: str) -> Any:
+    found: Any = nm
+    for part in _OTHER.get(name, name).split("."):
+        found = getattr(found, part)
+    return found
+
+
+__getattr__, __dir__ = forwarder(__name__, [*_SAME.split(), *_OTHER], _source, {})
+
+
+# -- control flow ----------------------------------------------------------------------------------
+
+
+def scan(
+    f: Function,
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """`nm.scan`; `unroll` guides XLA alone."""
+    body = _callback.collecting(f)
+
+    def step(carry: Any, x: Any) -> Any:
+        (carry, y), calls = body(carry, x)
+        return carry, (y, calls)
+
+    carry, (ys, calls) = nm.scan(step, init, xs, length, reverse)
+    if calls.functions:
+        _callback.run_each(calls, tree.leaves(xs)[0].shape[0] if length is None else length)
+    return carry, ys
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, **hints: Any) -> Any:
+    """`nm.fori_loop`."""
+    body = _callback.sealed(body_fun)
+    return nm.fori_loop(lower, upper, lambda i, carry: body(narrowed(i), carry), init_val)
+
+
+def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    """`nm.while_loop`."""
+    return nm.while_loop(_callback.sealed(cond_fun), _callback.sealed(body_fun), init_val)
+
+
+def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, **named: Any) -> Any:
+    """`nm.cond`; `operand=` is the older spelling of one operand."""
+    branches = (_callback.sealed(f) for f in (true_fun, false_fun))
+    return nm.cond(pred, *branches, *operands, *named.values())
+
+
+def switch(index: Any, branches: Sequence[Function], *operands: Any) -> Any:
+    """One of several branches, by its number, which is clamped to those that are there."""
+    if not branches:
+        raise ValueError("switch: there must be at least one branch")
+    last = len(branches) - 1
+    if isinstance(index, int):
+        return branches[builtins.min(builtins.max(index, 0), last)](*operands)
+
+    def among(first: int, stop: int) -> Function:
+        """A search among branches: as deep as the logarithm of their number."""
+        if stop - first == 1:
+            return branches[first]
+        middle = (first + stop) // 2
+        low, high = among(first, middle), among(middle, stop)
+        return lambda *xs: cond(index < middle, low, high, *xs)
+
+    return among(0, len(branches))(*operands)
+
+
+def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
+    """A function of each element along the first axis, one after the other."""
+    return scan(lambda carry, x: (carry, f(x)), (), xs)[1]
+
+
+def select(pred: Any, on_true: Any, on_false: Any) -> Tensor:
+    """Elements of the one or the other."""
+    return nm.where(to_tensor(pred), on_true, on_false)
+
+
+def select_n(which: Any, *cases: Any) -> Tensor:
+    """Elements of the case that `which` numbers."""
+    out = to_tensor(cases[0])
+    for number, case in enumerate(cases[1:], 1):
+        out = nm.where(to_tensor(which) == number, case, out)
+    return out
+
+
+def stop_gradient(x: Any) -> Any:
+    """A container whose tensors have no derivative."""
+    return tree.map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, x)
+
+
+def optimization_barrier(operand: Any) -> Any:
+    """The operand itself: numus moves nothing across what is evaluated."""
+    return operand
+
+
+# -- shapes and slices -----------------------------------------------------------------------------
+
+
+def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Any = None, **hints: Any) -> Tensor:
+    """Of another shape."""
+    x = to_tensor(operand)
+    return nm.reshape(x if dimensions is None else nm.permute_dims(x, dimensions), new_sizes)
+
+
+def transpose(operand: Any, permutation: Sequence[int]) -> Tensor:
+    """With its axes permuted."""
+    return nm.permute_dims(to_tensor(operand), tuple(permutation))
+
+
+def expand_dims(array: Any, dimensions: Sequence[int]) -> Tensor:
+    """With new axes of one element."""
+    return nm.expand_dims(to_tensor(array), tuple(dimensions))
+
+
+def squeeze(array: Any, dimensions: Sequence[int]) -> Tensor:
+    """Without axes of one element."""
+    return nm.squeeze(to_tensor(array), axis=tuple(dimensions))
+
+
+def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Tensor:
+    """With some axes made one."""
+    x = to_tensor(operand)
+    stop = x.ndim if stop_dimension is None else stop_dimension % (x.ndim + 1)
+    return nm.reshape(x, (*x.shape[:start_dimension], -1, *x.shape[stop:]))
+
+
+def broadcast(operand: Any, sizes: Sequence[int]) -> Tensor:
+    """With new axes in front."""
+    x = to_tensor(operand)
+    return nm.broadcast_to(x, (*sizes, *x.shape))
+
+
+def broadcast_in_dim(
+    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], **hints: Any
+) -> Tensor:
+    """Its axes as those of a larger shape."""
+    x = to_tensor(operand)
+    spread = [1] * len(shape)
+    for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
+        spread[axis] = size
+    return nm.broadcast_to(nm.reshape(x, tuple(spread)), tuple(shape))
+
+
+def rev(operand: Any, dimensions: Sequence[int]) -> Tensor:
+    """Reversed along axes."""
+    return nm.flip(to_tensor(operand), axis=tuple(dimensions))
+
+
+def slice(
+    operand: Any,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """A box of elements."""
+    steps = strides or [1] * len(start_indices)
+    box = zip(start_indices, limit_indices, steps, strict=True)
+    return to_tensor(operand)[tuple(builtins.slice(*b) for b in box)]
+
+
+def slice_in_dim(
+    operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0
+) -> Tensor:
+    """A slice along one axis."""
+    x = to_tensor(operand)
+    index = [builtins.slice(None)] * x.ndim
+    index[axis] = builtins.slice(start_index, limit_index, stride)
+    return x[tuple(index)]
+
+
+def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Tensor:
+    """One element of an axis."""
+    found = nm.take(to_tensor(operand), nm.asarray([index]), axis=axis)
+    return found if keepdims else nm.squeeze(found, axis=axis)
+
+
+def _window(x: Tensor, start: Sequence[Any], sizes: Sequence[int]) -> list[Tensor]:
+    """Indices of a window along each axis, moved so that it lies inside."""
+    return [
+        nm.clip(to_tensor(s), 0, n - size) + nm.arange(size, device=x.device)
+        for s, n, size in zip(start, x.shape, sizes, strict=True)
+    ]
+
+
+def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Tensor:
+    """A window whose start may be traced; it is moved inside where it would leave the tensor."""
+    x = to_tensor(operand)
+    starts = start_indices if isinstance(start_indices, (list, tuple)) else list(start_indices)
+    for axis, at in enumerate(_window(x, starts, slice_sizes)):
+        if slice_sizes[axis] != x.shape[axis]:
+            x = nm.take(x, at, axis=axis)
+    return x
+
+
+def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Tensor:
+    """A window along one axis."""
+    x = to_tensor(operand)
+    axis %= x.ndim
+    starts, sizes = [0] * x.ndim, list(x.shape)
+    starts[axis], sizes[axis] = start_index, slice_size
+    return dynamic_slice(x, starts, sizes)
+
+
+def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Tensor:
+    """One element of an axis, whose number may be traced."""
+    found = dynamic_slice_in_dim(operand, index, 1, axis)
+    return found if keepdims else nm.squeeze(found, axis=axis)
+
+
+def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Tensor:
+    """A copy with a window replaced, whose start may be traced."""
+    x, new = to_tensor(operand), to_tensor(update)
+    starts = start_indices if isinstance(start_indices, (list, tuple)) else list(start_indices)
+    at = _window(x, starts, new.shape)
+    index = tuple(
+        nm.reshape(i, [-1 if axis == k else 1 for k in range(x.ndim)]) for axis, i in enumerate(at)
+    )
+    return x.at[index].set(new) if index else new
+
+
+def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Tensor:
+    """A copy with a window along one axis replaced."""
+    x = to_tensor(operand)
+    starts: list[Any] = [0] * x.ndim
+    starts[axis] = start_index
+    return dynamic_update_slice(x, update, starts)
+
+
+def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Tensor:
+    """A copy with one element of an axis replaced."""
+    x, new = to_tensor(operand), to_tensor(update)
+    new = new if new.ndim == x.ndim else nm.expand_dims(new, axis=axis)
+    return dynamic_update_slice_in_dim(x, new, index, axis)
+
+
+def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Tensor:
+    """Padded at both ends of each axis; inner padding spreads elements, negative padding cuts."""
+    x = to_tensor(operand)
+    for axis, (low, high, inner) in enumerate(padding_config):
+        if inner and x.shape[axis]:
+            count = (x.shape[axis] - 1) * (inner + 1) + 1
+            shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+            index = (*[builtins.slice(None)] * axis, builtins.slice(None, None, inner + 1))
+            x = nm.full(shape, padding_value, dtype=x.dtype).at[index].set(x)
+        width = [(0, 0)] * x.ndim
+        width[axis] = (builtins.max(low, 0), builtins.max(high, 0))
+        x = nm.pad(x, width, constant_values=padding_value)
+        stop = x.shape[axis] + builtins.min(high, 0)
+        x = slice_in_dim(x, builtins.max(-low, 0), stop, axis=axis)
+    return x
+
+
+def iota(dtype: Any, size: int) -> Tensor:
+    """0, 1, 2 …"""
+    return nm.arange(size, dtype=canonical_dtype(dtype))
+
+
+def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, **hints: Any) -> Tensor:
+    """0, 1, 2 … along an axis of a shape."""
+    line = [1] * len(shape)
+    line[dimension] = shape[dimension]
+    return nm.broadcast_to(nm.reshape(iota(dtype, shape[dimension]), line), tuple(shape))
+
+
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, **hints: Any) -> Tensor:
+    """Of one value."""
+    return jnp.full(shape, fill_value, dtype)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+    """Of one value, shaped like another."""
+    return jnp.full_like(x, fill_value, dtype, shape)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Tensor:
+    """x, limited. (The order of XLA's arguments.)"""
+    return nm.clip(to_tensor(x), min, max)
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Tensor:
+    """Of another dtype."""
+    return to_tensor(operand, new_dtype)
+
+
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Tensor:
+    """The same bits as another dtype."""
+    return to_tensor(operand).view(canonical_dtype(new_dtype))
+
+
+def integer_pow(x: Any, y: int) -> Tensor:
+    """An integer power."""
+    return nm.pow(to_tensor(x), y)
+
+
+# -- reductions, products, order -------------------------------------------------------------------
+
+
+def _reduction(name: str) -> Function:
+    def reduce(operand: Any, axes: Sequence[int], **hints: Any) -> Tensor:
+        return getattr(nm, name)(to_tensor(operand), axis=tuple(axes))
+
+    reduce.__doc__ = f"`nm.{name}` along axes."
+    return reduce
+
+
+reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_and, reduce_or = (
+    _reduction(name) for name in "sum prod max min all any".split()
+)
+
+
+def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Tensor:
+    """Where the largest element of an axis is."""
+    return to_tensor(nm.argmax(to_tensor(operand), axis=axis), index_dtype)
+
+
+def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Tensor:
+    """Where the smallest element of an axis is."""
+    return to_tensor(nm.argmin(to_tensor(operand), axis=axis), index_dtype)
+
+
+def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The k largest elements of an axis and where they are."""
+    values, indices = nm.topk(to_tensor(operand), k, dim=axis)
+    return values, indices
+
+
+def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
+    """In order; of several operands, by the first `num_keys` of them."""
+    if not isinstance(operand, (list, tuple)):
+        return nm.sort(to_tensor(operand), axis=dimension)
+    arrays = [to_tensor(x) for x in operand]
+    order = nm.lexsort(nm.stack(arrays[:num_keys][::-1]), axis=dimension)
+    return [nm.take_along_axis(x, order, axis=dimension) for x in arrays]
+
+
+def sort_key_val(keys: Any, values: Any, dimension: int = -1, **hints: Any) -> tuple[Any, Any]:
+    """Keys in order, and their values."""
+    k = to_tensor(keys)
+    order = nm.argsort(k, axis=dimension, stable=True)
+    pick = [nm.take_along_axis(x, order, axis=dimension) for x in (k, to_tensor(values))]
+    return pick[0], pick[1]
+
+
+def dot_general(
+    lhs: Any, rhs: Any, dimension_numbers: Any, precision: Any = None, **hints: Any
+) -> Tensor:
+    """A product that sums over the contracting axes, batched over others."""
+    (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
+    a, b = to_tensor(lhs), to_tensor(rhs)
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    of_a, of_b = [""] * a.ndim, [""] * b.ndim
+    for i, j in (*zip(batch_a, batch_b, strict=True), *zip(contract_a, contract_b, strict=True)):
+        of_a[i] = of_b[j] = next(letters)
+    batch = [of_a[i] for i in batch_a]
+    free = []
+    for names in (of_a, of_b):
+        for axis, name in enumerate(names):
+            if not name:
+                names[axis] = next(letters)
+                free.append(names[axis])
+    spec = f"{''.join(of_a)},{''.join(of_b)}->{''.join((*batch, *free))}"
+    return nm.einsum(spec, a, b)
+
+
+def batch_matmul(lhs: Any, rhs: Any, **hints: Any) -> Tensor:
+    """Products of matrices."""
+    return nm.matmul(to_tensor(lhs), to_tensor(rhs))
+
+
+def conv_general_dilated(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: Any,
+    lhs_dilation: Any = None,
+    rhs_dilation: Any = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    **hints: Any,
+) -> Tensor:
+    """`nm.conv_general`."""
+    return nm.conv_general(
+        *(to_tensor(lhs), to_tensor(rhs), window_strides, padding, lhs_dilation, rhs_dilation),
+        *(dimension_numbers, feature_group_count, batch_group_count),
+    )
+
+
+def conv(lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any, **hints: Any) -> Tensor:
+    """A convolution of NCHW images with OIHW weights."""
+    return conv_general_dilated(lhs, rhs, window_strides, padding)
+
+
+def reduce_window(
+    operand: Any,
+    init_value: Any,
+    computation: Function,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Tensor:
+    """Each window reduced: by `lax.add`, `max`, `min`, `mul` or a function like them."""
+    x = to_tensor(operand)
+    strides = list(window_strides or [1] * x.ndim)
+    if isinstance(padding, str):
+        padding = [
+            _same_padding(*sizes) if padding.upper() == "SAME" else (0, 0)
+            for sizes in zip(x.shape, window_dimensions, strides, strict=True)
+        ]
+    x = nm.pad(x, [tuple(p) for p in padding], constant_values=init_value)
+    windows = nm.sliding_window_view(x, tuple(window_dimensions))
+    windows = windows[tuple(builtins.slice(None, None, s) for s in strides)]
+    inner = tuple(range(x.ndim, 2 * x.ndim))
+    for name, reduction in (("add", nm.sum), ("max", nm.max), ("min", nm.min), ("mul", nm.prod)):
+        if computation is globals().get(name, __getattr__(name)):
+            return computation(reduction(windows, axis=inner), init_value)
+    out = to_tensor(init_value)
+    flat = nm.reshape(windows, (*windows.shape[: x.ndim], -1))
+    for k in range(flat.shape[-1]):
+        out = computation(out, flat[..., k])
+    return out
+
+
+def _same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
+    total = builtins.max((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
+conv_with_general_padding = conv_general_dilated
