@@ -9,15 +9,15 @@ tensor(9.)
 # ruff: noqa: F401, F403, F405, I001
 import importlib
 import sys
-from math import e, inf, nan, pi
+from math import e as e, inf as inf, nan as nan, pi as pi
 from typing import TYPE_CHECKING, Any
 
+import numus.dtypes
 from numus.dtypes import *
-from numus.dtypes import bool_ as bool
-from numus.runtime.devices import Device, device
-from numus.tensor import Tensor
+from numus.runtime.devices import Device as Device, device as device
+from numus.tensor import Tensor as Tensor
 from numus.transforms import *
-from numus import autograd
+from numus import autograd as autograd
 from numus.functions.layers.attention import *
 from numus.functions.elementwise.activations import *
 from numus.functions.elementwise.arithmetic import *
@@ -58,7 +58,7 @@ from numus.functions import lazy
 from numus.functions import operators
 from numus.functions.interop import host_access
 from numus.functions.interop import protocols
-from numus import kernels, random
+from numus import kernels as kernels, random as random
 
 
 def _load_custom_op(name: str) -> Any:
@@ -73,6 +73,7 @@ kernels.load_custom_op = _load_custom_op
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
+bool = numus.dtypes.bool_
 euler_gamma = 0.5772156649015329
 
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
@@ -85,20 +86,18 @@ _LAZY = {
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
 }
 if TYPE_CHECKING:
-    from numus import (
-        data,
-        distance,
-        fft,
-        linalg,
-        nn,
-        optim,
-        polynomial,
-        quant,
-        signal,
-        special,
-        stats,
-    )
-    from numus.linalg import cross, vander, vdot
+    from numus import data as data
+    from numus import distance as distance
+    from numus import fft as fft
+    from numus import linalg as linalg
+    from numus import nn as nn
+    from numus import optim as optim
+    from numus import polynomial as polynomial
+    from numus import quant as quant
+    from numus import signal as signal
+    from numus import special as special
+    from numus import stats as stats
+    from numus.linalg import cross as cross, vander as vander, vdot as vdot
 
     # the modules of functions.lazy
     from numus.functions.reduction.quantiles import *
@@ -123,21 +122,54 @@ if TYPE_CHECKING:
     from numus.data.array_files import *
     from numus.linalg._torch_names import *
     from numus.special._torch_names import *
+
+    # functions.lazy.ALIASES
+    from numus.distance import cdist as cdist
+    from numus.linalg import block_diag as block_diag
+
+    chain_matmul = linalg.multi_dot
+    from numus.linalg import cholesky as cholesky
+    from numus.linalg import det as det
+
+    inverse = linalg.inv
+    from numus.linalg import lstsq as lstsq
+    from numus.linalg import lu_solve as lu_solve
+
+    matrix_exp = linalg.expm
+    from numus.linalg import matrix_power as matrix_power
+    from numus.linalg import matrix_rank as matrix_rank
+
+    pinverse = linalg.pinv
+    from numus.linalg import qr as qr
+    from numus.linalg import slogdet as slogdet
+    from numus.linalg import svd as svd
+    from numus.polynomial import poly as poly
+    from numus.polynomial import polyadd as polyadd
+    from numus.polynomial import polyder as polyder
+    from numus.polynomial import polydiv as polydiv
+    from numus.polynomial import polyfit as polyfit
+    from numus.polynomial import polyint as polyint
+    from numus.polynomial import polymul as polymul
+    from numus.polynomial import polysub as polysub
+    from numus.polynomial import polyval as polyval
+    from numus.polynomial import roots as roots
     # end
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        module = importlib.import_module(_LAZY[name])
-        _, attribute = lazy.ALIASES.get(name, (None, name))
-        found = module if module.__name__ == f"numus.{name}" else getattr(module, attribute)
-        return globals().setdefault(name, found)
-    here = sys.modules[__name__]  # where Python looks for names that are nearly the same
-    raise AttributeError(f"module 'numus' has no attribute {name!r}", name=name, obj=here)
+if not TYPE_CHECKING:  # which would take every name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            module = importlib.import_module(_LAZY[name])
+            _, attribute = lazy.ALIASES.get(name, (None, name))
+            found = module if module.__name__ == f"numus.{name}" else getattr(module, attribute)
+            return globals().setdefault(name, found)
+        here = sys.modules[__name__]  # where Python looks for names that are nearly the same
+        raise AttributeError(f"module 'numus' has no attribute {name!r}", name=name, obj=here)
 
 
 _INTERNAL = """
-Any TYPE_CHECKING aliases codegen compiler config dispatch dtypes errors evaluation functions graph
+Any TYPE_CHECKING aliases numus codegen compiler config dispatch dtypes errors evaluation functions graph
 host_access importlib in_place ir lazy lru operators primitives protocols runtime shapes sys target
 transforms
 """.split()

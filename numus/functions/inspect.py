@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numus.compiler.explain import KernelReport, ProgramReport
 
 __all__ = [
-    *("Explanation", "compile_log", "explain", "get_num_threads", "memory_stats"),
-    *("set_num_threads", "tune"),
-]
+    "Explanation", "compile_log", "explain", "get_num_threads", "memory_stats", "set_num_threads",
+    "tune",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

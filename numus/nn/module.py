@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numus as nm
 from numus.functions.indexing.indexing import cast_value
@@ -24,6 +24,14 @@ __all__ = ["IncompatibleKeys", "Module"]
 
 M = TypeVar("M", bound="Module")
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class _Forward(Protocol[P, R]):
+    """A module with a `forward` of these arguments and this result."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class IncompatibleKeys(NamedTuple):
@@ -53,20 +61,27 @@ class Module:
     _buffers: dict[str, bool]  # name → whether the state dict holds it
     _hooks: Hooks | None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # here, not in __init__: a subclass may leave out super().__init__()
         self = super().__new__(cls)
         self.__dict__.update(training=True, _buffers={}, _hooks=None)
         return self
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The computation of the module; subclasses define it."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward()")
+    if TYPE_CHECKING:  # arguments and result of a call are those of the subclass's `forward`
+        forward: Callable[..., Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._hooks is None:
-            return self.forward(*args, **kwargs)
-        return self._hooks.call(self, args, kwargs)
+        def __call__(self: _Forward[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            """The computation of the module; subclasses define it."""
+            raise NotImplementedError(f"{type(self).__name__} does not define forward()")
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if self._hooks is None:
+                return self.forward(*args, **kwargs)
+            return self._hooks.call(self, args, kwargs)
 
     def __setattr__(self, name: str, given: Any) -> None:
         value = self.__dict__.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from numus.graph import Node, Nodes, Tangents, mode, now
 from numus.primitives.source import forget
@@ -18,8 +18,11 @@ from numus.transforms.trace import Trace, require_function
 
 __all__ = ["checkpoint"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+
+def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     """A function with f's values and derivatives that keeps none of f's intermediate values.
 
     Derivatives compute those they need again. f itself runs once: the second time its graph is

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from numus.errors import GradientError
 from numus.evaluation.evaluate import evaluate
@@ -17,12 +17,17 @@ from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.primitives.source import placeholder
 from numus.shapes import as_int, is_sequence
+from numus.tensor import Tensor
 from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 
 __all__ = ["grad", "hvp", "jvp", "linearize", "value_and_grad", "vjp"]
 
 Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Number = Tensor | complex
 Argnums = int | Sequence[int]
 
 
@@ -55,6 +60,24 @@ def by_argument(trace: Trace, argnums: Argnums, nodes: Tangents) -> Any:
     return tuple(parts) if is_sequence(argnums) else parts[0]
 
 
+@overload  # a lambda's argument is taken for a tensor
+def value_and_grad(
+    f: Callable[Concatenate[Tensor, P], R],
+    argnums: Literal[0] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[Number, P], tuple[R, Tensor]]: ...
+@overload
+def value_and_grad(
+    f: Callable[Concatenate[T, P], R],
+    argnums: Literal[0] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[T, P], tuple[R, T]]: ...
+@overload
+def value_and_grad(
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function: ...
 def value_and_grad(
     f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
@@ -112,6 +135,24 @@ def _scalar(trace: Trace, holomorphic: bool) -> Node:
     return y
 
 
+@overload  # a lambda's argument is taken for a tensor
+def grad(
+    f: Callable[Concatenate[Tensor, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[Number, P], Tensor]: ...
+@overload
+def grad(
+    f: Callable[Concatenate[T, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[T, P], T]: ...
+@overload
+def grad(
+    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function: ...
 def grad(
     f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec
 
 from numus import dtypes as dt
 from numus.errors import GradientError
@@ -22,11 +22,12 @@ from numus.transforms.vmap import batch
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
 Function = Callable[..., Any]
+P = ParamSpec("P")
 
 
 def jacrev(
-    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Function:
+    f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[P, Any]:
     """A function that gives the Jacobian of f, row by row in reverse mode.
 
     For an output of shape (m, …) and an argument of shape (n, …) it has the shape (m, …, n, …);
@@ -50,8 +51,8 @@ def jacrev(
 
 
 def jacfwd(
-    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Function:
+    f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[P, Any]:
     """A function that gives the Jacobian of f as `jacrev` does, column by column in forward mode.
 
     Best where f has few inputs.
@@ -68,7 +69,7 @@ def jacfwd(
     return _jacobian("jacfwd", f, argnums, has_aux, rows)
 
 
-def hessian(f: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
+def hessian(f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[P, Any]:
     """A function that gives the second derivatives of f: forward over reverse.
 
     >>> import numus as nm

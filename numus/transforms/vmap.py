@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from numus.errors import ShapeError
 from numus.graph import Node, Nodes, Tangents, checking_effects, mode
@@ -21,6 +21,9 @@ from numus.transforms.trace import nodes_of, require_function
 __all__ = ["vmap"]
 
 Axes = Any  # an integer, None, or a container of them
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def batch(outputs: Nodes, sources: Mapping[Node, Node], size: int) -> list[tuple[Node, bool]]:
@@ -60,8 +63,8 @@ def move_axis(x: Node, source: int, target: int) -> Node:
 
 
 def vmap(
-    f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
-) -> Callable[..., Any]:
+    f: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
+) -> Callable[P, R]:
     """Map f over an axis of its arguments, as one computation instead of a loop.
 
     `in_axes` says which axis of each positional argument is mapped: an integer for all, or a

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from numus.transforms.trace import require_function
 from numus.transforms.vmap import argument_name
 
 Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 Numbers = list[tuple[int, type]]  # leaves that are Python numbers, and their types
 
 _WARNING_STACK_LEVEL = 6  # the line that called the function
@@ -366,6 +368,22 @@ def _statics(f: Function, positions: frozenset[int], names: set[str]) -> tuple[A
     return positions | {positional.index(x) for x in names if x in positional}, names
 
 
+@overload
+def jit(
+    f: Callable[P, R],
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: int | Sequence[int] = (),
+) -> Callable[P, R]: ...
+@overload
+def jit(
+    f: None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: int | Sequence[int] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def jit(
     f: Function | None = None,
     *,
