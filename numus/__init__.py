@@ -169,9 +169,9 @@ if not TYPE_CHECKING:  # which would take every name for one that is there
 
 
 _INTERNAL = """
-Any TYPE_CHECKING aliases numus codegen compiler config dispatch dtypes errors evaluation functions graph
-host_access importlib in_place ir lazy lru operators primitives protocols runtime shapes sys target
-transforms
+aliases Any codegen compiler config dispatch dtypes errors evaluation functions graph host_access
+importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys target
+transforms TYPE_CHECKING
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
 __all__ += sorted(_LAZY)
