@@ -11,6 +11,8 @@
     python -m bench memory                peak memory of training steps, against PyTorch
     python -m bench memory --large        of larger models
     python -m bench overhead              Python overhead: building, evaluating, importing
+    python -m bench first                 first calls, in processes of their own
+    python -m bench first generate        one of them
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
 """
@@ -134,6 +136,10 @@ def main() -> int:
 
             chosen = [int(size) for size in sizes] or list(loading.SIZES)
             loading.report(chosen, options.markdown)
+        case ["first", *rows]:
+            from . import first_calls
+
+            return 0 if first_calls.report(options.markdown, rows) else 1
         case ["memory"]:
             from . import memory
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .training import WORDS, Model, gpt_module, mlp_module
+from .gpt import WORDS, gpt_module
+from .training import Model, mlp_module
 
 CLASSES = 10
 

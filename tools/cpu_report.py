@@ -47,6 +47,12 @@ SECTIONS = {
         ("overhead",),
         "Operations on four numbers, where only the overhead around the kernel counts.",
     ),
+    "first": (
+        "First calls",
+        ("first",),
+        "Processes of their own: `cold` ones have no kernels on disk, the others those of an "
+        "earlier process.",
+    ),
     "memory": (
         "Memory of training steps",
         ("memory",),
