@@ -81,7 +81,7 @@ def resident():
 @pooled
 @pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_evaluations_leave_nothing_behind(count):
-    evaluate(300)
+    evaluate(900)
     nodes = live_nodes()
     in_use = stats()["in_use"]
     size = resident() if sys.platform == "linux" else 0

@@ -6,12 +6,14 @@ it imports the compiler.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numus.compiler.hooks import on_clear_plans
 
 GUARD_FAILED: Any = object()  # result of a fast call whose guards failed
 _MAX_INLINE_CALLS = 4  # tried before the structure is looked up
+MAX_RUNS_BEFORE = 32  # a structure is specialised; a power of two
 
 
 class InlineCache:
@@ -48,10 +50,12 @@ class CallCache:
         self.max_sites = max_sites
         self.structures: dict[Any, Any] = {}  # a call, or how often the structure has come
         self.sites: dict[Any, InlineCache] = {}
+        self._sizes: dict[Any, int] = {}  # calls made for each skeleton
 
     def clear(self) -> None:
         self.structures.clear()
         self.sites.clear()
+        self._sizes.clear()
 
     def site(self, key: Any) -> InlineCache:
         found = self.sites.get(key)
@@ -66,14 +70,29 @@ class CallCache:
         found = self.structures.get(key)
         return None if found.__class__ is int else found
 
-    def is_due(self, key: Any, least: int = 2) -> bool:
+    def is_due(self, key: Any, skeleton: Callable[[], Any] | None = None) -> bool:
         """Count a structure without a call; True if it is to be specialised now: the second time,
-        or the `least` (a power of two), and ever more rarely where that fails."""
+        and ever more rarely where that fails.
+
+        A call costs as much as a few runs without it. Where a `skeleton`, a structure without its
+        sizes, has come in other sizes, as sequences that grow do, a call is made after twice as
+        many runs for each of them, up to `MAX_RUNS_BEFORE`."""
         if key not in self.structures and len(self.structures) >= self.max_structures:
             self.clear()
         count = self.structures.get(key, 0)
         self.structures[key] = count = count + 1 if count.__class__ is int else 1
-        return count >= least and not count & (count - 1)
+        if count < 2 or count & (count - 1):
+            return False
+        if skeleton is None:
+            return True
+        found = skeleton()
+        made = self._sizes.get(found, 0)
+        if count < min(2 << made, MAX_RUNS_BEFORE):
+            return False
+        if len(self._sizes) >= self.max_structures:
+            self._sizes.clear()
+        self._sizes[found] = made + 1
+        return True
 
 
 # Eager evaluations; each structure keeps some memory for results.

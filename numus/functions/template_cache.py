@@ -20,9 +20,9 @@ from numus.tensor import Tensor, new_handle
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_STRUCTURES = 256  # of each function
-# A template costs a few calls. Where a structure has come in other sizes, as sequences that grow
-# do, a template is made after twice as many calls for each of them, at most:
-_MAX_CALLS_BEFORE = 16
+# After this many misses in a row, a structure is computed only every so many times: sizes change.
+_MAX_MISSES = 64
+_MISS_INTERVAL = 8
 # Arguments besides tensors: others may change, or would stay alive.
 _STATIC_TYPES = frozenset({int, bool, str, type(None), DType})
 
@@ -41,7 +41,6 @@ def templated(function: Function) -> Function:
     """
     cache = CallCache(_MAX_STRUCTURES)
     site = cache.site(None)
-    sizes: dict[Any, int] = {}  # templates of one structure, but for its sizes
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -53,9 +52,12 @@ def templated(function: Function) -> Function:
         for call in site.calls:
             found = call(*given)
             if found is not GUARD_FAILED:
-                if call is not site.calls[0]:
+                if site.misses or call is not site.calls[0]:
                     site.promote(call)
                 return found
+        site.misses += 1
+        if site.misses > _MAX_MISSES and site.misses % _MISS_INTERVAL:
+            return function(*args, **kwargs)
         key = None if active_hooks else _structural_key(given)
         if key is None:
             return function(*args, **kwargs)
@@ -68,18 +70,13 @@ def templated(function: Function) -> Function:
                 return function(*args, **kwargs)
             site.promote(template.call)
             return found
-        skeleton = tuple([len(x) if x.__class__ is tuple else x for x in key])
-        least = min(2 << sizes.get(skeleton, 0), _MAX_CALLS_BEFORE)
-        if not cache.is_due(key, least):
+        if not cache.is_due(key, functools.partial(_without_sizes, key)):
             return function(*args, **kwargs)
         since = now()
         out = function(*args, **kwargs)
         template = _record(given, out, since)
         if template is not None:
             cache.structures[key] = template
-            if len(sizes) >= _MAX_STRUCTURES:
-                sizes.clear()
-            sizes[skeleton] = sizes.get(skeleton, 0) + 1
         return out
 
     return run  # type: ignore[return-value]
@@ -109,6 +106,10 @@ def _structural_key(given: Sequence[Any]) -> tuple[Any, ...] | None:
         else:
             return None
     return tuple(key)
+
+
+def _without_sizes(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([len(x) if x.__class__ is tuple else x for x in key])
 
 
 def _record(given: Sequence[Any], out: Any, since: int) -> _Template | None:

@@ -86,7 +86,7 @@ def full(shape: Shape, number: Any, dtype: DType, like: Node | None = None) -> N
 
 
 def reduced_shape(shape: Shape, axes: Shape) -> Shape:
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
+    return tuple([n for i, n in enumerate(shape) if i not in axes])
 
 
 def expand(r: Node, x: Node, axes: Shape) -> Node:

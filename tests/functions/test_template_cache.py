@@ -11,6 +11,7 @@ from described import described
 
 import numus as nm
 from numus import config
+from numus.dispatch import call_cache
 from numus.dispatch.call_cache import CallCache
 from numus.functions import template_cache
 from numus.nn.functional import classification
@@ -120,7 +121,7 @@ def test_sizes_that_come_a_few_times_have_no_templates():
         for _ in range(9):
             function(tensor(n, 3))
     assert made() == 3
-    for _ in range(16):
+    for _ in range(call_cache.MAX_RUNS_BEFORE * template_cache._MISS_INTERVAL):
         function(tensor(40, 3))
     assert made() == 4
 

@@ -147,6 +147,17 @@ def matmul(
         if dtype is not None:
             raise TypeError("matmul: dtype and preferred_element_type are one argument; give one")
         dtype = preferred_element_type
+    return _product(x1, x2, dtype)
+
+
+def matmul_transposed(x1: ArrayLike, x2: Any) -> Tensor:
+    """x1 @ x2.T: what `linear` computes, without a template and a view of its own."""
+    if x2.ndim != 2 or not isinstance(x2, Tensor):
+        return _product(x1, x2.T, None)
+    return _product(x1, wrap(permute(x2._node, (1, 0))), None)
+
+
+def _product(x1: ArrayLike, x2: ArrayLike, dtype: Any) -> Tensor:
     a, b = pair("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(

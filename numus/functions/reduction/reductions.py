@@ -41,7 +41,7 @@ __all__ = [
 
 def keepdims_shape(shape: Shape, axes: Shape) -> Shape:
     """The shape in which the reduced axes have extent 1."""
-    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple([1 if i in axes else n for i, n in enumerate(shape)])
 
 
 def finish(y: Node, x: Node, axes: Shape, keepdims: bool) -> Tensor:
@@ -56,7 +56,7 @@ def filled(x: Node, axes: Shape, number: float, dtype: DType) -> Node:
 
 def count_over(x: Node, axes: Shape) -> int:
     """The number of elements of x per result."""
-    return size_of(tuple(x.shape[a] for a in axes))
+    return size_of(tuple([x.shape[a] for a in axes]))
 
 
 def in_dtype(op: str, x: Node, dtype: Any) -> Node:

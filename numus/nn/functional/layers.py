@@ -10,6 +10,7 @@ import numus as nm
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number
 from numus.functions.autocast import lowers
+from numus.functions.linear.matmul import matmul_transposed
 from numus.functions.template_cache import templated
 from numus.nn.functional._tools import in_place, measured, rounds_once, vector
 from numus.shapes import as_shape
@@ -36,7 +37,7 @@ one_hot = nm.one_hot
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""
     try:
-        y = nm.matmul(input, weight.T)
+        y = matmul_transposed(input, weight)
     except ShapeError as error:
         raise ShapeError(
             f"linear: a weight of shape {weight.shape} takes inputs whose last axis has "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from numus.dtypes import DType
@@ -142,6 +143,7 @@ def uses_fma(target: Target, dtype: DType) -> bool:
     return dtype.kind == "float" and target.fma
 
 
+@functools.lru_cache(1024)  # asked for by every guard of a template
 def _register_tile(target: Target, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
     """Rows and vectors: accumulators, a row of B and an element of A fill the registers."""
     width = target.vector_bytes // dtype.itemsize
