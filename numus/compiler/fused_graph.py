@@ -6,7 +6,7 @@ decisions are recorded, and the fused graph of other sizes is a copy with their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from numus import ir
@@ -28,7 +28,7 @@ class FusedGraph:
     Args:
         graph: a graph's signature.
         donated: pairs of a leaf and a root that is best written over it.
-        sizes: instead of the graph's own, in the order of `signature.split_sizes`.
+        sizes: instead of the graph's own, in the order of its `numbers`.
 
     Attributes:
         views: layouts of the roots, the live-out nodes and those saved for gradients, in the
@@ -62,7 +62,9 @@ class FusedGraph:
         )
         saved = (values[i] for i in self.saved_for_backward)
         self.views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
-        self.equal_groups: Equal = {}  # where known: see `with_numbers`
+        # where known: see `numbers` and `with_numbers`
+        self.equal_groups: Equal = {}
+        self.layouts: Layouts = {}
 
     def _build(
         self, graph: Any, roots: Sequence[Any], target: Target, sizes: Iterator[Any] | None
@@ -98,6 +100,10 @@ class FusedGraph:
         copies = approximated(builder.values, results, target)
         return [copies.get(v, v) for v in values] if copies else values
 
+    def memory_layouts(self) -> Layouts:
+        """The layouts of all values in memory."""
+        return {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
+
     # -- other sizes ------------------------------------------------------------------------------
 
     def values(self) -> list[Value]:
@@ -109,7 +115,7 @@ class FusedGraph:
 
     def numbers(self) -> list[SymbolicSize]:
         """The symbolic sizes that `with_numbers` replaces."""
-        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
+        layouts = self.layouts = self.memory_layouts()
         self.equal_groups = equal_groups(self.groups, layouts)
         found: dict[str, SymbolicSize] = {}
 
@@ -126,6 +132,7 @@ class FusedGraph:
             collect((view.offset, view.strides))
         for group in self.groups:
             collect(group.space)
+        collect(tuple(layouts.values()))
         return list(found.values())
 
     def with_numbers(self, value: Callable[[SymbolicSize], int]) -> FusedGraph:
@@ -156,3 +163,49 @@ class FusedGraph:
         }
         out.saved_for_backward = self.saved_for_backward
         return out
+
+    # -- as bytes ---------------------------------------------------------------------------------
+
+    def __getstate__(self) -> Any:
+        """Values by number: graphs are deeper than `pickle` follows."""
+        values = self.values()
+        number = {v: i for i, v in enumerate(values)}
+
+        def numbers(given: Iterable[Value]) -> list[int]:
+            return [number[v] for v in given]
+
+        groups = [
+            (group.state(), numbers(group.members), numbers(group.stored)) for group in self.groups
+        ]
+        return (
+            [(v.id, v.op, v.kind, numbers(v.inputs), v.params, v.shape, v.dtype) for v in values],
+            *(numbers(self.leaves), {number[v]: s for v, s in self.leaf_strides.items()}),
+            [(number[x.base], x.offset, x.strides) for x in self.views],
+            {number[v]: number[x] for v, x in self.donated.items()},
+            *(numbers(self.roots), groups, numbers(self.in_memory), self.saved_for_backward),
+            [(first, numbers(given)) for first, given in self.equal_groups.values()],
+            {number[v]: s for v, s in self.layouts.items()},
+        )
+
+    def __setstate__(self, state: Any) -> None:
+        own, leaves, leaf_strides, views, donated, roots, groups, in_memory, *rest = state
+        self.saved_for_backward, equal, layouts = rest
+        new: list[Value] = []
+        for key, op, kind, inputs, params, shape, dtype in own:
+            operands = tuple([new[i] for i in inputs])
+            new.append(Value(key, op, kind, operands, params, shape, dtype))
+        self.leaves = [new[i] for i in leaves]
+        self.leaf_strides = {new[i]: s for i, s in leaf_strides.items()}
+        self.views = [StridedView(new[i], offset, strides) for i, offset, strides in views]
+        self.donated = {new[i]: new[k] for i, k in donated.items()}
+        self.roots = [new[i] for i in roots]
+        self.groups = [
+            FusionGroup.with_state(given, [new[i] for i in members], {new[i] for i in stored})
+            for given, members, stored in groups
+        ]
+        self.in_memory = {new[i] for i in in_memory}
+        self.equal_groups = {
+            group: (first, [new[i] for i in values])
+            for group, (first, values) in zip(self.groups, equal, strict=True)
+        }
+        self.layouts = {new[i]: s for i, s in layouts.items()}

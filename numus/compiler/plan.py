@@ -6,10 +6,9 @@ and the launches.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from numus import ir
 from numus.compiler.fused_graph import FusedGraph
@@ -18,9 +17,10 @@ from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.hooks import before_run, on_clear_plans
+from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, Layout
 from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.lower.emitter import Kernels
-from numus.compiler.plan_template import fuse
+from numus.compiler.plan_template import structure_of
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
@@ -32,44 +32,39 @@ from numus.compiler.schedule.rematerialize import (
 )
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
-from numus.runtime import contract
-from numus.shapes import Shape, row_major
-
-Layout = tuple[int, Shape]  # offset and strides in elements
 
 _MAX_PLANS = 512
 
 
-class Plan:
-    """Launches and memory of one graph structure.
+class Plan(LaunchPlan):
+    """The plan of a fused graph: its groups lowered, ordered, and given memory.
 
-    Memory slots are numbered: first the leaves, then the results (one each), then the arena of
-    temporaries.
+    Attributes:
+        jobs: the kernels of each group, as they were lowered at first.
     """
 
     def __init__(self, device: Any, fused: FusedGraph) -> None:
-        self.runtime: contract.Runtime[Any] = device.runtime
+        self.runtime = device.runtime
         target = self.runtime.target
         # workers that need scratch memory of the arena; GPU blocks have their own
-        self._workers = 0 if target.block_size else target.num_cores
+        self.workers = 0 if target.block_size else target.num_cores
         ir.new_build()
         self.leaf_strides, self.groups, self._donated = (
             fused.leaf_strides,
             fused.groups,
             fused.donated,
         )
+        self.leaf_count = len(fused.leaves)
         self.saved_for_backward = fused.saved_for_backward
         self._compile(fused)
         self._assign_memory(fused.leaves, {view.base for view in fused.views})
-        self.outputs: list[tuple[int, Layout]] = [
-            (self.slot[view.base], (view.offset, view.strides)) for view in fused.views
-        ]
-        self._prepare()
+        self.outputs = [(self.slot[view.base], (view.offset, view.strides)) for view in fused.views]
+        self._prepare(self._launch_arguments())
 
     def _compile(self, fused: FusedGraph) -> None:
         """Lower, schedule, and compile the kernels."""
         in_memory, leaves = fused.in_memory, fused.leaves
-        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in in_memory}}
+        layouts = fused.memory_layouts()
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
         lower = LoweringCache(layouts, self.runtime, fused.equal_groups)
         self._schedule(groups, layouts, lower, {*fused.roots, *leaves}, {*in_memory, *leaves})
@@ -86,7 +81,7 @@ class Plan:
         in_memory: set[Value],
     ) -> None:
         """Lower the groups; order their kernels in waves. `external` values are not temporaries."""
-        jobs = [lower(group) for group in groups]
+        self.jobs = jobs = [lower(group) for group in groups]
 
         def temporary(v: Value) -> int:
             return 0 if v in external else nbytes(v)
@@ -94,14 +89,14 @@ class Plan:
         order = kernel_order.order(jobs, temporary, self._donated)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         ignored_peak = self.runtime.target.l2_bytes
-        if self._workers and self._may_exceed(ignored_peak, steps, temporary):
-            analyse = partial(Liveness, temporary, self._workers)
+        if self.workers and self._may_exceed(ignored_peak, steps, temporary):
+            analyse = partial(Liveness, temporary, self.workers)
             total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
             steps = pack_one_operand(steps, analyse, lower, ignored_peak)
             steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
         in_place = [in_place_pairs(step, group.stored, external) for step, group in steps]
         found = kernel_order.waves(
-            *([step for step, _ in steps], temporary, in_place, self._donated, self._workers)
+            *([step for step, _ in steps], temporary, in_place, self._donated, self.workers)
         )
         self.steps: Kernels = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
@@ -111,50 +106,26 @@ class Plan:
     def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
         """All temporaries together, and the most scratch memory, are more bytes than this."""
         buffers = {v for step, _ in steps for v in step.buffers}
-        scratch = max([step.scratch_bytes(self._workers) for step, _ in steps], default=0)
+        scratch = max([step.scratch_bytes(self.workers) for step, _ in steps], default=0)
         return sum(map(temporary, buffers)) + scratch > peak
 
-    def _prepare(self) -> None:
-        """Prepare the launches, so that a run only fills in addresses and constants."""
-        self.values: list[Any] = []
-        # scalars that a run fills in: (position in values, constant, part)
-        self.scalar_patches: list[tuple[int, int, str]] = []
-        self.launches: list[contract.LaunchStep] = []
-        self.allocations = [*self.result_bytes, *([self.arena] if self.arena else [])]
-        self.slot_count = len(self.leaf_strides) + len(self.allocations)
+    def _launch_arguments(self) -> Iterator[LaunchArguments]:
         wave = [(w, n > 0) for w, count in enumerate(self.waves) for n in range(count)]
         for step, program, (w, concurrent) in zip(self.steps, self.programs, wave, strict=True):
-            self.values.append(step.grid)
-            for s in step.scalars:
-                if s.__class__ is tuple:
-                    self.scalar_patches.append((len(self.values), *s))
-                    s = 0
-                self.values.append(s)
-            buffers: list[tuple[int, int] | None]
-            buffers = [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers]
-            buffers += [None] * len(step.scratch)
-            pitch = 0
-            if step.scratch and self.scratch:
-                start, pitch = self.scratch[w]
-                for i, size in enumerate(step.scratch, len(step.buffers)):
-                    buffers[i] = (self.slot_count - 1, start)
-                    start += memory_plan.aligned(size)
-            sizes = [nbytes(v) for v in step.buffers]
-            self.launches.append(
-                contract.LaunchStep(program, buffers, sizes, step.scratch, concurrent, pitch)
+            yield LaunchArguments(
+                program,
+                step.grid,
+                step.scalars,
+                [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers],
+                [nbytes(v) for v in step.buffers],
+                step.scratch,
+                concurrent,
+                self.scratch[w] if self.scratch else None,
             )
-        self.prepared = (
-            self.runtime.prepare(self.launches, self.slot_count) if self.launches else None
-        )
-
-    def single_launches(self) -> list[Callable[..., None]]:
-        """Each kernel by itself, for timing."""
-        alone = [dataclasses.replace(launch, concurrent=False) for launch in self.launches]
-        return [self.runtime.prepare([launch], self.slot_count).run for launch in alone]
 
     def _assign_memory(self, leaves: list[Value], results: set[Value]) -> None:
         self.slot: dict[Value, int] = {v: i for i, v in enumerate(leaves)}
-        self.result_bytes: list[int] = []
+        self.result_bytes = []
         for group in self.groups:
             for v in group.members:
                 if v in group.stored and v in results and v not in self.slot:
@@ -162,7 +133,7 @@ class Plan:
                     self.result_bytes.append(nbytes(v))
         at = iter(zip(self.steps, self.in_place, strict=True))
         waves = [[next(at) for _ in range(count)] for count in self.waves]
-        found = memory_plan.plan_memory(waves, self.slot.keys(), self._workers)
+        found = memory_plan.plan_memory(waves, self.slot.keys(), self.workers)
         self.arena, self.offset, self.scratch, self.scratch_bytes = found
         self.slot.update(dict.fromkeys(found.offset, len(leaves) + len(self.result_bytes)))
 
@@ -171,7 +142,7 @@ class Plan:
         kernel that writes, element by element."""
         slot, _ = self.outputs[output]
         if (
-            slot < len(self.leaf_strides)
+            slot < self.leaf_count
             or self.runtime.target.block_size
             or any(other == leaf for other, _ in self.outputs)
         ):
@@ -194,65 +165,51 @@ class Plan:
                     return False
         return True
 
-    def arguments(
-        self, leaves: Sequence[Any], constants: Sequence[Any]
-    ) -> tuple[list[Any], list[int], list[Any]]:
-        """Memory of every slot, its addresses, and the scalars of a run."""
-        memories = []
-        addresses = []
-        for n in leaves:
-            view = n.view
-            memory = view.storage.memory
-            memories.append(memory)
-            addresses.append(memory.address + view.offset * n.dtype.itemsize)
-        allocate = self.runtime.allocate
-        for size in self.allocations:
-            memory = allocate(size)
-            memories.append(memory)
-            addresses.append(memory.address)
-        values = self.values
-        if self.scalar_patches:
-            values = values.copy()
-            for at, constant, part in self.scalar_patches:
-                values[at] = scalar_part(constants[constant].params, part)
-        return memories, addresses, values
 
-    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        """Launch; returns the memory of each output."""
-        memories, addresses, values = self.arguments(leaves, constants)
-        if self.prepared is not None:
-            self.prepared.run(addresses, values)
-        return [memories[slot] for slot, _ in self.outputs]
+_plans: LruTable[Any, LaunchPlan] = LruTable(_MAX_PLANS)
 
 
-def scalar_part(number: Any, part: str) -> Any:
-    """A constant as a kernel's scalar: whole, or the real or imaginary part."""
-    if part == "whole":
-        return int(number) if number.__class__ is bool else number
-    number = complex(number)
-    return number.real if part == "real" else number.imag
-
-
-_plans: LruTable[Any, Plan] = LruTable(_MAX_PLANS)
-
-
-def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
+def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> LaunchPlan:
     key = (device.name, kernel_choice_key(), graph.key)
     plan = _plans.get(key)
-    if plan is None:
-        plan = _plans[key] = Plan(device, fuse(device, graph, roots))
+    if plan is None or (before_run and plan.__class__ is not Plan):  # hooks ask for its kernels
+        plan = _plans[key] = _new_plan(device, graph, roots)
+    return plan
+
+
+def _new_plan(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> LaunchPlan:
+    """A plan, by a template of its structure where there is one."""
+    runtime = device.runtime
+    if runtime.target.simt:
+        return Plan(device, FusedGraph(graph, roots, runtime.target))
+    structure = structure_of(device, graph)
+    match = structure.match(graph.numbers) or structure.record(graph, roots, runtime.target)
+    if match is None:
+        return Plan(device, FusedGraph(graph, roots, runtime.target))
+    resized = None if before_run else match.resized_plan(runtime)
+    if resized is not None:
+        return resized
+    plan = Plan(device, match.fused)
+    match.keep_schedule(plan, runtime)
     return plan
 
 
 def realize(
-    device: Any, roots: Sequence[Any], run_standalone: Callable[[Any], None]
+    device: Any,
+    roots: Sequence[Any],
+    run_standalone: Callable[[Any], None],
+    known: GraphSignature | Literal[False] = False,
 ) -> list[tuple[Any, Any, Any, Layout]]:
     """Compute the roots and the other live-out nodes: each with the leaf it is a view of (or None),
-    its memory and its layout. `run_standalone` evaluates a transfer, or a call's result."""
-    graph = GraphSignature(roots)
+    its memory and its layout. `run_standalone` evaluates a transfer, or a call's result; `known` is
+    the roots' signature, of use unless somebody has evaluated nodes since it was computed."""
+    if known and not known.is_pending:
+        known.clear()  # it references nodes, and referenced nodes are live-out
+        known = False
+    graph = known or GraphSignature(roots)
     if graph.standalone:
         standalone = graph.standalone
-        del graph  # it references nodes, and referenced nodes are live-out
+        del graph
         for node in standalone:
             run_standalone(node)
         # the source of a transfer may have been part of this graph, or one of its roots

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
-from numus.compiler.plan import Plan, scalar_part
+from numus.compiler.launch_plan import scalar_part
+from numus.compiler.plan import Plan
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime import contract

@@ -23,6 +23,7 @@ from numus.primitives.source import forget, write_forget
 from numus.shapes import Shape, reshape_strides
 
 if TYPE_CHECKING:
+    from numus.compiler.graph.signature import GraphSignature
     from numus.runtime.pycall.builder import BytecodeBuilder
 
 # Evaluated by themselves, before the graph around them: transfers between devices, and results of
@@ -45,8 +46,9 @@ class EagerTuning:
 TUNING = EagerTuning()
 
 
-def evaluate(nodes: tuple[Node, ...]) -> bool:
-    """Evaluate distinct pending nodes by a fast call; False where there is none."""
+def evaluate(nodes: tuple[Node, ...]) -> bool | GraphSignature:
+    """Evaluate distinct pending nodes by a fast call; False where there is none, or the signature
+    of their graph."""
     node = nodes[0]
     if node.device is None or not node.inputs:
         return False
@@ -58,8 +60,9 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
                 site.promote(call)
             return True
     site.misses += 1
+    signature = None
     if site.misses <= TUNING.max_misses or site.misses % TUNING.miss_interval == 0:
-        known = _evaluate_by_structure(nodes)
+        known, signature = _evaluate_by_structure(nodes)
         if known is not None:
             site.promote(known)
             return True
@@ -67,45 +70,44 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
         inputs = node.inputs
         if inputs and inputs[0].view is None:
             return _evaluate_alias(node, inputs[0])
-    return False
+    return False if signature is None else signature
 
 
-def _evaluate_by_structure(nodes: tuple[Node, ...]) -> Any:
-    """Evaluate nodes by the fast call of their structure, and return it; None without one."""
+def _evaluate_by_structure(nodes: tuple[Node, ...]) -> tuple[Any, GraphSignature | None]:
+    """Evaluate nodes by the fast call of their structure, and return it; None without one. Where
+    the structure is new, its signature."""
     device = nodes[0].device
     if before_run or storage_lock.writers:  # fast calls wait for neither
-        return None
+        return None, None
     if device is None or device.kind == "reference" or any(n.device is not device for n in nodes):
-        return None
+        return None, None
     # Imported late: the compiler is needed only to evaluate something.
     from numus.compiler.graph.signature import GraphSignature
 
     with storage_lock.lock:  # another thread may be evaluating the nodes
         if any(node.view is not None for node in nodes):
-            return None
+            return None, None
         signature = GraphSignature(nodes, TUNING.max_nodes)
     if signature.standalone or signature.is_truncated:
-        return None
+        return None, None
     key = (device.name, kernel_choice_key(), signature.key, signature.constant_bits)
+    call = eager_calls.get(key)
+    skeleton = signature.skeleton
+    if call is None and not eager_calls.is_due(key, lambda: skeleton):
+        return None, signature
     del signature  # it holds nodes
-    try:
-        call = eager_calls.get(key)
-    except TypeError:  # unhashable parameters
-        return None
-    if call is None and not eager_calls.is_due(key):
-        return None
     if call is None or call(*nodes) is GUARD_FAILED:
         # what it was specialised to may have changed: the number of threads, say
         call = _compile(nodes)
         if call is None or call(*nodes) is GUARD_FAILED:
-            return None
+            return None, None
         eager_calls.structures[key] = call
-    return call
+    return call, None
 
 
 def _evaluate_alias(node: Node, source: Node) -> bool:
     """`evaluate` of a node that is a view of a pending one."""
-    if not evaluate((source,)):
+    if evaluate((source,)) is not True:
         return False
     with storage_lock.lock:
         view = source.view
@@ -129,6 +131,7 @@ def _compile(roots: tuple[Node, ...]) -> Any:
     """The fast call for nodes like these; None where unsupported."""
     from numus.compiler import plan as plans
     from numus.compiler.graph.signature import GraphSignature
+    from numus.compiler.launch_plan import scalar_part
 
     device: Any = roots[0].device
     with storage_lock.lock:  # so that no other thread evaluates any of the nodes meanwhile
@@ -144,7 +147,7 @@ def _compile(roots: tuple[Node, ...]) -> Any:
             return None
         values = list(plan.values)
         for at, constant, part in plan.scalar_patches:
-            values[at] = plans.scalar_part(signature.constants[constant].params, part)
+            values[at] = scalar_part(signature.constants[constant].params, part)
         code: BytecodeBuilder | None = call_builder(values, (), plan.arena or None)
         if code is None:
             return None

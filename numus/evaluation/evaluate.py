@@ -38,7 +38,10 @@ def evaluate(nodes: Collection[Node]) -> None:
         nodes = tuple(dict.fromkeys([n for n in nodes if n.view is None]))
         if not nodes:
             return
-    if nodes[0].view is not None or eager_cache.evaluate(nodes):
+    if nodes[0].view is not None:
+        return
+    signature = eager_cache.evaluate(nodes)
+    if signature is True:
         return
     with storage_lock.lock:
         by_device: dict[Device, list[Node]] = {}
@@ -56,16 +59,19 @@ def evaluate(nodes: Collection[Node]) -> None:
             if dev.kind == "reference":
                 _interpret(dev, roots)
             else:
-                _run_plan(dev, roots)
+                _run_plan(dev, roots, signature)
 
 
-def _run_plan(dev: Device, roots: list[Node]) -> None:
+def _run_plan(dev: Device, roots: list[Node], signature: Any) -> None:
+    """Compute nodes of one device. `signature` is that of their graph, or False."""
     global _plans
     if _plans is None:
         # Imported late: the compiler is needed only to evaluate something.
         from numus.compiler import plan as _plans
     made: dict[Any, Storage] = {}  # results in one memory share a storage
-    for node, leaf, memory, (offset, strides) in _plans.realize(dev, roots, _evaluate_standalone):
+    for node, leaf, memory, (offset, strides) in _plans.realize(
+        dev, roots, _evaluate_standalone, signature
+    ):
         if leaf is not None:
             view = View(leaf.view.storage, leaf.view.offset + offset, strides)
         else:

@@ -132,6 +132,9 @@ class SymbolicSize:
     def __init__(self, recorder: Recorder, name: str, value: Number) -> None:
         self.recorder, self.name, self.value = recorder, name, value
 
+    def __reduce__(self) -> Any:
+        return _detached, (self.name, self.value)
+
     def fixed(self) -> Any:
         """The value, guarded."""
         self.recorder.guard(f"{self.name} == {self.value!r}", True)
@@ -182,6 +185,14 @@ class SymbolicSize:
 
     def bit_length(self) -> SymbolicSize:
         return self._function("{}.bit_length()", int(self.value).bit_length())
+
+
+_NO_RECORDER = Recorder(())
+
+
+def _detached(name: str, value: Number) -> SymbolicSize:
+    """A symbol of a recording that has ended: only its name is of use."""
+    return SymbolicSize(_NO_RECORDER, name, value)
 
 
 def _arithmetic(symbol: str, compute: Callable[[Any, Any], Any], reflected: bool) -> Any:

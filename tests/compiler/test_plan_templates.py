@@ -7,8 +7,9 @@ import pytest
 import numus as nm
 from numus.compiler import plan, plan_template
 from numus.compiler.fused_graph import FusedGraph
-from numus.compiler.graph.signature import split_sizes
-from numus.compiler.plan import clear_plans
+from numus.compiler.graph.signature import GraphSignature
+from numus.compiler.plan import Plan, clear_plans
+from numus.ir import kernel_text
 
 
 def _description(fused):
@@ -27,28 +28,96 @@ def _description(fused):
     return values, groups, views, strides, fused.saved_for_backward
 
 
+def _steps(made):
+    """Each kernel with its grid and scalars."""
+    values = list(made.values)
+    for i, *_ in made.scalar_patches:
+        values[i] = "constant"
+    at = 0
+    for step in made.launches:
+        end = at + 1 + len(step.program.kernel.scalars)
+        yield step, tuple(values[at:end])
+        at = end
+    assert at == len(values)
+
+
+def _launches(made):
+    """All that kernels are given, apart from places in memory."""
+    return sorted(
+        (kernel_text(step.program.kernel), repr(values), list(step.nbytes), list(step.scratch))
+        for step, values in _steps(made)
+    )
+
+
+def _overlap(a, b):
+    return a.start < b.stop and b.start < a.stop
+
+
+def _check_memory(made, workers):
+    """Kernels read from the arena what is written there as a whole, and waves are independent."""
+    arena = made.leaf_count + len(made.result_bytes)
+    written = set()  # ranges of the arena
+    wave = []
+    for step, (grid, *_) in _steps(made):
+        own = []  # slots, bytes, and accesses
+        count = len(step.nbytes)
+        buffers = list(zip(step.program.kernel.buffers, step.buffers, strict=True))
+        for (buffer, (slot, at)), size in zip(buffers[:count], step.nbytes, strict=True):
+            own.append((slot, range(at, at + size), buffer.access))
+        if step.scratch:
+            slot, at = step.buffers[count]
+            assert step.scratch_pitch >= sum(step.scratch)
+            assert slot == arena
+            size = min(workers, grid) * step.scratch_pitch
+            own.append((slot, range(at, at + size), "scratch"))
+        wave = wave if step.concurrent else []
+        for slot, place, access in own:
+            if slot == arena:
+                assert place.stop <= made.arena
+                assert access != "read" or place in written
+            for other, there, how in wave:
+                if slot == other and _overlap(place, there):
+                    assert access == how != "write"
+        for slot, place, access in own:
+            if slot == arena and access != "read":
+                written = {r for r in written if not _overlap(r, place)}
+                written |= {place} if access == "write" else set()
+        wave += own
+
+
 @pytest.fixture
 def checked(monkeypatch):
-    """Compares all that templates give with fusion; counts plans and recorded fusions."""
+    """Compares all that templates give with fusion and plans of the same sizes; counts plans, those
+    that were scheduled, and recorded fusions."""
     clear_plans()
-    counts = {"plans": 0, "fused": 0}
-    fuse, init = plan_template.fuse, FusedGraph.__init__
+    counts = {"plans": 0, "scheduled": 0, "fused": 0}
+    new_plan, init = plan._new_plan, FusedGraph.__init__
 
     def compared(device, graph, roots):
-        got = fuse(device, graph, roots)
+        made = new_plan(device, graph, roots)
         counts["plans"] += 1
+        counts["scheduled"] += isinstance(made, Plan)
         wanted = FusedGraph.__new__(FusedGraph)
         init(wanted, graph, roots, device.runtime.target)
-        assert _description(got) == _description(wanted)
-        numbers = [n for v in got.values() for n in v.shape]
-        assert all(type(n) is int for n in numbers)
-        return got
+        match = plan_template.structure_of(device, graph).match(graph.numbers)
+        if match is not None:
+            got = match.fused
+            assert _description(got) == _description(wanted)
+            numbers = [n for v in got.values() for n in v.shape]
+            assert all(type(n) is int for n in numbers)
+        full = Plan(device, wanted)
+        assert _launches(made) == _launches(full)
+        assert made.result_bytes == full.result_bytes
+        assert made.outputs == full.outputs
+        assert made.saved_for_backward == full.saved_for_backward
+        _check_memory(made, device.runtime.target.num_cores)
+        return made
 
     def counted(self, *args, **kwargs):
         counts["fused"] += 1
         init(self, *args, **kwargs)
 
-    monkeypatch.setattr(plan, "fuse", compared)
+    monkeypatch.setattr(plan, "_new_plan", compared)
     monkeypatch.setattr(FusedGraph, "__init__", counted)
     yield counts
     clear_plans()
@@ -105,6 +174,14 @@ def test_growing_lengths_are_fused_a_few_times(f, checked):
     assert checked["fused"] <= before + 1
 
 
+@pytest.mark.parametrize("f", [block, cached, gradients])
+def test_growing_lengths_are_scheduled_a_few_times(f, checked):
+    for n in range(20, 60):
+        nm.eval(f(n, "null"))
+    assert checked["plans"] >= 40
+    assert checked["scheduled"] <= 6
+
+
 def test_two_sizes_vary(checked):
     for m, n in [(20, 30), (21, 31), (22, 31), (21, 40), (27, 50), (60, 33), (33, 60)]:
         x = nm.ones((m, n), device="null")
@@ -156,15 +233,9 @@ def test_leaves_and_constants_are_told_apart():
     nm.eval(x, zero, one)
     assert [(x * 2 - y).tolist() for y in (0, zero, nm.asarray(4.0) + 0)] == [6.0, 6.0, 2.0]
     assert [nm.sum(x * y).item() for y in (1, one, nm.asarray([2.0, 3.0]))] == [3.0, 3.0, 15.0]
-    skeletons = {
-        split_sizes(((part, ("neg", None, (), nm.float32, 0)), (1,), (), ()))[0]
-        for part in [
-            (nm.float32, 0),
-            (nm.float32, 1),
-            (nm.float32, (), ()),
-            (nm.float32, (7,), (1,)),
-        ]
-    }
+    operands = [nm.asarray(2.0), nm.asarray(0.0), nm.ones(()) * 3, nm.ones(7) * 3]
+    nm.eval(operands[2:])
+    skeletons = {GraphSignature([nm.negative(y)._node]).skeleton for y in operands}
     assert len(skeletons) == 4
 
 

@@ -7,8 +7,10 @@ import pytest
 
 import numus as nm
 from numus import ir
+from numus.compiler import plan_template
+from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.lower import stored_templates, templates
-from numus.compiler.plan import clear_plans
+from numus.compiler.plan import Plan, clear_plans
 
 pytestmark = pytest.mark.on_cpu("templates are those of CPUs")
 
@@ -72,9 +74,60 @@ def test_statements_are_those_that_were_stored(counts, monkeypatch):
         assert hashlib.sha256(ir.kernel_text(kernel).encode()).digest() == digest
 
 
+def layers(n):
+    """Enough of a network to be stored as a plan."""
+    rng = np.random.default_rng(0)
+    w = nm.asarray(rng.standard_normal((16, 16)).astype("float32"))
+    x = nm.asarray(rng.standard_normal((n, 16)).astype("float32"))
+    for _ in range(4):
+        x = x + nm.gelu(nm.layer_norm(x) @ w)
+    return x.numpy().tobytes()
+
+
+def test_a_stored_plan_is_neither_fused_nor_scheduled(counts, monkeypatch):
+    sizes = (1, 20, 21, 22, 35, 50)
+    wanted = [layers(n) for n in sizes]
+    plan_template.store_all()  # as at the end of a process
+    made, loaded = [], []
+    for of in (FusedGraph, Plan):
+        init = of.__init__
+
+        def counted(self, *args, init=init, **kwargs):
+            made.append(type(self))
+            init(self, *args, **kwargs)
+
+        monkeypatch.setattr(of, "__init__", counted)
+    load = stored_templates.load
+
+    def watched(name):
+        found = load(name)
+        loaded.extend([] if found is None else [name])
+        return found
+
+    monkeypatch.setattr(stored_templates, "load", watched)
+    clear_plans()
+    counts["lowered"] = 0
+    assert [layers(n) for n in sizes] == wanted
+    assert (made, counts["lowered"]) == ([], 0)
+    assert len(loaded) <= 2  # one row has a structure of its own
+    assert layers(40) == layers(40)
+    assert FusedGraph not in made
+
+
+def test_a_stored_plan_of_other_schedules_is_not_used(counts, monkeypatch):
+    wanted = [layers(n) for n in (20, 21, 22)]
+    plan_template.store_all()
+    clear_plans()
+    monkeypatch.setattr(stored_templates, "_version", lambda: "another")
+    counts["lowered"] = 0
+    assert [layers(n) for n in (20, 21, 22)] == wanted
+    assert counts["lowered"] > 0
+
+
 def test_a_damaged_template_is_lowered_again(counts, tmp_path):
     wanted = run(7)
     first, counts["lowered"] = counts["lowered"], 0
+    stored_templates.flush()
     for path in (tmp_path / "kernels").glob("*/*"):
         path.write_bytes(path.read_bytes()[:-9] + b"damaged..")
     clear_plans()

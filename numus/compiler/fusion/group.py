@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from numus import ir
 from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value, walk
@@ -63,12 +64,22 @@ class FusionGroup:
 
     def on(self, new: Mapping[Value, Value], space: Shape) -> FusionGroup:
         """The same group of other values."""
-        copy = FusionGroup.__new__(FusionGroup)
-        copy.members = [new[v] for v in self.members]
-        copy.position, copy.kind, copy.axes = self.position, self.kind, self.axes
-        copy.low_memory, copy.space = self.low_memory, space
-        copy.stored = {new[v] for v in self.stored}
+        members, stored = [new[v] for v in self.members], {new[v] for v in self.stored}
+        copy = FusionGroup.with_state(self.state(), members, stored)
+        copy.space = space
         return copy
+
+    def state(self) -> tuple[object, ...]:
+        """All but the values."""
+        return self.position, self.kind, self.axes, self.low_memory, self.space
+
+    @staticmethod
+    def with_state(state: Sequence[Any], members: list[Value], stored: set[Value]) -> FusionGroup:
+        """The group of these values with a `state`."""
+        group = FusionGroup.__new__(FusionGroup)
+        group.members, group.stored = members, stored
+        group.position, group.kind, group.axes, group.low_memory, group.space = state
+        return group
 
     @property
     def outer(self) -> Shape:

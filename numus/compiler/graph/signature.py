@@ -1,7 +1,8 @@
 """Structural signatures of graphs: the key of every plan and compiled call.
 
 One walk numbers the nodes, collects leaves and constants, and finds the live-out nodes, those
-referenced from outside. The key is equal for graphs of one structure.
+referenced from outside. The key is equal for graphs of one structure. It has two parts, a skeleton
+and sizes: skeletons are hash-consed, as graphs come in many sizes and keys are looked up often.
 """
 
 from __future__ import annotations
@@ -9,10 +10,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from numus.compiler.graph.builder import number_class
 from numus.compiler.graph.value import IDENTITIES, SIZED_OPS
 from numus.shapes import Shape
+
+
+class Skeleton:
+    """A graph's structure without sizes; equal ones are one object.
+
+    Attributes:
+        parts: of each node in order: a leaf's dtype and rank; a constant's dtype and class; or the
+            primitive, parameters that are no sizes, rank, dtype, and the numbers of the inputs.
+    """
+
+    __slots__ = ("__weakref__", "parts")
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+
+_skeletons: WeakValueDictionary[Any, Skeleton] = WeakValueDictionary()
 
 
 class GraphSignature:
@@ -21,15 +40,25 @@ class GraphSignature:
     Args:
         roots: pending nodes.
         max_nodes: a larger graph is abandoned (`is_truncated`).
+
+    Attributes:
+        numbers: the sizes, in order: of each node the shape, then the strides of a leaf, or
+            parameters that are sizes.
     """
 
     __slots__ = (
-        *("classes", "constants", "is_truncated", "key", "leaf_strides", "leaves", "live_out"),
-        *("nodes", "number", "standalone", "tracked"),
+        *("classes", "constants", "is_truncated", "leaf_strides", "leaves", "live_out"),
+        *("nodes", "number", "numbers", "skeleton", "standalone", "tracked"),
     )
-    key: Any
+    skeleton: Skeleton
+    numbers: tuple[int, ...]
 
-    def _clear(self) -> None:
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.skeleton, self.numbers
+
+    def clear(self) -> None:
+        """Drop all nodes."""
         self.nodes: list[Any] = []
         self.number: dict[Any, int] = {}
         self.leaves: list[Any] = []
@@ -40,13 +69,13 @@ class GraphSignature:
         self.live_out: tuple[int, ...] = ()
         self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
         self.is_truncated = False
-        self.key = None
 
     def __init__(self, roots: Sequence[Any], max_nodes: int = sys.maxsize) -> None:
-        self._clear()
+        self.clear()
         parts: list[Any] = []
-        uses: dict[int, int] = {}
-        self._walk(roots, parts, uses, max_nodes)
+        sizes: list[int] = []
+        uses: list[int] = []
+        self._walk(roots, parts, sizes, uses, max_nodes)
         if self.is_truncated:
             return
         wanted = tuple([self.number[r] for r in roots])
@@ -55,7 +84,7 @@ class GraphSignature:
             self.tracked = tuple(
                 [i for i, n in enumerate(self.nodes) if n.tracked and n.view is None]
             )
-        self.key = (tuple(parts), wanted, self.live_out, self.tracked)
+        self._set_key((*parts, wanted, self.live_out, self.tracked), sizes)
 
     @classmethod
     def traced(
@@ -67,7 +96,7 @@ class GraphSignature:
     ) -> GraphSignature:
         """The signature of a traced graph between inputs of some strides, scalars and outputs."""
         self = cls.__new__(cls)
-        self._clear()
+        self.clear()
         self.leaves += inputs
         self.leaf_strides += strides
         self.constants += scalars
@@ -75,14 +104,39 @@ class GraphSignature:
         for node in (*inputs, *scalars):
             self.number[node] = len(self.nodes)
             self.nodes.append(node)
-        parts: list[Any] = [(x.dtype, x.shape, s) for x, s in zip(inputs, strides, strict=True)]
+        parts: list[Any] = []
+        sizes: list[int] = []
+        for x, s in zip(inputs, strides, strict=True):
+            parts += ("leaf", x.dtype, len(s))
+            sizes += x.shape
+            sizes += s
         parts += [x.dtype for x in scalars]
-        self._walk(outputs, parts, {}, sys.maxsize)
-        self.key = (tuple(parts), tuple([self.number[y] for y in outputs]))
+        self._walk(outputs, parts, sizes, [0] * len(self.nodes), sys.maxsize)
+        self._set_key((*parts, tuple([self.number[y] for y in outputs])), sizes)
         return self
 
+    def _set_key(self, parts: tuple[Any, ...], sizes: list[int]) -> None:
+        self.numbers = tuple(sizes)
+        try:
+            found = _skeletons.get(parts)
+        except TypeError:  # unhashable parameters: no other graph has them
+            self.skeleton = Skeleton(parts)
+            return
+        self.skeleton = _skeletons.setdefault(parts, Skeleton(parts)) if found is None else found
+
+    @property
+    def is_pending(self) -> bool:
+        """True as long as nobody has evaluated a part of the graph."""
+        pending = len(self.nodes) - len(self.leaves)
+        return sum([node.view is None for node in self.nodes]) == pending
+
     def _walk(
-        self, roots: Sequence[Any], parts: list[Any], uses: dict[int, int], max_nodes: int
+        self,
+        roots: Sequence[Any],
+        parts: list[Any],
+        sizes: list[int],
+        uses: list[int],
+        max_nodes: int,
     ) -> None:
         """Number the nodes below the roots; `uses` counts how often each is an input."""
         nodes, number, leaves, constants = self.nodes, self.number, self.leaves, self.constants
@@ -99,9 +153,12 @@ class GraphSignature:
                 name = x.prim.name
                 view = x.view
                 if view is not None:
-                    parts.append((x.dtype, x.shape, view.strides))
+                    strides = view.strides
+                    parts += ("leaf", x.dtype, len(strides))
+                    sizes += x.shape
+                    sizes += strides
                     leaves.append(x)
-                    leaf_strides.append(view.strides)
+                    leaf_strides.append(strides)
                 elif name == "constant":
                     # by value: it depends on caches whether equal constants are one node
                     bits = (x.dtype, x.params.__class__, repr(x.params))
@@ -110,7 +167,7 @@ class GraphSignature:
                         continue
                     known[bits] = len(nodes)
                     classes.append(number_class(x.params))
-                    parts.append((x.dtype, classes[-1]))
+                    parts += (name, x.dtype, classes[-1])
                     constants.append(x)
                 elif name == "transfer" or name == "get_tuple_element":
                     self.standalone.append(x)
@@ -120,16 +177,25 @@ class GraphSignature:
                     continue
                 number[x] = len(nodes)
                 nodes.append(x)
+                uses.append(0)
             if not waiting and node is not None:
                 stack.pop()
                 name = node.prim.name
-                indices = [number[x] for x in inputs]
-                for i in indices:
-                    uses[i] = uses.get(i, 0) + 1
-                params = None if name in IDENTITIES else node.params
-                parts.append((name, params, node.shape, node.dtype, *indices))
+                shape = node.shape
+                sizes += shape
+                if name in SIZED_OPS:
+                    sizes += _flat(node.params)
+                    params = None
+                else:
+                    params = None if name in IDENTITIES else node.params
+                parts += (name, params, len(shape), node.dtype)
+                for x in inputs:
+                    i = number[x]
+                    parts.append(i)
+                    uses[i] += 1
                 number[node] = len(nodes)
                 nodes.append(node)
+                uses.append(0)
             if len(nodes) > max_nodes or len(stack) > max_nodes:
                 self.is_truncated = True
                 return
@@ -147,7 +213,7 @@ class GraphSignature:
         """The exact values of the constants: -0.0 differs from 0.0, and NaN equals itself."""
         return tuple([repr(x.params) for x in self.constants])
 
-    def _escaping(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
+    def _escaping(self, uses: list[int], roots: set[int]) -> tuple[int, ...]:
         """Pending nodes referenced from outside this graph: they may be asked for later, so their
         values are kept. Inside, a node is referenced by its consumers and `_OWN_REFERENCES`."""
         count, own = sys.getrefcount, _OWN_REFERENCES
@@ -156,39 +222,15 @@ class GraphSignature:
         for i in range(len(nodes)):
             node = nodes[i]
             if (
-                node.view is None
+                count(node) > uses[i] + own
+                and node.view is None
                 and node.inputs
                 and i not in roots
-                and count(node) > uses.get(i, 0) + own
                 and node.device is not None  # else it lives on other devices too
                 and not is_free(node)
             ):
                 found.append(i)
         return tuple(found)
-
-
-def split_sizes(key: Any) -> tuple[Any, tuple[int, ...]]:
-    """A graph's key without sizes, and all of these in order: of each node the shape, then the
-    strides of a leaf, or parameters that are sizes."""
-    parts, *rest = key
-    numbers: list[int] = []
-    out: list[Any] = []
-    for part in parts:
-        first = part[0]
-        if first.__class__ is str:
-            _, params, shape, *others = part
-            numbers += shape
-            if first in SIZED_OPS:
-                numbers += _flat(params)
-                params = None
-            out.append((first, params, len(shape), *others))
-        elif len(part) == 3:
-            numbers += part[1]
-            numbers += part[2]
-            out.append(("leaf", first, len(part[1])))
-        else:
-            out.append(part)
-    return (tuple(out), *rest), tuple(numbers)
 
 
 def _flat(sizes: Any) -> Any:

@@ -6,14 +6,18 @@ depends on: the group's structure and sizes, the target, and the modules of the 
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import hashlib
 import os
 import pickle
 import sys
+import time
 from dataclasses import astuple
 from typing import Any
 
+from numus.compiler.hooks import on_clear_plans
 from numus.dtypes import DType
 from numus.runtime import cache
 from numus.target import Target
@@ -21,6 +25,7 @@ from numus.target import Target
 enabled = True  # schedules are those of the modules on disk: none of their numbers was changed
 
 _PACKAGES = ("compiler", "kernels", "ir")
+_WAIT_SECONDS = 2.0  # after which a further template is stored with all that wait
 _SIMPLE = (int, float, str, bool, complex, type(None), DType)
 
 
@@ -67,17 +72,52 @@ def _is_simple(key: Any) -> bool:
     return isinstance(key, _SIMPLE)
 
 
+_MAX_WAITING = 256
+_waiting: dict[str, Any] = {}  # templates to be stored
+_waiting_since = 0.0
+
+
 def load(name: str | None) -> Any:
     """The template of a name; None where there is none."""
-    data = None if name is None else cache.get(name)
-    return None if data is None else pickle.loads(data)
+    if name is None:
+        return None
+    if name in _waiting:
+        return _waiting[name]
+    data = cache.get(name)
+    if data is None:
+        return None
+    collects = gc.isenabled()
+    gc.disable()  # thousands of objects are made, and all of them stay
+    try:
+        return pickle.loads(data)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def store(name: str | None, template: Any) -> None:
+    """Store a template, but not at once: who waits for a first result does not wait for that."""
+    global _waiting_since
     if name is None:
         return
-    try:
-        data = pickle.dumps(template, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
-        return  # it names what only this process has, or is nested too deeply
-    cache.put(name, data)
+    now = time.monotonic()
+    if not _waiting:
+        _waiting_since = now
+    _waiting[name] = template
+    if len(_waiting) > _MAX_WAITING or now - _waiting_since > _WAIT_SECONDS:
+        flush()
+
+
+@atexit.register
+def flush() -> None:
+    """Store all templates that wait for it."""
+    while _waiting:
+        name, template = _waiting.popitem()
+        try:
+            data = pickle.dumps(template, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+            continue  # it names what only this process has, or is nested too deeply
+        cache.put(name, data)
+
+
+on_clear_plans.append(flush)

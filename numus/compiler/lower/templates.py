@@ -7,8 +7,9 @@ dtypes, parameters, and which sizes are equal.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from itertools import islice
+import functools
+import pickle
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from numus.compiler.fusion.group import FusionGroup
@@ -21,7 +22,9 @@ from numus.ir import Kernel, kernel_text
 from numus.ir.stored_kernel import pack_kernel, unpack_kernel
 from numus.ir.symbolic_size import Recorder, pack_function, unpack_function
 from numus.kernels.vendor.registry import kernel_choice_key
+from numus.lru import LruTable
 from numus.runtime.contract import Runtime
+from numus.shapes import Shape
 
 _MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
@@ -29,6 +32,7 @@ _FIXED_KINDS = ("factor", "fft", "spectral")  # whose lowering is made for one s
 _SIMPLE = (int, float, str, bool, type(None))
 
 Mapping = dict[Value, Value]
+Numbers = tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -38,6 +42,15 @@ class Step(NamedTuple):
     buffers: tuple[int, ...]
     scalars: tuple[tuple[int, str] | None, ...]  # a constant and its part; None for numbers
     scratch: int  # the number of scratch buffers
+
+
+class StepArguments(NamedTuple):
+    """The numbers of one kernel of a template; a scalar may be a value's number and its part."""
+
+    kernel: Kernel
+    grid: int
+    scratch: list[int]
+    scalars: list[Any]
 
 
 class _Fresh(NamedTuple):
@@ -54,12 +67,33 @@ class _Fresh(NamedTuple):
 class Template:
     """The kernels of a group, with numbers that follow from sizes."""
 
+    _packed: tuple[bytes, Any]  # of one from the disk: steps and function
+
     def __init__(self, steps: list[Step], fresh: list[_Fresh], function: Any) -> None:
         self.steps, self.fresh, self.function = steps, fresh, function
 
-    def __reduce__(self) -> Any:
+    # As bytes: one of the disk's templates is read as far as it is used.
+
+    def __getstate__(self) -> Any:
+        packed = self._packed_steps, pack_function(self.function)
+        return {"_packed": packed, "fresh": self.fresh, "shape": self.shape}
+
+    @functools.cached_property
+    def _packed_steps(self) -> bytes:
+        """Kept: a template is stored by itself, and with plans."""
         steps = [(pack_kernel(kernel), *rest) for kernel, *rest in self.steps]
-        return _unpacked, (steps, self.fresh, pack_function(self.function))
+        return pickle.dumps(steps, pickle.HIGHEST_PROTOCOL)
+
+    @functools.cached_property
+    def steps(self) -> list[Step]:
+        return [
+            Step(unpack_kernel(kernel), *rest) for kernel, *rest in pickle.loads(self._packed[0])
+        ]
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The numbers of all kernels, for sizes."""
+        return unpack_function(self._packed[1])
 
     @staticmethod
     def of(lowered: Kernels, values: list[Value], recorder: Recorder) -> Template:
@@ -93,37 +127,67 @@ class Template:
             numbers += v.shape
         return Template(steps, fresh, recorder.function(numbers))
 
-    def instantiate(self, sizes: list[int], values: list[Value]) -> Kernels | None:
-        """The kernels for these sizes, on these values; None where lowering decides otherwise."""
+    @functools.cached_property
+    def shape(self) -> Any:
+        """What a schedule depends on, besides sizes: who reads and writes which values."""
+        steps = []
+        for kernel, buffers, _, scratch in self.steps:
+            access = tuple([b.access for b in kernel.buffers[: len(buffers)]])
+            steps.append((buffers, access, scratch))
+        return tuple(steps), tuple([x.dtype.itemsize for x in self.fresh])
+
+    def numbers(self, sizes: Sequence[int]) -> Numbers | None:
+        """All numbers of the kernels for these sizes; None where lowering decides otherwise."""
         try:
-            found = self.function(*sizes)
+            found: Numbers | None = self.function(*sizes)
         except ZeroDivisionError:  # ahead of the guard that excludes it
             return None
-        if found is None:
-            return None
-        numbers = iter(found)
+        return found
+
+    def arguments(self, numbers: Numbers) -> tuple[list[StepArguments], list[Shape]]:
+        """What the kernels are given, and the shapes of the intermediates."""
         out = []
+        at = 0
         for kernel, _, parts, scratch in self.steps:
-            grid, *sizes_of_scratch = islice(numbers, 1 + scratch)
-            scalars = [
-                next(numbers) if part is None else (values[part[0]].params[-1], part[1])
-                for part in parts
-            ]
-            out.append(LoweredKernel(kernel, [], scalars, grid, sizes_of_scratch))
+            end = at + 1 + scratch
+            scalars: list[Any] = []
+            grid, *sizes = numbers[at:end]
+            at = end + parts.count(None)
+            if at - end == len(parts):
+                scalars += numbers[end:at]
+            else:
+                own = iter(numbers[end:at])
+                scalars += [next(own) if part is None else part for part in parts]
+            out.append(StepArguments(kernel, grid, sizes, scalars))
+        shapes = []
+        for _, _, _, _, rank, _ in self.fresh:
+            shapes.append(numbers[at : at + rank])
+            at += rank
+        return out, shapes
+
+    def instantiate(self, numbers: Numbers, values: list[Value]) -> Kernels:
+        """The kernels with these numbers, on these values."""
+        arguments, shapes = self.arguments(numbers)
+        constants = {i: v.params[-1] for i, v in enumerate(values) if v.op == "constant"}
         known = list(values)
-        for op, kind, inputs, params, rank, dtype in self.fresh:
+        for (op, kind, inputs, params, _, dtype), shape in zip(self.fresh, shapes, strict=True):
             operands = tuple([known[i] for i in inputs if i >= 0])
-            shape: Any = tuple(islice(numbers, rank))
             known.append(Value.fresh(op, kind, operands, params, shape, dtype))
-        for lowered, step in zip(out, self.steps, strict=True):
-            lowered.buffers = [known[i] for i in step.buffers]
-        return out
+        return [
+            LoweredKernel(
+                kernel,
+                [known[i] for i in step.buffers],
+                with_constants(scalars, constants),
+                grid,
+                scratch,
+            )
+            for (kernel, grid, scratch, scalars), step in zip(arguments, self.steps, strict=True)
+        ]
 
 
-def _unpacked(steps: list[Any], fresh: list[_Fresh], function: Any) -> Template:
-    """A template from disk."""
-    own = [Step(unpack_kernel(kernel), *rest) for kernel, *rest in steps]
-    return Template(own, fresh, unpack_function(function))
+def with_constants(scalars: list[Any], constants: dict[int, int]) -> list[Any]:
+    """Scalars of a kernel, with the plan's numbers of the constants among a group's values."""
+    return [(constants[s[0]], s[1]) if s.__class__ is tuple else s for s in scalars]
 
 
 def with_values(steps: Kernels, new: Mapping) -> Kernels:
@@ -141,7 +205,7 @@ def with_values(steps: Kernels, new: Mapping) -> Kernels:
     ]
 
 
-class _Sizes:
+class Sizes:
     """Numbers the sizes of a group in the order in which they are met."""
 
     def __init__(self) -> None:
@@ -156,8 +220,15 @@ class _Sizes:
         return f"s{self.number.setdefault(sizes, len(self.number))}"
 
 
-_templates: OrderedDict[Any, list[Template] | None] = OrderedDict()
+_templates: LruTable[Any, list[Template]] = LruTable(_MAX_STRUCTURES)
+_UNSUPPORTED: list[Template] = []  # of structures that are lowered for one size
 on_clear_plans.append(_templates.clear)
+
+
+def is_fixed(kind: str, runtime: Runtime[Any]) -> bool:
+    """Groups of this kind are lowered for one size."""
+    tuned = kind in GEMM_KINDS and autotune.choices.active
+    return kind in _FIXED_KINDS or tuned or runtime.target.simt
 
 
 def lower(
@@ -165,42 +236,58 @@ def lower(
 ) -> Kernels:
     """The kernels of a group, by a template where there is one. `values` are its members and what
     they are computed from, in order."""
-    fixed = group.kind in _FIXED_KINDS or (group.kind in GEMM_KINDS and autotune.choices.active)
-    if fixed or runtime.target.simt:
+    if is_fixed(group.kind, runtime):
         return autotune.lower(group, layouts, runtime)
-    numbering = _Sizes()
-    structure = (kernel_choice_key(), _key(group, layouts, values, numbering))
-    key = (id(runtime), runtime.target, structure)
+    numbering = Sizes()
+    structure = structure_of(group, layouts, values, numbering)
     sizes = list(numbering.number)
-    known = _templates.get(key, ())
-    if known != ():
-        _templates.move_to_end(key)
-    if known is None:
+    found = find(structure, sizes, runtime)
+    if found is not None:
+        return found[0].instantiate(found[1], values)
+    known = _templates.setdefault(_key(structure, runtime), list)
+    if known is _UNSUPPORTED or len(known) >= _MAX_TEMPLATES:
         return autotune.lower(group, layouts, runtime)
-    for template in known:
-        steps = template.instantiate(sizes, values)
-        if steps is not None:
-            return steps
-    if len(known) >= _MAX_TEMPLATES:
+    made = _record(group, layouts, values, sizes, runtime)
+    if made is None:
+        _templates[_key(structure, runtime)] = _UNSUPPORTED
         return autotune.lower(group, layouts, runtime)
-    name = stored_templates.name(structure, sizes, runtime.target)
-    made: Template | None = stored_templates.load(name)
-    if made is None or made.function(*sizes) is None:
-        made = _record(group, layouts, values, sizes, runtime)
-        if made is None:
-            _templates[key] = None
-            return autotune.lower(group, layouts, runtime)
-        stored_templates.store(name, made)
-    _templates[key] = [*known, made]
-    if len(_templates) > _MAX_STRUCTURES:
-        _templates.popitem(last=False)
-    steps = made.instantiate(sizes, values)
-    assert steps is not None, "a template does not serve the sizes it was recorded for"
-    return steps
+    stored_templates.store(stored_templates.name(structure, sizes, runtime.target), made)
+    known.append(made)
+    numbers = made.numbers(sizes)
+    assert numbers is not None, "a template does not serve the sizes it was recorded for"
+    return made.instantiate(numbers, values)
 
 
-def _key(group: FusionGroup, layouts: Layouts, values: list[Value], sizes: _Sizes) -> Any:
-    """Equal for groups that differ in the identity of values and constants, and in sizes."""
+def find(
+    structure: Any, sizes: list[int], runtime: Runtime[Any]
+) -> tuple[Template, Numbers] | None:
+    """The template of a structure that serves these sizes, in memory or on disk, and the numbers
+    that it gives; None where there is none yet."""
+    key = _key(structure, runtime)
+    known = _templates.get(key)
+    for template in known or ():
+        numbers = template.numbers(sizes)
+        if numbers is not None:
+            return template, numbers
+    if known is _UNSUPPORTED or (known is not None and len(known) >= _MAX_TEMPLATES):
+        return None
+    made: Template | None = stored_templates.load(
+        stored_templates.name(structure, sizes, runtime.target)
+    )
+    numbers = None if made is None else made.numbers(sizes)
+    if made is None or numbers is None:
+        return None
+    _templates.setdefault(key, list).append(made)
+    return made, numbers
+
+
+def _key(structure: Any, runtime: Runtime[Any]) -> Any:
+    return id(runtime), runtime.target, structure
+
+
+def structure_of(group: FusionGroup, layouts: Layouts, values: list[Value], sizes: Any) -> Any:
+    """Equal for groups that differ in the identity of values and constants, and in sizes, whose
+    pattern `sizes` gives."""
     members = set(group.members)
     number = {v: i for i, v in enumerate(values)}
     parts = []
@@ -218,7 +305,8 @@ def _key(group: FusionGroup, layouts: Layouts, values: list[Value], sizes: _Size
         parts.append((v.op, v.kind, params, sizes.pattern(v.shape), v.dtype, strides, inputs))
     stored = tuple([(number[v], v in group.stored) for v in group.members])
     space = sizes.pattern(group.space)
-    return (group.kind, space, group.axes, group.low_memory, stored, tuple(parts))
+    own = (group.kind, space, group.axes, group.low_memory, stored, tuple(parts))
+    return kernel_choice_key(), own
 
 
 def _record(

@@ -11,7 +11,7 @@ import hashlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,13 @@ class Compiler:
     def compile_all(self, kernels: Sequence[Any]) -> list[CpuProgram]:
         """Programs of several kernels. LLVM compiles new ones in threads of their own, while the
         next are rendered."""
+        digests = [kernel_digest(kernel) for kernel in kernels]
+        known = [self._programs.get(digest) for digest in digests]
+        programs = [program for program in known if program is not None]
+        if len(programs) == len(kernels):
+            return programs
         with self._lock:
-            new = {kernel_digest(k): k for k in kernels}
+            new = dict(zip(digests, kernels, strict=True))
             missing = []
             for digest, kernel in new.items():
                 if self._programs.get(digest) is None:
@@ -135,8 +140,13 @@ class Compiler:
 
     def _key(self, digest: bytes) -> str:
         """The key of code on disk, for the digest of its text."""
-        parts = (digest.hex(), cache.version(_JIT, *_CODEGEN), repr(self.jit.target))
+        parts = (digest.hex(), *self._generator)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    @cached_property
+    def _generator(self) -> tuple[str, str]:
+        """What code depends on, besides a kernel."""
+        return cache.version(_JIT, *_CODEGEN), repr(self.jit.target)
 
     def compile(self, kernel: Any) -> CpuProgram:
         digest = kernel_digest(kernel)

@@ -1,0 +1,348 @@
+"""Schedules for other sizes: order, waves and memory of a plan's kernels, reused.
+
+Which kernel has to wait for which depends on a structure and not on its sizes. A plan for other
+sizes takes over the order of an earlier one; its kernels get numbers from lowering templates, and
+temporaries move in the arena, above those that they were placed above before. That serves plans
+whose temporaries stay in the L2 cache: beyond it, sizes decide about order, in-place results and
+rematerialisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numus.compiler.fused_graph import FusedGraph
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.launch_plan import LaunchArguments, LaunchPlan
+from numus.compiler.lower import templates
+from numus.compiler.lower.templates import Numbers, Template
+from numus.compiler.schedule.memory_plan import ALIGNMENT, aligned, plan_memory
+from numus.ir.symbolic_size import SymbolicSize
+from numus.runtime.contract import Runtime
+
+if TYPE_CHECKING:
+    from numus.compiler.plan import Plan
+
+# For the first of equal groups, by number, its template and the numbers of its kernels.
+Lowered = dict[int, tuple[Template, Numbers]]
+Positions = Mapping[str, int]  # of symbolic sizes among the numbers of a fused graph
+
+
+class _Expressions:
+    """Collects the sizes of a group in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.met: dict[Any, None] = {}
+
+    def pattern(self, sizes: Any) -> Any:
+        if sizes.__class__ is tuple:
+            for n in sizes:
+                self.pattern(n)
+        elif sizes.__class__ is SymbolicSize:
+            self.met[sizes.name] = None
+        elif sizes.__class__ is int:
+            self.met[sizes] = None
+        return sizes
+
+
+class _Labels:
+    """The pattern of a group's sizes, as `templates.Sizes` gives it for numbers."""
+
+    def __init__(self, labels: dict[Any, Any]) -> None:
+        self._labels = labels
+
+    def pattern(self, sizes: Any) -> Any:
+        if sizes.__class__ is tuple:
+            return tuple([self.pattern(n) for n in sizes])
+        if sizes.__class__ is SymbolicSize:
+            return self._labels[sizes.name]
+        return self._labels[sizes] if sizes.__class__ is int else sizes
+
+
+class GroupTemplates:
+    """Lowering templates of a group of symbolic sizes.
+
+    Attributes:
+        known: templates by the pattern of the sizes, latest first.
+    """
+
+    def __init__(self, fused: FusedGraph, number: int, position: Positions) -> None:
+        group, layouts, values = self._given(fused, number)
+        self._number, self.kind = number, group.kind
+        sizes = _Expressions()
+        templates.structure_of(group, layouts, values, sizes)
+        self._met = list(sizes.met)
+        self._position = [position.get(x) if x.__class__ is str else None for x in self._met]
+        self.known: dict[tuple[int, ...], list[Template]] = {}
+
+    @staticmethod
+    def _given(fused: FusedGraph, number: int) -> tuple[FusionGroup, Layouts, list[Value]]:
+        group = fused.groups[number]
+        return group, fused.layouts, fused.equal_groups[group][1]
+
+    def find(
+        self, fused: Callable[[], FusedGraph], numbers: Numbers, runtime: Runtime[Any]
+    ) -> tuple[Template, Numbers] | None:
+        """The template that serves the fused graph with these numbers, and what it gives."""
+        if templates.is_fixed(self.kind, runtime):
+            return None
+        order: dict[int, int] = {}  # sizes, numbered as they are met
+        labels = []
+        for x, at in zip(self._met, self._position, strict=True):
+            n = x if at is None else numbers[at]
+            labels.append(n if -1 <= n <= 1 else 2 + order.setdefault(n, len(order)))
+        pattern = tuple(labels)
+        sizes = list(order)
+        known = self.known.setdefault(pattern, [])
+        for i, template in enumerate(known):
+            found = template.numbers(sizes)
+            if found is not None:
+                if i:  # the next size is likely to have it too
+                    known.insert(0, known.pop(i))
+                return template, found
+        names = [n if n < 2 else f"s{n - 2}" for n in pattern]
+        given = _Labels(dict(zip(self._met, names, strict=True)))
+        structure = templates.structure_of(*self._given(fused(), self._number), given)
+        other = templates.find(structure, sizes, runtime)
+        if other is not None:
+            known.insert(0, other[0])
+        return other
+
+
+class _Step(NamedTuple):
+    """A kernel of a schedule."""
+
+    first: int  # the number of the first group equal to its own
+    number: int  # among the kernels of the group
+    constants: dict[int, int]  # the plan's numbers of constants among its group's values
+    buffers: list[int]  # numbers of memories
+    wave: int
+    concurrent: bool
+
+
+class _Number(NamedTuple):
+    """A number, or the position of one."""
+
+    position: int | None
+    number: int
+
+    def of(self, numbers: Numbers) -> int:
+        return self.number if self.position is None else numbers[self.position]
+
+
+class _Memory(NamedTuple):
+    """A buffer of a schedule: its slot (None in the arena), and what its size follows from."""
+
+    slot: int | None
+    intermediate: tuple[int, int] | None  # of a group, numbered
+    factor: int  # bytes, and
+    extents: tuple[int, ...]  # positions of numbers, which multiply them
+
+
+class ResizedPlan(LaunchPlan):
+    """A plan for other sizes."""
+
+    def __init__(self, runtime: Runtime[Any], like: ScheduleTemplate) -> None:
+        self.runtime = runtime
+        self.leaf_count = like.leaf_count
+        self.saved_for_backward = like.saved_for_backward
+
+
+class ScheduleTemplate:
+    """Order, waves and memory of a plan, as functions of its sizes.
+
+    Args:
+        plan: of a fused graph with numbers.
+        fused: the same with symbolic sizes.
+        lowered: the templates of the plan's kernels.
+    """
+
+    def __init__(
+        self, plan: Plan, fused: FusedGraph, position: Positions, lowered: Lowered
+    ) -> None:
+        self.leaf_count, self.saved_for_backward = plan.leaf_count, plan.saved_for_backward
+        self._workers = plan.workers
+        self._steps: list[_Step] = []
+        self._memories: list[_Memory] = []
+        self._collect(plan, fused, position, lowered)
+
+        def symbolic(n: Any) -> _Number:
+            named = n.__class__ is SymbolicSize
+            return _Number(position[n.name] if named else None, 0 if named else n)
+
+        self._outputs = [
+            (slot, symbolic(view.offset), tuple(map(symbolic, view.strides)))
+            for (slot, _), view in zip(plan.outputs, fused.views, strict=True)
+        ]
+        results = {m.slot: i for i, m in enumerate(self._memories) if m.slot is not None}
+        self._results = [results[plan.leaf_count + i] for i in range(len(plan.result_bytes))]
+        self._kernels = [(first, len(lowered[first][0].steps)) for first in lowered]
+
+    @staticmethod
+    def supports(plan: Plan) -> bool:
+        """There are kernels, those that groups were lowered to at first, all of them."""
+        steps = {id(step) for job in plan.jobs for step in job}
+        complete = len(plan.jobs) == len(plan.groups) and len(plan.steps) == len(steps) > 0
+        return complete and all(id(step) in steps for step in plan.steps)
+
+    def _collect(
+        self, plan: Plan, fused: FusedGraph, position: Positions, lowered: Lowered
+    ) -> None:
+        """Steps, memories, and where these lie relative to each other."""
+        groups = list(fused.equal_groups.values())
+        constants = [
+            {i: v.params[-1] for i, v in enumerate(values) if v.op == "constant"}
+            for _, values in groups
+        ]
+        origin = {id(s): (i, k) for i, job in enumerate(plan.jobs) for k, s in enumerate(job)}
+        number: dict[Value, int] = {}
+        lives: list[list[int]] = []  # the first and the last wave of each memory
+        left = iter(plan.steps)
+        waves = []
+        for w, count in enumerate(plan.waves):
+            wave = [next(left) for _ in range(count)]
+            waves.append([(step, ()) for step in wave])
+            for n, step in enumerate(wave):
+                i, k = origin[id(step)]
+                first, values = groups[i]
+                for v, at in zip(step.buffers, lowered[first][0].steps[k].buffers, strict=True):
+                    if v not in number:
+                        number[v] = len(number)
+                        lives.append([w, w])
+                        slot = None if v in plan.offset else plan.slot[v]
+                        itemsize = v.dtype.itemsize
+                        if at < len(values):
+                            made = _memory(slot, itemsize, values[at].shape, position)
+                        else:
+                            made = _Memory(slot, (first, at - len(values)), itemsize, ())
+                        self._memories.append(made)
+                    lives[number[v]][1] = w
+                used = [number[v] for v in step.buffers]
+                self._steps.append(_Step(first, k, constants[i], used, w, n > 0))
+        external = {v for v in plan.slot if v not in plan.offset}
+        found = plan_memory(waves, external, self._workers)
+        arena = [v for v in number if v in found.offset]
+        self._in_arena = [number[v] for v in arena]
+        self._with_scratch = [w for w, (_, size) in enumerate(found.scratch) if size]
+        starts = [found.offset[v] for v in arena]
+        starts += [found.scratch[w][0] for w in self._with_scratch]
+        spans = [tuple(lives[number[v]]) for v in arena] + [(w, w) for w in self._with_scratch]
+        self._below = _placed_below(starts, spans)
+
+    def plan(self, numbers: Numbers, lowered: Lowered, runtime: Runtime[Any]) -> ResizedPlan | None:
+        """The plan of the fused graph with these numbers; None where it has to be scheduled by
+        itself."""
+        arguments = {i: template.arguments(found) for i, (template, found) in lowered.items()}
+        sizes = []
+        for _, intermediate, factor, extents in self._memories:
+            if intermediate is not None:
+                first, n = intermediate
+                factor *= math.prod(arguments[first][1][n])
+            for at in extents:
+                factor *= numbers[at]
+            sizes.append(factor)
+        if 0 in sizes:  # a group without elements is not computed
+            return None
+        pitch, blocks = self._scratch(arguments)
+        if [w for w, size in enumerate(pitch) if size] != self._with_scratch:
+            return None
+        spaces = [sizes[i] for i in self._in_arena]
+        spaces += [min(self._workers, blocks[w]) * pitch[w] for w in self._with_scratch]
+        starts, total = self._place(spaces)
+        if total > runtime.target.l2_bytes:
+            return None
+        out = ResizedPlan(runtime, self)
+        out.arena, out.result_bytes = total, [sizes[i] for i in self._results]
+        out.outputs = [
+            (slot, (offset.of(numbers), tuple([n.of(numbers) for n in strides])))
+            for slot, offset, strides in self._outputs
+        ]
+        slot = self.leaf_count + len(self._results)
+        places = [(m.slot or 0, 0) for m in self._memories]
+        for i, start in zip(self._in_arena, starts, strict=False):
+            places[i] = slot, start
+        scratch = dict(zip(self._with_scratch, starts[len(self._in_arena) :], strict=True))
+        out._prepare(self._launches(arguments, runtime, places, sizes, scratch, pitch))
+        return out
+
+    def _launches(
+        self,
+        arguments: dict[int, Any],
+        runtime: Runtime[Any],
+        places: list[tuple[int, int]],
+        sizes: list[int],
+        scratch: dict[int, int],
+        pitch: list[int],
+    ) -> list[LaunchArguments]:
+        kernels = [step.kernel for first, _ in self._kernels for step in arguments[first][0]]
+        programs = iter(runtime.compile_all(kernels))
+        program = {(i, k): next(programs) for i, count in self._kernels for k in range(count)}
+        out = []
+        for first, k, constants, buffers, wave, concurrent in self._steps:
+            _, grid, own_scratch, scalars = arguments[first][0][k]
+            out.append(
+                LaunchArguments(
+                    program[first, k],
+                    grid,
+                    templates.with_constants(scalars, constants) if constants else scalars,
+                    [places[i] for i in buffers],
+                    [sizes[i] for i in buffers],
+                    own_scratch,
+                    concurrent,
+                    (scratch[wave], pitch[wave]) if own_scratch and self._workers else None,
+                )
+            )
+        return out
+
+    def _scratch(self, arguments: dict[int, Any]) -> tuple[list[int], list[int]]:
+        """For each wave the scratch bytes of a worker, and its blocks."""
+        count = self._steps[-1].wave + 1
+        pitch, blocks = [0] * count, [0] * count
+        for first, k, _, _, wave, _ in self._steps:
+            _, grid, scratch, _ = arguments[first][0][k]
+            blocks[wave] += grid
+            if scratch:
+                pitch[wave] = max(pitch[wave], sum(map(aligned, scratch)))
+        return pitch, blocks
+
+    def _place(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """Offsets in the arena, each above those that are live together with it and were below;
+        and its bytes."""
+        ends = [0] * len(sizes)
+        starts = [0] * len(sizes)
+        for i, below in self._below:
+            at = 0
+            for x in below:
+                if ends[x] > at:
+                    at = ends[x]
+            starts[i] = at
+            ends[i] = at + (sizes[i] + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        return starts, max(ends, default=0)
+
+
+def _memory(slot: int | None, itemsize: int, shape: Any, position: Positions) -> _Memory:
+    """The memory of a value of a symbolic shape."""
+    named = [n for n in shape if n.__class__ is SymbolicSize]
+    fixed = [n for n in shape if n.__class__ is not SymbolicSize]
+    extents = tuple([position[n.name] for n in named])
+    return _Memory(slot, None, itemsize * math.prod(fixed), extents)
+
+
+def _placed_below(
+    starts: Sequence[int], spans: Sequence[tuple[int, ...]]
+) -> list[tuple[int, list[int]]]:
+    """Blocks from the lowest up, each with those below it that are live together with it; those
+    that are below one of these again are left out."""
+    order = sorted(range(len(starts)), key=lambda i: starts[i])
+    below: dict[int, set[int]] = {}
+    out = []
+    for n, i in enumerate(order):
+        first, last = spans[i]
+        found = {x for x in order[:n] if spans[x][0] <= last and spans[x][1] >= first}
+        below[i] = found
+        implied = {y for x in found for y in below[x]}
+        out.append((i, [x for x in found if x not in implied]))
+    return out
