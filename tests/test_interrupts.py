@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from tests import processes
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers"),
@@ -135,3 +138,91 @@ def test_compilations(times, tmp_path, monkeypatch):
     for _ in range(3):
         work()
     assert not list(tmp_path.rglob(".new-*"))
+
+
+AT_EVERY_INSTRUCTION = """
+    import sys
+
+    source = "define {} void @f(ptr %p) {{\\n  store i32 0, ptr %p\\n  ret void\\n}}"
+    if sys.argv[1] == "cpu":
+        from numus.runtime.cpu.jit import Jit
+
+        tools = Jit()._idle_tools[0]
+        compile_it = lambda: tools.object_code(source.format(""), False)
+    else:
+        from numus.codegen.nvptx.assembler import Assembler
+
+        assembler = Assembler(90)
+        compile_it = lambda: assembler.ptx(source.format("ptx_kernel"))
+    lost, left = [], 0
+    sys.unraisablehook = lambda error: lost.append(error.exc_value)
+
+    def trace(frame, event, arg):
+        global left
+        at = frame
+        while at is not None:
+            if at.f_code.co_name == "__del__":
+                return None
+            at = at.f_back
+        frame.f_trace_opcodes = True
+        if event != "call":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    def interrupted(moment):
+        global left
+        left = moment
+        try:
+            sys.settrace(trace)
+            compile_it()
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+
+    expected = compile_it()
+    moment = 1
+    while interrupted(moment):
+        moment += int(sys.argv[2])
+    assert moment > 100
+    assert compile_it() == expected
+    if sys.argv[1] == "cpu":  # an interrupt of a new toolchain leaves llvmlite's half-made objects
+        assert lost == [], lost
+"""
+
+
+@pytest.mark.parametrize(("backend", "step"), [("cpu", 1), ("nvptx", 9)])
+def test_an_interrupt_at_any_instruction_of_a_compilation(backend, step):
+    """LLVM's modules were freed twice: by their context, and by destructors."""
+    processes.run(AT_EVERY_INSTRUCTION, backend, step)
+
+
+HANDLED = """
+import sys
+from numus.ir.symbolic_size import Recorder
+
+def trace(frame, event, arg):
+    if frame.f_code.co_name == "<module>" and "<" in frame.f_code.co_filename:
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+try:
+    sys.settrace(trace)
+    Recorder((3,)).function(())
+except KeyboardInterrupt:
+    print("handled")
+"""
+
+
+def test_a_process_that_handles_an_interrupt_ends_well(tmp_path):
+    """Python's exit status tells of an interrupt in `exec(text)`, even of one that was handled."""
+    (tmp_path / "handled.py").write_text(HANDLED)
+    command = [sys.executable, "-m", "handled"]  # no text of a program that would be the last one
+    places = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": places}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.returncode) == ("handled\n", 0), done.stderr

@@ -2,6 +2,7 @@
 
     python -m tools.hostile                          an hour, all parts
     python -m tools.hostile --minutes 5 --only caches limits
+    python -m tools.hostile --bar                    200 starts, 300 interrupts, 1,000 kills, …
 
 Every case is a process of its own. A part fails if one of them crashes, hangs, computes something
 wrong or loses data.
@@ -155,17 +156,18 @@ def inputs(draw: random.Random, folder: Path) -> str:
 class Part(NamedTuple):
     case: Callable[[random.Random, Path], str]
     weight: int = 1  # share of the time
+    bar: int = 1  # cases of `--bar`
 
 
 PARTS = {
-    "threads": Part(threads, 2),
-    "interrupts": Part(interrupts),
-    "forks": Part(forks),
-    "disks": Part(disks),
-    "caches": Part(caches, 2),
-    "kills": Part(kills, 2),
-    "limits": Part(limits),
-    "inputs": Part(inputs),
+    "threads": Part(threads, 2, bar=200),
+    "interrupts": Part(interrupts, bar=10),
+    "forks": Part(forks, bar=40),
+    "disks": Part(disks, bar=20),
+    "caches": Part(caches, 2, bar=20),
+    "kills": Part(kills, 2, bar=50),
+    "limits": Part(limits, bar=24),
+    "inputs": Part(inputs, bar=3),
 }
 _GROWING = {"structures": (50_000, 8), "sizes": (20_000, 4)}  # steps, and share of the time
 
@@ -180,10 +182,10 @@ class Row(NamedTuple):
     note: str
 
 
-def repeated(name: str, seconds: float, draw: random.Random) -> Row:
-    """Cases of a part until the time is over."""
+def repeated(name: str, seconds: float, draw: random.Random, bar: bool = False) -> Row:
+    """Cases of a part until the time is over, or as many as its bar."""
     began, cases, faults, note = time.monotonic(), 0, list[str](), ""
-    while cases == 0 or time.monotonic() - began < seconds:
+    while cases < PARTS[name].bar if bar else not cases or time.monotonic() - began < seconds:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             try:
                 note = PARTS[name].case(draw, Path(folder))
@@ -209,6 +211,7 @@ def growing(name: str, seconds: float) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--bar", action="store_true", help="fixed volumes, however long they take")
     parser.add_argument("--only", nargs="*", choices=[*PARTS, *_GROWING], metavar="PART")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -220,8 +223,11 @@ def main() -> int:
     faults: list[str] = []
     print(f"{'part':<12}{'cases':>8}{'faults':>8}{'seconds':>9}  note")
     for name in chosen:
-        seconds = unit * weights[name]
-        row = growing(name, seconds) if name in _GROWING else repeated(name, seconds, draw)
+        seconds = 24 * 3600 if options.bar else unit * weights[name]
+        if name in _GROWING:
+            row = growing(name, seconds)
+        else:
+            row = repeated(name, seconds, draw, options.bar)
         print(
             f"{row.part:<12}{row.cases:>8}{len(row.faults):>8}{row.seconds:>9.0f}  {row.note}",
             flush=True,

@@ -80,7 +80,9 @@ class Recorder:
         listed = ", ".join(map(_text, results))
         lines = [*self._lines, f"return ({listed}{',' if results else ''})"]
         source = f"def template({arguments}):\n " + "\n ".join(lines)
-        exec(source, self._scope)
+        # a code object: after an interrupt of `exec(text)`, even one that was handled, Python ends
+        # the process as interrupted
+        exec(compile(source, "<template>", "exec"), self._scope)
         return self._scope["template"]  # type: ignore[no-any-return]
 
     def constant(self, thing: Any) -> str:

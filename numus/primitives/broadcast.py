@@ -11,7 +11,7 @@ from numus.dispatch.apply import apply
 from numus.dtypes import DType
 from numus.graph import Array, Node, Nodes, Primitive
 from numus.primitives.base import unary_jvp
-from numus.primitives.references import widen
+from numus.primitives.references import for_sums, widen
 from numus.primitives.source import constant
 from numus.primitives.views import make_view, reshape, shear
 from numus.shapes import Shape, broadcast_strides, check_size
@@ -114,7 +114,7 @@ def reduce(prim: Primitive, x: Node, axes: Shape) -> Node:
 
 _sum = define_reduction(
     "reduce_sum",
-    lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype),
+    lambda x, axes: np.sum(y := for_sums(x), axis=axes, dtype=y.dtype),
     lambda node, g: (expand(g, node.inputs[0], node.params),),
     lambda node, t: reduce_sum(t, node.params),
 )

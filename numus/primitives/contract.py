@@ -14,7 +14,7 @@ from numus.dtypes import DType, float32
 from numus.graph import TF32, Array, Node, Nodes, Primitive, Tangents, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import batch_all
-from numus.primitives.references import widen
+from numus.primitives.references import for_sums
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
@@ -73,7 +73,7 @@ def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Nod
 
 
 def _reference(node: Node, a: Array, b: Array) -> Array:
-    a, b = widen(a), widen(b)
+    a, b = for_sums(a), for_sums(b)
     if node.dtype.is_integer:
         a, b = a.astype(node.dtype.np), b.astype(node.dtype.np)
     with np.errstate(all="ignore"):

@@ -21,6 +21,7 @@ from numus.graph import Array, Node, Nodes, Primitive, Tangents
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.contract import AS_SET, Precision, contract, matmul_precision
+from numus.primitives.references import for_sums
 from numus.primitives.views import flip, permute, reshape, slice_
 from numus.shapes import Shape, check_size, size_of
 
@@ -152,7 +153,8 @@ def _at(space: tuple[Any, ...]) -> Any:
 
 def _reference(node: Node, x: Array, w: Array) -> Array:
     groups, windows, _ = node.params
-    wide = np.dtype(np.float32) if node.inputs[0].dtype.is_low_precision else node.dtype.np
+    x, w = for_sums(x), for_sums(w)
+    wide = np.result_type(x, w)
     n, channels, *size = x.shape
     q, c, *taps = w.shape
     extents = node.shape[2:]

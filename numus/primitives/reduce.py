@@ -25,7 +25,7 @@ from numus.primitives.broadcast import (
     reduced_shape,
     reduction_batch,
 )
-from numus.primitives.references import widen
+from numus.primitives.references import for_sums, widen
 from numus.primitives.scan import scan
 from numus.primitives.source import constant
 from numus.primitives.structure import concat
@@ -114,6 +114,7 @@ def _deviation(x: Node, axes: Shape) -> Node:
 
 
 def _sqdev_reference(x: Array, axes: Shape) -> Array:
+    x = for_sums(x)
     return np.square(x - np.mean(x, axis=axes, keepdims=True)).sum(axis=axes)
 
 

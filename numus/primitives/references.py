@@ -16,6 +16,15 @@ def widen(x: Array) -> Array:
     return x.astype(dt.compute_dtype(dt.as_dtype(x.dtype)).np, copy=False)
 
 
+def for_sums(x: Array) -> Array:
+    """Terms as float64 or complex128, where float32 would leave a long sum few correct digits:
+    NumPy adds along outer axes one by one."""
+    dtype = dt.as_dtype(x.dtype)
+    if dtype.is_complex:
+        return x.astype(np.complex128, copy=False)
+    return x.astype(np.float64, copy=False) if dtype.kind == "float" else x
+
+
 def special(name: str) -> Callable[..., Array]:
     """A function of scipy.special, which is imported when it is called."""
 

@@ -13,7 +13,7 @@ from numus.primitives import elementwise as ew
 from numus.primitives.base import unary_jvp
 from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather, index_along, positions, scatter
-from numus.primitives.references import widen
+from numus.primitives.references import for_sums, widen
 from numus.primitives.source import constant
 from numus.primitives.structure import concat
 from numus.primitives.views import pad, take_range
@@ -116,7 +116,8 @@ _FUNCTIONS = {
 
 def _reference(node: Node, x: Array) -> Array:
     op, axis, reverse = node.params
-    x = np.flip(widen(x), axis) if reverse else widen(x)
+    x = for_sums(x) if op == "sum" else widen(x)
+    x = np.flip(x, axis) if reverse else x
     dtype = {"dtype": x.dtype} if op in ("sum", "prod") else {}
     with np.errstate(all="ignore"):
         out = _FUNCTIONS[op].accumulate(x, axis=axis, **dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import sys
 import weakref
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from numus.codegen.cpu.target import LlvmTarget, host
+from numus.codegen.llvm.modules import emitted, parsed, unlocked
 from numus.errors import CompileError
 from numus.runtime.cpu import elf_loader
 from numus.runtime.cpu.code_arena import CodeArena
@@ -87,12 +87,6 @@ class _LlvmLinker:
         handle.close()
 
 
-def _unlocked(function: Any) -> Any:
-    """A function of LLVM without the lock by which llvmlite admits one thread at a time: modules of
-    different contexts are compiled concurrently."""
-    return getattr(function, "_cfn", function)
-
-
 class _Toolchain:
     """Target machines and passes of LLVM, for one thread at a time."""
 
@@ -122,38 +116,24 @@ class _Toolchain:
 
     @contextlib.contextmanager
     def _module(self, source: str) -> Iterator[Any]:
-        """An optimised module. It is freed here, as an interrupt would be lost in a destructor."""
+        """An optimised module."""
         # LLVM ends the process when memory runs out
         nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
         require_headroom(nbytes, "compile a kernel")
-        with self._llvm.create_context() as context:
-            try:
-                module = self._llvm.parse_assembly(source, context)
-                module.verify()
-            except RuntimeError as error:
-                raise CompileError(f"LLVM rejects the kernel: {error}\n{source}") from None
-            with module:
-                run = _unlocked(self._llvm.ffi.lib.LLVMPY_RunNewModulePassManager)
-                run(self._passes, module, self._builder)
-                yield module
+        library = self._llvm.ffi.lib
+        with parsed(library, source) as module:
+            run = unlocked(library.LLVMPY_RunNewModulePassManager)
+            run(self._passes, module, self._builder)
+            yield module
 
     def object_code(self, source: str, small: bool) -> bytes:
         machine = self._o0_machine if small else self.machine
-        ffi = self._llvm.ffi
-        with self._module(source) as module, ffi.OutputString() as error:
-            emit = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)
-            buffer = emit(machine, module, True, error)
-            if not buffer:
-                raise CompileError(f"LLVM emits no code for the kernel: {error}\n{source}")
-        try:
-            start = ffi.lib.LLVMPY_GetBufferStart(buffer)
-            return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
-        finally:
-            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+        with self._module(source) as module:
+            return emitted(self._llvm.ffi.lib, machine, module, as_object=True)
 
     def assembly(self, source: str) -> str:
         with self._module(source) as module:
-            return str(self.machine.emit_assembly(module))
+            return emitted(self._llvm.ffi.lib, self.machine, module, as_object=False).decode()
 
 
 class Jit:

@@ -3,8 +3,8 @@
 An opcode is a line with its effect on register a and operands x, y, z (a name in backquotes is a
 register's content), and its body. Operands are available as words (%x) and pointers (%xp), the
 address of register a as %at. A body ends with a branch to `next`, `jump` (skip y instructions),
-`guard_failed`, `failed` (the same, with a Python error to clear) or `raised` (a Python error for
-the caller). Macros:
+`guard_failed`, `failed` (the same; one of `EXPECTED_ERRORS` is cleared, others are raised) or
+`raised` (a Python error for the caller, as any error of a comparison is). Macros:
 
     %v = reg %x                 content of a register
     %v = slot %x, %y            slot at an offset of a register's object
@@ -104,10 +104,12 @@ shape_second:
   br eq i64 %shape_other_rank, 0, label %shape_done, label %shape_compare
 shape_compare:
   !%shape_compared = i32 PyObject_RichCompareBool(ptr %shape_one, ptr %shape_other, i32 2)
-  br sgt i32 %shape_compared, 0, label %shape_done, label %failed
+  br slt i32 %shape_compared, 0, label %raised, label %shape_known
+shape_known:
+  br sgt i32 %shape_compared, 0, label %shape_done, label %guard_failed
 shape_done:
   %shape_ = phi ptr [ %shape_one, %BROADCAST_SHAPE ], [ %shape_other, %shape_unequal ],
-    [ %shape_one, %shape_second ], [ %shape_one, %shape_compare ]
+    [ %shape_one, %shape_second ], [ %shape_one, %shape_known ]
   give_borrowed %shape_
 
 ADD_INT: `a` = the int `x` + y
@@ -195,23 +197,33 @@ slot_eq_slow:
   br eq ptr %slot_eq_, null, label %guard_failed, label %slot_eq_compare
 slot_eq_compare:
   !%slot_eq_compared = i32 PyObject_RichCompareBool(ptr %slot_eq_, ptr %yp, i32 2)
-  guard sgt i32 %slot_eq_compared, 0 or failed
+  br slt i32 %slot_eq_compared, 0, label %raised, label %slot_eq_known
+slot_eq_known:
+  guard sgt i32 %slot_eq_compared, 0
 
 BITS_EQ: guard: the slot at offset x of `a`, as a double, has the bits y
   %bits_eq_number = slot %a, %x
   !%bits_eq_value = double PyFloat_AsDouble(ptr %bits_eq_number)
   %bits_eq_bits = bitcast double %bits_eq_value to i64
-  guard eq i64 %bits_eq_bits, %y or failed
+  br eq i64 %bits_eq_bits, %y, label %bits_eq_same, label %failed
+bits_eq_same:
+  %bits_eq_unsure = fcmp oeq double %bits_eq_value, -1.0  ; or an error
+  br i1 %bits_eq_unsure, label %bits_eq_check, label %next
+bits_eq_check:
+  !%bits_eq_error = ptr PyErr_Occurred()
+  guard eq ptr %bits_eq_error, null or failed
 
 DICT_IS: guard: the dict `a` maps x to y, or lacks x and z is 1
   %dict_is_dict = reg %a
   !%dict_is_found = ptr PyDict_GetItemWithError(ptr %dict_is_dict, ptr %xp)
   br eq ptr %dict_is_found, %yp, label %next, label %dict_lacks
 dict_lacks:
-  %dict_is_none = icmp eq ptr %dict_is_found, null
-  %default = icmp eq i64 %z, 1
-  %dict_lacks_ok = and i1 %dict_is_none, %default
-  br i1 %dict_lacks_ok, label %next, label %failed
+  br eq ptr %dict_is_found, null, label %dict_null, label %guard_failed
+dict_null:
+  !%dict_error = ptr PyErr_Occurred()
+  br eq ptr %dict_error, null, label %dict_default, label %raised
+dict_default:
+  guard eq i64 %z, 1
 
 EMPTY: guard: len(x) == 0
   !%length = i64 PyObject_Size(ptr %xp)

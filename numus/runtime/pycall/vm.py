@@ -103,6 +103,7 @@ class CallVM:
         slot.argtypes = [ctypes.py_object, ctypes.c_int]
         members = type(_Member.__dict__["member"])
         own = {"descr_get": slot(members, _TP_DESCR_GET), "descr_set": slot(members, _TP_DESCR_SET)}
+        own["EXPECTED_ERRORS"] = id(vm_source.EXPECTED_ERRORS)
         addresses = [own.get(name) or function_address(getattr(python, name)) for name in API]
         self._api = (ctypes.c_void_p * len(API))(*addresses)
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(self._api))

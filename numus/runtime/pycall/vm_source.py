@@ -30,7 +30,7 @@ HEADER = (
 
 # CPython's stable ABI, in the order of the table passed to `numus_bind`.
 API = (
-    *("PyErr_Clear", "PyErr_Fetch", "PyErr_Restore"),
+    *("PyErr_Clear", "PyErr_Fetch", "PyErr_Restore", "PyErr_Occurred", "PyErr_ExceptionMatches"),
     *("Py_IncRef", "Py_DecRef", "PyObject_CallNoArgs", "PyObject_RichCompareBool"),
     *("PyObject_Size", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyTuple_GetItem"),
     *("PyTuple_New", "PyTuple_SetItem", "PyTuple_Size", "PyLong_AsVoidPtr"),
@@ -38,7 +38,10 @@ API = (
     "PyObject_Type",
     *("PyType_GenericAlloc", "PyWeakref_NewRef", "PyEval_SaveThread", "PyEval_RestoreThread"),
     *("descr_get", "descr_set"),  # of member descriptors, from `PyType_GetSlot`
+    "EXPECTED_ERRORS",  # no function, but the object of that name
 )
+# What an argument of another kind raises where a guard asks; all else is an error for the caller.
+EXPECTED_ERRORS = (TypeError, AttributeError, IndexError, OverflowError)
 
 SYMBOLS = ("numus_call", "numus_bind")
 
@@ -52,7 +55,7 @@ def source(target: LlvmTarget) -> str:
         *(f"    i64 {code}, label %{name}" for name, code in OPCODES.items()),
         "  ]",
         *(f"{name}:{body}" for name, body in BODIES.items()),
-        _EPILOGUE,
+        _EPILOGUE.replace("EXPECTED_AT", str(API.index("EXPECTED_ERRORS"))),
     ]
     text = expand(_expand_calls("\n".join(lines)), HEADER=HEADER, PENDING=PENDING)
     return f'target triple = "{target.triple}"\n' + text + clock(target)
@@ -134,6 +137,14 @@ decode:
 
 _EPILOGUE = """
 failed:
+  !%error_type = ptr PyErr_Occurred()
+  br eq ptr %error_type, null, label %guard_failed, label %failed_error
+failed_error:
+  %expected_table = load ptr, ptr @api
+  %expected = ptr %expected_table[EXPECTED_AT]
+  !%is_expected = i32 PyErr_ExceptionMatches(ptr %expected)
+  br eq i32 %is_expected, 0, label %raised, label %failed_expected
+failed_expected:
   !void PyErr_Clear()
   br label %guard_failed
 raised:
