@@ -1,6 +1,7 @@
 """A few random programs; `python -m tools.fuzz_programs` runs as many as one likes."""
 
 import numpy as np
+import pytest
 
 from tools.fuzz_programs import Program, fuzz
 
@@ -8,6 +9,13 @@ from tools.fuzz_programs import Program, fuzz
 def test_random_programs_agree_with_the_reference():
     ran, wrong = fuzz("cpu", range(100, 160), max_elements=5000)
     assert ran.total() == 60
+    assert wrong == []
+
+
+@pytest.mark.parametrize("seed", [1000630, 1011606, 1014272])
+def test_long_sums_of_float32_are_compared(seed):
+    """The reference added columns one by one, and a kernel the rows of a fused sum."""
+    _, wrong = fuzz("cpu", [seed])
     assert wrong == []
 
 

@@ -11,6 +11,7 @@ from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops import nest as loop_nest
 from numus.compiler.lower.loops.nest import ONE, ZERO, Loop, LoopNest, Position
+from numus.compiler.lower.loops.nested_sums import nested_block, sum_nested_blocks
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.stages import StagedGroup, mean_of, sum_of
 from numus.compiler.lower.loops.tuning import TUNING
@@ -154,19 +155,23 @@ class RowEmitter:
         index = self.nest.index(at)
         saves = self._bind_cached(stage, index, position)
         reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
-        block = 0 if stored or saves else self.sum_block(stage)
         out: list[Stmt] = []
         body: list[Stmt] = []
         state: dict[Value, list[ir.Register]] = {}
         for r in reductions:
             state[r] = self._registers(r, out)
             body += self._accumulate(r, state[r], index, position)
-        if block:
-            return self._sum_blocks(block, variables, out, body, state)
         body += self.p.stores(e, stored, index)
         body += saves  # last: they may overwrite what was cached before
+        sums_only = not stored and not saves
+        if self.sum_block(stage):
+            block = self._block_of_innermost() if sums_only else 0
+            if block:
+                return self._sum_blocks(block, variables, out, body, state)
+            if nested_block(self)[1]:
+                return sum_nested_blocks(self, variables, out, body, state, 4 if sums_only else 1)
         # several vectors at a time hide the latency of a reduction
-        unroll = 4 if reductions and not stored and not saves else 1
+        unroll = 4 if reductions and sums_only else 1
         loops = list(zip(inner, variables, self.spans, strict=True))
         if self.is_flat:
             size = loop_nest.total_extent(e, inner[1:])
@@ -200,6 +205,10 @@ class RowEmitter:
         """Elements of the row in a block whose sum is added to those before in float64; 0: none."""
         if not self.nest.inner or not self.work.has_wide_totals(stage):
             return 0
+        return self._block_of_innermost() or nested_block(self)[1]
+
+    def _block_of_innermost(self) -> int:
+        """Elements of the innermost loop that are a block; 0: it is too short."""
         block, min_terms = TUNING.block_terms, 2 * TUNING.block_unroll
         if self.lane is not None:
             block = min_terms = TUNING.block_vectors * self.work.vector_lanes()
@@ -237,11 +246,17 @@ class RowEmitter:
         out: list[Stmt] = []
         totals = state
         if not one:
-            totals = {r: self._add_totals(r, state[r], out, body) for r in state}
+            totals = {r: self.add_totals(r, state[r], out, body) for r in state}
             body = [ir.For(first, start, stop, "serial", body, step=const(block))]
             for x, span in reversed(list(zip(outer, self.spans[:-1], strict=True))):
                 body = [ir.For(x, *span, "serial", body)]
-        out += body
+        return out + body + self.round_totals(state, totals)
+
+    def round_totals(
+        self, state: dict[Value, list[ir.Register]], totals: dict[Value, list[ir.Register]]
+    ) -> list[Stmt]:
+        """Bind the results of sums by blocks."""
+        out: list[Stmt] = []
         for r, found in totals.items():
             how = reducer(r)
             self.finals[r] = ir.variables(f"f{r.id}", state[r])
@@ -253,7 +268,7 @@ class RowEmitter:
                 self.e.bindings[m] = self.e.bindings[r]
         return out
 
-    def _add_totals(
+    def add_totals(
         self, r: Value, registers: list[ir.Register], out: list[Stmt], body: list[Stmt]
     ) -> list[ir.Register]:
         """Wide totals of a block's sums, initialised in `out` and added to in `body`."""

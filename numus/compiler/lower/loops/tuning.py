@@ -64,7 +64,9 @@ class LoopTuning:
     serial_elements: int = 1 << 10  # summed one after the other: bounds the rounding error
     block_terms: int = 64  # of a lane's row, summed before they are added in float64,
     block_unroll: int = 8  # in pairs;
-    block_vectors: int = 512  # of a row along lanes
+    block_vectors: int = 512  # of a row along lanes;
+    nested_block_terms: int = 128  # of each lane, where the innermost loop is short;
+    nested_min_terms: int = 1 << 11  # where there is only one, which stores
     few_rows: int = 16
     simt_max_row: int = 1 << 20  # elements: longer rows are split even if there are enough
     splits_per_sm: tuple[int, int] = (8, 64)  # at least and at most: a short tail, cheap combining
