@@ -79,8 +79,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _LAZY = {
-    **{name: f"numus.{name}" for name in "data distance fft linalg nn optim quant".split()},
-    **{name: f"numus.{name}" for name in "polynomial signal special stats".split()},
+    **{name: f"numus.{name}" for name in "data distance distributions fft linalg nn".split()},
+    **{name: f"numus.{name}" for name in "optim polynomial quant signal special stats".split()},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
@@ -88,6 +88,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from numus import data as data
     from numus import distance as distance
+    from numus import distributions as distributions
     from numus import fft as fft
     from numus import linalg as linalg
     from numus import nn as nn
