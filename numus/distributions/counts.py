@@ -31,7 +31,8 @@ class _Trials(Distribution):
         """Whole numbers from 0 to total_count."""
         return constraints.integer_interval(0, self.total_count.detach())
 
-    def _largest(self, what: str) -> int:
+    def _counts(self, what: str, alike: bool) -> Tensor:
+        """The numbers from 0 to the largest count, of one for the whole batch if `alike`."""
         try:
             most, least = (int(f(self.total_count.detach())) for f in (nm.max, nm.min))
         except TracingError as error:
@@ -39,23 +40,22 @@ class _Trials(Distribution):
                 f"{type(self).__name__}.{what}: the number of values is total_count + 1, which is "
                 "not known inside a trace; call it outside"
             ) from error
-        if most != least:
+        if alike and most != least:
             raise ValueError(
                 f"{type(self).__name__}.{what}: total_count must be one number for the whole "
                 f"batch, but it is from {least} to {most}"
             )
-        return most
+        return nm.arange(most + 1, dtype=self.dtype, device=self.device)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        most = self._largest("enumerate_support")
-        return self._enumerated(nm.arange(most + 1, dtype=self.dtype, device=self.device), expand)
+        return self._enumerated(self._counts("enumerate_support", True), expand)
 
     def entropy(self) -> Tensor:
-        counts = self._enumerated(
-            nm.arange(self._largest("entropy") + 1, dtype=self.dtype, device=self.device), False
-        )
-        logs = self.log_prob(counts)
-        return -nm.sum(nm.exp(logs) * nm.maximum(logs, float(nm.finfo(self.dtype).min)), axis=0)
+        counts = self._enumerated(self._counts("entropy", False), False)
+        logs = self.log_prob(nm.minimum(counts, self.total_count.detach()))
+        logs = nm.maximum(logs, float(nm.finfo(self.dtype).min))
+        terms = nm.where(counts <= self.total_count, nm.exp(logs) * logs, 0.0)
+        return -nm.sum(terms, axis=0)
 
 
 class Binomial(_Trials, Odds):

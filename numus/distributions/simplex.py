@@ -14,6 +14,14 @@ from numus.tensor import Tensor
 __all__ = ["Beta", "Dirichlet"]
 
 
+def _mode(a: Tensor) -> Tensor:
+    """The shares of what is above 1; where nothing is, all of it goes to the largest."""
+    above = nm.maximum(a - 1, 0.0)
+    shares = above / nm.sum(above, -1, keepdims=True)
+    corner = nm.arange(a.shape[-1], device=a.device) == nm.argmax(a, axis=-1, keepdims=True)
+    return nm.where(nm.all(a < 1, axis=-1, keepdims=True), nm.astype(corner, a.dtype), shares)
+
+
 class Beta(Distribution):
     """The beta distribution of fractions.
 
@@ -67,9 +75,7 @@ class Beta(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        a, b = self._pair
-        known = (a >= 1) & (b >= 1) & (a + b > 2)
-        return nm.where(known, a - 1, nm.nan) / nm.where(known, a + b - 2, 1.0)
+        return _mode(nm.stack(self._pair, axis=-1))[..., 0]
 
     @property
     def variance(self) -> Tensor:
@@ -123,10 +129,7 @@ class Dirichlet(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        a = self.concentration
-        known = nm.all(a >= 1, axis=-1, keepdims=True) & nm.any(a > 1, axis=-1, keepdims=True)
-        less = nm.where(known, a - 1, 1.0)
-        return nm.where(known, less / nm.sum(less, -1, keepdims=True), nm.nan)
+        return _mode(self.concentration)
 
     @property
     def variance(self) -> Tensor:

@@ -28,9 +28,7 @@ class Case:
     def drawn(self) -> tuple[dict[str, Any], np.ndarray]:
         """The parameters, batches of 3, and as many values."""
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
-        made = {
-            n: KINDS[p](rng) if isinstance(p, str) else p for n, p in self.parameters.items()
-        }
+        made = {n: KINDS[p](rng) if isinstance(p, str) else p for n, p in self.parameters.items()}
         return made, KINDS[self.value](rng)
 
 

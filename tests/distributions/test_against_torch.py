@@ -11,11 +11,14 @@ from numus import distributions
 
 STORED = np.load(Path(__file__).parent.parent / "fixtures" / "distributions.npz")
 BY_NAME = {c.name: c for c in CASES}
-# what is defined otherwise: see docs/distributions.md
-OTHERWISE = {
-    "Uniform/mode",
-    "FisherSnedecor/mode",
-}
+OTHERWISE = {"Kumaraswamy/mode"}  # PyTorch's is NaN
+# PyTorch's Bessel functions are polynomials of float32
+LOOSE = {"VonMises": 1e-6}
+SMALL = {
+    "Beta", "Binomial", "Categorical", "ContinuousBernoulli", "Dirichlet", "FisherSnedecor",
+    "Gamma", "LKJCholesky", "LowRankMultivariateNormal", "MultivariateNormal", "NegativeBinomial",
+    "Poisson", "RelaxedOneHotCategorical", "StudentT", "VonMises", "Wishart",
+}  # fmt: skip
 
 
 def made(case, parameters, dtype=np.float64):
@@ -33,25 +36,26 @@ def test_density_and_moments(case):
     parameters, value = case.drawn()
     d, given = made(case, parameters)
     log_p = d.log_prob(nm.asarray(value))
-    np.testing.assert_allclose(
-        log_p.numpy(), STORED[f"{case.name}/log_prob"], rtol=1e-9, atol=1e-9
-    )
+    near = LOOSE.get(case.name, 1e-9)
+    np.testing.assert_allclose(log_p.numpy(), STORED[f"{case.name}/log_prob"], rtol=near, atol=near)
     nm.sum(log_p).backward()
     for name, leaf in given.items():
         if f"{case.name}/grad/{name}" in STORED and isinstance(leaf, nm.Tensor):
             want = STORED[f"{case.name}/grad/{name}"]
-            np.testing.assert_allclose(leaf.grad.numpy(), want, rtol=1e-7, atol=1e-8, err_msg=name)
+            np.testing.assert_allclose(
+                leaf.grad.numpy(), want, rtol=100 * near, atol=1e-7, err_msg=name
+            )
     for what in ("mean", "variance", "mode", "entropy", "cdf"):
         key = f"{case.name}/{what}"
         if key in STORED and key not in OTHERWISE:
             got = getattr(d, what)
             got = got if isinstance(got, nm.Tensor) else got(*([value] if what == "cdf" else []))
             np.testing.assert_allclose(
-                got.numpy(), STORED[key], rtol=1e-7, atol=1e-8, err_msg=what
+                got.numpy(), STORED[key], rtol=100 * near, atol=1e-8, err_msg=what
             )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in SMALL], ids=lambda c: c.name)
 def test_density_in_float32(case):
     parameters, value = case.drawn()
     d, _ = made(case, parameters, np.float32)
