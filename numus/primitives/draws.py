@@ -15,11 +15,22 @@ from numus import dtypes as dt
 from numus.graph import Array, Node
 from numus.kernels.math.random_bits import threefry2x32
 from numus.kernels.random import algorithms
-from numus.primitives.elementwise import div, exp, mul, neg
+from numus.primitives.elementwise import (
+    digamma,
+    div,
+    exp,
+    log,
+    lt,
+    maximum,
+    mul,
+    neg,
+    sub,
+    where,
+)
 from numus.primitives.random_bits import _normal_reference
 from numus.primitives.references import special
 from numus.primitives.special.incomplete import _gamma_density, gammainc_by_a
-from numus.primitives.special.tables import nary
+from numus.primitives.special.tables import nary, number, plus
 
 
 class _Reference:
@@ -94,16 +105,25 @@ def _draw(name: str, partials: Any = None) -> Callable[..., Node]:
     return nary(f"draw_{name}", reference, partials)
 
 
-def _by_a(a: Node, y: Node) -> Node:
-    """dy/da of a gamma draw at fixed P(a, y)."""
-    return neg(div(gammainc_by_a(a, y), _gamma_density(a, y)))
+def _log_by_a(log_y: Node, y: Node, a: Node) -> Node:
+    """d log(y) / da of a gamma draw at fixed P(a, y).
+
+    Of a tiny draw, which may have underflowed, P(a, y) is y**a / gamma(a + 1).
+    """
+    single = y.dtype.itemsize == 4
+    tiny = lt(log_y, number(-17.0 if single else -37.0, y))
+    at = where(tiny, number(1, y), y)
+    usual = neg(div(gammainc_by_a(a, at), mul(_gamma_density(a, at), at)))
+    return where(tiny, div(sub(digamma(plus(a, 1)), log_y), a), usual)
 
 
-gamma = _draw("gamma", lambda y, a, *rest: (_by_a(a, y), None, None, None))
-log_gamma = _draw(
-    "log_gamma",
-    lambda y, a, *rest: (mul(_by_a(a, exp(y)), exp(neg(y))), None, None, None),
-)
+def _by_a(y: Node, a: Node) -> Node:
+    smallest = number(2.0**-126 if y.dtype.itemsize == 4 else 2.0**-1022, y)
+    return mul(y, _log_by_a(log(maximum(y, smallest)), y, a))
+
+
+gamma = _draw("gamma", lambda y, a, *rest: (_by_a(y, a), None, None, None))
+log_gamma = _draw("log_gamma", lambda y, a, *rest: (_log_by_a(y, exp(y), a), None, None, None))
 poisson = _draw("poisson")
 binomial = _draw("binomial")
 vonmises = _draw("vonmises")
