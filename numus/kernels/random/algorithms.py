@@ -42,16 +42,22 @@ class Ops(Protocol):
     def iterate(self, limit: int, initial: tuple[Any, ...], step: Callable[..., Any]) -> Any: ...
 
 
-def _rejection(o: Ops, attempt: Callable[[Any], tuple[Any, Any]], start: Any) -> Any:
-    """The first value of attempt(trial) = (accepted, value) that is accepted."""
+def _rejection(
+    o: Ops, attempt: Callable[[Any], tuple[Any, Any]], start: Any, settled: Any = None
+) -> Any:
+    """The first value of attempt(trial) = (accepted, value) that is accepted.
+
+    Where a draw is `settled` without, no trial is made for its sake.
+    """
     one, zero = o.number(1.0), o.number(0.0)
+    waiting = one if settled is None else o.select(settled, zero, one)
 
     def step(value: Any, waiting: Any, trial: Any) -> Any:
         accepted, found = attempt(trial)
         following = (o.select(accepted, found, value), o.select(accepted, zero, one), trial + 1)
         return waiting > 0.5, following
 
-    return o.iterate(TRIALS, (start, one, o.first_trial()), step)[0]
+    return o.iterate(TRIALS, (start, waiting, o.first_trial()), step)[0]
 
 
 def _marsaglia(o: Ops, a: Any) -> tuple[Any, Any, Any]:
@@ -138,7 +144,7 @@ def poisson(o: Ops, mean: Any) -> Any:
         sure = (us >= 0.07) & (v <= quick)
         return (k >= 0.0) & (sure | (((us >= 0.013) | (v <= us)) & bound)), k
 
-    return o.select(small, inverted, _rejection(o, attempt, o.floor(mu)))
+    return o.select(small, inverted, _rejection(o, attempt, o.floor(mu), small))
 
 
 def binomial(o: Ops, n: Any, p: Any) -> Any:
@@ -184,7 +190,7 @@ def binomial(o: Ops, n: Any, p: Any) -> Any:
         bound = o.log(v * alpha / (a / (us * us) + b)) <= log_mass(o.select(inside, k, zero)) - most
         return inside & (((us >= 0.07) & (v <= quick)) | bound), k
 
-    value = o.select(small, inverted, _rejection(o, attempt, o.floor(mean)))
+    value = o.select(small, inverted, _rejection(o, attempt, o.floor(mean), small))
     return o.select(flipped, n - value, value)
 
 
