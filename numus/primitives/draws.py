@@ -40,6 +40,7 @@ class _Reference:
     exp, pow = staticmethod(np.exp), staticmethod(np.power)
     sqrt, abs, floor = staticmethod(np.sqrt), staticmethod(np.abs), staticmethod(np.floor)
     cos, acos, select = staticmethod(np.cos), staticmethod(np.arccos), staticmethod(np.where)
+    rarely = staticmethod(np.where)
 
     def __init__(self, dtype: Any, k0: Array, k1: Array, counter: Array) -> None:
         self.dtype, self.key, self.counter = dtype, (k0, k1), counter

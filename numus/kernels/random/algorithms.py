@@ -37,6 +37,9 @@ class Ops(Protocol):
 
     def lgamma(self, x: Any) -> Any: ...
     def select(self, condition: Any, yes: Any, no: Any) -> Any: ...
+    def rarely(self, condition: Any, yes: Any, no: Any) -> Any:
+        """select, whose `yes` is computed only where some element needs it."""
+
     def number(self, value: float) -> Any: ...
     def first_trial(self) -> Any: ...
     def iterate(self, limit: int, initial: tuple[Any, ...], step: Callable[..., Any]) -> Any: ...
@@ -76,7 +79,7 @@ def _marsaglia(o: Ops, a: Any) -> tuple[Any, Any, Any]:
 
     v = _rejection(o, attempt, o.number(1.0))
     power = o.log(o.uniform(o.first_trial(), 3)) / a
-    return d, v, o.select(small, power, o.number(0.0))
+    return d, v, o.rarely(small, power, o.number(0.0))
 
 
 def gamma(o: Ops, a: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
-from numus.ir import Expr, const, iterate, select, sqrt, unary
+from numus.ir import Expr, const, iterate, select, slow_path_select, sqrt, unary
 from numus.kernels.math import FUNCTIONS as MATH
 from numus.kernels.math._tools import absolute
 from numus.kernels.math.random_bits import normal_pair, normal_pair64, threefry2x32
@@ -20,6 +20,7 @@ class Kernel:
     iterate = staticmethod(iterate)
     sqrt, abs = staticmethod(sqrt), staticmethod(absolute)
     phi, select = staticmethod(phi), staticmethod(select)
+    rarely = staticmethod(slow_path_select)
     log, log1p = staticmethod(MATH["log"]), staticmethod(MATH["log1p"])
     exp, pow = staticmethod(MATH["exp"]), staticmethod(MATH["pow"])
     cos, acos = staticmethod(MATH["cos"]), staticmethod(MATH["acos"])
