@@ -70,6 +70,15 @@ class _Reference:
         whole = high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11)).astype(np.float64)
         return (whole + 1.0) * 2.0**-53
 
+    def uniforms(self, trial: Array) -> tuple[Array, Array]:
+        if self.dtype == np.float32:
+            high, low = (
+                w.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
+                for w in self.words(trial, 1)
+            )
+            return high, low
+        return self.uniform(trial, 1), self.uniform(trial, 2)
+
     def normal(self, trial: Array) -> Array:
         words = self.words(trial, 0)
         if self.dtype == np.float64:

@@ -22,6 +22,9 @@ class Ops(Protocol):
     def uniform(self, trial: Any, which: int) -> Any:
         """In (0, 1]."""
 
+    def uniforms(self, trial: Any) -> tuple[Any, Any]:
+        """Two of them, of one counter in float32."""
+
     def normal(self, trial: Any) -> Any: ...
     def log(self, x: Any) -> Any: ...
     def log1p(self, x: Any) -> Any: ...
@@ -137,13 +140,15 @@ def poisson(o: Ops, mean: Any) -> Any:
     quick = 0.9277 - 3.6224 / (b - 2.0)
 
     def attempt(trial: Any) -> tuple[Any, Any]:
-        u, v = o.uniform(trial, 1) - 0.5, o.uniform(trial, 2)
+        u, v = o.uniforms(trial)
+        u = u - 0.5
         us = 0.5 - o.abs(u)
         us = o.select(us > 0.0, us, o.number(1e-9))
         k = o.floor((2.0 * a / us + b) * u + mu + 0.43)
         whole = o.select(k > 0.0, k, zero)
-        log_p = -_deviance(o, whole, mu) - _root_log(o, whole) - _stirling_rest(o, whole)
-        bound = o.log(v * inverse_alpha / (a / (us * us) + b)) <= log_p
+        log_p = -_deviance(o, whole, mu) - _stirling_rest(o, whole)
+        hat = v * inverse_alpha / (a / (us * us) + b)
+        bound = o.log(hat * o.sqrt(o.select(k > 0.5, k * (2 * math.pi), o.number(1.0)))) <= log_p
         sure = (us >= 0.07) & (v <= quick)
         return (k >= 0.0) & (sure | (((us >= 0.013) | (v <= us)) & bound)), k
 
@@ -185,7 +190,8 @@ def binomial(o: Ops, n: Any, p: Any) -> Any:
     most = log_mass(o.floor((m + 1.0) * r))
 
     def attempt(trial: Any) -> tuple[Any, Any]:
-        u, v = o.uniform(trial, 1) - 0.5, o.uniform(trial, 2)
+        u, v = o.uniforms(trial)
+        u = u - 0.5
         us = 0.5 - o.abs(u)
         us = o.select(us > 0.0, us, o.number(1e-9))
         k = o.floor((2.0 * a / us + b) * u + mean + 0.5)
@@ -206,10 +212,10 @@ def vonmises(o: Ops, kappa: Any) -> Any:
     r = (1.0 + rho * rho) / (2.0 * rho)
 
     def attempt(trial: Any) -> tuple[Any, Any]:
-        z = o.cos(o.uniform(trial, 1) * math.pi)
+        turn, u = o.uniforms(trial)
+        z = o.cos(turn * math.pi)
         f = (1.0 + r * z) / (r + z)
         c = k * (r - f)
-        u = o.uniform(trial, 2)
         return (c * (2.0 - c) - u > 0.0) | (o.log(c / u) + 1.0 - c >= 0.0), f
 
     f = _rejection(o, attempt, o.number(1.0))
@@ -227,7 +233,7 @@ def zipf(o: Ops, a: Any) -> Any:
     largest = 2.0**24
 
     def attempt(trial: Any) -> tuple[Any, Any]:
-        u, v = o.uniform(trial, 1), o.uniform(trial, 2)
+        u, v = o.uniforms(trial)
         raw = o.exp(-o.log(u) / less)
         x = o.floor(o.select(raw < largest, raw, o.number(largest)))
         t = o.exp(less * o.log1p(1.0 / x))

@@ -48,6 +48,12 @@ class Kernel:
         whole = high.cast(dt.float64) * 2.0**21 + (low >> 11).cast(dt.float64)
         return (whole + 1.0) * 2.0**-53
 
+    def uniforms(self, trial: Expr) -> tuple[Expr, Expr]:
+        if self.dtype is dt.float32:
+            high, low = (w.cast(dt.float32) * 2.0**-32 + 2.0**-33 for w in self.words(trial, 1))
+            return high, low
+        return self.uniform(trial, 1), self.uniform(trial, 2)
+
     def normal(self, trial: Expr) -> Expr:
         words = self.words(trial, 0)
         if self.dtype is dt.float32:
