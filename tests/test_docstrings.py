@@ -23,6 +23,9 @@ PACKAGES = (
     "numus.linalg",
     "numus.stats",
     "numus.distance",
+    "numus.distributions",
+    "numus.distributions.kl",
+    "numus.distributions.transforms",
     "numus.polynomial",
     "numus.special",
     "numus.nn",
@@ -68,7 +71,7 @@ def test_docstrings(name):
 
 
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
-PUBLIC += " numus.signal numus.signal.windows"
+PUBLIC += " numus.signal numus.signal.windows numus.distributions"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 
 

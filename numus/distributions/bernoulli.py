@@ -47,7 +47,7 @@ class Bernoulli(Odds):
 
     >>> d = nm.distributions.Bernoulli(nm.asarray([0.0, 0.25]))
     >>> d.log_prob(0.0)
-    tensor([-0.       , -0.2876821])
+    tensor([ 0.        , -0.28768206])
     >>> d.enumerate_support(expand=False)
     tensor([[0.],
             [1.]])

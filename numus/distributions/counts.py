@@ -31,8 +31,8 @@ class _Trials(Distribution):
         """Whole numbers from 0 to total_count."""
         return constraints.integer_interval(0, self.total_count.detach())
 
-    def _counts(self, what: str, alike: bool) -> Tensor:
-        """The numbers from 0 to the largest count, of one for the whole batch if `alike`."""
+    def _counts(self, what: str, homogeneous: bool) -> Tensor:
+        """The numbers from 0 to the largest count, of one for the whole batch if `homogeneous`."""
         try:
             most, least = (int(f(self.total_count.detach())) for f in (nm.max, nm.min))
         except TracingError as error:
@@ -40,7 +40,7 @@ class _Trials(Distribution):
                 f"{type(self).__name__}.{what}: the number of values is total_count + 1, which is "
                 "not known inside a trace; call it outside"
             ) from error
-        if alike and most != least:
+        if homogeneous and most != least:
             raise ValueError(
                 f"{type(self).__name__}.{what}: total_count must be one number for the whole "
                 f"batch, but it is from {least} to {most}"

@@ -169,8 +169,8 @@ class TruncatedNormal(Distribution):
     The interval is mirrored into the lower tail, where probabilities keep their digits.
 
     >>> d = nm.distributions.TruncatedNormal(0.0, 1.0, 8.0, nm.inf)
-    >>> d.mean
-    tensor(8.121368)
+    >>> round(d.mean.item(), 4)
+    8.1214
     """
 
     arg_constraints: ClassVar = {

@@ -60,8 +60,8 @@ class Exponential(Distribution):
 class Weibull(Distribution):
     """The Weibull distribution: powers of exponential numbers.
 
-    >>> nm.distributions.Weibull(1.0, 2.0).mean
-    tensor(0.8862269)
+    >>> round(nm.distributions.Weibull(1.0, 2.0).mean.item(), 4)
+    0.8862
     """
 
     arg_constraints: ClassVar = {

@@ -63,7 +63,7 @@ class Transform:
         return ()
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and _alike(self._settings(), other._settings())
+        return type(self) is type(other) and _equal_settings(self._settings(), other._settings())
 
     __hash__ = object.__hash__
 
@@ -71,7 +71,7 @@ class Transform:
         return f"{type(self).__name__}()"
 
 
-def _alike(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+def _equal_settings(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Equal settings: tensors are, where they are the same object."""
     for x, y in zip(a, b, strict=True):
         if x is not y and (isinstance(x, Tensor) or isinstance(y, Tensor) or x != y):
