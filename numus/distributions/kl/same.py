@@ -158,6 +158,6 @@ def von_mises(p: VonMises, q: VonMises) -> Tensor:
     """By the mean of the cosine, I1(k) / I0(k)."""
     a, b = p.concentration, q.concentration
     ratio = 1 - one_less_ratio(a)
-    turned = 2 * nm.sin(0.5 * (p.loc - q.loc)) ** 2  # 1 - cos
+    rise = 2 * nm.sin(0.5 * (p.loc - q.loc)) ** 2  # 1 - cos
     norms = nm.log(i0e(b) / i0e(a)) + (b - a)
-    return norms + (a - b) * ratio + b * ratio * turned
+    return norms + (a - b) * ratio + b * ratio * rise
