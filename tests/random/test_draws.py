@@ -65,6 +65,90 @@ def test_distribution_of_a_million(name):
     check(name, 1_000_000)
 
 
+BASIC = {
+    "uniform": ((-1.0, 3.0), st.uniform(-1, 4)),
+    "normal": ((1.0, 2.0), st.norm(1, 2)),
+    "exponential": ((2.0,), st.expon(scale=2)),
+    "gumbel": ((1.0, 2.0), st.gumbel_r(1, 2)),
+    "truncated_normal": ((-1.0, 2.0), st.truncnorm(-1, 2)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [nm.float32, nm.float64], ids=str)
+@pytest.mark.parametrize("name", [*BASIC, *CONTINUOUS])
+def test_a_million_in_both_floats(name, dtype):
+    """Mean, variance and Kolmogorov and Smirnov's distance."""
+    parameters, distribution = (BASIC | CONTINUOUS)[name]
+    count = 1_000_000
+    draw = getattr(nm.random, name)
+    x = draw((count,), *parameters, dtype=dtype, key=nm.random.key(13)).numpy().astype(float)
+    assert abs(x.mean() - distribution.mean()) < 5 * distribution.std() / np.sqrt(count)
+    fourth = distribution.stats("k").item()
+    if np.isfinite(fourth) and fourth < 50 and name != "vonmises":
+        error = distribution.var() * np.sqrt((fourth + 2) / count)
+        assert abs(x.var() - distribution.var()) < 5 * error
+    at = distribution.cdf(np.sort(x))
+    steps = np.arange(count) / count
+    assert np.maximum(np.abs(at - steps), np.abs(at - steps - 1 / count)).max() < 2.3e-3
+
+
+def chi_square_fits(found, expected):
+    """Classes of fewer than 20 are put together; one in 100,000 is refused."""
+    common = expected >= 20
+    found = np.append(found[common], found[~common].sum())
+    expected = np.append(expected[common], expected[~common].sum())
+    found, expected = found[expected > 0], expected[expected > 0]
+    statistic = ((found - expected) ** 2 / expected).sum()
+    return statistic < st.chi2(len(found) - 1).ppf(1 - 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DISCRETE)
+def test_classes_of_a_million(name):
+    parameters, distribution = DISCRETE[name]
+    count, most = 1_000_000, 200
+    x = getattr(nm.random, name)((count,), *parameters, key=nm.random.key(17)).numpy()
+    found = np.bincount(np.minimum(x, most), minlength=most + 1)
+    expected = count * distribution.pmf(np.arange(most + 1))
+    expected[most] += count - expected.sum()
+    assert chi_square_fits(found, expected)
+
+
+@pytest.mark.slow
+def test_a_million_choices():
+    p, key, count = np.array([0.1, 0.2, 0.3, 0.4]), nm.random.key(19), 1_000_000
+    logits = nm.broadcast_to(nm.log(nm.asarray(p.astype(np.float32))), (count, 4))
+    drawn = {
+        "categorical": nm.random.categorical(logits, key=key),
+        "choice": nm.random.choice(4, (count,), p=nm.asarray(p.astype(np.float32)), key=key),
+    }
+    for x in drawn.values():
+        assert chi_square_fits(np.bincount(x.numpy()), count * p)
+    whole = nm.random.integers(0, 7, (count,), key=key).numpy()
+    assert chi_square_fits(np.bincount(whole), np.full(7, count / 7))
+    coins = nm.random.bernoulli(0.3, (count,), key=key).numpy()
+    assert chi_square_fits(np.bincount(coins), count * np.array([0.7, 0.3]))
+
+
+@pytest.mark.slow
+def test_a_million_vectors():
+    key, count = nm.random.key(23), 1_000_000
+    shares = nm.random.dirichlet((count,), [0.5, 2.0, 3.0], key=key).numpy()
+    for i, (a, b) in enumerate([(0.5, 5.0), (2.0, 3.5), (3.0, 2.5)]):
+        assert st.kstest(shares[:, i], st.beta(a, b).cdf).statistic < 2.3e-3
+    counts = nm.random.multinomial((count,), 20, [0.1, 0.6, 0.3], key=key).numpy()
+    for i, p in enumerate([0.1, 0.6, 0.3]):
+        expected = count * st.binom(20, p).pmf(np.arange(21))
+        assert chi_square_fits(np.bincount(counts[:, i], minlength=21), expected)
+    cov = np.array([[2.0, 0.6], [0.6, 1.0]])
+    x = nm.random.multivariate_normal((count,), [1.0, -1.0], cov, key=key).numpy()
+    np.testing.assert_allclose(x.mean(0), [1, -1], atol=5 * np.sqrt(2 / count))
+    np.testing.assert_allclose(np.cov(x.T), cov, atol=5 * 2 * np.sqrt(2 / count))
+    w = nm.random.wishart((count // 4,), 5.0, cov, key=key).numpy()
+    np.testing.assert_allclose(w.mean(0), 5 * cov, atol=5 * np.sqrt(40 / (count // 4)))
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "distribution"),
     [
