@@ -6,11 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from numus.dispatch.apply import apply
 from numus.errors import ShapeError
 from numus.graph import Node, Nodes, Tangents, checking_effects, mode
-from numus.primitives.broadcast import broadcast
+from numus.primitives.broadcast import broadcast, reduction_batch
+from numus.primitives.elementwise.arithmetic import elementwise_batch
 from numus.primitives.source import placeholder
-from numus.primitives.views import permute
+from numus.primitives.views import permute, reshape
 from numus.shapes import normal_axis
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
@@ -26,9 +28,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def batch(outputs: Nodes, sources: Mapping[Node, Node], size: int) -> list[tuple[Node, bool]]:
+def batch(
+    outputs: Nodes, sources: Mapping[Node, Node], size: int, innermost: bool = False
+) -> list[tuple[Node, bool]]:
     """The outputs when placeholders are replaced by nodes with a new leading axis of extent `size`,
     each with whether it carries that axis. Nodes recorded under `no_grad` remain untracked.
+
+    With `innermost`, elementwise operations and reductions are computed with the new axis last,
+    behind a permutation: where entries are a few numbers, that makes rows as long as the batch.
     """
     made = dict(sources)
     ambient = mode.grad
@@ -37,10 +44,32 @@ def batch(outputs: Nodes, sources: Mapping[Node, Node], size: int) -> list[tuple
             flags = [x in made for x in node.inputs]
             inputs = [made.get(x, x) for x in node.inputs]
             mode.grad = node.tracked
-            made[node] = node.prim.batch(node, inputs, flags, size)
+            rule = innermost_batch if innermost and node.prim.kind in _RIGID else node.prim.batch
+            made[node] = rule(node, inputs, flags, size)
     finally:
         mode.grad = ambient
     return [(made.get(y, y), y in made) for y in outputs]
+
+
+# Kinds of primitives whose operands may have their axes in another order, all in the same.
+_RIGID = ("elementwise", "reduce")
+
+
+def innermost_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    """An elementwise operation or reduction over a new axis, computed with it as the last."""
+    if node.prim.batch not in (elementwise_batch, reduction_batch):
+        return node.prim.batch(node, inputs, batched, size)
+    rank = len(inputs[0].shape) - 1 if node.prim.kind == "reduce" else len(node.shape)
+    aligned = []
+    for x, is_batched in zip(inputs, batched, strict=True):
+        if is_batched:
+            x = move_axis(x, 0, x.ndim - 1)
+            x = reshape(x, (1,) * (rank + 1 - x.ndim) + x.shape)
+        elif x.ndim:
+            x = reshape(x, (*x.shape, 1))
+        aligned.append(x)
+    made = apply(node.prim, tuple(aligned), node.params, (*node.shape, size), node.dtype)
+    return move_axis(made, made.ndim - 1, 0)
 
 
 def entries_of(nodes: Sequence[Any], flags: Sequence[bool], spots: dict[Node, Node]) -> list[Any]:

@@ -585,3 +585,52 @@ def test_derivatives_that_are_constant_are_where_their_tensors_are():
         nm.eval(g)
         assert g.device == "simt"
     assert (x - found[0]).numpy().tolist() == [[0, 0, 0]] * 2
+
+
+def orbit(loop):
+    """A loop over short vectors with slices, concatenation, sums and a product of matrices."""
+    turn = nm.asarray([[0.9, -0.1, 0.0], [0.1, 0.9, 0.0], [0.0, 0.2, 0.5]])
+
+    def step(y, scale):
+        moved = nm.stack([y[1] - y[0], y[0] * y[2], nm.sin(y[2])])
+        return turn @ (y + 0.1 * scale * moved) / (1 + nm.sum(y * y))
+
+    if loop == "scan":
+        return lambda y, s: nm.scan(lambda c, x: (step(c, s), c[1:] * x), y, nm.arange(3.0))
+    return lambda y, s: nm.while_loop(lambda c: nm.sum(c * c) > s[0], lambda c: step(c, s), y)
+
+
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_the_axis_of_a_batch_of_short_vectors_is_innermost(loop):
+    y, scale = nm.random.normal((20, 3)), 0.1 + 0.01 * nm.arange(60.0).reshape(20, 3)
+    f = orbit(loop)
+    whole = nm.tree.leaves(nm.vmap(f)(y, scale))
+    each = [nm.tree.leaves(f(y[i], scale[i])) for i in range(20)]
+    for found, *rows in zip(whole, *each, strict=True):
+        assert nm.allclose(found, nm.stack(rows), rtol=1e-5, atol=1e-6)
+    shared = nm.vmap(f, in_axes=(0, None))(y, scale[0])
+    assert nm.allclose(
+        nm.tree.leaves(shared)[0][7], nm.tree.leaves(f(y[7], scale[0]))[0], atol=1e-6
+    )
+    pairs = nm.vmap(nm.vmap(f, in_axes=(0, None)), in_axes=(None, 0))(y, scale[:17])
+    assert nm.allclose(
+        nm.tree.leaves(pairs)[0][5, 7], nm.tree.leaves(f(y[7], scale[5]))[0], atol=1e-6
+    )
+    tangents = nm.vmap(lambda y, s: nm.tree.leaves(nm.jvp(lambda y: f(y, s), (y,), (y,))[1])[0])
+    one = nm.tree.leaves(nm.jvp(lambda y: f(y, scale[3]), (y[3],), (y[3],))[1])[0]
+    assert nm.allclose(tangents(y, scale)[3], one, atol=1e-6)
+    if loop == "scan":
+        loss = lambda y, s: nm.sum(f(y, s)[1] ** 2)
+        found = nm.vmap(nm.grad(loss, argnums=(0, 1)))(y, scale)
+        single = nm.grad(loss, argnums=(0, 1))(y[4], scale[4])
+        assert all(nm.allclose(a[4], b, atol=1e-6) for a, b in zip(found, single, strict=True))
+
+
+def test_a_batched_loop_of_short_vectors_keeps_its_state_batch_last():
+    def f(y):
+        return nm.while_loop(lambda c: c[1] < 3, lambda c: (c[0] * 2, c[1] + 1), (y, 0))[0]
+
+    found = nm.vmap(f)(nm.ones((32, 3)))
+    call = found._node.inputs[0].inputs[0].params
+    assert [shape for shape, _ in call.results[:2]] == [(3, 32), (32,)]
+    assert found.tolist() == [[8.0, 8.0, 8.0]] * 32

@@ -31,7 +31,7 @@ from numus.transforms.effects import EffectCheck, LoopEffects
 from numus.transforms.rules import instantiate_zeros
 from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import Trace, nodes_of
-from numus.transforms.vmap import batch
+from numus.transforms.vmap import batch, move_axis
 
 Type = tuple[Shape, DType]
 Layout = tuple[Shape, ...]  # strides of each input
@@ -159,10 +159,11 @@ class Body:
 
     # -- batches ----------------------------------------------------------------------------------
 
-    def batched(self, flags: Sequence[bool], size: int) -> Body:
-        """The body over a new leading axis of the flagged inputs, and of every result."""
+    def batched(self, flags: Sequence[bool], size: int, innermost: bool = False) -> Body:
+        """The body over a new axis of the flagged inputs, and of every result: the leading one, or
+        the innermost."""
         types = [
-            ((size, *shape) if flag else shape, dtype)
+            (_with_extent(shape, size, innermost) if flag else shape, dtype)
             for (shape, dtype), flag in zip(self.inputs, flags, strict=True)
         ]
         single = placeholders(self.inputs, None, "vmap", True)
@@ -170,11 +171,37 @@ class Body:
         triples = list(zip(single, whole, flags, strict=True))
         with grad_mode(True):
             outputs = self.recipe.replay([x if flag else xs for x, xs, flag in triples])
+            sources = {
+                x: move_axis(xs, xs.ndim - 1, 0) if innermost else xs
+                for x, xs, flag in triples
+                if flag
+            }
             made = [
                 y if carries else broadcast(y, (size, *y.shape))
-                for y, carries in batch(outputs, {x: xs for x, xs, flag in triples if flag}, size)
+                for y, carries in batch(outputs, sources, size, innermost)
             ]
+            if innermost:
+                made = [move_axis(y, 0, y.ndim - 1) for y in made]
         return Body(whole, made)
+
+
+def _with_extent(shape: Shape, size: int, innermost: bool) -> Shape:
+    return (*shape, size) if innermost else (size, *shape)
+
+
+_SHORT_AXIS = 16  # rows of fewer elements leave most of a vector or a warp idle
+
+
+def batch_is_innermost(types: Sequence[Type], size: int) -> bool:
+    """Whether a batched loop has the axis of its batch innermost: where entries of its state are
+    short vectors, and the batch is longer."""
+    extents = [shape[-1] for shape, _ in types if shape]
+    return bool(extents) and max(extents) < _SHORT_AXIS <= size
+
+
+def innermost_copy(x: Node) -> Node:
+    """A batched operand of a loop with its leading axis last, in memory too."""
+    return x if x.ndim < 2 else st.copy(move_axis(x, 0, x.ndim - 1))
 
 
 def constants_of(arguments: Nodes, outputs: Nodes) -> list[Node]:
@@ -293,6 +320,11 @@ def stable_carry(nodes: Nodes, dev: Device) -> list[Node]:
 def select_entries(mask: Node, a: Node, b: Node) -> Node:
     """Entries along the first axis of a where the mask holds, else of b."""
     return ew.where(broadcast(reshape(mask, mask.shape + (1,) * (a.ndim - 1)), a.shape), a, b)
+
+
+def select_innermost(mask: Node, a: Node, b: Node) -> Node:
+    """Entries along the last axis of a where the mask holds, else of b."""
+    return ew.where(broadcast(mask, a.shape), a, b)
 
 
 def tensors_of(nodes: Tangents) -> list[Tensor | None]:

@@ -43,12 +43,15 @@ class ScanCall:
     sliced: int
     length: int
     reverse: bool
+    innermost: bool = False  # a batch's axis, if it has one
     name = "scan"
 
     def __post_init__(self) -> None:
         last, rows = self.body.results[: self.carried], self.body.results[self.carried :]
         self.results = [*last, *(((self.length, *shape), dtype) for shape, dtype in rows)]
         self.batch_axes = [0] * len(last) + [1] * len(rows)
+        if self.innermost:
+            self.batch_axes = [len(shape) - 1 for shape, _ in self.results]
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Carried values, sliced arrays, constants, and residuals."""
@@ -62,14 +65,18 @@ class ScanCall:
 
     def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
         carries = [i < self.carried or flag for i, flag in enumerate(flags)]  # every carry does
+        innermost = bodies.batch_is_innermost(self.body.results[: self.carried], size)
         given = []
         for i, (x, flag) in enumerate(zip(operands, flags, strict=True)):
             if carries[i] and not flag:
                 x = broadcast(x, (size, *x.shape))
-            if flag and self.carried <= i < self.carried + self.sliced:
+            if carries[i] and innermost:
+                x = bodies.innermost_copy(x)
+            elif flag and self.carried <= i < self.carried + self.sliced:
                 x = permute(x, (1, 0, *range(2, x.ndim)))
             given.append(x)
-        return replace(self, body=self.body.batched(carries, size)), tuple(given)
+        body = self.body.batched(carries, size, innermost)
+        return replace(self, body=body, innermost=innermost), tuple(given)
 
     # -- running ----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from numus.transforms.control import body as bodies
 from numus.transforms.control.body import Body, placeholders, tensors_of, types_of
 from numus.transforms.rules import CallRule, differentiated, instantiate_zeros
 from numus.transforms.trace import nodes_of, require_function, tensors
+from numus.transforms.vmap import move_axis
 
 __all__ = ["while_loop"]
 
@@ -39,11 +40,11 @@ class WhileCall:
 
     name = "while_loop"
 
-    def __init__(self, body: Body, carried: int) -> None:
+    def __init__(self, body: Body, carried: int, innermost: bool = False) -> None:
         self.body = body
         self.carried = carried
         self.results = body.results[:carried]
-        self.batch_axes = [0] * carried
+        self.batch_axes = [len(shape) - 1 if innermost else 0 for shape, _ in self.results]
 
     def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
         """All entries step together while one of them goes on; the state of others is frozen."""
@@ -52,18 +53,25 @@ class WhileCall:
             x if flag else broadcast(x, (size, *x.shape))
             for x, flag in zip(operands[: 1 + count], flags, strict=False)
         )
-        body = self.body.batched([*([True] * count), *flags[1 + count :]], size)
+        constants = list(operands[1 + count :])
+        innermost = bodies.batch_is_innermost(self.results, size)
+        if innermost:
+            carry = [move_axis(x, 0, x.ndim - 1) for x in carry]
+            pairs = zip(constants, flags[1 + count :], strict=True)
+            constants = [bodies.innermost_copy(x) if flag else x for x, flag in pairs]
+        body = self.body.batched([*([True] * count), *flags[1 + count :]], size, innermost)
         types = [*body.inputs[:count], ((size,), bool_), *body.inputs[count:]]
         arguments = placeholders(types, None, "vmap", True)
         with grad_mode(True):
             active = arguments[count]
             *after, more = body([*arguments[:count], *arguments[count + 1 :]])
             pairs = zip(arguments, after, strict=False)
-            after = [bodies.select_entries(active, y, x) for x, y in pairs]
+            select = bodies.select_innermost if innermost else bodies.select_entries
+            after = [select(active, y, x) for x, y in pairs]
             still = ew.and_(active, more)
             step = Body(arguments, [*after, still, reduce_max(still, (0,))])
-        constants = operands[1 + count :]
-        return WhileCall(step, count + 1), (reduce_max(go, (0,)), *carry, go, *constants)
+        call = WhileCall(step, count + 1, innermost)
+        return call, (reduce_max(go, (0,)), *carry, go, *constants)
 
     # -- running ----------------------------------------------------------------------------------
 
