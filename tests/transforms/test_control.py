@@ -634,3 +634,40 @@ def test_a_batched_loop_of_short_vectors_keeps_its_state_batch_last():
     call = found._node.inputs[0].inputs[0].params
     assert [shape for shape, _ in call.results[:2]] == [(3, 32), (32,)]
     assert found.tolist() == [[8.0, 8.0, 8.0]] * 32
+
+
+def nested(state, xs):
+    """A loop whose body has two loops and a branch, with values that several stages share."""
+
+    def body(carry, x):
+        a, n = carry
+        scaled = nm.exp(-x) * a
+        b = nm.while_loop(lambda s: nm.sum(s * s) > 1, lambda s: s / 2, scaled)
+        c = nm.scan(lambda s, i: (s + i * scaled, s), b, nm.arange(3.0, dtype=a.dtype))[0]
+        d = nm.cond(nm.sum(c) > 0, lambda: c - scaled, lambda: b)
+        return (d + 0 * x, n + 1), (b[0], nm.sum(scaled))
+
+    return nm.scan(body, (state, 0), xs)
+
+
+def test_loops_in_loops_run_in_stages():
+    (y,), xs = arrays((3,)), nm.asarray(np.linspace(-2.0, 1.0, 5))
+    found = nested(y, xs)
+    carry, rows = (y, 0), []
+    for i in range(5):
+        scaled = nm.exp(-xs[i]) * carry[0]
+        b = scaled
+        while nm.sum(b * b) > 1:
+            b = b / 2
+        c = b
+        for k in range(3):
+            c = c + k * scaled
+        carry = (c - scaled if nm.sum(c) > 0 else b), carry[1] + 1
+        rows.append((b[0], nm.sum(scaled)))
+    same(found[0][0], carry[0])
+    assert found[0][1].item() == 5
+    same(found[1], nm.tree.map(lambda *r: nm.stack(r), *rows))
+    same(nm.jit(nested)(y, xs), found)
+    many = nm.vmap(nested, in_axes=(0, None))(nm.stack([y, 2 * y, -y]), xs)
+    same(nm.tree.map(lambda x: x[0], many), found)
+    same(nm.tree.map(lambda x: x[2], many), nested(-y, xs))

@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
-from numus.graph import Node, Nodes, Tangents, View, checking_effects, grad_mode, mode
+from numus.graph import Node, Nodes, Storage, Tangents, View, checking_effects, grad_mode, mode
 from numus.lru import LruTable
 from numus.primitives import elementwise as ew
 from numus.primitives import structure as st
@@ -70,7 +70,10 @@ class Body:
         order = dependents(outputs, arguments)
         self.recipe = Recipe(order, arguments, outputs)
         self.inputs, self.results = types_of(arguments), types_of(outputs)
-        self._is_one_program = not any(n.prim.name in STANDALONE for n in order)
+        standalone = {n.prim.name for n in order if n.prim.name in STANDALONE}
+        self._is_one_program = not standalone
+        self._has_stages = standalone == {"get_tuple_element"}
+        self._stages: dict[Device, Stages] = {}
         self._plans: LruTable[Any, Any] = LruTable(_MAX_LAYOUTS)
 
     def __call__(self, operands: Nodes) -> list[Node]:
@@ -117,12 +120,25 @@ class Body:
         """True if it is one program on a device."""
         return self._is_one_program and dev.kind != "reference"
 
-    def evaluated(self, operands: Nodes) -> list[Node]:
-        """The results, by building and evaluating the graph."""
-        with grad_mode(False):
-            results = self.recipe.replay(operands)
-        evaluate(results)
-        return results
+    def evaluated(self, dev: Device, operands: Nodes) -> list[Node]:
+        """The results of a body that is not one program: in stages, or node by node."""
+        if dev.kind == "reference" or not self._has_stages:
+            with grad_mode(False):
+                results = self.recipe.replay(operands)
+            evaluate(results)
+            return results
+        if dev not in self._stages:
+            self._stages[dev] = Stages(self, dev)
+        return self._stages[dev].run(operands)
+
+    def run(self, dev: Device, operands: Nodes) -> list[Node]:
+        """The results of one program, each in memory of its own."""
+        plan = self.plan(dev, operands, tuple([view.strides for view in views_of(operands)]))
+        blocks = plan.run(addresses_of(operands), ())
+        return [
+            value(View(Storage(blocks[out.block]), 0, row_major(shape)), shape, dtype, dev)
+            for out, (shape, dtype) in zip(plan.outputs, self.results, strict=True)
+        ]
 
     def plan(self, dev: Device, operands: Nodes, layout: Layout, runs: bool = True) -> Any:
         """The compiled body for inputs of these strides, each result in a block of its own. Hooks
@@ -183,6 +199,62 @@ class Body:
             if innermost:
                 made = [move_axis(y, 0, y.ndim - 1) for y in made]
         return Body(whole, made)
+
+
+class Stages:
+    """A body with calls of loops or branches in it: programs, and between them those calls.
+
+    A value belongs to the first stage in which everything that it depends on is known; the results
+    of a call are known in the stage after that of its operands.
+    """
+
+    def __init__(self, body: Body, dev: Device) -> None:
+        self._dev = dev
+        self._arguments = placeholders(body.inputs, dev, "a body", False)
+        with grad_mode(False):
+            self._outputs = body.recipe.replay(self._arguments)
+        order = dependents(self._outputs, self._arguments)
+        level = dict.fromkeys(self._arguments, 0)
+        for node in order:
+            level[node] = max(level.get(x, 0) for x in node.inputs) + (
+                node.prim.name == "get_tuple_element"
+            )
+        self._elements: dict[Node, list[Node]] = {n: [] for n in order if n.prim.name == "call"}
+        for node in order:
+            if node.prim.name == "get_tuple_element":
+                self._elements[node.inputs[0]].append(node)
+        inner = [n for n in order if n.prim.name not in ("call", "get_tuple_element")]
+        known = {*self._arguments, *(e for found in self._elements.values() for e in found)}
+        readers = [(x, level[n] + (n in self._elements)) for n in order for x in n.inputs]
+        last_read = dict.fromkeys(self._outputs, len(order))
+        for x, at in readers:
+            last_read[x] = max(last_read.get(x, 0), at)
+        self._steps = []
+        for at in range(max(level.values()) + 1):
+            mine = [n for n in inner if level[n] == at]
+            wanted = [n for n in mine if last_read.get(n, 0) > at]
+            read = [x for n in mine for x in n.inputs if x in known or level.get(x, at) < at]
+            operands = list(dict.fromkeys(read))
+            calls = [n for n in self._elements if level[n] == at]
+            self._steps.append((Body(operands, wanted), operands, wanted, calls))
+        fixed = [x for n in self._elements for x in n.inputs if x not in level]
+        self._fixed = dict(zip(fixed, stable_carry(fixed, dev), strict=True))
+        held = [x for x in self._outputs if x not in level]
+        self._fixed |= zip(held, stable_carry(held, dev), strict=True)
+
+    def run(self, operands: Nodes) -> list[Node]:
+        evaluate([x for x in operands if x.view is None])
+        found = dict(self._fixed)
+        found |= zip(self._arguments, operands, strict=True)
+        for body, given, wanted, calls in self._steps:
+            if wanted:
+                found |= zip(wanted, body.run(self._dev, [found[x] for x in given]), strict=True)
+            for call in calls:
+                views = call.params.run(self._dev, [found[x] for x in call.inputs])
+                for element in self._elements[call]:
+                    view = views[element.params]
+                    found[element] = value(view, element.shape, element.dtype, self._dev)
+        return [found[x] for x in self._outputs]
 
 
 def _with_extent(shape: Shape, size: int, innermost: bool) -> Shape:
@@ -307,8 +379,20 @@ def block_bytes(kind: Type) -> int:
     return size_of(kind[0]) * kind[1].itemsize
 
 
+@functools.lru_cache(maxsize=256)
+def _identity(types: tuple[Type, ...]) -> Body:
+    arguments = placeholders(types, None, "a body", False)
+    return Body(arguments, arguments)
+
+
 def stable_carry(nodes: Nodes, dev: Device) -> list[Node]:
     """Copies of carried values in memory of their own, which a loop may write to."""
+    if (
+        nodes
+        and dev.kind != "reference"
+        and all(x.view is not None and x.device is dev for x in nodes)
+    ):
+        return _identity(tuple(types_of(nodes))).run(dev, nodes)
     with grad_mode(False):
         copies = [st.distinct_copy(x, i) for i, x in enumerate(nodes)]
     for x in copies:

@@ -10,12 +10,11 @@ from typing import Any
 from numus.dtypes import bool_
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import elements
-from numus.graph import Node, Nodes, Storage, Tangents, View, grad_mode, mode
+from numus.graph import Node, Nodes, Tangents, View, grad_mode, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.control import BoundCall
 from numus.runtime.devices import Device
-from numus.shapes import row_major
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
 from numus.transforms.control import body as bodies
@@ -32,13 +31,8 @@ Function = Callable[..., Any]
 def run_body(body: Body, dev: Device, operands: Nodes) -> list[View]:
     """The results of a body, in memory of their own."""
     if not body.is_native(dev):
-        return bodies.views_of(bodies.stable_carry(body.evaluated(operands), dev))
-    plan = body.plan(dev, operands, tuple([view.strides for view in bodies.views_of(operands)]))
-    blocks = plan.run(bodies.addresses_of(operands), ())
-    return [
-        View(Storage(blocks[out.block]), 0, row_major(shape))
-        for out, (shape, _) in zip(plan.outputs, body.results, strict=True)
-    ]
+        return bodies.views_of(bodies.stable_carry(body.evaluated(dev, operands), dev))
+    return bodies.views_of(body.run(dev, operands))
 
 
 class BodyCall:

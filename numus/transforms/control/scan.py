@@ -122,7 +122,7 @@ class ScanCall:
         rows: list[list[Node]] = [[] for _ in types]
         for i in range(self.length)[:: -1 if self.reverse else 1]:
             slices = [reshape(take_range(x, 0, i, i + 1), x.shape[1:]) for x in arrays]
-            found = self.body.evaluated([*carry, *slices, *constants])
+            found = self.body.evaluated(dev, [*carry, *slices, *constants])
             carry = found[: self.carried]
             for row, y in zip(rows, found[self.carried :], strict=True):
                 row.append(reshape(y, (1, *y.shape)))

@@ -81,7 +81,7 @@ class WhileCall:
         if not self.body.is_native(dev):
             state = list(init)
             while go:
-                *state, flag = self.body.evaluated([*state, *constants])
+                *state, flag = self.body.evaluated(dev, [*state, *constants])
                 go = bool(elements(flag))
             return bodies.views_of(bodies.stable_carry(state, dev))
         carry = bodies.stable_carry(init, dev)
