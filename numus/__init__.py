@@ -78,9 +78,11 @@ euler_gamma = 0.5772156649015329
 
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
+_SUBPACKAGES = """
+    data distance distributions fft integrate linalg nn optim optimize polynomial quant signal special stats
+"""
 _LAZY = {
-    **{name: f"numus.{name}" for name in "data distance distributions fft linalg nn".split()},
-    **{name: f"numus.{name}" for name in "optim polynomial quant signal special stats".split()},
+    **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
@@ -90,9 +92,11 @@ if TYPE_CHECKING:
     from numus import distance as distance
     from numus import distributions as distributions
     from numus import fft as fft
+    from numus import integrate as integrate
     from numus import linalg as linalg
     from numus import nn as nn
     from numus import optim as optim
+    from numus import optimize as optimize
     from numus import polynomial as polynomial
     from numus import quant as quant
     from numus import signal as signal

@@ -27,6 +27,8 @@ PACKAGES = (
     "numus.distributions.kl",
     "numus.distributions.transforms",
     "numus.polynomial",
+    "numus.integrate",
+    "numus.optimize",
     "numus.special",
     "numus.nn",
     "numus.nn.functional",

@@ -100,8 +100,11 @@ def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[
     since = min(p.serial for p in placeholders)
     found: set[Node] = set(placeholders)
     order = []
-    for node in reachable(outputs, lambda n: n.abstract and n.serial > since):
-        if node not in found and any(x in found for x in node.inputs):
+    # what only placeholders depend on is none of them
+    ends = frozenset(placeholders)
+    follow = lambda n: n.abstract and n.serial > since and n not in ends  # noqa: E731
+    for node in reachable(outputs, follow):
+        if any(x in found for x in node.inputs):
             found.add(node)
             order.append(node)
     return order

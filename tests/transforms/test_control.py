@@ -671,3 +671,16 @@ def test_loops_in_loops_run_in_stages():
     many = nm.vmap(nested, in_axes=(0, None))(nm.stack([y, 2 * y, -y]), xs)
     same(nm.tree.map(lambda x: x[0], many), found)
     same(nm.tree.map(lambda x: x[2], many), nested(-y, xs))
+
+
+def test_a_loop_in_jit_holds_on_to_nothing_behind_its_constants():
+    def f(r, q):
+        both = nm.exp(r * q) + r  # a constant of the loops, made of r, which is one too
+        inner = lambda y: nm.while_loop(lambda s: s > r, lambda s: s - both, y)
+        return nm.scan(lambda y, x: (inner(y) + r * x, y * both), r * 9, nm.arange(3.0))[1]
+
+    r, q = nm.asarray(1.5), nm.asarray(0.5)
+    wanted = f(r, q)
+    step = nm.jit(f)
+    for _ in range(2):
+        assert nm.allclose(step(r, q), wanted)

@@ -57,8 +57,10 @@ class WhileCall:
         innermost = bodies.batch_is_innermost(self.results, size)
         if innermost:
             carry = [move_axis(x, 0, x.ndim - 1) for x in carry]
-            pairs = zip(constants, flags[1 + count :], strict=True)
-            constants = [bodies.innermost_copy(x) if flag else x for x, flag in pairs]
+            constants = [
+                bodies.innermost_copy(x) if flag else x
+                for x, flag in zip(constants, flags[1 + count :], strict=True)
+            ]
         body = self.body.batched([*([True] * count), *flags[1 + count :]], size, innermost)
         types = [*body.inputs[:count], ((size,), bool_), *body.inputs[count:]]
         arguments = placeholders(types, None, "vmap", True)
