@@ -4,6 +4,12 @@ Solvers run under `nm.jit` and map under `nm.vmap`, and solutions have gradients
 function theorem.
 """
 
+from numus.optimize.least_squares import LeastSquaresResult, curve_fit, least_squares
+from numus.optimize.minimize import OptimizeResult, minimize
 from numus.optimize.scalar_roots import RootResults, bisect, brentq, newton, root_scalar
+from numus.optimize.vector_roots import RootResult, root
 
-__all__ = ["RootResults", "bisect", "brentq", "newton", "root_scalar"]
+__all__ = [
+    "LeastSquaresResult", "OptimizeResult", "RootResult", "RootResults", "bisect", "brentq",
+    "curve_fit", "least_squares", "minimize", "newton", "root", "root_scalar",
+]  # fmt: skip
