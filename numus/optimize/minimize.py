@@ -7,16 +7,18 @@ function theorem: its gradient remains zero (in the free variables, where there 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numus as nm
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.optimize.implicit import implicit
 from numus.optimize.line_search import Limits, descend
+from numus.optimize.newton_cg import NewtonCg, trust_region
 from numus.optimize.projected import descend_in_box
 from numus.optimize.quasi_newton import Bfgs, ConjugateGradients, Lbfgs
 from numus.optimize.result import Result
+from numus.optimize.simplex import nelder_mead
 from numus.shapes import as_int
 from numus.tensor import Tensor
 from numus.transforms.control.closure import closure_convert
@@ -78,6 +80,9 @@ _OPTIONS = {
     "BFGS": "gtol maxiter maxfun",
     "CG": "gtol maxiter maxfun",
     "L-BFGS-B": "gtol ftol maxcor maxiter maxfun",
+    "Nelder-Mead": "xatol fatol maxiter maxfev",
+    "Newton-CG": "gtol maxiter maxfun",
+    "trust-ncg": "gtol maxiter maxfun",
 }
 
 
@@ -102,6 +107,8 @@ def minimize(
     args: tuple[Any, ...] = (),
     method: str | None = None,
     jac: Any = None,
+    hess: Function | None = None,
+    hessp: Function | None = None,
     bounds: Any = None,
     tol: float | None = None,
     options: Any = None,
@@ -110,13 +117,16 @@ def minimize(
 
     Args:
         fun: fun(x, *args), one number, made of numus's functions.
-        method: "BFGS" (without bounds, the default), "L-BFGS-B" (with bounds, the default), or
-            "CG".
+        method: "BFGS" (without bounds, the default), "L-BFGS-B" (with bounds, the default), "CG",
+            "Newton-CG", "trust-ncg", or "Nelder-Mead", which needs no derivatives.
         jac: the gradient, a function of (x, *args), or True where fun returns (value, gradient);
             else it is taken by reverse mode.
+        hess: the Hessian, a function of (x, *args), for Newton-CG and trust-ncg; else
+        hessp: the Hessian times a vector, a function of (x, p, *args); else it is taken by forward
+            mode of the gradient.
         bounds: a (low, high) pair for each variable, None for no bound; for L-BFGS-B.
         tol: the tolerance of the method, for all of its options that are tolerances.
-        options: `gtol`, `ftol`, `maxiter`, `maxfun`, `maxcor`, as SciPy's.
+        options: `gtol`, `ftol`, `xatol`, `fatol`, `maxiter`, `maxfun`, `maxcor`, as SciPy's.
 
     >>> def rosenbrock(x):
     ...     return nm.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
@@ -149,14 +159,40 @@ def minimize(
         call = lambda x: evaluate(known, x)  # noqa: E731
         if box is not None:
             found: Any = descend_in_box(call, at, *box, memory, limits)
+        elif method == "Nelder-Mead":
+            tolerances = given.get("xatol", 1e-4), given.get("fatol", 1e-4)
+            most = as_int(given.get("maxfev", 1 << 30), "maxfev", op)
+            simplex = nelder_mead(lambda x: call(x)[0], at, *tolerances, limits.maxiter, most)
+            found = Descent(simplex.points[0], simplex.nit, simplex.nfev, simplex.status)
+        elif method == "trust-ncg":
+            found = trust_region(call, _hessian_product(call, args, hess, hessp), at, limits)
         else:
             directions: Any = {"BFGS": Bfgs(), "CG": ConjugateGradients()}.get(method)
+            if method == "Newton-CG":
+                directions = NewtonCg(_hessian_product(call, args, hess, hessp))
             found = descend(call, at, directions or Lbfgs(memory), limits)
     result = attach(evaluate, held, found.x, box)
     more = {"hess_inv": found.memory[0]} if method == "BFGS" else {}
     return OptimizeResult(
         **result, nit=found.nit, nfev=found.nfev, njev=found.nfev, status=found.status, **more
     )
+
+
+class Descent(NamedTuple):
+    """What a method found."""
+
+    x: Tensor
+    nit: Tensor
+    nfev: Tensor
+    status: Tensor
+
+
+def _hessian_product(call: Function, args: Any, hess: Any, hessp: Any) -> Function:
+    if hess is not None:
+        return lambda x, v: nm.astype(nm.asarray(hess(x, *args)), x.dtype) @ v
+    if hessp is not None:
+        return lambda x, v: nm.astype(nm.asarray(hessp(x, v, *args)), x.dtype)
+    return lambda x, v: nm.jvp(lambda x: call(x)[1], (x,), (v,))[1]
 
 
 def attach(

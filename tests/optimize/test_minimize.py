@@ -37,9 +37,10 @@ CASES = [
     (logs, np.zeros(5), -3.274498233773531),
 ]
 METHODS = ["BFGS", "L-BFGS-B", "CG"]
+NEWTON = ["Newton-CG", "trust-ncg"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS + NEWTON)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_minima(method, case):
     f, x0, wanted = CASES[case]
@@ -129,3 +130,24 @@ def test_refusals():
         optimize.minimize(beale, [1.0, 1.0], options={"gtoll": 1})
     with pytest.raises(ShapeError, match="pairs"):
         optimize.minimize(beale, [1.0, 1.0], bounds=[(0, 1)])
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_nelder_mead(case):
+    f, x0, wanted = CASES[case]
+    found = optimize.minimize(f, f64(x0), method="Nelder-Mead", tol=1e-9)
+    assert found.success.item()
+    assert abs(found.fun.item() - wanted) < 1e-8
+    edge = optimize.minimize(lambda x: nm.sum(nm.abs(x - 3)), f64([0, 0]), method="Nelder-Mead")
+    np.testing.assert_allclose(edge.x, [3, 3], atol=1e-3)
+
+
+def test_hessians_may_be_given():
+    hess = nm.hessian(himmelblau)
+    for method in NEWTON:
+        for more in ({"hess": hess}, {"hessp": lambda x, p: hess(x) @ p}):
+            found = optimize.minimize(himmelblau, f64([1, 1]), method=method, **more)
+            assert found.fun.item() < 1e-8
+    starts = f64([[1, 1], [-3, 3], [4, -2]])
+    many = nm.vmap(lambda x: optimize.minimize(himmelblau, x, method="trust-ncg").fun)(starts)
+    assert nm.max(many).item() < 1e-8
