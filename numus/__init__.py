@@ -79,7 +79,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributions fft integrate linalg nn optim optimize polynomial quant signal special stats
+    data distance distributions fft integrate linalg nn optim optimize polynomial quant signal
+    special stats
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},

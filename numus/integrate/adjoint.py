@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numus as nm
 from numus.integrate.stepping import Problem, attempt, goes_on, interpolated, start
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 
@@ -55,7 +56,7 @@ def _integrate(p: Problem, constants: Any, y0: Tensor, ts: Tensor) -> tuple[Tens
     s, rows = nm.scan(to_output, start(p, ts[0], y0, bound), ts[1:])
     unreached = direction * (bound - s.t) > 0
     status = nm.where(unreached, nm.asarray(-1, dtype=nm.int32, device=y0.device), 0)
-    counts = Counts(nm.astype(status, nm.int32), s.nfev, s.njev, s.nlu)
+    counts = Counts(cast(status, nm.int32), s.nfev, s.njev, s.nlu)
     return nm.concat([nm.expand_dims(y0, 0), rows]), counts
 
 
@@ -86,7 +87,7 @@ def _backward(p: Problem, residuals: Any, cotangents: Any) -> Any:
     def augmented(held: Any, t: Tensor, z: Tensor) -> Tensor:
         value, (by_y, *by_constants) = pulled(held, t, z[:n], z[n : 2 * n])
         rates = [nm.reshape(x, -1) for x in by_constants]
-        return nm.concat([value, *(-nm.astype(x, value.dtype) for x in (by_y, *rates))])
+        return nm.concat([value, *(-cast(x, value.dtype) for x in (by_y, *rates))])
 
     def back(carry: Any, row: Any) -> Any:
         a, sums = carry
@@ -111,9 +112,9 @@ def _backward(p: Problem, residuals: Any, cotangents: Any) -> Any:
     at = 0
     for i, size in zip(floats, sizes, strict=True):
         part = nm.reshape(sums[at : at + size], constants[i].shape)
-        by_constants[i] = nm.astype(part, constants[i].dtype)
+        by_constants[i] = cast(part, constants[i].dtype)
         at += size
-    return tuple(by_constants), a, nm.astype(by_time, ts.dtype)
+    return tuple(by_constants), a, cast(by_time, ts.dtype)
 
 
 _solution.defvjp(_forward, _backward)

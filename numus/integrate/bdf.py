@@ -13,6 +13,7 @@ import numpy as np
 import numus as nm
 from numus.integrate.radau import jacobian, newton_tolerance
 from numus.integrate.stepping import MAX_FACTOR, MIN_FACTOR, SAFETY, Attempt, Problem, State, norm
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 _MAX_ORDER = 5
@@ -43,7 +44,7 @@ def _entry(table: np.ndarray, at: Tensor, like: Tensor) -> Tensor:
     total: Any = nm.zeros_like(like)
     for i, number in enumerate(table):
         total = nm.where(at == i, float(number), total)
-    return nm.astype(total, like.dtype)
+    return cast(total, like.dtype)
 
 
 def _rows(order: Tensor) -> Tensor:
@@ -108,17 +109,17 @@ class Bdf:
         safety = SAFETY * (2 * _NEWTON_STEPS + 1) / (2 * _NEWTON_STEPS + used)
         usable = converged & nm.isfinite(error)
         accepted = usable & (error <= 1)
-        shrink = safety * nm.maximum(error, 1e-10) ** (-1 / nm.astype(order + 1, size.dtype))
+        shrink = safety * nm.maximum(error, 1e-10) ** (-1 / cast(order + 1, size.dtype))
         shrink = nm.where(usable, nm.maximum(MIN_FACTOR, nm.minimum(shrink, 1.0)), 0.5)
         new = self._accumulated(D, order, change)
-        counted = nm.astype(equal + 1, nm.int32)
+        counted = cast(equal + 1, nm.int32)
         ready = counted >= order + 1
         best, growth = self._best_order(new, order, error, scale)
         factor = nm.where(ready, nm.minimum(MAX_FACTOR, safety * growth), 1.0)
         after = _Inner(
             new,
-            nm.astype(nm.where(ready, best, order), nm.int32),
-            nm.astype(nm.where(ready, 0, counted), nm.int32),
+            cast(nm.where(ready, best, order), nm.int32),
+            cast(nm.where(ready, 0, counted), nm.int32),
             size,
         )
         before = _Inner(D, order, nm.zeros_like(counted), size)
@@ -146,7 +147,7 @@ class Bdf:
             f = p.rhs(t, predicted + d)
             step = nm.sum(inverse * (c * f - psi - d), axis=1)
             size = norm(step / scale)
-            used = nm.astype(used + nm.astype(going, used.dtype), used.dtype)
+            used = cast(used + cast(going, used.dtype), used.dtype)
             ok, near = nm.isfinite(size), size == 0
             if k:
                 rate = size / nm.where(old > 0, old, 1.0)
@@ -191,7 +192,7 @@ class Bdf:
         higher = of_row(2, _entry(_ERROR, order + 1, error))
         factors = []
         for shift, size in ((-1, lower), (0, error), (1, higher)):
-            power = -1 / nm.astype(order + 1 + shift, error.dtype)
+            power = -1 / cast(order + 1 + shift, error.dtype)
             possible = (order + shift >= 1) & (order + shift <= _MAX_ORDER)
             factors.append(nm.where(possible, nm.maximum(size, 1e-10) ** power, 0.0))
         best = nm.maximum(nm.maximum(factors[0], factors[1]), factors[2])

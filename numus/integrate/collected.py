@@ -10,6 +10,7 @@ import numpy as np
 import numus as nm
 from numus.integrate.stepping import Problem, attempt, choose, goes_on, start
 from numus.optimize.bracketing import brent
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 _CHUNK = 64  # attempts that are one program
@@ -25,7 +26,7 @@ class OdeSolution:
         self.t_min, self.t_max = nm.min(ts), nm.max(ts)
 
     def __call__(self, t: Any) -> Tensor:
-        times = nm.astype(nm.asarray(t), self.ts.dtype)
+        times = cast(nm.asarray(t), self.ts.dtype)
         flat = nm.reshape(times, -1)
         ts, p = self.ts, self._problem
         forward = bool(ts[-1] >= ts[0])
@@ -36,7 +37,7 @@ class OdeSolution:
         def one(saved: Any, begin: Tensor, end: Tensor, t: Tensor) -> Tensor:
             h = end - begin
             x = nm.where(h == 0, 0.0, (t - begin) / nm.where(h == 0, 1.0, h))
-            return p.method.interpolate(p, saved, begin, h, nm.astype(x, t.dtype))
+            return p.method.interpolate(p, saved, begin, h, cast(x, t.dtype))
 
         rows = nm.tree.map(lambda x: x[piece], self._saved)
         ys = nm.vmap(one)(rows, begin, end, flat)

@@ -20,6 +20,7 @@ from numus.integrate.adjoint import Counts, closed, solution
 from numus.integrate.collected import Collected, OdeSolution, collect
 from numus.integrate.methods import METHODS
 from numus.integrate.stepping import Method, Problem
+from numus.optimize.casting import cast
 from numus.optimize.result import Result
 from numus.shapes import as_int
 from numus.tensor import Tensor
@@ -51,7 +52,7 @@ def _method(op: str, method: Any) -> Method:
 
 def _state(op: str, y0: Any) -> Tensor:
     y = nm.asarray(y0)
-    y = y if y.dtype.is_inexact else nm.astype(y, nm.float32)
+    y = y if y.dtype.is_inexact else cast(y, nm.float32)
     if is_known(y._node) and not bool(nm.all(nm.isfinite(y.detach()))):
         raise ValueError(f"{op}: y0 must be finite")
     return y
@@ -107,7 +108,7 @@ def _problem(
             raise ShapeError(
                 f"{op}: the function gives shape {slope.shape}, but y0 has shape {y.shape}"
             )
-        return nm.astype(slope, y.dtype)
+        return cast(slope, y.dtype)
 
     rhs, constants = closure_convert(op, checked, t, y)
     jacobian: Any = None
@@ -116,7 +117,7 @@ def _problem(
         fixed = [x.detach() for x in held]
         jacobian = lambda _, t, y: made(fixed, t, y)  # noqa: E731
     elif jac is not None:
-        matrix = nm.astype(nm.asarray(jac), y.dtype)
+        matrix = cast(nm.asarray(jac), y.dtype)
         jacobian = lambda _, t, y: matrix  # noqa: E731
     chosen = _method(op, method)
     limit = as_int(max_steps, "max_steps", op)
@@ -167,13 +168,13 @@ def odeint(
     flat = nm.reshape(start, -1)
 
     def f(t: Tensor, y: Tensor) -> Tensor:
-        y = nm.reshape(y, start.shape)
+        y = y if start.ndim == 1 else nm.reshape(y, start.shape)
         slope = nm.asarray(func(t, y, *args) if tfirst else func(y, t, *args))
         if slope.shape != start.shape:
             raise ShapeError(
                 f"{op}: func gives shape {slope.shape}, but y0 has shape {start.shape}"
             )
-        return nm.reshape(slope, -1)
+        return slope if start.ndim == 1 else nm.reshape(slope, -1)
 
     if isinstance(atol, Tensor) and atol.ndim:
         atol = nm.reshape(atol, -1)

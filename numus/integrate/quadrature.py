@@ -17,6 +17,7 @@ import numpy as np
 import numus as nm
 from numus.errors import ShapeError
 from numus.integrate.samples import richardson
+from numus.optimize.casting import cast
 from numus.shapes import as_int
 from numus.tensor import Tensor
 from numus.transforms.control.closure import closure_convert
@@ -73,7 +74,7 @@ def _limits(op: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
                 f"{op}: the limit {name} must be one real number, not {end.dtype.name} of shape "
                 f"{end.shape}; nm.vmap integrates over many intervals"
             )
-    low, high = (nm.astype(end, dtype) for end in ends)
+    low, high = (cast(end, dtype) for end in ends)
     return low, high
 
 
@@ -215,14 +216,14 @@ def quad(
     if not full_output:
         return sign * total, error
     missed = error > nm.maximum(epsabs, epsrel * nm.abs(total))
-    info = {"last": mesh.used, "neval": 42 * mesh.used - 21, "ier": nm.astype(missed, nm.int32)}
+    info = {"last": mesh.used, "neval": 42 * mesh.used - 21, "ier": cast(missed, nm.int32)}
     return sign * total, error, info
 
 
 def _bisected(f: Function, like: Tensor, limit: int, epsabs: float, epsrel: float) -> _Mesh:
     """Intervals that meet the tolerances, or `limit` of them; unused ones are empty."""
     slots = nm.arange(limit, device=like.device)
-    empty = nm.zeros_like(like) * nm.astype(slots, like.dtype)
+    empty = nm.zeros_like(like) * cast(slots, like.dtype)
     first = slots == 0
     value, error = _rule(f, nm.zeros_like(empty[:1]), nm.ones_like(empty[:1]))
     mesh = _Mesh(
@@ -247,7 +248,7 @@ def _bisected(f: Function, like: Tensor, limit: int, epsabs: float, epsrel: floa
         def put(x: Tensor, pair: Tensor) -> Tensor:
             return nm.where(worst, pair[0], nm.where(last, pair[1], x))
 
-        count = nm.astype(m.used + 1, nm.int32)
+        count = cast(m.used + 1, nm.int32)
         return _Mesh(
             put(m.low, lows), put(m.high, highs), put(m.value, value), put(m.error, error), count
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 import numus as nm
 from numus.integrate.stepping import MAX_FACTOR, MIN_FACTOR, SAFETY, Attempt, Problem, State, norm
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 _NEWTON_STEPS = 6
@@ -54,7 +55,7 @@ def jacobian(p: Problem, t: Tensor, y: Tensor) -> Tensor:
     if y.dtype.is_complex:
         raise TypeError("solve_ivp: Radau and BDF take real states; split them, or use RK45")
     if p.jac is not None:
-        return nm.astype(nm.asarray(p.jac(t, y)), y.dtype)
+        return cast(nm.asarray(p.jac(t, y)), y.dtype)
     return nm.jacfwd(lambda y: p.rhs(t, y))(y)
 
 
@@ -139,7 +140,7 @@ class Radau:
             both = _product(pair, right)
             steps = [first, both[:n], both[n:]]
             size = nm.sqrt(sum(norm(step / scale) ** 2 for step in steps) / 3)
-            used = nm.astype(used + nm.astype(going, used.dtype), used.dtype)
+            used = cast(used + cast(going, used.dtype), used.dtype)
             ok = nm.isfinite(size)
             if k:
                 rate = nm.where(going, size / nm.where(old > 0, old, 1.0), rate)

@@ -7,6 +7,7 @@ from typing import Any
 import numus as nm
 from numus.errors import ShapeError
 from numus.functions.numeric.differences import cumulative_trapezoid, trapezoid
+from numus.optimize.casting import cast
 from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -16,7 +17,7 @@ __all__ = ["cumulative_simpson", "cumulative_trapezoid", "romb", "simpson", "tra
 def _samples(op: str, y: ArrayLike, x: Any, dx: Any, axis: int) -> tuple[Tensor, Tensor, int]:
     """The samples and the widths between them, along the last axis, and which axis it was."""
     f = nm.asarray(y)
-    f = f if f.dtype.is_inexact else nm.astype(f, nm.float32)
+    f = f if f.dtype.is_inexact else cast(f, nm.float32)
     if f.ndim == 0:
         raise ShapeError(f"{op}: the samples must have an axis")
     at = normal_axis(axis, f.ndim, op)
@@ -25,7 +26,7 @@ def _samples(op: str, y: ArrayLike, x: Any, dx: Any, axis: int) -> tuple[Tensor,
     if n == 0:
         raise ShapeError(f"{op}: there are no samples along axis {axis}")
     if x is None:
-        return f, nm.astype(nm.ones_like(f[..., 1:]), nm.real(f).dtype) * dx, at
+        return f, cast(nm.ones_like(f[..., 1:]), nm.real(f).dtype) * dx, at
     points = nm.asarray(x)
     if points.ndim == 1:
         if points.shape[0] != n:
@@ -121,7 +122,7 @@ def cumulative_simpson(
         parts = nm.where(which, even, odd)
     out = nm.cumsum(parts, axis=-1)
     if initial is not None:
-        first = nm.broadcast_to(nm.astype(nm.asarray(initial), out.dtype), (*out.shape[:-1], 1))
+        first = nm.broadcast_to(cast(nm.asarray(initial), out.dtype), (*out.shape[:-1], 1))
         out = nm.concat([first, out + first], -1)
     return nm.moveaxis(out, -1, at)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 SAFETY, MIN_FACTOR, MAX_FACTOR = 0.9, 0.2, 10.0  # of a step to the next
@@ -88,7 +89,7 @@ class Problem:
         size = nm.abs(ys[0])
         for y in ys[1:]:
             size = nm.maximum(size, nm.abs(y))
-        return nm.astype(self.atol + self.rtol * size, size.dtype)
+        return cast(self.atol + self.rtol * size, size.dtype)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def _first_step(p: Problem, t: Tensor, y: Tensor, f: Tensor, bound: Tensor) -> T
     d0, d1 = norm(y / scale), norm(f / scale)
     small = (d0 < 1e-5) | (d1 < 1e-5)
     h0 = nm.where(small, 1e-6, 0.01 * d0 / nm.where(small, 1.0, d1))
-    h0 = nm.minimum(nm.astype(h0, t.dtype), span)
+    h0 = nm.minimum(cast(h0, t.dtype), span)
     direction = nm.sign(bound - t)
     y1 = y + h0 * direction * f
     f1 = p.rhs(t + h0 * direction, y1)
@@ -152,7 +153,7 @@ def attempt(p: Problem, s: State, bound: Tensor) -> State:
     found = p.method.attempt(p, s, t_new, h)
     ok = found.accepted
     factor = nm.where(ok & s.retrying, nm.minimum(found.factor, 1.0), found.factor)
-    h_next = nm.astype(nm.abs(h) * factor, s.h.dtype)
+    h_next = cast(nm.abs(h) * factor, s.h.dtype)
     return State(
         t=nm.where(ok, t_new, s.t),
         y=nm.where(ok, found.y, s.y),
@@ -163,9 +164,9 @@ def attempt(p: Problem, s: State, bound: Tensor) -> State:
         retrying=nm.logical_not(ok),
         failed=nm.logical_not(ok) & (h_next < least) | nm.logical_not(nm.isfinite(h_next)),
         attempts=s.attempts + 1,
-        nfev=nm.astype(s.nfev + found.nfev, s.nfev.dtype),
-        njev=nm.astype(s.njev + found.njev, s.njev.dtype),
-        nlu=nm.astype(s.nlu + found.nlu, s.nlu.dtype),
+        nfev=cast(s.nfev + found.nfev, s.nfev.dtype),
+        njev=cast(s.njev + found.njev, s.njev.dtype),
+        nlu=cast(s.nlu + found.nlu, s.nlu.dtype),
     )
 
 
@@ -180,5 +181,5 @@ def interpolated(p: Problem, s: State, t: Tensor) -> Tensor:
     """The solution at a time within the last step."""
     h = s.t - s.t_old
     x = nm.where(h == 0, 0.0, (t - s.t_old) / nm.where(h == 0, 1.0, h))
-    found = p.method.interpolate(p, s.saved, s.t_old, h, nm.astype(x, t.dtype))
+    found = p.method.interpolate(p, s.saved, s.t_old, h, cast(x, t.dtype))
     return nm.where(t == s.t, s.y, found)

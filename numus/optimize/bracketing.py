@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 Function = Callable[[Tensor], Tensor]
@@ -76,7 +77,7 @@ def brent(f: Function, a: Tensor, b: Tensor, xtol: float, rtol: float, maxiter: 
         moved = nm.where(nm.abs(step) > delta, step, nm.where(bisection > 0, delta, -delta))
         x = s.x + moved
         new = s._replace(before=s.x, f_before=s.f, x=x, f=f(x), last=last, step=step)
-        new = _rotated(new._replace(steps=nm.astype(s.steps + 1, nm.int32)))
+        new = _rotated(new._replace(steps=cast(s.steps + 1, nm.int32)))
         return _frozen(s.done, s, new._replace(done=_is_done(new, xtol, rtol)))
 
     s = nm.while_loop(lambda s: nm.any(nm.logical_not(s.done) & (s.steps < maxiter)), advance, s)
@@ -134,7 +135,7 @@ def bisection(f: Function, a: Tensor, b: Tensor, xtol: float, rtol: float, maxit
         value = f(middle)
         new_low = nm.where(nm.sign(value) * nm.sign(fa) >= 0, middle, low)
         close = (value == 0) | (nm.abs(width) < _tolerance(middle, xtol, rtol))
-        new = (nm.where(value == 0, middle, new_low), width, close, nm.astype(count + 1, nm.int32))
+        new = (nm.where(value == 0, middle, new_low), width, close, cast(count + 1, nm.int32))
         return _frozen(done, s, new)
 
     low, _, ended, count = nm.while_loop(goes_on, halve, (a, b - a, done, count))
@@ -160,7 +161,7 @@ def newton(
     if slope is None:
         if x1 is None:
             x1 = x0 * (1 + 1e-4) + nm.where(x0 >= 0, 1e-4, -1e-4)
-        before, x = x0, nm.astype(x1, x0.dtype)
+        before, x = x0, cast(x1, x0.dtype)
         f_before, value = f(before), f(x)
     else:
         before, x, f_before, value = x0, x0, f(x0), f(x0)
@@ -186,7 +187,7 @@ def newton(
         close = close & nm.isfinite(new)
         if slope is None:
             close = close & ((value != f_before) | (value == 0))
-        after = (x, new, value, fresh, close, nm.astype(count + 1, nm.int32))
+        after = (x, new, value, fresh, close, cast(count + 1, nm.int32))
         return _frozen(done, s, after)
 
     done = (value == 0) | no

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.optimize.casting import cast
 from numus.optimize.implicit import implicit
 from numus.optimize.line_search import choose
 from numus.optimize.minimize import start_of
@@ -79,7 +80,7 @@ def levenberg_marquardt(
     )  # fmt: skip
     first = _optimality(s.x, _gradient(s.r, s.J), box) <= gtol
     bad = nm.logical_not(nm.isfinite(total) & nm.all(nm.isfinite(J)))
-    s = s._replace(status=nm.astype(nm.where(bad, -1, nm.where(first, 1, -2)), nm.int32))
+    s = s._replace(status=cast(nm.where(bad, -1, nm.where(first, 1, -2)), nm.int32))
 
     def attempt(s: Fit) -> Fit:
         g = _gradient(s.r, s.J)
@@ -97,12 +98,12 @@ def levenberg_marquardt(
         good = s._replace(
             x=x, r=r, J=J, scale=nm.maximum(s.scale, _column_norms(J)),
             damping=s.damping * nm.maximum(1 / 3, 1 - (2 * gain - 1) ** 3),
-            growth=nm.full_like(s.growth, 2.0), njev=nm.astype(s.njev + 1, nm.int32),
+            growth=nm.full_like(s.growth, 2.0), njev=cast(s.njev + 1, nm.int32),
         )  # fmt: skip
         good = good._replace(damping=nm.clip(good.damping, 1e-14, 1e14))
         bad = s._replace(damping=nm.minimum(s.damping * s.growth, 1e20), growth=2 * s.growth)
         new = choose(better, good, bad)
-        new = new._replace(nfev=nm.astype(s.nfev + 1, nm.int32))
+        new = new._replace(nfev=cast(s.nfev + 1, nm.int32))
         small_f = (nm.abs(actual) <= ftol * before) & (predicted <= ftol * before) & (gain <= 2)
         length, size = nm.sqrt(nm.sum(p * p)), nm.sqrt(nm.sum(s.x * s.x))
         small_x = length <= xtol * (xtol + size)
@@ -110,7 +111,7 @@ def levenberg_marquardt(
         status = nm.where(small_g, 1, nm.where(small_f & small_x, 4, nm.where(small_f, 2, 3)))
         ended = small_g | small_f | small_x
         status = nm.where(ended, status, nm.where(new.nfev >= max_nfev, 0, -2))
-        return new._replace(status=nm.astype(status, nm.int32))
+        return new._replace(status=cast(status, nm.int32))
 
     return nm.while_loop(lambda s: s.status == -2, attempt, s)
 
@@ -193,7 +194,7 @@ def least_squares(
 
     example = residuals(x)
     dtype = nm.result_type(example, x)
-    x = nm.astype(x, dtype)
+    x = cast(x, dtype)
     box = box_of(op, bounds, x)
     bounded = bool(nm.any(nm.isfinite(box[0].detach()) | nm.isfinite(box[1].detach())))
     if method == "lm" and bounded:
@@ -209,9 +210,7 @@ def least_squares(
             limit,
         )  # fmt: skip
     end = s.x.detach()
-    active = nm.astype(
-        nm.astype(end >= box[1], nm.int32) - nm.astype(end <= box[0], nm.int32), nm.int32
-    )
+    active = cast(cast(end >= box[1], nm.int32) - cast(end <= box[0], nm.int32), nm.int32)
 
     def stationary(c: Any, x: Tensor) -> Tensor:
         g = nm.grad(lambda x: nm.sum(convert(c, x)[0] ** 2) / 2)(x)
@@ -231,15 +230,15 @@ def _with_jacobian(
     op: str, residuals: Function, fun: Function, jac: Any, args: Any, more: Any
 ) -> Function:
     def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
-        r = nm.astype(residuals(x), x.dtype)
+        r = cast(residuals(x), x.dtype)
         if callable(jac):
-            J = nm.astype(nm.asarray(jac(x, *args, **more)), x.dtype)
+            J = cast(nm.asarray(jac(x, *args, **more)), x.dtype)
             if J.shape != (r.shape[0], x.shape[0]):
                 raise ShapeError(
                     f"{op}: the Jacobian has shape {J.shape}, not {(r.shape[0], x.shape[0])}"
                 )
             return r, J
-        return r, nm.jacfwd(lambda x: nm.astype(residuals(x), x.dtype))(x)
+        return r, nm.jacfwd(lambda x: cast(residuals(x), x.dtype))(x)
 
     return evaluate
 
@@ -273,7 +272,7 @@ def curve_fit(
     op = "curve_fit"
     require_function(f, op)
     y = nm.asarray(ydata)
-    y = y if y.dtype.is_inexact else nm.astype(y, nm.float32)
+    y = y if y.dtype.is_inexact else cast(y, nm.float32)
     data = nm.asarray(xdata) if not isinstance(xdata, (tuple, dict)) else xdata
     if p0 is None:
         p0 = nm.ones(_parameters(f), dtype=y.dtype, device=y.device)
@@ -289,7 +288,7 @@ def curve_fit(
             return weigh(nm.asarray(jac(data, *(p[i] for i in range(p.shape[0])))))
 
     start = nm.reshape(nm.asarray(p0), -1)
-    start = nm.astype(start, nm.result_type(start, y))
+    start = cast(start, nm.result_type(start, y))
     found = least_squares(residuals, start, jacobian, bounds, method or "trf", **kwargs)
     n, m = found.x.shape[0], y.size
     covariance = nm.linalg.pinv(found.jac.mT @ found.jac)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.tensor import Tensor
 
 SUFFICIENT_DECREASE = 1e-4
@@ -111,7 +112,7 @@ def _verdict(s: Search, limits: Limits, f_before: Tensor, started: bool = True) 
     over = (s.nit >= limits.maxiter) | (s.nfev >= limits.maxfun)
     finite = nm.isfinite(s.f) & nm.isfinite(gradient)
     status = nm.where(done, 0, nm.where(over, 1, nm.where(finite, -1, 3)))
-    return nm.astype(status, nm.int32)
+    return cast(status, nm.int32)
 
 
 def _trial(evaluate: Evaluate, directions: Directions, limits: Limits, s: Search) -> Search:
@@ -125,7 +126,7 @@ def _trial(evaluate: Evaluate, directions: Directions, limits: Limits, s: Search
     nearly = (f <= s.f + rounding) & (slope <= (2 * SUFFICIENT_DECREASE - 1) * s.slope)
     flat = nm.abs(slope) <= -directions.curvature * s.slope
     accepted = finite & (lower | nearly) & flat
-    s = s._replace(nfev=nm.astype(s.nfev + 1, nm.int32))
+    s = s._replace(nfev=cast(s.nfev + 1, nm.int32))
     return choose(
         accepted,
         _moved(directions, limits, s, x, f, g),
@@ -151,7 +152,7 @@ def _moved(
     new = Search(
         x, f, g, d, slope, nm.where(downhill, length, _first_length(g)), zero, f, slope,
         zero + nm.inf, zero, nm.zeros_like(s.trials), kept, nm.logical_not(downhill),
-        nm.astype(s.nit + 1, nm.int32), s.nfev, s.status,
+        cast(s.nit + 1, nm.int32), s.nfev, s.status,
     )  # fmt: skip
     return new._replace(status=_verdict(new, limits, s.f))
 
@@ -169,13 +170,13 @@ def _narrowed(directions: Directions, s: Search, f: Tensor, slope: Tensor, lower
     step = nm.where(
         high < nm.inf, _interpolated(low, f_low, slope_low, high, f_high), _EXPANSION * s.step
     )
-    trials = nm.astype(s.trials + 1, nm.int32)
+    trials = cast(s.trials + 1, nm.int32)
     new = s._replace(
         step=step, low=low, f_low=f_low, slope_low=slope_low, high=high, f_high=f_high,
         trials=trials,
     )  # fmt: skip
     exhausted = trials >= _MAX_TRIALS
-    ended = nm.astype(nm.where(exhausted & s.fresh, 2, new.status), nm.int32)
+    ended = cast(nm.where(exhausted & s.fresh, 2, new.status), nm.int32)
     d = directions.steepest(s.x, s.g)
     again = s._replace(
         d=d, slope=dot(s.g, d), step=_first_length(s.g), low=s.low * 0, f_low=s.f,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numus as nm
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import is_known
+from numus.optimize.casting import cast
 from numus.optimize.implicit import implicit
 from numus.optimize.line_search import Limits, descend
 from numus.optimize.newton_cg import NewtonCg, trust_region
@@ -49,7 +50,7 @@ def start_of(op: str, x0: Any) -> Tensor:
     x = nm.asarray(x0)
     if x.dtype.is_complex:
         raise TypeError(f"{op}: x0 must be real, not {x.dtype.name}")
-    x = x if x.dtype.is_inexact else nm.astype(x, nm.float32)
+    x = x if x.dtype.is_inexact else cast(x, nm.float32)
     if is_known(x._node) and not bool(nm.all(nm.isfinite(x.detach()))):
         raise ValueError(f"{op}: x0 must be finite")
     return nm.reshape(x, -1)
@@ -189,9 +190,9 @@ class Descent(NamedTuple):
 
 def _hessian_product(call: Function, args: Any, hess: Any, hessp: Any) -> Function:
     if hess is not None:
-        return lambda x, v: nm.astype(nm.asarray(hess(x, *args)), x.dtype) @ v
+        return lambda x, v: cast(nm.asarray(hess(x, *args)), x.dtype) @ v
     if hessp is not None:
-        return lambda x, v: nm.astype(nm.asarray(hessp(x, v, *args)), x.dtype)
+        return lambda x, v: cast(nm.asarray(hessp(x, v, *args)), x.dtype)
     return lambda x, v: nm.jvp(lambda x: call(x)[1], (x,), (v,))[1]
 
 
@@ -214,7 +215,7 @@ def _value_and_gradient(op: str, fun: Function, args: Any, jac: Any, x: Tensor) 
         value = nm.asarray(answer)
         if value.size != 1:
             raise ShapeError(f"{op}: the function must give one number, not shape {value.shape}")
-        return nm.astype(nm.reshape(value, ()), like.dtype)
+        return cast(nm.reshape(value, ()), like.dtype)
 
     def gradient_of(answer: Any, like: Tensor) -> Tensor:
         gradient = nm.asarray(answer)
@@ -222,7 +223,7 @@ def _value_and_gradient(op: str, fun: Function, args: Any, jac: Any, x: Tensor) 
             raise ShapeError(
                 f"{op}: the gradient has shape {gradient.shape}, but x has {like.shape}"
             )
-        return nm.astype(nm.reshape(gradient, like.shape), like.dtype)
+        return cast(nm.reshape(gradient, like.shape), like.dtype)
 
     def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
         if jac is True:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.optimize.line_search import Evaluate, Limits, choose, dot
 from numus.tensor import Tensor
 
@@ -49,7 +50,7 @@ def _conjugate(product: Product, x: Tensor, g: Tensor, radius: Tensor | None) ->
         beta = dot(r, r) / nm.where(rr > 0, rr, 1.0)
         near = nm.sqrt(dot(r, r)) <= tol
         z = nm.where(stop, ended, z)
-        return _Gradients(z, r, -r + beta * s.d, stop | near, nm.astype(s.steps + 1, nm.int32))
+        return _Gradients(z, r, -r + beta * s.d, stop | near, cast(s.steps + 1, nm.int32))
 
     start = _Gradients(nm.zeros_like(g), g, -g, size == 0, count)
     found = nm.while_loop(lambda s: nm.logical_not(s.done) & (s.steps < limit), step, start)
@@ -108,7 +109,7 @@ def trust_region(evaluate: Evaluate, product: Product, x: Tensor, limits: Limits
         status = nm.where(over, 1, nm.where(tiny, 2, -1))
         finite = nm.isfinite(s.f) & nm.isfinite(gradient)
         status = nm.where(finite, nm.where(gradient <= limits.gtol, 0, status), 3)
-        return nm.astype(status, nm.int32)
+        return cast(status, nm.int32)
 
     def step(s: Trusted) -> Trusted:
         p = _conjugate(product, s.x, s.g, s.radius)
@@ -125,7 +126,7 @@ def trust_region(evaluate: Evaluate, product: Product, x: Tensor, limits: Limits
         radius = nm.where(good & (ratio >= 0.25), larger, 0.25 * s.radius)
         taken = good & (ratio > 0.15)
         new = choose(taken, s._replace(x=x, f=f, g=g), s)
-        nit, nfev = nm.astype(s.nit + 1, nm.int32), nm.astype(s.nfev + 1, nm.int32)
+        nit, nfev = cast(s.nit + 1, nm.int32), cast(s.nfev + 1, nm.int32)
         new = new._replace(radius=radius, nit=nit, nfev=nfev)
         return new._replace(status=verdict(new))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.optimize.line_search import SUFFICIENT_DECREASE, Limits, choose, dot
 from numus.optimize.quasi_newton import Lbfgs, Pairs
 from numus.tensor import Tensor
@@ -58,7 +59,7 @@ def descend_in_box(
         f, g = evaluate(x)
         decrease = SUFFICIENT_DECREASE * dot(s.g, x - s.x)
         accepted = nm.isfinite(f) & (f <= s.f + decrease) & (decrease < 0)
-        tried = s._replace(nfev=nm.astype(s.nfev + 1, nm.int32))
+        tried = s._replace(nfev=cast(s.nfev + 1, nm.int32))
         return choose(accepted, moved(tried, x, f, g), shortened(tried))
 
     def moved(s: BoxSearch, x: Tensor, f: Tensor, g: Tensor) -> BoxSearch:
@@ -72,14 +73,14 @@ def descend_in_box(
         new = BoxSearch(
             x, f, g, nm.where(downhill, d, back), nm.where(downhill, 1.0, length),
             nm.zeros_like(s.trials), memory, nm.logical_not(downhill),
-            nm.astype(s.nit + 1, nm.int32), s.nfev, s.status,
+            cast(s.nit + 1, nm.int32), s.nfev, s.status,
         )  # fmt: skip
         return new._replace(status=_verdict(new, low, high, limits, s.f))
 
     def shortened(s: BoxSearch) -> BoxSearch:
-        trials = nm.astype(s.trials + 1, nm.int32)
+        trials = cast(s.trials + 1, nm.int32)
         exhausted = trials >= _MAX_TRIALS
-        ended = nm.astype(nm.where(exhausted & s.fresh, 2, s.status), nm.int32)
+        ended = cast(nm.where(exhausted & s.fresh, 2, s.status), nm.int32)
         shorter = s._replace(step=s.step / 2, trials=trials, status=ended)
         d, length = _steepest(s.x, s.g, low, high)
         again = s._replace(
@@ -130,4 +131,4 @@ def _verdict(s: BoxSearch, low: Tensor, high: Tensor, limits: Limits, before: An
         done = done | (before - s.f <= limits.ftol * size)
     over = (s.nit >= limits.maxiter) | (s.nfev >= limits.maxfun)
     finite = nm.isfinite(s.f) & nm.isfinite(gradient)
-    return nm.astype(nm.where(done, 0, nm.where(over, 1, nm.where(finite, -1, 3))), nm.int32)
+    return cast(nm.where(done, 0, nm.where(over, 1, nm.where(finite, -1, 3))), nm.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.optimize.line_search import dot
 from numus.tensor import Tensor
 
@@ -100,7 +101,7 @@ class Lbfgs:
             _shifted(old.sy, column, nm.zeros_like(column)),
             _shifted(old.yy, changes, changes),
             sy * _inverse(yy),
-            nm.astype((old.oldest + 1) % m, nm.int32),
+            cast((old.oldest + 1) % m, nm.int32),
         )
         top, bottom = self._coefficients(pairs, p, q)
         back = (ring - old.oldest - 1) % m  # where each entry of the ring is in that order
@@ -112,7 +113,7 @@ class Lbfgs:
     def remember(self, old: Pairs, s: Tensor, y: Tensor) -> Pairs:
         """The pairs with another, without products."""
         return old._replace(
-            rows=self._placed(old, s, y), oldest=nm.astype((old.oldest + 1) % self.m, nm.int32)
+            rows=self._placed(old, s, y), oldest=cast((old.oldest + 1) % self.m, nm.int32)
         )
 
     def _placed(self, old: Pairs, s: Tensor, y: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class Lbfgs:
         """How much of each step and change is in the product with a vector whose products with the
         steps are p, with the changes q."""
         diagonal = nm.diagonal(pairs.sy)
-        R = nm.triu(pairs.sy) + nm.diag(nm.astype(diagonal == 0, p.dtype))
+        R = nm.triu(pairs.sy) + nm.diag(cast(diagonal == 0, p.dtype))
         u = nm.linalg.solve_triangular(R, nm.expand_dims(p, 1))[:, 0]
         inner = diagonal * u + pairs.scale * (nm.sum(pairs.yy * u, axis=1) - q)
         top = nm.linalg.solve_triangular(R, nm.expand_dims(inner, 1), trans=1)[:, 0]

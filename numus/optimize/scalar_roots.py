@@ -13,6 +13,7 @@ import numus as nm
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.optimize import bracketing
+from numus.optimize.casting import cast
 from numus.optimize.implicit import implicit
 from numus.optimize.result import Result
 from numus.shapes import as_int
@@ -39,20 +40,20 @@ class RootResults(Result):
         return self.message
 
 
-def _floats(op: str, *given: Any) -> list[Tensor]:
+def floats(op: str, *given: Any) -> list[Tensor]:
     """Operands in one float dtype and shape."""
     xs = [nm.asarray(x) for x in given]
     if any(x.dtype.is_complex for x in xs):
         raise TypeError(f"{op}: takes real numbers, not complex ones")
     dtype = nm.result_type(*xs, nm.float32)
-    xs = [nm.astype(x, dtype) for x in xs]
+    xs = [cast(x, dtype) for x in xs]
     for x in xs:
         if is_known(x._node) and not bool(nm.all(nm.isfinite(x.detach()))):
             raise ValueError(f"{op}: must start at finite numbers")
     return list(nm.broadcast_arrays(*xs)) if len(xs) > 1 else xs
 
 
-def _elementwise(op: str, f: Function, args: tuple[Any, ...]) -> Function:
+def elementwise(op: str, f: Function, args: tuple[Any, ...]) -> Function:
     require_function(f, op)
 
     def call(x: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ def _elementwise(op: str, f: Function, args: tuple[Any, ...]) -> Function:
                 f"{op}: the function gives shape {value.shape} for x of shape {x.shape}; it must "
                 "be elementwise"
             )
-        return nm.astype(value, x.dtype)
+        return cast(value, x.dtype)
 
     return call
 
@@ -76,7 +77,7 @@ def _result(
         converged=found.converged,
         iterations=found.iterations,
         function_calls=found.calls,
-        status=nm.astype(status, nm.int32),
+        status=cast(status, nm.int32),
     )
     known = is_known(found.converged._node)
     if known and disp and not bool(nm.all(found.converged)):
@@ -97,8 +98,8 @@ def _bracketed(
     if xtol <= 0:
         raise ValueError(f"{op}: xtol must be positive, not {xtol}")
     maxiter = as_int(maxiter, "maxiter", op)
-    low, high = _floats(op, a, b)
-    convert, held = closure_convert(op, _elementwise(op, f, args), low)
+    low, high = floats(op, a, b)
+    convert, held = closure_convert(op, elementwise(op, f, args), low)
     known = [x.detach() for x in held]
     search = bracketing.brent if op == "brentq" else bracketing.bisection
     with nm.no_grad():
@@ -192,10 +193,10 @@ def newton(
     if tol <= 0:
         raise ValueError(f"{op}: tol must be positive, not {tol}")
     maxiter = as_int(maxiter, "maxiter", op)
-    starts = _floats(op, x0) if x1 is None else _floats(op, x0, x1)
-    convert, held = closure_convert(op, _elementwise(op, func, args), starts[0])
+    starts = floats(op, x0) if x1 is None else floats(op, x0, x1)
+    convert, held = closure_convert(op, elementwise(op, func, args), starts[0])
     known = [x.detach() for x in held]
-    slope, curvature = (None if d is None else _elementwise(op, d, args) for d in (fprime, fprime2))
+    slope, curvature = (None if d is None else elementwise(op, d, args) for d in (fprime, fprime2))
     with nm.no_grad():
         found = bracketing.newton(
             lambda x: convert(known, x), starts[0].detach(),

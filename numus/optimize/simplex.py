@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numus as nm
+from numus.optimize.casting import cast
 from numus.optimize.line_search import choose
 from numus.tensor import Tensor
 
@@ -46,7 +47,7 @@ def nelder_mead(
         over = (s.nit >= maxiter) | (s.nfev >= maxfun)
         finite = nm.isfinite(s.values[0])
         status = nm.where(near, 0, nm.where(over, 1, nm.where(finite, -1, 3)))
-        return nm.astype(status, nm.int32)
+        return cast(status, nm.int32)
 
     def step(s: Simplex) -> Simplex:
         best, worst = s.points[0], s.points[-1]
@@ -72,7 +73,7 @@ def nelder_mead(
             points=nm.concat([s.points[:1], shrunk]), values=nm.concat([s.values[:1], values[4:]])
         )
         new = _sorted(choose(replaced, one, all_of_them))
-        nit, nfev = nm.astype(s.nit + 1, nm.int32), nm.astype(s.nfev + n + 4, nm.int32)
+        nit, nfev = cast(s.nit + 1, nm.int32), cast(s.nfev + n + 4, nm.int32)
         new = new._replace(nit=nit, nfev=nfev)
         return new._replace(status=verdict(new))
 

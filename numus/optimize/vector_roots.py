@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.optimize.casting import cast
 from numus.optimize.implicit import implicit
 from numus.optimize.least_squares import levenberg_marquardt
 from numus.optimize.line_search import choose, dot
@@ -64,7 +65,7 @@ def _status(s: _Walk, step: Tensor, xtol: float, maxfev: int, too_slow: int) -> 
     near = (_size(step) <= max(xtol, 4 * eps) * _size(s.x)) | (nm.max(nm.abs(s.r)) == 0)
     finite = nm.all(nm.isfinite(s.r))
     status = nm.where(s.nfev >= maxfev, 2, nm.where(s.slow >= too_slow, 4, _RUNS))
-    return nm.astype(nm.where(finite, nm.where(near, 1, status), 5), nm.int32)
+    return cast(nm.where(finite, nm.where(near, 1, status), 5), nm.int32)
 
 
 def _dogleg(
@@ -103,8 +104,8 @@ def _dogleg(
             nm.where(better & (ratio > 0.25), s.radius, nm.minimum(smaller, 0.5 * s.radius)),
         )  # fmt: skip
         taken = s._replace(x=x, r=r, J=J, slow=nm.zeros_like(s.slow))
-        new = choose(better, taken, s._replace(slow=nm.astype(s.slow + 1, nm.int32)))
-        nit, nfev = nm.astype(s.nit + 1, nm.int32), nm.astype(s.nfev + 1, nm.int32)
+        new = choose(better, taken, s._replace(slow=cast(s.slow + 1, nm.int32)))
+        nit, nfev = cast(s.nit + 1, nm.int32), cast(s.nfev + 1, nm.int32)
         new = new._replace(radius=radius, nit=nit, nfev=nfev)
         # a short step is the end only if it is Newton's: others are short at minima of |r| too
         step = nm.where(solvable & (_size(newton) <= s.radius), newton, nm.inf)
@@ -150,7 +151,7 @@ def _broyden(evaluate: Any, x: Tensor, xtol: float, maxfev: int) -> _Walk:
             s._replace(x=x, r=r, J=nm.where(bottom != 0, H, s.J), radius=nm.ones_like(s.radius)),
             s._replace(radius=s.radius / 2),
         )
-        nit, nfev = nm.astype(s.nit + 1, nm.int32), nm.astype(s.nfev + 1, nm.int32)
+        nit, nfev = cast(s.nit + 1, nm.int32), cast(s.nfev + 1, nm.int32)
         new = new._replace(nit=nit, nfev=nfev)
         return new._replace(status=_status(new, p, xtol, maxfev, 1 << 30))
 
@@ -196,7 +197,7 @@ def root(
                 f"{op}: the function gives {found.size} numbers for {x.size} variables; "
                 "nm.optimize.least_squares takes more or fewer"
             )
-        return nm.astype(nm.reshape(found, -1), x.dtype)
+        return cast(nm.reshape(found, -1), x.dtype)
 
     value, held = closure_convert(op, residuals, x)
     known = [c.detach() for c in held]
@@ -206,7 +207,7 @@ def root(
         if not with_jacobian:
             return r, None
         if callable(jac):
-            return r, nm.reshape(nm.astype(nm.asarray(jac(x, *args)), x.dtype), (r.size, r.size))
+            return r, nm.reshape(cast(nm.asarray(jac(x, *args)), x.dtype), (r.size, r.size))
         return r, nm.jacfwd(lambda x: value(known, x))(x)
 
     xtol = given.get("xtol", 1.49012e-8 if tol is None else tol)
@@ -222,7 +223,7 @@ def root(
             failed = nm.where(
                 fit.status == 0, 2, nm.where(fit.status < 0, 5, nm.where(small, 1, 4))
             )
-            counts = {"nit": fit.njev, "nfev": fit.nfev, "status": nm.astype(failed, nm.int32)}
+            counts = {"nit": fit.njev, "nfev": fit.nfev, "status": cast(failed, nm.int32)}
             end_x = fit.x
         else:
             if method == "broyden1":
