@@ -24,7 +24,7 @@ __all__ = ["minimize_scalar"]
 Function = Callable[..., Any]
 _GOLDEN = 0.3819660112501051  # of an interval: (3 - sqrt 5) / 2
 _GROWTH = 1.618033988749895
-_MAX_GROWTHS = 100
+_MAX_EXPANSIONS = 100
 
 
 class _Narrowing(NamedTuple):
@@ -105,7 +105,7 @@ def _bracket(f: Function, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor,
     count = nm.zeros_like(a, dtype=nm.int32)
 
     def open_end(s: Any) -> Tensor:
-        return (s[5] < s[4]) & (s[6] < _MAX_GROWTHS)
+        return (s[5] < s[4]) & (s[6] < _MAX_EXPANSIONS)
 
     def grow(s: Any) -> Any:
         _, b, c, _, fb, fc, count = s
