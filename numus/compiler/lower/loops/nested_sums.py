@@ -7,19 +7,40 @@ wider type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.loops.nest import ceil_div
+from numus.compiler.lower.loops.nest import Loop, LoopNest, ceil_div
+from numus.compiler.lower.loops.stages import StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, Stmt, const
 
-if TYPE_CHECKING:
-    from numus.compiler.lower.loops.row_emitter import RowEmitter
+State = dict[Value, list[ir.Register]]
 
 
-def nested_block(row: RowEmitter) -> tuple[int, int]:
+class Row(Protocol):
+    """The row that is being emitted (`row_emitter.py`)."""
+
+    spans: list[tuple[Expr, Expr]]
+    lane: Loop | None
+    varying: bool
+    tiling: Any
+
+    @property
+    def work(self) -> StagedGroup: ...
+
+    @property
+    def nest(self) -> LoopNest: ...
+
+    def add_totals(
+        self, r: Value, registers: list[ir.Register], out: list[Stmt], body: list[Stmt]
+    ) -> list[ir.Register]: ...
+
+    def round_totals(self, state: State, totals: State) -> list[Stmt]: ...
+
+
+def nested_block(row: Row) -> tuple[int, int]:
     """The number of the loop whose iterations are divided into blocks, and how many are one; 0 of
     them: no blocks."""
     inner, most = row.nest.inner, TUNING.nested_block_terms
@@ -42,11 +63,11 @@ def nested_block(row: RowEmitter) -> tuple[int, int]:
 
 
 def sum_nested_blocks(
-    row: RowEmitter,
+    row: Row,
     variables: list[Expr],
     clear: list[Stmt],
     accumulate: list[Stmt],
-    state: dict[Value, list[ir.Register]],
+    state: State,
     vectors: int,
 ) -> list[Stmt]:
     """Sums of blocks and their totals; so many vectors are added at a time."""
