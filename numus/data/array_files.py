@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -22,6 +23,10 @@ __all__ = [
 ]  # fmt: skip
 
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
+
+
+class _PyTorchFileError(RecordError):
+    """A file of PyTorch's where an array of NumPy's was expected."""
 
 
 def _host(x: Any, op: str) -> np.ndarray[Any, Any]:
@@ -148,8 +153,8 @@ def load(file: Any) -> Any:
     with _opened(file) as f:
         if not f.seekable():
             f = io.BytesIO(f.read())
-        magic = f.read(6)
-        f.seek(-len(magic), os.SEEK_CUR)
+        magic, start = f.read(6), f.tell() - 6
+        f.seek(start)
         if not magic.startswith((_ZIP, _NPY)):
             if _is_path(file):
                 return nm.nn.load_safetensors(file)
@@ -158,9 +163,17 @@ def load(file: Any) -> Any:
             if magic == _NPY:
                 _check_header(f, str(name))
                 return nm.asarray(np.load(f, allow_pickle=False))
+            if magic.startswith(_ZIP) and any(
+                part.endswith("data.pkl") for part in zipfile.ZipFile(f).namelist()
+            ):
+                raise _PyTorchFileError(
+                    f"load: {name} is a file of PyTorch's, a pickle; numus.torch.load reads its "
+                    "tensors without running its code"
+                )
+            f.seek(start)
             with np.load(f, allow_pickle=False) as archive:
                 return {key: nm.asarray(archive[key]) for key in archive.files}
-        except (DTypeError, MemoryError):
+        except (DTypeError, MemoryError, _PyTorchFileError):
             raise
         except Exception as error:  # zip, zlib and NumPy's parsers have errors of many kinds
             raise RecordError(f"load: {name} is damaged: {error}") from error

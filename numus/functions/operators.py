@@ -82,7 +82,8 @@ def _install_fast(name: str, function: Binary, prim: Callable[[Node, Node], Node
 
     def forward(self: Tensor, other: Any) -> Tensor:
         kind = other.__class__
-        found: Tensor = (with_tensor if kind is Tensor else with_number).call(self, other)
+        is_number = kind is float or kind is int
+        found: Tensor = (with_number if is_number else with_tensor).call(self, other)
         if found is not GUARD_FAILED:
             return found
         x = self._node
@@ -90,7 +91,7 @@ def _install_fast(name: str, function: Binary, prim: Callable[[Node, Node], Node
             if kind is Tensor:
                 if x.dtype is other._node.dtype:
                     return Tensor(prim(x, other._node))
-            elif kind is float or kind is int:
+            elif is_number:
                 return Tensor(prim(x, constant(float(other), x.dtype)))
         return function(self, other) if _is_operand(other) else NotImplemented
 

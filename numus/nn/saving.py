@@ -242,7 +242,7 @@ def load_model(
 
 # -- checkpoints ----------------------------------------------------------------------------------
 
-_FORMAT = "numus-checkpoint-1"
+_FORMAT, _TREE = "numus-checkpoint-1", "numus-tree-1"
 
 
 def save_checkpoint(path: PathLike, **parts: Any) -> None:
@@ -282,6 +282,24 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
     load_all(parts, states, path)
     nm.random.set_state(generator)
     return states
+
+
+def save_tree(tree: Any, path: PathLike) -> None:
+    """Write tensors, numbers, strings and containers of them to one file, as they are nested."""
+    tensors: dict[str, Any] = {}
+    described = json.dumps(_described(tree, "", tensors))
+    write(path, tensors, {"format": _TREE, "tree": described})
+
+
+def load_tree(path: PathLike, device: Any = None) -> Any:
+    """What `save_tree` wrote; the tensors by name of any other safetensors file."""
+    file = SafetensorsFile(path, device)
+    if file.metadata.get("format") != _TREE:
+        return dict(file)
+    try:
+        return _rebuilt(json.loads(file.metadata["tree"]), file)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged: its tree cannot be read: {error}") from None
 
 
 def _generator_state(given: Any) -> tuple[int, int, int]:

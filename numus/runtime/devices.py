@@ -68,6 +68,11 @@ class Device:
         return self._runtime
 
     @property
+    def type(self) -> str:
+        """Its kind, under the name that PyTorch gives it: "cpu", "cuda", "webgpu"."""
+        return self.kind
+
+    @property
     def on_host(self) -> bool:
         """Whether its memory is the host's: reading a value takes no copy."""
         return self.kind in ("cpu", "reference")

@@ -29,6 +29,7 @@ _MAX_NAMESPACES = 100_000  # a search that reaches more is cut short
 _MAX_ENTRIES = 10_000  # larger containers are data, not state
 _LIBRARIES = {*sys.stdlib_module_names, "numus", "numpy", "torch", "jax", "pytest", "_pytest"}
 _LIBRARIES -= {"__main__"}
+_HOLDERS = ("numus.nn", "numus.optim", "numus.torch")  # their objects hold flags and tensors
 
 
 class Namespace(ABC):
@@ -368,7 +369,7 @@ def _namespaces(x: Any) -> Iterator[Namespace]:
     elif isinstance(x, type):
         if _is_own(x):
             yield ClassAttributes(x)
-    elif _is_own(type(x)) or type(x).__module__.startswith(("numus.nn", "numus.optim")):
+    elif _is_own(type(x)) or type(x).__module__.startswith(_HOLDERS):
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
             yield DictEntries(attributes, of=type(x))

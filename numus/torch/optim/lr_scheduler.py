@@ -1,0 +1,4 @@
+"""`torch.optim.lr_scheduler`: schedules of learning rates."""
+
+# ruff: noqa: F403
+from numus.optim.lr_scheduler import *
