@@ -27,3 +27,8 @@ def test_differences_are_of_names_that_are_there():
 
 def test_names_at_the_top_resolve():
     assert not [name for name in nm.__all__ if not hasattr(nm, name)]
+
+
+@pytest.mark.parametrize("peer", [peer for peer in names.peers() if peer != "numpy"])
+def test_most_names_are_there(peer):
+    assert names.share(peer) >= 0.85

@@ -48,6 +48,13 @@ ELSEWHERE = {
 }
 
 _RULES = """
+torch.nn | Container|NLLLoss2d|factory_kwargs|.*Options|UninitializedBuffer|RNN(Cell)?Base | bases and leftovers of PyTorch's own classes
+torch.nn | DataParallel|SyncBatchNorm | several devices at once
+torch.nn | CrossMapLRN2d|Fractional.*|LinearCrossEntropyLoss | layers that are not there yet
+torch.nn.functional | [A-Z].*|assert_.*|boolean_dispatch|.*torch_function.*|.*_notes|.*scaled_.*mm|grouped_mm | PyTorch's internals
+torch.nn.functional | fractional.*|linear_cross_entropy|multi_head_attention_forward|conv_tbc | layers that are not there yet
+torch.optim | Muon|SparseAdam | optimisers that are not there yet
+torch.optim | swap_in.* | PyTorch's internals
 numpy | datetime.*|timedelta64|.*busday.*|isnat | dates and times: numbers only
 numpy | matrix|asmatrix|bmat | NumPy advises against matrix objects: arrays have two axes
 numpy | recarray|record|void|bytes_|str_|object_|character|flexible | elements are numbers
@@ -68,6 +75,7 @@ torch | is_inference | about PyTorch's dispatcher
 torch | (.*[^_])_ | in-place forms are methods: `x.{plain}_()`
 torch | [A-Z].* | classes of TorchScript, storages and the C++ runtime
 torch | AVG|SUM|PRIVATE_OPS|TYPE_CHECKING|USE_.* | constants of PyTorch's own modules
+torch | fbgemm.*|fused_moving.*|choose_qparams.*|quantized_.* | kernels of one library: nm's functions choose their schedules
  | q_.*|q(u)?int.*|quantize.*|qscheme|per_(channel|tensor).*|.*fake_quant.*|fbgemm.*|int_repr|dequantize|choose_qparams.*|empty_quantized|is_quantized | quantised tensors
  | .*sparse.*|.*_indices.*|indices(_copy)?|values(_copy)?|(h|d)s(p)?mm|h?spmm|s?smm|sspaddmm|saddmm|coalesce|is_coalesced|dense_dim|to_dense|jagged | sparse tensors
 torch | (cudnn|miopen|mkldnn|batch_norm)_.* | kernels of one library: nm's functions choose their schedules
@@ -98,43 +106,49 @@ def _rule(line: str) -> tuple[str, re.Pattern[str], str]:
 # A peer (or none, for all), a pattern of whole names, the reason.
 REASONS = [_rule(line.strip()) for line in _RULES.strip().splitlines()]
 
-_DIM = "takes `axis` and `keepdims`, not `dim` and `keepdim`"
+# Reasons that a name is none of a library's interface: its own internals and build.
+INTERNALS = {
+    "bases and leftovers of PyTorch's own classes", "PyTorch's internals",
+    "views are copied by `.copy()`", "about PyTorch's dispatcher",
+    "classes of TorchScript, storages and the C++ runtime",
+    "constants of PyTorch's own modules",
+    "kernels of one library: nm's functions choose their schedules",
+    "`nm.autocast` is the one way to it", "dtypes that no kernel computes in",
+    "results are the same bits everywhere; there is nothing to set",
+    "TorchScript and symbolic shapes", "about PyTorch's own build and tools",
+    "states and devices of PyTorch alone", "memory and internals of PyTorch's storages",
+}  # fmt: skip
+
 DIFFERENCES = {
-    **{
-        ("torch", name): _DIM
-        for name in """
-            all amax amin any argmax argmin argsort logsumexp max mean min nanmean nansum prod sort
-            squeeze std std_mean sum var var_mean nanquantile nanmedian cumsum cumprod flip roll
-            stack diff count_nonzero unique
-        """.split()
-    },
-    **{
-        ("torch.Tensor", name): _DIM
-        for name in """
-            all amax amin any argmax argmin argsort logsumexp max mean min nanmean nansum prod sort
-            squeeze std std_mean sum var nanquantile nanmedian cumsum cumprod diff count_nonzero
-        """.split()
-    },
-    ("torch", "median"): "NumPy's: the mean of the two middle elements, and no indices",
-    ("torch.Tensor", "median"): "NumPy's: the mean of the two middle elements, and no indices",
-    ("torch", "quantile"): "NumPy's `axis`, `method` and `keepdims`",
-    ("torch.Tensor", "quantile"): "NumPy's `axis`, `method` and `keepdims`",
-    ("torch", "select"): "NumPy's select(conditions, choices); PyTorch's is `Tensor.select`",
-    ("torch", "save"): "NumPy's save(file, x); `nm.nn.save_safetensors` writes tensors by name",
-    ("torch", "load"): "reads .npy, .npz and .safetensors files; never a pickle",
-    ("numpy", "load"): "gives a dict of tensors for a .npz file; never loads a pickle",
-    ("torch", "tril_indices"): "NumPy's tril_indices(n, k, m)",
-    ("torch", "triu_indices"): "NumPy's triu_indices(n, k, m)",
-    ("torch", "equal"): "element by element, as NumPy's; `Tensor.equal` gives one bool",
-    ("torch", "std"): _DIM + "; `correction` is 0 unless told otherwise",
-    ("torch", "var"): _DIM + "; `correction` is 0 unless told otherwise",
-    ("torch.Tensor", "std"): _DIM + "; `correction` is 0 unless told otherwise",
-    ("torch.Tensor", "var"): _DIM + "; `correction` is 0 unless told otherwise",
-    ("torch", "svd"): "gives U, S and Vh, as `torch.linalg.svd`",
-    ("torch.Tensor", "svd"): "gives U, S and Vh, as `torch.linalg.svd`",
     ("torch", "cummax"): "values only, without indices",
     ("torch", "cummin"): "values only, without indices",
-    ("torch", "manual_seed"): "returns nothing: there is no generator object",
+    ("torch.Tensor", "cummax"): "values only, without indices",
+    ("torch.Tensor", "cummin"): "values only, without indices",
+    ("torch", "cond"): "JAX's: cond(pred, true_fun, false_fun, *operands)",
+    ("torch", "while_loop"): "JAX's: while_loop(cond_fun, body_fun, init)",
+    ("torch", "compile"): "`nm.jit`; `backend`, `mode` and `dynamic` say nothing",
+    (
+        "torch",
+        "save",
+    ): "writes a safetensors file, never a pickle: tensors, numbers, text, containers",
+    ("torch", "load"): "reads those, and the tensors of PyTorch's own files; runs no code",
+    ("torch", "set_default_dtype"): "float32 alone",
+    ("torch", "get_rng_state"): "a tuple of integers",
+    ("torch", "set_rng_state"): "a tuple of integers",
+    ("torch", "manual_seed"): "the numbers that follow are numus's, not PyTorch's",
+    ("torch", "Generator"): "the numbers are numus's, not PyTorch's",
+    ("torch", "default_generator"): "the numbers are numus's, not PyTorch's",
+    ("torch", "resize"): "NumPy's: a new array, filled by repeating",
+    ("torch.Tensor", "resize"): "NumPy's: a new tensor, filled by repeating",
+    ("torch.Tensor", "type"): "gives the name of the dtype",
+    ("torch.Tensor", "is_shared"): "False: loaders' workers are threads",
+    ("torch.Tensor", "new"): "a tensor of data, or an empty one",
+    ("torch.nn", "Buffer"): "gives the tensor: `register_buffer` makes it a buffer",
+    ("torch", "lu"): "`nm.linalg.lu`: P, L and U",
+    ("torch.Tensor", "lu"): "`nm.linalg.lu`: P, L and U",
+    ("torch", "lstsq"): "`nm.linalg.lstsq`",
+    ("torch.Tensor", "lstsq"): "`nm.linalg.lstsq`",
+    ("numpy", "load"): "gives a dict of tensors for a .npz file; never loads a pickle",
     ("numpy", "set_printoptions"): "the options are shared with NumPy",
     ("numpy", "partition"): "sorts",
     ("numpy", "argpartition"): "sorts",
@@ -150,9 +164,4 @@ DIFFERENCES = {
     ("numpy", "where"): "three arguments; `nm.nonzero` finds indices",
     ("numpy", "copyto"): "gives the tensor back",
     ("numpy", "put"): "gives the tensor back",
-    ("torch", "resize"): "NumPy's: a new array, filled by repeating",
-    ("torch.Tensor", "resize"): "NumPy's: a new tensor, filled by repeating",
-    ("torch.Tensor", "is_cuda"): "True on NVIDIA's GPUs",
-    ("torch.Tensor", "data"): "also called, lends the elements: `with x.data() as a`",
-    ("torch.Tensor", "type"): "gives the name of the dtype",
 }

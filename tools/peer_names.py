@@ -1,16 +1,21 @@
-"""Writes tools/peer_names.json: the public names of NumPy, torch and torch.Tensor.
+"""Writes tools/peer_names.json: the public names of NumPy and PyTorch, with their parameters.
 
 Run with an interpreter that has both: `python tools/peer_names.py`. `tools/names.py` reads it.
+Functions of PyTorch that are written in C++ have no signatures; those are read from its stubs.
 """
 
+import ast
+import inspect
 import json
 import types
 from pathlib import Path
 
 import numpy
 import torch
+import torch.nn.functional
 
 PATH = Path(__file__).with_suffix(".json")
+STUBS = Path(torch.__file__).parent / "_C"
 
 
 def public(owner: object) -> list[str]:
@@ -22,16 +27,59 @@ def public(owner: object) -> list[str]:
     )
 
 
+def from_stub(path: Path, owner: str | None = None) -> dict[str, list[str]]:
+    """The parameters of the functions of a stub, or of a class in it: the longest overload's."""
+    body = ast.parse(path.read_text()).body
+    if owner is not None:
+        body = next(n.body for n in body if isinstance(n, ast.ClassDef) and n.name == owner)
+    found: dict[str, list[str]] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            a = node.args
+            names = [p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+            if len(names) > len(found.get(node.name, ())):
+                found[node.name] = names
+    return found
+
+
+def parameters(owner: object, names: list[str], stub: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The parameters of the functions and classes among the names."""
+    found = {}
+    for name in names:
+        thing = getattr(owner, name, None)
+        if name in stub:
+            found[name] = stub[name]
+        elif callable(thing):
+            try:
+                listed = inspect.signature(thing).parameters.values()
+            except (TypeError, ValueError):
+                continue
+            found[name] = [
+                p.name for p in listed if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            ]
+    return found
+
+
 def main() -> None:
     """Write the file."""
-    names = {
-        "numpy": {"version": numpy.__version__, "names": public(numpy)},
-        "torch": {"version": torch.__version__.split("+")[0], "names": public(torch)},
-        "torch.Tensor": {
-            "version": torch.__version__.split("+")[0],
-            "names": public(torch.Tensor),
-        },
+    version = torch.__version__.split("+")[0]
+    functions = from_stub(STUBS / "_VariableFunctions.pyi")
+    methods = from_stub(STUBS / "__init__.pyi", "TensorBase")
+    owners = {
+        "torch": (torch, functions),
+        "torch.Tensor": (torch.Tensor, methods),
+        "torch.nn": (torch.nn, {}),
+        "torch.nn.functional": (torch.nn.functional, functions),
+        "torch.optim": (torch.optim, {}),
     }
+    names: dict[str, object] = {"numpy": {"version": numpy.__version__, "names": public(numpy)}}
+    for peer, (owner, stub) in owners.items():
+        listed = public(owner)
+        names[peer] = {
+            "version": version,
+            "names": listed,
+            "parameters": parameters(owner, listed, stub),
+        }
     PATH.write_text(json.dumps(names, indent=0) + "\n")
 
 

@@ -94,6 +94,8 @@ inference_mode, set_grad_enabled = nm.inference_mode, nm.set_grad_enabled
 is_grad_enabled = nm.is_grad_enabled
 
 _ROOMS = "amp autograd backends cuda fft func linalg nn optim random special utils".split()
+_IN_ROOMS = {"GradScaler": "amp", "vmap": "func", "get_rng_state": "random"}
+_IN_ROOMS |= {"set_rng_state": "random"}
 # Names of functions that PyTorch has at its top and numus in nn.functional
 _FUNCTIONAL = """
     adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d bilinear
@@ -107,7 +109,6 @@ _FUNCTIONAL = """
 # PyTorch's name, and the path of the same thing under numus
 _OTHERWISE = {
     "get_default_device": "default_device",
-    "get_rng_state": "random.get_state", "set_rng_state": "random.set_state",
     "solve": "linalg.solve", "lu": "linalg.lu", "inverse": "linalg.inv", "det": "linalg.det",
     "logdet": "logdet", "adjoint": "Tensor.adjoint", "narrow_copy": "Tensor.narrow_copy",
     "is_same_size": "Tensor.is_same_size", "get_device": "Tensor.get_device",
@@ -119,6 +120,20 @@ _OTHERWISE = {
     "unsafe_split_with_sizes": "split_with_sizes", "cholesky_solve": "linalg.cho_solve",
     "binomial": "random.binomial", "zero_": "Tensor.zero_", "detach_": "Tensor.detach",
 }  # fmt: skip
+
+
+_TENSORS = {
+    "FloatTensor": float32, "DoubleTensor": float64, "HalfTensor": float16,
+    "BFloat16Tensor": bfloat16, "LongTensor": int64, "IntTensor": int32, "ShortTensor": int16,
+    "CharTensor": int8, "ByteTensor": uint8, "BoolTensor": bool,
+}  # fmt: skip
+
+
+def _typed(kind: Any, *data: Any) -> Any:
+    """`torch.LongTensor([1, 2])`, `torch.FloatTensor(2, 3)`."""
+    if len(data) == 1 and not isinstance(data[0], builtins.int):
+        return own(_creation.tensor(data[0], dtype=kind))
+    return own(nm.zeros(data, dtype=kind))
 
 
 def _made(name: str) -> Any:
@@ -138,12 +153,20 @@ def _made(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _IN_ROOMS:
+        room = importlib.import_module(f"{__name__}.{_IN_ROOMS[name]}")
+        return globals().setdefault(name, getattr(room, name))
     if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
-    if name[0] != "_" and (name in nm.__all__ or name in _OTHERWISE or name in _FUNCTIONAL):
+    if name in _TENSORS:
+        return globals().setdefault(name, partial(_typed, _TENSORS[name]))
+    tables = (_functions.TABLE, _creation.TABLE, _OTHERWISE, _FUNCTIONAL)
+    if name[0] != "_" and (name in nm.__all__ or builtins.any(name in table for table in tables)):
         return globals().setdefault(name, _made(name))
-    if name[0] != "_" and name.endswith("_") and hasattr(Tensor, name):  # torch.relu_(x)
-        return globals().setdefault(name, getattr(Tensor, name))
+    if name[0] != "_" and name.endswith("_"):  # torch.relu_(x), torch.selu_(x)
+        for owner in (Tensor, importlib.import_module(f"{__name__}.nn.functional")):
+            if hasattr(owner, name):
+                return globals().setdefault(name, getattr(owner, name))
     here = sys.modules[__name__]
     raise AttributeError(f"module 'numus.torch' has no attribute {name!r}", name=name, obj=here)
 

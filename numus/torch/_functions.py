@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numus as nm
+from numus import aliases
 from numus.torch._owned import seeing_own
 
 Function = Callable[..., Any]
@@ -245,6 +246,22 @@ def _cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:
     return nm.linalg.vector_norm(apart, ord=p, axis=-1)
 
 
+def _batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Any:
+    """Normalised over the batch: `torch.batch_norm`, in its own order of arguments."""
+    scaled = (running_mean, running_var, weight, bias)
+    return _functional("batch_norm")(input, *scaled, training, momentum, eps)
+
+
 def _histogram(
     input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
 ) -> Any:
@@ -378,11 +395,47 @@ TABLE: dict[str, Function] = {
     "swapaxes": lambda input, axis0, axis1: nm.swapaxes(input, axis0, axis1),
     "swapdims": lambda input, dim0, dim1: nm.swapaxes(input, dim0, dim1),
     "unique": _unique,
+    "unsafe_split": lambda tensor, split_size, dim=0: _split(tensor, split_size, dim),
+    "is_conj": lambda input: False,
+    "is_neg": lambda input: False,
+    "resolve_conj": lambda input: input,
+    "resolve_neg": lambda input: input,
+    "is_inference": lambda input: False,
+    "cholesky_solve": lambda B, L, upper=False: nm.linalg.cho_solve((L, not upper), B),
+    "constant_pad_nd": lambda input, pad, value=0: _functional("pad")(input, pad, value=value),
+    "frobenius_norm": lambda input, dim=None, keepdim=False: _norm(input, "fro", dim, keepdim),
+    "nuclear_norm": lambda input, dim=None, keepdim=False: _norm(input, "nuc", dim, keepdim),
+    "triangular_solve": lambda b, A, upper=True: (
+        nm.linalg.solve_triangular(A, b, upper=upper),
+        A,
+    ),
+    "batch_norm": _batch_norm,
     "unravel_index": lambda indices, shape: nm.unravel_index(indices, shape),
     "vander": lambda x, N=None, increasing=False: nm.vander(x, N, increasing),
     "where": _where,
 }
+
+
+def _in_other_shape(name: str) -> Function:
+    """A change of shape in place: the handle is bound to the result."""
+
+    def run(self: Any, *args: Any) -> Any:
+        if self._alias is not None and aliases.is_shared(self):
+            raise ValueError(
+                f"{name}_: other tensors share the memory of this one; write x = x.{name}(...)"
+            )
+        self._bind(getattr(self, name)(*args)._node)
+        return self
+
+    run.__doc__ = f"`{name}`, in place."
+    return run
+
+
 METHODS: dict[str, Function] = {
+    **{
+        f"{name}_": _in_other_shape(name)
+        for name in "squeeze unsqueeze t transpose swapaxes swapdims".split()
+    },
     "register_hook": lambda self, hook: nm.Tensor.register_hook(self, seeing_own(hook)),
     "repeat": lambda self, *repeats, **engine: (
         nm.repeat(self, *repeats, **engine) if engine else nm.tile(self, _sizes(repeats))
@@ -390,4 +443,28 @@ METHODS: dict[str, Function] = {
     "where": lambda self, condition, other: nm.where(condition, self, other),
     "is_contiguous": lambda self, memory_format=None: nm.Tensor.is_contiguous(self),
     "contiguous": lambda self, memory_format=None: nm.Tensor.contiguous(self),
+    "pin_memory": lambda self, device=None: self,  # transfers need no pinned copies
+    "is_pinned": lambda self, device=None: False,
+    "share_memory_": lambda self: self,  # workers of loaders are threads
+    "is_shared": lambda self: False,
+    "is_conj": lambda self: False,
+    "is_neg": lambda self: False,
+    "resolve_conj": lambda self: self,
+    "resolve_neg": lambda self: self,
+    "is_inference": lambda self: False,
+    "is_set_to": lambda self, tensor: nm.shares_memory(self, tensor) and self.shape == tensor.shape,
+    "detach_": lambda self: self._bind(self.detach()._node) or self,
+    "new": lambda self, *data: self.new_tensor(data[0]) if data else self.new_empty(0),
+    "prelu": lambda self, weight: _functional("prelu")(self, weight),
+    "hardshrink": lambda self, lambd=0.5: _functional("hardshrink")(self, lambd),
+    "lu": lambda self: nm.linalg.lu(self),
+    "cholesky_solve": lambda self, input2, upper=False: nm.linalg.cho_solve(
+        (input2, not upper), self
+    ),
+    "unsafe_chunk": lambda self, chunks, dim=0: nm.chunk(self, chunks, dim),
+    "unsafe_split": lambda self, split_size, dim=0: _split(self, split_size, dim),
+    "unsafe_split_with_sizes": lambda self, split_sizes, dim=0: _split(self, split_sizes, dim),
+    "apply_": lambda self, callable: self.copy_(
+        nm.reshape(nm.asarray([callable(v) for v in nm.ravel(self).tolist()]), self.shape)
+    ),
 }

@@ -146,7 +146,9 @@ def layer(kind: type) -> type:
         body |= {"__doc__": kind.__doc__, "__qualname__": kind.__name__}
         if kind.forward is not engine.Module.forward:  # type: ignore[attr-defined]
             body["forward"] = owning(kind.forward)  # type: ignore[attr-defined]
-        found = _layers[kind] = _Kind(kind.__name__, (kind, Module), body)
+        own_kind = type(kind)  # lazy layers have a metaclass of their own
+        meta = _Kind if own_kind is type else type("_Kind", (_Kind, own_kind), {})
+        found = _layers[kind] = meta(kind.__name__, (kind, Module), body)
     return found
 
 

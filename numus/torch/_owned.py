@@ -52,9 +52,23 @@ _OTHER_NAMES: dict[str, tuple[Any, ...]] = {
     "self": (0,),
     "other": (1,),
     "exponent": (1,),
-    "mat2": (1,),
-    "vec2": (1,),
+    "mat1": (1,),
+    "mat2": (-1,),
+    "vec": (-1,),
+    "vec2": (-1,),
+    "tensor": (1,),
     "tensor2": (1,),
+    "batch1": (1,),
+    "batch2": (2,),
+    "sections": (1,),
+    "elements": (0,),
+    "test_elements": (1,),
+    "indices": ("index", 0),
+    "index": (1,),
+    "values": (1,),
+    "train": ("training",),
+    "interpolation_mode": ("mode",),
+    "rcond": ("rtol",),
     "dim": ("axis", "axes"),
     "dims": ("axis", "axes"),
     "keepdim": ("keepdims",),
@@ -73,9 +87,10 @@ _OTHER_NAMES: dict[str, tuple[Any, ...]] = {
 }
 # Arguments that say nothing here: memory is row-major, and laid out by the compiler
 _MEANINGLESS = frozenset({"layout", "memory_format", "pin_memory", "non_blocking", "sparse_grad"})
+_MEANINGLESS |= {"cudnn_enable", "cudnn_enabled", "implicit"}
 
 
-class _Names:
+class Names:
     """How the keywords of a call reach the parameters of an engine's function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -88,6 +103,17 @@ class _Names:
             p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         }
         self.any = any(p.kind is kinds.VAR_KEYWORD for p in found)
+
+    def takes(self, name: str) -> bool:
+        """True if a keyword of PyTorch's reaches a parameter."""
+        if name in self.keywords or name in self.at or name in _MEANINGLESS or self.any:
+            return True
+        return any(
+            other < len(self.order)
+            if isinstance(other, int)
+            else other in (*self.at, *self.keywords)
+            for other in _OTHER_NAMES.get(name, ())
+        )
 
     def fitted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments under the engine's names."""
@@ -110,7 +136,7 @@ class _Names:
     def _place(self, name: str, value: Any, named: dict[str, Any], placed: dict[int, Any]) -> None:
         for other in _OTHER_NAMES.get(name, ()):
             if isinstance(other, int) and other < len(self.order):
-                placed[other] = value
+                placed[other % len(self.order)] = value
                 return
             if other in self.at:
                 placed[self.at[other]] = value
@@ -123,14 +149,14 @@ class _Names:
 
 def owning(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the engine with PyTorch's names of parameters, `out`, and owned results."""
-    names: list[_Names] = []
+    names: list[Names] = []
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         out = None
         if kwargs:
             if not names:
-                names.append(_Names(function))
+                names.append(Names(function))
             if kwargs.get("requires_grad") is False:
                 del kwargs["requires_grad"]
             if "out" in kwargs and "out" not in names[0].keywords:
