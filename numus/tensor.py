@@ -403,7 +403,14 @@ def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
         return from_host(array, dt.as_dtype(array.dtype), dev or default.device)
-    raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
+    raise TypeError(f"{op}: expected a tensor, not {named_kind(x)}; make one with nm.asarray")
+
+
+def named_kind(x: Any) -> str:
+    """The type of an object that is no operand, with its library where its name is ours."""
+    kind = type(x)
+    library = kind.__module__.partition(".")[0]
+    return f"a {library}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
 
 
 def method(*names: str) -> Callable[[Function], Function]:

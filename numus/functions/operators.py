@@ -19,6 +19,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
+from numus.evaluation.evaluate import check_known
 from numus.evaluation.host_reads import check_readable
 from numus.functions.elementwise import arithmetic, comparison
 from numus.functions.linear.matmul import matmul
@@ -26,7 +27,7 @@ from numus.graph import PRIMITIVES, Node, Primitive, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.contract import contract
 from numus.primitives.source import constant, new_constant
-from numus.tensor import Tensor, new_handle
+from numus.tensor import Tensor, named_kind, new_handle
 
 if TYPE_CHECKING:
     from numus.runtime.pycall.builder import BytecodeBuilder
@@ -35,7 +36,14 @@ Binary = Callable[[Any, Any], Tensor]
 
 
 def _is_operand(x: Any) -> bool:
-    return isinstance(x, (Tensor, np.ndarray, np.generic)) or dt.scalar_kind(x) is not None
+    if isinstance(x, (Tensor, np.ndarray, np.generic)) or dt.scalar_kind(x) is not None:
+        return True
+    if type(x).__name__ == "Tensor":  # Python's own error would say: 'Tensor' and 'Tensor'
+        raise TypeError(
+            f"a numus.Tensor and {named_kind(x)} do not mix; make the other one numus's by "
+            "nm.asarray(x)"
+        )
+    return False
 
 
 def _write(code: BytecodeBuilder, prim: Primitive, kinds: str) -> int:
@@ -166,6 +174,8 @@ def _bool(self: Tensor) -> bool:
             f"the truth value of a tensor of shape {self.shape} is ambiguous; "
             "use nm.any(x) or nm.all(x)"
         )
+    if self._node.abstract:
+        check_known(self._node, "a Python condition (if, while, and, bool())")
     return bool(self._item())
 
 

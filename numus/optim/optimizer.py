@@ -75,6 +75,12 @@ class Optimizer:
     _reads: ClassVar[tuple[str, ...]] = ("lr",)  # hyperparameters that a step uses as they are
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        for name, value in defaults.items():
+            if isinstance(value, str) and (name in self._not_negative or name in self._reads):
+                raise TypeError(
+                    f"{type(self).__name__}: {name} is the text {value!r}, not a number; give "
+                    f"float({name}) (a YAML file needs 1.0e-3, with a point)"
+                )
         for name in self._not_negative:
             check(type(self).__name__, **{name: (defaults[name], defaults[name] >= 0)})
         self.defaults = defaults

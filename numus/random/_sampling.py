@@ -20,7 +20,7 @@ from numus.primitives.views import reshape
 from numus.random import _bits
 from numus.random._keys import Words, key_words
 from numus.runtime.devices import Device
-from numus.shapes import Shape, as_int, as_shape, size_of
+from numus.shapes import Shape, as_int, as_shape, is_sequence, size_of
 from numus.tensor import Tensor
 
 Number = float | Tensor
@@ -196,6 +196,11 @@ def integers(
     >>> bool(die.min() >= 1) and bool(die.max() <= 6)
     True
     """
+    if is_sequence(high):
+        raise DTypeError(
+            f"integers: {high} is a shape, which comes third; say integers({low}, shape={high}), "
+            f"or nm.randint({low}, {high})"
+        )
     first, last = (0, low) if high is None else (low, high)
     first, last = as_int(first, "low", "integers"), as_int(last, "high", "integers")
     dtype = dt.as_dtype(dtype)

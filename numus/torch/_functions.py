@@ -246,6 +246,14 @@ def _cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:
     return nm.linalg.vector_norm(apart, ord=p, axis=-1)
 
 
+def _triangular_solve(
+    b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> Any:
+    """x with A x = b, and A, as `torch.triangular_solve` gives them."""
+    options = {"lower": not upper, "trans": int(transpose), "unit_diagonal": unitriangular}
+    return nm.linalg.solve_triangular(A, b, **options), A
+
+
 def _batch_norm(
     input: Any,
     weight: Any,
@@ -405,10 +413,7 @@ TABLE: dict[str, Function] = {
     "constant_pad_nd": lambda input, pad, value=0: _functional("pad")(input, pad, value=value),
     "frobenius_norm": lambda input, dim=None, keepdim=False: _norm(input, "fro", dim, keepdim),
     "nuclear_norm": lambda input, dim=None, keepdim=False: _norm(input, "nuc", dim, keepdim),
-    "triangular_solve": lambda b, A, upper=True: (
-        nm.linalg.solve_triangular(A, b, upper=upper),
-        A,
-    ),
+    "triangular_solve": _triangular_solve,
     "batch_norm": _batch_norm,
     "unravel_index": lambda indices, shape: nm.unravel_index(indices, shape),
     "vander": lambda x, N=None, increasing=False: nm.vander(x, N, increasing),

@@ -117,8 +117,9 @@ def _scalar(trace: Trace, holomorphic: bool) -> Node:
     op = trace.op
     if trace.structure.kind is not None:
         raise GradientError(
-            f"{op}: the function must return one scalar, not {trace.structure!r}; use has_aux for "
-            "further results, vjp or jacrev for several outputs"
+            f"{op}: the function must return one scalar, not a {trace.structure.kind.__name__} of "
+            f"{trace.structure.count} values; return the one to differentiate, with has_aux=True "
+            "for (value, the rest), or use vjp or jacrev for several outputs"
         )
     y = trace.outputs[0]
     if y.shape != ():

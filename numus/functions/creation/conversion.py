@@ -35,8 +35,8 @@ DeviceLike = Device | str | None
 def asarray(
     obj: Any,
     /,
-    *,
     dtype: Any = None,
+    *,
     device: DeviceLike = None,
     copy: bool | None = None,
     requires_grad: bool = False,
@@ -73,7 +73,7 @@ dt.make_tensor = asarray
 
 
 def tensor(
-    obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    obj: Any, /, dtype: Any = None, *, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """A new tensor with a copy of the data: see asarray."""
     return asarray(obj, dtype=dtype, device=device, copy=True, requires_grad=requires_grad)
@@ -82,8 +82,8 @@ def tensor(
 def array(
     obj: Any,
     /,
-    *,
     dtype: Any = None,
+    *,
     device: DeviceLike = None,
     copy: bool = True,
     requires_grad: bool = False,

@@ -21,7 +21,7 @@ from numus.primitives.source import constant, iota
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
-from numus.shapes import as_int, as_shape, check_size, size_of
+from numus.shapes import as_int, as_shape, check_size, is_sequence, size_of
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node
 
@@ -51,8 +51,8 @@ def _finish(node: Node, dtype: DType, device: Device, requires_grad: bool = Fals
 def full(
     shape: Any,
     fill_value: Any,
-    *,
     dtype: Any = None,
+    *,
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -78,36 +78,64 @@ def full(
     return _finish(broadcast(node, wanted), out, dev, requires_grad)
 
 
+def _sized(op: str, shape: Any, more: tuple[Any, ...], dtype: Any) -> tuple[Any, Any]:
+    """A shape in one argument or several, and the dtype, which may follow it by position."""
+    if not more:
+        return as_shape(shape, op), dtype
+    *extents, last = (shape, *more)
+    if not isinstance(last, int) or is_sequence(shape):
+        if dtype is not None:
+            raise TypeError(f"{op}: {last!r} after the shape and dtype= are two dtypes")
+        if len(extents) == 1 and is_sequence(shape):
+            return as_shape(shape, op), last
+        return as_shape(extents, op), last
+    return as_shape((shape, *more), op), dtype
+
+
 def zeros(
-    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Any,
+    *more: Any,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of zeros (float32, unless another dtype is asked for).
 
-    >>> nm.zeros((2, 3))
+    The shape is a tuple or several integers, and a dtype may follow it.
+
+    >>> nm.zeros(2, 3)
     tensor([[0., 0., 0.],
             [0., 0., 0.]])
     """
-    shape, out = as_shape(shape, "zeros"), _float(dtype)
-    return full(shape, 0, dtype=out, device=device, requires_grad=requires_grad)
+    shape, dtype = _sized("zeros", shape, more, dtype)
+    return full(shape, 0, dtype=_float(dtype), device=device, requires_grad=requires_grad)
 
 
 def ones(
-    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Any,
+    *more: Any,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of ones.
 
     >>> nm.ones((2, 2), dtype=nm.int32).tolist()
     [[1, 1], [1, 1]]
     """
-    shape, out = as_shape(shape, "ones"), _float(dtype)
-    return full(shape, 1, dtype=out, device=device, requires_grad=requires_grad)
+    shape, dtype = _sized("ones", shape, more, dtype)
+    return full(shape, 1, dtype=_float(dtype), device=device, requires_grad=requires_grad)
 
 
 def empty(
-    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Any,
+    *more: Any,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """A tensor whose elements do not matter (they are zeros)."""
-    return zeros(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+    return zeros(shape, *more, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def _like(x: Any, dtype: Any, device: DeviceLike, op: str) -> dict[str, Any]:
@@ -124,8 +152,8 @@ def full_like(
     x: ArrayLike,
     /,
     fill_value: Any,
-    *,
     dtype: Any = None,
+    *,
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -139,21 +167,21 @@ def full_like(
 
 
 def zeros_like(
-    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, dtype: Any = None, *, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Zeros in the shape, dtype and device of x."""
     return zeros(requires_grad=requires_grad, **_like(x, dtype, device, "zeros_like"))
 
 
 def ones_like(
-    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, dtype: Any = None, *, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Ones in the shape, dtype and device of x."""
     return ones(requires_grad=requires_grad, **_like(x, dtype, device, "ones_like"))
 
 
 def empty_like(
-    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, dtype: Any = None, *, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Elements that do not matter in the shape, dtype and device of x."""
     return empty(requires_grad=requires_grad, **_like(x, dtype, device, "empty_like"))
@@ -164,8 +192,8 @@ def arange(
     /,
     stop: float | None = None,
     step: float = 1,
-    *,
     dtype: Any = None,
+    *,
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:

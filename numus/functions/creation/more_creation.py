@@ -13,6 +13,7 @@ from numus.functions import api as nm
 from numus.functions._base import operand
 from numus.functions.creation.creation import DeviceLike
 from numus.functions.indexing.coordinates import indices
+from numus.functions.spelling import spelled
 from numus.shapes import as_shape
 from numus.shapes import broadcast as broadcast_two
 from numus.tensor import ArrayLike, Tensor
@@ -185,6 +186,7 @@ def shape(a: Any, /) -> tuple[int, ...]:
     return nm.asarray(a).shape
 
 
+@spelled
 def size(a: Any, /, axis: int | None = None) -> int:
     """The number of elements, or the extent of an axis."""
     found = nm.asarray(a)

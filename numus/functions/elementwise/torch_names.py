@@ -9,6 +9,7 @@ from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand
 from numus.functions.elementwise.output import accepts_out
+from numus.functions.spelling import spelled
 from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -165,6 +166,7 @@ def dist(x: ArrayLike, other: ArrayLike, /, p: float = 2) -> Tensor:
 
 
 @method()
+@spelled
 def std_mean(
     x: ArrayLike, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand
+from numus.functions.spelling import spelled
 from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.vmap import vmap
@@ -106,6 +107,7 @@ def _compress_method(x: Tensor, condition: Any, axis: int | None = None) -> Tens
     return compress(condition, x, axis)
 
 
+@spelled
 def compress(condition: Any, x: ArrayLike, /, axis: int | None = None) -> Tensor:
     """The parts along an axis (None: of x flattened) for which a condition holds. Evaluates the
     condition, which may be shorter than the axis.

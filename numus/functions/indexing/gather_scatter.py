@@ -23,6 +23,7 @@ from numus.functions.indexing.index_checks import (
     take_axis,
 )
 from numus.functions.indexing.indexing import cast_value, fit_value
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
@@ -45,6 +46,7 @@ __all__ = [
 
 
 @method()
+@spelled
 def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
     """The parts of x at indices along an axis.
 
@@ -118,6 +120,7 @@ def _embedding_forward(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @method()
+@spelled
 def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
     """A copy of x with a value written from `start` on along an axis."""
     op = "slice_assign"
@@ -152,6 +155,7 @@ def _broadcast_index(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Nod
 
 
 @method()
+@spelled
 def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor:
     """For each line of x along an axis, its elements at that line's own indices.
 
@@ -167,6 +171,7 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor
     return wrap(gather_node(node, *index_along(index, at)))
 
 
+@spelled
 def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -1) -> Tensor:
     """Put values into each line of x along an axis, at that line's own indices; gives x back.
 

@@ -10,6 +10,7 @@ from numus.errors import ShapeError
 from numus.functions._base import common, flat_or_axis, method, node_of, require, wrap
 from numus.functions.indexing import index_checks
 from numus.functions.indexing.index_checks import int_constant, mask_positions, ramp, unravel
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import reduce
@@ -40,6 +41,7 @@ def _extreme(
 
 
 @method()
+@spelled
 def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first largest element along an axis (None: of all, in row-major order).
 
@@ -52,6 +54,7 @@ def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> 
 
 
 @method()
+@spelled
 def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first smallest element along an axis (None: of all, in row-major order).
 

@@ -14,6 +14,7 @@ from numus.functions._base import float_node, like, method, node_of, require, wi
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import Axis, count_over, filled, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
+from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -40,6 +41,7 @@ def _keep(y: Node, x: Node, axes: Shape) -> Node:
 @method()
 @templated
 @widens
+@spelled
 def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing.
 
@@ -77,6 +79,7 @@ def _softmax(op: str, x: Any, axis: Axis, negate: bool) -> Tensor:
 @method()
 @templated
 @widens
+@spelled
 def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """exp(x) over its sum along axes, without overflow.
 
@@ -91,6 +94,7 @@ def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
 @method()
 @templated
 @widens
+@spelled
 def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
     """The softmax of -x."""
     return _softmax("softmin", x, axis, negate=True)
@@ -99,6 +103,7 @@ def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
 @method()
 @templated
 @widens
+@spelled
 def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """The logarithm of `softmax`, exact where that underflows.
 
@@ -161,6 +166,7 @@ def widest(x: Node, *parts: Node | Tensor | None) -> Node:
 @method()
 @templated
 @widens
+@spelled
 def layer_norm(
     x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, axis: Axis = None
 ) -> Tensor:
@@ -189,6 +195,7 @@ def layer_norm(
 @method()
 @templated
 @widens
+@spelled
 def rms_norm(
     x: Any, /, weight: Any = None, eps: float | None = None, *, axis: Axis = None
 ) -> Tensor:

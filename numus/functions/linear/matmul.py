@@ -20,6 +20,7 @@ from numus.functions.elementwise.output import write_out
 from numus.functions.linear.labelled_contraction import Operand, arrange, product
 from numus.functions.reduction.reductions import accumulator
 from numus.functions.shape.splitting import diagonal
+from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -272,6 +273,7 @@ def outer(a: Any, b: Any, /) -> Tensor:
 
 
 @method()
+@spelled
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1, out: Tensor | None = None) -> Tensor:
     """The dot products of vectors along an axis of both; x1 is conjugated, other axes broadcast.
 

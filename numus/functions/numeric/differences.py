@@ -10,6 +10,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, operand
+from numus.functions.spelling import spelled
 from numus.shapes import normal_axes, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -92,6 +93,7 @@ def _share(near: Any, far: Any) -> Any:
     return near / (near + far)
 
 
+@spelled
 def gradient(f: ArrayLike, /, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
     """Derivatives of a sampled function: second-order central differences, one-sided at the ends.
 
@@ -139,6 +141,7 @@ def _areas(op: str, y: ArrayLike, x: Any, dx: Any, axis: int) -> tuple[Tensor, i
     return pairs * _widths(op, f, x, dx, at) / 2, at
 
 
+@spelled
 def trapezoid(y: ArrayLike, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The integral along an axis by the trapezoidal rule.
 
@@ -155,6 +158,7 @@ def trapezoid(y: ArrayLike, x: Any = None, /, dx: Any = 1.0, axis: int = -1) -> 
 trapz = trapezoid
 
 
+@spelled
 def cumulative_trapezoid(
     y: ArrayLike, x: Any = None, /, dx: Any = 1.0, axis: int = -1, initial: Any = None
 ) -> Tensor:
@@ -174,6 +178,7 @@ def cumulative_trapezoid(
     return nm.concat([nm.astype(first, out.dtype), out], at)
 
 
+@spelled
 def unwrap(
     p: ArrayLike, /, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi
 ) -> Tensor:

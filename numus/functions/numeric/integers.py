@@ -9,6 +9,7 @@ from numus.errors import DTypeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand, pair, require, wrap
 from numus.functions.elementwise.output import accepts_out
+from numus.functions.spelling import spelled
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control.while_loop import while_loop
@@ -74,6 +75,7 @@ def _lanes(op: str, x: ArrayLike, axis: int | None) -> tuple[Tensor, int]:
     return nm.moveaxis(given, at, -1), at
 
 
+@spelled
 def packbits(x: ArrayLike, /, axis: int | None = None, bitorder: str = "big") -> Tensor:
     """Eight elements, zero or not, as the bits of one byte; the last byte is filled with zeros.
 
@@ -91,6 +93,7 @@ def packbits(x: ArrayLike, /, axis: int | None = None, bitorder: str = "big") ->
     return nm.moveaxis(nm.sum(placed, -1, dtype=dt.uint8), -1, at)
 
 
+@spelled
 def unpackbits(
     x: ArrayLike, /, axis: int | None = None, count: int | None = None, bitorder: str = "big"
 ) -> Tensor:

@@ -8,6 +8,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, flat_or_axis, method, operand, require, wrap
+from numus.functions.spelling import spelled
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -24,6 +25,7 @@ def _check_kth(op: str, kth: Any, extent: int) -> None:
 
 
 @method()
+@spelled
 def partition(x: ArrayLike, kth: Any, /, axis: int | None = -1) -> Tensor:
     """x with the k-th element in its place in order along an axis, no larger one before it and no
     smaller one after it. All of them are in order.
@@ -37,6 +39,7 @@ def partition(x: ArrayLike, kth: Any, /, axis: int | None = -1) -> Tensor:
 
 
 @method()
+@spelled
 def argpartition(x: ArrayLike, kth: Any, /, axis: int | None = -1) -> Tensor:
     """The indices that `partition` x along an axis; they sort it.
 

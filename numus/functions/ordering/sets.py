@@ -14,6 +14,7 @@ from numus.functions._base import common, method, node_of, wrap
 from numus.functions.indexing.index_checks import int_constant, mask_positions
 from numus.functions.indexing.searching import count_before
 from numus.functions.ordering.sorting import lexical_order, order
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
@@ -145,6 +146,7 @@ def unique_values(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@spelled
 def unique(
     x: ArrayLike,
     /,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import flat_or_axis, method, node_of, wrap
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, index_along
@@ -53,6 +54,7 @@ def lexical_order(keys: Sequence[Node], axis: int, descending: bool = False) -> 
 
 
 @method()
+@spelled
 def sort(
     x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
@@ -70,6 +72,7 @@ def sort(
 
 
 @method()
+@spelled
 def argsort(
     x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
@@ -81,6 +84,7 @@ def argsort(
     return wrap(order(*flat_or_axis(node_of(x, "argsort"), axis, "argsort"), descending))
 
 
+@spelled
 def lexsort(keys: Sequence[Tensor] | Tensor, /, axis: int = -1) -> Tensor:
     """The indices that sort by several keys of one shape: by the last, ties by the one before it.
 

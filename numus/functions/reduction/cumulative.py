@@ -9,6 +9,7 @@ from numus.errors import ShapeError
 from numus.functions._base import common, flat_or_axis, float_node, method, node_of, require, wrap
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import accumulator
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
@@ -41,6 +42,7 @@ def _cumulative(
 
 
 @method()
+@spelled
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
@@ -49,6 +51,7 @@ def cumulative_sum(
 
 
 @method()
+@spelled
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
@@ -58,6 +61,7 @@ def cumulative_prod(
 
 @method()
 @widens
+@spelled
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running sum along an axis, of all elements in row-major order where none is given.
 
@@ -70,6 +74,7 @@ def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
 
 @method()
 @widens
+@spelled
 def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running product along an axis, of all elements where none is given."""
     node = accumulator("cumprod", node_of(x, "cumprod"), dtype)
@@ -84,6 +89,7 @@ def _running_extreme(op: str, kind: str, x: Any, axis: int | None) -> Tensor:
 
 
 @method()
+@spelled
 def cummax(x: Any, /, axis: int | None = None) -> Tensor:
     """The largest element so far along an axis; NaN from the first NaN on.
 
@@ -93,12 +99,14 @@ def cummax(x: Any, /, axis: int | None = None) -> Tensor:
 
 
 @method()
+@spelled
 def cummin(x: Any, /, axis: int | None = None) -> Tensor:
     """The smallest element so far along an axis; NaN from the first NaN on. Values only."""
     return _running_extreme("cummin", "min", x, axis)
 
 
 @method()
+@spelled
 def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
     """log(cumsum(exp(x))) along an axis, without overflow."""
     node = float_node("logcumsumexp", x)
@@ -119,6 +127,7 @@ def _adjacent(op: str, part: Node, x: Node, axis: int) -> Node:
 
 
 @method()
+@spelled
 def diff(
     x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
 ) -> Tensor:

@@ -10,6 +10,7 @@ from numus.functions import api as nm
 from numus.functions._base import as_number, flat_or_axis, method, operand, wrap
 from numus.functions.creation.dtype_functions import ends
 from numus.functions.reduction.reductions import Axis, without_nan
+from numus.functions.spelling import spelled
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -22,6 +23,7 @@ def _filled(op: str, x: ArrayLike, instead: float) -> Tensor:
 
 
 @method()
+@spelled
 def nanprod(
     x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False
 ) -> Tensor:
@@ -34,6 +36,7 @@ def nanprod(
 
 
 @method()
+@spelled
 def nancumsum(x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running sum along an axis, NaN counted as zero.
 
@@ -44,12 +47,14 @@ def nancumsum(x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None) ->
 
 
 @method()
+@spelled
 def nancumprod(x: ArrayLike, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running product along an axis, NaN counted as one."""
     return nm.cumprod(_filled("nancumprod", x, 1), axis, dtype=dtype)
 
 
 @method()
+@spelled
 def nanvar(
     x: ArrayLike,
     /,
@@ -80,6 +85,7 @@ def nanvar(
 
 
 @method()
+@spelled
 def nanstd(
     x: ArrayLike,
     /,
@@ -108,6 +114,7 @@ def _index(op: str, x: ArrayLike, axis: int | None, keepdims: bool, largest: boo
 
 
 @method()
+@spelled
 def nanargmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first largest element that is not NaN; -1 where all are.
 
@@ -118,6 +125,7 @@ def nanargmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) 
 
 
 @method()
+@spelled
 def nanargmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first smallest element that is not NaN; -1 where all are."""
     return _index("nanargmin", x, axis, keepdims, largest=False)

@@ -18,6 +18,7 @@ from numus.functions import api as nm
 from numus.functions._base import as_number, method, operand, require, to_float, wrap
 from numus.functions.reduction import selection
 from numus.functions.reduction.reductions import Axis, keepdims_shape
+from numus.functions.spelling import spelled
 from numus.shapes import normal_axes, size_of
 from numus.tensor import ArrayLike, Tensor
 
@@ -208,6 +209,7 @@ def _nan_quantiles(
 
 
 @method()
+@spelled
 def quantile(
     x: ArrayLike,
     q: Any,
@@ -231,6 +233,7 @@ def quantile(
     return _quantiles("quantile", x, q, axis, method, keepdims, 1.0, weights)
 
 
+@spelled
 def percentile(
     x: ArrayLike,
     q: Any,
@@ -250,6 +253,7 @@ def percentile(
 
 
 @method()
+@spelled
 def nanquantile(
     x: ArrayLike, q: Any, /, axis: Axis = None, *, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -261,6 +265,7 @@ def nanquantile(
     return _nan_quantiles("nanquantile", x, q, axis, method, keepdims, 1.0)
 
 
+@spelled
 def nanpercentile(
     x: ArrayLike, q: Any, /, axis: Axis = None, *, method: str = "linear", keepdims: bool = False
 ) -> Tensor:
@@ -269,6 +274,7 @@ def nanpercentile(
 
 
 @method()
+@spelled
 def median(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The middle element over axes, or the mean of the two middle ones; NaN where there is one.
 
@@ -279,6 +285,7 @@ def median(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> Ten
 
 
 @method()
+@spelled
 def nanmedian(x: ArrayLike, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The median of the elements that are not NaN; NaN where there are none.
 

@@ -19,6 +19,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number, method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import ends
+from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -83,6 +84,7 @@ def accumulator(op: str, x: Node, dtype: Any) -> Node:
 @method()
 @templated
 @widens
+@spelled
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
 
@@ -97,6 +99,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 @method()
 @templated
 @widens
+@spelled
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product over axes; 1 where there is nothing to multiply.
 
@@ -109,6 +112,7 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 
 @method()
+@spelled
 def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """How many elements are not zero (NaN is not zero), as int64.
 
@@ -121,6 +125,7 @@ def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Te
 
 
 @method()
+@spelled
 def nansum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes of the elements that are not NaN."""
     return sum(wrap(without_nan(node_of(x, "nansum"), 0)), axis, dtype=dtype, keepdims=keepdims)
@@ -146,6 +151,7 @@ def _extreme(op: str, reduce: Reduce, x: Node, axis: Axis, keepdims: bool) -> Te
 
 @method("max", "amax")
 @templated
+@spelled
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over axes; NaN where there is one.
 
@@ -157,6 +163,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 @method("min", "amin")
 @templated
+@spelled
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over axes; NaN where there is one.
 
@@ -171,6 +178,7 @@ amin = min
 
 
 @method()
+@spelled
 def ptp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Peak to peak: the largest element minus the smallest.
 
@@ -194,12 +202,14 @@ def _nan_extreme(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) ->
 
 
 @method()
+@spelled
 def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element that is not NaN; NaN where all are."""
     return _nan_extreme("nanmax", reduce_max, x, axis, keepdims)
 
 
 @method()
+@spelled
 def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element that is not NaN; NaN where all are."""
     return _nan_extreme("nanmin", reduce_min, x, axis, keepdims)
@@ -214,6 +224,7 @@ def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tenso
 
 
 @method()
+@spelled
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether some element is not zero; False where there is none.
 
@@ -224,6 +235,7 @@ def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 
 @method()
+@spelled
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether no element is zero; True where there is none.
 
@@ -288,6 +300,7 @@ def _norm(op: str, x: Any, order: Any, axis: Axis, keepdims: bool) -> Tensor:
 
 @method()
 @widens
+@spelled
 def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The vector norm over axes: ord is any number, inf or -inf; 0 counts the non-zeros.
 
@@ -301,6 +314,7 @@ def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: fl
 
 @method()
 @widens
+@spelled
 def norm(
     x: Any, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:

@@ -16,6 +16,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number, common, method, node_of, to_float, widened
 from numus.functions.reduction import reductions
 from numus.functions.reduction.reductions import Axis, count_over, finish
+from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -66,6 +67,7 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
 
 @method()
 @templated
+@spelled
 def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over axes; NaN where there is nothing.
 
@@ -78,6 +80,7 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 @method()
 @templated
+@spelled
 def var(
     x: Any,
     /,
@@ -101,6 +104,7 @@ def var(
 
 @method()
 @templated
+@spelled
 def std(
     x: Any,
     /,
@@ -121,6 +125,7 @@ def std(
 
 
 @method()
+@spelled
 def var_mean(
     x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -136,6 +141,7 @@ def var_mean(
 
 
 @method()
+@spelled
 def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The mean over axes of the elements that are not NaN; NaN where there are none."""
     node, result, axes = _inexact("nanmean", x, dtype, axis)
@@ -144,6 +150,7 @@ def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool =
     return finish(ew.cast(y, result), node, axes, keepdims)
 
 
+@spelled
 def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
     """The mean over axes, each element counted by its weight.
 

@@ -8,6 +8,7 @@ from typing import Any
 from numus.errors import ShapeError
 from numus.functions._base import common, computed
 from numus.functions.shape.manipulation import atleast_1d, atleast_2d, atleast_3d, expand_dims
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import structure
 from numus.primitives.views import reshape
@@ -31,6 +32,7 @@ def _operands(arrays: Any, op: str) -> list[Node]:
     return common(op, *given)
 
 
+@spelled
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     """Arrays joined end to end along an axis they have; axis=None flattens them first.
 
@@ -63,6 +65,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return concat(tensors, dim)
 
 
+@spelled
 def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Arrays of one shape side by side along a new axis.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand
+from numus.functions.spelling import spelled
 from numus.shapes import as_int, as_shape, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
@@ -22,6 +23,7 @@ __all__ = [
 row_stack = nm.vstack
 
 
+@spelled
 def append(x: ArrayLike, values: Any, /, axis: int | None = None) -> Tensor:
     """x with values after it along an axis (None: both flattened).
 
@@ -56,6 +58,7 @@ def _positions(op: str, obj: Any, extent: int, insert: bool) -> np.ndarray[Any, 
     return np.where(found < 0, found + extent, found)
 
 
+@spelled
 def delete(x: ArrayLike, obj: Any, /, axis: int | None = None) -> Tensor:
     """x without the parts at some indices along an axis (None: of x flattened).
 
@@ -70,6 +73,7 @@ def delete(x: ArrayLike, obj: Any, /, axis: int | None = None) -> Tensor:
     return nm.take(given, nm.asarray(kept, device=given.device), axis=at)
 
 
+@spelled
 def insert(x: ArrayLike, obj: Any, values: Any, /, axis: int | None = None) -> Tensor:
     """x with values put in before some indices along an axis (None: of x flattened).
 
@@ -115,6 +119,7 @@ def resize(x: ArrayLike, /, *new_shape: Any) -> Tensor:
     return nm.reshape(nm.tile(given, times)[: size_of(shape)], shape)
 
 
+@spelled
 def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: Any = None) -> Tensor:
     """x without the zeros at its ends, on all axes or some. Evaluates x.
 
@@ -194,6 +199,7 @@ method("flipud")(flipud)
 method("fliplr")(fliplr)
 
 
+@spelled
 def rollaxis(x: ArrayLike, /, axis: int, start: int = 0) -> Tensor:
     """An axis moved before another; `moveaxis` is clearer.
 

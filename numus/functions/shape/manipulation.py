@@ -9,6 +9,7 @@ from typing import Any
 from numus.aliases import layout
 from numus.errors import ShapeError
 from numus.functions._base import computed, method, node_of, owned, pair, viewed, wrap
+from numus.functions.spelling import spelled
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast as broadcast_node
@@ -155,6 +156,7 @@ def _insert_axes(x: ArrayLike, axes: Shape, op: str) -> Tensor:
 
 
 @method()
+@spelled
 def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """New axes of extent 1, at these positions of the result.
 
@@ -174,6 +176,7 @@ def unsqueeze(x: ArrayLike, /, dim: int) -> Tensor:
 
 
 @method()
+@spelled
 def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Drop these axes of extent 1 (all of that extent, where none is named).
 
@@ -397,6 +400,7 @@ movedim = moveaxis
 
 
 @method()
+@spelled
 def flip(x: ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The elements in reverse order along these axes (all, where none is named)."""
     node = node_of(x, "flip")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from numus.errors import ShapeError
 from numus.functions._base import computed, method, node_of, viewed
+from numus.functions.spelling import spelled
 from numus.primitives import views
 from numus.primitives.broadcast import sliding_windows
 from numus.primitives.view_updates import main_diagonal
@@ -42,6 +43,7 @@ def _select(x: Tensor, dim: int, index: int) -> Tensor:
     return x[(slice(None),) * axis + (index,)]
 
 
+@spelled
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The parts of x along an axis, one for each index, without that axis.
 
@@ -77,6 +79,7 @@ def _cut(x: ArrayLike, op: str, axis: int, cuts: Sequence[int]) -> tuple[Tensor,
 
 
 @method()
+@spelled
 def split(
     x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
@@ -104,6 +107,7 @@ def split(
     return array_split(x, count, axis)
 
 
+@spelled
 def array_split(
     x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
@@ -206,6 +210,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
     return viewed(x, "unfold", ((sliding_windows, axis, size, step),))
 
 
+@spelled
 def sliding_window_view(
     x: ArrayLike, /, window_shape: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:

@@ -14,6 +14,7 @@ from numus.evaluation.evaluate import check_known, host_array
 from numus.functions._base import computed, flat_or_axis, method, node_of
 from numus.functions.indexing.index_checks import host_values, int_constant, ramp, take_axis, upload
 from numus.functions.indexing.indexing import cast_value
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import views
@@ -27,6 +28,7 @@ from numus.tensor import ArrayLike, Tensor
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
 
 
+@spelled
 def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> Tensor:
     """Each element (or each part along an axis) several times in a row.
 
@@ -80,6 +82,7 @@ def _repeat_each(node: Node, counts: Node, axis: int) -> Node:
 
 
 @method("repeat", "repeat_interleave")
+@spelled
 def repeat_interleave(x: ArrayLike, repeats: Any, axis: int | None = None) -> Tensor:
     """`repeat` under its other name."""
     return repeat(x, repeats, axis=axis)
@@ -106,6 +109,7 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Tensor:
 
 
 @method()
+@spelled
 def roll(
     x: ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:

@@ -10,7 +10,10 @@ from numus.torch._modules import reflected
 from numus.torch._owned import owning
 from numus.torch._tensor import Tensor
 
-_IN_PLACE = "alpha_dropout dropout feature_alpha_dropout celu elu hardtanh leaky_relu relu rrelu selu threshold".split()
+_IN_PLACE = """
+    alpha_dropout dropout feature_alpha_dropout celu elu hardtanh leaky_relu relu rrelu selu
+    threshold
+""".split()
 
 
 def _in_place(name: str) -> Any:

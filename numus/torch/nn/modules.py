@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from numus.torch import nn as _nn
 from numus.torch._modules import Module
 
 __all__ = ["Module"]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_nn, name)
+    return getattr(sys.modules["numus.torch.nn"], name)
