@@ -250,8 +250,10 @@ def _triangular_solve(
     b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Any:
     """x with A x = b, and A, as `torch.triangular_solve` gives them."""
-    options = {"lower": not upper, "trans": int(transpose), "unit_diagonal": unitriangular}
-    return nm.linalg.solve_triangular(A, b, **options), A
+    found = nm.linalg.solve_triangular(
+        A, b, lower=not upper, trans=builtins.int(transpose), unit_diagonal=unitriangular
+    )
+    return found, A
 
 
 def _batch_norm(
