@@ -38,8 +38,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give memory that is kept for reuse back to the device."""
-    nm.empty_cache()
+    """Nothing to do: memory kept for reuse goes back to the device when it runs short."""
 
 
 def is_bf16_supported() -> bool:

@@ -1,0 +1,29 @@
+"""vmap, jit, value_and_grad and their kin keep the signatures of functions."""
+
+from collections.abc import Callable
+
+import numus as nm
+
+
+def energy(position: nm.Tensor, stiffness: float = 1.0) -> nm.Tensor:
+    return stiffness * (position**2).sum() / 2
+
+
+fast: Callable[[nm.Tensor], nm.Tensor] = nm.jit(energy)
+batched = nm.vmap(energy)
+force = nm.grad(energy)
+cheap = nm.checkpoint(energy)
+
+
+@nm.jit(static_argnames="steps")
+def fall(position: nm.Tensor, steps: int) -> nm.Tensor:
+    for _ in range(steps):
+        position = position - 0.1 * force(position, stiffness=2.0)
+    return position
+
+
+end: nm.Tensor = fall(nm.ones(3), steps=4)
+energies: nm.Tensor = batched(nm.ones((5, 3)))
+value, slope = nm.value_and_grad(energy)(nm.ones(3))
+again: nm.Tensor = cheap(nm.ones(3), stiffness=3.0)
+print(end, energies.shape, value, slope, again, fast(nm.ones(3)))
