@@ -276,7 +276,8 @@ def _histogram(
     input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
 ) -> Any:
     """Counts in bins."""
-    return HistogramResult(*nm.histogram(input, bins, range, density, weight))
+    counts, edges = nm.histogram(input, bins, range, density, weight)
+    return HistogramResult(nm.astype(counts, input.dtype), edges)
 
 
 def _reduced(name: str, *, dtype: bool) -> Function:
