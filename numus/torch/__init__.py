@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         autograd,
         backends,
         cuda,
+        distributions,
         fft,
         func,
         linalg,
@@ -93,7 +94,9 @@ no_grad, enable_grad = nm.no_grad, nm.enable_grad
 inference_mode, set_grad_enabled = nm.inference_mode, nm.set_grad_enabled
 is_grad_enabled = nm.is_grad_enabled
 
-_ROOMS = "amp autograd backends cuda fft func linalg nn optim random special utils".split()
+_ROOMS = """
+    amp autograd backends cuda distributions fft func linalg nn optim random special utils
+""".split()
 _IN_ROOMS = {"GradScaler": "amp", "vmap": "func", "get_rng_state": "random"}
 _IN_ROOMS |= {"set_rng_state": "random"}
 # Names of functions that PyTorch has at its top and numus in nn.functional

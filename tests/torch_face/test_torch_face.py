@@ -281,3 +281,17 @@ def test_names_are_few_at_the_start():
     code += "\nassert 'numus.nn' not in sys.modules"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(run.stdout) <= 8
+
+
+def test_distributions():
+    from numus.torch.distributions import Categorical, Distribution, Normal, kl_divergence
+
+    logits = torch.zeros(4, requires_grad=True)
+    policy = Categorical(logits=logits)
+    action = policy.sample((5,))
+    policy.log_prob(action).mean().backward()
+    normal = Normal(torch.zeros(3), torch.ones(3))
+    found = [action, policy.probs, policy.entropy(), logits.grad, normal.rsample(), normal.stddev]
+    assert all(type(f) is torch.Tensor for f in (*found, kl_divergence(normal, normal)))
+    assert isinstance(normal, Distribution)
+    assert policy.probs.max(0).values.item() == 0.25
