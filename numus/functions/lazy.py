@@ -109,9 +109,9 @@ METHODS = {
         renorm std_mean
     """,
     "functions.methods.queries": """
-        cuda dim element_size get_device is_complex is_cpu is_cuda is_floating_point is_nonzero
-        is_same_size is_signed ndimension nelement numel retains_grad storage_offset stride t
-        tobytes tofile type
+        block_until_ready cuda dim element_size get_device is_complex is_cpu is_cuda
+        is_floating_point is_nonzero is_same_size is_signed ndimension nelement numel retains_grad
+        storage_offset stride t tobytes tofile type
     """,
     "functions.methods.shapes_like": """
         H adjoint byte cdouble cfloat char expand_as mH new_empty new_full new_ones new_tensor

@@ -290,11 +290,3 @@ def process_count(backend: str | None = None) -> int:
 
 def clear_caches() -> None:
     """Nothing: numus bounds its caches itself."""
-
-
-def _ready(self: Tensor) -> Tensor:
-    """Computed."""
-    return block_until_ready(self)
-
-
-Tensor.block_until_ready = _ready  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numus.functions import api as nm
+from numus.functions import synchronization
 from numus.functions._base import method
 from numus.functions.creation import more_creation as queries
 from numus.runtime.devices import Device
@@ -22,6 +23,14 @@ method("nelement")(queries.numel)
 def dim(self: Tensor) -> int:
     """The number of axes."""
     return self.ndim
+
+
+@method()
+def block_until_ready(self: Tensor) -> Tensor:
+    """The tensor, computed (JAX's name)."""
+    synchronization.eval(self)
+    synchronization.synchronize()
+    return self
 
 
 @method()
