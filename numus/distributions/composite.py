@@ -370,8 +370,7 @@ class MixtureSameFamily(Distribution):
         return -1 - len(self.event_shape)
 
     def _padded(self, value: Any) -> Tensor:
-        x = value if isinstance(value, Tensor) else nm.asarray(value, device=self.device)
-        event = self.event_shape
+        x, event = self._tensor(value), self.event_shape
         if event and x.shape[-len(event) :] != event:
             raise ShapeError(
                 f"MixtureSameFamily: the value has shape {x.shape}, which must end with {event}"

@@ -16,7 +16,7 @@ from numus import dtypes as dt
 from numus.distributions import constraints
 from numus.distributions.constraints import Constraint
 from numus.errors import ShapeError, TracingError
-from numus.functions._base import common, to_float, wrap
+from numus.functions._base import common, device_of, moved, to_float, wrap
 from numus.shapes import Shape, as_shape
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import Tensor
@@ -28,9 +28,13 @@ Key = Tensor | None
 
 
 def floats(op: str, *values: Any) -> list[Tensor]:
-    """Parameters in their common floating dtype; Python numbers follow the others."""
-    given = [nm.asarray(v) if isinstance(v, (list, tuple, np.ndarray)) else v for v in values]
-    return [wrap(to_float(n)) for n in common(op, *given)]
+    """Parameters in their common floating dtype, on one device; numbers follow the others."""
+    device = device_of(*values)
+    arrays = (list, tuple, np.ndarray)
+    given = [nm.asarray(v, device=device) if isinstance(v, arrays) else v for v in values]
+    nodes = [to_float(n) for n in common(op, *given)]
+    # numbers alone are moved: tensors of two devices are an error where they meet
+    return [wrap(moved(n, device) if device and n.device is None else n) for n in nodes]
 
 
 def keys(key: Key, count: int) -> Sequence[Key]:
@@ -192,9 +196,7 @@ class Distribution:
     def _value(self, value: Any) -> Tensor:
         """A value in this distribution's dtype, its shape and (if asked) its support checked."""
         op = f"{type(self).__name__}.log_prob"
-        x = nm.asarray(value) if isinstance(value, (list, tuple, np.ndarray)) else value
-        if not isinstance(x, Tensor):
-            x = nm.asarray(x, dtype=self.dtype, device=self.device)
+        x = self._tensor(value)
         if not x.dtype.is_floating or x.dtype.itemsize < self.dtype.itemsize:
             x = nm.astype(x, self.dtype)
         event = self.event_shape
@@ -204,6 +206,13 @@ class Distribution:
         if self._validate_args:
             check_constraint(op, "the value", x, self.support)
         return x
+
+    def _tensor(self, value: Any) -> Tensor:
+        """A value as a tensor on this distribution's device."""
+        if isinstance(value, Tensor):
+            return value
+        dtype = None if isinstance(value, (list, tuple, np.ndarray)) else self.dtype
+        return nm.asarray(value, dtype=dtype, device=self.device)
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the density, or of the probability, of each event of `value`."""
@@ -219,7 +228,7 @@ class Distribution:
 
     def _fraction(self, value: Any) -> Tensor:
         """A probability, as `icdf` takes it."""
-        (p,) = floats(f"{type(self).__name__}.icdf", value)
+        (p,) = floats(f"{type(self).__name__}.icdf", self._tensor(value))
         p = nm.astype(p, self.dtype) if p.dtype.itemsize < self.dtype.itemsize else p
         if self._validate_args:
             check_constraint(

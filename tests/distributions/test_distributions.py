@@ -296,3 +296,17 @@ def test_far_tails_of_the_truncated_normal():
     np.testing.assert_allclose(d.mean.numpy(), [8.1213, 20.04975, -20.04975], rtol=1e-4)
     x = d.sample((4000,), key=KEY).numpy()
     np.testing.assert_allclose(x.mean(0), [8.1213, 20.04975, -20.04975], rtol=1e-3)
+
+
+def test_numbers_and_lists_follow_tensors_to_their_device():
+    p = nm.asarray([0.3, 0.5], device="reference")
+    key = nm.random.key(0, device="reference")
+    made = [
+        D.Normal(p, 1.0).sample((2,), key=key),
+        D.Normal(0.0, p).log_prob([1.0, 2.0]),
+        D.Normal(0.0, p).icdf(0.5),
+        D.Geometric(p).log_prob(3),
+        D.Categorical(p).log_prob([0, 1]),
+        D.kl_divergence(D.Normal(0.0, p), D.Normal(0.0, 1.0)),
+    ]
+    assert {x.device.name for x in made} == {"reference"}
