@@ -26,8 +26,8 @@ NAMES = [n for n in BY_NAME if not n.endswith(("-logits", "-p", "-l"))] + list(E
 # the others share their code with one of these, or are one line of it
 QUICK = """
 Bernoulli Beta Binomial Categorical Cauchy ContinuousBernoulli Dirichlet Geometric Gumbel
-Kumaraswamy LKJCholesky LowRankMultivariateNormal Multinomial MultivariateNormal NegativeBinomial
-Poisson StudentT VonMises Wishart TruncatedNormal Mixture
+Kumaraswamy LowRankMultivariateNormal Multinomial MultivariateNormal Poisson StudentT Wishart
+TruncatedNormal Mixture
 """.split()
 # fourth moments that a sample does not show
 HEAVY = {"LogNormal", "InverseGamma", "FisherSnedecor", "GeneralizedPareto", "Pareto", "StudentT"}
@@ -99,7 +99,14 @@ def test_a_million_draws(name):
     check(name, 250_000 if name in ("LKJCholesky", "Wishart") else 1_000_000)
 
 
-ONE_STREAM = "Beta Poisson Categorical StudentT".split()
+ONE_STREAM = [
+    "Gamma",
+    "Categorical",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in "Normal Beta Dirichlet Poisson StudentT VonMises Binomial".split()
+    ),
+]
 
 
 @pytest.mark.parametrize("name", ONE_STREAM)
