@@ -54,6 +54,7 @@ def test_van_der_pol(method):
     assert found.nfev.item() < 12000
 
 
+@pytest.mark.slow
 def test_own_steps_and_given_jacobians():
     jac = lambda t, y: nm.asarray([[-1000.0, 0.0], [0.0, -0.5]], dtype=nm.float64)
     f = lambda t, y: nm.stack([-1000 * (y[0] - nm.cos(t)), -0.5 * y[1]])

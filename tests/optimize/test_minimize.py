@@ -132,7 +132,7 @@ def test_refusals():
         optimize.minimize(beale, [1.0, 1.0], bounds=[(0, 1)])
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("case", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2, 3))])
 def test_nelder_mead(case):
     f, x0, wanted = CASES[case]
     found = optimize.minimize(f, f64(x0), method="Nelder-Mead", tol=1e-9)
