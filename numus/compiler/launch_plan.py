@@ -10,6 +10,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import Kernels
 from numus.compiler.schedule import memory_plan
 from numus.runtime import contract
 from numus.shapes import Shape
@@ -106,6 +109,26 @@ class LaunchPlan:
         if self.prepared is not None:
             self.prepared.run(addresses, values)
         return [memories[slot] for slot, _ in self.outputs]
+
+
+class ScheduledPlan(LaunchPlan):
+    """A plan with the kernels it was made from.
+
+    Attributes:
+        workers: those that need scratch memory of the arena.
+        jobs: the kernels of each group with elements, as they were lowered at first.
+        waves: numbers of steps that may run concurrently.
+        slot: of every value in memory.
+        offset: of temporaries, in the arena.
+    """
+
+    workers: int
+    groups: list[FusionGroup]
+    jobs: list[Kernels]
+    steps: Kernels
+    waves: list[int]
+    slot: dict[Value, int]
+    offset: dict[Value, int]
 
 
 def scalar_part(number: Any, part: str) -> Any:

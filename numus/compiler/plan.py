@@ -17,9 +17,8 @@ from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.hooks import before_run, on_clear_plans
-from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, Layout
+from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, Layout, ScheduledPlan
 from numus.compiler.lower.dedup import LoweringCache
-from numus.compiler.lower.emitter import Kernels
 from numus.compiler.plan_template import structure_of
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
@@ -36,12 +35,8 @@ from numus.lru import LruTable
 _MAX_PLANS = 512
 
 
-class Plan(LaunchPlan):
-    """The plan of a fused graph: its groups lowered, ordered, and given memory.
-
-    Attributes:
-        jobs: the kernels of each group, as they were lowered at first.
-    """
+class Plan(ScheduledPlan):
+    """The plan of a fused graph: its groups lowered, ordered, and given memory."""
 
     def __init__(self, device: Any, fused: FusedGraph) -> None:
         self.runtime = device.runtime
@@ -98,7 +93,7 @@ class Plan(LaunchPlan):
         found = kernel_order.waves(
             *([step for step, _ in steps], temporary, in_place, self._donated, self.workers)
         )
-        self.steps: Kernels = [steps[i][0] for wave in found for i in wave]
+        self.steps = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
         self.in_place = [in_place[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # numbers of steps that may run concurrently
@@ -124,7 +119,7 @@ class Plan(LaunchPlan):
             )
 
     def _assign_memory(self, leaves: list[Value], results: set[Value]) -> None:
-        self.slot: dict[Value, int] = {v: i for i, v in enumerate(leaves)}
+        self.slot = {v: i for i, v in enumerate(leaves)}
         self.result_bytes = []
         for group in self.groups:
             for v in group.members:

@@ -15,12 +15,12 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.hooks import on_clear_plans
-from numus.compiler.launch_plan import LaunchPlan
+from numus.compiler.launch_plan import LaunchPlan, ScheduledPlan
 from numus.compiler.lower import stored_templates, templates
 from numus.compiler.schedule_template import GroupTemplates, Lowered, ScheduleTemplate
 from numus.ir.symbolic_size import Recorder, pack_function, unpack_function
@@ -28,9 +28,6 @@ from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime.contract import Runtime
 from numus.target import Target
-
-if TYPE_CHECKING:
-    from numus.compiler.plan import Plan
 
 _MAX_STRUCTURES = 64
 _MAX_TEMPLATES = 16  # of one structure
@@ -164,7 +161,7 @@ class Match:
         schedule = schedules.get(_shapes(lowered))
         return None if schedule is None else schedule.plan(self._numbers, lowered, runtime)
 
-    def keep_schedule(self, plan: Plan, runtime: Runtime[Any]) -> None:
+    def keep_schedule(self, plan: ScheduledPlan, runtime: Runtime[Any]) -> None:
         """Keep the schedule of a plan for other sizes."""
         template = self._template
         if not ScheduleTemplate.supports(plan) or len(template.schedules) >= _MAX_SCHEDULES:

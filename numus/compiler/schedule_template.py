@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts, Value
-from numus.compiler.launch_plan import LaunchArguments, LaunchPlan
+from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, ScheduledPlan
 from numus.compiler.lower import templates
 from numus.compiler.lower.templates import Numbers, Template
 from numus.compiler.schedule.memory_plan import ALIGNMENT, aligned, plan_memory
 from numus.ir.symbolic_size import SymbolicSize
 from numus.runtime.contract import Runtime
-
-if TYPE_CHECKING:
-    from numus.compiler.plan import Plan
 
 # For the first of equal groups, by number, its template and the numbers of its kernels.
 Lowered = dict[int, tuple[Template, Numbers]]
@@ -161,7 +158,7 @@ class ScheduleTemplate:
     """
 
     def __init__(
-        self, plan: Plan, fused: FusedGraph, position: Positions, lowered: Lowered
+        self, plan: ScheduledPlan, fused: FusedGraph, position: Positions, lowered: Lowered
     ) -> None:
         self.leaf_count, self.saved_for_backward = plan.leaf_count, plan.saved_for_backward
         self._workers = plan.workers
@@ -182,14 +179,14 @@ class ScheduleTemplate:
         self._kernels = [(first, len(lowered[first][0].steps)) for first in lowered]
 
     @staticmethod
-    def supports(plan: Plan) -> bool:
+    def supports(plan: ScheduledPlan) -> bool:
         """There are kernels, those that groups were lowered to at first, all of them."""
         steps = {id(step) for job in plan.jobs for step in job}
         complete = len(plan.jobs) == len(plan.groups) and len(plan.steps) == len(steps) > 0
         return complete and all(id(step) in steps for step in plan.steps)
 
     def _collect(
-        self, plan: Plan, fused: FusedGraph, position: Positions, lowered: Lowered
+        self, plan: ScheduledPlan, fused: FusedGraph, position: Positions, lowered: Lowered
     ) -> None:
         """Steps, memories, and where these lie relative to each other."""
         groups = list(fused.equal_groups.values())
