@@ -80,7 +80,7 @@ euler_gamma = 0.5772156649015329
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
     data distance distributions fft integrate linalg nn optim optimize polynomial quant signal
-    special stats
+    sparse special stats
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from numus import polynomial as polynomial
     from numus import quant as quant
     from numus import signal as signal
+    from numus import sparse as sparse
     from numus import special as special
     from numus import stats as stats
     from numus.linalg import cross as cross, vander as vander, vdot as vdot

@@ -140,7 +140,7 @@ class Primitive:
     """One operation. `kind` is its fusion class:
 
     source, elementwise, view, reduce, contract, convolve, gather, scatter, scan, sort, topk,
-    nonzero, fft, factor, barrier
+    nonzero, fft, factor, sparse, barrier
 
     A primitive is a paragraph: its shape and dtype rule, its derivatives both ways, its batching
     rule and a NumPy reference, in consecutive lines. Everything else in numus is composed of these,

@@ -1,0 +1,1 @@
+"""Lowering of products and orders of compressed sparse rows."""

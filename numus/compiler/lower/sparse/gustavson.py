@@ -1,0 +1,159 @@
+"""Schedules of sparse × sparse products, symbolic and numeric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.axis import ONE, ZERO
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped, multiply, parts
+from numus.ir import Expr, Stmt, const
+from numus.kernels.sparse.gustavson import Matrix, Number, lower_bound, numeric, symbolic
+
+
+@dataclass(frozen=True)
+class GustavsonTuning:
+    """Measured on a 2-core x86-64 (Cascade Lake)."""
+
+    tasks_per_core: int = 16  # each with an accumulator as wide as the result
+    min_task_rows: int = 16
+
+
+TUNING = GustavsonTuning()
+
+
+def matrix_of(e: Emitter, pointers: Value, indices: Value, columns: int) -> Matrix:
+    nnz = indices.shape[0]
+    return Matrix(
+        lambda row: bounds(e, pointers, row, nnz),
+        lambda entry: clamped(e, indices, entry, columns),
+    )
+
+
+def _tasks(p: ProductProblem, rows: int) -> tuple[int, int]:
+    """Rows of a task, and the number of tasks."""
+    count = TUNING.tasks_per_core * max(1, p.target.num_cores)
+    per_task = max(TUNING.min_task_rows, -(-rows // count))
+    return per_task, -(-rows // per_task)
+
+
+def lower_symbolic(p: ProductProblem) -> Kernels:
+    """Counts of rows, or their columns."""
+    val, columns = p.val, int(p.val.params)
+    ap, ai, bp, bi = val.inputs[:4]
+    rows = ap.shape[0] - 1
+    per_task, tasks = _tasks(p, rows)
+    e = Emitter(p.layouts)
+    g = ir.var("g")
+    a = matrix_of(e, ap, ai, bp.shape[0] - 1)
+    b = matrix_of(e, bp, bi, columns)
+    span = ir.block_range(g, e.scalar_arg(per_task), e.dim(rows))
+    width = e.dim(columns)
+    if val.op == "csr_product_counts":
+        body, e.scratch = symbolic(a, b, span, width, None, lambda r, n: e.store(val, (r,), n))
+    else:
+        starts = val.inputs[4]
+
+        def write(row: Expr, rank: Expr, column: Expr) -> list[Stmt]:
+            at = ir.add(e.value(starts, (row,)).cast(dt.int64), rank)
+            room = at < e.dim(val.shape[0])
+            return [ir.If(room, e.store(val, (at,), column.cast(val.dtype)))]
+
+        body, e.scratch = symbolic(a, b, span, width, write, lambda r, n: [])
+    return [e.grid_kernel(val.op, g, body, tasks, (val.op,))]
+
+
+def lower_numeric(p: ProductProblem) -> Kernels:
+    """A dense accumulator per task of a CPU."""
+    val, columns = p.val, int(p.val.params)
+    ap, ai, av, bp, bi, bv, mp, mi = val.inputs
+    rows = mp.shape[0] - 1
+    per_task, tasks = _tasks(p, rows)
+    e = Emitter(p.layouts)
+    g = ir.var("g")
+    batch, task = divmod(g, e.scalar_arg(tasks)) if val.shape[0] > 1 else (ZERO, g)
+    a, b = matrix_of(e, ap, ai, bp.shape[0] - 1), matrix_of(e, bp, bi, columns)
+    mask = matrix_of(e, mp, mi, columns)
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+    body, e.scratch = numeric(
+        *(a, b, mask, span, e.dim(columns), (p.accumulator, 2 if val.dtype.is_complex else 1)),
+        value=lambda entry: parts(e.value(av, (batch, entry))),
+        term=lambda factor, entry: _term(factor, e, bv, (batch, entry)),
+        write=lambda entry, total: _write(e, val, (batch, entry), total),
+    )
+    return [e.grid_kernel(val.op, g, body, val.shape[0] * tasks, (val.op,))]
+
+
+def _term(factor: Number, e: Emitter, values: Value, at: tuple[Expr, ...]) -> Number:
+    own = factor if values.dtype.is_complex else factor[0]
+    return multiply(own, e.value(values, at), values.dtype)
+
+
+def _write(e: Emitter, val: Value, at: tuple[Expr, ...], total: Number) -> list[Stmt]:
+    return e.store(val, at, total if val.dtype.is_complex else total[0].cast(val.dtype))
+
+
+def lower_numeric_threads(p: ProductProblem) -> Kernels:
+    """An element of the mask per thread of a GPU, which searches the rows of b for its column."""
+    val, columns, threads = p.val, int(p.val.params), p.target.block_size
+    ap, ai, av, bp, bi, bv, mp, mi = val.inputs
+    count, nnz = val.shape
+    per_batch = -(-nnz // threads)
+    e = Emitter(p.layouts, block_size=threads)
+    g, i, k, row = ir.var("g"), ir.var("i"), ir.var("k"), ir.var("row")
+    batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
+    a, b = matrix_of(e, ap, ai, bp.shape[0] - 1), matrix_of(e, bp, bi, columns)
+    sums = [
+        ir.Register(f"sum{c}", p.accumulator, lanes=True)
+        for c in range(2 if val.dtype.is_complex else 1)
+    ]
+    wanted = ir.var("wanted")
+
+    def pointer(at: Expr) -> Expr:
+        found: Expr = e.value(mp, (at,)).cast(dt.int64)
+        return found
+
+    # the last row that starts at or before this entry
+    rows = mp.shape[0] - 1
+    search, after = lower_bound(
+        *(pointer, ZERO, ir.add(e.dim(rows), ONE), ir.add(i, ONE)),
+        *(e.scalar_arg((rows + 1).bit_length() + 1), "row"),
+    )
+    steps = e.scalar_arg(max(1, bi.shape[0]).bit_length() + 1)
+
+    def add(entry: Expr) -> list[Stmt]:
+        low, high, there = ir.var("b_low"), ir.var("b_high"), ir.var("there")
+        first, last = b.bounds(k)
+        find, found = lower_bound(b.column, low, high, wanted, steps, "column")
+        inside = ir.minimum(there, ir.maximum(ir.sub(high, ONE), ZERO))
+        own = parts(e.value(av, (batch, entry)))
+        hit = (there < high) & b.column(inside).eq(wanted)
+        terms = _term(own, e, bv, (batch, inside))
+        new = [
+            ir.read(s) + ir.select(hit, t, const(0, p.accumulator))
+            for s, t in zip(sums, terms, strict=True)
+        ]
+        assigned, _ = ir.assign(sums, new, "new")
+        return [
+            ir.Let(k, a.column(entry)),
+            ir.Let(low, first),
+            ir.Let(high, last),
+            *find,
+            ir.Let(there, found),
+            *assigned,
+        ]
+
+    body: list[Stmt] = [
+        *search,
+        ir.Let(row, ir.maximum(ir.sub(after, ONE), ZERO)),
+        ir.Let(wanted, clamped(e, mi, i, columns)),
+        *(ir.Set(s, const(0, p.accumulator)) for s in sums),
+        *a.for_row(row, "a", add),
+        *_write(e, val, (batch, i), tuple(ir.reads(sums))),
+    ]
+    span = ir.block_range(block, const(threads), e.dim(nnz))
+    loop = ir.For(i, *span, "lanes", body)
+    return [e.grid_kernel(val.op, g, [loop], count * per_batch, (val.op,))]

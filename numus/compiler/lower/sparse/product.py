@@ -1,0 +1,131 @@
+"""Schedules of sparse × dense products: rows of a CPU's task, elements of a GPU's threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.axis import ONE, ZERO
+from numus.compiler.lower.elementwise import lower
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.schedule import Problem
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
+from numus.kernels.sparse.rows import Number, Rows
+
+
+@dataclass(frozen=True)
+class ProductTuning:
+    """Measured on a 2-core x86-64 (Sapphire Rapids)."""
+
+    block_terms: int = 1 << 14  # products of a task: few enough that long rows even out
+    column_vectors: int = 4  # accumulated side by side
+
+
+TUNING = ProductTuning()
+
+
+@dataclass(frozen=True)
+class ProductProblem(Problem):
+    @property
+    def accumulator(self) -> DType:
+        return dt.compute_dtype(dt.real_of(self.val.dtype))
+
+    @property
+    def nnz(self) -> int:
+        return self.val.inputs[1].shape[0]
+
+    @property
+    def row_entries(self) -> int:
+        """Of an average row."""
+        return self.nnz // max(1, self.val.shape[1])
+
+
+def parts(value: Any) -> Number:
+    """The real parts of an element."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def multiply(a: Any, b: Any, dtype: DType) -> Number:
+    """A product in the accumulator's dtype."""
+    if dtype.is_complex:
+        return parts(lower("mul", [a, b], [dtype, dtype], dtype, None))
+    wide = dt.compute_dtype(dtype)
+    return (a.cast(wide) * b.cast(wide),)
+
+
+def bounds(e: Emitter, pointers: Value, row: Expr, nnz: int) -> tuple[Expr, Expr]:
+    """The entries of a row, all of them in memory."""
+    low, high = (
+        ir.minimum(e.value(pointers, (r,)).cast(dt.int64), e.dim(nnz))
+        for r in (row, ir.add(row, ONE))
+    )
+    return ir.maximum(low, ZERO), high
+
+
+def clamped(e: Emitter, indices: Value, entry: Expr, extent: int) -> Expr:
+    """The column of an entry."""
+    at = e.value(indices, (entry,))
+    unsigned = dt.uint64 if at.dtype is dt.int64 else dt.uint32  # negative ones are large
+    last = ir.sub(e.dim(extent), ONE).cast(unsigned)
+    return ir.minimum(at.cast(unsigned), last).cast(dt.int64)
+
+
+def _rows(p: ProductProblem, e: Emitter, batch: Expr) -> Rows:
+    pointers, indices, values, x = p.val.inputs
+    val = p.val
+
+    def term(entry: Expr, column: Expr) -> Number:
+        at = clamped(e, indices, entry, x.shape[1])
+        number = e.value(values, (batch, entry))
+        return multiply(number, e.value(x, (batch, at, column)), val.dtype)
+
+    def write(row: Expr, column: Expr, total: Number) -> list[Stmt]:
+        value = total if val.dtype.is_complex else total[0].cast(val.dtype)
+        return e.store(val, (batch, row, column), value)
+
+    components = 2 if val.dtype.is_complex else 1
+    return Rows(p.accumulator, components, lambda row: bounds(e, pointers, row, p.nnz), term, write)
+
+
+def is_empty(p: Problem) -> bool:
+    """There is nothing to read: the result is zero."""
+    return p.val.inputs[1].size == 0 or p.val.inputs[3].size == 0
+
+
+def lower_tasks(p: ProductProblem) -> Kernels:
+    """A range of rows per task of a CPU."""
+    count, rows, columns = p.val.shape
+    terms = max(1, p.row_entries) * columns
+    per_task = max(1, TUNING.block_terms // terms)
+    e = Emitter(p.layouts)
+    g, row = ir.var("g"), ir.var("row")
+    tasks = -(-rows // per_task)
+    batch, task = divmod(g, e.scalar_arg(tasks)) if count > 1 else (ZERO, g)
+    matrix = _rows(p, e, batch)
+    if columns > 1:
+        body = matrix.along_columns(row, e.dim(columns), TUNING.column_vectors)
+    else:
+        body = matrix.scalar(row, ZERO)
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+    loop = ir.For(row, *span, "serial", body)
+    return [e.grid_kernel("csr_matmul", g, [loop], count * tasks, (p.val.op,))]
+
+
+def lower_threads(p: ProductProblem) -> Kernels:
+    """An element of the result per thread of a GPU: columns are adjacent in memory."""
+    count, rows, columns = p.val.shape
+    threads = p.target.block_size
+    per_batch = -(-rows * columns // threads)
+    e = Emitter(p.layouts, block_size=threads)
+    g, i = ir.var("g"), ir.var("i")
+    batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
+    row = ir.idiv(i, e.dim(columns)) if columns > 1 else i
+    column = ir.irem(i, e.dim(columns)) if columns > 1 else ZERO
+    body = _rows(p, e, batch).scalar(row, column, lanes=True)
+    span = ir.block_range(block, const(threads), e.dim(rows * columns))
+    loop = ir.For(i, *span, "lanes", body)
+    return [e.grid_kernel("csr_matmul", g, [loop], count * per_batch, (p.val.op,))]

@@ -1,0 +1,36 @@
+"""Schedules of compressed sparse rows, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numus.compiler.lower.schedule import Candidate, family
+from numus.compiler.lower.sparse.counting import lower_counting
+from numus.compiler.lower.sparse.gustavson import (
+    lower_numeric,
+    lower_numeric_threads,
+    lower_symbolic,
+)
+from numus.compiler.lower.sparse.product import ProductProblem, lower_tasks, lower_threads
+
+
+def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
+    return lambda p: p.val.op in ops
+
+
+lower_sparse = family(
+    ProductProblem,
+    Candidate("rows per task", lower_tasks, _computes("csr_matmul")),
+    Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
+    Candidate(
+        "bitmap of a row", lower_symbolic, _computes("csr_product_counts", "csr_product_columns")
+    ),
+    Candidate("counting sort", lower_counting, _computes("group", "csr_transpose")),
+)
+
+# Patterns are made on the CPU: GPUs have the products alone.
+lower_sparse_gpu = family(
+    ProductProblem,
+    Candidate("element per thread", lower_threads, _computes("csr_matmul")),
+    Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
+)

@@ -1,0 +1,1 @@
+"""Kernels of compressed sparse rows: products, Gustavson's SpGEMM, counting sorts."""

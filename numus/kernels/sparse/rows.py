@@ -1,0 +1,64 @@
+"""Products of compressed sparse rows with dense columns (SpMV, SpMM).
+
+One column: a row is a sum of one product after the other; hardware gathers are no faster where
+rows are short. Many columns: lanes run along them, and accumulators stay in registers over the
+entries of a row, so that the products, nnz × columns of them, are never in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import ir
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
+
+ZERO = const(0)
+
+Number = tuple[Expr, ...]  # its real parts
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a kernel sees the matrix and its operand.
+
+    `bounds(row)` are the first and the past-the-last entry of a row; `term(entry, column)` is the
+    product of an entry with the operand; `write(row, column, sum)` stores a result.
+    """
+
+    dtype: DType  # of the accumulator
+    components: int
+    bounds: Callable[[Expr], tuple[Expr, Expr]]
+    term: Callable[[Expr, Expr], Number]
+    write: Callable[[Expr, Expr, Number], list[Stmt]]
+
+    def registers(self, lanes: bool) -> list[ir.Register]:
+        return [ir.Register(f"sum{i}", self.dtype, lanes=lanes) for i in range(self.components)]
+
+    def _accumulate(self, sums: list[ir.Register], entry: Expr, column: Expr) -> list[Stmt]:
+        term = self.term(entry, column)
+        return [ir.Set(s, ir.read(s) + t) for s, t in zip(sums, term, strict=True)]
+
+    def _clear(self, sums: list[ir.Register]) -> list[Stmt]:
+        return [ir.Set(s, const(0, self.dtype)) for s in sums]
+
+    def _bound(self, row: Expr) -> tuple[list[Stmt], Expr, Expr]:
+        low, high = ir.var("low"), ir.var("high")
+        first, last = self.bounds(row)
+        return [ir.Let(low, first), ir.Let(high, last)], low, high
+
+    def scalar(self, row: Expr, column: Expr, lanes: bool = False) -> list[Stmt]:
+        """One entry after the other; with `lanes`, each lane has a row and column of its own."""
+        sums, entry = self.registers(lanes), ir.var("entry")
+        lets, low, high = self._bound(row)
+        loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
+        return [*lets, *self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
+
+    def along_columns(self, row: Expr, columns: Expr, unroll: int) -> list[Stmt]:
+        """`unroll` vectors of columns are summed side by side over the entries of the row."""
+        sums, entry, column = self.registers(True), ir.var("entry"), ir.var("column")
+        lets, low, high = self._bound(row)
+        loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
+        body = [*self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
+        return [*lets, ir.For(column, ZERO, columns, "lanes", body, unroll=unroll)]

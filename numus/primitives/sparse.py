@@ -1,0 +1,184 @@
+"""Products and orders of compressed sparse rows (CSR).
+
+Row i of a pattern has the positions pointers[i] … pointers[i + 1] - 1; `indices` has the column of
+each. None has a derivative of its own: `numus.sparse` differentiates its operations on patterns,
+whose transposes it keeps. Columns out of bounds are clamped: no kernel leaves its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dispatch.apply import apply
+from numus.errors import GradientError
+from numus.graph import Array, Node, Nodes
+from numus.primitives.base import nondifferentiable
+from numus.primitives.broadcast import batch_all
+from numus.primitives.views import permute, reshape
+
+
+def _fixed_patterns(batched: Sequence[bool]) -> None:
+    if any(batched):
+        raise GradientError("vmap: the structure of a sparse tensor is static and takes no batch")
+
+
+# -- sparse × dense -------------------------------------------------------------------------------
+
+
+def _product_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    pointers, indices, values, x = inputs
+    _fixed_patterns(batched[:2])
+    count, rows, columns = node.shape
+    if not batched[2]:  # more columns for the same matrices, which are read once
+        wide = permute(x, (1, 2, 0, 3))
+        wide = reshape(wide, (count, wide.shape[1], size * columns))
+        out = csr_matmul(pointers, indices, values, wide)
+        return permute(reshape(out, (count, rows, size, columns)), (2, 0, 1, 3))
+    values, x = batch_all((values, x), batched[2:], size)
+    values = reshape(values, (size * count, values.shape[-1]))
+    x = reshape(x, (size * count, *x.shape[2:]))
+    return reshape(csr_matmul(pointers, indices, values, x), (size, *node.shape))
+
+
+def _product_reference(
+    node: Node, pointers: Array, indices: Array, values: Array, x: Array
+) -> Array:
+    _, rows, _ = node.shape
+    out = np.zeros(node.shape, x.dtype)
+    if x.shape[1] == 0:
+        return out
+    at = np.clip(indices, 0, x.shape[1] - 1)
+    row = np.repeat(np.arange(rows), np.diff(pointers))
+    with np.errstate(all="ignore"):
+        for b in range(node.shape[0]):
+            np.add.at(out[b], row, values[b, : row.size, None] * x[b, at[: row.size]])
+    return out
+
+
+_csr_matmul = nondifferentiable("csr_matmul", "sparse", _product_reference, _product_batch)
+
+
+def csr_matmul(pointers: Node, indices: Node, values: Node, x: Node) -> Node:
+    """Matrices of one pattern, values (batch, nnz), times dense ones (batch, n, columns)."""
+    shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
+    return apply(_csr_matmul, (pointers, indices, values, x), None, shape, x.dtype)
+
+
+# -- sparse × sparse ------------------------------------------------------------------------------
+
+
+def _masked_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    _fixed_patterns([b for i, b in enumerate(batched) if i not in (2, 5)])
+    a, b = batch_all((inputs[2], inputs[5]), (batched[2], batched[5]), size)
+    a, b = (reshape(x, (size * x.shape[1], x.shape[2])) for x in (a, b))
+    first, second, mask = inputs[:2], inputs[3:5], inputs[6:]
+    out = csr_masked_matmul((*first, a), (*second, b), mask, node.params)
+    return reshape(out, (size, *node.shape))
+
+
+def _masked_reference(node: Node, *arrays: Array) -> Array:
+    ap, ai, av, bp, bi, bv, mp, mi = arrays
+    out = np.zeros(node.shape, av.dtype)
+    with np.errstate(all="ignore"):
+        for b in range(node.shape[0]):
+            sums = np.zeros(node.params, av.dtype)
+            for i in range(mp.size - 1):
+                for p in range(ap[i], ap[i + 1]):
+                    row = slice(bp[ai[p]], bp[ai[p] + 1])
+                    np.add.at(sums, bi[row], av[b, p] * bv[b, row])
+                mask = slice(mp[i], mp[i + 1])
+                out[b, mask] = sums[mi[mask]]
+                sums[:] = 0
+    return out
+
+
+_csr_masked_matmul = nondifferentiable(
+    "csr_masked_matmul", "sparse", _masked_reference, _masked_batch
+)
+
+
+def csr_masked_matmul(a: Nodes, b: Nodes, mask: Nodes, columns: int) -> Node:
+    """Elements of a b at the positions of a mask: Gustavson's numeric phase.
+
+    `a` and `b` are (pointers, indices, values), values (batch, nnz); the mask is (pointers,
+    indices). Columns are sorted in the rows of b; no column is twice in a row of the mask.
+    """
+    shape = (a[2].shape[0], mask[1].shape[0])
+    return apply(_csr_masked_matmul, (*a, *b, *mask), columns, shape, a[2].dtype)
+
+
+def _no_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    _fixed_patterns(batched)
+    raise AssertionError("a node without batched inputs has no batch")
+
+
+def _union(i: int, ap: Array, ai: Array, bp: Array, bi: Array) -> Array:
+    parts = [bi[bp[k] : bp[k + 1]] for k in ai[ap[i] : ap[i + 1]]]
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, bi.dtype)
+
+
+def _counts_reference(node: Node, *arrays: Array) -> Array:
+    return np.array([_union(i, *arrays).size for i in range(node.shape[0])], np.int64)
+
+
+_csr_counts = nondifferentiable("csr_product_counts", "sparse", _counts_reference, _no_batch)
+
+
+def csr_product_counts(a: Nodes, b: Nodes, columns: int) -> Node:
+    """How many elements each row of a product of two patterns has: half of the symbolic phase."""
+    rows = a[0].shape[0] - 1
+    return apply(_csr_counts, (*a, *b), columns, (rows,), dt.int64)
+
+
+def _columns_reference(node: Node, *arrays: Array) -> Array:
+    *patterns, pointers = arrays
+    rows = [_union(i, *patterns) for i in range(pointers.size - 1)]
+    return np.concatenate([*rows, np.zeros(0)]).astype(node.dtype.np)
+
+
+_csr_columns = nondifferentiable("csr_product_columns", "sparse", _columns_reference, _no_batch)
+
+
+def csr_product_columns(a: Nodes, b: Nodes, pointers: Node, columns: int, nnz: int) -> Node:
+    """The columns of a product of two patterns, sorted in each row: the symbolic phase's second.
+
+    `pointers` are the running sum of `csr_product_counts`.
+    """
+    return apply(_csr_columns, (*a, *b, pointers), columns, (nnz,), b[1].dtype)
+
+
+# -- transposes -----------------------------------------------------------------------------------
+
+
+def _group_reference(node: Node, keys: Array) -> Array:
+    groups = node.params
+    starts = np.zeros(groups + 1, np.int64)
+    starts[1:] = np.cumsum(np.bincount(keys, minlength=groups))
+    return np.concatenate([starts, np.argsort(keys, kind="stable")]).astype(node.dtype.np)
+
+
+_group = nondifferentiable("group", "sparse", _group_reference, _no_batch)
+
+
+def group(keys: Node, groups: int) -> Node:
+    """A stable counting sort of keys below `groups`: where each group starts, groups + 1 numbers,
+    then the positions of the keys in their new order. Its dtype is that of the keys."""
+    return apply(_group, (keys,), groups, (groups + 1 + keys.shape[0],), keys.dtype)
+
+
+def _transpose_reference(node: Node, pointers: Array, indices: Array) -> Array:
+    packed = _group_reference(node, indices)
+    rows = np.repeat(np.arange(pointers.size - 1), np.diff(pointers))
+    return np.concatenate([packed, rows[packed[node.params + 1 :]]]).astype(node.dtype.np)
+
+
+_csr_transpose = nondifferentiable("csr_transpose", "sparse", _transpose_reference, _no_batch)
+
+
+def csr_transpose(pointers: Node, indices: Node, columns: int) -> Node:
+    """The pattern by columns: `group` of its columns, then the row of each entry in that order."""
+    shape = (columns + 1 + 2 * indices.shape[0],)
+    return apply(_csr_transpose, (pointers, indices), columns, shape, indices.dtype)

@@ -1,0 +1,36 @@
+"""Sparse tensors: structures, values, products and solvers (docs/sparse.md)."""
+
+from numus.sparse.construct import (
+    block,
+    block_diag,
+    diags,
+    eye,
+    hstack,
+    kron,
+    masked_matmul,
+    permute,
+    random,
+    sddmm,
+    tril,
+    triu,
+    vstack,
+)
+from numus.sparse.creation import (
+    bsr_tensor,
+    coo_tensor,
+    csc_tensor,
+    csr_tensor,
+    dia_tensor,
+    from_dense,
+)
+from numus.sparse.files import FormatError, load_npz, mmread, mmwrite, save_npz
+from numus.sparse.interop import from_scipy, from_torch, to_scipy, to_torch
+from numus.sparse.structure import Structure
+from numus.sparse.tensor import SparseTensor
+
+__all__ = [
+    "FormatError", "SparseTensor", "Structure", "block", "block_diag", "bsr_tensor", "coo_tensor",
+    "csc_tensor", "csr_tensor", "dia_tensor", "diags", "eye", "from_dense", "from_scipy",
+    "from_torch", "hstack", "kron", "load_npz", "masked_matmul", "mmread", "mmwrite", "permute",
+    "random", "save_npz", "sddmm", "to_scipy", "to_torch", "tril", "triu", "vstack",
+]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Compressed patterns: where the entries of a sparse matrix are, row by row (CSR without values).
+
+A pattern is made on the host and never changes, so what follows from it (its transpose, the row of
+each entry, copies on devices) is found once and kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.evaluation.evaluate import elements
+from numus.graph import Node, grad_mode
+from numus.primitives import sparse as primitives
+from numus.runtime.devices import Device, device
+
+Array = np.ndarray[Any, Any]
+
+_INT32_END = 2**31 - 1
+
+
+def index_dtype(*sizes: int) -> np.dtype[Any]:
+    """The narrowest dtype of indices that counts up to these: half the bytes for most matrices."""
+    return np.dtype(np.int32 if max(sizes, default=0) < _INT32_END else np.int64)
+
+
+def frozen(array: Array) -> Array:
+    """A view that nobody writes through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class OnDevices:
+    """Host arrays and their copies on devices, each made when it is first asked for."""
+
+    __slots__ = ("_copies", "array")
+
+    def __init__(self, array: Array) -> None:
+        self.array = frozen(np.ascontiguousarray(array))
+        self._copies: dict[Any, Node] = {}
+
+    def on(self, dev: Device | None) -> Node:
+        """The array on a device; on the CPU it is the same memory."""
+        dev = dev or device(nm.default_device())
+        found = self._copies.get(dev)
+        if found is None:
+            share = False if hasattr(dev.runtime, "wrap") and self.array.flags.aligned else None
+            with grad_mode(False):
+                tensor = nm.asarray(self.array, device=dev, copy=share)
+            found = self._copies[dev] = tensor._node
+        return found
+
+
+def on_cpu(array: Array) -> Node:
+    return OnDevices(array).on(device("cpu"))
+
+
+def computed(node: Node) -> Array:
+    """The value of a node as a host array. Patterns are constants in a trace too: nothing that is
+    traced is among what it is computed from."""
+    return frozen(elements(node))
+
+
+def repeated_ranges(starts: Array, counts: Array) -> Array:
+    """start, start + 1, … of each start, `count` of them, one after the other."""
+    total = int(counts.sum())
+    before = np.cumsum(counts) - counts
+    return np.arange(total) + np.repeat(starts - before, counts)
+
+
+class Pattern:
+    """The entries of a matrix by rows: pointers (rows + 1) and the column of each entry."""
+
+    def __init__(self, shape: tuple[int, int], pointers: Array, indices: Array) -> None:
+        self.shape = shape
+        self.pointers, self.indices = OnDevices(pointers), OnDevices(indices)
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indices.array.shape[0])
+
+    def arrays(self, dev: Device | None) -> tuple[Node, Node]:
+        return self.pointers.on(dev), self.indices.on(dev)
+
+    @functools.cached_property
+    def counts(self) -> Array:
+        """Entries of each row."""
+        return np.diff(self.pointers.array)
+
+    @functools.cached_property
+    def rows(self) -> OnDevices:
+        """The row of each entry."""
+        dtype = self.indices.array.dtype
+        return OnDevices(np.repeat(np.arange(self.shape[0], dtype=dtype), self.counts))
+
+    @functools.cached_property
+    def transposed(self) -> tuple[Pattern, OnDevices]:
+        """The pattern by columns, and the entry that each of its entries is."""
+        columns, nnz = self.shape[1], self.nnz
+        found = computed(primitives.csr_transpose(*self.arrays(device("cpu")), columns))
+        starts, order, rows = np.split(found, (columns + 1, columns + 1 + nnz))
+        return Pattern(self.shape[::-1], starts, rows), OnDevices(order)
+
+    @functools.cached_property
+    def is_canonical(self) -> bool:
+        """Columns ascend in every row: none of them is twice in one."""
+        inner = np.ones(self.nnz, bool)
+        starts = self.pointers.array[:-1]
+        inner[starts[starts < self.nnz]] = False
+        steps = np.diff(self.indices.array, prepend=self.indices.array[:1])
+        return bool(np.all(steps[inner] > 0))
+
+    @functools.cached_property
+    def canonical(self) -> tuple[Pattern, Pattern]:
+        """The pattern with columns sorted and duplicates merged, and which entries each of its
+        entries adds up: a pattern itself, of rows (entries of the new) × entries of the old."""
+        _, by_column = grouped(self.indices.array, self.shape[1])
+        rows = self.rows.array[by_column]
+        _, by_row = grouped(rows, self.shape[0])
+        order = by_column[by_row]
+        row, column = self.rows.array[order], self.indices.array[order]
+        new = np.ones(self.nnz, bool)
+        new[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
+        first = np.flatnonzero(new)
+        dtype = index_dtype(*self.shape, self.nnz)
+        pointers = np.zeros(self.shape[0] + 1, dtype)
+        pointers[1:] = np.cumsum(np.bincount(row[first], minlength=self.shape[0]))
+        merged = Pattern(self.shape, pointers, column[first])
+        merged.__dict__["is_canonical"] = True
+        ends = np.append(first, self.nnz).astype(dtype)
+        return merged, Pattern((first.size, self.nnz), ends, order.astype(dtype))
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.shape[0]}×{self.shape[1]}, nnz={self.nnz})"
+
+
+def grouped(keys: Array, count: int) -> tuple[Array, Array]:
+    """A stable counting sort: the start of each of `count` groups, and the order of the keys."""
+    dtype = index_dtype(count, keys.shape[0])
+    node = primitives.group(on_cpu(keys.astype(dtype, copy=False)), count)
+    found = computed(node)
+    return found[: count + 1], found[count + 1 :]
+
+
+def from_coordinates(rows: Array, columns: Array, shape: tuple[int, int]) -> tuple[Pattern, Array]:
+    """The pattern of entries in any order, and the order in which it has them."""
+    dtype = index_dtype(*shape, rows.shape[0])
+    starts, order = grouped(rows, shape[0])
+    return Pattern(shape, starts, columns[order].astype(dtype, copy=False)), order
+
+
+def product_pattern(a: Pattern, b: Pattern) -> Pattern:
+    """The pattern of a product: Gustavson's symbolic phase."""
+    if a.shape[1] != b.shape[0]:
+        raise ShapeError(f"matmul: sparse {a.shape} and {b.shape} do not match")
+    dev = device("cpu")
+    shape = (a.shape[0], b.shape[1])
+    counts = computed(primitives.csr_product_counts(a.arrays(dev), b.arrays(dev), shape[1]))
+    total = int(counts.sum())
+    pointers = np.zeros(shape[0] + 1, index_dtype(*shape, total))
+    np.cumsum(counts, out=pointers[1:])
+    node = primitives.csr_product_columns(
+        a.arrays(dev), b.arrays(dev), on_cpu(pointers), shape[1], total
+    )
+    found = Pattern(shape, pointers, computed(node))
+    found.__dict__["is_canonical"] = True
+    return found

@@ -1,0 +1,168 @@
+"""Products on fixed patterns, and their derivatives: SpMM, SDDMM and masked SpGEMM.
+
+The values of a product are linear in each operand, and the three are closed under derivatives: of
+A X by the values of A an SDDMM, by X a product with Aᵀ; of an SDDMM two products; of A B at the
+positions of a mask two more masked products. So derivatives live on the patterns, to any order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.graph import Node, Nodes, Tangents, grad_mode, mode
+from numus.primitives import elementwise as ew
+from numus.primitives import sparse as primitives
+from numus.primitives.broadcast import reduce_sum
+from numus.primitives.custom import custom
+from numus.primitives.indexing import gather
+from numus.primitives.views import reshape
+from numus.sparse.pattern import OnDevices, Pattern
+from numus.tensor import Tensor
+from numus.transforms.rules import CallRule
+
+Compute = Callable[[Node, Node], Node]
+
+
+@dataclass(eq=False)
+class _Bilinear(CallRule):
+    """The rule of a function of two operands, linear in each, by its cotangents in both."""
+
+    apply: Compute
+    first: Compute  # of (cotangent, second operand)
+    second: Compute  # of (cotangent, first operand)
+
+    def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
+        a, b = operands
+        (g,) = cotangents
+        if g is None:
+            return [None, None]
+        return [
+            self.first(g, ew.conjugate(b)) if a.tracked else None,
+            self.second(g, ew.conjugate(a)) if b.tracked else None,
+        ]
+
+    def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
+        a, b = operands
+        by_a, by_b = tangents
+        parts = [self.apply(by_a, b)] if by_a is not None else []
+        parts += [self.apply(a, by_b)] if by_b is not None else []
+        return [functools.reduce(ew.add, parts) if parts else None]
+
+
+def _differentiated(rule: _Bilinear, compute: Compute, a: Node, b: Node) -> Node:
+    with grad_mode(False):
+        value = compute(a, b)
+    if not (mode.grad and (a.tracked or b.tracked)):
+        return value
+    return custom(rule, 0, value, (a, b))
+
+
+def _rule(owner: Pattern, key: object, make: Callable[[], _Bilinear]) -> _Bilinear:
+    """The rule of an operation on a pattern: the same object each time, as caches of graphs ask."""
+    rules = owner.__dict__.setdefault("rules", {})
+    if key not in rules:
+        rules[key] = make()
+    found: _Bilinear = rules[key]
+    return found
+
+
+def at_positions(values: Node, order: OnDevices) -> Node:
+    """Elements of a vector by number; the kernel that reads the result reads through it."""
+    return gather(values, (ew.cast(order.on(values.device), dt.int64),), (0,))
+
+
+def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
+    """A X, of values (nnz,) and X (n, columns)."""
+
+    def compute(values: Node, x: Node) -> Node:
+        arrays = pattern.arrays(x.device or values.device)
+        batch = reshape(values, (1, *values.shape))
+        out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)))
+        return reshape(out, out.shape[1:])
+
+    def make() -> _Bilinear:
+        return _Bilinear(
+            *(1, functools.partial(product_nodes, pattern)),
+            first=lambda g, x: sampled_nodes(pattern, g, x),
+            second=lambda g, values: transposed_product_nodes(pattern, values, g),
+        )
+
+    return _differentiated(_rule(pattern, "product", make), compute, values, x)
+
+
+def transposed_product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
+    """Aᵀ X, by the transposed pattern, which is kept."""
+    swapped, order = pattern.transposed
+    return product_nodes(swapped, at_positions(values, order), x)
+
+
+def sampled_nodes(pattern: Pattern, a: Node, b: Node) -> Node:
+    """The elements of a bᵀ at a pattern's positions, of a (m, k) and b (n, k): SDDMM."""
+
+    def compute(a: Node, b: Node) -> Node:
+        dev = a.device or b.device
+        rows, columns = (ew.cast(i.on(dev), dt.int64) for i in (pattern.rows, pattern.indices))
+        terms = ew.mul(gather(a, (rows,), (0,)), gather(b, (columns,), (0,)))
+        return reduce_sum(terms, (1,))
+
+    def make() -> _Bilinear:
+        return _Bilinear(
+            *(1, functools.partial(sampled_nodes, pattern)),
+            first=lambda g, b: product_nodes(pattern, g, b),
+            second=lambda g, a: transposed_product_nodes(pattern, g, a),
+        )
+
+    return _differentiated(_rule(pattern, "sampled", make), compute, a, b)
+
+
+def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: Node) -> Node:
+    """The elements of A B at a mask's positions, of values (nnz of a,) and (nnz of b,)."""
+
+    def compute(values: Node, others: Node) -> Node:
+        dev = values.device or others.device
+        first, second = (reshape(v, (1, *v.shape)) for v in (values, others))
+        out = primitives.csr_masked_matmul(
+            (*a.arrays(dev), first), (*b.arrays(dev), second), mask.arrays(dev), b.shape[1]
+        )
+        return reshape(out, out.shape[1:])
+
+    def by_first(g: Node, others: Node) -> Node:
+        swapped, order = b.transposed
+        return masked_nodes(mask, swapped, a, g, at_positions(others, order))
+
+    def by_second(g: Node, values: Node) -> Node:
+        swapped, order = a.transposed
+        return masked_nodes(swapped, mask, b, at_positions(values, order), g)
+
+    def make() -> _Bilinear:
+        return _Bilinear(1, functools.partial(masked_nodes, a, b, mask), by_first, by_second)
+
+    return _differentiated(_rule(mask, ("masked", a, b), make), compute, values, others)
+
+
+# -- on tensors -----------------------------------------------------------------------------------
+
+
+def product(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
+    """A X, of operands in one dtype."""
+    return Tensor(product_nodes(pattern, values._node, x._node))
+
+
+def transposed_product(pattern: Pattern, values: Tensor, x: Tensor) -> Tensor:
+    return Tensor(transposed_product_nodes(pattern, values._node, x._node))
+
+
+def sampled(pattern: Pattern, a: Tensor, b: Tensor) -> Tensor:
+    return Tensor(sampled_nodes(pattern, a._node, b._node))
+
+
+def masked(a: Pattern, b: Pattern, mask: Pattern, values: Tensor, others: Tensor) -> Tensor:
+    return Tensor(masked_nodes(a, b, mask, values._node, others._node))
+
+
+def taken(values: Tensor, order: OnDevices) -> Tensor:
+    """values[order], whose derivative adds up in the order of the entries."""
+    return Tensor(at_positions(values._node, order))
