@@ -55,6 +55,22 @@ class Rows:
         loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
         return [*lets, *self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
 
+    def in_turn(self, start: Expr, stop: Expr) -> list[Stmt]:
+        """A range of rows, one entry after the other; the end of a row is where the next starts."""
+        sums, entry, row = self.registers(False), ir.var("entry"), ir.var("row")
+        at = ir.Register("at", ir.INDEX)
+        low, high = ir.var("low"), ir.var("high")
+        loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, ZERO))
+        body = [
+            ir.Let(low, ir.read(at)),
+            ir.Let(high, self.bounds(row)[1]),
+            *self._clear(sums),
+            loop,
+            *self.write(row, ZERO, tuple(ir.reads(sums))),
+            ir.Set(at, high),
+        ]
+        return [ir.Set(at, self.bounds(start)[0]), ir.For(row, start, stop, "serial", body)]
+
     def along_columns(self, row: Expr, columns: Expr, unroll: int) -> list[Stmt]:
         """`unroll` vectors of columns are summed side by side over the entries of the row."""
         sums, entry, column = self.registers(True), ir.var("entry"), ir.var("column")

@@ -106,13 +106,13 @@ def lower_tasks(p: ProductProblem) -> Kernels:
     tasks = -(-rows // per_task)
     batch, task = divmod(g, e.scalar_arg(tasks)) if count > 1 else (ZERO, g)
     matrix = _rows(p, e, batch)
-    if columns > 1:
-        body = matrix.along_columns(row, e.dim(columns), TUNING.column_vectors)
-    else:
-        body = matrix.scalar(row, ZERO)
     span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
-    loop = ir.For(row, *span, "serial", body)
-    return [e.grid_kernel("csr_matmul", g, [loop], count * tasks, (p.val.op,))]
+    if columns > 1:
+        lines = matrix.along_columns(row, e.dim(columns), TUNING.column_vectors)
+        body: list[Stmt] = [ir.For(row, *span, "serial", lines)]
+    else:
+        body = matrix.in_turn(*span)
+    return [e.grid_kernel("csr_matmul", g, body, count * tasks, (p.val.op,))]
 
 
 def lower_threads(p: ProductProblem) -> Kernels:

@@ -1,0 +1,18 @@
+"""Iterative solvers of linear systems with sparse matrices and operators (docs/sparse.md)."""
+
+from numus.sparse.linalg.driver import SolveResult
+from numus.sparse.linalg.gmres import fgmres, gmres
+from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
+from numus.sparse.linalg.least_squares import lsmr, lsqr
+from numus.sparse.linalg.operators import (
+    LinearOperator,
+    block_jacobi_preconditioner,
+    jacobi_preconditioner,
+)
+from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
+
+__all__ = [
+    "LinearOperator", "SolveResult", "bicgstab", "block_jacobi_preconditioner", "cg", "cgs",
+    "chebyshev", "fgmres", "gauss_seidel", "gmres", "jacobi", "jacobi_preconditioner", "lsmr",
+    "lsqr", "minres", "qmr", "sor", "tfqmr",
+]  # fmt: skip
