@@ -38,11 +38,12 @@ def frozen(array: Array) -> Array:
 class OnDevices:
     """Host arrays and their copies on devices, each made when it is first asked for."""
 
-    __slots__ = ("_copies", "array")
+    __slots__ = ("_copies", "array", "patterns")
 
     def __init__(self, array: Array) -> None:
         self.array = frozen(np.ascontiguousarray(array))
         self._copies: dict[Any, Node] = {}
+        self.patterns: dict[int, Pattern] = {}  # that select this order, by the number of entries
 
     def on(self, dev: Device | None) -> Node:
         """The array on a device; on the CPU it is the same memory."""

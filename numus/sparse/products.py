@@ -11,15 +11,18 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from numus import dtypes as dt
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives import sparse as primitives
-from numus.primitives.broadcast import reduce_sum
+from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import gather
 from numus.primitives.views import reshape
-from numus.sparse.pattern import OnDevices, Pattern
+from numus.shapes import size_of
+from numus.sparse.pattern import OnDevices, Pattern, index_dtype
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule
 
@@ -164,5 +167,24 @@ def masked(a: Pattern, b: Pattern, mask: Pattern, values: Tensor, others: Tensor
 
 
 def taken(values: Tensor, order: OnDevices) -> Tensor:
-    """values[order], whose derivative adds up in the order of the entries."""
-    return Tensor(at_positions(values._node, order))
+    """values[order], as the product with a matrix that has a one in each row: its derivative is the
+    product with the transpose, which adds up in the order of the entries."""
+    if values.dtype is dt.bool_ or values.shape[0] == 0:
+        return Tensor(at_positions(values._node, order))
+    count, rest = values.shape[0], values.shape[1:]
+    ones = full((order.array.shape[0],), 1, values.dtype)
+    columns = reshape(values._node, (count, size_of(rest)))
+    out = product_nodes(_selection(order, count), ones, columns)
+    return Tensor(reshape(out, (order.array.shape[0], *rest)))
+
+
+def _selection(order: OnDevices, count: int) -> Pattern:
+    """Rows with one entry each."""
+    found = order.patterns.get(count)
+    if found is None:
+        rows = order.array.shape[0]
+        dtype = index_dtype(rows, count)
+        pointers = np.arange(rows + 1, dtype=dtype)
+        found = Pattern((rows, count), pointers, order.array.astype(dtype, copy=False))
+        order.patterns[count] = found
+    return found

@@ -1,8 +1,10 @@
 """Sparse × sparse products row by row (Gustavson 1978), in a symbolic and a numeric phase.
 
-Symbolic: the columns of a row are marked in a bitmap, and in one of its words, and read back in
-order. Numeric: a row is added up in a dense accumulator, of which only the positions of a mask are
-cleared before and read after, so that a product that is wanted in a few places costs no more.
+Symbolic: a table has for each column the last row that it was found in, so that new ones are known
+without clearing it. To be put in order, those of a row are marked in a bitmap, and in one of its
+words, and read back. Numeric: a row is added up in a dense accumulator, of which only the positions
+of a mask are cleared before and read after, so that a product that is wanted in a few places costs
+no more.
 """
 
 from __future__ import annotations
@@ -119,63 +121,105 @@ def _for_bits(bits: Expr, base: Expr, tag: str, number: Expr, body: list[Stmt]) 
     ]
 
 
-def symbolic(
+@dataclass(frozen=True)
+class _Found:
+    """The different columns of a row: a table of the last row of each, and a list."""
+
+    last: ir.Buffer
+    listed: ir.Buffer | None
+
+    def clear(self) -> Stmt:
+        i = ir.var("i")
+        empty = ir.Store(self.last, i, const(-1, self.last.dtype))
+        return ir.For(i, ZERO, self.last.scratch_size, "lanes", [empty])
+
+    def add(self, count: ir.Register, row: Expr, column: Expr) -> list[Stmt]:
+        at, place, is_new = ir.var("at"), ir.var("place"), ir.var("is_new", dt.bool_)
+        own = row.cast(self.last.dtype)
+        out: list[Stmt] = [
+            ir.Let(at, column),
+            ir.Let(is_new, ir.load(self.last, at).ne(own)),
+            ir.Store(self.last, at, own),
+            ir.Let(place, ir.read(count)),
+        ]
+        if self.listed is not None:  # the next column overwrites one that was not new
+            out.append(ir.Store(self.listed, place, at.cast(self.listed.dtype)))
+        return [*out, ir.Set(count, ir.add(place, is_new.cast(ir.INDEX)))]
+
+
+def _for_products(
+    a: Matrix, b: Matrix, row: Expr, body: Callable[[Expr], list[Stmt]]
+) -> list[Stmt]:
+    """For the column of each product of a row."""
+
+    def inner(entry: Expr) -> list[Stmt]:
+        k = ir.var("k")
+        return [ir.Let(k, a.column(entry)), *b.for_row(k, "b", lambda q: body(b.column(q)))]
+
+    return a.for_row(row, "a", inner)
+
+
+def count_columns(
     a: Matrix,
     b: Matrix,
     rows: tuple[Expr, Expr],
     columns: Expr,
-    write: Callable[[Expr, Expr, Expr], list[Stmt]] | None,
-    finish: Callable[[Expr, Expr], list[Stmt]],
+    write: Callable[[Expr, Expr], list[Stmt]],
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The columns of a range of rows: write(row, rank, column) for each in order, where given, then
-    finish(row, count)."""
+    """write(row, the number of its columns) for a range of rows."""
+    found = _Found(ir.Buffer("last", dt.int32, "scratch", columns), None)
+    row, count = ir.var("row"), ir.Register("count", ir.INDEX)
+    body = [
+        ir.Set(count, ZERO),
+        *_for_products(a, b, row, lambda column: found.add(count, row, column)),
+        *write(row, ir.read(count)),
+    ]
+    return [found.clear(), ir.For(row, *rows, "serial", body)], [found.last]
+
+
+def list_columns(
+    a: Matrix,
+    b: Matrix,
+    rows: tuple[Expr, Expr],
+    columns: Expr,
+    write: Callable[[Expr, Expr, Expr], list[Stmt]],
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """write(row, rank, column) for the columns of a range of rows, in order."""
     bitmap = Bitmap.of(columns)
-    row = ir.var("row")
-    low, high, count = (ir.Register(n, ir.INDEX) for n in ("lowest", "highest", "count"))
-    column = ir.var("column")
-
-    def block_of(at: Expr) -> Expr:
-        return ir.binary("ashr", at, const(12))
-
-    def mark_row(entry: Expr) -> list[Stmt]:
-        k = ir.var("k")
-        first, last = ir.var("first_entry"), ir.var("past_entry")
-        starts, stops = b.bounds(k)
-        q = ir.var("q")
-        extremes: list[Stmt] = [
-            ir.Set(low, ir.minimum(ir.read(low), block_of(b.column(first)))),
-            ir.Set(high, ir.maximum(ir.read(high), block_of(b.column(ir.sub(last, ONE))))),
-        ]
-        return [
-            ir.Let(k, a.column(entry)),
-            ir.Let(first, starts),
-            ir.Let(last, stops),
-            ir.If(first < last, extremes),
-            ir.For(q, first, last, "serial", bitmap.mark(b.column(q))),
-        ]
+    listed = ir.Buffer("listed", dt.int32, "scratch", ir.add(columns, ONE))
+    found = _Found(ir.Buffer("last", dt.int32, "scratch", columns), listed)
+    row, i, column = ir.var("row"), ir.var("i"), ir.var("column")
+    count, low, high, rank = (
+        ir.Register(n, ir.INDEX) for n in ("count", "lowest", "highest", "rank")
+    )
+    own, block, now = ir.var("own"), ir.var("own_block"), ir.var("now")
+    mark: list[Stmt] = [
+        ir.Let(own, ir.load(listed, i).cast(ir.INDEX)),
+        ir.Let(block, ir.binary("ashr", own, const(12))),
+        ir.Set(low, ir.minimum(ir.read(low), block)),
+        ir.Set(high, ir.maximum(ir.read(high), block)),
+        *bitmap.mark(own),
+    ]
 
     def visit(word: Expr, bits: Expr) -> list[Stmt]:
-        if write is None:
-            found = ir.unary("popcount", bits).cast(dt.int64)
-            return [ir.Set(count, ir.add(ir.read(count), found))]
-        rank = ir.var("rank")
         body = [
-            ir.Let(rank, ir.read(count)),
-            *write(row, rank, column),
-            ir.Set(count, ir.add(rank, ONE)),
+            ir.Let(now, ir.read(rank)),
+            *write(row, now, column),
+            ir.Set(rank, ir.add(now, ONE)),
         ]
         return _for_bits(bits, word, "columns", column, body)
 
     body = [
+        ir.Set(count, ZERO),
+        *_for_products(a, b, row, lambda column: found.add(count, row, column)),
         ir.Set(low, ir.idiv(columns, const(4096))),
         ir.Set(high, const(-1)),
-        ir.Set(count, ZERO),
-        *a.for_row(row, "a", mark_row),
+        ir.Set(rank, ZERO),
+        ir.For(i, ZERO, ir.read(count), "serial", mark),
         *bitmap.drain(ir.read(low), ir.read(high), visit),
-        *finish(row, ir.read(count)),
     ]
-    loop = ir.For(row, *rows, "serial", body)
-    return [*bitmap.clear(), loop], [bitmap.words, bitmap.summary]
+    scratch = [bitmap.words, bitmap.summary, listed, found.last]
+    return [*bitmap.clear(), found.clear(), ir.For(row, *rows, "serial", body)], scratch
 
 
 # -- numeric --------------------------------------------------------------------------------------

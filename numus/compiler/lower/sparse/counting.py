@@ -32,9 +32,16 @@ def _by_rows(matrix: Matrix) -> Walk:
     """A range of rows, and the entries of each."""
 
     def walk(span: tuple[Expr, Expr], visit: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        row = ir.var("row")
-        body = matrix.for_row(row, "walk", lambda entry: visit(entry, row))
-        return [ir.For(row, *span, "serial", body)]
+        # the end of a row is the start of the next
+        row, low, high, entry = (ir.var(n) for n in ("row", "low", "high", "entry"))
+        at = ir.Register("at", ir.INDEX)
+        body = [
+            ir.Let(low, ir.read(at)),
+            ir.Let(high, matrix.bounds(row)[1]),
+            ir.For(entry, low, high, "serial", visit(entry, row)),
+            ir.Set(at, high),
+        ]
+        return [ir.Set(at, matrix.bounds(span[0])[0]), ir.For(row, *span, "serial", body)]
 
     return walk
 

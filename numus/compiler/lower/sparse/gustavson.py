@@ -11,7 +11,14 @@ from numus.compiler.lower.axis import ONE, ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped, multiply, parts
 from numus.ir import Expr, Stmt, const
-from numus.kernels.sparse.gustavson import Matrix, Number, lower_bound, numeric, symbolic
+from numus.kernels.sparse.gustavson import (
+    Matrix,
+    Number,
+    count_columns,
+    list_columns,
+    lower_bound,
+    numeric,
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ def lower_symbolic(p: ProductProblem) -> Kernels:
     span = ir.block_range(g, e.scalar_arg(per_task), e.dim(rows))
     width = e.dim(columns)
     if val.op == "csr_product_counts":
-        body, e.scratch = symbolic(a, b, span, width, None, lambda r, n: e.store(val, (r,), n))
+        body, e.scratch = count_columns(a, b, span, width, lambda r, n: e.store(val, (r,), n))
     else:
         starts = val.inputs[4]
 
@@ -62,7 +69,7 @@ def lower_symbolic(p: ProductProblem) -> Kernels:
             room = at < e.dim(val.shape[0])
             return [ir.If(room, e.store(val, (at,), column.cast(val.dtype)))]
 
-        body, e.scratch = symbolic(a, b, span, width, write, lambda r, n: [])
+        body, e.scratch = list_columns(a, b, span, width, write)
     return [e.grid_kernel(val.op, g, body, tasks, (val.op,))]
 
 

@@ -21,7 +21,7 @@ from numus.kernels.sparse.rows import Number, Rows
 class ProductTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids)."""
 
-    block_terms: int = 1 << 14  # products of a task: few enough that long rows even out
+    block_terms: int = 1 << 16  # products of a task: few enough that long rows even out
     column_vectors: int = 4  # accumulated side by side
 
 
@@ -59,19 +59,19 @@ def multiply(a: Any, b: Any, dtype: DType) -> Number:
 
 def bounds(e: Emitter, pointers: Value, row: Expr, nnz: int) -> tuple[Expr, Expr]:
     """The entries of a row, all of them in memory."""
-    low, high = (
-        ir.minimum(e.value(pointers, (r,)).cast(dt.int64), e.dim(nnz))
-        for r in (row, ir.add(row, ONE))
-    )
-    return ir.maximum(low, ZERO), high
+    low, high = (_at_most(e.value(pointers, (r,)), e.dim(nnz)) for r in (row, ir.add(row, ONE)))
+    return low, high
+
+
+def _at_most(number: Expr, last: Expr) -> Expr:
+    """A number that is not above a bound; negative ones, which are large without a sign, are."""
+    unsigned = dt.uint64 if number.dtype is dt.int64 else dt.uint32
+    return ir.minimum(number.cast(unsigned), last.cast(unsigned)).cast(dt.int64)
 
 
 def clamped(e: Emitter, indices: Value, entry: Expr, extent: int) -> Expr:
     """The column of an entry."""
-    at = e.value(indices, (entry,))
-    unsigned = dt.uint64 if at.dtype is dt.int64 else dt.uint32  # negative ones are large
-    last = ir.sub(e.dim(extent), ONE).cast(unsigned)
-    return ir.minimum(at.cast(unsigned), last).cast(dt.int64)
+    return _at_most(e.value(indices, (entry,)), ir.sub(e.dim(extent), ONE))
 
 
 def _rows(p: ProductProblem, e: Emitter, batch: Expr) -> Rows:
