@@ -14,7 +14,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 
-ZERO = const(0)
+ZERO, ONE = const(0), const(1)
 
 Number = tuple[Expr, ...]  # its real parts
 
@@ -56,16 +56,19 @@ class Rows:
         return [*lets, *self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
 
     def in_turn(self, start: Expr, stop: Expr) -> list[Stmt]:
-        """A range of rows, one entry after the other; the end of a row is where the next starts."""
+        """A range of rows, two entries at a time; the end of a row is where the next starts."""
         sums, entry, row = self.registers(False), ir.var("entry"), ir.var("row")
         at = ir.Register("at", ir.INDEX)
         low, high = ir.var("low"), ir.var("high")
-        loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, ZERO))
+        last = ir.sub(high, ONE)
+        pair = [x for i in (entry, ir.add(entry, ONE)) for x in self._accumulate(sums, i, ZERO)]
+        is_odd = (low < high) & (ir.sub(high, low) & ONE).eq(ONE)
         body = [
             ir.Let(low, ir.read(at)),
             ir.Let(high, self.bounds(row)[1]),
             *self._clear(sums),
-            loop,
+            ir.For(entry, low, last, "serial", pair, step=const(2)),
+            ir.If(is_odd, self._accumulate(sums, last, ZERO)),
             *self.write(row, ZERO, tuple(ir.reads(sums))),
             ir.Set(at, high),
         ]
