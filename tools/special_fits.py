@@ -7,6 +7,7 @@ from typing import Any
 
 import mpmath as mp
 
+from tools import airy_fits
 from tools.chebyshev import Number, Want
 
 Function = Callable[[Any], Any]
@@ -466,4 +467,6 @@ FILES = {
     "_bessel0_tables": both(0),
     "_bessel1_tables": both(1),
     "_integral_tables": INTEGRALS,
+    "airy/_ai_tables": airy_fits.AI,
+    "airy/_bi_tables": airy_fits.BI,
 }

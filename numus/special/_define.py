@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus import dtypes as dt
-from numus.errors import DTypeError
+from numus.errors import DTypeError, GradientError
 from numus.functions._base import common, to_float, widened, wrap
 from numus.functions.elementwise.output import write_out
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.special.tables import unknown_derivative
 from numus.tensor import Tensor
 
 
@@ -22,9 +23,22 @@ def operands(op: str, *xs: Any) -> list[Node]:
     return nodes
 
 
-def apply(op: str, build: Callable[..., Any], *xs: Any, out: Tensor | None = None) -> Any:
-    """build() of the operands in the dtype kernels compute in, rounded once at the end."""
+def apply(
+    op: str,
+    build: Callable[..., Any],
+    *xs: Any,
+    out: Tensor | None = None,
+    fixed: Sequence[str] = (),
+) -> Any:
+    """build() of the operands in the dtype kernels compute in, rounded once at the end.
+
+    `fixed` names the first operands, where derivatives by them are not known: they must not
+    require gradients.
+    """
     nodes = operands(op, *xs)
+    for name, node in zip(fixed, nodes, strict=False):
+        if node.tracked:
+            raise GradientError(unknown_derivative(f"special.{op}", name))
     dtype = nodes[0].dtype
     result = build(*(widened(n) for n in nodes))
     if isinstance(result, tuple):

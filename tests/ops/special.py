@@ -297,6 +297,75 @@ ROWS += [
     ),
 ]
 
+
+def ordered(name, reference, orders, domain, values=(), aliases=(), **options):
+    """A function of an order, which is not differentiated, and an argument."""
+    low, high = domain
+    return op(
+        f"special.{name}",
+        reference,
+        *(case(order, x(2, 3, low=low, high=high)) for order in orders),
+        values=[case(*map(_exactly, values))] if values else (),
+        **{"ulps": 256, "dtypes": DTYPES, "orders": 1, "aliases": aliases, **options},
+    )
+
+
+_SMALL = (0.0, 1.0, 2.0, -1.0, 0.5, 60.0, 3.0)
+_POINTS = (0.0, 0.0, NAN, -3.0, 40.0, 55.0, 2.5)
+ROWS += [
+    ordered(
+        *("jv", sp.jv, (0.3,), (0.4, 50), (_SMALL, _POINTS), ["special.jn", "special.jve"]),
+        relative=False,
+    ),
+    ordered(
+        *("yv", sp.yv, (2.3,), (0.4, 50)),
+        values=((0.0, 1.0, -1.0, 0.5, 3.0), (0.0, NAN, 3.0, 40.0, 2.5)),
+        aliases=["special.yn", "special.yve"],
+        relative=False,
+    ),
+    ordered("iv", sp.iv, (1.3,), (0.4, 30), (_SMALL, _POINTS)),
+    ordered("ive", sp.ive, (1.3,), (0.4, 30), (_SMALL, _POINTS)),
+    ordered("kv", sp.kv, (1.3,), (0.4, 30), aliases=["special.kn"]),
+    ordered("kve", sp.kve, (1.3,), (0.4, 30)),
+    *(
+        row(
+            *(name, getattr(sp, name), (low, 7)),
+            values=[(0.0, 12.0, NAN)],
+            out=(lambda d: d,) * 4,
+            relative=False,
+        )
+        for name, low in (("airy", -9), ("airye", 0.1))
+    ),
+    op(
+        *("special.wofz", sp.wofz, case(x(2, 3, low=-0.5, high=3))),
+        values=[case(exactly(0j, 30 + 1e-3j, 2 - 1j, 1e6 + 0j, -1 + 0.2j))],
+        dtypes=("complex64", "complex128"),
+        ulps=64,
+        relative=False,
+        orders=1,
+    ),
+    row(
+        *("voigt_profile", sp.voigt_profile, (-2, 4), (0.3, 2), (0.2, 2)),
+        values=[(0.0, 1.0, 1.0, 0.0), (0.0, 0.0, 2.0, 0.0), (1.0, 2.0, 0.0, 0.0)],
+        ulps=64,
+        orders=1,
+    ),
+    row(
+        *("owens_t", sp.owens_t, (-2, 4), (-3, 3)),
+        values=[(0.0, 1.0, 2.0, NAN, 30.0), (1.0, 0.0, INF, 1.0, 0.5)],
+        ulps=64,
+        orders=1,
+    ),
+    *(
+        ordered(
+            *(f"spherical_{name}", getattr(sp, f"spherical_{name}"), (2,), (0.4, 9)),
+            ((0, 1, 3), (0.0, 2.0, NAN)),
+            relative=name in ("in", "kn"),
+        )
+        for name in ("jn", "yn", "in", "kn")
+    ),
+]
+
 # all checks of rows that share their form with others are `slow`: each compiles kernels of its own
 _ALWAYS = ("special.j0", "special.gammainc", "special.betainc", "special.xlogy", "special.gamma")
 ROWS = [r if r.name in _ALWAYS else r.replace(brief=True) for r in ROWS]

@@ -212,6 +212,13 @@ def fast_two_sum(a: Expr, b: Expr) -> Pair:
     return s, b - (s - a)
 
 
+def two_sum(a: Expr, b: Expr) -> Pair:
+    """a + b exactly (Knuth)."""
+    s = a + b
+    back = s - a
+    return s, (a - (s - back)) + (b - back)
+
+
 def two_product(a: Expr, b: Expr) -> Pair:
     """a * b exactly, unless it underflows."""
     p = a * b

@@ -75,6 +75,26 @@ def _sine(size: Expr, quarters: int) -> Expr:
     return slow_path_select(_is_huge(size), slow, usual)
 
 
+def sin_shifted(size: Expr, eighths: int, shift: Expr) -> Expr:
+    """sin(size + eighths pi/4 + shift) for size >= 0, |shift| < pi/4 and odd `eighths`.
+
+    The sum is a double-word, so that the sine keeps its relative accuracy near its zeros.
+    """
+    huge = _is_huge(size)
+    usual, slow = _reduce_twice(size), _payne_hanek(size)
+    r, low, quadrant = (slow_path_select(huge, b, a) for a, b in zip(usual, slow, strict=True))
+    quarter, quarter_low, _ = fp.parts(size, PI_2)
+    a, a_low = fp.two_sum(r, fp.like(size, quarter * 0.5))
+    b, b_low = fp.two_sum(a, shift)
+    beyond = b > quarter * 0.5
+    zero = fp.like(size, 0.0)
+    c, c_low = fp.two_sum(b, select(beyond, fp.like(size, -quarter), zero))
+    lows = (a_low + b_low) + (c_low + low)
+    half_low = select(beyond, fp.like(size, -0.5 * quarter_low), fp.like(size, 0.5 * quarter_low))
+    quadrant = quadrant + beyond.cast(quadrant.dtype)
+    return _in_quadrant(c, lows + half_low, quadrant, eighths // 2)
+
+
 def sincos(x: Expr) -> tuple[Expr, Expr]:
     """sin(x) and cos(x) with one reduction."""
     return sin(x), cos(x)  # equal expressions are one

@@ -9,12 +9,15 @@ from numus.kernels.special import (
     bessel,
     elliptic,
     error,
+    faddeeva,
     gamma,
     incomplete,
     integrals,
     parameter_slopes,
     zeta,
 )
+from numus.kernels.special.airy import functions as airy
+from numus.kernels.special.bessel_order import modified, oscillating, spherical
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     f.__name__: f
@@ -31,6 +34,12 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
         *(elliptic.elliprf, elliptic.elliprd, elliptic.elliprj, elliptic.ellipkm1),
         *(elliptic.ellipk, elliptic.ellipe, elliptic.ellipkinc, elliptic.ellipeinc),
         *(elliptic.lambertw_0, elliptic.lambertw_lower),
+        *(faddeeva.wofz_real, faddeeva.wofz_imag, faddeeva.owens_t),
+        *(airy.airy_ai, airy.airy_ai_slope, airy.airy_bi, airy.airy_bi_slope),
+        *(airy.airye_ai, airy.airye_ai_slope, airy.airye_bi, airy.airye_bi_slope),
+        *(spherical.spherical_jn, spherical.spherical_yn),
+        *(spherical.spherical_in, spherical.spherical_kn),
+        *(oscillating.jv, oscillating.yv, modified.iv, modified.ive, modified.kv, modified.kve),
         *(bessel.i1e, bessel.k0, bessel.k1, bessel.k0e, bessel.k1e),
     )
 }

@@ -1,0 +1,1 @@
+"""Airy functions."""

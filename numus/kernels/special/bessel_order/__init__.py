@@ -1,0 +1,1 @@
+"""Bessel, modified Bessel, spherical and Struve functions of any order."""
