@@ -357,6 +357,37 @@ ROWS += [
         orders=1,
     ),
     *(
+        op(
+            *(f"special.{name}", getattr(sp, name)),
+            case(*parameters, x(2, 3, low=low, high=high)),
+            values=[case(*(exactly(*v) for v in values))],
+            dtypes=DTYPES,
+            ulps=256,
+            relative=False,
+            orders=1,
+        )
+        for name, parameters, (low, high), values in (
+            ("hyp0f1", (1.3,), (-9, 9), ((1.5, 2.0, 3.0), (0.0, 300.0, NAN))),
+            (
+                *("hyp1f1", (1.3, 2.6), (-9, 9)),
+                ((1.0, -3.0, -1.5, 2.0), (2.0, 1.5, 2.5, 1.0), (0.0, 2.0, 6.0, NAN)),
+            ),
+            (
+                *("hyp2f1", (0.7, 1.6, 2.3), (-3, 0.9)),
+                (
+                    (1.0, -2.0, 1.0, 0.5),
+                    (2.0, 3.0, 1.0, 1.0),
+                    (3.5, 1.5, 2.0, 2.0),
+                    (1.0, 2.0, 0.999, NAN),
+                ),
+            ),
+            (
+                *("hyperu", (0.7, 1.6), (0.2, 9)),
+                ((1.0, -2.0, 2.5, 0.5), (2.0, 1.5, 1.0, 1.0), (4.0, 0.5, 0.1, NAN)),
+            ),
+        )
+    ),
+    *(
         ordered(
             *(f"spherical_{name}", getattr(sp, f"spherical_{name}"), (2,), (0.4, 9)),
             ((0, 1, 3), (0.0, 2.0, NAN)),

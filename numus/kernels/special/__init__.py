@@ -18,6 +18,7 @@ from numus.kernels.special import (
 )
 from numus.kernels.special.airy import functions as airy
 from numus.kernels.special.bessel_order import modified, oscillating, spherical
+from numus.kernels.special.hypergeometric import confluent, gauss, tricomi
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     f.__name__: f
@@ -34,6 +35,7 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
         *(elliptic.elliprf, elliptic.elliprd, elliptic.elliprj, elliptic.ellipkm1),
         *(elliptic.ellipk, elliptic.ellipe, elliptic.ellipkinc, elliptic.ellipeinc),
         *(elliptic.lambertw_0, elliptic.lambertw_lower),
+        *(gauss.hyp2f1, confluent.hyp1f1, confluent.hyp0f1, tricomi.hyperu),
         *(faddeeva.wofz_real, faddeeva.wofz_imag, faddeeva.owens_t),
         *(airy.airy_ai, airy.airy_ai_slope, airy.airy_bi, airy.airy_bi_slope),
         *(airy.airye_ai, airy.airye_ai_slope, airy.airye_bi, airy.airye_bi_slope),

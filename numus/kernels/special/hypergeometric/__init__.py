@@ -1,0 +1,1 @@
+"""Hypergeometric functions of Gauss, Kummer and Tricomi."""
