@@ -13,7 +13,7 @@ from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "airy", "airye", "iv", "ive", "jn", "jv", "jve", "kn", "kv", "kve", "spherical_in",
-    "spherical_jn", "spherical_kn", "spherical_yn", "yn", "yv", "yve",
+    "spherical_jn", "spherical_kn", "spherical_yn", "struve", "yn", "yv", "yve",
 ]  # fmt: skip
 
 
@@ -56,6 +56,15 @@ jv = jn = jve = _function(
     """,
 )
 yv = yn = yve = _function("yv", bo.yv, "The Bessel function of the second kind of real order v.")
+struve = _function(
+    "struve",
+    bo.struve,
+    """Struve's function of real order v; of negative x it is real for whole orders.
+
+    >>> nm.special.struve(0.0, nm.asarray([0.0, 1.0]))
+    tensor([0.       , 0.5686566])
+    """,
+)
 
 
 def airy(x: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor, Tensor]:

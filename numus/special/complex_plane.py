@@ -1,4 +1,4 @@
-"""Functions of complex numbers: Faddeeva's, with Voigt's profile; Owen's T."""
+"""Functions of complex numbers: Faddeeva's with its kin, log gamma, Lambert's W."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import math
 from numus.functions._base import common, to_float, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.special import complex_plane as cp
+from numus.primitives.special import elliptic as el
 from numus.primitives.special import faddeeva as fa
 from numus.primitives.special.tables import times
+from numus.shapes import as_int
 from numus.special._define import apply, number
 from numus.tensor import ArrayLike, Tensor
 
-__all__ = ["owens_t", "voigt_profile", "wofz"]
+__all__ = ["lambertw", "loggamma", "owens_t", "voigt_profile", "wofz"]
 
 
 def complex_parts(op: str, z: ArrayLike) -> tuple[Node, Node]:
@@ -31,6 +34,51 @@ def wofz(z: ArrayLike, /) -> Tensor:
     """
     x, y = complex_parts("wofz", z)
     return wrap(ew.complex_(fa.wofz_real(x, y), fa.wofz_imag(x, y)))
+
+
+def _real_loggamma(x: Node) -> Node:
+    below = ew.lt(x, number(0, x))
+    value = ew.lgamma(ew.where(below, number(1, x), x))
+    return ew.where(below, number(math.nan, x), value)
+
+
+def loggamma(z: ArrayLike, /) -> Tensor:
+    """The logarithm of gamma: of complex numbers the branch that is real on the positive axis.
+
+    Of real numbers it is `lgamma`, and NaN below 0. Its second derivative by complex numbers is not
+    known here.
+
+    >>> nm.special.loggamma(nm.asarray([3.0 + 0j, 1j]))
+    tensor([ 0.69314766+0.j       , -0.6509237 -1.8724366j])
+    """
+    if not to_float(common("special.loggamma", z)[0]).dtype.is_complex:
+        result: Tensor = apply("loggamma", _real_loggamma, z)
+        return result
+    x, y = complex_parts("loggamma", z)
+    return wrap(ew.complex_(cp.loggamma_real(x, y), cp.loggamma_imag(x, y)))
+
+
+def lambertw(z: ArrayLike, /, k: int = 0) -> Tensor:
+    """Lambert's W: w with w exp(w) = z.
+
+    Of real numbers and k = 0 or -1 it is real, and NaN where w is not: branch 0 is for z >= -1/e,
+    branch -1 for -1/e <= z < 0. Of complex numbers, and on other branches, it is complex.
+
+    >>> nm.special.lambertw(nm.e)
+    tensor(1.)
+    >>> nm.special.lambertw(nm.asarray(-1.0 + 0j))
+    tensor(-0.31813145+1.3372357j)
+    """
+    k = as_int(k, "k", "special.lambertw")
+    node = to_float(common("special.lambertw", z)[0])
+    if k in (0, -1) and not node.dtype.is_complex:
+        branch = el.lambertw_0 if k == 0 else el.lambertw_lower
+        result: Tensor = apply("lambertw", branch, z)
+        return result
+    x, y = complex_parts("lambertw", z)
+    branch_number = number(k, x)
+    parts = (f(x, y, branch_number) for f in (cp.lambertw_real, cp.lambertw_imag))
+    return wrap(ew.complex_(*parts))
 
 
 def _voigt(x: Node, sigma: Node, gamma: Node) -> Node:

@@ -1,20 +1,17 @@
-"""Elliptic integrals and functions, and Lambert's W."""
+"""Elliptic integrals and functions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.special import elliptic as el
 from numus.primitives.special.tables import minus_from, times
-from numus.shapes import as_int
 from numus.special._define import apply, number
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "ellipe", "ellipeinc", "ellipj", "ellipk", "ellipkinc", "ellipkm1", "elliprc", "elliprd",
-    "elliprf", "elliprj", "lambertw",
+    "elliprf", "elliprj",
 ]  # fmt: skip
 
 
@@ -118,20 +115,4 @@ def ellipj(u: ArrayLike, m: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor, Tenso
         return sn, cn, dn, phi
 
     result: tuple[Tensor, Tensor, Tensor, Tensor] = apply("ellipj", build, u, m)
-    return result
-
-
-def lambertw(x: ArrayLike, /, k: int = 0) -> Tensor:
-    """Lambert's W: w with w exp(w) = x, of real x; NaN where w is not real.
-
-    Branch k = 0 is for x >= -1/e, branch k = -1 for -1/e <= x < 0.
-
-    >>> nm.special.lambertw(nm.e)
-    tensor(1.)
-    """
-    k = as_int(k, "k", "special.lambertw")
-    branches: dict[Any, Any] = {0: el.lambertw_0, -1: el.lambertw_lower}
-    if k not in branches:
-        raise ValueError(f"special.lambertw: k={k} has no real values; real branches are 0 and -1")
-    result: Tensor = apply("lambertw", branches[k], x)
     return result

@@ -17,7 +17,7 @@ from numus.tensor import ArrayLike, Tensor
 __all__ = [
     "assoc_legendre_p", "eval_chebyt", "eval_chebyu", "eval_gegenbauer", "eval_genlaguerre",
     "eval_hermite", "eval_hermitenorm", "eval_jacobi", "eval_laguerre", "eval_legendre",
-    "legendre_p", "sph_harm_y",
+    "legendre_p", "sph_harm", "sph_harm_y",
 ]  # fmt: skip
 
 Step = Callable[[int, Node, Node], Node]
@@ -228,3 +228,12 @@ def sph_harm_y(n: int, m: int, theta: ArrayLike, phi: ArrayLike, /) -> Tensor:
         value = _associated(degree, size, ew.cos(polar), scale)
     angle = times(around, order)
     return wrap(ew.complex_(ew.mul(value, ew.cos(angle)), ew.mul(value, ew.sin(angle))))
+
+
+def sph_harm(m: int, n: int, theta: ArrayLike, phi: ArrayLike, /) -> Tensor:
+    """`sph_harm_y` with the order first, at azimuth theta and polar angle phi: SciPy's older form.
+
+    >>> nm.special.sph_harm(0, 0, 0.0, 0.0)
+    tensor(0.2820948+0.j)
+    """
+    return sph_harm_y(n, m, phi, theta)

@@ -260,6 +260,26 @@ ROWS += [
         ulps=32,
         orders=1,
     ),
+    op(
+        *("special.lambertw", sp.lambertw),
+        case(x(2, 3, low=0.3, high=5), 2),
+        case(x(3, low=0.1, high=2)),
+        values=[case(exactly(0j, -1 + 0j, -0.36 + 0j, 1e10j), k) for k in (0, -1)],
+        dtypes=("complex64", "complex128"),
+        ulps=32,
+        relative=False,
+        orders=1,
+    ),
+    op(
+        *("special.loggamma", sp.loggamma),
+        case(x(2, 3, low=-3, high=5)),
+        values=[case(exactly(1 + 0j, -2.5 + 0j, 1e5 + 3j, 0.5 - 20j, 2 + 0.1j))],
+        dtypes=("complex64", "complex128"),
+        ulps=64,
+        relative=False,
+        orders=1,
+    ),
+    row("loggamma", sp.loggamma, (0.2, 9), values=[(-1.5, INF, NAN)], relative=False),
     # -- polynomials
     *(
         op(
@@ -326,6 +346,11 @@ ROWS += [
     ordered("iv", sp.iv, (1.3,), (0.4, 30), (_SMALL, _POINTS)),
     ordered("ive", sp.ive, (1.3,), (0.4, 30), (_SMALL, _POINTS)),
     ordered("kv", sp.kv, (1.3,), (0.4, 30), aliases=["special.kn"]),
+    ordered(
+        *("struve", sp.struve, (0.7,), (0.4, 30)),
+        values=((0.0, 1.0, -0.5, -1.5, 3.0), (0.0, -2.0, 40.0, 2.0, NAN)),
+        relative=False,
+    ),
     ordered("kve", sp.kve, (1.3,), (0.4, 30)),
     *(
         row(
@@ -394,6 +419,18 @@ ROWS += [
             relative=name in ("in", "kn"),
         )
         for name in ("jn", "yn", "in", "kn")
+    ),
+]
+ROWS += [
+    op(
+        *("special.sph_harm", lambda m, n, a, p: _parts(sp.sph_harm_y(n, m, p, a))),
+        case(1, 2, x(2, 3, low=0, high=6), x(2, 3, low=0.2, high=3)),
+        dtypes=("float32", "float64"),
+        call=lambda *a: _parts(nm.special.sph_harm(*a)),
+        out=(lambda d: d,) * 2,
+        ulps=64,
+        relative=False,
+        orders=1,
     ),
 ]
 

@@ -7,17 +7,19 @@ from collections.abc import Callable
 from numus.ir import Expr
 from numus.kernels.special import (
     bessel,
+    complex_gamma,
     elliptic,
     error,
     faddeeva,
     gamma,
     incomplete,
     integrals,
+    lambert,
     parameter_slopes,
     zeta,
 )
 from numus.kernels.special.airy import functions as airy
-from numus.kernels.special.bessel_order import modified, oscillating, spherical
+from numus.kernels.special.bessel_order import modified, oscillating, spherical, struve
 from numus.kernels.special.hypergeometric import confluent, gauss, tricomi
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
@@ -35,6 +37,10 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
         *(elliptic.elliprf, elliptic.elliprd, elliptic.elliprj, elliptic.ellipkm1),
         *(elliptic.ellipk, elliptic.ellipe, elliptic.ellipkinc, elliptic.ellipeinc),
         *(elliptic.lambertw_0, elliptic.lambertw_lower),
+        *(complex_gamma.loggamma_real, complex_gamma.loggamma_imag),
+        *(complex_gamma.loggamma_slope_real, complex_gamma.loggamma_slope_imag),
+        *(lambert.lambertw_real, lambert.lambertw_imag),
+        *(struve.struve,),
         *(gauss.hyp2f1, confluent.hyp1f1, confluent.hyp0f1, tricomi.hyperu),
         *(faddeeva.wofz_real, faddeeva.wofz_imag, faddeeva.owens_t),
         *(airy.airy_ai, airy.airy_ai_slope, airy.airy_bi, airy.airy_bi_slope),

@@ -121,6 +121,12 @@ spherical_kn: Callable[..., Node] = nary(
 )
 
 
+def _struve_slope(y: Node, v: Node, x: Node) -> tuple[None, Node]:
+    return None, sub(struve(plus(v, -1), x), _over(y, v, x, number(0, x)))
+
+
+struve: Callable[..., Node] = nary("struve", special("struve"), _struve_slope, _ORDER)
+
 # -- Airy functions -------------------------------------------------------------------------------
 
 
