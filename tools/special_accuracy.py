@@ -44,8 +44,9 @@ class Measured:
     exact: Callable[..., Any]
     scipy: Callable[..., Any]
     points: tuple[np.ndarray, ...]
-    size: Callable[[np.ndarray], np.ndarray] | None = None  # of an oscillating function
+    size: Callable[..., np.ndarray] | None = None  # of an oscillating function
     result: int | None = None  # of a function with several results
+    call: Callable[..., Any] | None = None  # of complex numbers: one of their parts
 
 
 def wave(x: np.ndarray) -> np.ndarray:
@@ -77,6 +78,36 @@ Z = (
     * np.exp(R.normal(0, 0.4, 150) / np.maximum(1, np.minimum(A_SMALL, B)) ** 0.4)
 )
 Z = np.clip(Z, 1e-6, 1 - 1e-6)
+
+ORDERED = (
+    np.concatenate([logs(1e-2, 200), np.floor(R.uniform(0, 60, 75)), logs(5, 2000, 75)]),
+    np.concatenate([logs(1e-2, 300), R.uniform(0.1, 90, 75), logs(5, 2000, 75)]),
+)
+MODIFIED = ORDERED[0][:150], ORDERED[1][:150]  # mpmath takes minutes for larger ones
+STRUVE = R.uniform(-3, 12, 150), logs(1e-2, 90)
+WHOLE = np.floor(R.uniform(0, 40, 150)), logs(1e-2, 90)
+AIRY = np.concatenate([logs(1e-3, 60), -logs(1e-3, 1e3), R.uniform(-6, 6, 150)])
+P, Q, C = R.uniform(-6, 9, 150), R.uniform(-6, 9, 150), R.uniform(0.2, 9, 150)
+Y = np.concatenate([R.uniform(-30, 30, 100), logs(1e-2, 200, 50)])
+UNIT_AND_BELOW = np.concatenate([R.uniform(-3, 1, 75), 1 - logs(1e-6, 0.5, 40), -logs(1, 1e4, 35)])
+
+
+def order_wave(v: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return wave(x) * (x > np.maximum(v, 2))
+
+
+def faddeeva(x: Any, y: Any) -> Any:
+    z = mp.mpc(x, y)
+    with mp.workdps(900 if abs(z) > 15 else 200):
+        return mp.exp(-z * z) * mp.erfc(-1j * z)
+
+
+def owen(h: Any, a: Any) -> Any:
+    def density(t: Any) -> Any:
+        return mp.exp(-h * h * (1 + t * t) / 2) / (1 + t * t)
+
+    return mp.quad(density, mp.linspace(0, a, 6)) / (2 * mp.pi)
+
 
 ALL = (
     one(
@@ -135,6 +166,62 @@ ALL = (
     Measured("expn", mp.expint, sp.expn, (np.floor(logs(1, 20)), logs(1e-3, 50))),
     Measured("beta", mp.beta, sp.beta, (logs(1e-2, 100), logs(1e-2, 100))),
     Measured("poch", mp.rf, sp.poch, (logs(1e-2, 50), logs(1e-2, 30))),
+    # -- any order
+    Measured("jv", mp.besselj, sp.jv, ORDERED, size=order_wave),
+    Measured("yv", mp.bessely, sp.yv, ORDERED, size=order_wave),
+    Measured("iv", mp.besseli, sp.iv, MODIFIED),
+    Measured("kv", mp.besselk, sp.kv, MODIFIED),
+    Measured("struve", mp.struveh, sp.struve, STRUVE, size=order_wave),
+    Measured(
+        *("spherical_jn", lambda n, x: mp.sqrt(mp.pi / 2 / x) * mp.besselj(n + 0.5, x)),
+        lambda n, x: sp.spherical_jn(n.astype(int), x),
+        WHOLE,
+        size=lambda n, x: (x > n) / np.maximum(x, 1),
+    ),
+    Measured(
+        *("spherical_kn", lambda n, x: mp.sqrt(mp.pi / 2 / x) * mp.besselk(n + 0.5, x)),
+        lambda n, x: sp.spherical_kn(n.astype(int), x),
+        WHOLE,
+    ),
+    *(
+        Measured(
+            *("airy", exact, lambda x, i=i: sp.airy(x)[i], (AIRY,)),
+            size=lambda x, i=i: (x < 0) * np.maximum(np.abs(x), 1) ** (0.25 if i % 2 else -0.25),
+            result=i,
+        )
+        for i, exact in enumerate(
+            (
+                mp.airyai,
+                lambda x: mp.airyai(x, derivative=1),
+                mp.airybi,
+                lambda x: mp.airybi(x, derivative=1),
+            )
+        )
+    ),
+    # -- hypergeometric and complex functions
+    Measured("hyp0f1", mp.hyp0f1, sp.hyp0f1, (C, Y * 3)),
+    Measured("hyp1f1", mp.hyp1f1, sp.hyp1f1, (P, C, Y)),
+    Measured("hyp2f1", mp.hyp2f1, sp.hyp2f1, (P, Q, C, UNIT_AND_BELOW)),
+    Measured("hyperu", mp.hyperu, sp.hyperu, (P, C, logs(1e-4, 100))),
+    Measured(
+        *("wofz", lambda x, y: faddeeva(x, y).real, lambda x, y: sp.wofz(x + 1j * y).real),
+        (logs(1e-4, 30), logs(1e-6, 30)),
+        call=lambda x, y: nm.real(nm.special.wofz(x + 1j * y)),
+    ),
+    Measured("owens_t", owen, sp.owens_t, (R.uniform(-6, 6, 60), R.normal(size=60))),
+    Measured(
+        *("loggamma", lambda x, y: mp.loggamma(mp.mpc(x, y)).real),
+        lambda x, y: sp.loggamma(x + 1j * y).real,
+        (R.uniform(-9, 9, 150), R.uniform(-9, 9, 150)),
+        size=lambda x, y: 10 * np.abs(sp.loggamma(x + 1j * y)),
+        call=lambda x, y: nm.real(nm.special.loggamma(x + 1j * y)),
+    ),
+    Measured(
+        *("lambertw", lambda x, y: mp.lambertw(mp.mpc(x, y)).imag),
+        lambda x, y: sp.lambertw(x + 1j * y).imag,
+        (R.normal(size=150), R.normal(size=150)),
+        call=lambda x, y: nm.imag(nm.special.lambertw(x + 1j * y)),
+    ),
 )
 
 
@@ -142,13 +229,13 @@ def measure(m: Measured, dtype: Any) -> tuple[float, float]:
     """(error of numus, error of SciPy)."""
     given = [p.astype(dtype) for p in m.points]
     with np.errstate(all="ignore"):
-        found = getattr(nm.special, m.name)(*map(nm.asarray, given))
+        found = (m.call or getattr(nm.special, m.name))(*map(nm.asarray, given))
         got = (found if m.result is None else found[m.result]).numpy().astype(np.float64)
         theirs = np.asarray(m.scipy(*given)).astype(np.float64)
     want = [
         mp.mpf(m.exact(*(mp.mpf(float(v)) for v in row)).real) for row in zip(*given, strict=True)
     ]
-    size = np.zeros(len(want)) if m.size is None else m.size(m.points[0]) * 0.1
+    size = np.zeros(len(want)) if m.size is None else m.size(*m.points) * 0.1
     info = np.finfo(dtype)
     worst = [0.0, 0.0]
     for i, w in enumerate(want):

@@ -26,10 +26,10 @@ def _power_series(v: Expr, x: Expr, where: Expr) -> Expr:
     more = Word.sum(v, fp.like(x, 1.5))
     below = (Word(fp.like(x, 1.5)), more)
     total = series((Word(one),), below, square, where, _TERMS)[0]
-    small = v < 10.0
+    small = v < (25.0 if fp.is32(x) else 100.0)
     low = select(small, v, one)
     near = pow(half, low + 1.0) * rgamma(low + 1.5)
-    high = select(small, fp.like(x, 10.0), v)
+    high = select(small, fp.like(x, 100.0), v)
     far = gamma_prefactor(high + 0.5, half) * exp(half) * sqrt(half)
     return select(small, near, far) * total * (2 / math.sqrt(math.pi))
 
@@ -48,10 +48,10 @@ def _rest(v: Expr, x: Expr, where: Expr) -> Expr:
 
     total = iterate(_TERMS, (zero, select(where, one, zero), one), step)[2]
     half = x * 0.5
-    small = v < 10.0
+    small = v < (12.0 if fp.is32(x) else 30.0)
     low = select(small, v, one)
     near = pow(half, low - 1.0) * rgamma(low + 0.5)
-    high = select(small, fp.like(x, 10.0), v)
+    high = select(small, fp.like(x, 30.0), v)
     # in two factors, with exp(x / 2) in range
     grown = exp(fp.at_most(half, 80.0 if fp.is32(x) else 700.0))
     far = gamma_prefactor(high - 0.5, half) * grown / sqrt(half)
