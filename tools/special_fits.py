@@ -200,6 +200,15 @@ def j_zero(n: int, k: int) -> Any:
     return mp.findroot(lambda x: mp.besselj(n, x), ((2.4048, 5.5201), (3.8317, 7.0156))[n][k])
 
 
+def y_zero(n: int, k: int) -> Any:
+    """The zero of Y_n near 3.96 or 7.09, 2.20 or 5.43."""
+    return mp.findroot(lambda x: mp.bessely(n, x), ((3.9577, 7.0861), (2.1971, 5.4297))[n][k])
+
+
+def y_over(n: int, k: int) -> Function:
+    return careful(lambda x: mp.bessely(n, x) / (x - y_zero(n, k)), 20)
+
+
 def j_near(n: int) -> Function:
     def f(z: Any) -> Any:
         x = S(max(z, mp.mpf(TINY)))
@@ -262,13 +271,19 @@ def both(n: int) -> tuple[Want | Number, ...]:
             8,
         ),
         Want(
-            f"P{n}",
-            f"P of the modulus and phase of order {n} in 1/x**2, x >= 7",
-            far_square(modulus(n, 0)),
+            f"MODULUS{n}",
+            f"sqrt(pi x / 2) |J + i Y| of order {n} in 1/x**2, x >= 7",
+            far_square(lambda x: mp.sqrt(modulus(n, 0)(x) ** 2 + (modulus(n, 1)(x) / x) ** 2)),
             0,
             v,
         ),
-        Want(f"Q{n}", "x Q in 1/x**2, x >= 7", far_square(modulus(n, 1)), 0, v),
+        Want(
+            f"PHASE{n}",
+            "x times its phase in 1/x**2, x >= 7",
+            far_square(lambda x: x * mp.atan2(modulus(n, 1)(x) / x, modulus(n, 0)(x))),
+            0,
+            v,
+        ),
         Want(
             f"Y{n}",
             f"Y_{n} without its logarithm in x**2, x <= 2",
@@ -277,10 +292,10 @@ def both(n: int) -> tuple[Want | Number, ...]:
             4,
             absolute=True,
         ),
-        Want(
-            f"Y{n}_MIDDLE", f"Y_{n}, 2 <= x <= 4", lambda x: mp.bessely(n, x), 2, 4, absolute=True
-        ),
-        Want(f"Y{n}_OUTER", f"Y_{n}, 4 <= x <= 7", lambda x: mp.bessely(n, x), 4, 7, absolute=True),
+        Number(f"Y{n}_ZERO", f"a zero of Y_{n}", lambda: y_zero(n, 0)),
+        Number(f"Y{n}_SECOND", f"the next zero of Y_{n}", lambda: y_zero(n, 1)),
+        Want(f"Y{n}_MIDDLE", f"Y_{n} over x - zero, 2 <= x <= 4", y_over(n, 0), 2, 4),
+        Want(f"Y{n}_OUTER", f"Y_{n} over x - the next zero, 4 <= x <= 7", y_over(n, 1), 4, 7),
         Want(f"I{n}E", f"exp(-x) I_{n} / x**{n}, x <= 4", i_scaled(n, n), TINY, 4),
         Want(
             f"I{n}E_MIDDLE",

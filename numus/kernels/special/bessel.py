@@ -1,7 +1,7 @@
 """Bessel functions of orders 0 and 1: polynomials near 0, Hankel's and exponential forms far out.
 
 J near 0 is divided by its zeros, which are double-words, so that it keeps its relative accuracy
-there. Far out J + i Y = sqrt(2 / (pi x)) (P + i Q) exp(i (x - n pi/2 - pi/4)).
+there, and so is Y beyond 2. Far out J + i Y = M exp(i (x - n pi/2 - pi/4 + phase)).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from numus.ir import Expr, fma, select, slow_path_select, sqrt
 from numus.kernels.math import _tools as fp
 from numus.kernels.math.exponential import exp
 from numus.kernels.math.logarithm import log
-from numus.kernels.math.trigonometry import cos, negated_if, sin
+from numus.kernels.math.trigonometry import negated_if, sin_shifted
 from numus.kernels.special import _bessel0_tables as t0
 from numus.kernels.special import _bessel1_tables as t1
 
-_OVER_ROOT_PI = 1 / math.sqrt(math.pi)
+_ROOT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def _from_zero(x: Expr, zero: tuple[tuple[float, float], tuple[float, float]]) -> Expr:
@@ -26,17 +26,13 @@ def _from_zero(x: Expr, zero: tuple[tuple[float, float], tuple[float, float]]) -
 
 
 def _hankel(x: Expr, n: int, second: bool) -> Expr:
-    """J_n (or Y_n) for x >= 7; sin and cos of x are taken, not of x - pi/4, which is rounded."""
-    p_piece, q_piece = (t0.P0, t0.Q0) if n == 0 else (t1.P1, t1.Q1)
+    """J_n (or Y_n) for x >= 7: M sin(x + pi/4 - n pi/2 + phase), for Y a quarter turn less."""
+    modulus, phase = (t0.MODULUS0, t0.PHASE0) if n == 0 else (t1.MODULUS1, t1.PHASE1)
     inverse = 1.0 / x
     v = inverse * inverse
-    p, q = p_piece(v), q_piece(v) * inverse
-    s, c = sin(x), cos(x)
-    plus, minus = c + s, s - c
-    # cos and sin of x - pi/4 (times sqrt 2): plus, minus; of x - 3 pi/4: minus, -plus
-    a, b = (plus, minus) if n == 0 else (minus, -plus)
-    value = fma(p, b, q * a) if second else fma(p, a, -(q * b))
-    return value * (sqrt(inverse) * _OVER_ROOT_PI)
+    eighths = 1 - 2 * n - (2 if second else 0)
+    value = modulus(v) * sin_shifted(x, eighths, phase(v) * inverse)
+    return value * (sqrt(inverse) * _ROOT_OF_2_OVER_PI)
 
 
 def _end(x: Expr, value: Expr, at: float) -> Expr:
@@ -72,7 +68,8 @@ def j1(x: Expr) -> Expr:
 def y0(x: Expr) -> Expr:
     """The Bessel function of the second kind of order 0."""
     near = fma(log(x) * j0(fp.at_most(x, 2.0)), 2 / math.pi, t0.Y0(x * x))
-    middle = select(x < 4.0, t0.Y0_MIDDLE(x), t0.Y0_OUTER(fp.at_most(x, 7.0)))
+    outer = t0.Y0_OUTER(fp.at_most(x, 7.0)) * _from_zero(x, t0.Y0_SECOND)
+    middle = select(x < 4.0, t0.Y0_MIDDLE(x) * _from_zero(x, t0.Y0_ZERO), outer)
     value = slow_path_select(x > 2.0, middle, near)
     far = _end(x, _hankel(fp.at_least(x, 7.0), 0, True), 0.0)
     return select(x < 0.0, fp.like(x, math.nan), slow_path_select(x > 7.0, far, value))
@@ -82,7 +79,8 @@ def y1(x: Expr) -> Expr:
     """The Bessel function of the second kind of order 1."""
     logarithm = select(x.eq(0.0), fp.like(x, 0.0), log(x))
     near = fma(fma(logarithm, j1(fp.at_most(x, 2.0)), -1.0 / x), 2 / math.pi, x * t1.Y1(x * x))
-    middle = select(x < 4.0, t1.Y1_MIDDLE(x), t1.Y1_OUTER(fp.at_most(x, 7.0)))
+    outer = t1.Y1_OUTER(fp.at_most(x, 7.0)) * _from_zero(x, t1.Y1_SECOND)
+    middle = select(x < 4.0, t1.Y1_MIDDLE(x) * _from_zero(x, t1.Y1_ZERO), outer)
     value = slow_path_select(x > 2.0, middle, near)
     far = _end(x, _hankel(fp.at_least(x, 7.0), 1, True), 0.0)
     return select(x < 0.0, fp.like(x, math.nan), slow_path_select(x > 7.0, far, value))
