@@ -79,7 +79,7 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributions fft integrate linalg nn optim optimize polynomial quant signal
+    data distance distributions fft integrate linalg nn numpy optim optimize polynomial quant signal
     sparse special stats
 """
 _LAZY = {
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from numus import integrate as integrate
     from numus import linalg as linalg
     from numus import nn as nn
+    from numus import numpy as numpy
     from numus import optim as optim
     from numus import optimize as optimize
     from numus import polynomial as polynomial
@@ -173,6 +174,10 @@ if not TYPE_CHECKING:  # which would take every name for one that is there
             return globals().setdefault(name, found)
         here = sys.modules[__name__]  # where Python looks for names that are nearly the same
         raise AttributeError(f"module 'numus' has no attribute {name!r}", name=name, obj=here)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 _INTERNAL = """

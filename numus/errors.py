@@ -13,7 +13,7 @@ class ShapeError(NumusError, ValueError):
     """Shapes that do not fit the operation."""
 
 
-class AxisError(ShapeError, IndexError):
+class AxisError(ShapeError, np.exceptions.AxisError):
     """An axis that the array has not got."""
 
 

@@ -170,7 +170,7 @@ class Tensor(Methods):
 
     def is_contiguous(self) -> bool:
         """True if its layout is row-major and dense. Evaluates the tensor."""
-        return is_row_major(self.shape, self.strides)
+        return is_row_major(self.shape, self._view().strides)
 
     # -- values on the host -----------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Tensor(Methods):
     def tolist(self) -> Any:
         """Nested Python lists of Python scalars."""
         array = self.numpy()
-        return (array.astype(np.float32) if self.dtype.is_low_precision else array).tolist()
+        return (array.astype(np.float32) if self._node.dtype.is_low_precision else array).tolist()
 
     # -- gradients --------------------------------------------------------------------------------
 
@@ -219,9 +219,10 @@ class Tensor(Methods):
         if wanted == self._node.tracked:
             return
         if wanted:
-            if not self.dtype.is_inexact:
+            if not self._node.dtype.is_inexact:
                 raise GradientError(
-                    f"only floating-point and complex tensors have gradients, not {self.dtype.name}"
+                    "only floating-point and complex tensors have gradients, not "
+                    f"{self._node.dtype.name}"
                 )
             self._bind(leaf_of(self._node, GradSlot(leaf=True, owner=self)))
         elif self.is_leaf:
@@ -250,7 +251,8 @@ class Tensor(Methods):
             if given is None:
                 return
             raise GradientError("this tensor does not keep a gradient; set requires_grad first")
-        if given is not None and (given.shape != self.shape or given.dtype is not self.dtype):
+        own = self._node
+        if given is not None and (given.shape != own.shape or given._node.dtype is not own.dtype):
             raise GradientError(
                 f"the gradient of a {self._node.type_text} tensor must have its dtype and shape, "
                 f"not {given._node.type_text}"

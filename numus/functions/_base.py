@@ -58,8 +58,8 @@ def pair(op: str, a: Any, b: Any, dev: Device | None = None) -> tuple[Node, Node
 
 
 def operand(op: str, x: Any) -> Tensor:
-    """An operand as a tensor."""
-    return x if isinstance(x, Tensor) else wrap(node_of(x, op))
+    """An operand as a tensor, without the rules that another interface may have for it."""
+    return x if x.__class__ is Tensor else wrap(node_of(x, op))
 
 
 def as_line(x: Tensor, axis: int, ndim: int) -> Tensor:

@@ -24,7 +24,7 @@ from numus.runtime import dlpack_abi, get
 from numus.runtime.devices import Device, of_dlpack
 from numus.runtime.devices import device as as_device
 from numus.shapes import row_major
-from numus.tensor import Tensor, detached, scalar_node
+from numus.tensor import Tensor, detached, registered, scalar_node
 
 __all__ = ["array", "asarray", "from_dlpack", "from_numpy", "frombuffer", "tensor"]
 
@@ -117,7 +117,8 @@ def _from_tensor(x: Tensor, dtype: DType | None, device: DeviceLike, copy: bool 
     dev = x.device if device is None else as_device(device)
     unchanged = (dtype is None or node.dtype is dtype) and x.device is dev
     if unchanged and not copy:
-        return x
+        # what another interface makes of tensors (numus.numpy's ndarray) becomes a tensor again
+        return x if type(x).__getitem__ is Tensor.__getitem__ else registered(x, node, ())
     if copy is False:
         raise _refuse_copy("the dtype or device changes")
     return wrap(owned(moved(convert(node, dtype or node.dtype, "asarray"), dev), node))

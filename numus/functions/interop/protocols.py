@@ -44,6 +44,22 @@ def array_(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
     return array
 
 
+@method("__array_ufunc__")
+def array_ufunc(self: Tensor, ufunc: Any, how: str, /, *inputs: Any, **kwargs: Any) -> Any:
+    """NumPy's ufuncs of tensors: see `numpy_dispatch`, which is imported when one is called."""
+    from numus.functions.interop import numpy_dispatch
+
+    return numpy_dispatch.apply_ufunc(ufunc, how, inputs, kwargs)
+
+
+@method("__array_function__")
+def array_function(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """NumPy's functions of tensors."""
+    from numus.functions.interop import numpy_dispatch
+
+    return numpy_dispatch.apply_function(function, args, kwargs)
+
+
 @method("__array_namespace__")
 def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
     """The module whose functions take this tensor."""

@@ -1,0 +1,83 @@
+"""NumPy's interface over numus's engine: `import numus.numpy as np`.
+
+Names, signatures, defaults and dtype rules are NumPy 2's; arrays are numus's: lazy, fused,
+compiled, on any device, and differentiable by `nm.grad`. Names are made when first asked for.
+
+>>> import numus.numpy as np
+>>> a = np.arange(6).reshape(2, 3)
+>>> a / a.sum()
+array([[0.        , 0.06666667, 0.13333333],
+       [0.2       , 0.26666667, 0.33333333]])
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as _host
+
+from numus.numpy._array import ndarray
+from numus.numpy._flat import flatiter
+
+__version__ = _host.__version__
+__array_api_version__ = "2024.12"
+
+# What is NumPy's own: dtypes and scalars, constants, text, and settings.
+_NUMPYS = """
+    False_ True_ ScalarType base_repr binary_repr bool bool_ byte can_cast cdouble character
+    clongdouble complex128 complex64 complexfloating csingle double dtype dtypes e
+    errstate euler_gamma exceptions finfo flexible float16 float32 float64 floating
+    format_float_positional format_float_scientific generic get_include get_printoptions getbufsize
+    geterr geterrcall half iinfo index_exp inexact inf info int16 int32 int64 int8 int_ intc integer
+    intp isdtype issubdtype iterable little_endian long longdouble longlong mintypecode nan ndindex
+    newaxis number pi printoptions promote_types s_ sctypeDict set_printoptions setbufsize seterr
+    seterrcall short show_config show_runtime signedinteger single typecodes typename typing ubyte
+    uint uint16 uint32 uint64 uint8 uintc uintp ulong ulonglong unsignedinteger ushort
+    broadcast_shapes object_ str_ bytes_ void datetime64 timedelta64
+""".split()
+_MODULES = "fft lib linalg polynomial random testing".split()
+
+
+def __getattr__(name):
+    found = _find(name)
+    globals()[name] = found
+    return found
+
+
+def _find(name):
+    if name in _MODULES:
+        return importlib.import_module(f"numus.numpy.{name}")
+    if name in _NUMPYS:
+        return getattr(_host, name)
+    if name.startswith("_"):
+        raise AttributeError(f"module 'numus.numpy' has no attribute {name!r}", name=name)
+    functions = importlib.import_module("numus.numpy._functions")
+    if name in functions.__all__:
+        return getattr(functions, name)
+    reference = getattr(_host, name, None)
+    if isinstance(reference, _host.ufunc) and name not in ("isnat",):
+        from numus.numpy._ufuncs import ufunc
+
+        known = reference.__name__
+        return ufunc(name) if known == name else globals().get(known) or __getattr__(known)
+    binder = importlib.import_module("numus.numpy._bind")
+    if name in binder.FUNCTIONS:
+        return binder.bind(name, binder.FUNCTIONS[name][0])
+    raise AttributeError(f"module 'numus.numpy' has no attribute {name!r}")
+
+
+def __dir__():
+    binder, functions = (
+        importlib.import_module(f"numus.numpy.{n}") for n in ("_bind", "_functions")
+    )
+    ufuncs = [n for n in dir(_host) if isinstance(getattr(_host, n), _host.ufunc)]
+    known = [*_NUMPYS, *_MODULES, *functions.__all__, *binder.FUNCTIONS, *ufuncs]
+    return sorted({*known, "ndarray", "flatiter", "__version__"} - {"isnat"})
+
+
+def __array_namespace_info__():  # noqa: N807
+    """The array API's inspection: NumPy's answers."""
+    return _host.__array_namespace_info__()
+
+
+__all__ = ["flatiter", "ndarray"]

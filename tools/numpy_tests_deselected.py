@@ -1,0 +1,43 @@
+"""Tests of NumPy that `tools.numpy_tests` leaves out: patterns of names and source, and why."""
+
+_OBJECTS = "dtype object"
+_TEXT = "strings and bytes as elements"
+_TIME = "dates and times as elements"
+_WIDE = "extended precision (longdouble)"
+_RECORDS = "structured dtypes and fields"
+_MEMORY = (
+    "NumPy's memory: alignment, byte order, flags, buffers, reference counts, column-major order"
+)
+_SUBCLASS = "subclasses of ndarray, matrix, masked arrays"
+_STATUS = "floating-point status flags and their warnings"
+_INTERNAL = "NumPy's internals: C interfaces, dispatch tables, its own deprecations"
+
+# of a test's name with its parameters
+IDENTIFIERS = {
+    r"[Oo]bject|\[O[-\]]|-O\]": _OBJECTS,
+    r"[Ss]tring|[Uu]nicode|[Ss]tr_|bytes|[Cc]har(?!ge)|\[[SU]\d*[-\]]": _TEXT,
+    r"datetime|timedelta|[Bb]usday|nat\b|NaT|\[[mM]8": _TIME,
+    r"longdouble|longcomplex|float128|complex256|clongdouble|\[[gG][-\]]|-[gG]\]": _WIDE,
+    r"[Rr]ecord|struct|[Ff]ield|[Vv]oid|TestRational": _RECORDS,
+    r"align|[Bb]yteorder|[Bb]yteswap|[Ff]lags|[Bb]uffer|refc|[Ww]riteable": _MEMORY,
+    r"memmap|fortran|contig": _MEMORY,
+    r"[Ss]ubclass|[Mm]atrix_|masked|subok|PEP3118|NewBufferProtocol": _SUBCLASS,
+    r"TestFPE|errstate|seterr|fpe|FloatExceptions|[Ww]arning": _STATUS,
+    r"array_interface|ctypes|Interface|TestCFunc|capi|TestSizeOf|TestHash|c_array": _INTERNAL,
+}
+
+# of a test's source
+SOURCES = {
+    r"\bobject\b|object_|dtype=['\"]?O\b|'O'|\"O\"|dtype\('O'\)": _OBJECTS,
+    r"np\.str_|np\.bytes_|dtype=str|['\"][<>|=]?[SU]\d*['\"]|array\(\[?['\"]|StringDType": _TEXT,
+    r"datetime64|timedelta64|M8|m8": _TIME,
+    r"longdouble|clongdouble|longcomplex|np\.float128": _WIDE,
+    r"dtype=\[\(|np\.dtype\(\[|dtype\(\[\(|np\.void|recarray|rational|np\.dtype\(\{": _RECORDS,
+    r"order=['\"][FAK]['\"]|\.flags|asfortranarray|byteswap|newbyteorder|setflags|['\"]>[iufc]|"
+    r"refcount|memoryview|\.ctypes|__array_interface__|\.strides|as_strided|getbuffer": _MEMORY,
+    r"np\.matrix|asmatrix|\bmatrix\(|\(np\.ndarray\)|\(ndarray\)|np\.ma\b|ma\.|__array_wrap__|"
+    r"__array_finalize__|__array_ufunc__|__array_prepare__|__array_function__|subok": _SUBCLASS,
+    r"errstate|seterr|pytest\.warns|assert_warns|suppress_warnings|catch_warnings": _STATUS,
+    r"FloatingPointError": _STATUS,
+    r"_umath_tests|_multiarray_tests|ncu_tests|deprecat|Deprecat|np\.core|nfb\.|UFUNC_": _INTERNAL,
+}
