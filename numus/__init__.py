@@ -57,6 +57,7 @@ from numus.functions import in_place
 from numus.functions import lazy
 from numus.functions import operators
 from numus.functions.interop import host_access
+from numus.functions.interop import einops_backend
 from numus.functions.interop import protocols
 from numus import kernels as kernels, random as random
 
@@ -181,8 +182,8 @@ def __dir__() -> list[str]:
 
 
 _INTERNAL = """
-aliases Any codegen compiler config dispatch dtypes errors evaluation functions graph host_access
-importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys target
+aliases Any codegen compiler config dispatch dtypes einops_backend errors evaluation functions graph
+host_access importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys target
 transforms TYPE_CHECKING
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy
 
 import numus.numpy
-from tools.numpy_tests_deselected import IDENTIFIERS, SOURCES
+from tools.numpy_tests_deselected import IDENTIFIERS, MISSING_DTYPE, SOURCES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "conformance.md"
@@ -37,7 +37,7 @@ FILES = """
     fft/tests/test_helper
 """.split()
 _MARKS = ("<!-- numpy tests: begin -->", "<!-- numpy tests: end -->")
-_SECONDS_PER_TEST = 60
+_SECONDS_PER_TEST = 300
 
 
 class Face(ModuleType):
@@ -156,9 +156,11 @@ def _source(item: Any) -> str:
     import inspect
 
     try:
-        return inspect.getsource(item.function)
+        lines = inspect.getsource(item.function).splitlines()
     except (OSError, TypeError):
         return ""
+    starts = (i for i, line in enumerate(lines) if line.lstrip().startswith("def "))
+    return "\n".join(lines[next(starts, 0) :])  # the parameters of a test are in its name
 
 
 class Recorder:
@@ -193,10 +195,14 @@ class Recorder:
         name = report.nodeid.partition("::")[2]
         if self.outcomes.get(name) == "failed":
             return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if report.outcome == "failed" and crash and re.search(MISSING_DTYPE, crash.message):
+            self.outcomes[name] = "left out"
+            self.left_out["a dtype that numus lacks, met while the test ran"] += 1
+            return
         xfailed = hasattr(report, "wasxfail")
         self.outcomes[name] = "xfailed" if xfailed else report.outcome
         if report.outcome == "failed":
-            crash = getattr(report.longrepr, "reprcrash", None)
             where = f" @{crash.path.rpartition('/')[2]}:{crash.lineno}" if crash else ""
             self.messages[name] = (crash.message if crash else str(report.longrepr))[:300] + where
 

@@ -10,10 +10,11 @@ _MEMORY = (
 )
 _SUBCLASS = "subclasses of ndarray, matrix, masked arrays"
 _STATUS = "floating-point status flags and their warnings"
-_INTERNAL = "NumPy's internals: C interfaces, dispatch tables, its own deprecations"
+_INTERNAL = "NumPy's internals: C interfaces, dtype metadata, its own deprecations"
 
 # of a test's name with its parameters
 IDENTIFIERS = {
+    r"metadata": _INTERNAL,
     r"[Oo]bject|\[O[-\]]|-O\]": _OBJECTS,
     r"[Ss]tring|[Uu]nicode|[Ss]tr_|bytes|[Cc]har(?!ge)|\[[SU]\d*[-\]]": _TEXT,
     r"datetime|timedelta|[Bb]usday|nat\b|NaT|\[[mM]8": _TIME,
@@ -21,10 +22,15 @@ IDENTIFIERS = {
     r"[Rr]ecord|struct|[Ff]ield|[Vv]oid|TestRational": _RECORDS,
     r"align|[Bb]yteorder|[Bb]yteswap|[Ff]lags|[Bb]uffer|refc|[Ww]riteable": _MEMORY,
     r"memmap|fortran|contig": _MEMORY,
+    r"TestLikeFuncs::test_(ones|zeros|empty|filled)_like": _MEMORY,
+    r"TestKeepdims": _SUBCLASS,
     r"[Ss]ubclass|[Mm]atrix_|masked|subok|PEP3118|NewBufferProtocol": _SUBCLASS,
     r"TestFPE|errstate|seterr|fpe|FloatExceptions|[Ww]arning": _STATUS,
     r"array_interface|ctypes|Interface|TestCFunc|capi|TestSizeOf|TestHash|c_array": _INTERNAL,
 }
+
+# of the error of a test that meets such a dtype while it runs
+MISSING_DTYPE = r"TypeError: numus\.numpy: .* (is not a dtype that numus has|are not there; it has)"
 
 # of a test's source
 SOURCES = {

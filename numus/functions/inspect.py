@@ -62,6 +62,19 @@ class Explanation:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """A table of the kernels, in notebooks."""
+        from numus.functions.interop import html
+
+        rows = [
+            (k.name, _cost(k, p.device), _shorten(k.fused))
+            for p in self.programs
+            for k in p.kernels
+        ]
+        devices = ", ".join(sorted({p.device for p in self.programs}))
+        caption = f"{len(rows)} kernel{'s' * (len(rows) != 1)} on {devices or 'no device'}"
+        return html.table(caption, ("kernel", "cost", "fused"), rows)
+
 
 def explain(what: Any, *args: Any, timed: bool = True) -> Explanation:
     """The kernels that a computation becomes: what each fuses, moves and costs.

@@ -438,6 +438,13 @@ class Module:
         body = "\n  ".join(([extra] if extra else []) + lines)
         return f"{type(self).__name__}(\n  {body}\n)"
 
+    def _repr_html_(self) -> str:
+        """The layers and the number of parameters, in notebooks."""
+        from numus.functions.interop import html
+
+        count = sum(p.size for p in self.parameters())
+        return html.text(f"{type(self).__name__}: {count:,} parameters", repr(self))
+
     summary: Callable[..., str]  # a table of the modules; `nn/summary.py` binds it
 
 

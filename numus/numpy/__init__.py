@@ -53,7 +53,10 @@ def _find(name):
         raise AttributeError(f"module 'numus.numpy' has no attribute {name!r}", name=name)
     functions = importlib.import_module("numus.numpy._functions")
     if name in functions.__all__:
-        return getattr(functions, name)
+        found = getattr(functions, name)
+        if type(found) is not type(_find) or not hasattr(_host, name):
+            return found
+        return importlib.import_module("numus.numpy._bind").imitating(found, getattr(_host, name))
     reference = getattr(_host, name, None)
     if isinstance(reference, _host.ufunc) and name not in ("isnat",):
         from numus.numpy._ufuncs import ufunc

@@ -77,9 +77,12 @@ def write_out(x, out, op, casting="same_kind"):
     value = plain(x) if isinstance(x, Tensor) else to_tensor(x)
     into = out._node.dtype
     if not host.can_cast(value.dtype.np, into.np, casting):
-        raise host._core._exceptions._UFuncOutputCastingError(
-            getattr(host, op, host.add), casting, value.dtype.np, into.np, 0
-        )
+        ufunc = getattr(host, op, None)
+        if isinstance(ufunc, host.ufunc):
+            error = host._core._exceptions._UFuncOutputCastingError
+            raise error(ufunc, casting, value.dtype.np, into.np, 0)
+        text = f"Cannot cast {op} output from {value.dtype.np!r} to {into.np!r} with casting rule"
+        raise TypeError(f"{text} {casting!r}")
     if host.broadcast_shapes(value.shape, out.shape) != out.shape:
         raise ValueError(
             f"{op}: non-broadcastable output operand with shape {out.shape} does not match the "

@@ -15,8 +15,16 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
+from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.numpy._array import array_result, result, write_out
-from numus.numpy._convert import cast, engine_dtype, has_tensors, shared, to_tensor
+from numus.numpy._convert import (
+    cast,
+    engine_dtype,
+    has_tensors,
+    raise_as_reference,
+    shared,
+    to_tensor,
+)
 from numus.tensor import Tensor
 
 # Parameters of NumPy's functions that take an array.
@@ -65,14 +73,14 @@ _add(
     iscomplex isreal real_if_close array_equiv identity sort_complex nancumsum nancumprod
     """,
 )
-_add("index", "argwhere flatnonzero nonzero digitize diag_indices diag_indices_from tril_indices")
+_add("index", "argwhere flatnonzero digitize diag_indices diag_indices_from tril_indices")
 _add("index", "triu_indices tril_indices_from triu_indices_from unravel_index ravel_multi_index")
 _add("index", "lexsort")
 _add(
     "common",
     """
-    append column_stack concatenate concat dstack hstack vstack row_stack stack ediff1d inner
-    intersect1d isin kron setdiff1d setxor1d tensordot union1d vdot convolve correlate
+    append column_stack concatenate concat dstack hstack vstack row_stack stack inner
+    isin kron setxor1d tensordot union1d vdot
     interp polyadd polymul polysub
     """,
 )
@@ -202,14 +210,29 @@ def _positions(x):
     return cast(x, dt.int64) if isinstance(x, Tensor) else x
 
 
+def imitating(call, reference):
+    """A function that raises NumPy's own error where the engine refuses shapes, axes or dtypes."""
+
+    @functools.wraps(call)
+    def checked(*args, **kwargs):
+        try:
+            return call(*args, **kwargs)
+        except (ShapeError, DTypeError, IndexRangeError):
+            raise_as_reference(reference, args, kwargs)
+            raise
+
+    return checked
+
+
 def bind(name, kind, engine=None, reference=None):
     """A function of the engine with the signature of NumPy's."""
     reference = reference or functools.reduce(getattr, name.split("."), host)
     made = Bound(name, kind, engine or functools.reduce(getattr, name.split("."), nm), reference)
 
-    def call(*args, **kwargs):
+    def plain_call(*args, **kwargs):
         return made(*args, **kwargs)
 
+    call = imitating(plain_call, reference)
     call.__name__ = call.__qualname__ = name.rpartition(".")[2]
     call.__signature__ = made.signature
     call.__doc__ = f"As `numpy.{name}`, over `numus.{name}`."

@@ -84,6 +84,7 @@ def asarray_chkfinite(a, dtype=None, order=None):
 
 def require(a, dtype=None, requirements=None, *, like=None):
     """An array of a dtype: all are aligned and writeable."""
+    host.require(host.empty(0), requirements=requirements)  # checks them
     return array(a, dtype, copy=None)
 
 
@@ -94,6 +95,8 @@ def copy(a, order="K", subok=False):
 
 def astype(x, dtype, /, *, copy=True, device=None):
     """An array in another dtype."""
+    if isinstance(x, host.generic):
+        return x.astype(dtype)
     if not isinstance(x, Tensor):
         raise TypeError(f"Input should be a NumPy array. It is of type {type(x)}.")
     return asarray(x).astype(dtype, copy=copy)

@@ -170,7 +170,9 @@ class broadcast:  # noqa: N801
     """Arrays side by side, broadcast to one shape."""
 
     def __init__(self, *args):
-        self._arrays = [adopt(to_tensor(a)) for a in args]
+        if len(args) > 64:
+            raise ValueError("Need at least 0 and at most 64 array objects.")
+        self._arrays = [a if isinstance(a, ndarray) else adopt(to_tensor(a)) for a in args]
         self.shape = host.broadcast_shapes(*(a.shape for a in self._arrays))
         self.ndim = self.nd = len(self.shape)
         self.numiter = len(args)
@@ -190,8 +192,9 @@ class broadcast:  # noqa: N801
     @property
     def iters(self):
         """An iterator of each array."""
-        wide = (_convert.function("broadcast_to")(a, self.shape) for a in self._arrays)
-        return tuple(a.flat for a in wide)
+        wide = _convert.function("broadcast_to")
+        same = (a if a.shape == self.shape else wide(a, self.shape) for a in self._arrays)
+        return tuple(a.flat for a in same)
 
     def reset(self):
         """Begin again."""

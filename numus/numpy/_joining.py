@@ -15,7 +15,8 @@ from numus.numpy._ufuncs import _axes
 from numus.tensor import Tensor
 
 __all__ = [
-    "allclose", "angle", "around", "array_equal", "block", "cross", "diff", "dot", "einsum",
+    "allclose", "angle", "around", "array_equal", "block", "convolve", "correlate", "cross", "diff",
+    "dot", "einsum",
     "einsum_path", "fix", "imag", "isclose", "isneginf", "isposinf", "outer", "pad", "poly",
     "poly1d", "polyder", "polyfit", "polyint", "polyval", "ravel", "real", "reshape", "resize",
     "round", "transpose", "trim_zeros",
@@ -151,8 +152,12 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     else:
         common = host.result_type(x.dtype.np, y.dtype.np)
     wide = engine_dtype(common if common.kind in "fc" else float)
-    options = {"rtol": _tolerance(rtol), "atol": _tolerance(atol), "equal_nan": equal_nan}
-    return result(nm.isclose(cast(x, wide), cast(y, wide), **options))
+    x, y, bounds = cast(x, wide), cast(y, wide), [_tolerance(rtol), _tolerance(atol)]
+    if not any(isinstance(t, Tensor) for t in bounds):
+        return result(nm.isclose(x, y, rtol=bounds[0], atol=bounds[1], equal_nan=equal_nan))
+    near = nm.less_equal(nm.abs(x - y), bounds[1] + bounds[0] * nm.abs(y))
+    found = nm.logical_or(nm.logical_and(near, nm.isfinite(y)), nm.equal(x, y))
+    return result(nm.logical_or(found, nm.isnan(x) & nm.isnan(y)) if equal_nan else found)
 
 
 def _tolerance(x):
@@ -228,6 +233,27 @@ def outer(a, b, out=None):
     """The products of all pairs of elements."""
     x, y = (nm.reshape(v, -1) for v in _pair(a, b))
     return write_out(nm.outer(x, y), out, "outer")
+
+
+_MODES = {0: "valid", 1: "same", 2: "full", "v": "valid", "s": "same", "f": "full"}
+
+
+def _slid(name):
+    engine = getattr(nm, name)
+
+    def slide(a, v, mode="full" if name == "convolve" else "valid"):
+        x, y = (nm.reshape(t, -1) if not t.ndim else t for t in _pair(a, v))
+        for letter, given in (("a", x), ("v", y)):
+            if not given.size:
+                raise ValueError(f"{letter} cannot be empty")
+        if mode is None:
+            raise TypeError("mode must not be None")
+        return result(engine(x, y, mode=_MODES.get(mode, mode)))
+
+    return renamed(slide, name)
+
+
+convolve, correlate = _slid("convolve"), _slid("correlate")
 
 
 def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):

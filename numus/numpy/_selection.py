@@ -13,10 +13,10 @@ from numus.numpy._ufuncs import _axes, _kind, as_operand
 from numus.tensor import Tensor
 
 __all__ = [
-    "argpartition", "argsort", "choose", "clip", "fill_diagonal", "histogram", "histogram2d",
-    "histogram_bin_edges", "histogramdd", "partition", "piecewise", "place", "put",
-    "put_along_axis", "putmask", "searchsorted", "select", "sort", "take", "take_along_axis",
-    "unique", "where",
+    "argpartition", "argsort", "choose", "clip", "ediff1d", "fill_diagonal", "histogram",
+    "histogram2d", "histogram_bin_edges", "histogramdd", "intersect1d", "nonzero", "partition",
+    "piecewise", "place", "put", "put_along_axis", "putmask", "searchsorted", "select",
+    "setdiff1d", "sort", "take", "take_along_axis", "unique", "where",
 ]  # fmt: skip
 
 
@@ -32,6 +32,18 @@ def where(condition, x=None, y=None, /):
     kinds = [v if type(v) in (int, float, complex) else _kind(v) for v in operands]
     common = engine_dtype(host.result_type(*kinds))
     return result(nm.where(hit, *(cast(to_tensor(v), common) for v in operands)))
+
+
+def nonzero(a):
+    """The indices of the elements that are not zero."""
+    x = to_tensor(a)
+    if not x.ndim:
+        raise ValueError(
+            "Calling nonzero on 0d arrays is not allowed. Use np.atleast_1d(scalar).nonzero() "
+            "instead. If the context of this error is of the form `arr[nonzero(cond)]`, just use "
+            "`arr[cond]`."
+        )
+    return tuple(adopt(cast(i, dt.int64)) for i in nm.nonzero(x))
 
 
 def clip(
@@ -52,9 +64,8 @@ def clip(
         missing = "a_min" if a_min is host._NoValue else "a_max"
         raise TypeError(f"clip() missing 1 required positional argument: {missing!r}")
     elif min is not host._NoValue or max is not host._NoValue:
-        raise ValueError(
-            "Passing `min` or `max` keyword argument when `a_min` and `a_max` are provided."
-        )
+        text = "Passing `min` or `max` keyword argument when `a_min` and `a_max` are provided is"
+        raise ValueError(f"{text} forbidden.")
     maximum, minimum = (_convert.function(n) for n in ("maximum", "minimum"))
     found = as_operand(a)
     dtype = kwargs.get("dtype")
@@ -330,11 +341,47 @@ def unique(
     x = to_tensor(ar)
     if axis is not None:
         (axis,) = _axes(axis, x.ndim)
+        axis = None if x.ndim == 1 else axis
     flags = (return_index, return_inverse, return_counts)
     found = nm.unique(x, *flags, axis=axis, equal_nan=equal_nan)
     if not isinstance(found, (tuple, list)):
         return adopt(found)
     return (adopt(found[0]), *(adopt(cast(i, dt.int64)) for i in found[1:]))
+
+
+def setdiff1d(ar1, ar2, assume_unique=False):
+    """The elements of one array that are not in another."""
+    x = adopt(nm.reshape(to_tensor(ar1), -1)) if assume_unique else unique(ar1)
+    return x[_convert.function("isin")(x, ar2, assume_unique=True, invert=True)]
+
+
+def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
+    """The elements of both arrays, sorted; with the indices where they are first."""
+    flat = [adopt(nm.reshape(to_tensor(x), -1)) for x in (ar1, ar2)]
+    at = [None, None]
+    if not assume_unique:
+        flat, at = zip(*(unique(x, return_index=True) for x in flat), strict=True)
+    joined = _convert.function("concatenate")(flat)
+    order = argsort(joined)
+    joined = joined[order]
+    same = joined[1:] == joined[:-1]
+    if not return_indices:
+        return joined[:-1][same]
+    first, second = order[:-1][same], order[1:][same] - flat[0].size
+    found = (i if a is None else a[i] for i, a in zip((first, second), at, strict=True))
+    return joined[:-1][same], *found
+
+
+def ediff1d(ary, to_end=None, to_begin=None):
+    """Differences of neighbours, with values before and after."""
+    x = nm.reshape(to_tensor(ary), -1)
+    parts = [None if p is None else nm.reshape(to_tensor(p), -1) for p in (to_begin, to_end)]
+    for name, part in zip(("to_begin", "to_end"), parts, strict=True):
+        if part is not None and not host.can_cast(part.dtype.np, x.dtype.np, "same_kind"):
+            rule = "with input `ary` under the `same_kind` rule."
+            raise TypeError(f"dtype of `{name}` must be compatible {rule}")
+    parts.insert(1, nm.diff(x))
+    return adopt(nm.concat([cast(p, x.dtype) for p in parts if p is not None]))
 
 
 # -- histograms -----------------------------------------------------------------------------------

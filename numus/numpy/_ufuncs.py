@@ -13,6 +13,7 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
+from numus.errors import DTypeError, ShapeError
 from numus.numpy._array import adopt, array_result, ndarray, result, write_out
 from numus.numpy._convert import (
     cast,
@@ -21,6 +22,7 @@ from numus.numpy._convert import (
     function,
     has_tensors,
     plain,
+    raise_as_reference,
     to_tensor,
 )
 from numus.tensor import Tensor
@@ -29,7 +31,7 @@ _WEAK = (int, float, complex)
 _SCALARS = (bool, int, float, complex, host.generic)
 _BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or"}
 _BOOLEAN |= {"minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and"}
-_BOOLEAN |= {"absolute": "positive"}
+_BOOLEAN |= {"absolute": "copy"}
 _COMPARISONS = "equal not_equal less less_equal greater greater_equal".split()
 _CORE = ("matmul", "vecdot", "matvec", "vecmat")  # generalised ufuncs: loops over leading axes
 
@@ -124,7 +126,11 @@ class ufunc:  # noqa: N801
         if on_host and where is True and all(c is None for c in choices):
             return self.numpy(*operands)
         wanted = _signature(dtype, signature if signature is not None else sig, nin, nout)
-        found = self._apply(operands, wanted, casting, options)
+        try:
+            found = self._apply(operands, wanted, casting, dict(options))
+        except (ShapeError, DTypeError):
+            raise_as_reference(self.numpy, operands, options)
+            raise
         results = found if isinstance(found, tuple) else (found,)
         given = [self._write(x, o, where, casting) for x, o in zip(results, outs, strict=True)]
         return given[0] if nout == 1 else tuple(given)

@@ -73,7 +73,8 @@ def _over(name):
             found = x
             for i in reversed(range(len(axes))):
                 size = None if s is None else s[i]
-                found = getattr(nm.fft, one)(found, size, axes[i], norm)
+                step = one.replace("rfft", "fft") if found is not x and one == "rfft" else one
+                found = getattr(nm.fft, step)(found, size, axes[i], norm)
             return write_out(found, out, name)
         return write_out(engine(x, s, axes, norm), out, name)
 

@@ -101,6 +101,15 @@ class Optimizer:
         for group in given:
             self.add_param_group(group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: groups as plain dicts; their tensors of numbers are made anew."""
+        return {**self.__dict__, "param_groups": [dict(group) for group in self.param_groups]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        groups: list[dict[str, Any]] = state["param_groups"]
+        self.param_groups = [ParamGroup(group, self._numbers) for group in groups]
+
     # -- what an optimiser defines ----------------------------------------------------------------
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:

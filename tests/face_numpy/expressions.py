@@ -201,6 +201,12 @@ np.union1d([1, 2], [2, 3])
 np.intersect1d([1, 2], [2, 3])
 np.setdiff1d([1, 2], [2, 3])
 np.isin([1, 2], [2, 3])
+np.intersect1d([5, 2, 1], [2, 1, 2], return_indices=True)
+np.setdiff1d([3, 1, 2], [2], assume_unique=True)
+np.ediff1d([1, 4, 9], to_begin=-1, to_end=[5, 6])
+np.correlate([1, 2, 3], [0, 1, 0.5], "full")
+np.isclose([1.0, 2.0], [1.0, 2.1], rtol=[0.1, 0.0])
+np.fft.rfftn(np.ones((4, 4)), axes=(0, 1))
 np.lexsort(([1, 2, 0], [1, 0, 1]))
 # products and mathematics
 i @ i.T

@@ -16,6 +16,8 @@ from numus.tensor import Tensor
 
 _WRITERS = ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask")
 
+_MEMORY = ("may_share_memory", "shares_memory")  # of arrays on a tensor's own memory, also
+
 
 def apply_ufunc(ufunc: Any, how: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """numpy.add(x, y), numpy.add.reduce(x) and their kin."""
@@ -35,7 +37,8 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     owner: Any = _face()
     if path and path[0] in ("linalg", "fft"):
         owner, path = getattr(owner, path[0]), []
-    own = None if path else getattr(owner, function.__name__, None)
+    on_host = path or function.__name__ in _MEMORY
+    own = None if on_host else getattr(owner, function.__name__, None)
     writes = function.__name__ in _WRITERS and _is_numpys(args[:1])
     if own is None or writes or _is_numpys(kwargs.get("out")):
         return _on_host(function, args, kwargs)

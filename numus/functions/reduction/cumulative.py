@@ -129,7 +129,7 @@ def _adjacent(op: str, part: Node, x: Node, axis: int) -> Node:
 @method()
 @spelled
 def diff(
-    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+    x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Tensor:
     """The n-th difference between neighbours along an axis.
 

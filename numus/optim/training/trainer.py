@@ -119,15 +119,29 @@ class Trainer:
         self._scheduler_every = scheduler_every or ("epoch" if plateau else "step")
         options = (max_grad_norm, precision, scaler, ema, accumulate, check_finite)
         self._step = Step(optimizer, *options)
-        self._closures = ClosureSteps(self._step)
         self._losses = Losses(self._step, check_finite)
         self._jit = jit and self._step.traceable
-        self._jitted_step = nm.jit(self._batch_step)
-        self._jitted_losses = nm.jit(self._batch_losses)
+        self._start()
         self._names: list[str] = []  # of what a batch gives beside its loss
         self._sums = Sums()
         self._look_at = 0.0  # when losses are looked at next
+
+    def _start(self) -> None:
+        """What belongs to this process: programs, and open files."""
+        self._closures = ClosureSteps(self._step)
+        self._jitted_step = nm.jit(self._batch_step)
+        self._jitted_losses = nm.jit(self._batch_losses)
         self.records: Records | None = None  # where they are written
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: a copy compiles programs of its own, and writes no records."""
+        self._look()
+        mine = ("_closures", "_jitted_step", "_jitted_losses", "records")
+        return {name: value for name, value in self.__dict__.items() if name not in mine}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
 
     # -- single steps -----------------------------------------------------------------------------
 
