@@ -47,6 +47,8 @@ class Face(ModuleType):
         try:
             return getattr(numus.numpy, name)
         except AttributeError:
+            if isinstance(constant := getattr(numpy._core.umath, name, None), float):
+                return constant
             found = getattr(numpy, name)
             if isinstance(found, (type, ModuleType)):
                 return found

@@ -15,6 +15,8 @@ _INTERNAL = "NumPy's internals: C interfaces, dtype metadata, its own deprecatio
 # of a test's name with its parameters
 IDENTIFIERS = {
     r"metadata": _INTERNAL,
+    r"TestTrimZeros::test_(basic|leading_skip|trailing_skip|all_zero)": _OBJECTS,
+    r"TestArrayComparisons": _OBJECTS,
     r"[Oo]bject|\[O[-\]]|-O\]": _OBJECTS,
     r"[Ss]tring|[Uu]nicode|[Ss]tr_|bytes|[Cc]har(?!ge)|\[[SU]\d*[-\]]": _TEXT,
     r"datetime|timedelta|[Bb]usday|nat\b|NaT|\[[mM]8": _TIME,
@@ -43,7 +45,7 @@ SOURCES = {
     r"refcount|memoryview|\.ctypes|__array_interface__|\.strides|as_strided|getbuffer": _MEMORY,
     r"np\.matrix|asmatrix|\bmatrix\(|\(np\.ndarray\)|\(ndarray\)|np\.ma\b|ma\.|__array_wrap__|"
     r"__array_finalize__|__array_ufunc__|__array_prepare__|__array_function__|subok": _SUBCLASS,
-    r"errstate|seterr|pytest\.warns|assert_warns|suppress_warnings|catch_warnings": _STATUS,
-    r"FloatingPointError": _STATUS,
+    r"seterr|pytest\.warns|assert_warns|record=True|FloatingPointError": _STATUS,
+    r"simplefilter\('error": _STATUS,
     r"_umath_tests|_multiarray_tests|ncu_tests|deprecat|Deprecat|np\.core|nfb\.|UFUNC_": _INTERNAL,
 }

@@ -72,6 +72,9 @@ def write_out(x, out, op, casting="same_kind"):
         (out,) = out
     if out is None:
         return result(x)
+    if isinstance(out, host.ndarray):
+        host.copyto(out, plain(x).numpy() if isinstance(x, Tensor) else x, casting=casting)
+        return out
     if not isinstance(out, Tensor):
         raise TypeError(f"{op}: return arrays must be of ArrayType, not {type(out).__name__}")
     value = plain(x) if isinstance(x, Tensor) else to_tensor(x)

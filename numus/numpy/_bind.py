@@ -145,6 +145,8 @@ class Bound:
         if dtype is not None and "dtype" in self.names:
             named["dtype"] = dtype
         found = self.engine(*places, **named)
+        if isinstance(found, list) and self.name == "gradient":
+            found = tuple(found)
         if dtype is not None and isinstance(found, Tensor):
             found = cast(found, dtype)
         if self.kind == "index":

@@ -195,7 +195,8 @@ def _position(name):
             (axis,) = _axes(axis, x.ndim)
         extent = x.size if axis is None else x.shape[axis]
         if extent == 0:
-            raise ValueError(f"attempt to get {name} of an empty sequence")
+            short = name.removeprefix("nan")
+            raise ValueError(f"attempt to get {short} of an empty sequence")
         kept = bool(_given(keepdims, False))
         found = engine(x, axis=axis, keepdims=kept)
         if name.startswith("nan") and is_concrete(found) and bool((found.numpy() < 0).any()):
