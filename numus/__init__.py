@@ -183,8 +183,8 @@ def __dir__() -> list[str]:
 
 _INTERNAL = """
 aliases Any codegen compiler config dispatch dtypes einops_backend errors evaluation functions graph
-host_access importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys target
-transforms TYPE_CHECKING
+host_access importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys
+target transforms TYPE_CHECKING
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
 __all__ += sorted(_LAZY)

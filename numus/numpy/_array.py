@@ -116,12 +116,6 @@ class ndarray(Tensor):  # noqa: N801
         """The type of the elements, a `numpy.dtype`."""
         return self._node.dtype.np
 
-    @dtype.setter
-    def dtype(self, given):
-        raise AttributeError(
-            "numus.numpy: the dtype of an array does not change; use x.view(dtype)"
-        )
-
     @property
     def shape(self):
         """The extents of the axes; assigning reshapes the array itself."""

@@ -70,7 +70,7 @@ _add(
     """
     compress delete diag diagflat repeat roll tile tril triu unique_values
     unique_all unique_counts unique_inverse packbits unpackbits extract nan_to_num bincount
-    iscomplex isreal real_if_close array_equiv identity sort_complex nancumsum nancumprod
+    iscomplex isreal real_if_close array_equiv identity nancumsum nancumprod
     """,
 )
 _add("index", "argwhere flatnonzero digitize diag_indices diag_indices_from tril_indices")
@@ -88,7 +88,7 @@ _add(
     "float",
     """
     cov corrcoef gradient trapezoid i0 sinc unwrap median percentile quantile nanmedian
-    nanpercentile nanquantile roots polydiv
+    nanpercentile nanquantile polydiv
     """,
 )
 

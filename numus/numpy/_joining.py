@@ -10,16 +10,15 @@ import numus as nm
 from numus import dtypes as dt
 from numus.numpy import _convert
 from numus.numpy._array import adopt, array_result, ndarray, result, write_out
-from numus.numpy._convert import cast, engine_dtype, plain, renamed, shared, to_tensor
+from numus.numpy._convert import cast, engine_dtype, is_concrete, plain, renamed, shared, to_tensor
 from numus.numpy._ufuncs import _axes
 from numus.tensor import Tensor
 
 __all__ = [
-    "allclose", "angle", "around", "array_equal", "block", "convolve", "correlate", "cross", "diff",
-    "dot", "einsum",
-    "einsum_path", "fix", "imag", "isclose", "isneginf", "isposinf", "outer", "pad", "poly",
-    "poly1d", "polyder", "polyfit", "polyint", "polyval", "ravel", "real", "reshape", "resize",
-    "round", "transpose", "trim_zeros",
+    "allclose", "angle", "around", "array_equal", "block", "convolve", "correlate", "cross",
+    "diff", "dot", "einsum", "einsum_path", "fix", "imag", "isclose", "isneginf", "isposinf",
+    "outer", "pad", "poly", "poly1d", "polyder", "polyfit", "polyint", "polyval", "ravel",
+    "real", "reshape", "resize", "roots", "round", "sort_complex", "transpose", "trim_zeros",
 ]  # fmt: skip
 
 _ORDERS = ("C", "F", "A", "K", None)
@@ -395,6 +394,21 @@ def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
         return result(nm.polyfit(*pair, deg, w=weights))
     found = host.polyfit(_hosted(x), _hosted(y), deg, rcond, full, _hosted(w), cov)
     return tuple(adopt(to_tensor(f)) if isinstance(f, host.ndarray) else f for f in found)
+
+
+def roots(p):
+    """The roots of a polynomial; real ones where no imaginary part is left."""
+    x = to_tensor(p)
+    found = nm.roots(cast(x, x.dtype if x.dtype.is_inexact else dt.float64))
+    if is_concrete(found) and found.dtype.is_complex and not nm.any(nm.imag(found) != 0).item():
+        return result(nm.real(found))
+    return result(found)
+
+
+def sort_complex(a):
+    """The elements as complex numbers, sorted by their real and then their imaginary part."""
+    x = to_tensor(a)
+    return adopt(nm.sort_complex(cast(x, engine_dtype(host.result_type(x.dtype.np, 1j)))))
 
 
 def _hosted(x):

@@ -8,7 +8,6 @@ einops.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from typing import Any
 
@@ -23,8 +22,8 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _MODULE:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec(name)
+        sys.meta_path.remove(self)
+        spec = importlib.import_module("importlib.util").find_spec(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
         return spec
@@ -50,7 +49,7 @@ class _Loader:
 def register(module: Any) -> None:
     """Make numus's backend a subclass of einops' base class, which is all that einops asks for."""
 
-    class NumusBackend(module.AbstractBackend):  # type: ignore[misc]
+    class NumusBackend(module.AbstractBackend):
         """Tensors of numus, and the arrays of `numus.numpy`."""
 
         framework_name = "numus"
@@ -96,7 +95,7 @@ def install() -> None:
     if _MODULE in sys.modules:
         register(sys.modules[_MODULE])
     else:
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())
 
 
 install()
