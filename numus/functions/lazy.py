@@ -108,6 +108,7 @@ METHODS = {
         addcdiv addcmul addmv addr clamp_max clamp_min conj_physical dist div eq ge ger gt le lt ne
         renorm std_mean
     """,
+    "functions.interop.html": "_repr_html_",
     "functions.methods.queries": """
         block_until_ready cuda dim element_size get_device is_complex is_cpu is_cuda
         is_floating_point is_nonzero is_same_size is_signed ndimension nelement numel retains_grad

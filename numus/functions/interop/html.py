@@ -10,7 +10,7 @@ import numpy as np
 
 from numus.evaluation.evaluate import is_known
 from numus.functions.interop.protocols import printable
-from numus.tensor import Tensor
+from numus.tensor import Tensor, method
 
 _EDGE = 6  # rows and columns at each end of a longer axis
 
@@ -30,8 +30,9 @@ def text(caption: str, lines: str) -> str:
     return f"<div>{escape(caption)}<pre>{escape(lines)}</pre></div>"
 
 
+@method("_repr_html_")
 def tensor(x: Tensor) -> str:
-    """A table of up to two axes, with dots where it is cut; more axes as text."""
+    """A table of up to two axes, with dots where it is cut; more axes as text, in notebooks."""
     dtype = x._node.dtype.name
     caption = f"tensor {'×'.join(map(str, x.shape)) or 'without axes'}, {dtype}, {x.device}"
     if x.requires_grad:

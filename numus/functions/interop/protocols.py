@@ -207,14 +207,6 @@ def str_(self: Tensor) -> str:
     return np.array2string(array, precision=digits)
 
 
-@method("_repr_html_")
-def repr_html(self: Tensor) -> str:
-    """A table, in notebooks."""
-    from numus.functions.interop import html
-
-    return html.tensor(self)
-
-
 @method("__format__")
 def format_(self: Tensor, spec: str) -> str:
     """A tensor of one element is formatted as its number."""
