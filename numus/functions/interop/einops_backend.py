@@ -25,7 +25,7 @@ class _Finder:
         sys.meta_path.remove(self)
         spec = importlib.import_module("importlib.util").find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader)
         return spec
 
 
