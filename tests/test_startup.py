@@ -1,6 +1,7 @@
 """What starting costs, by the modules that are imported: programs pay for what they use."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,10 +14,16 @@ LATER = (
 FAMILIES = "attention conv matmul scan scatter sort"
 
 
-def modules_after(code):
+def modules_after(code, **env):
     """The modules of a fresh process that runs some code."""
     code += "\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
@@ -26,8 +33,11 @@ def imported():
 
 
 @pytest.fixture(scope="module")
-def evaluated():
-    return modules_after("import numus as nm\n(nm.ones((3, 4)) + 1).sum().item()")
+def evaluated(tmp_path_factory):
+    # with no kernels on disk, or those of other tests would leave less to import
+    cache = str(tmp_path_factory.mktemp("kernels"))
+    code = "import numus as nm\n(nm.ones((3, 4)) + 1).sum().item()"
+    return modules_after(code, NUMUS_CACHE_DIR=cache)
 
 
 @pytest.mark.parametrize("name", [*HEAVY.split(), *(f"numus.{n}" for n in LATER.split())])
