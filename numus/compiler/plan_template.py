@@ -145,6 +145,8 @@ class Match:
             if found is None and not templates.is_fixed(group.kind, runtime):
                 fused = self.fused
                 own = fused.groups[i]
+                if any(v.size == 0 for v in own.members):  # plans leave such groups out
+                    return None
                 templates.lower(own, fused.memory_layouts(), fused.equal_groups[own][1], runtime)
                 found = group.find(lambda: template.fused, self._numbers, runtime)
             if found is None:

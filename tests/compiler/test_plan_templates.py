@@ -249,3 +249,13 @@ def test_equal_constants_are_one_whether_or_not_they_share_a_node(checked):
     assert checked["plans"] == 2  # the first is of the ones
     nm.eval((x * half + 1) * half)
     assert checked["plans"] == 2
+
+
+def test_empty_sizes_of_a_known_structure():
+    """Groups without elements have no kernels, whatever other sizes needed."""
+    for shape in ((3, 2), (5, 2), (7, 2), (4, 2), (9, 3), (0, 2), (6, 2), (2, 0), (0, 0)):
+        x = nm.asarray(np.ones(shape))
+        for axis in (0, 1):
+            np.testing.assert_array_equal(nm.cumsum(x, axis).numpy(), np.ones(shape).cumsum(axis))
+            assert nm.softmax(x * 2, axis=axis).numpy().shape == shape
+        np.testing.assert_array_equal((x @ x.T + 1).numpy(), np.ones(shape) @ np.ones(shape).T + 1)

@@ -8,9 +8,8 @@ REASONS = {
         DType Device Tensor device e euler_gamma inf nan pi newaxis bool int8 int16 int32 int64
         uint8 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float16 bfloat16 float32 float64
         complex64 complex128 __version__ __array_api_version__ autograd random linalg fft tree nn
-        optim data distance distributions integrate optimize polynomial quant signal sparse special
-        stats
-        autocast matmul_precision kernels
+        numpy optim data distance distributions integrate optimize polynomial quant signal sparse
+        special stats autocast matmul_precision kernels
     """,
     "inspection: answers about the library, not tensors (tests/functions/test_operators.py)": """
         __array_namespace_info__ default_device devices set_default_device can_cast finfo iinfo
@@ -75,7 +74,8 @@ REASONS = {
     "Python's protocols (tests/functions/test_operators.py, test_interchange.py)": """
         Tensor.__bool__ Tensor.__int__ Tensor.__float__ Tensor.__complex__ Tensor.__index__
         Tensor.__len__ Tensor.__iter__ Tensor.__contains__ Tensor.__hash__ Tensor.__repr__
-        Tensor.__str__ Tensor.__format__ Tensor.__array__ Tensor.__array_namespace__
+        Tensor.__str__ Tensor.__format__ Tensor.__array__ Tensor.__array_function__
+        Tensor.__array_namespace__ Tensor.__array_ufunc__
         Tensor.__array_priority__ Tensor.__buffer__ Tensor.__dlpack__ Tensor.__dlpack_device__
         Tensor.__copy__ Tensor.__deepcopy__ Tensor.__reduce__
     """,
