@@ -29,6 +29,10 @@ def test_names_at_the_top_resolve():
     assert not [name for name in nm.__all__ if not hasattr(nm, name)]
 
 
+# JAX's collectives, shardings and references have no counterpart on one device.
+SHARES = {"jax": 0.5, "jax.lax": 0.75}
+
+
 @pytest.mark.parametrize("peer", [peer for peer in names.peers() if peer != "numpy"])
 def test_most_names_are_there(peer):
-    assert names.share(peer) >= 0.85
+    assert names.share(peer) >= SHARES.get(peer, 0.85)

@@ -1,4 +1,4 @@
-"""Writes docs/names.md: every public name of NumPy and PyTorch, and what numus has.
+"""Writes docs/names.md: every public name of NumPy, PyTorch and JAX, and what numus has.
 
 `python -m tools.names` after a name came or went. `tools/peer_names.json` has the names of the
 others; a name that is missing needs a reason in `tools/names_reasons.py`.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numus as nm
+import numus.jax as jax
 import numus.torch as torch
 from numus.torch._owned import Names
 from tools.names_reasons import DIFFERENCES, ELSEWHERE, INTERNALS, REASONS
@@ -18,10 +19,11 @@ from tools.names_reasons import DIFFERENCES, ELSEWHERE, INTERNALS, REASONS
 PEERS = Path(__file__).with_name("peer_names.json")
 PATH = Path(__file__).parent.parent / "docs" / "names.md"
 
-_HEAD = """# Names of NumPy and PyTorch
+_HEAD = """# Names of NumPy, PyTorch and JAX
 
-Every public name of NumPy {numpy} and PyTorch {torch}, and what numus has. NumPy's names are at the
-top of numus (`nm.name`), PyTorch's in `numus.torch`, under the same path. A difference is told by
+Every public name of NumPy {numpy}, PyTorch {torch} and JAX {jax}, and what numus has. NumPy's names
+are at the top of numus (`nm.name`), PyTorch's in `numus.torch` and JAX's in `numus.jax`, under the
+same path. A difference is told by
 hand, or found by comparing parameters. The share is that of names which are no internals of their
 library. Written by `python -m tools.names`; a test keeps it true.
 """
@@ -37,7 +39,7 @@ def owner_of(peer: str) -> Any:
     """Where numus has the names of a peer."""
     if peer == "numpy":
         return nm
-    found: Any = torch
+    found: Any = jax if peer.startswith("jax") else torch
     for part in peer.split(".")[1:]:
         found = getattr(found, part)
     return found
@@ -116,7 +118,8 @@ def unexplained() -> list[str]:
 def page() -> str:
     """The contents of the page."""
     found = peers()
-    text = _HEAD.format(numpy=found["numpy"]["version"], torch=found["torch"]["version"])
+    versions = {peer: found[peer]["version"] for peer in ("numpy", "torch", "jax")}
+    text = _HEAD.format(**versions)
     text += "\n| | names | there | there with a difference | elsewhere or not there | share |\n"
     text += "|---|---|---|---|---|---|\n"
     parts = ""

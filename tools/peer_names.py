@@ -1,6 +1,6 @@
-"""Writes tools/peer_names.json: the public names of NumPy and PyTorch, with their parameters.
+"""Writes tools/peer_names.json: the public names of NumPy, PyTorch and JAX, with parameters.
 
-Run with an interpreter that has both: `python tools/peer_names.py`. `tools/names.py` reads it.
+Run with an interpreter that has all three: `python tools/peer_names.py`. `tools/names.py` reads it.
 Functions of PyTorch that are written in C++ have no signatures; those are read from its stubs.
 """
 
@@ -10,6 +10,8 @@ import json
 import types
 from pathlib import Path
 
+import jax
+import jax.numpy
 import numpy
 import torch
 import torch.nn.functional
@@ -80,6 +82,8 @@ def main() -> None:
             "names": listed,
             "parameters": parameters(owner, listed, stub),
         }
+    for owner in (jax, jax.numpy, jax.lax):
+        names[owner.__name__] = {"version": jax.__version__, "names": public(owner)}
     PATH.write_text(json.dumps(names, indent=0) + "\n")
 
 

@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 Array = Tensor
 __version__ = "0.10.0"  # whose interface this is
 _ROOMS = "debug experimental lax nn numpy ops random scipy tree tree_util".split()
-_SAME = "custom_jvp custom_vjp hessian jacfwd jacrev jvp linearize vjp".split()
+_SAME = "custom_jvp custom_vjp debug_nans hessian jacfwd jacrev jvp linearize vjp".split()
 
 
 def __getattr__(name: str) -> Any:
@@ -276,6 +276,23 @@ def device_count(backend: str | None = None) -> int:
 
 
 local_device_count = device_count
+
+
+def typeof(x: Any) -> ShapeDtypeStruct:
+    """Shape and dtype."""
+    x = to_tensor(x)
+    return ShapeDtypeStruct(tuple(x.shape), x.dtype)
+
+
+def make_jaxpr(fun: Function, **options: Any) -> Function:
+    """A function that gives the program of a call: here, its kernels (`nm.explain`)."""
+    return lambda *args: nm.explain(fun, *args, timed=False)
+
+
+def default_matmul_precision(precision: Any) -> Any:
+    """A context: "float32" or "highest" computes in float32, others may take TensorFloat-32."""
+    exact = precision in ("float32", "highest", None)
+    return nm.matmul_precision("highest" if exact else "high")
 
 
 def process_index(backend: str | None = None) -> int:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numus as nm
+from numus.functions._base import wrap
 from numus.jax import _callback
 from numus.jax import numpy as jnp
 from numus.jax._adapt import canonical_dtype, forwarder, narrowed, to_tensor
+from numus.primitives import elementwise as ew
 from numus.tensor import Tensor
 from numus.transforms import tree
 
@@ -20,8 +22,8 @@ _SAME = """
     abs acos acosh add asin asinh associative_scan atan atan2 atanh bitwise_and bitwise_not
     bitwise_or bitwise_xor cbrt ceil complex cond conj cos cosh cummax cummin cumprod cumsum digamma
     eq erf erfc exp exp2 expm1 floor ge gt imag le lgamma log log1p logaddexp lt ne neg nextafter
-    polygamma pow real reciprocal round rsqrt scan sign sin sinh sqrt square tan tanh while_loop
-    zeros_like
+    polygamma pow real reciprocal round rsqrt scan sign sin sinh sqrt square stack tan tanh tile
+    unstack while_loop zeros_like broadcast_shapes
 """
 _OTHER = {
     "bessel_i0e": "special.i0e", "bessel_i1e": "special.i1e", "betainc": "special.betainc",
@@ -322,8 +324,11 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Tensor:
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Tensor:
-    """The same bits as another dtype."""
-    return to_tensor(operand).view(canonical_dtype(new_dtype))
+    """The same bits as another dtype of equal width."""
+    x, wanted = to_tensor(operand), canonical_dtype(new_dtype)
+    if x.dtype.bits != wanted.bits:
+        raise ValueError(f"bitcast_convert_type: {x.dtype} and {wanted} must have equal widths")
+    return wrap(ew.bitcast(x._node, wanted))
 
 
 def integer_pow(x: Any, y: int) -> Tensor:
@@ -378,6 +383,33 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, **hints: Any) -> t
     order = nm.argsort(k, axis=dimension, stable=True)
     pick = [nm.take_along_axis(x, order, axis=dimension) for x in (k, to_tensor(values))]
     return pick[0], pick[1]
+
+
+def reduce(operand: Any, init: Any, computation: Function, axes: Sequence[int]) -> Tensor:
+    """Elements along axes, combined by a function that is associative."""
+    x = nm.moveaxis(to_tensor(operand), tuple(axes), tuple(range(len(axes))))
+    x = nm.reshape(x, (-1, *x.shape[len(axes) :]))
+    return nm.scan(lambda carry, row: (computation(carry, row), None), full_like(x[0], init), x)[0]
+
+
+def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Any:
+    """Parts of these sizes."""
+    return nm.split_with_sizes(to_tensor(operand), tuple(sizes), axis)
+
+
+def shift_right_logical(x: Any, y: Any) -> Tensor:
+    """Shifted right; zeros come in from the left."""
+    x = to_tensor(x)
+    unsigned = f"uint{x.dtype.bits}"
+    shifted = bitcast_convert_type(x, unsigned) >> nm.astype(to_tensor(y), unsigned)
+    return bitcast_convert_type(shifted, x.dtype)
+
+
+def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Tensor:
+    """A transform along the last axes: "fft", "ifft", "rfft" or "irfft"."""
+    name = str(getattr(fft_type, "name", fft_type)).lower()
+    axes = tuple(range(-len(fft_lengths), 0))
+    return getattr(nm.fft, f"{name}n")(to_tensor(x), s=tuple(fft_lengths), axes=axes)
 
 
 def dot_general(
@@ -465,4 +497,4 @@ def _same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-conv_with_general_padding = conv_general_dilated
+approx_max_k, conv_with_general_padding = top_k, conv_general_dilated

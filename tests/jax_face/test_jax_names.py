@@ -114,6 +114,27 @@ def test_slices():
     equal(batched, np.stack([a @ a.T] * 2))
 
 
+def test_other_names_of_lax():
+    a = np.arange(12.0, dtype="float32").reshape(3, 4)
+    x = jnp.asarray(a)
+    equal(lax.reduce(x, 0.0, lax.add, (0,)), a.sum(0))
+    equal(lax.reduce(x, 0.0, lax.max, (0, 1)), a.max())
+    for found, wanted in zip(lax.split(x, (1, 2)), (a[:1], a[1:]), strict=True):
+        equal(found, wanted)
+    shifted = lax.shift_right_logical(jnp.array([-1, 8], dtype=jnp.int32), 1)
+    equal(shifted, [2**31 - 1, 4], "i4")
+    equal(lax.bitcast_convert_type(jnp.array([1.0]), jnp.int32), [0x3F800000], "i4")
+    with pytest.raises(ValueError, match="equal widths"):
+        lax.bitcast_convert_type(x, jnp.int8)
+    equal(lax.fft(x, "fft", (4,)), np.fft.fft(a))
+    equal(lax.top_k(x, 2)[0], a[:, :1:-1])
+    equal(lax.sort_key_val(-x[0], x[1])[1], a[1, ::-1])
+    equal(lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 2), "SAME").shape, (3, 2))
+    assert jax.typeof(x).shape == (3, 4)
+    with jax.default_matmul_precision("float32"):
+        equal(x @ x.T, a @ a.T)
+
+
 def test_control_flow():
     branches = [lambda x: x, lambda x: 2 * x, lambda x: -x]
     for number, wanted in ((0, 3), (1, 6), (2, -3), (9, -3), (-1, 3)):
