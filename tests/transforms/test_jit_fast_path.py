@@ -15,6 +15,7 @@ import types
 import warnings
 
 import numpy as np
+import processes
 import pytest
 from in_threads import in_threads
 
@@ -101,20 +102,28 @@ def test_referenced_outputs_are_not_recycled():
         assert same(y, x.numpy() * 2)
 
 
-def test_unreferenced_outputs_are_recycled():
-    x = tensor(8)
-    f = warmed(lambda x: x + 1, x)
+RECYCLING = """
+import numus as nm
+
+x = nm.arange(8.0)
+f = nm.jit(lambda x: x + 1)
+y = f(f(x))
+device = nm.device().runtime
+before = device.memory_stats()["allocations"]
+for _ in range(100):
     y = f(x)
-    device = nm.device().runtime
-    before = device.memory_stats()["allocations"]
-    for _ in range(100):
-        y = f(x)
-    y.numpy()
-    with y.data():
-        pass
-    for _ in range(100):
-        y = f(x)
-    assert device.memory_stats()["allocations"] <= before + 100  # one of two has been looked at
+y.numpy()
+with y.data():
+    pass
+for _ in range(100):
+    y = f(x)
+print(device.memory_stats()["allocations"] - before)
+"""
+
+
+def test_unreferenced_outputs_are_recycled():
+    """In a process of its own: modes and hooks of other tests may keep a function off its path."""
+    assert int(processes.run(RECYCLING)) <= 100  # one of two has been looked at
 
 
 LOOKS = [np.asarray, lambda y: y[1:], lambda y: y + 0]
