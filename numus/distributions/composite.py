@@ -22,7 +22,23 @@ from numus.tensor import Tensor
 __all__ = ["Independent", "LogisticNormal", "MixtureSameFamily", "TransformedDistribution"]
 
 
-class Independent(Distribution):
+class _OfBase(Distribution):
+    """A distribution made of one other, on its device and in its dtype."""
+
+    base_dist: Distribution
+
+    @property
+    def dtype(self) -> dt.DType:
+        """The base's."""
+        return self.base_dist.dtype
+
+    @property
+    def device(self) -> Any:
+        """The base's."""
+        return self.base_dist.device
+
+
+class Independent(_OfBase):
     """A distribution whose last batch axes are taken as axes of an event.
 
     >>> rows = nm.distributions.Normal(nm.zeros((3, 4)), 1.0)
@@ -31,7 +47,6 @@ class Independent(Distribution):
     ((3,), (4,), (3,))
     """
 
-    base_dist: Distribution
     reinterpreted_batch_ndims: int
 
     def __init__(
@@ -79,16 +94,6 @@ class Independent(Distribution):
         base = self.base_dist.batch_shape
         return base[len(base) - self.reinterpreted_batch_ndims :] + self.base_dist.event_shape
 
-    @property
-    def dtype(self) -> dt.DType:
-        """The base's."""
-        return self.base_dist.dtype
-
-    @property
-    def device(self) -> Any:
-        """The base's."""
-        return self.base_dist.device
-
     def expand(self, batch_shape: Any) -> Self:
         shape = as_shape(batch_shape, "Independent.expand")
         event = self.event_shape[: self.reinterpreted_batch_ndims]
@@ -133,7 +138,7 @@ class Independent(Distribution):
         return f"Independent({self.base_dist!r}, {self.reinterpreted_batch_ndims})"
 
 
-class TransformedDistribution(Distribution):
+class TransformedDistribution(_OfBase):
     """Values of a distribution, mapped by one transform or several.
 
     >>> t = nm.distributions.transforms.ExpTransform()
@@ -142,7 +147,6 @@ class TransformedDistribution(Distribution):
     tensor(-0.9189385)
     """
 
-    base_dist: Distribution
     transforms: tuple[Transform, ...]
 
     def __init__(
@@ -211,16 +215,6 @@ class TransformedDistribution(Distribution):
         """The shape of an event after the transforms."""
         shape = self._shape()
         return shape[len(shape) - self._event_dim() :]
-
-    @property
-    def dtype(self) -> dt.DType:
-        """The base's."""
-        return self.base_dist.dtype
-
-    @property
-    def device(self) -> Any:
-        """The base's."""
-        return self.base_dist.device
 
     def expand(self, batch_shape: Any) -> Self:
         shape = as_shape(batch_shape, "TransformedDistribution.expand")

@@ -20,7 +20,7 @@ from numus.tensor import Tensor, new_handle
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_STRUCTURES = 256  # of each function
-# After this many misses in a row, a structure is computed only every so many times: sizes change.
+# After this many misses in a row, a structure is computed only at every few calls: sizes change.
 _MAX_MISSES = 64
 _MISS_INTERVAL = 8
 # Arguments besides tensors: others may change, or would stay alive.

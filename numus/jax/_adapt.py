@@ -124,7 +124,7 @@ def forwarder(
             raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
         found = source(name)
         is_function = callable(found) and not isinstance(found, (type, ModuleType, DType))
-        if is_function and not isinstance(found, np.ufunc):
+        if is_function:
             found = adapt(found, renames.get(name))
         setattr(sys.modules[module], name, found)
         return found

@@ -186,6 +186,13 @@ def prod(
     return found if initial is None else found * initial
 
 
+def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool, initial: Any, where: Any) -> Tensor:
+    if where is not None and initial is None:
+        raise ValueError(f"{name}: where= must come with initial=, the {name}imum of no elements")
+    found = getattr(nm, name)(_masked(x, where, initial), axis=axis, keepdims=keepdims)
+    return found if initial is None else getattr(nm, f"{name}imum")(found, initial)
+
+
 def max(
     a: Any,
     axis: Axis = None,
@@ -195,10 +202,7 @@ def max(
     where: Any = None,
 ) -> Tensor:
     """The largest element."""
-    if where is not None and initial is None:
-        raise ValueError("max: where= must come with initial=, the maximum of no elements")
-    found = nm.max(_masked(to_tensor(a), where, initial), axis=axis, keepdims=keepdims)
-    return found if initial is None else nm.maximum(found, initial)
+    return _extreme("max", to_tensor(a), axis, keepdims, initial, where)
 
 
 def min(
@@ -210,10 +214,7 @@ def min(
     where: Any = None,
 ) -> Tensor:
     """The smallest element."""
-    if where is not None and initial is None:
-        raise ValueError("min: where= must come with initial=, the minimum of no elements")
-    found = nm.min(_masked(to_tensor(a), where, initial), axis=axis, keepdims=keepdims)
-    return found if initial is None else nm.minimum(found, initial)
+    return _extreme("min", to_tensor(a), axis, keepdims, initial, where)
 
 
 amax, amin = max, min

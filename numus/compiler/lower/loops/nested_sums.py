@@ -70,7 +70,7 @@ def sum_nested_blocks(
     state: State,
     vectors: int,
 ) -> list[Stmt]:
-    """Sums of blocks and their totals; so many vectors are added at a time."""
+    """Sums of blocks and their totals; `vectors` of them are added at a time."""
     number, size = nested_block(row)
     (start, stop), first = row.spans[number], ir.var(f"first_{variables[number].attr}")
     end = ir.minimum(ir.add(first, const(size)), stop)

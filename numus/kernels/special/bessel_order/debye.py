@@ -20,7 +20,7 @@ from numus.kernels.math.power import log2_pair
 
 
 class Reach(NamedTuple):
-    """Where so many terms are exact.
+    """Where `terms` of the expansion are exact.
 
     I and K: s >= `modified`. J and Y: s**3 >= `transition` nu**2 + `wave` s**2 for x > nu, and
     s**3 >= `transition` x**2 + `tail` s**2 for x < nu; measured on the first terms left out.

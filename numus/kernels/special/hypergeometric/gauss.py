@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, isnan, iterate, select, slow_path_select, unary
+from numus.ir import Expr, fma, isnan, select, slow_path_select, unary
 from numus.kernels.math import _tools as fp
 from numus.kernels.math.exponential import expm1
 from numus.kernels.math.logarithm import log
 from numus.kernels.math.power import pow
 from numus.kernels.special.gamma import gamma, rgamma
 from numus.kernels.special.hypergeometric.double_word import Word, series
-from numus.kernels.special.incomplete import epsilon
+from numus.kernels.special.hypergeometric.taylor import halved
 
 _TERMS = 4000
 
@@ -30,38 +30,18 @@ def is_pole(n: Expr) -> Expr:
 def _continued(
     a: Expr, b: Expr, c: Expr, value: Expr, slope: Expr, u: Expr, halvings: Expr
 ) -> tuple[Expr, Expr]:
-    """F and u F' after u has been halved so often; slope is u F' / 2, by x."""
+    """F and u F' after u has been halved `halvings` times; slope is u F' / 2, by x."""
     rest = (c - a - b) - 1.0
     more = a + b + 1.0
-    zero = fp.like(u, 0.0)
 
-    def step(
-        left: Expr, k: Expr, now: Expr, after: Expr, total: Expr, slopes: Expr, u: Expr
-    ) -> tuple[Expr, tuple[Expr, ...]]:
+    def following(k: Expr, now: Expr, after: Expr, u: Expr) -> Expr:
         # terms of the Taylor series about 1 - u, at 1 - u / 2
         first = (k + a) * (k + b) * u * 0.25 * now
         second = (k + 1.0) * (fma(u + u, k, -k) + fma(more, u, rest)) * 0.5 * after
-        following = (first - second) / ((1.0 - u) * (k + 1.0) * (k + 2.0))
-        total = total + following
-        part = (k + 2.0) * following
-        slopes = slopes + part
-        size = fp.absolute(part) + fp.absolute((k + 1.0) * after)
-        done = (size <= fp.absolute(total) * (epsilon(u) * 0.25)) | (k > 300.0)
-        half = slopes * 0.5
-        return left > 0.5, (
-            select(done, left - 1.0, left),
-            select(done, zero, k + 1.0),
-            select(done, total, after),
-            select(done, half, following),
-            select(done, total + half, total),
-            select(done, half, slopes),
-            select(done, u * 0.5, u),
-        )
+        return (first - second) / ((1.0 - u) * (k + 1.0) * (k + 2.0))
 
-    # total and slopes hold the first two terms of the step that begins
-    start = (halvings, zero, value, slope, value + slope, slope, u)
-    out = iterate(65 * 60, start, step)
-    return out[2], out[3] * 2.0
+    value, slope = halved(following, value, slope, u, halvings, 65 * 60)
+    return value, slope * 2.0
 
 
 def _unit(a: Word, b: Word, c: Expr, w: Word, u: Word, where: Expr) -> Expr:

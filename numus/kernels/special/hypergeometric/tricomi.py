@@ -17,6 +17,7 @@ from numus.kernels.math.power import pow
 from numus.kernels.special.gamma import gamma, rgamma
 from numus.kernels.special.hypergeometric.double_word import Word, series
 from numus.kernels.special.hypergeometric.gauss import exp_of_two, is_pole
+from numus.kernels.special.hypergeometric.taylor import halved
 from numus.kernels.special.incomplete import epsilon
 
 _STEPS = 5000
@@ -55,35 +56,17 @@ def _miller(a: Expr, m: Expr, b: Expr, x: Expr, where: Expr) -> tuple[Expr, Expr
 def _halved(
     a: Expr, b: Expr, value: Expr, slope: Expr, x: Expr, halvings: Expr
 ) -> tuple[Expr, Expr]:
-    """U and x U' after x has been halved so often."""
-    zero = fp.like(x, 0.0)
+    """U and x U' after x has been halved `halvings` times."""
 
-    def step(
-        left: Expr, k: Expr, now: Expr, after: Expr, total: Expr, slopes: Expr, x: Expr
-    ) -> tuple[Expr, tuple[Expr, ...]]:
+    def following(k: Expr, now: Expr, after: Expr, x: Expr) -> Expr:
         # terms of the Taylor series about x, at x / 2
         first = (k + a) * x * 0.25 * now
         second = (k + 1.0) * ((k + b) - x) * -0.5 * after
-        following = (first - second) / ((k + 1.0) * (k + 2.0))
-        total = total + following
-        part = (k + 2.0) * following
-        slopes = slopes + part
-        size = fp.absolute(part) + fp.absolute((k + 1.0) * after)
-        done = (size <= fp.absolute(total) * (epsilon(x) * 0.25)) | (k > 300.0)
-        half = slopes * 0.5
-        return left > 0.5, (
-            select(done, left - 1.0, left),
-            select(done, zero, k + 1.0),
-            select(done, total, after),
-            select(done, half, following),
-            select(done, total + half, total),
-            select(done, half, slopes),
-            select(done, x * 0.5, x),
-        )
+        return (first - second) / ((k + 1.0) * (k + 2.0))
 
-    h = slope * -0.5  # the first term: U' by -x / 2
-    out = iterate(1100 * 70, (halvings, zero, value, h, value + h, h, x), step)
-    return out[2], out[3] * -2.0
+    # the first term: U' by -x / 2
+    value, slope = halved(following, value, slope * -0.5, x, halvings, 1100 * 70)
+    return value, slope * -2.0
 
 
 def _asymptotic(a: Word, c: Word, x: Expr, where: Expr) -> Expr:
