@@ -1,6 +1,7 @@
 """Random programs of views and in-place writes: numus against NumPy, gradients against PyTorch.
 
     python -m tools.fuzz_views [--programs N] [--seed S] [--device cpu] [--torch] [--jit]
+                               [--workers W]
 
 A program is a list of instructions on a growing list of arrays: views of views, assignments through
 indices and masks, augmented assignments, loops over rows, reads. After each write, all arrays that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing
 import random
 import sys
 from collections.abc import Sequence
@@ -299,6 +301,16 @@ class Leaves(Numus):
         return self.leaves[-1] * 1
 
 
+class Traced(Numus):
+    """numus with arrays that are products of given leaves, in order."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.leaves = iter(leaves)
+
+    def new(self, a: Any) -> Any:  # type: ignore[override]
+        return next(self.leaves) * 1
+
+
 # -- comparing ------------------------------------------------------------------------------------
 
 _WRITES = ("assign", "augment", "augment_item", "rows", "mask")
@@ -343,28 +355,56 @@ def _difference(seed: int, program: Any, ours: Sequence[Any], theirs: Sequence[A
     return None
 
 
-def torch_difference(seed: int, length: int) -> str | None:
+def torch_difference(seed: int, length: int, jit: bool) -> str | None:
     """What differs from PyTorch after a random program with gradients, or None."""
     program = Writer(seed, torch=True).write(length)
-    found = []
-    for xp in (Torch(), Leaves()):
-        arrays: list[Any] = []
-        for instruction in program:
-            run_one(xp, arrays, instruction)
-        total = sum((a * (i + 1)).sum() for i, a in enumerate(arrays) if a is not None)
-        try:
-            if total.requires_grad:  # what was overwritten as a whole has no history in numus
-                total.backward()
-        except RuntimeError as error:  # PyTorch has lost values that it saved for backward
-            if "modified by an inplace operation" not in str(error):
-                raise
-            return None
-        grads = [x.grad for x in xp.leaves]
-        values = [None if a is None else np.asarray(a.detach()) for a in arrays]
-        found.append([*values, *(None if g is None else np.asarray(g) for g in grads)])
-    theirs, ours = found  # a gradient that is None is zero
-    ours = [0 if a is None else a for a in ours]
-    return _difference(seed, program, ours, [0 if a is None else a for a in theirs])
+    torch, leaves = Torch(), Leaves()
+    total, arrays = _run(torch, program)
+    try:
+        if total.requires_grad:  # what was overwritten as a whole has no history
+            total.backward()
+    except RuntimeError as error:  # PyTorch has lost values that it saved for backward
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return None
+    theirs = _numbers(arrays, [x.grad for x in torch.leaves])
+    total, arrays = _run(leaves, program)
+    if jit:
+        inputs = [x.detach() for x in leaves.leaves]
+        traced = nm.jit(nm.grad(lambda given: _run(Traced(given), program), has_aux=True))
+        grads, arrays = traced(inputs)
+    else:
+        if total.requires_grad:
+            total.backward()
+        grads = [x.grad for x in leaves.leaves]
+    return _difference(seed, program, _numbers(arrays, grads), theirs)
+
+
+def _run(xp: Any, program: Sequence[Instruction]) -> tuple[Any, list[Any]]:
+    """A weighted sum of a program's arrays, and the arrays."""
+    arrays: list[Any] = []
+    for instruction in program:
+        run_one(xp, arrays, instruction)
+    return sum((a * (i + 1)).sum() for i, a in enumerate(arrays) if a is not None), arrays
+
+
+def _numbers(arrays: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+    """Arrays, and gradients, of which one that is None is zero, in NumPy."""
+    values = [0 if a is None else np.asarray(a.detach()) for a in arrays]
+    return [*values, *(0 if g is None else np.asarray(g) for g in grads)]
+
+
+def _failures(given: argparse.Namespace, seeds: range) -> list[str]:
+    """What differs after the programs of `seeds`; printed as it is found."""
+    Numus.device = given.device
+    difference = torch_difference if given.torch else numpy_difference
+    failures = []
+    for seed in seeds:
+        found = difference(seed, given.length, given.jit)
+        if found is not None:
+            failures.append(found)
+            print(found, flush=True)
+    return failures
 
 
 def main() -> int:
@@ -375,17 +415,12 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--torch", action="store_true", help="values and gradients as PyTorch's")
     parser.add_argument("--jit", action="store_true", help="the whole program in nm.jit")
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    Numus.device = given.device
-    failed = 0
-    for seed in range(given.seed, given.seed + given.programs):
-        if given.torch:
-            found = torch_difference(seed, given.length)
-        else:
-            found = numpy_difference(seed, given.length, given.jit)
-        if found is not None:
-            failed += 1
-            print(found, flush=True)
+    seeds = range(given.seed, given.seed + given.programs)
+    parts = [(given, seeds[w :: given.workers]) for w in range(given.workers)]
+    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+        failed = sum(map(len, pool.starmap(_failures, parts)))
     print(f"{given.programs} programs, {failed} differ")
     return 1 if failed else 0
 
