@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.functions.reduction import correlation
 
 DEVICES = os.environ.get("NUMUS_TEST_DEVICES", "cpu").split(",")
 rng = np.random.default_rng(0)
@@ -358,3 +359,12 @@ def test_results_are_where_operands_are(name):
         for part in found if isinstance(found, (tuple, list)) else (found,):
             if made and isinstance(part, nm.Tensor):
                 assert part._node.device is place
+
+
+@pytest.mark.parametrize("n", [6, 7, 9])
+def test_products_of_many_rows_are_mirrored(monkeypatch, n):
+    monkeypatch.setattr(correlation, "_BLOCK", 2)
+    draw = np.random.default_rng(0)
+    for x in (draw.random((n, 5)), draw.random((n, 5)) + 1j * draw.random((n, 5))):
+        np.testing.assert_allclose(nm.cov(nm.asarray(x)).numpy(), np.cov(x), rtol=1e-12)
+        np.testing.assert_allclose(nm.corrcoef(nm.asarray(x)).numpy(), np.corrcoef(x), rtol=1e-12)

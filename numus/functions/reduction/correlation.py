@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from numus import dtypes as dt
@@ -11,6 +12,8 @@ from numus.functions._base import as_number, method, operand
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["corrcoef", "cov"]
+
+_BLOCK = 512  # rows of a block of a Gram matrix: a product of it runs at full speed
 
 
 def _variables(op: str, x: ArrayLike, y: Any, rowvar: bool) -> Tensor:
@@ -70,7 +73,6 @@ def cov(
         weight = w if weight is None else weight * w
     if weight is None:
         centred = rows - nm.mean(rows, 1, keepdims=True)
-        scaled = centred
         norm: Any = float(max(rows.shape[1] - free, 0))
     else:
         total = nm.sum(weight)
@@ -80,7 +82,10 @@ def cov(
         if aweights is not None and free:
             lost = free * nm.sum(weight * nm.astype(operand(op, aweights), weight.dtype)) / total
         norm = nm.maximum(total - lost, 0.0)
-    y = nm.matmul(scaled, nm.matrix_transpose(nm.conj(centred))) / norm
+    if weight is None:
+        y = _gram(centred) / norm
+    else:
+        y = nm.matmul(scaled, nm.matrix_transpose(nm.conj(centred))) / norm
     y = nm.astype(y, given.dtype)
     return nm.reshape(y, ()) if y.shape == (1, 1) else y
 
@@ -92,10 +97,32 @@ def corrcoef(x: ArrayLike, y: Any = None, /, *, rowvar: bool = True) -> Tensor:
     >>> nm.corrcoef(nm.asarray([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    c = cov(x, y, rowvar=rowvar)
-    if c.ndim == 0:
-        return c / c
-    size = nm.sqrt(nm.real(nm.diagonal(c)))
-    # divided one after the other: the product of two deviations may underflow
-    c = c / nm.expand_dims(size, 1) / nm.expand_dims(size, 0)
-    return c if c.dtype.is_complex else nm.clip(c, -1, 1)
+    given = _variables("corrcoef", x, y, rowvar)
+    rows = nm.astype(given, dt.compute_dtype(given.dtype))
+    rows = rows - nm.mean(rows, 1, keepdims=True)
+    # before the product: the product of two deviations may underflow
+    rows = rows / nm.sqrt(nm.sum(nm.real(rows * nm.conj(rows)), 1, keepdims=True))
+    c = nm.astype(_gram(rows), given.dtype)
+    c = c if c.dtype.is_complex else nm.clip(c, -1, 1)
+    return nm.reshape(c, ()) if c.shape == (1, 1) else c
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """The products of all pairs of rows, the second conjugated; mirrored where it pays."""
+
+    def adjoint(x: Tensor) -> Tensor:
+        return nm.conj(nm.matrix_transpose(x))
+
+    n = rows.shape[0]
+    if n < 3 * _BLOCK:
+        return nm.matmul(rows, adjoint(rows))
+    cuts = [*range(0, n - _BLOCK // 2, _BLOCK), n]
+    spans = [slice(a, b) for a, b in pairwise(cuts)]
+    below = [nm.matmul(rows[span], adjoint(rows[: span.stop])) for span in spans]
+    return nm.concat(
+        [
+            nm.concat([below[i], *(adjoint(product[:, span]) for product in below[i + 1 :])], 1)
+            for i, span in enumerate(spans)
+        ],
+        0,
+    )
