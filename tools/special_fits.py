@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mpmath as mp
@@ -326,6 +327,13 @@ def both(n: int) -> tuple[Want | Number, ...]:
             4,
             absolute=True,
         ),
+        Want(
+            f"K{n}E_NEAR",
+            f"exp(x) K_{n} sqrt(x), 1 <= x <= 2",
+            lambda x: exponential(n, x, 1),
+            1,
+            2,
+        ),
         Want(f"K{n}E", f"exp(x) K_{n} sqrt(x), 2 <= x <= 6", lambda x: exponential(n, x, 1), 2, 6),
         Want(
             f"K{n}E_FAR",
@@ -369,6 +377,22 @@ def auxiliary(part: int) -> Function:
     return f
 
 
+@cache
+def zero(f: Function, near: str) -> Any:
+    """The zero of f next to a number."""
+    with mp.workdps(80):
+        return mp.findroot(f, mp.mpf(near))
+
+
+def over_zero(f: Function, near: str) -> Function:
+    return careful(lambda x: f(x) / (x - zero(f, near)), 20)
+
+
+EI_ZERO = (mp.ei, "0.3725")
+CI_ZERO = (mp.ci, "0.6165")
+CI_SECOND = (mp.ci, "3.384")
+
+
 def fresnel_auxiliary(part: int) -> Function:
     """pi x f, or pi**2 x**3 g."""
 
@@ -403,6 +427,14 @@ INTEGRALS = (
         TINY,
         3,
     ),
+    Number("EXPI_ZERO", "the zero of Ei", lambda: zero(*EI_ZERO)),
+    Want(
+        "EXPI_NEAR",
+        "Ei(x) over x - zero, 1/4 <= x <= 5/8",
+        over_zero(*EI_ZERO),
+        "0.25",
+        "0.625",
+    ),
     Want("EXPI_MIDDLE", "x exp(-x) Ei(x), 3 <= x <= 6", ei_far, 3, 6),
     Want("EXPI_OUTER", "the same, 6 <= x <= 12", ei_far, 6, 12),
     Want("EXPI_FAR", "the same in 1/x, 12 <= x <= 24", far(ei_far), mp.mpf(1) / 24, mp.mpf(1) / 12),
@@ -415,6 +447,16 @@ INTEGRALS = (
         TINY,
         16,
     ),
+    Number("CI_ZERO", "the first zero of Ci", lambda: zero(*CI_ZERO)),
+    Number("CI_SECOND", "the second zero of Ci", lambda: zero(*CI_SECOND)),
+    Want(
+        "CI_NEAR",
+        "Ci(x) over x - zero, 1/2 <= x <= 3/4",
+        over_zero(*CI_ZERO),
+        "0.5",
+        "0.75",
+    ),
+    Want("CI_MIDDLE", "Ci(x) over x - second zero, 2 <= x <= 4", over_zero(*CI_SECOND), 2, 4),
     Want(
         "SICI_F",
         "x f(x) in 1/x**2, 4 <= x <= 8",

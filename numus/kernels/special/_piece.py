@@ -18,3 +18,9 @@ class Piece(NamedTuple):
     def __call__(self, u: Expr) -> Expr:
         v = u - self.at if self.at else u
         return fp.horner(v, self.single if fp.is32(u) else self.double)
+
+
+def from_zero(x: Expr, zero: tuple[tuple[float, float], tuple[float, float]]) -> Expr:
+    """x - zero, which is a double-word."""
+    high, low = zero[0 if fp.is32(x) else 1]
+    return (x - high) - low

@@ -15,14 +15,9 @@ from numus.kernels.math.logarithm import log
 from numus.kernels.math.trigonometry import negated_if, sin_shifted
 from numus.kernels.special import _bessel0_tables as t0
 from numus.kernels.special import _bessel1_tables as t1
+from numus.kernels.special._piece import from_zero
 
 _ROOT_OF_2_OVER_PI = math.sqrt(2 / math.pi)
-
-
-def _from_zero(x: Expr, zero: tuple[tuple[float, float], tuple[float, float]]) -> Expr:
-    """x - zero, which is a double-word."""
-    high, low = zero[0 if fp.is32(x) else 1]
-    return (x - high) - low
 
 
 def _hankel(x: Expr, n: int, second: bool) -> Expr:
@@ -42,9 +37,9 @@ def _end(x: Expr, value: Expr, at: float) -> Expr:
 def j0(x: Expr) -> Expr:
     """The Bessel function of the first kind of order 0."""
     size = fp.absolute(x)
-    first = _from_zero(size, t0.J0_ZERO) * (size + t0.J0_ZERO[1][0])
+    first = from_zero(size, t0.J0_ZERO) * (size + t0.J0_ZERO[1][0])
     near = t0.J0(size * size) * first
-    middle = t0.J0_MIDDLE(fp.at_most(size, 8.0)) * _from_zero(size, t0.J0_SECOND)
+    middle = t0.J0_MIDDLE(fp.at_most(size, 8.0)) * from_zero(size, t0.J0_SECOND)
     square = fp.at_most(size * size, 1.0)
     near = select(size < 1.0, fma(square, t0.J0_SMALL(square), 1.0), near)
     near = slow_path_select(size > 4.5, middle, near)
@@ -55,9 +50,9 @@ def j0(x: Expr) -> Expr:
 def j1(x: Expr) -> Expr:
     """The Bessel function of the first kind of order 1."""
     size = fp.absolute(x)
-    first = _from_zero(size, t1.J1_ZERO) * (size + t1.J1_ZERO[1][0])
+    first = from_zero(size, t1.J1_ZERO) * (size + t1.J1_ZERO[1][0])
     near = t1.J1(size * size) * first * size
-    middle = t1.J1_MIDDLE(fp.at_most(size, 8.0)) * _from_zero(size, t1.J1_SECOND)
+    middle = t1.J1_MIDDLE(fp.at_most(size, 8.0)) * from_zero(size, t1.J1_SECOND)
     square = fp.at_most(size * size, 1.0)
     near = select(size < 1.0, fma(square, t1.J1_SMALL(square), 0.5) * size, near)
     near = slow_path_select(size > 4.5, middle, near)
@@ -68,8 +63,8 @@ def j1(x: Expr) -> Expr:
 def y0(x: Expr) -> Expr:
     """The Bessel function of the second kind of order 0."""
     near = fma(log(x) * j0(fp.at_most(x, 2.0)), 2 / math.pi, t0.Y0(x * x))
-    outer = t0.Y0_OUTER(fp.at_most(x, 7.0)) * _from_zero(x, t0.Y0_SECOND)
-    middle = select(x < 4.0, t0.Y0_MIDDLE(x) * _from_zero(x, t0.Y0_ZERO), outer)
+    outer = t0.Y0_OUTER(fp.at_most(x, 7.0)) * from_zero(x, t0.Y0_SECOND)
+    middle = select(x < 4.0, t0.Y0_MIDDLE(x) * from_zero(x, t0.Y0_ZERO), outer)
     value = slow_path_select(x > 2.0, middle, near)
     far = _end(x, _hankel(fp.at_least(x, 7.0), 0, True), 0.0)
     return select(x < 0.0, fp.like(x, math.nan), slow_path_select(x > 7.0, far, value))
@@ -79,8 +74,8 @@ def y1(x: Expr) -> Expr:
     """The Bessel function of the second kind of order 1."""
     logarithm = select(x.eq(0.0), fp.like(x, 0.0), log(x))
     near = fma(fma(logarithm, j1(fp.at_most(x, 2.0)), -1.0 / x), 2 / math.pi, x * t1.Y1(x * x))
-    outer = t1.Y1_OUTER(fp.at_most(x, 7.0)) * _from_zero(x, t1.Y1_SECOND)
-    middle = select(x < 4.0, t1.Y1_MIDDLE(x) * _from_zero(x, t1.Y1_ZERO), outer)
+    outer = t1.Y1_OUTER(fp.at_most(x, 7.0)) * from_zero(x, t1.Y1_SECOND)
+    middle = select(x < 4.0, t1.Y1_MIDDLE(x) * from_zero(x, t1.Y1_ZERO), outer)
     value = slow_path_select(x > 2.0, middle, near)
     far = _end(x, _hankel(fp.at_least(x, 7.0), 1, True), 0.0)
     return select(x < 0.0, fp.like(x, math.nan), slow_path_select(x > 7.0, far, value))
@@ -126,8 +121,8 @@ def _grown(x: Expr, value: Expr) -> Expr:
 
 
 def _k_parts(x: Expr, n: int) -> Expr:
-    """K_n(x) for 0 < x <= 2."""
-    square = fp.at_most(x * x, 4.0)
+    """K_n(x) for 0 < x <= 1, beyond which its terms cancel."""
+    square = fp.at_most(x * x, 1.0)
     logarithm = log(x * 0.5)
     if n == 0:
         return fma(-logarithm, t0.I0(square), t0.K0(square))
@@ -135,20 +130,21 @@ def _k_parts(x: Expr, n: int) -> Expr:
 
 
 def _k_scaled_far(x: Expr, n: int) -> Expr:
-    """exp(x) K_n(x) for x >= 2."""
+    """exp(x) K_n(x) for x >= 1."""
     inverse = 1.0 / x
     small, large = (t0.K0E, t0.K0E_FAR) if n == 0 else (t1.K1E, t1.K1E_FAR)
+    near = (t0.K0E_NEAR if n == 0 else t1.K1E_NEAR)(fp.at_most(x, 2.0))
     value = select(x < 6.0, small(fp.clamped(x, 2.0, 6.0)), large(fp.at_most(inverse, 1 / 6)))
-    return value * sqrt(inverse)
+    return select(x < 2.0, near, value) * sqrt(inverse)
 
 
 def _k(x: Expr, n: int, scaled: bool) -> Expr:
     near, far = _k_parts(x, n), _k_scaled_far(x, n)
     if scaled:
-        near = near * exp(fp.at_most(x, 2.0))
+        near = near * exp(fp.at_most(x, 1.0))
     else:
         far = far * exp(-x)
-    value = slow_path_select(x > 2.0, far, near)
+    value = slow_path_select(x > 1.0, far, near)
     value = select(x.eq(0.0), fp.like(x, math.inf), _end(x, value, 0.0))
     return select(x < 0.0, fp.like(x, math.nan), value)
 

@@ -10,6 +10,7 @@ from numus.kernels.math.exponential import exp
 from numus.kernels.math.logarithm import log, log1p
 from numus.kernels.math.trigonometry import cos, negated_if, sin
 from numus.kernels.special import _integral_tables as table
+from numus.kernels.special._piece import from_zero
 from numus.kernels.special.gamma import sin_half_turns
 
 _EULER = 0.5772156649015329
@@ -31,6 +32,11 @@ def _expi_positive(x: Expr) -> Expr:
     inverse = 1.0 / x
     last = select(x < 24.0, table.EXPI_FAR(inverse), table.EXPI_LAST(inverse))
     value = slow_path_select(x > 12.0, last, value)
+    near = select(
+        (x > 0.25) & (x < 0.625),
+        table.EXPI_NEAR(fp.clamped(x, 0.25, 0.625)) * from_zero(x, table.EXPI_ZERO),
+        near,
+    )
     # exp(x) / x stays finite a little longer than exp(x) does
     half = exp(x * 0.5)
     far = (half * inverse) * half * value
@@ -69,7 +75,11 @@ def si(x: Expr) -> Expr:
 def ci(x: Expr) -> Expr:
     """The cosine integral of positive numbers."""
     square = x * x
-    near = fma(square, table.CIN(fp.at_most(square, 16.0)), log(x) + _EULER)
+    near = fma(square, table.CIN(fp.at_most(square, 4.0)), log(x) + _EULER)
+    middle = table.CI_MIDDLE(fp.clamped(x, 2.0, 4.0)) * from_zero(x, table.CI_SECOND)
+    first = table.CI_NEAR(fp.clamped(x, 0.5, 0.75)) * from_zero(x, table.CI_ZERO)
+    near = select((x > 0.5) & (x < 0.75), first, near)
+    near = select(x > 2.0, middle, near)
     f, g = _auxiliary(x)
     far = f * sin(x) - g * cos(x)
     far = select(x.eq(math.inf), fp.like(x, 0.0), far)
