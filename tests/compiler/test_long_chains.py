@@ -1,5 +1,7 @@
 """Long elementwise expressions: cut into pieces that share kernels, with the same results."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -118,3 +120,80 @@ def test_independent_expressions_are_not_cut():
     NULL.runtime.reset()
     nm.eval([repeat(damped, (x,), 3) for x in xs])
     assert NULL.runtime.reset().kernels == len(xs)
+
+
+# -- work of a compilation -------------------------------------------------------------------------
+
+
+def sines(turns):
+    """The gradient of repeated sines: each turn's value is kept for its derivative."""
+    (x,) = start(1, NULL)
+    nm.eval(x)
+    nm.eval(nm.grad(lambda x: repeat(sine, (x,), turns).sum())(x))
+
+
+def jitted_sines(turns):
+    (x,) = start(1, NULL)
+    nm.eval(nm.jit(nm.grad(lambda x: repeat(sine, (x,), turns).sum()))(x))
+
+
+def jitted_adds(turns):
+    (x,) = start(1, NULL)
+    nm.eval(nm.jit(lambda x: repeat(lambda s: (s[0] + 1,), (x,), turns))(x))
+
+
+def work(program, turns):
+    """Python calls that a program makes, with nothing planned before, and the text of the kernels
+    that it has to compile."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    clear_plans()
+    NULL.runtime.reset()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        program(turns)
+    finally:
+        sys.setprofile(before)
+    text = sum(len(kernel.text) for kernel in set(NULL.runtime.launched))
+    NULL.runtime.reset()
+    return calls, text
+
+
+def check_growth(program, turns):
+    program(turns)  # imports and inline caches
+    calls, text = work(program, turns)
+    more_calls, more_text = work(program, 2 * turns)
+    assert more_calls < 2.5 * calls
+    assert more_text < 2.5 * text
+
+
+@pytest.mark.parametrize("program", [sines, jitted_sines, jitted_adds])
+def test_work_grows_no_faster_than_the_length(program):
+    check_growth(program, 120 if program is sines else 400)
+
+
+def test_kernels_that_keep_their_values_stay_short():
+    """A gradient's tape stores each turn, so nothing is inline; code is bounded all the same."""
+    work_of = []
+    for turns in (60, 120):
+        (x,) = start(1, NULL)
+        nm.eval(x)
+        NULL.runtime.reset()
+        nm.eval(nm.grad(lambda x, n=turns: repeat(sine, (x,), n).sum())(x))
+        notes = [kernel.notes for kernel in NULL.runtime.launched]
+        NULL.runtime.reset()
+        work_of.append(max(ops.count("sin") + ops.count("cos") for ops in notes))
+    assert max(work_of) <= TUNING.max_expensive_members
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "turns"), [(sines, 400), (jitted_sines, 400), (jitted_adds, 8000)]
+)
+def test_work_of_long_programs_grows_no_faster_than_their_length(program, turns):
+    check_growth(program, turns)

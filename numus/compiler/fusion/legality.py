@@ -8,6 +8,7 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, index_of, squeeze
 from numus.compiler.fusion.tuning import TUNING
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.strided_view import bijective_views
 from numus.compiler.graph.value import ATTENTION, Layouts, Value, walk
 from numus.compiler.lower.affine import accesses, unit_stride_count
@@ -80,7 +81,7 @@ class Legality:
         for p in producers:
             if p is not host and host in self.partition.ancestors[p]:
                 return False
-        if len(host.members) > TUNING.max_members or self._is_other_piece(host, v):
+        if self._is_full(host, v) or self._is_other_piece(host, v):
             return False
         if host.kind in EPILOGUE_KINDS:
             return v.kind != "reduce" and group.space == host.space and v.op != "copy"
@@ -98,6 +99,13 @@ class Legality:
                 return self.allows_stages(host) or not self._depends(v, host)
             return group.space == host.outer
         return group.space == host.space
+
+    def _is_full(self, host: FusionGroup, v: Value) -> bool:
+        """The host's code would be too long with a value."""
+        if len(host.members) > TUNING.max_members:
+            return True
+        expensive = sum([m.op in EXPENSIVE_OPS for m in host.members])
+        return expensive >= TUNING.max_expensive_members and v.op in EXPENSIVE_OPS
 
     def _is_other_piece(self, host: FusionGroup, v: Value) -> bool:
         """The host computes another piece of the long expression that a value belongs to."""

@@ -15,11 +15,11 @@ from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Value
 
 
-def _code_size(v: Value) -> int:
+def _code_size(v: Value, expensive: int) -> int:
     """A measure of the code that an operation adds to a kernel."""
     if v.kind != "elementwise":
         return 0
-    return TUNING.expensive_code_size if v.op in EXPENSIVE_OPS else 1
+    return expensive if v.op in EXPENSIVE_OPS else 1
 
 
 class LongChains:
@@ -74,7 +74,7 @@ class LongChains:
         end, size = len(values), 0
         for i in range(start, len(values)):
             v = values[i]
-            size += _code_size(v)
+            size += _code_size(v, TUNING.expensive_piece_size)
             if size > 2 * TUNING.min_piece_size and end < len(values):
                 break
             live.difference_update(expiring.get(i, ()))
@@ -91,7 +91,7 @@ class LongChains:
 
 
 def _total(values: Collection[Value]) -> int:
-    return sum(map(_code_size, values))
+    return sum([_code_size(v, TUNING.expensive_code_size) for v in values])
 
 
 def _connected(inline: Sequence[Value]) -> list[list[Value]]:

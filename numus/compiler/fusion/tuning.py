@@ -10,10 +10,12 @@ class FusionTuning:
     """Measured on one H200, and on 2-core Neoverse N1 and x86-64 (Cascade Lake class) machines."""
 
     max_members: int = 64  # of a group
+    max_expensive_members: int = 6  # exp, sin and the like; code to compile goes with them
     # Expressions of more code than this, in plain operations, are cut into pieces of at least ...
     max_code_size: int = 384
     min_piece_size: int = 96
     expensive_code_size: int = 8  # of exp, sin and the like
+    expensive_piece_size: int = 24  # of these in a piece: they are most of what is compiled
 
     # Rows of several stages: enough of them to run in parallel, or short ones.
     multistage_min_rows: int = 16
