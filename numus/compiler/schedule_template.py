@@ -9,8 +9,9 @@ rematerialisation.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numus.compiler.fused_graph import FusedGraph
@@ -21,7 +22,9 @@ from numus.compiler.lower import templates
 from numus.compiler.lower.templates import Numbers, Template
 from numus.compiler.schedule.memory_plan import ALIGNMENT, aligned, plan_memory
 from numus.ir.symbolic_size import SymbolicSize
-from numus.runtime.contract import Runtime
+from numus.runtime.contract import LaunchList, LaunchStep, Runtime
+
+_MAX_SHARED = 8  # launch lists of a schedule, by the kernels that serve a size
 
 # For the first of equal groups, by number, its template and the numbers of its kernels.
 Lowered = dict[int, tuple[Template, Numbers]]
@@ -139,13 +142,79 @@ class _Memory(NamedTuple):
     extents: tuple[int, ...]  # positions of numbers, which multiply them
 
 
-class ResizedPlan(LaunchPlan):
-    """A plan for other sizes."""
+class _SharedLaunches(NamedTuple):
+    """A launch list for every size that the same kernels serve: a slot for each memory, whatever
+    its place in the arena, then the scratch buffers of each kernel, then the bytes between two
+    workers of those that have some."""
 
-    def __init__(self, runtime: Runtime[Any], like: ScheduleTemplate) -> None:
+    prepared: LaunchList
+    scalar_patches: list[tuple[int, int, str]]
+
+
+class ResizedPlan(LaunchPlan):
+    """A plan for other sizes.
+
+    Args:
+        like: the schedule.
+        numbers, lowered: of the fused graph and its kernels.
+    """
+
+    _shared: _SharedLaunches
+    _offsets: list[int]  # in the arena, of slots behind those of the results
+    _pitches: list[int]
+
+    def __init__(
+        self, runtime: Runtime[Any], like: ScheduleTemplate, numbers: Numbers, lowered: Lowered
+    ) -> None:
         self.runtime = runtime
         self.leaf_count = like.leaf_count
         self.saved_for_backward = like.saved_for_backward
+        self._made_from = like, numbers, lowered
+
+    def share(self, shared: _SharedLaunches, offsets: list[int], pitches: list[int]) -> None:
+        """Run by a launch list of several sizes; one of its own is made where it is asked for."""
+        self._shared, self._offsets, self._pitches = shared, offsets, pitches
+        self.scalar_patches = shared.scalar_patches
+        self.allocations = [*self.result_bytes, *([self.arena] if self.arena else [])]
+
+    def _prepare_own(self) -> None:
+        like, numbers, lowered = self._made_from
+        placed = like.placed(numbers, lowered, self.runtime)
+        assert placed is not None
+        self._prepare(like.launches(placed, self.runtime))
+
+    @functools.cached_property
+    def prepared(self) -> LaunchList | None:
+        self._prepare_own()
+        found: LaunchList | None = self.__dict__["prepared"]
+        return found
+
+    @functools.cached_property
+    def launches(self) -> list[LaunchStep]:
+        self._prepare_own()
+        found: list[LaunchStep] = self.__dict__["launches"]
+        return found
+
+    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        if "prepared" in self.__dict__:
+            return super().run(leaves, constants)
+        memories, addresses, values = self.arguments(leaves, constants)
+        if self.arena:
+            arena = addresses.pop()
+            addresses += [arena + offset for offset in self._offsets]
+            addresses += self._pitches
+        self._shared.prepared.run(addresses, values)
+        return [memories[slot] for slot, _ in self.outputs]
+
+
+class _Placed(NamedTuple):
+    """The numbers of a schedule in one size."""
+
+    arguments: dict[int, Any]  # of each group's kernels, as `Template.arguments` gives them
+    sizes: list[int]  # bytes of each memory
+    starts: list[int]  # of those in the arena, and then of the scratch memory of waves
+    arena: int  # bytes
+    pitch: list[int]  # of each wave, the scratch bytes of a worker
 
 
 class ScheduleTemplate:
@@ -164,6 +233,7 @@ class ScheduleTemplate:
         self._workers = plan.workers
         self._steps: list[_Step] = []
         self._memories: list[_Memory] = []
+        self._shared: dict[tuple[Any, ...], _SharedLaunches] = {}  # by programs
         self._collect(plan, fused, position, lowered)
 
         def symbolic(n: Any) -> _Number:
@@ -229,9 +299,45 @@ class ScheduleTemplate:
         spans = [tuple(lives[number[v]]) for v in arena] + [(w, w) for w in self._with_scratch]
         self._below = _placed_below(starts, spans)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_shared": {}}  # programs are those of one process
+
     def plan(self, numbers: Numbers, lowered: Lowered, runtime: Runtime[Any]) -> ResizedPlan | None:
         """The plan of the fused graph with these numbers; None where it has to be scheduled by
         itself."""
+        placed = self.placed(numbers, lowered, runtime)
+        if placed is None:
+            return None
+        sizes = placed.sizes
+        out = ResizedPlan(runtime, self, numbers, lowered)
+        out.arena, out.result_bytes = placed.arena, [sizes[i] for i in self._results]
+        out.outputs = [
+            (slot, (offset.of(numbers), tuple([n.of(numbers) for n in strides])))
+            for slot, offset, strides in self._outputs
+        ]
+        shared = self._shared_launches(placed.arguments, runtime)
+        if shared is None:
+            out._prepare(self.launches(placed, runtime))
+            return out
+        values = out.values = list[Any]()
+        offsets = placed.starts[: len(self._in_arena)]
+        pitches = []
+        scratch = self._scratch_starts(placed)
+        for first, k, _, _, wave, _ in self._steps:
+            _, grid, own_scratch, scalars = placed.arguments[first][0][k]
+            values.append(grid)
+            values += scalars
+            if own_scratch:
+                offsets += _scratch_places(scratch[wave], own_scratch)
+                pitches.append(placed.pitch[wave])
+        for at, _, _ in shared.scalar_patches:
+            values[at] = 0
+        out.share(shared, offsets, pitches)
+        return out
+
+    def placed(self, numbers: Numbers, lowered: Lowered, runtime: Runtime[Any]) -> _Placed | None:
+        """What kernels are given and where memories lie; None where that cannot follow from this
+        schedule."""
         arguments = {i: template.arguments(found) for i, (template, found) in lowered.items()}
         sizes = []
         for _, intermediate, factor, extents in self._memories:
@@ -251,38 +357,38 @@ class ScheduleTemplate:
         starts, total = self._place(spaces)
         if total > runtime.target.l2_bytes:
             return None
-        out = ResizedPlan(runtime, self)
-        out.arena, out.result_bytes = total, [sizes[i] for i in self._results]
-        out.outputs = [
-            (slot, (offset.of(numbers), tuple([n.of(numbers) for n in strides])))
-            for slot, offset, strides in self._outputs
-        ]
+        return _Placed(arguments, sizes, starts, total, pitch)
+
+    def _programs(self, arguments: dict[int, Any], runtime: Runtime[Any]) -> list[Any]:
+        """The programs of all groups, one group after the other."""
+        kernels = [step.kernel for first, _ in self._kernels for step in arguments[first][0]]
+        return list(runtime.compile_all(kernels))
+
+    def _program_of_step(self, programs: Sequence[Any]) -> Iterator[Any]:
+        left = iter(programs)
+        found = {(i, k): next(left) for i, count in self._kernels for k in range(count)}
+        return iter([found[step.first, step.number] for step in self._steps])
+
+    def _scratch_starts(self, placed: _Placed) -> dict[int, int]:
+        """Where the scratch memory of waves lies in the arena."""
+        starts = placed.starts[len(self._in_arena) :]
+        return dict(zip(self._with_scratch, starts, strict=True))
+
+    def launches(self, placed: _Placed, runtime: Runtime[Any]) -> list[LaunchArguments]:
+        """The launches of one size."""
+        arguments, sizes, starts, _, pitch = placed
         slot = self.leaf_count + len(self._results)
         places = [(m.slot or 0, 0) for m in self._memories]
         for i, start in zip(self._in_arena, starts, strict=False):
             places[i] = slot, start
-        scratch = dict(zip(self._with_scratch, starts[len(self._in_arena) :], strict=True))
-        out._prepare(self._launches(arguments, runtime, places, sizes, scratch, pitch))
-        return out
-
-    def _launches(
-        self,
-        arguments: dict[int, Any],
-        runtime: Runtime[Any],
-        places: list[tuple[int, int]],
-        sizes: list[int],
-        scratch: dict[int, int],
-        pitch: list[int],
-    ) -> list[LaunchArguments]:
-        kernels = [step.kernel for first, _ in self._kernels for step in arguments[first][0]]
-        programs = iter(runtime.compile_all(kernels))
-        program = {(i, k): next(programs) for i, count in self._kernels for k in range(count)}
+        scratch = self._scratch_starts(placed)
+        programs = self._program_of_step(self._programs(arguments, runtime))
         out = []
         for first, k, constants, buffers, wave, concurrent in self._steps:
             _, grid, own_scratch, scalars = arguments[first][0][k]
             out.append(
                 LaunchArguments(
-                    program[first, k],
+                    next(programs),
                     grid,
                     templates.with_constants(scalars, constants) if constants else scalars,
                     [places[i] for i in buffers],
@@ -293,6 +399,44 @@ class ScheduleTemplate:
                 )
             )
         return out
+
+    def _shared_launches(
+        self, arguments: dict[int, Any], runtime: Runtime[Any]
+    ) -> _SharedLaunches | None:
+        """The launch list of these kernels for all sizes; None where launches are made for one."""
+        programs = self._programs(arguments, runtime)
+        key = tuple(programs)
+        found = self._shared.get(key)
+        if found is not None:
+            return found
+        of_step = self._program_of_step(programs)
+        own = self.leaf_count + len(self._results)  # the next slot that is of this schedule
+        slots = [m.slot for m in self._memories]
+        for i in self._in_arena:
+            slots[i], own = own, own + 1
+        given = [arguments[step.first][0][step.number] for step in self._steps]
+        pitch_slot = own + sum([len(step.scratch) for step in given])
+        steps: list[LaunchStep] = []
+        patches: list[tuple[int, int, str]] = []
+        at = 0  # among the values
+        for step, (_, _, scratch, scalars) in zip(self._steps, given, strict=True):
+            buffers = [(slots[i] or 0, 0) for i in step.buffers]
+            buffers += [(own + i, 0) for i in range(len(scratch))]
+            own += len(scratch)
+            pitched = {"pitch_slot": pitch_slot} if scratch else {}
+            pitch_slot += bool(scratch)
+            launch = LaunchStep(next(of_step), buffers, concurrent=step.concurrent, **pitched)
+            steps.append(launch)
+            scalars = templates.with_constants(scalars, step.constants)
+            patches += [(at + 1 + i, *s) for i, s in enumerate(scalars) if s.__class__ is tuple]
+            at += 1 + len(scalars)
+        prepared = runtime.prepare_unsized(steps, pitch_slot)
+        if prepared is None:
+            return None
+        if len(self._shared) >= _MAX_SHARED:
+            self._shared = {}
+        self._shared[key] = _SharedLaunches(prepared, patches)
+        return self._shared[key]
 
     def _scratch(self, arguments: dict[int, Any]) -> tuple[list[int], list[int]]:
         """For each wave the scratch bytes of a worker, and its blocks."""
@@ -318,6 +462,15 @@ class ScheduleTemplate:
             starts[i] = at
             ends[i] = at + (sizes[i] + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         return starts, max(ends, default=0)
+
+
+def _scratch_places(start: int, sizes: Sequence[int]) -> list[int]:
+    """Where the first worker's scratch buffers lie."""
+    places = []
+    for size in sizes:
+        places.append(start)
+        start += aligned(size)
+    return places
 
 
 def _memory(slot: int | None, itemsize: int, shape: Any, position: Positions) -> _Memory:

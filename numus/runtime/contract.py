@@ -71,6 +71,11 @@ class Runtime(Protocol[Block]):
         """A launch list over memory in numbered slots."""
         ...
 
+    def prepare_unsized(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList | None:
+        """`prepare` of steps that run in several sizes, with a slot for each buffer and for each
+        scratch pitch; None, as for `Backend`, where a launch depends on sizes."""
+        ...
+
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order, by default as a launch list. May return before they are done."""
         ...
@@ -93,6 +98,9 @@ class Backend:
 
     def compile_all(self: Any, kernels: Sequence[Any]) -> Any:
         return [self.compile(kernel) for kernel in kernels]
+
+    def prepare_unsized(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList | None:
+        return None
 
     def missing_feature(self, dtype: str) -> str:
         return ""
@@ -136,6 +144,8 @@ class LaunchStep:
             form a wave, and may run at the same time.
         scratch_pitch: bytes between two workers, where scratch buffers are in slots: for as many
             workers as the device has cores, or the wave has blocks if fewer.
+        pitch_slot: the slot that has the `scratch_pitch` in place of an address, where that
+            differs from run to run.
     """
 
     program: Any
@@ -144,6 +154,7 @@ class LaunchStep:
     scratch: Sequence[int] | None = None
     concurrent: bool = False
     scratch_pitch: int = 0
+    pitch_slot: int | None = None
 
 
 def launch_steps(

@@ -109,7 +109,8 @@ class _CommandBuffers:
             ]
             given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
             if program.scratch:
-                given.append((zero, step.scratch_pitch))
+                at_slot = step.pitch_slot
+                given.append((zero, step.scratch_pitch) if at_slot is None else (at_slot, 0))
                 if not self._threads:
                     for i in (*program.scratch, program.buffers):
                         given[i] = (own, 0)
@@ -148,7 +149,7 @@ class CpuLaunchList(LaunchList):
         self.slots = slots
         with_scratch = [s for s in steps if s.program.scratch]
         self._workers = workers if with_scratch else _ANY_WORKERS
-        if not all(s.scratch_pitch for s in with_scratch):
+        if not all(s.scratch_pitch or s.pitch_slot is not None for s in with_scratch):
             self._workers = 0
         self._buffers = _CommandBuffers(pool, self.steps, slots, self._workers)
         self._submit = pool.run

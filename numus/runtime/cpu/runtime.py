@@ -117,6 +117,8 @@ class CpuRuntime(Backend):
         workers = self.target.num_cores
         return CpuLaunchList(self.pool, self.memory, steps, slots, workers, self.call_vm)
 
+    prepare_unsized = prepare
+
     def call_vm(self) -> CallVM | None:
         """The fast-call VM; None where this Python does not support it."""
         return self._call_vm
