@@ -7,59 +7,66 @@ tensor(9.)
 """
 
 # ruff: noqa: F401, F403, F405, I001
+import gc
 import importlib
 import sys
 from math import e as e, inf as inf, nan as nan, pi as pi
 from typing import TYPE_CHECKING, Any
 
-import numus.dtypes
-from numus.dtypes import *
-from numus.runtime.devices import Device as Device, device as device
-from numus.tensor import Tensor as Tensor
-from numus.transforms import *
-from numus import autograd as autograd
-from numus.functions.layers.attention import *
-from numus.functions.elementwise.activations import *
-from numus.functions.elementwise.arithmetic import *
-from numus.functions.elementwise.comparison import *
-from numus.functions.synchronization import *
-from numus.functions.inspect import *
-from numus.functions.creation.conversion import *
-from numus.functions.creation.creation import *
-from numus.functions.creation.dtype_functions import *
-from numus.functions.autocast import *
-from numus.functions.interop.namespace_info import *
-from numus.functions.elementwise.transcendental import *
-from numus.functions.indexing.indexing import *
-from numus.functions.shape.manipulation import *
-from numus.functions.shape.splitting import *
-from numus.functions.shape.concatenation import *
-from numus.functions.shape.tiling import *
-from numus.functions.indexing.gather_scatter import *
-from numus.functions.indexing.searching import *
-from numus.functions.ordering.sorting import *
-from numus.functions.reduction.histograms import *
-from numus.functions.reduction.segments import *
-from numus.functions.ordering.sets import *
-from numus.functions.reduction.reductions import *
-from numus.functions.reduction.statistics import *
-from numus.functions.layers.normalization import *
-from numus.functions.layers.channel_norms import *
-from numus.functions.reduction.cumulative import *
-from numus.functions.linear.matmul import *
-from numus.functions.layers.convolution import *
-from numus.functions.layers.max_pooling import *
-from numus.functions.layers.mean_pooling import *
-from numus.functions.layers.resizing import *
-from numus.functions.layers.grid_sampling import *
-from numus.functions.linear.einsum import *
-from numus.functions import in_place
-from numus.functions import lazy
-from numus.functions import operators
-from numus.functions.interop import host_access
-from numus.functions.interop import einops_backend
-from numus.functions.interop import protocols
-from numus import kernels as kernels, random as random
+_collects = gc.isenabled()
+gc.disable()  # tens of thousands of objects are made, and all of them stay
+try:
+    import numus.dtypes
+    from numus.dtypes import *
+    from numus.runtime.devices import Device as Device, device as device
+    from numus.tensor import Tensor as Tensor
+    from numus.transforms import *
+    from numus import autograd as autograd
+    from numus.functions.layers.attention import *
+    from numus.functions.elementwise.activations import *
+    from numus.functions.elementwise.arithmetic import *
+    from numus.functions.elementwise.comparison import *
+    from numus.functions.synchronization import *
+    from numus.functions.inspect import *
+    from numus.functions.creation.conversion import *
+    from numus.functions.creation.creation import *
+    from numus.functions.creation.dtype_functions import *
+    from numus.functions.autocast import *
+    from numus.functions.interop.namespace_info import *
+    from numus.functions.elementwise.transcendental import *
+    from numus.functions.indexing.indexing import *
+    from numus.functions.shape.manipulation import *
+    from numus.functions.shape.splitting import *
+    from numus.functions.shape.concatenation import *
+    from numus.functions.shape.tiling import *
+    from numus.functions.indexing.gather_scatter import *
+    from numus.functions.indexing.searching import *
+    from numus.functions.ordering.sorting import *
+    from numus.functions.reduction.histograms import *
+    from numus.functions.reduction.segments import *
+    from numus.functions.ordering.sets import *
+    from numus.functions.reduction.reductions import *
+    from numus.functions.reduction.statistics import *
+    from numus.functions.layers.normalization import *
+    from numus.functions.layers.channel_norms import *
+    from numus.functions.reduction.cumulative import *
+    from numus.functions.linear.matmul import *
+    from numus.functions.layers.convolution import *
+    from numus.functions.layers.max_pooling import *
+    from numus.functions.layers.mean_pooling import *
+    from numus.functions.layers.resizing import *
+    from numus.functions.layers.grid_sampling import *
+    from numus.functions.linear.einsum import *
+    from numus.functions import in_place
+    from numus.functions import lazy
+    from numus.functions import operators
+    from numus.functions.interop import host_access
+    from numus.functions.interop import einops_backend
+    from numus.functions.interop import protocols
+    from numus import kernels as kernels, random as random
+finally:
+    if _collects:
+        gc.enable()
 
 
 def _load_custom_op(name: str) -> Any:
@@ -182,9 +189,9 @@ def __dir__() -> list[str]:
 
 
 _INTERNAL = """
-aliases Any codegen compiler config dispatch dtypes einops_backend errors evaluation functions graph
-host_access importlib in_place ir lazy lru numus operators primitives protocols runtime shapes sys
-target transforms TYPE_CHECKING
+aliases Any codegen compiler config dispatch dtypes einops_backend errors evaluation functions gc
+graph host_access importlib in_place ir lazy lru numus operators primitives protocols runtime shapes
+sys target transforms TYPE_CHECKING
 """.split()
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
 __all__ += sorted(_LAZY)

@@ -82,16 +82,25 @@ def _new_group(root: Handle, strides: Shape | None = None) -> AliasGroup:
 
 def register(parent: Handle, view: Handle, steps: Path) -> None:
     """Let a new tensor be a view of another."""
-    if parent._node.tracked and not view._node.tracked:
+    node = parent._node
+    if node.tracked and not view._node.tracked:
         steps = (*steps, (detached,))
     own = parent._alias
-    if own is not None and own[1]:
+    if own is None:  # written out: temporaries that are viewed once are most of them
+        group = AliasGroup((_ref(view),))
+        group.root = _ref(parent)
+        group.shape = node.shape
+        group.strides = None
+        group.dtype = node.dtype
+        group.sweep_at = _MIN_SWEEP
+        parent._alias = (group, ())
+        view._alias = (group, steps)
+        return
+    if own[1]:
         if own[0].root() is not None or own[0].others(parent):
             steps = own[1] + steps
         else:  # of a root that is gone, and the last of its views
             own = parent._alias = (_new_group(parent, layout(parent)), ())
-    if own is None:
-        own = parent._alias = (_new_group(parent), ())
     group = own[0]
     view._alias = (group, steps)
     group.append(_ref(view))

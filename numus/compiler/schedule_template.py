@@ -9,7 +9,6 @@ rematerialisation.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -183,17 +182,12 @@ class ResizedPlan(LaunchPlan):
         assert placed is not None
         self._prepare(like.launches(placed, self.runtime))
 
-    @functools.cached_property
-    def prepared(self) -> LaunchList | None:
+    def __getattr__(self, name: str) -> Any:
+        """Launches of its own, for these sizes alone."""
+        if name not in ("launches", "prepared"):
+            raise AttributeError(f"a plan has no {name}")
         self._prepare_own()
-        found: LaunchList | None = self.__dict__["prepared"]
-        return found
-
-    @functools.cached_property
-    def launches(self) -> list[LaunchStep]:
-        self._prepare_own()
-        found: list[LaunchStep] = self.__dict__["launches"]
-        return found
+        return self.__dict__[name]
 
     def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         if "prepared" in self.__dict__:
@@ -423,10 +417,10 @@ class ScheduleTemplate:
             buffers = [(slots[i] or 0, 0) for i in step.buffers]
             buffers += [(own + i, 0) for i in range(len(scratch))]
             own += len(scratch)
-            pitched = {"pitch_slot": pitch_slot} if scratch else {}
+            at_slot = pitch_slot if scratch else None
             pitch_slot += bool(scratch)
-            launch = LaunchStep(next(of_step), buffers, concurrent=step.concurrent, **pitched)
-            steps.append(launch)
+            given_to = (next(of_step), tuple(buffers))
+            steps.append(LaunchStep(*given_to, concurrent=step.concurrent, pitch_slot=at_slot))
             scalars = templates.with_constants(scalars, step.constants)
             patches += [(at + 1 + i, *s) for i, s in enumerate(scalars) if s.__class__ is tuple]
             at += 1 + len(scalars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,6 +86,7 @@ def full(shape: Shape, number: Any, dtype: DType, like: Node | None = None) -> N
 # -- sum ------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(4096)
 def reduced_shape(shape: Shape, axes: Shape) -> Shape:
     return tuple([n for i, n in enumerate(shape) if i not in axes])
 

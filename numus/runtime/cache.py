@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 30
 _MAX_FILE_BYTES = 1 << 28
 _TOUCH_SECONDS = 86400.0  # resolution of the time of last use
 
-_MAGIC = b"numus-object-2\n"
+_MAGIC = b"numus-object-3\n"
 _HEAD_BYTES = len(_MAGIC) + 32
 
 _HAS_OWNERS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd
@@ -55,7 +55,7 @@ def _path(key: str) -> Path:
 
 def _digest(key: str, code: bytes) -> bytes:
     """Binds code to its key: under another's name it is damaged."""
-    return hashlib.sha256(b"%s\0%s" % (key.encode(), code)).digest()
+    return hashlib.blake2b(code, digest_size=32, key=key.encode()).digest()
 
 
 def get(key: str) -> bytes | None:
@@ -84,22 +84,27 @@ def put(key: str, code: bytes) -> None:
 
 def _read(path: Path) -> bytes:
     """A file of the cache, and a note of its use."""
-    with contextlib.ExitStack() as stack:
-        folder = None
-        for name in (path.parent.parent, path.parent):
-            folder = _open_own(name)
-            stack.callback(os.close, folder)
+    opened: list[int] = []
+    try:
+        folder = path.parent
+        opened.append(_open_own(folder.parent))
+        opened.append(_open_own(folder))
         # relative to the folder that was checked
-        found = _open_own(path, folder)
-        stack.callback(os.close, found)
+        opened.append(found := _open_own(path, opened[1]))
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
             raise OSError(errno.EINVAL, "not a file of the cache", str(path))
         if time.time() - status.st_mtime > _TOUCH_SECONDS:
             with contextlib.suppress(OSError):  # a read-only cache
                 os.utime(path)
-        with open(found, "rb", closefd=False) as file:
-            return file.read()
+        data = os.read(found, status.st_size)
+        if len(data) == status.st_size:
+            return data
+        with open(found, "rb", closefd=False) as file:  # a system that gives it in parts
+            return data + file.read()
+    finally:
+        for handle in opened:
+            os.close(handle)
 
 
 def _open_own(path: Path, folder: int | None = None) -> int:

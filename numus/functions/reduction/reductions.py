@@ -7,6 +7,7 @@ low-precision ones are accumulated in float32). With `dtype=` the elements are c
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,6 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@functools.lru_cache(4096)
 def keepdims_shape(shape: Shape, axes: Shape) -> Shape:
     """The shape in which the reduced axes have extent 1."""
     return tuple([1 if i in axes else n for i, n in enumerate(shape)])
@@ -57,7 +59,12 @@ def filled(x: Node, axes: Shape, number: float, dtype: DType) -> Node:
 
 def count_over(x: Node, axes: Shape) -> int:
     """The number of elements of x per result."""
-    return size_of(tuple([x.shape[a] for a in axes]))
+    return _count(x.shape, axes)
+
+
+@functools.lru_cache(4096)
+def _count(shape: Shape, axes: Shape) -> int:
+    return size_of(tuple([shape[a] for a in axes]))
 
 
 def in_dtype(op: str, x: Node, dtype: Any) -> Node:

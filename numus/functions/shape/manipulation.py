@@ -58,10 +58,10 @@ def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
 
 
 @functools.lru_cache(4096)
-def _known(shape: Shape, size: int) -> Shape | None:
-    """`_filled` for a tuple of integers; None where that is an error."""
+def _known(shape: Shape, old: Shape) -> Shape | None:
+    """`_filled` for a tuple of integers, in place of a shape; None where that is an error."""
     try:
-        return _filled(shape, size, "", "")
+        return _filled(shape, size_of(old), "", "")
     except ShapeError:
         return None
 
@@ -79,7 +79,9 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
     node = node_of(x, "reshape")
     new = None
     if shape.__class__ is tuple and set(map(type, shape)) == {int}:
-        new = _known(shape, size_of(node.shape))
+        new = _known(shape, node.shape)
+    if new is not None and copy is None:
+        return _reshaped(x, "reshape", new)
     if new is None:
         new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
     if copy:
@@ -98,7 +100,7 @@ def _reshaped(x: ArrayLike, op: str, shape: Shape) -> Tensor:
     path = ((views.reshape, shape),)
     if not isinstance(x, Tensor):
         return viewed(x, op, path)
-    strides = layout(x)
+    strides = None if x._alias is None else layout(x)
     if strides is not None and reshape_strides(x.shape, strides, shape) is None:
         return computed(views.reshape(x._node, shape))
     return view_of(x, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -249,11 +250,17 @@ def feature_alpha_dropout(
 # -- norms ----------------------------------------------------------------------------------------
 
 
+@functools.lru_cache
+def _last_axes(count: int) -> tuple[int, ...]:
+    return tuple(range(-count, 0))
+
+
 def _trailing(op: str, x: Tensor, shape: Any) -> tuple[int, ...]:
-    shape = as_shape(shape, op)
+    if shape.__class__ is not tuple or set(map(type, shape)) != {int}:
+        shape = as_shape(shape, op)
     if not shape or x.shape[x.ndim - len(shape) :] != shape:
         raise ShapeError(f"{op}: normalized_shape {shape} does not end the shape {x.shape}")
-    return tuple(range(-len(shape), 0))
+    return _last_axes(len(shape))
 
 
 def layer_norm(
