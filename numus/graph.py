@@ -201,8 +201,9 @@ lent_memory: dict[int, int] = {}
 
 mode = default  # gradients, autocast, trace and hooks of this thread
 TF32 = "tf32"  # float32 matmuls may round to 11 bits (nm.matmul_precision)
-# One entry per active trace and hook in any thread: empty, operations take fast paths. A list,
-# because its append and pop are atomic.
+# One entry per active trace and hook in any thread. Lists, because append and pop are atomic.
+observers: list[None] = []
+# These, and one per memory that is lent: empty, operations take fast paths.
 active_hooks: list[None] = []
 
 
@@ -210,11 +211,13 @@ active_hooks: list[None] = []
 def _hooked(kind: str, hook: Any) -> Iterator[None]:
     before = getattr(mode, kind)
     active_hooks.append(None)
+    observers.append(None)
     setattr(mode, kind, hook)
     try:
         yield
     finally:
         setattr(mode, kind, before)
+        observers.pop()
         active_hooks.pop()
 
 

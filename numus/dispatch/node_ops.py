@@ -69,9 +69,11 @@ class FastCall:
 # -- guards ----------------------------------------------------------------------------------------
 
 
-def guard_modes(code: BytecodeBuilder, expected: dict[str, Any]) -> None:
+def guard_modes(
+    code: BytecodeBuilder, expected: dict[str, Any], hooks: list[None] = active_hooks
+) -> None:
     """Guards modes of this thread, and that no trace or hook observes operations."""
-    code.is_empty(active_hooks)
+    code.is_empty(hooks)
     attributes = code.get_attr(mode, "__dict__")
     for name, value in expected.items():
         unset = getattr(type(mode), name, None)

@@ -14,7 +14,7 @@ from numus.compiler.hooks import before_run
 from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import guard_modes, new_output_view
 from numus.evaluation import storage_lock
-from numus.graph import Node, Storage, View
+from numus.graph import Node, Storage, View, observers
 from numus.runtime.memory_pool import Memory
 from numus.tensor import GradSlot, Tensor, new_tensor
 from numus.transforms import tree
@@ -116,7 +116,8 @@ class _CallWriter:
 
     def write(self) -> Callable[..., Any]:
         code, special, spec = self._code, self._special, self._spec
-        guard_modes(code, dict(zip(("grad", "autocast", "device"), special.mode, strict=True)))
+        modes = dict(zip(("grad", "autocast", "device"), special.mode, strict=True))
+        guard_modes(code, modes, observers)  # lent memory is read now, and not later
         code.is_empty(before_run)
         code.is_empty(storage_lock.writers)
         for slot, guard in enumerate(special.inputs):
