@@ -33,7 +33,7 @@ class CpuTuning:
     gemv_min_rows: int = 64  # of the matrix, to keep all threads busy
     pack_panels: int = 32  # MN-major panels of a packing task,
     pack_rows: int = 32  # and rows of k
-    scalar_store_cost: int = 2  # of an element, relative to packing one
+    scalar_store_cost: float = 2.5  # of an element, relative to packing one
     max_k: int = 8192  # above, split-K in halves of this keeps operands in the caches
     skinny_min_bytes: int = 1 << 9  # of a row of B: sums must not depend on the number of cores
 
