@@ -172,7 +172,8 @@ class _Printer:
             case BlockReduce() | BlockScan():
                 return self.collective(s, depth)
             case Prefetch():
-                return f"prefetch {names[s.buffer]}[{args[0]}]{'' if s.write else ' to read'}"
+                use = "write" if s.write else "read"
+                return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}"
             case AtomicAdd():
                 return f"{names[s.buffer]}[{args[0]}] += {args[1]}"
             case WarpMultisplit():

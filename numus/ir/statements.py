@@ -109,11 +109,12 @@ class BlockScan(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Prefetch(Stmt):
-    """Prefetch hint: into L1 for a write, into L2 for a read. May be out of bounds."""
+    """Prefetch hint into L1 or L2. May be out of bounds."""
 
     buffer: Buffer
     index: Expr
     write: bool = True
+    level: int = 1
 
 
 @dataclass(eq=False, slots=True)

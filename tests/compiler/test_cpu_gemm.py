@@ -160,20 +160,24 @@ def test_expressions_are_evaluated_once():
 
 
 def test_prefetch():
-    """Of consecutive rows; a small matrix stays cached anyway."""
+    """Of consecutive rows of A, and of packed panels of B that L1 does not hold; small operands
+    stay cached anyway."""
 
-    def text(*shape):
+    def text(m, k, n=33):
         found = []
-        a = given(numbers(shape, np.float32), False)
+        a = given(numbers((m, k), np.float32), False)
         hooks.before_run.append(lambda _, plan, *__: found.extend(plan.steps))
         try:
-            nm.eval(a @ given(numbers((shape[-1], 33), np.float32), False))
+            nm.eval(a @ given(numbers((k, n), np.float32), False))
         finally:
             hooks.before_run.pop()
         return kernel_text(found[-1].kernel)
 
-    assert "to read" in text(CpuRuntime().target.l2_bytes // 512, 200)
-    assert "to read" not in text(50, 200)
+    target = CpuRuntime().target
+    assert "to read in L2" in text(target.l2_bytes // 512, 200)
+    assert "to read in L2" not in text(50, 200)
+    assert "to read in L1" in text(8, target.l1_bytes // target.vector_bytes, 1000)
+    assert "to read in L1" not in text(50, 50, 1000)
 
 
 def test_a_matrix_by_itself():

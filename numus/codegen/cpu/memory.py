@@ -292,9 +292,9 @@ def store(ctx: Context, s: ir.Store) -> None:
 
 
 def prefetch(ctx: Context, s: ir.Prefetch) -> None:
-    """llvm.prefetch: for a write into L1 (locality 3), for a read into L2 (locality 2)."""
+    """llvm.prefetch: into L1 (locality 3) or L2 (locality 2)."""
     pointer = _pointer(ctx, s.buffer, ctx.uniform(s.index, "where to prefetch"))
-    flags = [("i32", n) for n in ("131" if s.write else "021")]
+    flags = [("i32", str(n)) for n in (int(s.write), 4 - s.level, 1)]
     ctx.t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
 
 

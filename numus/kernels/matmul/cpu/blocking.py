@@ -50,7 +50,8 @@ class Blocking:
     a_access: str  # "own" (packed by each task), "shared" (packed before) or "direct"
     b_access: str
     a_mn_major: bool
-    prefetches: bool  # rows of A read in place, one after the other in memory
+    prefetches_a: bool  # rows of A read in place, one after the other in memory, into L2
+    prefetches_b: bool  # packed rows of B, of a panel that L1 does not hold, into L1
     whole_columns: bool  # n is a multiple of the tile's columns
     k_blocked: bool  # in cache blocks, between which partial sums of all tiles are in memory
     sum_blocked: bool  # k is longer than MAX_RUNNING_SUM
@@ -127,7 +128,8 @@ def choose_blocking(
         a_access="direct" if a_direct else "shared" if share_a else "own",
         b_access="direct" if b_direct else "shared" if share_b and tasks_m > 1 else "own",
         a_mn_major=a_mn_major,
-        prefetches=a_direct and in_order and large,
+        prefetches_a=a_direct and in_order and large,
+        prefetches_b=not b_direct and min(k, block_k) * columns * item >= target.l1_bytes,
         whole_columns=n % columns == 0,
         k_blocked=block_k < k,
         sum_blocked=dtype.kind == "float" and k > MAX_RUNNING_SUM,

@@ -22,6 +22,7 @@ from numus.kernels.matmul.cpu.panels import Matrix, MatrixRows, Packed, Panels
 ZERO, FALSE = const(0), const(False, dt.bool_)
 
 UNROLL_K = 4
+PREFETCH_K = 8  # steps in which rows of B come from L2, measured on Cascade Lake
 
 Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]  # (batch, m, n, value, mask)
 Operand = Matrix | Packed
@@ -223,7 +224,9 @@ def _register_tile(
         for p, c in enumerate(accumulator)
     ]
     count = min(UNROLL_K, width)  # K-major panels are packed by vectors
-    prefetches = _prefetch(call, a, at, k, count)
+    prefetches = _prefetch_a(call, a, at, k, count)
+    if vectors == blocking.vectors:
+        prefetches += _prefetch_b(call, b, at, k, count)
     unrolled = [s for u in range(count) for s in (*step(k, u), *prefetches[u::count])]
     rest = ir.var("k_rest")
 
@@ -300,19 +303,32 @@ def _epilogue(
     return [*out, ir.If(~at.complete, spill)] if blocking.k_blocked else out
 
 
-def _prefetch(call: GemmCall, a: Operand, at: _TilePosition, k: Expr, count: int) -> list[Stmt]:
+def _prefetch_a(call: GemmCall, a: Operand, at: _TilePosition, k: Expr, count: int) -> list[Stmt]:
     """Prefetches of the next tile's rows, a share for `count` steps of k. Hardware prefetchers find
     such rows only where each has a page to itself."""
     blocking = call.blocking
-    if not blocking.prefetches:
+    if not blocking.prefetches_a:
         return []
     assert isinstance(a, Matrix)
     first = a.read(at.batch, at.m + blocking.rows, ZERO, None)
     line = CACHE_LINE_BYTES // call.dtype.itemsize
     base = first.args[0] + k * blocking.rows
     return [
-        ir.Prefetch(first.attr, base + i, write=False)
+        ir.Prefetch(first.attr, base + i, write=False, level=2)
         for i in range(0, count * blocking.rows, line)
+    ]
+
+
+def _prefetch_b(call: GemmCall, b: Operand, at: _TilePosition, k: Expr, count: int) -> list[Stmt]:
+    """Prefetches of the rows of a packed panel that `count` steps read PREFETCH_K steps later."""
+    blocking = call.blocking
+    if not (blocking.prefetches_b and isinstance(b, Packed)):
+        return []
+    first = b.columns(at.batch, k + PREFETCH_K, at.n, at.jp, ZERO, 0)[0]
+    line = CACHE_LINE_BYTES // call.dtype.itemsize
+    return [
+        ir.Prefetch(first.attr, first.args[0] + i, write=False)
+        for i in range(0, count * blocking.columns * blocking.parts, line)
     ]
 
 
