@@ -31,15 +31,24 @@ def pytest_configure(config):
         simt_machine.install()
 
 
-# Cases of these take a second or more: kernels of GPUs run thread by thread in Python, and every
-# dtype of sorts compiles. Every third one runs by default, all of them with `-m slow` or on a GPU.
+# Cases of these compile kernels for every size and dtype, or run kernels of GPUs thread by thread
+# in Python. Every third one runs by default, all of them with `-m slow` or on a GPU.
 SAMPLED = {
     "test_against_reference.py": {"test_scans_and_sorts"},
+    "test_column_packing.py": {"test_columns_of_narrow_matrices"},
+    "test_convolution.py": {"test_values_and_gradients"},
+    "test_cpu_gemm.py": {"test_values"},
+    "test_factor.py": {"test_factorisations_on_the_device"},
     "test_gpu_gemm.py": {"test_every_tile_shape", "test_matmul"},
     "test_implicit_gemm_conv.py": {"test_values_and_gradients"},
     "test_padded_gemm_conv.py": {"test_values_and_gradients"},
+    "test_simt_kernels.py": {"test_onesweep_sorts", "test_reductions"},
     "test_sort.py": {"test_every_dtype"},
     "test_thread_blocks.py": {"test_as_rendered", "test_rows_of_several_ctas"},
+    "test_webgpu_kernels.py": {
+        "test_convolutions_and_their_gradients",
+        "test_matmul_of_all_operand_layouts",
+    },
     "test_wgmma_attention.py": {"test_simt_values_and_gradients", "test_values_and_gradients"},
 }
 
@@ -64,6 +73,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"about the CPU: {mark.args[0]}"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Tests are millions of objects and no garbage: garbage collections need not visit them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _templates_in_memory():
     """Tests change the numbers of schedules: what they lower is for no other process."""
@@ -74,11 +94,9 @@ def _templates_in_memory():
 
 @pytest.fixture
 def fast_gc():
-    """Garbage collections of what a test makes: those of a long run have millions of objects."""
+    """Garbage collections of what a test makes alone, however many objects are there before."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 # Features that a WebGPU adapter may lack: errors with tests of their own.

@@ -26,8 +26,14 @@ def batches(count):
     return [np.cumsum(rng.integers(0, 3, (4, 13)), axis=1) % 40 for _ in range(count)]
 
 
-# the narrow floats of WebGPU are tested elsewhere: a software driver takes its time over them
-CASES = [(d, p) for d in DEVICES for p in ("", "bf16") if (d, p) != ("webgpu", "bf16")]
+# The narrow floats of WebGPU are tested elsewhere, and so are its kernels: a software driver
+# compiles those of a step for half a minute.
+CASES = [
+    pytest.param(d, p, marks=pytest.mark.slow if d == "webgpu" else ())
+    for d in DEVICES
+    for p in ("", "bf16")
+    if (d, p) != ("webgpu", "bf16")
+]
 
 
 @pytest.mark.parametrize(("device", "precision"), CASES)
