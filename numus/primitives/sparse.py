@@ -182,3 +182,47 @@ def csr_transpose(pointers: Node, indices: Node, columns: int) -> Node:
     """The pattern by columns: `group` of its columns, then the row of each entry in that order."""
     shape = (columns + 1 + 2 * indices.shape[0],)
     return apply(_csr_transpose, (pointers, indices), columns, shape, indices.dtype)
+
+
+# -- triangular solutions -------------------------------------------------------------------------
+
+
+def _solve_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    levels, order, pointers, indices, values, b = inputs
+    _fixed_patterns(batched[:4])
+    count, rows, columns = node.shape
+    if not batched[4]:
+        wide = permute(b, (1, 2, 0, 3))
+        wide = reshape(wide, (count, rows, size * columns))
+        out = csr_solve((levels, order), (pointers, indices), values, wide, node.params)
+        return permute(reshape(out, (count, rows, size, columns)), (2, 0, 1, 3))
+    values, b = batch_all((values, b), batched[4:], size)
+    values = reshape(values, (size * count, values.shape[-1]))
+    b = reshape(b, (size * count, *b.shape[2:]))
+    out = csr_solve((levels, order), (pointers, indices), values, b, node.params)
+    return reshape(out, (size, *node.shape))
+
+
+def _solve_reference(node: Node, *arrays: Array) -> Array:
+    _, _, pointers, indices, values, b = arrays
+    count, rows, _ = node.shape
+    out = b.copy()
+    with np.errstate(all="ignore"):
+        for i in range(rows)[:: -1 if node.params else 1]:
+            row = slice(pointers[i], pointers[i + 1])
+            for k in range(count):
+                out[k, i] -= values[k, row] @ out[k, indices[row]]
+    return out
+
+
+_csr_solve = nondifferentiable("csr_solve", "sparse", _solve_reference, _solve_batch)
+
+
+def csr_solve(levels: Nodes, pattern: Nodes, values: Node, b: Node, upper: bool) -> Node:
+    """x with (1 + T) x = b, T strictly triangular with values (batch, nnz), for right-hand sides
+    (batch, n, columns).
+
+    `levels` are (starts, order): the rows order[starts[k]] … of level k read rows of earlier levels
+    alone. CPUs go from the first row to the last, or back where T is `upper`.
+    """
+    return apply(_csr_solve, (*levels, *pattern, values, b), upper, b.shape, b.dtype)

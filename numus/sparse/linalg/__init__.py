@@ -10,9 +10,11 @@ from numus.sparse.linalg.operators import (
     jacobi_preconditioner,
 )
 from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
+from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
     "LinearOperator", "SolveResult", "bicgstab", "block_jacobi_preconditioner", "cg", "cgs",
     "chebyshev", "fgmres", "gauss_seidel", "gmres", "jacobi", "jacobi_preconditioner", "lsmr",
-    "lsqr", "minres", "qmr", "sor", "tfqmr",
+    "lsqr", "minres", "qmr", "sor", "spsolve_triangular",
+    "tfqmr",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from numus.compiler.lower.sparse.gustavson import (
     lower_symbolic,
 )
 from numus.compiler.lower.sparse.product import ProductProblem, lower_tasks, lower_threads
+from numus.compiler.lower.sparse.solve import lower_solve, lower_solve_levels
 
 
 def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
@@ -26,6 +27,7 @@ lower_sparse = family(
         "bitmap of a row", lower_symbolic, _computes("csr_product_counts", "csr_product_columns")
     ),
     Candidate("counting sort", lower_counting, _computes("group", "csr_transpose")),
+    Candidate("row by row", lower_solve, _computes("csr_solve")),
 )
 
 # Patterns are made on the CPU: GPUs have the products alone.
@@ -33,4 +35,5 @@ lower_sparse_gpu = family(
     ProductProblem,
     Candidate("element per thread", lower_threads, _computes("csr_matmul")),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
+    Candidate("level by level", lower_solve_levels, _computes("csr_solve")),
 )

@@ -1,0 +1,1 @@
+"""Sequential algorithms on patterns: levels, orderings, elimination trees, factorisations."""
