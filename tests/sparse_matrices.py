@@ -65,3 +65,54 @@ ANY = {
     "no rows": np.zeros((0, 5)),
     "dense": random(9, 8, 1.0, 4),
 }
+
+
+def elasticity(n, ratio=0.3):
+    """Plane strain on a grid of n × n cells, bilinear elements, fixed at its left side."""
+    side = n + 1
+    out = np.zeros((2 * side * side,) * 2)
+    corner = np.array([0, 1, side + 1, side])
+    spot = 1 / np.sqrt(3)
+    law = np.array([[1 - ratio, ratio, 0], [ratio, 1 - ratio, 0], [0, 0, 0.5 - ratio]])
+    local = np.zeros((8, 8))
+    for x in (-spot, spot):
+        for y in (-spot, spot):
+            by_x = np.array([-(1 - y), 1 - y, 1 + y, -(1 + y)]) / 2
+            by_y = np.array([-(1 - x), -(1 + x), 1 + x, 1 - x]) / 2
+            strain = np.zeros((3, 8))
+            strain[0, ::2] = strain[2, 1::2] = by_x
+            strain[1, 1::2] = strain[2, ::2] = by_y
+            local += strain.T @ law @ strain
+    for i in range(n):
+        for j in range(n):
+            nodes = i * side + j + corner
+            at = np.stack([2 * nodes, 2 * nodes + 1], 1).ravel()
+            out[np.ix_(at, at)] += local
+    free = np.repeat(np.arange(side * side) % side != 0, 2)
+    return out[np.ix_(free, free)]
+
+
+def systems():
+    """60 square matrices by name, most of them regular."""
+    rng = np.random.default_rng(7)
+    out = {}
+    for n in (3, 7, 12, 17):
+        out[f"poisson {n}x{n + 1}"] = poisson(n, n + 1)
+        out[f"convection {n}"] = convection(n, 10.0 / n)
+        out[f"upwind {n}"] = convection(n, 100.0)
+        for ratio in (1e-1, 1e-3):
+            out[f"anisotropic {n} {ratio}"] = anisotropic(n, ratio)
+        out[f"elasticity {n}"] = elasticity(n)
+    for n in (3, 5, 7):
+        out[f"poisson {n}^3"] = poisson(n, n, n)
+        out[f"skewed {n}^3"] = poisson(n, n, n) + np.eye(n**3, k=1) * 0.3
+    for n in (1, 2, 30, 120, 200):
+        out[f"arrow {n}"] = arrow(n) if n > 1 else np.ones((1, 1))
+        out[f"random {n}"] = random(n, n, 3 / n, n) + np.diag(rng.random(n) + 0.1)
+        out[f"shuffled {n}"] = (random(n, n, 3 / n, n) + 3 * np.eye(n))[rng.permutation(n)]
+        out[f"scaled {n}"] = out[f"random {n}"] * 10.0 ** rng.integers(-6, 7, n)
+        out[f"power law {n}"] = power_law(n, n) + np.diag(0.01 + rng.random(n))
+        zero = random(n, n, 4 / n, n) + np.eye(n)[rng.permutation(n)]
+        np.fill_diagonal(zero, 0.0 if n > 2 else 1.0)
+        out[f"saddle {n}"] = np.block([[2 * np.eye(n), zero.T], [zero, np.zeros((n, n))]])
+    return out

@@ -298,10 +298,10 @@ class _Function:
         return found
 
     def of_Constant(self, node: ast.Constant) -> Value:
-        x = node.value
+        x: Any = node.value
         if isinstance(x, bool):
             return "i1", str(int(x))
-        return ("i64", str(x)) if isinstance(x, int) else ("double", _hex(float(x)))
+        return ("i64", str(x)) if isinstance(x, int) else ("double", _hex(x))
 
     def of_Name(self, node: ast.Name) -> Value:
         type_ = self.slots.get(node.id)
@@ -350,7 +350,8 @@ class _Function:
 
     def of_UnaryOp(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return self.of_Constant(ast.Constant(-node.operand.value))
+            number: Any = node.operand.value
+            return self.of_Constant(ast.Constant(-number))
         type_, x = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             return "i1", self.new(f"xor i1 {x}, 1")
@@ -469,6 +470,6 @@ class _Function:
         raise self.fail(node, f"{type_} where {wanted} is wanted")
 
 
-def _hex(x: float) -> str:
+def _hex(x: Any) -> str:
     """A double as LLVM reads it exactly."""
     return f"0x{np.float64(x).view(np.uint64):016X}"

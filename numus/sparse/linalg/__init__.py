@@ -1,5 +1,6 @@
-"""Iterative solvers of linear systems with sparse matrices and operators (docs/sparse.md)."""
+"""Solvers of linear systems with sparse matrices and operators (docs/sparse.md)."""
 
+from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
 from numus.sparse.linalg.driver import SolveResult
 from numus.sparse.linalg.gmres import fgmres, gmres
 from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
@@ -13,8 +14,8 @@ from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
-    "LinearOperator", "SolveResult", "bicgstab", "block_jacobi_preconditioner", "cg", "cgs",
-    "chebyshev", "fgmres", "gauss_seidel", "gmres", "jacobi", "jacobi_preconditioner", "lsmr",
-    "lsqr", "minres", "qmr", "sor", "spsolve_triangular",
-    "tfqmr",
+    "LinearOperator", "SolveResult", "SparseLU", "bicgstab", "block_jacobi_preconditioner", "cg",
+    "cgs", "chebyshev", "cholesky", "fgmres", "gauss_seidel", "gmres", "jacobi",
+    "jacobi_preconditioner", "lsmr", "lsqr", "minres", "qmr", "sor", "splu", "spsolve",
+    "spsolve_triangular", "tfqmr",
 ]  # fmt: skip
