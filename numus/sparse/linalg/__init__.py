@@ -2,20 +2,23 @@
 
 from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
 from numus.sparse.linalg.driver import SolveResult
+from numus.sparse.linalg.eigen import eigs, eigsh
 from numus.sparse.linalg.gmres import fgmres, gmres
 from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
 from numus.sparse.linalg.least_squares import lsmr, lsqr
+from numus.sparse.linalg.lobpcg import lobpcg
 from numus.sparse.linalg.operators import (
     LinearOperator,
     block_jacobi_preconditioner,
     jacobi_preconditioner,
 )
+from numus.sparse.linalg.singular import svds
 from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
     "LinearOperator", "SolveResult", "SparseLU", "bicgstab", "block_jacobi_preconditioner", "cg",
-    "cgs", "chebyshev", "cholesky", "fgmres", "gauss_seidel", "gmres", "jacobi",
-    "jacobi_preconditioner", "lsmr", "lsqr", "minres", "qmr", "sor", "splu", "spsolve",
-    "spsolve_triangular", "tfqmr",
+    "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres", "gauss_seidel", "gmres", "jacobi",
+    "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "sor", "splu", "spsolve",
+    "spsolve_triangular", "svds", "tfqmr",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ one of twice the size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from numus.sparse.linalg.factors import (
 from numus.sparse.linalg.triangular import square_system
 from numus.sparse.pattern import Array, OnDevices, Pattern, index_dtype
 from numus.sparse.tensor import SparseTensor
+from numus.sparse.triangles import Triangle
 from numus.tensor import Tensor
 
 
@@ -79,14 +81,21 @@ class _Substitutions:
         def tensor(x: Array) -> Tensor:
             return nm.asarray(x.astype(dtype.np), device=dev)
 
-        def both(triangle: Any, values: Array) -> tuple[Any, Any]:
-            """Rows of the factor, and of its transpose."""
-            other, order = triangle.transposed
-            return (triangle, tensor(values)), (other, tensor(values[order.array]))
+        def rows(triangle: Triangle, values: Array) -> tuple[Triangle, Tensor]:
+            return triangle, tensor(values)
 
-        self.lower_adjoint, self.lower = both(*f.lower)
-        upper = both(*f.upper)
-        self.upper, self.upper_adjoint = upper[::-1] if f.upper_by_columns else upper
+        def columns(triangle: Triangle, values: Array) -> tuple[Triangle, Tensor]:
+            other, order = triangle.transposed
+            return other, tensor(values[order.array])
+
+        by_columns = f.upper_by_columns
+        make = {
+            "lower": lambda: columns(*f.lower),
+            "lower adjoint": lambda: rows(*f.lower),
+            "upper": lambda: (columns if by_columns else rows)(*f.upper),
+            "upper adjoint": lambda: (rows if by_columns else columns)(*f.upper),
+        }
+        self._factor = functools.cache(lambda name: make[name]())  # those that are asked for
         self.row_order, self.column_order = (
             OnDevices(x.astype(np.int64)) for x in (f.row_order, f.column_order)
         )
@@ -101,17 +110,16 @@ class _Substitutions:
         def moved(x: Tensor, order: OnDevices) -> Tensor:
             return x[Tensor(order.on(x.device))]
 
-        def within(part: tuple[Any, Tensor], x: Tensor) -> Tensor:
-            triangle, values = part
-            found: Tensor = triangle.solve_unit(values, x)
-            return found
+        def within(name: str, x: Tensor) -> Tensor:
+            triangle, values = self._factor(name)
+            return triangle.solve_unit(values, x)
 
         if adjoint:
-            x = within(self.upper_adjoint, moved(b, self.column_order) * self.after)
-            x = within(self.lower_adjoint, x * self.inverse) * self.before
+            x = within("upper adjoint", moved(b, self.column_order) * self.after)
+            x = within("lower adjoint", x * self.inverse) * self.before
             return moved(x, self.row_place)
-        x = within(self.lower, moved(b, self.row_order) * self.before)
-        x = within(self.upper, x * self.inverse) * self.after
+        x = within("lower", moved(b, self.row_order) * self.before)
+        x = within("upper", x * self.inverse) * self.after
         return moved(x, self.column_place)
 
 

@@ -1,0 +1,336 @@
+"""Eigenvalues of sparse matrices and operators: Krylov–Schur (Stewart 2001), which for Hermitian
+matrices is the Lanczos method with thick restarts (Wu & Simon 2000).
+
+Vectors are where the matrix is; the small projected problem is solved on the host, which drives the
+iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus import dtypes as dt
+from numus.errors import LinAlgError, ShapeError
+from numus.evaluation.evaluate import is_known
+from numus.graph import grad_mode
+from numus.shapes import as_int
+from numus.sparse.construct import eye
+from numus.sparse.linalg.direct import splu
+from numus.sparse.linalg.operators import System, as_operator
+from numus.sparse.pattern import Array
+from numus.sparse.tensor import SparseTensor
+from numus.tensor import Tensor
+from numus.transforms import tree
+
+Apply = Callable[[Tensor], Tensor]  # of a vector
+
+_BLOCK_ROWS = 4  # vectors that are put together in memory
+
+_HERMITIAN = {
+    "LM": lambda x: -np.abs(x),
+    "SM": np.abs,
+    "LA": lambda x: -x,
+    "SA": lambda x: x,
+}
+_GENERAL = {
+    "LM": lambda x: -np.abs(x),
+    "SM": np.abs,
+    "LR": lambda x: -x.real,
+    "SR": lambda x: x.real,
+    "LI": lambda x: -np.abs(x.imag),
+    "SI": lambda x: np.abs(x.imag),
+}
+
+
+def known_operator(op: str, a: Any, square: bool = True) -> System:
+    """An operator whose parameters are known, without derivatives."""
+    system = as_operator(a)
+    if square and system.shape[0] != system.shape[1]:
+        raise ShapeError(f"{op}: a matrix of shape {system.shape} is not square")
+    for x in tree.leaves(system.parameters):
+        if isinstance(x, Tensor) and not is_known(x._node):
+            raise LinAlgError(f"{op}: is driven by the host, and cannot be traced")
+    return system.with_parameters(tree.map(nm.detach, system.parameters))
+
+
+def inexact(dtype: Any) -> Any:
+    if dtype is None:
+        return dt.default_float
+    return dtype if dtype.is_inexact else dt.default_float
+
+
+def first_vector(v0: Any, n: int, dtype: Any, device: Any, op: str) -> Tensor:
+    """The start of an iteration: given, or the same random one each time."""
+    if v0 is None:
+        rng = np.random.default_rng(n)
+        start = rng.standard_normal(n)
+        if dtype.is_complex:
+            start = start + 1j * rng.standard_normal(n)
+        return nm.asarray(start, dtype=dtype, device=device)
+    found = nm.asarray(v0, device=device).astype(dtype).reshape(-1)
+    if found.shape != (n,):
+        raise ShapeError(f"{op}: a first vector of shape {tuple(found.shape)} for {n} unknowns")
+    return found
+
+
+class Basis:
+    """Orthonormal vectors, as rows of a few blocks: a block is never written again."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._rng = np.random.default_rng(0)
+
+    @property
+    def count(self) -> int:
+        return sum(b.shape[0] for b in self._blocks)
+
+    def __getitem__(self, j: int) -> Tensor:
+        for block in self._blocks:
+            if j < block.shape[0]:
+                return block[j]
+            j -= block.shape[0]
+        raise IndexError(j)
+
+    def append(self, vector: Tensor) -> None:
+        self._blocks.append(vector[None])
+        recent = self._blocks[-_BLOCK_ROWS:]
+        if len(recent) == _BLOCK_ROWS and all(b.shape[0] == 1 for b in recent):
+            self._blocks[-_BLOCK_ROWS:] = [nm.concatenate(recent)]
+
+    def combined(self, mix: Tensor) -> Tensor:
+        """Sums of the first vectors, with coefficients (…, vectors)."""
+        at, total = 0, None
+        for block in self._blocks:
+            end = min(at + block.shape[0], mix.shape[-1])
+            if end == at:
+                break
+            part = mix[..., at:end] @ block[: end - at]
+            total = part if total is None else total + part
+            at = end
+        assert total is not None
+        return total
+
+    def orthogonalised(self, w: Tensor, passes: int) -> tuple[Array, float, Tensor]:
+        """Coefficients of the vectors in w, the norm of the rest, and the rest; at least `passes`
+        times, and again where little is left (Daniel, Gragg, Kaufman & Stewart 1976)."""
+        total = np.zeros(self.count, np.result_type(w.dtype.np, np.float64))
+        before = float(nm.linalg.norm(w))
+        size = before
+        for k in range(4):
+            if self._blocks:
+                turned = [nm.conj(b) if b.dtype.is_complex else b for b in self._blocks]
+                h = nm.concatenate([b @ w for b in turned])
+                w = w - self.combined(h)
+                total += h.numpy()
+            size = float(nm.linalg.norm(w))
+            if k + 1 >= passes and size > 0.7 * before:
+                break
+            before = size
+        return total, size, w
+
+    def extend(self, w: Tensor, size: float, scale: float) -> float:
+        """Append a direction; where there is none, a random one: the norm is 0 then."""
+        eps = float(np.finfo(w.dtype.np).eps)
+        if size > 4 * eps * max(scale, float(np.finfo(np.float32).tiny)):
+            self.append(w / size)
+            return size
+        n = w.shape[0]
+        while self.count < n:
+            made = nm.asarray(self._rng.standard_normal(n), dtype=w.dtype, device=w.device)
+            _, left, rest = self.orthogonalised(made, 2)
+            if left > 1e-3:
+                self.append(rest / left)
+                break
+        else:  # all directions are there
+            self.append(nm.zeros_like(w))
+        return 0.0
+
+    def restart(self, q: Array, last: int | None = None) -> None:
+        """Combinations (vectors, p) of the first vectors, and one vector as it is."""
+        like = self._blocks[0]
+        mix = nm.asarray(q.T, dtype=like.dtype, device=like.device)
+        kept = self.combined(mix)
+        follows = [] if last is None else [self[last][None]]
+        self._blocks = [kept, *follows]
+
+
+def _subspace(theta: Array, vectors: Array, chosen: Array, is_real: bool, hermitian: bool) -> Array:
+    """An orthonormal basis of chosen eigenvectors, real where the matrix is."""
+    if hermitian:
+        return vectors[:, chosen]
+    x = vectors[:, chosen]
+    if is_real:
+        up = theta[chosen].imag > 0
+        x = np.concatenate([x.real[:, theta[chosen].imag >= 0], x.imag[:, up]], 1)
+    q, _ = np.linalg.qr(x)
+    return np.asarray(q)
+
+
+def krylov_schur(
+    op: str, apply: Apply, start: Tensor, k: int, ncv: int, order: Callable[[Array], Array],
+    tol: float, maxiter: int, hermitian: bool,
+) -> tuple[Array, Tensor]:  # fmt: skip
+    """k eigenvalues, the first by an order, and their vectors as rows."""
+    dtype = start.dtype
+    is_real = not dtype.is_complex
+    wide = np.float64 if is_real else np.complex128
+    basis = Basis()
+    size = float(nm.linalg.norm(start))
+    basis.extend(start, size, size)
+    h = np.zeros((ncv + 1, ncv), wide)
+    eps = max(tol, float(np.finfo(dtype.np).eps))
+    p = 0
+    for cycle in range(maxiter):
+        for j in range(p, ncv):
+            w = apply(basis[j])
+            three_terms = hermitian and j > p
+            if three_terms:  # first the vector before, so that one pass over all suffices
+                w = w - float(h[j, j - 1].real) * basis[j - 1]
+            found, size, w = basis.orthogonalised(w, 1 if three_terms else 2)
+            h[: j + 1, j] = found
+            if three_terms:
+                h[j - 1, j] += h[j, j - 1].real
+            if not np.isfinite(size):
+                raise LinAlgError(f"{op}: a product with the matrix is not finite")
+            h[j + 1, j] = basis.extend(w, size, float(np.abs(found).max(initial=size)))
+        block = h[:ncv]
+        if hermitian:
+            theta, vectors = np.linalg.eigh((block + block.conj().T) / 2)
+        else:
+            theta, vectors = np.linalg.eig(block)
+        ranked = np.argsort(order(theta), kind="stable")
+        error = np.abs(h[ncv, ncv - 1] * vectors[ncv - 1])
+        floor = float(np.finfo(dtype.np).eps) ** (2 / 3)
+        good = error <= eps * np.maximum(np.abs(theta), floor)
+        done = int(np.cumprod(good[ranked[:k]]).sum())
+        if done == k:
+            mix = nm.asarray(
+                vectors[:, ranked[:k]].T,
+                dtype=dtype if hermitian or not is_real else dt.promote(dtype, dt.complex64),
+                device=start.device,
+            )
+            return theta[ranked[:k]], basis.combined(mix)
+        keep = min(k + max(done, (ncv - k) // 2), ncv - 2)
+        chosen = ranked[:keep]
+        if is_real and not hermitian:  # conjugate pairs stay together
+            partner = np.isin(theta, theta[chosen].conj()) | np.isin(np.arange(ncv), chosen)
+            chosen = np.flatnonzero(partner)
+        q = _subspace(theta, vectors, chosen, is_real, hermitian)
+        if cycle + 1 < maxiter:
+            p = q.shape[1]
+            basis.restart(q, ncv)
+            smaller = np.zeros_like(h)
+            smaller[:p, :p] = q.conj().T @ block @ q
+            smaller[p, :p] = h[ncv] @ q
+            h = smaller
+    raise LinAlgError(
+        f"{op}: {done} of {k} eigenvalues converged in {maxiter} restarts; raise maxiter or ncv"
+    )
+
+
+def _prepared(
+    op: str, a: Any, k: int, sigma: Any, ncv: int | None, v0: Any, least: int, is_complex: bool
+) -> tuple[Apply, Tensor, int]:  # fmt: skip
+    system = known_operator(op, a)
+    n = system.shape[0]
+    k = as_int(k, "k", op)
+    if not 0 < k < n:
+        raise ValueError(f"{op}: k={k} is not between 1 and {n - 1}; for all of them use nm.linalg")
+    dtype = inexact(system.dtype)
+    if is_complex:
+        dtype = dt.promote(dtype, dt.complex64)
+    count = 2 * k + least if ncv is None else as_int(ncv, "ncv", op)
+    count = min(n, count)
+    if count < min(n, k + 2):
+        raise ValueError(f"{op}: ncv={ncv} is below k + 2 = {k + 2}")
+    start = first_vector(v0, n, dtype, getattr(a, "device", None), op)
+
+    def product(x: Tensor) -> Tensor:
+        return system.apply(x[:, None])[:, 0]
+
+    if sigma is None:
+        return product, start, count
+    if not isinstance(a, SparseTensor):
+        raise TypeError(f"{op}: sigma needs a sparse matrix, which is factorised")
+    shifted = a.map(nm.detach).astype(dtype) - sigma * eye(n, dtype=dtype, device=a.device)
+    lu = splu(shifted)
+    return lambda x: lu.solve(x, refine=0), start, count
+
+
+def eigsh(
+    a: Any, k: int = 6, *, sigma: float | None = None, which: str = "LM", ncv: int | None = None,
+    v0: Any = None, tol: float = 0.0, maxiter: int = 1000,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Some eigenvalues, ascending, and eigenvectors of a Hermitian matrix or operator.
+
+    Eigenvalues are differentiable by the values of a sparse matrix.
+
+    Args:
+        a: a Hermitian sparse or dense matrix, or a LinearOperator.
+        k: how many.
+        sigma: find those near it: the Krylov space is that of (a - sigma)⁻¹, by `splu`.
+        which: "LM" (largest magnitude), "SM" (smallest), "LA" (largest), "SA" (smallest); of
+            1 / (λ - sigma) where there is one.
+        ncv: vectors of the Krylov space.
+        v0: the first one.
+        tol: relative error of eigenvalues; 0 is that of the dtype.
+        maxiter: the most restarts.
+
+    >>> import numus as nm
+    >>> from numus.sparse.linalg import eigsh
+    >>> w, v = eigsh(nm.sparse.diags([1.0, 2.0, 5.0, 9.0]), 2)
+    >>> nm.round(w).tolist(), v.shape
+    ([5.0, 9.0], (4, 2))
+    """
+    op = "eigsh"
+    if which not in _HERMITIAN:
+        raise ValueError(f"{op}: which={which!r} is none of {tuple(_HERMITIAN)}")
+    with grad_mode(False):
+        apply, start, count = _prepared(op, a, k, sigma, ncv, v0, 20, False)
+        theta, rows = krylov_schur(
+            op, apply, start, k, count, _HERMITIAN[which], tol, maxiter, True
+        )
+        found = theta if sigma is None else sigma + 1 / theta
+        order = np.argsort(found)
+        vectors = rows[nm.asarray(order, device=rows.device)].mT
+    if isinstance(a, SparseTensor):
+        # Rayleigh quotients: their derivative is that of the eigenvalues (Hellmann & Feynman)
+        turned = nm.conj(vectors) if vectors.dtype.is_complex else vectors
+        quotients = nm.real(nm.sum(turned * (a.astype(vectors.dtype) @ vectors), axis=0))
+        return quotients / nm.sum(nm.square(nm.abs(vectors)), axis=0), vectors
+    real = dt.real_of(vectors.dtype)
+    return nm.asarray(found[order], dtype=real, device=vectors.device), vectors
+
+
+def eigs(
+    a: Any, k: int = 6, *, sigma: complex | None = None, which: str = "LM",
+    ncv: int | None = None, v0: Any = None, tol: float = 0.0, maxiter: int = 1000,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Some eigenvalues and eigenvectors, complex, of any square matrix or operator.
+
+    The arguments are those of `eigsh`; `which` is "LM" or "SM" (magnitude), "LR" or "SR" (real
+    part), "LI" or "SI" (size of the imaginary part). The first by it come first.
+
+    >>> import numus as nm
+    >>> from numus.sparse.linalg import eigs
+    >>> a = nm.sparse.diags([[1.0, 2.0, 5.0, 9.0], 1.0], [0, 1], (4, 4))
+    >>> nm.round(nm.real(eigs(a, 1)[0])).tolist()
+    [9.0]
+    """
+    op = "eigs"
+    if which not in _GENERAL:
+        raise ValueError(f"{op}: which={which!r} is none of {tuple(_GENERAL)}")
+    is_complex = isinstance(sigma, complex) and sigma.imag != 0
+    with grad_mode(False):
+        apply, start, count = _prepared(op, a, k, sigma, ncv, v0, 20, is_complex)
+        theta, rows = krylov_schur(op, apply, start, k, count, _GENERAL[which], tol, maxiter, False)
+        found = theta if sigma is None else sigma + 1 / theta
+        vectors = rows.mT
+        if not vectors.dtype.is_complex:
+            vectors = vectors.astype(dt.promote(vectors.dtype, dt.complex64))
+        vectors = vectors / nm.linalg.norm(vectors, axis=0)
+    return nm.asarray(found, dtype=vectors.dtype, device=vectors.device), vectors
