@@ -4,9 +4,15 @@ from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
 from numus.sparse.linalg.driver import SolveResult
 from numus.sparse.linalg.eigen import eigs, eigsh
 from numus.sparse.linalg.gmres import fgmres, gmres
+from numus.sparse.linalg.incomplete import (
+    ic_preconditioner,
+    ilu_preconditioner,
+    ssor_preconditioner,
+)
 from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
 from numus.sparse.linalg.least_squares import lsmr, lsqr
 from numus.sparse.linalg.lobpcg import lobpcg
+from numus.sparse.linalg.multigrid import Multigrid, smoothed_aggregation
 from numus.sparse.linalg.operators import (
     LinearOperator,
     block_jacobi_preconditioner,
@@ -17,8 +23,9 @@ from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
-    "LinearOperator", "SolveResult", "SparseLU", "bicgstab", "block_jacobi_preconditioner", "cg",
-    "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres", "gauss_seidel", "gmres", "jacobi",
-    "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "sor", "splu", "spsolve",
-    "spsolve_triangular", "svds", "tfqmr",
+    "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "bicgstab",
+    "block_jacobi_preconditioner", "cg", "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres",
+    "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "jacobi",
+    "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "smoothed_aggregation",
+    "sor", "splu", "spsolve", "spsolve_triangular", "ssor_preconditioner", "svds", "tfqmr",
 ]  # fmt: skip

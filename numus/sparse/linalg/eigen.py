@@ -30,13 +30,13 @@ Apply = Callable[[Tensor], Tensor]  # of a vector
 
 _BLOCK_ROWS = 4  # vectors that are put together in memory
 
-_HERMITIAN = {
+_HERMITIAN: dict[str, Callable[[Array], Array]] = {
     "LM": lambda x: -np.abs(x),
     "SM": np.abs,
     "LA": lambda x: -x,
     "SA": lambda x: x,
 }
-_GENERAL = {
+_GENERAL: dict[str, Callable[[Array], Array]] = {
     "LM": lambda x: -np.abs(x),
     "SM": np.abs,
     "LR": lambda x: -x.real,
@@ -243,7 +243,7 @@ def _prepared(
     dtype = inexact(system.dtype)
     if is_complex:
         dtype = dt.promote(dtype, dt.complex64)
-    count = 2 * k + least if ncv is None else as_int(ncv, "ncv", op)
+    count = max(2 * k + 1, least) if ncv is None else as_int(ncv, "ncv", op)
     count = min(n, count)
     if count < min(n, k + 2):
         raise ValueError(f"{op}: ncv={ncv} is below k + 2 = {k + 2}")

@@ -43,7 +43,7 @@ def svds(
     k = as_int(k, "k", op)
     if not 0 < k <= least:
         raise ValueError(f"{op}: k={k} is not between 1 and {least}, the smaller side")
-    count = min(least, 2 * k + 20 if ncv is None else as_int(ncv, "ncv", op))
+    count = min(least, max(2 * k + 1, 20) if ncv is None else as_int(ncv, "ncv", op))
     if count < min(least, k + 2):
         raise ValueError(f"{op}: ncv={ncv} is below k + 2 = {k + 2}")
     dtype, device = inexact(system.dtype), getattr(a, "device", None)

@@ -1,0 +1,212 @@
+"""Algebraic multigrid by smoothed aggregation (Vaněk, Mandel & Brezina 1996).
+
+The hierarchy is made once, on the CPU; a cycle is products and triangular solutions, on every
+device and in traces, so that it is a preconditioner of all solvers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus.errors import LinAlgError
+from numus.evaluation.evaluate import is_known
+from numus.graph import grad_mode
+from numus.sparse import parts
+from numus.sparse.algorithms.aggregation import aggregate
+from numus.sparse.linalg.incomplete import ssor_preconditioner
+from numus.sparse.linalg.operators import LinearOperator
+from numus.sparse.linalg.triangular import square_system
+from numus.sparse.pattern import Array, Pattern, index_dtype
+from numus.sparse.structure import CSR
+from numus.sparse.tensor import SparseTensor
+from numus.tensor import Tensor
+
+CYCLES = ("V", "W", "F")
+_TURNS = {"V": "V", "W": "WW", "F": "FV"}  # cycles of the next level, one after the other
+_DAMPING = 4.0 / 3.0  # of the smoothed prolongation, over the spectral radius
+_RADIUS_STEPS = 15
+
+
+class Multigrid:
+    """A hierarchy of matrices, prolongations and smoothers (see `smoothed_aggregation`).
+
+    Attributes:
+        levels: the matrices, from the finest on.
+        cycle: "V", "W" or "F".
+
+    >>> import numus as nm
+    >>> from numus.sparse.linalg import cg, smoothed_aggregation
+    >>> line = nm.sparse.diags([2.0, -1.0, -1.0], [0, 1, -1], (50, 50), format="csr")
+    >>> amg = smoothed_aggregation(line, coarsest=10)
+    >>> len(amg.levels), cg(line, nm.ones(50), M=amg.preconditioner()).converged
+    (3, True)
+    """
+
+    def __init__(
+        self, levels: list[SparseTensor], prolongations: list[SparseTensor], cycle: str
+    ) -> None:
+        self.levels, self.cycle = levels, cycle
+        smoothers = [ssor_preconditioner(a) for a in levels[:-1]]
+        last = levels[-1]
+        inverse = np.linalg.pinv(last.numpy().astype(np.float64), hermitian=True)
+        coarse = nm.asarray(inverse, dtype=last.dtype, device=last.device)
+        self._smooth = [s.matvec for s in smoothers]
+        self._parameters: Any = (
+            levels[:-1],
+            prolongations,
+            [p.T.to_csr() for p in prolongations],
+            [s.parameters for s in smoothers],
+            coarse,
+        )
+
+    @property
+    def operator_complexity(self) -> float:
+        """Entries of all matrices, against those of the finest."""
+        return sum(a.nnz for a in self.levels) / max(1, self.levels[0].nnz)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(a.shape[0]) for a in self.levels)
+        return f"Multigrid({self.cycle}-cycle, rows of levels: {sizes})"
+
+    def _run(self, p: Any, level: int, b: Tensor, cycle: str) -> Tensor:
+        """An approximate solution of a level, from zero."""
+        matrices, up, down, smoothers, coarse = p
+        if level == len(matrices):
+            found: Tensor = coarse @ b
+            return found
+        a = matrices[level]
+
+        def smoothed(x: Tensor | None) -> Tensor:
+            r = b if x is None else b - a @ x
+            change: Tensor = self._smooth[level](smoothers[level], r)
+            return change if x is None else x + change
+
+        x = smoothed(None)
+        exact = level + 1 == len(matrices)  # the next is: once is enough
+        for turn in _TURNS[cycle][: 1 if exact else 2]:
+            r = down[level] @ (b - a @ x)
+            x = x + up[level] @ self._run(p, level + 1, r, turn)
+        return smoothed(x)
+
+    def preconditioner(self) -> LinearOperator:
+        """A cycle, as an approximation of the inverse."""
+        n = self.levels[0].shape[0]
+
+        def apply(p: Any, b: Tensor) -> Tensor:
+            return self._run(p, 0, b, self.cycle)
+
+        dtype = self.levels[0].dtype
+        return LinearOperator((n, n), apply, apply, self._parameters, dtype)
+
+
+def _strong(a: SparseTensor, theta: float) -> tuple[Array, Array]:
+    """Entries of at least theta √(a_ii a_jj), and the diagonal, by rows."""
+    pattern, values = parts.canonical(a.structure, a.values)
+    row = pattern.rows.array
+    column, size = pattern.indices.array, np.abs(values.numpy().astype(np.float64))
+    diagonal = np.zeros(a.shape[0])
+    on = row == column
+    diagonal[row[on]] = size[on]
+    keep = on | ((size > 0) & (size * size >= theta * theta * diagonal[row] * diagonal[column]))
+    pointers = np.zeros(a.shape[0] + 1, np.int64)
+    np.cumsum(np.bincount(row[keep], minlength=a.shape[0]), out=pointers[1:])
+    return pointers, column[keep].astype(np.int64)
+
+
+def _tentative(
+    number: Array, count: int, candidate: Array, like: SparseTensor
+) -> tuple[SparseTensor, Array]:
+    """The candidate cut into aggregates, each of norm 1; and the norms, the coarse candidate."""
+    n = number.size
+    inside = number >= 0
+    norms = np.sqrt(np.bincount(number[inside], candidate[inside] ** 2, minlength=count))
+    dtype = index_dtype(n, count)
+    pointers = np.zeros(n + 1, dtype)
+    np.cumsum(inside, out=pointers[1:])
+    columns = number[inside]
+    values = candidate[inside] / norms[columns]
+    made = Pattern((n, count), pointers, columns.astype(dtype))
+    made.__dict__["is_canonical"] = True
+    tensor = nm.asarray(values, dtype=like.dtype, device=like.device)
+    return SparseTensor(CSR(made), tensor), norms
+
+
+def _radius(scaled: SparseTensor) -> float:
+    """An estimate of the spectral radius, by Arnoldi's method."""
+    n = scaled.shape[0]
+    count = min(n, _RADIUS_STEPS)
+    start = np.random.default_rng(0).standard_normal(n)
+    basis = [start / np.linalg.norm(start)]
+    h = np.zeros((count + 1, count))
+    for j in range(count):
+        x = nm.asarray(basis[-1], dtype=scaled.dtype, device=scaled.device)
+        w = (scaled @ x).numpy().astype(np.float64)
+        for i, v in enumerate(basis):
+            h[i, j] = v @ w
+            w = w - h[i, j] * v
+        h[j + 1, j] = np.linalg.norm(w)
+        if h[j + 1, j] <= 1e-10 * abs(h[: j + 1, j]).max():
+            count = j + 1
+            break
+        basis.append(w / h[j + 1, j])
+    return float(np.abs(np.linalg.eigvals(h[:count, :count])).max())
+
+
+def smoothed_aggregation(
+    a: SparseTensor, *, theta: float = 0.0, coarsest: int = 100, max_levels: int = 20,
+    cycle: str = "V", candidate: Any = None,
+) -> Multigrid:  # fmt: skip
+    """The multigrid hierarchy of a symmetric positive definite matrix.
+
+    Smoothers are sweeps of symmetric Gauss–Seidel, one before and one after; the coarsest matrix is
+    inverted.
+
+    Args:
+        a: a real symmetric sparse matrix that is known.
+        theta: entries below theta √(a_ii a_jj) are weak: aggregates do not follow them.
+        coarsest: rows of a matrix that is inverted.
+        max_levels: the most matrices.
+        cycle: "V", "W" or "F".
+        candidate: a vector that the coarse spaces hold; ones where it is None.
+
+    >>> import numus as nm
+    >>> from numus.sparse.linalg import smoothed_aggregation
+    >>> line = nm.sparse.diags([2.0, -1.0, -1.0], [0, 1, -1], (90, 90), format="csr")
+    >>> smoothed_aggregation(line, coarsest=10)
+    Multigrid(V-cycle, rows of levels: 90, 30, 10)
+    """
+    op = "smoothed_aggregation"
+    if cycle not in CYCLES:
+        raise ValueError(f"{op}: cycle={cycle!r} is none of {CYCLES}")
+    a, _, _ = square_system(op, a, nm.zeros((a.shape[0],) if hasattr(a, "shape") else ()))
+    a = a.map(nm.detach).to_csr().sum_duplicates()
+    if a.dtype.is_complex:
+        raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
+    if not is_known(a.values._node):
+        raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
+    if not bool(nm.all(nm.isfinite(a.values))):
+        raise LinAlgError(f"{op}: the matrix has elements that are infinite or not a number")
+    vector = np.ones(a.shape[0])
+    if candidate is not None:
+        vector = np.asarray(nm.asarray(candidate).numpy(), np.float64).reshape(a.shape[0])
+    levels, prolongations = [a], []
+    with grad_mode(False):
+        while levels[-1].shape[0] > coarsest and len(levels) < max_levels:
+            fine = levels[-1]
+            number = np.empty(fine.shape[0], np.int64)
+            count = aggregate(fine.shape[0], *_strong(fine, theta), number)
+            if not 0 < count < fine.shape[0]:
+                break
+            tentative, vector = _tentative(number, count, vector, fine)
+            diagonal = fine.diagonal()
+            if not bool(nm.all(diagonal > 0)):
+                raise LinAlgError(f"{op}: the diagonal of level {len(levels) - 1} is not positive")
+            scaled = fine * (1 / diagonal)[:, None]
+            change = (scaled * (_DAMPING / max(_radius(scaled), 1e-300))) @ tentative
+            prolongation = tentative - change
+            prolongations.append(prolongation)
+            levels.append(prolongation.T.to_csr() @ (fine @ prolongation))
+        return Multigrid(levels, prolongations, cycle)
