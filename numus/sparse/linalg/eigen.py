@@ -122,8 +122,8 @@ class Basis:
         size = before
         for k in range(4):
             if self._blocks:
-                turned = [nm.conj(b) if b.dtype.is_complex else b for b in self._blocks]
-                h = nm.concatenate([b @ w for b in turned])
+                adjoint = [nm.conj(b) if b.dtype.is_complex else b for b in self._blocks]
+                h = nm.concatenate([b @ w for b in adjoint])
                 w = w - self.combined(h)
                 total += h.numpy()
             size = float(nm.linalg.norm(w))
@@ -299,8 +299,8 @@ def eigsh(
         vectors = rows[nm.asarray(order, device=rows.device)].mT
     if isinstance(a, SparseTensor):
         # Rayleigh quotients: their derivative is that of the eigenvalues (Hellmann & Feynman)
-        turned = nm.conj(vectors) if vectors.dtype.is_complex else vectors
-        quotients = nm.real(nm.sum(turned * (a.astype(vectors.dtype) @ vectors), axis=0))
+        adjoint = nm.conj(vectors) if vectors.dtype.is_complex else vectors
+        quotients = nm.real(nm.sum(adjoint * (a.astype(vectors.dtype) @ vectors), axis=0))
         return quotients / nm.sum(nm.square(nm.abs(vectors)), axis=0), vectors
     real = dt.real_of(vectors.dtype)
     return nm.asarray(found[order], dtype=real, device=vectors.device), vectors

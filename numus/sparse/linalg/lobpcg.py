@@ -58,8 +58,8 @@ def lobpcg(
         scale = 0.0
         for _ in range(maxiter + 1):
             products = system.apply(x)
-            turned = nm.conj(x) if dtype.is_complex else x
-            values, mix = _sorted_eigh((turned.mT @ products).numpy(), sign)
+            conjugate = nm.conj(x) if dtype.is_complex else x
+            values, mix = _sorted_eigh((conjugate.mT @ products).numpy(), sign)
             there = nm.asarray(mix, dtype=dtype, device=x.device)
             x, products = x @ there, products @ there
             r = products - x * nm.asarray(values, dtype=dtype, device=x.device)

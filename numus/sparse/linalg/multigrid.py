@@ -134,25 +134,25 @@ def _tentative(
     return SparseTensor(CSR(made), tensor), norms
 
 
-def _radius(scaled: SparseTensor) -> float:
-    """An estimate of the spectral radius, by Arnoldi's method."""
-    n = scaled.shape[0]
-    count = min(n, _RADIUS_STEPS)
-    start = np.random.default_rng(0).standard_normal(n)
-    basis = [start / np.linalg.norm(start)]
-    h = np.zeros((count + 1, count))
-    for j in range(count):
-        x = nm.asarray(basis[-1], dtype=scaled.dtype, device=scaled.device)
-        w = (scaled @ x).numpy().astype(np.float64)
-        for i, v in enumerate(basis):
-            h[i, j] = v @ w
-            w = w - h[i, j] * v
-        h[j + 1, j] = np.linalg.norm(w)
-        if h[j + 1, j] <= 1e-10 * abs(h[: j + 1, j]).max():
-            count = j + 1
+def _radius(a: SparseTensor, scale: Tensor) -> float:
+    """An estimate of the spectral radius of S A S, by Lanczos' method."""
+    n = a.shape[0]
+    first = np.random.default_rng(0).standard_normal(n)
+    v = nm.asarray(first, dtype=a.dtype, device=a.device)
+    v, before, beta = v / nm.linalg.norm(v), nm.zeros_like(v), 0.0
+    diagonal, off = [], []
+    for _ in range(min(n, _RADIUS_STEPS)):
+        w = scale * (a @ (scale * v)) - beta * before
+        alpha = float(nm.sum(v * w))
+        w = w - alpha * v
+        beta = float(nm.linalg.norm(w))
+        diagonal.append(alpha)
+        off.append(beta)
+        if beta <= 1e-10 * abs(alpha):
             break
-        basis.append(w / h[j + 1, j])
-    return float(np.abs(np.linalg.eigvals(h[:count, :count])).max())
+        v, before = w / beta, v
+    small = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
+    return float(np.abs(np.linalg.eigvalsh(small)).max())
 
 
 def smoothed_aggregation(
@@ -204,9 +204,8 @@ def smoothed_aggregation(
             diagonal = fine.diagonal()
             if not bool(nm.all(diagonal > 0)):
                 raise LinAlgError(f"{op}: the diagonal of level {len(levels) - 1} is not positive")
-            scaled = fine * (1 / diagonal)[:, None]
-            change = (scaled * (_DAMPING / max(_radius(scaled), 1e-300))) @ tentative
-            prolongation = tentative - change
+            step = _DAMPING / max(_radius(fine, nm.sqrt(1 / diagonal)), 1e-300)
+            prolongation = tentative - (fine * (step / diagonal)[:, None]) @ tentative
             prolongations.append(prolongation)
             levels.append(prolongation.T.to_csr() @ (fine @ prolongation))
         return Multigrid(levels, prolongations, cycle)
