@@ -98,6 +98,7 @@ def test_maximum_transversal():
         assert rank >= np.linalg.matrix_rank(dense)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["webgpu"])
 def test_devices(device):
     a = made(poisson(5, 5).astype(np.float32))

@@ -26,7 +26,7 @@ def check(dense, w, v, rtol=1e-12):
     np.testing.assert_allclose(np.linalg.norm(v, axis=0), 1.0, rtol=1e-10)
 
 
-@pytest.mark.parametrize("which", ["LM", "SA"])
+@pytest.mark.parametrize("which", ["LM", pytest.param("SA", marks=pytest.mark.slow)])
 def test_hermitian(which):
     w, v = linalg.eigsh(made(POISSON), 5, which=which, ncv=50)
     want = VALUES[:5] if which == "SA" else VALUES[-5:]
@@ -55,7 +55,7 @@ def test_complex_hermitian():
 @pytest.mark.parametrize(("which", "key"), [
     ("LM", lambda x: -np.abs(x)),
     ("SR", lambda x: x.real),
-    ("LI", lambda x: -np.abs(x.imag)),
+    pytest.param("LI", lambda x: -np.abs(x.imag), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_any_matrix(which, key):
     dense = convection(9, 3.0) + random(81, 81, 0.05, 9)
