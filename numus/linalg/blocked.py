@@ -12,7 +12,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip
-from numus.linalg import lapack
+from numus.linalg import lapack, small
 from numus.linalg._base import adjoint, identity
 from numus.primitives import factor
 from numus.tensor import Tensor
@@ -32,7 +32,9 @@ def _quadrants(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 def cholesky(a: Tensor) -> Tensor:
     """Lower triangular L with L Lᴴ = a, from the lower triangle of a."""
-    return lapack.cholesky(a) if lapack.is_chosen("cholesky", a) else _cholesky(a)
+    if lapack.is_chosen("cholesky", a):
+        return lapack.cholesky(a)
+    return wrap(factor.small_cholesky(a._node)) if small.applies(a) else _cholesky(a)
 
 
 def _cholesky(a: Tensor) -> Tensor:

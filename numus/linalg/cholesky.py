@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from numus.evaluation.evaluate import is_known
 from numus.functions.autocast import widens
-from numus.functions.elementwise.comparison import where
-from numus.linalg import blocked, triangular
+from numus.functions.elementwise.comparison import isnan, where
+from numus.linalg import blocked, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -31,6 +32,9 @@ def _tangent(l: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tenso
 
 
 _RULE = Implicit(_tangent)
+
+
+_INDEFINITE = "is not positive definite: its leading minor of order {} is not"
 
 
 def _factorised(a: Tensor) -> Tensor:
@@ -81,10 +85,12 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
     """
     a, dtype = matrices("cholesky", x, square=True)
     found = _factorised(a)
-    info = _info(found)
-    why = "is not positive definite: its leading minor of order {} is not"
-    if not check("cholesky", info, why):  # a pass over the factor that known numbers make needless
-        found = spoiled(found, info).tril()
+    if a.size:
+        last = found.detach()[..., -1, -1]  # NaN follows a pivot that is not positive
+        if not is_known(last._node):
+            found = spoiled(found, isnan(last)).tril()
+        elif not small.succeeded(last):
+            check("cholesky", _info(found), _INDEFINITE)
     found = found.astype(dtype)
     return adjoint(found) if upper else found
 

@@ -10,6 +10,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.cumulative import cumprod
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import flip
+from numus.linalg import small
 from numus.linalg._base import Implicit, adjoint, differentiated, identity, matrices
 from numus.linalg.lu import factors, solve_with
 from numus.linalg.products import diagonal
@@ -32,6 +33,8 @@ def det(x: ArrayLike, /) -> Tensor:
     6.0
     """
     a, dtype = matrices("det", x, square=True)
+    if small.is_direct("lu", a):
+        return small.det(a).astype(dtype)
     return _det(a, _DET).astype(dtype)
 
 

@@ -13,7 +13,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg import blocked, lapack, triangular
+from numus.linalg import blocked, lapack, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -108,6 +108,8 @@ def decomposed(a: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
             values, vectors = lapack.eigh(stack)
             packed = concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
             return unstacked(packed, a.shape[:-2])
+        if small.applies(stack) and not a.dtype.is_complex:
+            return unstacked(wrap(factor.small_eigh(stack._node)), a.shape[:-2])
         lower = adjoint(a.triu()) if upper else a.tril()
         below = lower.tril(-1)
         middle = lower * identity(n, a)

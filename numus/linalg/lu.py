@@ -8,7 +8,7 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import blocked, triangular
+from numus.linalg import blocked, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -265,6 +265,13 @@ def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
     """The solutions, and errors that name the function that asks for them."""
+    (a, b), dtype = operands(op, x1, x2)
+    a, b, vector = triangular.right_hand_sides(op, a, b)
+    if b.size and small.is_direct("lu", a, b):
+        found = small.solve(a, b)
+        if small.succeeded(found[..., 0, 0]):
+            found = found.astype(dtype)
+            return found[..., 0] if vector else found
     found, info = _solution(op, x1, x2)
     check(op, info, _SINGULAR)
     return found
@@ -298,6 +305,11 @@ def inv(x: ArrayLike, /) -> Tensor:
 
 def inverted(op: str, x: ArrayLike) -> Tensor:
     """The inverses, and errors that name the function that asks for them."""
+    a, dtype = matrices(op, x, square=True)
+    if small.is_direct("lu", a):
+        found = small.inv(a)
+        if small.succeeded(found[..., 0, 0]):
+            return found.astype(dtype)
     found, info = _inverse(op, x)
     check(op, info, _SINGULAR)
     return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from numus.errors import GradientError
-from numus.functions.autocast import widens
+from numus.functions._base import wrap
+from numus.functions.autocast import autocast, widens
 from numus.functions.creation.creation import eye, zeros
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg import blocked, lapack, triangular
+from numus.graph import grad_mode
+from numus.linalg import blocked, lapack, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -21,6 +23,7 @@ from numus.linalg._base import (
     unstacked,
 )
 from numus.linalg.pivoting import columns_at, pivot_order
+from numus.primitives import factor
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -35,6 +38,9 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if lapack.is_chosen("qr", stacked(a).mT, option=columns):
         q, r = lapack.qr(stacked(a), columns)
         return unstacked(q, lead), unstacked(r[:, :columns].triu(), lead)
+    if columns == n and small.applies(a):
+        packed = unstacked(wrap(factor.small_qr(stacked(a)._node)), lead)
+        return packed[..., :m, :], packed[..., m:, :]
     scale = scale_of(a)
     r, reflectors = blocked.qr(stacked(a / scale))
     start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (r.shape[0], m, columns))
@@ -84,6 +90,9 @@ _COMPLETE = Implicit(_no_tangent)
 def reduced(a: Tensor) -> tuple[Tensor, Tensor]:
     """Q (m, k) and R (k, n), differentiated."""
     m = a.shape[-2]
+    if not a._node.tracked:
+        with grad_mode(False), autocast(enabled=False):
+            return factors(a, min(a.shape[-2:]))
 
     def compute(a: Tensor) -> Tensor:
         q, r = factors(a, min(a.shape[-2:]))
@@ -140,4 +149,5 @@ def qr(
         packed = differentiated(_COMPLETE, compute, a).astype(dtype)
         return QRResult(packed[..., :m], packed[..., m:].triu())
     q, r = (part.astype(dtype) for part in reduced(a))
-    return r.triu() if mode == "r" else QRResult(q, r.triu())
+    r = r.triu() if a._node.tracked else r  # a derivative's reads no more of it
+    return r if mode == "r" else QRResult(q, r)

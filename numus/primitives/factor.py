@@ -95,3 +95,60 @@ def eigh(a: Node) -> Node:
     rotation of all pairs at once."""
     batch, n, _ = a.shape
     return apply(_eigh, (a,), None, (batch, n + 1, n), a.dtype)
+
+
+# -- many small matrices of a CPU, from operand to result -----------------------------------------
+
+_small_cholesky = unblocked(
+    "small_cholesky", references.lower_cholesky, lambda a: small_cholesky(a)
+)
+
+
+def small_cholesky(a: Node) -> Node:
+    """Lower triangular L with L Lᴴ = a; rows are NaN from a pivot on that is not positive."""
+    return apply(_small_cholesky, (a,), None, a.shape, a.dtype)
+
+
+_small_solve = unblocked("small_solve", references.solve, lambda a, b: small_solve(a, b))
+
+
+def small_solve(a: Node, b: Node) -> Node:
+    """x with a x = b; NaN for matrices that have a pivot of zero."""
+    return apply(_small_solve, (a, b), None, b.shape, b.dtype)
+
+
+_small_inverse = unblocked("small_inverse", references.inverse, lambda a: small_inverse(a))
+
+
+def small_inverse(a: Node) -> Node:
+    """The inverses; NaN for matrices that have a pivot of zero."""
+    return apply(_small_inverse, (a,), None, a.shape, a.dtype)
+
+
+_small_determinant = unblocked(
+    "small_determinant", references.determinant, lambda a: small_determinant(a)
+)
+
+
+def small_determinant(a: Node) -> Node:
+    """The determinants (batch, 1, 1)."""
+    return apply(_small_determinant, (a,), None, (a.shape[0], 1, 1), a.dtype)
+
+
+_small_qr = unblocked("small_qr", references.qr, lambda a: small_qr(a))
+
+
+def small_qr(a: Node) -> Node:
+    """Q (m, n), then R (n, n) below, of matrices with m >= n."""
+    batch, m, n = a.shape
+    return apply(_small_qr, (a,), None, (batch, m + n, n), a.dtype)
+
+
+_small_eigh = unblocked("small_eigh", references.sorted_eigh, lambda a: small_eigh(a))
+
+
+def small_eigh(a: Node) -> Node:
+    """Ascending eigenvalues of real symmetric matrices in a first row, eigenvectors in columns
+    below; the lower triangles are read."""
+    batch, n, _ = a.shape
+    return apply(_small_eigh, (a,), None, (batch, n + 1, n), a.dtype)

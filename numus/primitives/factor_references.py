@@ -116,3 +116,41 @@ def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
 def eigh(a: Array, params: Any) -> Array:
     values, vectors = np.linalg.eigh(a)
     return np.concatenate([values[:, None, :], np.swapaxes(vectors, -1, -2)], axis=1)
+
+
+def lower_cholesky(a: Array, params: Any) -> Array:
+    return np.conj(np.swapaxes(cholesky(a, params), -1, -2))
+
+
+def solve(a: Array, b: Array, params: Any) -> Array:
+    n = a.shape[-1]
+    packed = lu(a, params)
+    order = packed[..., n].real.astype(np.int64)
+    x = solve_lower(packed[..., :n], np.take_along_axis(b, order[..., None], axis=1), True)
+    with np.errstate(all="ignore"):
+        for k in reversed(range(n)):
+            x[:, k] /= packed[:, k, k, None]
+            x[:, :k] -= packed[:, :k, k, None] * x[:, k, None, :]
+    x[(np.diagonal(packed[..., :n], axis1=-2, axis2=-1) == 0).any(-1)] = np.nan
+    return x
+
+
+def inverse(a: Array, params: Any) -> Array:
+    return solve(a, np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape), params)
+
+
+def determinant(a: Array, params: Any) -> Array:
+    n = a.shape[-1]
+    packed = lu(a, params)
+    moved = (packed[..., n + 1].real != np.arange(n)).sum(axis=-1)
+    pivots = np.diagonal(packed[..., :n], axis1=-2, axis2=-1)
+    return (np.prod(pivots, axis=-1) * (1 - 2 * (moved % 2)))[:, None, None].astype(a.dtype)
+
+
+def qr(a: Array, params: Any) -> Array:
+    return np.concatenate(np.linalg.qr(a), axis=1)
+
+
+def sorted_eigh(a: Array, params: Any) -> Array:
+    values, vectors = np.linalg.eigh(a)
+    return np.concatenate([values[:, None, :], vectors], axis=1)

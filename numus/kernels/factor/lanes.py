@@ -35,6 +35,16 @@ class LaneProgram(Program):
         self.do(lanes)
         self.lane = outer
 
+    @contextlib.contextmanager
+    def vector(self) -> Iterator[Expr]:
+        """One vector, of lanes that are not matrices."""
+        lane = ir.var(self._name())
+        with self._nested() as body:
+            yield lane
+        loop = ir.For(lane, ZERO, const(self.width), "lanes", body)
+        loop.width = self.width
+        self.do(loop)
+
     def skip_unless(self, condition: Expr) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -72,9 +82,13 @@ class LaneMatrix(Matrix):
         self._lanes = p
 
     def _at(self, i: Expr, j: Expr) -> list[Expr]:
-        return self._at_lane(i, j, self._lanes.lane)
+        return self.places(i, j, self._lanes.lane)
 
-    def _at_lane(self, i: Expr, j: Expr, lane: Expr) -> list[Expr]:
+    def of_lane(self, i: Expr, j: Expr, lane: Expr) -> Number:
+        """An element of one matrix."""
+        return tuple(ir.load(self.buffer, k) for k in self.places(i, j, lane))
+
+    def places(self, i: Expr, j: Expr, lane: Expr) -> list[Expr]:
         p = self._lanes
         count = p.width * p.unroll
         element = ir.add(ir.mul(i, self._stride), j)
@@ -86,7 +100,7 @@ class LaneMatrix(Matrix):
         p = self._lanes
         with p.loop(ZERO, rows) as i, p.loop(ZERO, columns) as j:
             for lane in range(p.width * p.unroll):
-                pairs = zip(self._at_lane(i, j, const(lane)), element(lane, i, j), strict=True)
+                pairs = zip(self.places(i, j, const(lane)), element(lane, i, j), strict=True)
                 p.do(*(ir.Store(self.buffer, k, part) for k, part in pairs))
 
     def empty(self, rows: Expr, columns: Expr, outs: Sequence[Matrix]) -> None:
@@ -94,7 +108,7 @@ class LaneMatrix(Matrix):
         p = self._lanes
         with p.loop(ZERO, rows) as i, p.loop(ZERO, columns) as j:
             for lane, out in enumerate(outs):
-                places = self._at_lane(i, j, const(lane))
+                places = self.places(i, j, const(lane))
                 out[i, j] = tuple(ir.load(self.buffer, k) for k in places)
 
 

@@ -21,7 +21,7 @@ class LapackTuning:
     cholesky: tuple[int, int] = (128, 128)
     lu: tuple[int, int] = (96, 128)
     solve: tuple[int, int] = (256, 256)
-    qr: tuple[int, int] = (8, 48)
+    qr: tuple[int, int] = (8, 65)
     eigh: tuple[int, int] = (128, 128)
     svd: tuple[int, int] = (20, 32)
     eig: tuple[int, int] = (1, 1)

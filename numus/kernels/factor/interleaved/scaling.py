@@ -1,0 +1,33 @@
+"""Powers of two near the largest element of each interleaved matrix, by which squares neither
+overflow nor underflow."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus import ir
+from numus.ir import Expr, const, select
+from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
+from numus.kernels.factor.program import ZERO, magnitude, scaled
+
+
+def power_of_two(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr) -> Expr:
+    """1 for matrices of zeros and those that are not finite."""
+    largest = p.register()
+    p.do(ir.Set(largest, p.constant(0.0)))
+    with p.loop(ZERO, rows) as i, p.loop(ZERO, columns) as j:
+        size = p.let(magnitude(x[i, j]))
+        keep = ir.read(largest) >= size  # NaN is never less
+        p.do(ir.Set(largest, select(keep, ir.read(largest), size)))
+    found = p.let(ir.read(largest))
+    bits, mantissa = p.real.bits, p.real.mantissa
+    unsigned = dt.uint64 if bits == 64 else dt.uint32
+    exponent = const(((1 << bits) - 1) ^ ((1 << mantissa) - 1), unsigned)
+    power = (found.bitcast(unsigned) & exponent).bitcast(p.real)
+    least = 2.0 ** (4 - (1 << (p.real.exponent - 1)))
+    usable = (found >= p.constant(least)) & (found <= p.constant(0.25 / least))
+    return p.let(select(usable, power, p.constant(1.0)))
+
+
+def multiply(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr, by: Expr) -> None:
+    with p.loop(ZERO, rows) as i, p.loop(ZERO, columns) as j:
+        x[i, j] = scaled(x[i, j], by)

@@ -1,0 +1,57 @@
+"""Many small matrices on a CPU: kernels that hold one in each SIMD lane, from operand to result.
+
+What they leave out, factors and info numbers, is computed by the general functions where a
+derivative or an error asks for it.
+"""
+
+from __future__ import annotations
+
+from numus.evaluation.evaluate import is_known
+from numus.functions._base import wrap
+from numus.functions.elementwise.comparison import isnan
+from numus.linalg import lapack
+from numus.linalg._base import stacked, unstacked
+from numus.primitives import factor
+from numus.tensor import Tensor
+
+MAX_ORDER = 64  # those of a vector stay in L2
+MIN_BATCH = 16  # below, lanes would be empty
+
+
+def applies(a: Tensor) -> bool:
+    """Whether a stack (…, m, n) consists of many small matrices of a CPU."""
+    m, n = a.shape[-2:]
+    device = a._node.device
+    return (
+        device is not None
+        and not device.runtime.target.simt
+        and a.dtype.is_inexact
+        and 0 < n <= m <= MAX_ORDER
+        and a.size >= MIN_BATCH * m * n
+    )
+
+
+def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
+    """Whether a result needs no factors: many small matrices that no derivative asks for, and that
+    no library takes."""
+    tracked = any(x._node.tracked for x in (a, *more))
+    return not tracked and applies(a) and not lapack.is_chosen(name, stacked(a))
+
+
+def succeeded(first: Tensor) -> bool:
+    """False where one element of each result is known to be NaN in some."""
+    return not is_known(first._node) or not bool(isnan(first).any())
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """a⁻¹ b for equal leading axes; NaN where a matrix is singular."""
+    found = wrap(factor.small_solve(stacked(a)._node, stacked(b)._node))
+    return unstacked(found, a.shape[:-2])
+
+
+def inv(a: Tensor) -> Tensor:
+    return unstacked(wrap(factor.small_inverse(stacked(a)._node)), a.shape[:-2])
+
+
+def det(a: Tensor) -> Tensor:
+    return wrap(factor.small_determinant(stacked(a)._node)).reshape(a.shape[:-2])
