@@ -31,7 +31,7 @@ from numus.linalg.general.primary import (
 from numus.linalg.general.qz import qz
 from numus.linalg.general.schur import hessenberg, schur, schur_ex
 from numus.linalg.general.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
-from numus.linalg.ldl import ldl
+from numus.linalg.ldl import ldl, ldl_ex
 from numus.linalg.least_squares import (
     cond,
     lstsq,
@@ -44,6 +44,7 @@ from numus.linalg.lu import (
     inv_ex,
     lu,
     lu_factor,
+    lu_factor_ex,
     lu_solve,
     solve,
     solve_ex,
@@ -68,7 +69,8 @@ __all__ = [
     "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cosm",
     "cp", "cross", "det", "diagonal", "eig", "eig_ex", "eigh", "eigvals", "eigvalsh", "expm",
     "fractional_matrix_power", "hankel", "hessenberg", "hilbert", "householder_product", "id",
-    "inv", "inv_ex", "khatri_rao", "kron", "ldl", "logm", "lstsq", "lu", "lu_factor", "lu_solve",
+    "inv", "inv_ex", "khatri_rao", "kron", "ldl", "ldl_ex", "logm", "lstsq", "lu",
+    "lu_factor", "lu_factor_ex", "lu_solve",
     "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
     "null_space", "orth", "outer", "pca_lowrank", "pinv", "polar", "qr", "qz", "schur", "schur_ex",
     "semiring_matmul", "signm", "sinm", "slogdet", "solve", "solve_banded",

@@ -44,15 +44,28 @@ def _det(a: Tensor, rule: Implicit) -> Tensor:
     return differentiated(rule, lambda *_: pivots, a, packed, order)
 
 
+def _without(x: Tensor) -> Tensor:
+    """The product of all others along the last axis, of each: no division by what may be zero."""
+    one = x[..., :1] * 0.0 + 1.0
+    before = concat([one, cumprod(x, axis=-1)[..., :-1]], axis=-1)
+    after = concat([flip(cumprod(flip(x, axis=-1), axis=-1), axis=-1)[..., 1:], one], axis=-1)
+    return before * after
+
+
 def _adjugate(a: Tensor) -> Tensor:
-    """V diag(∏ of the other singular values) Uᴴ, times the determinant of U Vᴴ."""
-    u, s, v = thin(a)
-    one = identity(s.shape[-1], a).real[..., :1, :1][..., 0]
-    before = concat([one, cumprod(s, axis=-1)[..., :-1]], axis=-1)
-    after = concat([flip(cumprod(flip(s, axis=-1), axis=-1), axis=-1)[..., 1:], one], axis=-1)
-    phase = _det(u, _REGULAR) * _det(v, _REGULAR).conj()
-    others = (before * after).astype(a.dtype) * phase[..., None]
-    return (v * others[..., None, :]) @ adjoint(u)
+    """V adj(S) Uᴴ, times the determinant of U Vᴴ, for singular vectors as constants.
+
+    S = Uᴴ a V is diagonal, and moves with a: -S_ij times the product of all singular values but two
+    is element (i, j) of its adjugate up to second order, whatever values are equal.
+    """
+    u, _, v = thin(a.detach())
+    inner = adjoint(u) @ a @ v
+    values = diagonal(inner)
+    one = identity(a.shape[-1], a)
+    pairs = _without(where(one != 0, 1.0, values[..., None, :]))  # but those of row and column
+    middle = one * _without(values)[..., None, :] - (1 - one) * inner * pairs
+    phase = (_det(u, _REGULAR) * _det(v, _REGULAR).conj())[..., None, None]
+    return phase * (v @ middle @ adjoint(u))
 
 
 def _tangent(value: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

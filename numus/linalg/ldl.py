@@ -165,7 +165,36 @@ def ldl(x: ArrayLike, /, *, lower: bool = True, hermitian: bool = True) -> LDLRe
     >>> l.tolist(), d.tolist()
     ([[1.0, 0.0], [0.5, 1.0]], [[4.0, 0.0], [0.0, -1.0]])
     """
-    a, dtype = matrices("ldl", x, square=True)
+    return _ldl("ldl", x, lower, hermitian)
+
+
+class LDLExResult(NamedTuple):
+    """What `ldl_ex` gives."""
+
+    L: Tensor
+    D: Tensor
+    P: Tensor
+    info: Tensor
+
+
+@widens
+def ldl_ex(x: ArrayLike, /, *, lower: bool = True, hermitian: bool = True) -> LDLExResult:
+    """`ldl`, and the info numbers: 0, or that of the first row of D that is zero, with which no
+    system can be solved.
+
+    >>> nm.linalg.ldl_ex(nm.ones((2, 2))).info.item()
+    2
+    """
+    found = _ldl("ldl_ex", x, lower, hermitian)
+    if not found.D.shape[-1]:
+        return LDLExResult(*found, found.P.sum(axis=-1))
+    none = (found.D.detach() == 0).all(axis=-1)
+    info = where(none.any(axis=-1), none.astype("int64").argmax(axis=-1) + 1, 0)
+    return LDLExResult(*found, info)
+
+
+def _ldl(op: str, x: ArrayLike, lower: bool, hermitian: bool) -> LDLResult:
+    a, dtype = matrices(op, x, square=True)
     n = a.shape[-1]
     triangle = a if lower else _flipped(a, hermitian)
     below = triangle.tril(-1)

@@ -108,6 +108,18 @@ def lu_factor(a: ArrayLike, /) -> tuple[Tensor, Tensor]:
 
 
 @widens
+def lu_factor_ex(a: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor]:
+    """`lu_factor`, and the info numbers: 0, or that of the first pivot that is zero.
+
+    >>> nm.linalg.lu_factor_ex(nm.ones((2, 2)))[2].item()
+    2
+    """
+    x, dtype = matrices("lu_factor_ex", a)
+    packed, _, swaps = _lu(x)
+    return packed.astype(dtype), swaps, _info(packed)
+
+
+@widens
 def lu(a: ArrayLike, /, *, permute_l: bool = False, p_indices: bool = False) -> tuple[Tensor, ...]:
     """P, L and U with a = P L U: a permutation, unit lower triangular (m, k) and upper triangular
     (k, n) matrices, k being the smaller extent.

@@ -10,7 +10,7 @@ from numus.functions._base import wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import eye, zeros
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
@@ -22,6 +22,7 @@ from numus.linalg._base import (
     identity,
     matrices,
     scale_of,
+    spoiled,
     stacked,
     unstacked,
 )
@@ -84,6 +85,8 @@ def _packed(a: Tensor) -> Tensor:
         if m < n:
             left, right = right, left
     packed = concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
+    # vectors of matrices that are not finite would be any
+    packed = spoiled(packed, ~isfinite(values).all(axis=-1))
     return unstacked(packed, a.shape[:-2])
 
 

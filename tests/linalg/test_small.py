@@ -104,6 +104,14 @@ def test_nan_stays_in_its_matrix():
     assert not np.isnan(vectors.numpy()[good]).any()
 
 
+def test_nothing_is_found_of_a_matrix_that_is_not_finite():
+    a = np.stack([np.eye(3), np.eye(3)])
+    a[1, 0, 0] = np.inf
+    for part in nm.linalg.svd(nm.asarray(a)):
+        assert np.isnan(part.numpy()[1]).all()
+        assert np.isfinite(part.numpy()[0]).all()
+
+
 def test_singular_matrices():
     a = _general(4, 4, "float64")
     a[5, :, 2] = 0

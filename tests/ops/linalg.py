@@ -192,6 +192,8 @@ SOLVERS = [
     op("linalg.lu_factor", each(pivots), case(x(2, 4, 4)), case(x(5, 3)), case(x(3, 5)),
        case(x(0, 3)), case(x(1, 1)), values=[case(x(40, 70)), case(x(70, 40)), case(x(2, 80, 80))],
        **{**LINALG, "out": (fraction, INT64), "ulps": 1024}),
+    op("linalg.lu_factor_ex", lambda a: (*each(pivots)(a), no_info(a)), case(x(2, 4, 4)),
+       **{**LINALG, "out": (fraction, INT64, INT64), "ulps": 1024}),
     op("linalg.lu_solve", lambda a, b, trans=0: np.linalg.solve(
         (general(a), np.swapaxes(general(a), -1, -2), adjoint(general(a)))[trans], b),
        case(x(4, 4), x(4)), case(x(2, 3, 3), x(3, 2), trans=1), case(x(3, 3), x(3, 2), trans=2),

@@ -188,6 +188,11 @@ def interpolated(a, k):
         idx[..., None, :], (*a.shape[:-1], k)), axis=-1), proj)  # fmt: skip
 
 
+def ldl_ex(a):
+    lower, d, _, info = nm.linalg.ldl_ex(a + adjoint(a))
+    return lower @ d @ adjoint(lower), info
+
+
 def ldl(a, **options):
     lower, d, _ = nm.linalg.ldl(a + adjoint(a), **options)
     return lower @ d @ adjoint(lower)
@@ -210,6 +215,8 @@ SPACES = [
        **{**LINALG, "out": (fraction, fraction, INT64)}),
     op("linalg.eigh", scipy_generalised, case(x(3, 3), x(3, 3)), call=generalised,
        **{**REALS, "ulps": 1024, "orders": 1}),
+    op("linalg.ldl_ex", lambda a: (a + adjoint(a), np.zeros(a.shape[:-2], np.int64)),
+       case(x(2, 3, 3)), call=ldl_ex, **{**REALS, "out": (fraction, INT64)}),
     op("linalg.ldl", lambda a, **_: a + adjoint(a), case(x(4, 4)), case(x(2, 3, 3), lower=False),
        call=ldl, **REALS),
     op("linalg.qz", lambda a, b: (spread(a), b / 4 + unit(b)), case(x(3, 3), x(3, 3)),
