@@ -38,7 +38,7 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if lapack.is_chosen("qr", stacked(a).mT, option=columns):
         q, r = lapack.qr(stacked(a), columns)
         return unstacked(q, lead), unstacked(r[:, :columns].triu(), lead)
-    if columns == n and small.applies(a):
+    if columns == n <= m and small.applies(a):
         packed = unstacked(wrap(factor.small_qr(stacked(a)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :]
     scale = scale_of(a)

@@ -14,7 +14,7 @@ from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import blocked, lapack
+from numus.linalg import blocked, lapack, small
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -73,6 +73,15 @@ def _values(a: Tensor) -> Tensor:
     return (abs(rows) ** 2).sum(axis=-1).sqrt().sort(axis=-1, descending=True) * scale[..., 0]
 
 
+def _small(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_tall`, of many small real matrices."""
+    n = a.shape[-1]
+    q, a = qr_factors(a, n) if a.shape[-2] > n else (None, a)
+    found = wrap(factor.small_svd(a._node))
+    left = found[:, :n] if q is None else q @ found[:, :n]
+    return left, found[:, 2 * n], found[:, n : 2 * n]
+
+
 def _packed(a: Tensor) -> Tensor:
     """U (m, k), then V (n, k), then a row of singular values."""
     m, n = a.shape[-2:]
@@ -81,7 +90,11 @@ def _packed(a: Tensor) -> Tensor:
         left, values, right = lapack.svd(stack)
         right = adjoint(right)
     else:
-        left, values, right = _tall(stack if m >= n else adjoint(stack))
+        tall = stack if m >= n else adjoint(stack)
+        by_lanes = small.applies(tall) and not tall.dtype.is_complex
+        if by_lanes and m == n:
+            return unstacked(wrap(factor.small_svd(tall._node)), a.shape[:-2])
+        left, values, right = (_small if by_lanes else _tall)(tall)
         if m < n:
             left, right = right, left
     packed = concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
@@ -195,7 +208,10 @@ def values_of(a: Tensor) -> Tensor:
         return thin(a)[1]
     if lapack.is_chosen("svd", stacked(a), option="N"):
         return unstacked(lapack.svd(stacked(a), "N")[1], a.shape[:-2])
-    found = _values(stacked(a if m >= n else adjoint(a)))
+    tall = stacked(a if m >= n else adjoint(a))
+    if small.applies(tall) and not a.dtype.is_complex:
+        return unstacked(_small(tall)[1], a.shape[:-2])
+    found = _values(tall)
     return unstacked(found, a.shape[:-2])
 
 

@@ -152,3 +152,12 @@ def small_eigh(a: Node) -> Node:
     below; the lower triangles are read."""
     batch, n, _ = a.shape
     return apply(_small_eigh, (a,), None, (batch, n + 1, n), a.dtype)
+
+
+_small_svd = unblocked("small_svd", references.svd, lambda a: small_svd(a))
+
+
+def small_svd(a: Node) -> Node:
+    """U, then V below it, then a row of descending singular values, of real square matrices."""
+    batch, n, _ = a.shape
+    return apply(_small_svd, (a,), None, (batch, 2 * n + 1, n), a.dtype)

@@ -154,3 +154,8 @@ def qr(a: Array, params: Any) -> Array:
 def sorted_eigh(a: Array, params: Any) -> Array:
     values, vectors = np.linalg.eigh(a)
     return np.concatenate([values[:, None, :], vectors], axis=1)
+
+
+def svd(a: Array, params: Any) -> Array:
+    u, s, vh = np.linalg.svd(a)
+    return np.concatenate([u, np.swapaxes(vh, -1, -2), s[:, None, :]], axis=1)

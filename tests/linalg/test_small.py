@@ -59,6 +59,7 @@ def test_orthogonal_factors(m, n, dtype):
     a = _general(m, n, dtype)
     a[1] *= 1e-30
     a[2] *= 1e30
+    a[3] = 1
     q, r = (x.numpy() for x in nm.linalg.qr(nm.asarray(a)))
     assert (np.tril(r, -1) == 0).all()
     bound = 10 * m * _eps(dtype)
@@ -78,6 +79,7 @@ def test_eigenvalues(n, dtype):
     a[6] *= 1e25
     a[7] *= 1e-25
     basis = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    a[9] = 1
     a[8] = basis @ np.diag(1.0 + 1e-6 * rng.standard_normal(n)) @ basis.T
     a = (a + np.swapaxes(a, -1, -2)) / 2
     values, vectors = (x.numpy() for x in nm.linalg.eigh(nm.asarray(a)))
@@ -87,6 +89,30 @@ def test_eigenvalues(n, dtype):
     assert (_sizes(np.swapaxes(vectors, -1, -2) @ vectors - np.eye(n)) <= bound).all()
     upper = nm.linalg.eigvalsh(nm.asarray(np.triu(a)), UPLO="U").numpy()
     np.testing.assert_array_equal(upper, values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 5), (4, 9), (18, 18)])
+def test_singular_values(m, n, dtype):
+    a = _general(m, n, dtype)
+    a[3] = np.eye(m, n)
+    a[4] = 0
+    a[5] = 1
+    a[6] *= 1e25
+    a[7] *= 1e-25
+    a[8] = np.triu(np.ones((m, n)), 1)
+    a[9] = np.diag(np.arange(max(m, n)) // 2)[:m, :n]
+    a[10, :, 0] = 0
+    a[11] = 1 / (np.arange(m)[:, None] + np.arange(n) + 1)
+    a[12] = a[12] * 10.0 ** -np.arange(m)[:, None]
+    u, s, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(a), full_matrices=False))
+    bound, k = 10 * max(m, n) * _eps(dtype), min(m, n)
+    assert (np.diff(s) <= 0).all()
+    assert (s >= 0).all()
+    assert (_sizes(u * s[:, None] @ vh - a) <= bound * _sizes(a)).all()
+    for columns in (u, np.swapaxes(vh, -1, -2)):
+        assert (_sizes(np.swapaxes(columns, -1, -2) @ columns - np.eye(k)) <= bound).all()
+    np.testing.assert_allclose(nm.linalg.svdvals(nm.asarray(a)).numpy(), s, rtol=1e-3, atol=1e-6)
 
 
 def test_nan_stays_in_its_matrix():
@@ -165,7 +191,8 @@ def test_operands_may_be_views_and_expressions():
 
 
 @pytest.mark.parametrize(
-    "name", ["small_cholesky", "small_inverse", "small_determinant", "small_qr", "small_eigh"]
+    "name",
+    ["small_cholesky", "small_inverse", "small_determinant", "small_qr", "small_eigh", "small_svd"],
 )
 def test_kernels_agree_with_references(name):
     a = _general(6, 6, "float64")
@@ -174,6 +201,6 @@ def test_kernels_agree_with_references(name):
         wrap(getattr(factor, name)(nm.asarray(a, device=place)._node)).numpy()
         for place in ("cpu", "reference")
     )
-    if name == "small_eigh":  # vectors are determined up to signs
+    if name in ("small_eigh", "small_svd"):  # vectors are determined up to signs
         found, expected = np.abs(found), np.abs(expected)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)

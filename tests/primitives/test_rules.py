@@ -30,7 +30,7 @@ NO_CASES = {"constant", "iota", "value", "placeholder", "transfer", "custom", "c
 NO_CASES |= {"get_tuple_element"}
 # differentiated as a whole (`implicit`), and in the op table by the functions that they are for
 NO_CASES |= {"small_cholesky", "small_determinant", "small_eigh", "small_inverse", "small_qr"}
-NO_CASES |= {"small_solve"}
+NO_CASES |= {"small_solve", "small_svd"}
 NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solve_lower", "fft"}
 NO_CASES |= {"eigh", "lapack"}  # a library's, in tests/kernels/test_lapack.py
 NO_CASES |= {"hessenberg", "schur", "qz"}  # in tests/linalg/test_nonsymmetric.py and the op table

@@ -23,7 +23,7 @@ class LapackTuning:
     solve: tuple[int, int] = (256, 256)
     qr: tuple[int, int] = (8, 65)
     eigh: tuple[int, int] = (128, 128)
-    svd: tuple[int, int] = (20, 32)
+    svd: tuple[int, int] = (20, 65)
     eig: tuple[int, int] = (1, 1)
     schur: tuple[int, int] = (1, 1)
     qz: tuple[int, int] = (1, 1)

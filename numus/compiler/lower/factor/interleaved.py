@@ -15,7 +15,7 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
-from numus.kernels.factor.interleaved import cholesky, eigh, lu, qr, scaling
+from numus.kernels.factor.interleaved import cholesky, eigh, lu, qr, scaling, svd
 from numus.kernels.factor.interleaved.transfer import gathered, in_vectors, scattered
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import Matrix, Number, Read, real
@@ -266,6 +266,44 @@ def _eigh(p: Problem) -> Kernels:
     return s.kernels()
 
 
+def _svd(p: Problem) -> Kernels:
+    """U, then V, then a row of singular values."""
+    n = p.val.shape[-1]
+    s = Stack(p, n)
+    end = n + s.tile
+    a, left, right = (s.near(end, end) for _ in range(3))
+    vectors = s.near(svd.VECTORS, end)
+    s.fill(p.val.inputs[0], a)
+    program, zero = s.program, (s.program.constant(0.0),)
+    work = svd.Work(a, left, right, vectors, s.size(n), s.tile)
+    with program.matrices():
+        _clear_border(program, a, s.size(n), s.size(end))
+        with program.loop(ZERO, const(svd.VECTORS)) as i, program.loop(ZERO, s.size(end)) as j:
+            vectors[i, j] = zero
+        by = scaling.power_of_two(program, a, s.size(n), s.size(n))
+        vectors[const(svd.SCALE), s.size(n)] = (by,)
+        scaling.multiply(program, a, s.size(n), s.size(n), program.let(program.constant(1.0) / by))
+    svd.svd(program, work)
+    with program.matrices():
+        by = program.let(vectors[const(svd.SCALE), s.size(n)][0])
+        scaling.multiply(program, vectors, const(1), s.size(n), by)
+    svd.placed(program, work, left)
+    s.empty(a, n, n)
+    svd.placed(program, work, right)
+    s.empty(a, n, n, n)
+    s.empty(vectors, 1, n, 2 * n)
+    return s.kernels()
+
+
+def _clear_border(program: LaneProgram, a: LaneMatrix, n: Expr, end: Expr) -> None:
+    """Zeros beyond rows and columns."""
+    zero = (program.constant(0.0),)
+    with program.loop(n, end) as i, program.loop(ZERO, end) as j:
+        a[i, j] = zero
+    with program.loop(ZERO, n) as i, program.loop(n, end) as j:
+        a[i, j] = zero
+
+
 _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "small_cholesky": _cholesky,
     "small_solve": _solve,
@@ -273,4 +311,5 @@ _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "small_inverse": _inverse,
     "small_qr": _qr,
     "small_eigh": _eigh,
+    "small_svd": _svd,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, const, select
+from numus.kernels.factor.interleaved.scaling import negligible_square
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import INT, ONE, ZERO
 
@@ -96,13 +97,14 @@ def _reflector(p: LaneProgram, w: Work, k: Expr, n: Expr) -> Expr:
     after, second = p.let(ir.add(k, ONE)), p.let(ir.add(k, const(2)))
     (rest,) = p.reduced("add", second, n, lambda i: [a[i, k][0] * a[i, k][0]], p.constant(0.0))
     alpha = p.let(a[after, k][0])
-    trivial = p.let(rest.eq(0.0))
+    trivial = p.let(rest < negligible_square(p))
     one = p.constant(1.0)
     size = ir.sqrt(_fma(alpha, alpha, rest))
     beta = p.let(select(trivial, alpha, -ir.binary("copysign", size, alpha)))
     tau = select(trivial, p.constant(0.0), (beta - alpha) / select(trivial, one, beta))
     tau = p.let(tau)
-    factor = p.let(one / select(trivial, one, alpha - beta))
+    factor = select(trivial, p.constant(0.0), one / select(trivial, one, alpha - beta))
+    factor = p.let(factor)
     x[_E, k] = (beta,)
     x[_TAU, k] = (tau,)
     x[_U, after] = (one,)
@@ -209,7 +211,7 @@ def _find_block(p: LaneProgram, w: Work, first: ir.Register, last: ir.Register) 
         size = ir.unary("abs", x[_D, i][0]) + ir.unary("abs", x[_D, ir.add(i, ONE)][0])
         size = p.let(size)
         e = p.let(x[_E, i][0])
-        large = p.let((ir.unary("abs", e) + size) > size)
+        large = p.let(((ir.unary("abs", e) + size) > size) & (e * e > negligible_square(p)))
         x[_E, i] = (select(large, e, p.constant(0.0)),)
         here = i.cast(INT)
         p.do(ir.Set(first, select(large, here, ir.read(first))))
@@ -245,8 +247,9 @@ def _step(
         e, d, d_after = p.let(x[_E, i][0]), p.let(x[_D, i][0]), p.let(x[_D, after][0])
         f, b = p.let(ir.read(s) * e), p.let(ir.read(c) * e)
         old = p.let(ir.read(g))
-        r = p.let(ir.sqrt(_fma(f, f, old * old)))
-        none = p.let(r.eq(0.0))
+        square = p.let(_fma(f, f, old * old))
+        none = p.let(square < negligible_square(p))
+        r = p.let(select(none, zero, ir.sqrt(square)))
         inverse = p.let(one / select(none, one, r))
         cosine = p.let(select(none, one, old * inverse))
         sine = p.let(select(none, zero, f * inverse))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numus import ir
 from numus.ir import Expr, const, select
+from numus.kernels.factor.interleaved.scaling import negligible_square
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import (
     ONE,
@@ -33,9 +34,9 @@ def qr(
     """Q in place of x (m, n), whose columns are padded by zeros to a whole tile, and R."""
     m, n = extents
     with p.loop(ZERO, n) as k:
-        tau = _reflector(p, x, k, m)
+        tau = reflector(p, x, k, m)
         taus[ZERO, k] = tau
-        _reflect(p, x, k, extents, conjugate(tau), tile)
+        reflect(p, x, k, extents, conjugate(tau), tile)
     with p.loop(ZERO, n) as i, p.loop(ZERO, n) as j:
         upper = i <= j
         r[i, j] = chosen(upper, x[i, j], zero(p))
@@ -43,22 +44,20 @@ def qr(
     with p.loop(ZERO, n) as step:
         k = p.let(ir.sub(ir.sub(n, ONE), step))
         tau = p.number(taus[ZERO, k])
-        _reflect(p, x, k, extents, tau, tile)
+        reflect(p, x, k, extents, tau, tile)
         one = real(p, p.constant(1.0))
         x[k, k] = tuple(a - b for a, b in zip(one, tau, strict=True))
         with p.loop(ir.add(k, ONE), m) as i:
             x[i, k] = minus_product(zero(p), tau, x[i, k])
 
 
-def _reflector(p: LaneProgram, x: LaneMatrix, k: Expr, m: Expr) -> Number:
+def reflector(p: LaneProgram, x: LaneMatrix, k: Expr, m: Expr) -> Number:
     """That of column k, below the diagonal (its first element is 1); its factor tau."""
     after = p.let(ir.add(k, ONE))
     (below,) = p.reduced("add", after, m, lambda i: [squared(x[i, k])], p.constant(0.0))
     alpha = p.number(x[k, k])
-    trivial = below.eq(0.0)
-    if p.components == 2:
-        trivial = trivial & alpha[1].eq(0.0)
-    trivial = p.let(trivial)
+    rest = below if p.components == 1 else below + alpha[1] * alpha[1]
+    trivial = p.let(rest < negligible_square(p))
     size = ir.sqrt(squared(alpha) + below)
     beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))
     one = p.constant(1.0)
@@ -68,12 +67,12 @@ def _reflector(p: LaneProgram, x: LaneMatrix, k: Expr, m: Expr) -> Number:
     distance = p.number(chosen(trivial, real(p, one), (alpha[0] - beta, *alpha[1:])))
     factor = inverse(p, distance)
     with p.loop(after, m) as i:
-        x[i, k] = product(x[i, k], factor)
+        x[i, k] = chosen(trivial, zero(p), product(x[i, k], factor))
     x[k, k] = real(p, beta)
     return tau
 
 
-def _reflect(
+def reflect(
     p: LaneProgram, x: LaneMatrix, k: Expr, extents: tuple[Expr, Expr], tau: Number, tile: int
 ) -> None:
     """Columns after k less tau v (vᴴ column), tile by tile; the first may hold columns before."""
