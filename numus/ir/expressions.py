@@ -385,6 +385,12 @@ def fma(a: Expr, b: Operand, c: Operand, allow_unfused: bool = False) -> Expr:
     return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), attr)
 
 
+def dot4(total: Expr, codes: Expr, x: Expr) -> Expr:
+    """total + Σ codes[i] * x[i] over the four bytes of two uint32 words, those of `codes` unsigned,
+    those of `x` signed; int32."""
+    return make("dot4", dt.int32, (total, codes, x))
+
+
 def approx_div(a: Expr, b: Expr) -> Expr:
     """a / b by the approximate reciprocal and one Newton step, where the target has one; b must be
     neither tiny nor huge. All but always correctly rounded."""

@@ -110,12 +110,17 @@ class QTensor:
         return QTensor(self.format, self.stored_shape, self.parts, self.dtype, -3 - self.axis)
 
     def __rmatmul__(self, x: Any) -> Tensor:
-        x = nm.asarray(x, device=self.device)
-        return nm.matmul(x, self.dequantize(x.dtype))
+        from numus.quant.products import matmul
+
+        return matmul(x, self)
 
     def __matmul__(self, x: Any) -> Tensor:
+        from numus.quant.products import matmul
+
         x = nm.asarray(x, device=self.device)
-        return nm.matmul(self.dequantize(x.dtype), x)
+        if self.ndim != 2 or x.ndim not in (1, 2):
+            return nm.matmul(self.dequantize(x.dtype), x)
+        return matmul(x.T if x.ndim == 2 else x, self.T).T
 
     # -- views along groups -----------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """SIMD loads and stores, by the stride of the index from lane to lane.
 
 Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 two shuffled vectors (interleaved
-real and imaginary parts), any other a gather or scatter. Masked elements are never accessed.
+real and imaginary parts), any other a gather or scatter. An index divided by a power of two (packed
+codes, scales of groups) is a short vector whose elements are repeated. Masked elements are never
+accessed.
 """
 
 from __future__ import annotations
@@ -98,12 +100,61 @@ def load(ctx: Context, e: ir.Expr) -> Value:
             write = _load_contiguous
         pointers = _pointers(ctx, buffer, first, stride * width)
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
+    elif mask is None and (repeated := _repeated(ctx, index)) is not None:
+        names = _load_repeated(ctx, buffer, *repeated, masks)
     else:
         names = [
             _masked(ctx, "gather", buffer, i, m, shape)
             for i, m in zip(ctx.vectors(ctx.values[index], ir.INDEX), masks, strict=True)
         ]
     return Value(tuple(ctx.t.from_memory(shape, dtype, n) for n in names), True)
+
+
+def _repeated(ctx: Context, index: ir.Expr) -> tuple[list[ir.Expr], int] | None:
+    """(uniform terms, c) of an index that is their sum and the lane variable divided by c."""
+    lane = ctx.current_lane
+    if not lane.aligned or lane.shape.width <= 1:
+        return None
+    uniform: list[ir.Expr] = []
+    count, pending = 0, [index]
+    while pending:
+        e = pending.pop()
+        if ctx.lane_stride(e) == 0:
+            uniform.append(e)
+        elif e.op == "add":
+            pending += e.args
+        elif count or e.op != "idiv" or e.args[0] is not lane.var or e.args[1].op != "const":
+            return None
+        else:
+            count = int(e.args[1].attr)
+    width = lane.shape.width
+    fits = count > 0 and count & (count - 1) == 0 and width & (width - 1) == 0
+    return (uniform, count) if fits else None
+
+
+def _load_repeated(
+    ctx: Context,
+    buffer: ir.Buffer,
+    uniform: list[ir.Expr],
+    count: int,
+    masks: tuple[str | None, ...],
+) -> list[str]:
+    t, lane = ctx.t, ctx.current_lane
+    width, scalar = lane.shape.width, memory_type(buffer.dtype)
+    short = Shape(max(1, width // count))
+    names = []
+    for u, mask in enumerate(masks):
+        at = lane.first.names[0] if not u else t.new(f"add i64 {lane.first.names[0]}, {u * width}")
+        at = t.new(f"lshr i64 {at}, {count.bit_length() - 1}")
+        for e in uniform:
+            at = t.new(f"add i64 {at}, {ctx.value(e).names[0]}")
+        if mask is not None:  # a lane's element is there if one of its lanes is: the first
+            firsts = [i * count for i in range(short.width)]
+            mask = t.shuffle(lane.shape.of("i1"), mask, "poison", firsts)
+        loaded = _vector_load(ctx, buffer, _pointer(ctx, buffer, at), mask, short)
+        lanes = [min(i // count, short.width - 1) for i in range(width)]
+        names.append(t.shuffle(short.of(scalar), loaded, "poison", lanes))
+    return names
 
 
 def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value | None) -> Value:

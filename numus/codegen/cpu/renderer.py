@@ -297,7 +297,8 @@ class _Renderer(Control):
         at, step = (Value((name,), False, x.depth) for name in (first, segment.origin[1]))
         strides, shape = LaneStrides(s.var, s.step), Shape(segment.width)
         lane = (s.var, strides, shape, segment.unroll, at, step)
-        x.lane = Lane(*lane, mask, segment.live_in, segment.nontemporal)
+        aligned = segment.origin == ("0", "1")
+        x.lane = Lane(*lane, mask, segment.live_in, segment.nontemporal, aligned)
 
     def _nontemporal_or_not(self, segment: _Segment, stores: frozenset[ir.Store]) -> None:
         def emit(nontemporal: frozenset[ir.Store]) -> None:

@@ -73,6 +73,12 @@ class LlvmTarget:
         """Hardware conversion between float16 and float32."""
         return self.arch == "arm" or "f16c" in self.enabled
 
+    @functools.cached_property
+    def byte_dot(self) -> str:
+        """The instruction of `dot4`: "vnni", or "" for what LLVM makes of a partial reduction."""
+        vnni = {"avx512vnni", "avx512vl"} <= self.enabled or "avxvnni" in self.enabled
+        return "vnni" if self.arch == "x86" and vnni else ""
+
 
 # Microarchitecture levels that `NUMUS_CPU` names: LLVM's CPU and its features.
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"

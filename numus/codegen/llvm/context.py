@@ -37,6 +37,7 @@ class Lane:
     mask: Value | None = None  # active lanes, where not all are
     live_in: frozenset[ir.Register] = frozenset()
     nontemporal: frozenset[ir.Store] = frozenset()
+    aligned: bool = False  # lane 0 of every vector is at a multiple of the width
 
 
 @dataclass(slots=True)

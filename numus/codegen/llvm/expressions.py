@@ -155,6 +155,8 @@ class Expressions(Context):
                 return self.each(args, lambda s, c, x, y: t.ops(s, scalar).select(c, x, y))
             if op == "fma":
                 return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
+            if op == "dot4":
+                return self.each(args, lambda s, *words: arithmetic.dot4(t, s, *words))
             emit: Callable[..., str] = arithmetic.binary
             of = args[0].dtype if op in ir.COMPARES else dtype
             if op in ("min", "max"):

@@ -51,6 +51,7 @@ class NvptxTarget:
     arch: str = "nvptx"
     has_f16_conversion: bool = True
     has_int64_conversion: bool = True
+    byte_dot: str = "dp4a"
 
     @property
     def has_bf16_conversion(self) -> bool:

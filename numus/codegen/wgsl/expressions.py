@@ -201,6 +201,8 @@ class Expressions(ShaderContext):
             if e.attr == "unfused" and ty == "f32" and not self.target.exact_fma32:
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
+        if op == "dot4":
+            return f"dot4({', '.join(self.cast_to(a, self.type(a)) for a in args)})"
         if op in ir.COMPARES:
             types = {self.type(a) for a in args}
             of = types.pop() if len(types) == 1 else "i64"

@@ -178,6 +178,13 @@ fn mulhi_{_i}(a: {_i}, b: {_i}) -> {_i} {{
 }}
 """)
 _add("""
+fn dot4(total: i32, codes: u32, x: u32) -> i32 {
+  let a = vec4<i32>((vec4<u32>(codes) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u));
+  let b = bitcast<vec4<i32>>(vec4<u32>(x) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
+  return total + dot(a, b);
+}
+""")
+_add("""
 fn popcount64(x: u64) -> u64 {
   return u64(countOneBits(u32(x & 0xfffffffflu)) + countOneBits(u32(x >> 32u)));
 }

@@ -1,0 +1,115 @@
+"""Schedules of products with packed codes: rows of a CPU's task, rows of a GPU's block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.packed import (
+    Operands,
+    PackedShape,
+    Packing,
+    rows_of_block,
+    rows_of_task,
+)
+
+
+@dataclass(frozen=True)
+class PackedTuning:
+    """Measured on a 2-core x86-64 (Cascade Lake)."""
+
+    min_task_words: int = 1 << 13
+    tasks_per_thread: int = 32
+    sums: int = 8  # of a row by a vector, that are accumulated side by side
+    max_rows: int = 4
+    max_threads: int = 256
+
+
+TUNING = PackedTuning()
+
+
+@dataclass(frozen=True)
+class PackedProblem(Problem):
+    @property
+    def packing(self) -> Packing:
+        found: Packing = self.val.params
+        return found
+
+    @property
+    def vectors(self) -> int:
+        return self.val.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.val.shape[1]
+
+    @property
+    def chunks(self) -> int:
+        return self.val.inputs[0].shape[3]
+
+    @property
+    def shape(self) -> PackedShape:
+        rows = max(1, min(TUNING.max_rows, TUNING.sums // max(1, self.vectors)))
+        return PackedShape(self.packing, self.val.inputs[0].shape[1], self.vectors, rows)
+
+    def operands(self, e: Emitter) -> Operands:
+        x, x_sum, codes, scales, *zeros = self.val.inputs
+
+        def store(v: int, row: Expr, value: Expr) -> list[Stmt]:
+            return e.store(self.val, (const(v), row), value)
+
+        def number(val: object, row: Expr, group: Expr) -> Expr:
+            found: Expr = e.value(val, (row, group)).cast(dt.float32)  # type: ignore[arg-type]
+            return found
+
+        return Operands(
+            x=lambda v, plane, f, c: e.value(x, (const(v), const(plane), const(f), c)),
+            x_sum=lambda v, c: e.value(x_sum, (const(v), c)),
+            word=lambda row, at: e.value(codes, (row, at)),
+            scale=lambda row, group: number(scales, row, group),
+            zero=(lambda row, group: number(zeros[0], row, group)) if zeros else None,
+            store=store,
+        )
+
+
+def _shared_width(packing: Packing, lanes: int) -> int:
+    """Lanes that share a scale in every vector, if they are enough to be worth it."""
+    width = packing.group & -packing.group
+    width = min(width, lanes)
+    return width if packing.header or width >= min(8, lanes) else 0
+
+
+def _lower_tasks(p: PackedProblem) -> Kernels:
+    s, target = p.shape, p.target
+    words = max(1, p.chunks * p.packing.words)
+    wanted = max(1, target.num_cores) * TUNING.tasks_per_thread
+    per_task = max(-(-p.rows // wanted), -(-TUNING.min_task_words // words))
+    per_task = -(-per_task // s.rows) * s.rows
+    tasks = -(-p.rows // per_task)
+    e, task = Emitter(p.layouts), ir.var("task")
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(p.rows))
+    groups = -(-p.chunks // p.packing.group) if p.packing.group else 1
+    width = _shared_width(p.packing, max(1, target.vector_bytes // 4))
+    sizes = (e.dim(p.chunks), e.scalar_arg(groups), width)
+    body = rows_of_task(s, p.operands(e), span, *sizes)
+    return [e.grid_kernel("packed_matmul", task, body, tasks, (p.val.op,))]
+
+
+def _lower_blocks(p: PackedProblem) -> Kernels:
+    s = p.shape
+    threads = 32
+    while threads < min(TUNING.max_threads, p.chunks):
+        threads *= 2
+    e, block = Emitter(p.layouts, block_size=threads), ir.var("block")
+    body = rows_of_block(
+        *(s, p.operands(e), block * s.rows, e.dim(p.rows), e.dim(p.chunks)),
+    )
+    return [e.grid_kernel("packed_matmul", block, body, -(-p.rows // s.rows), (p.val.op,))]
+
+
+lower_packed = family(PackedProblem, Candidate("rows per task", _lower_tasks))
+lower_packed_gpu = family(PackedProblem, Candidate("rows per block", _lower_blocks))

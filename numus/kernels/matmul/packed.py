@@ -1,0 +1,196 @@
+"""Products with packed codes of few bits, by dot products of bytes (VNNI, dp4a, usdot).
+
+Activations come as integers in planes of signed bytes, weights as codes in 32-bit words. A word is
+masked into words of four bytes each, whose dot products with the bytes of the activations are
+integers; scales and zero points are applied once per word. No weight is ever widened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.ir import Expr, Stmt, const
+
+ZERO, ONE = const(0), const(1)
+BYTES = 0x01010101
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Codes of `width` bits in one word of a chunk, which stand for their value << `shift`."""
+
+    word: int
+    width: int
+    shift: int
+    first: int  # value of the chunk
+
+    @property
+    def fields(self) -> int:
+        """Words of four bytes that it is masked into."""
+        return 8 // self.width
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a row of codes lies in memory.
+
+    A chunk is as many values as fill whole words: 4, 8, 16 of 8, 4, 2 bits in one word; 32 of 3
+    bits in two words of 2 bits and one of 1 bit. `group` chunks share a scale (0: all of a row);
+    with a `header`, each group begins with a word that has the float16 scale in its low half. Bytes
+    that are `signed` are read as codes that are greater by 128.
+    """
+
+    bits: int
+    group: int
+    zero: int = 0  # subtracted from codes that have no zero points of their own
+    header: bool = False
+    signed: bool = False
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        if self.bits == 3:
+            return Stream(0, 2, 0, 0), Stream(1, 2, 0, 16), Stream(2, 1, 2, 0)
+        return (Stream(0, self.bits, 0, 0),)
+
+    @property
+    def words(self) -> int:
+        """Of a chunk."""
+        return len(self.streams)
+
+    @property
+    def values(self) -> int:
+        """Of a chunk."""
+        return 32 if self.bits == 3 else 32 // self.bits
+
+    @property
+    def fields(self) -> int:
+        """Words of activations for each chunk and plane."""
+        return sum(s.fields for s in self.streams)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Elements of the operands."""
+
+    x: Callable[[int, int, int, Expr], Expr]  # vector, plane, field, chunk
+    x_sum: Callable[[int, Expr], Expr]  # vector, chunk
+    word: Callable[[Expr, Expr], Expr]  # row, word of it
+    scale: Callable[[Expr, Expr], Expr]  # row, group: float32
+    zero: Callable[[Expr, Expr], Expr] | None  # row, group: float32
+    store: Callable[[int, Expr, Expr], list[Stmt]]  # vector, row, value
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """What a task or block computes."""
+
+    packing: Packing
+    planes: int
+    vectors: int
+    rows: int  # read together
+
+
+def _first_word(p: Packing, chunk: Expr, group: Expr) -> Expr:
+    at = chunk * p.words
+    return at + group + 1 if p.header else at
+
+
+def _group_scale(p: Packing, o: Operands, row: Expr, group: Expr) -> Expr:
+    if not p.header:
+        return o.scale(row, group)
+    word = o.word(row, group * (p.group * p.words + 1))
+    half = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
+    return half.cast(dt.float32)
+
+
+def _chunk(
+    s: PackedShape, o: Operands, sums: list[list[ir.Register]], at: tuple[Expr, Expr, Expr, Expr]
+) -> list[Stmt]:
+    """One chunk of several rows: unpacked once, for all vectors."""
+    p, (row0, last, chunk, group) = s.packing, at
+    out: list[Stmt] = []
+    for i, row_sums in enumerate(sums):
+        row = ir.minimum(row0 + i, last)
+        codes: list[Expr] = []
+        for stream in p.streams:
+            name = ir.var(f"w{i}_{stream.word}", dt.uint32)
+            word = o.word(row, _first_word(p, chunk, group) + stream.word)
+            out.append(ir.Let(name, word ^ (128 * BYTES) if p.signed else word))
+            for f in range(stream.fields):
+                code = name >> (stream.width * f) if f else name
+                code = code & ((1 << stream.width) - 1) * BYTES if stream.width < 8 else code
+                codes.append(code << stream.shift if stream.shift else code)
+        scale = _group_scale(p, o, row, group) if p.group else None
+        for v, register in enumerate(row_sums):
+            total: Expr | None = None
+            for plane in range(s.planes):
+                dot = const(0, dt.int32)
+                for f, code in enumerate(codes):
+                    dot = ir.dot4(dot, code, o.x(v, plane, f, chunk))
+                part = dot.cast(dt.float32)
+                total = part if total is None else ir.fma(total, 256.0, part)
+            assert total is not None
+            if o.zero is not None:
+                total = ir.fma(-o.zero(row, group), o.x_sum(v, chunk), total)
+            elif p.zero:
+                total = ir.fma(o.x_sum(v, chunk), float(-p.zero), total)
+            old = ir.read(register)
+            new = ir.fma(total, scale, old) if scale is not None else old + total
+            out.append(ir.Set(register, new))
+    return out
+
+
+def _registers(s: PackedShape) -> list[list[ir.Register]]:
+    return [
+        [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
+        for i in range(s.rows)
+    ]
+
+
+def _finish(
+    s: PackedShape, o: Operands, sums: list[list[ir.Register]], row0: Expr, stop: Expr
+) -> list[Stmt]:
+    out: list[Stmt] = []
+    for i, row_sums in enumerate(sums):
+        row = row0 + i
+        stores: list[Stmt] = []
+        for v, register in enumerate(row_sums):
+            total = ir.var(f"total{i}_{v}", dt.float32)
+            out.append(ir.Let(total, ir.lanes_reduce("add", register)))
+            value = total if s.packing.group else total * o.scale(row, ZERO)
+            stores += o.store(v, row, value)
+        out += [ir.If(row < stop, stores)] if i else stores
+    return out
+
+
+def rows_of_task(
+    s: PackedShape, o: Operands, span: tuple[Expr, Expr], chunks: Expr, groups: Expr, width: int
+) -> list[Stmt]:
+    """A range of rows, lanes along chunks. `width`: lanes that surely share a scale, 0: none do."""
+    p, (first, stop) = s.packing, span
+    r, c, g = ir.var("row"), ir.var("chunk"), ir.var("group")
+    sums, last = _registers(s), stop - 1
+    body: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
+    if p.group and width:
+        own = _chunk(s, o, sums, (r, last, g * p.group + c, g))
+        lanes = ir.For(c, ZERO, const(p.group), "lanes", own, width=width)
+        body.append(ir.For(g, ZERO, groups, "serial", [lanes]))
+    else:
+        group = c // p.group if p.group else ZERO
+        own = _chunk(s, o, sums, (r, last, c, group))
+        body.append(ir.For(c, ZERO, chunks, "lanes", own))
+    body += _finish(s, o, sums, r, stop)
+    return [ir.For(r, first, stop, "serial", body, step=const(s.rows))]
+
+
+def rows_of_block(s: PackedShape, o: Operands, row0: Expr, stop: Expr, chunks: Expr) -> list[Stmt]:
+    """Some rows by the threads of a block, which share their chunks."""
+    p, c = s.packing, ir.var("chunk")
+    sums = _registers(s)
+    out: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
+    group = c // p.group if p.group else ZERO
+    out.append(ir.For(c, ZERO, chunks, "lanes", _chunk(s, o, sums, (row0, stop - 1, c, group))))
+    return out + _finish(s, o, sums, row0, stop)

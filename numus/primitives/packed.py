@@ -1,0 +1,87 @@
+"""Products of activations in planes of bytes with packed codes (`numus/kernels/matmul/packed.py`).
+
+It has no derivative of its own: `numus.quant` differentiates the product that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numus.dispatch.apply import apply
+from numus.dtypes import float32
+from numus.graph import Array, Node, Nodes
+from numus.kernels.matmul.packed import BYTES, Packing
+from numus.primitives.base import nondifferentiable
+from numus.primitives.structure import concat
+from numus.primitives.views import reshape, take_range
+
+
+def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    vectors, rows = node.shape
+    if not any(batched[2:]):  # more vectors for the same matrix
+        x, x_sum = inputs[:2]
+        x = reshape(x, (size * vectors, *x.shape[2:]))
+        x_sum = reshape(x_sum, (size * vectors, x_sum.shape[2]))
+        out = packed_matmul(x, x_sum, inputs[2:], node.params)
+        return reshape(out, (size, vectors, rows))
+
+    def item(x: Node, i: int) -> Node:
+        return reshape(take_range(x, 0, i, i + 1), x.shape[1:])
+
+    parts = []
+    for i in range(size):
+        x, x_sum, *rest = (item(x, i) if b else x for x, b in zip(inputs, batched, strict=True))
+        out = packed_matmul(x, x_sum, tuple(rest), node.params)
+        parts.append(reshape(out, (1, vectors, rows)))
+    return concat(tuple(parts), 0)
+
+
+def _reference(
+    node: Node, x: Array, x_sum: Array, codes: Array, scales: Array, *zeros: Array
+) -> Array:
+    p: Packing = node.params
+    chunks = x.shape[3]
+    group = p.group or chunks
+    groups = -(-chunks // group)
+    rows = codes.shape[0]
+    if p.header:
+        blocks = codes.reshape(rows, groups, group * p.words + 1)
+        scales = (blocks[..., 0] & 0xFFFF).astype(np.uint16).view(np.float16)
+        codes = blocks[..., 1:].reshape(rows, -1)
+    words = codes.reshape(rows, chunks, p.words) ^ np.uint32(128 * BYTES if p.signed else 0)
+    fields = []
+    for s in p.streams:
+        for f in range(s.fields):
+            masked = (words[..., s.word] >> np.uint32(s.width * f)) & np.uint32(
+                ((1 << s.width) - 1) * BYTES
+            )
+            fields.append(masked << np.uint32(s.shift))
+    unsigned = np.ascontiguousarray(np.stack(fields, 1)).view(np.uint8)  # (rows, F, 4 chunks)
+    unsigned = unsigned.reshape(rows, p.fields, chunks, 4).astype(np.float64)
+    signed = np.ascontiguousarray(x).view(np.int8).reshape(*x.shape, 4).astype(np.float64)
+    weights = 256.0 ** np.arange(x.shape[1])[::-1]
+    dots = np.einsum("nfcb,vpfcb,p->vnc", unsigned, signed, weights)
+
+    def spread(v: Array) -> Array:
+        wide = np.repeat(np.broadcast_to(v, (v.shape[0], groups)), group, axis=1)[:, :chunks]
+        return wide.astype(np.float64)
+
+    zero = spread(zeros[0]) if zeros else float(p.zero)
+    out = (dots - zero * x_sum[:, None, :].astype(np.float64)) * spread(scales)
+    return out.sum(-1).astype(np.float32)
+
+
+_packed_matmul = nondifferentiable("packed_matmul", "packed", _reference, _batch)
+
+
+def packed_matmul(x: Node, x_sum: Node, weights: Nodes, packing: Packing) -> Node:
+    """Vectors times the rows of a matrix of codes: (vectors, rows), float32.
+
+    `x`: uint32 (vectors, planes, fields, chunks), four signed bytes each, the most significant
+    plane first; `x_sum`: float32 (vectors, chunks), what the values of a chunk add up to.
+    `weights`: codes (rows, words), scales (rows, groups) and perhaps zero points like them.
+    """
+    shape = (x.shape[0], weights[0].shape[0])
+    return apply(_packed_matmul, (x, x_sum, *weights), packing, shape, float32)
