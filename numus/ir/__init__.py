@@ -118,8 +118,8 @@ __all__ = [
     "bind", "block_range", "body_expressions", "cast", "const", "const_value", "dot4",
     "evaluate_size", "exp2", "expressions_of", "fma", "idiv", "irem", "isnan", "iterate",
     "kernel_text", "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor",
-    "lets", "load", "loads", "log2", "loop_invariant", "make", "maximum", "minimum", "mul", "new_build",
-    "pipeline_smem_elements", "post_order", "read", "reads", "reciprocal", "scalar", "select",
-    "sets", "slow_path_select", "sqrt", "statements", "stores", "sub", "swizzle", "unary", "var",
-    "variables", "walk",
+    "lets", "load", "loads", "log2", "loop_invariant", "make", "maximum", "minimum", "mul",
+    "new_build", "pipeline_smem_elements", "post_order", "read", "reads", "reciprocal", "scalar",
+    "select", "sets", "slow_path_select", "sqrt", "statements", "stores", "sub", "swizzle", "unary",
+    "var", "variables", "walk",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from numus.nn.norm import *
 from numus.nn.padding import *
 from numus.nn.parameter import *
 from numus.nn.pooling import *
+from numus.nn.quantized import *
 from numus.nn.recurrent import *
 from numus.nn.resizing import *
 from numus.nn.saving import *

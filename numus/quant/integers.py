@@ -43,11 +43,14 @@ class Integers(Format):
             raise ValueError(f"Integers: group={self.group} must be a multiple of {CHUNK}")
         if self.group < -1:
             raise ValueError(f"Integers: group={self.group} must be positive, 0 (rows) or -1 (all)")
+        if self.scale_dtype not in (nm.float16, nm.float32):
+            raise ValueError(f"Integers: scales are float16 or float32, not {self.scale_dtype}")
 
     @property
     def name(self) -> str:
         span = {0: "-row", -1: "-tensor"}.get(self.group, f"-g{self.group}")
-        return f"{'' if self.symmetric else 'u'}int{self.bits}{span}"
+        wide = "" if self.scale_dtype is nm.float16 else "-f32"
+        return f"{'' if self.symmetric else 'u'}int{self.bits}{span}{wide}"
 
     @property
     def group_size(self) -> int:
@@ -94,6 +97,27 @@ class Integers(Format):
             return words, scales.reshape(shape)
         return words, scales.reshape(shape), zeros.reshape(shape).astype(nm.uint8)
 
+    def of_codes(self, codes: Tensor, scales: Tensor, zeros: Tensor | None, shape: Shape) -> Parts:
+        """The parts of codes that were found elsewhere, in the shape of the values.
+
+        Args:
+            codes: 0 … 2**bits - 1; of a symmetric format, the value plus 2**(bits - 1).
+            scales, zeros: for each group, (..., groups).
+        """
+        stored = self._groups(shape)[1]
+        short = stored - shape[-1]
+        if short:
+            middle = (1 << (self.bits - 1)) if self.symmetric else 0
+            codes = nm.pad(
+                codes, [(0, 0)] * (codes.ndim - 1) + [(0, short)], constant_values=middle
+            )
+        words = pack(codes.astype(nm.uint32), self.bits)
+        scales = scales.astype(self.scale_dtype)
+        if self.symmetric:
+            return words, scales
+        assert zeros is not None
+        return words, scales, zeros.astype(nm.uint8)
+
     def dequantize(self, parts: Parts, shape: Shape) -> Tensor:
         count, stored = self._groups(shape)
         codes = unpack(parts[0], self.bits).reshape(*shape[:-1], count, stored // count)
@@ -105,12 +129,13 @@ class Integers(Format):
         return ungrouped(values.astype(nm.float32) * scales, shape)
 
 
-def _integers(unsigned: str, bits: str, span: str | None) -> Integers:
-    if span is None or span.startswith("g"):
-        return Integers(int(bits), int(span[1:]) if span else 128, not unsigned)
-    return Integers(int(bits), {"row": 0, "tensor": -1}[span], not unsigned)
+def _integers(unsigned: str, bits: str, span: str | None, wide: str | None) -> Integers:
+    group = {None: 128, "row": 0, "tensor": -1}.get(span)
+    if group is None:
+        group = int(str(span)[1:])
+    return Integers(int(bits), group, not unsigned, nm.float32 if wide else nm.float16)
 
 
 register_format(
-    r"(u?)int([2348])(?:-(g\d+|row|tensor))?", _integers, "int4-g128, uint4-g64, int8-row"
+    r"(u?)int([2348])(?:-(g\d+|row|tensor))?(-f32)?", _integers, "int4-g128, uint4-g64, int8-row"
 )

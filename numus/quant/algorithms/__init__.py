@@ -1,0 +1,9 @@
+"""Algorithms that choose codes: scale search, GPTQ, AWQ, HQQ, SmoothQuant, outliers."""
+
+from numus.quant.algorithms.awq import awq
+from numus.quant.algorithms.gptq import gptq
+from numus.quant.algorithms.hqq import hqq
+from numus.quant.algorithms.outliers import outlier_columns, smooth_scale
+from numus.quant.algorithms.search import search_scales
+
+__all__ = ["awq", "gptq", "hqq", "outlier_columns", "search_scales", "smooth_scale"]
