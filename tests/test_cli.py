@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from numus import cli
+import numus as nm
+from numus import cli, nn
 from numus.cli.demo import Sums, run
 from numus.png import curves, write_png
 
@@ -91,3 +92,24 @@ def test_curves_of_nothing_are_a_picture(tmp_path):
     write_png(tmp_path / "a.png", picture)
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == (1800, 420)
+
+
+def test_quantize_writes_what_models_load(tmp_path, capsys):
+    nm.random.seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+    file, inputs = tmp_path / "m.safetensors", tmp_path / "x.safetensors"
+    nn.save_model(model, file)
+    x = nm.random.normal((32, 64))
+    nn.save_safetensors({"0.input": x, "2.input": model[1](model[0](x))}, inputs)
+    for scheme, extra in (("int8", []), ("int4-g32-awq", ["--data", str(inputs)])):
+        cli.main(["quantize", str(file), "--scheme", scheme, *extra])
+        assert "total" in capsys.readouterr().out
+        other = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+        nm.quant.load_quantized(other, tmp_path / f"m-{scheme}.safetensors")
+        assert nm.linalg.norm(other(x) - model(x)) < 0.2 * nm.linalg.norm(model(x))
+    with pytest.raises(SystemExit, match="give --data"):
+        cli.main(["quantize", str(file), "--scheme", "int4-gptq"])
+    with pytest.raises(SystemExit, match="names no format"):
+        cli.main(["quantize", str(file), "--scheme", "int5"])
+    with pytest.raises(SystemExit, match="no matrix"):
+        cli.main(["quantize", str(file), "--only", "nothing"])

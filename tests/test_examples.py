@@ -77,3 +77,14 @@ def test_signals(tmp_path: Path) -> None:
     assert 0.3 < number(said, "energy") < 5
     assert abs(number(said, "mean")) < 1e-3
     assert all((tmp_path / f"{name}.png").exists() for name in ("chirp", "sharp", "waves"))
+
+
+def test_quantization(tmp_path: Path) -> None:
+    out = tmp_path / "loss.png"
+    small = ("--steps", 40, "--width", 32, "--layers", 1, "--bits", 4)
+    said = run("quantization", *small, "--out", out)
+    full = number(said, "full")
+    for way in ("rounding", "gptq", "awq", "hqq", "training"):
+        assert number(said, f"{way} +4 bits") < 1.1 * full
+    with Image.open(out) as image:
+        assert image.size == (900, 420)

@@ -5,6 +5,7 @@ numus train CONFIG      a training that is written down in a TOML file
 numus demo              train a small transformer to add numbers
 numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
+numus quantize MODEL    round the weights in a file of safetensors to few bits
 """
 
 from __future__ import annotations
@@ -82,6 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     explain.add_argument("--source", action="store_true", help="show what the kernels consist of")
     explain.add_argument("file", type=Path)
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="of the file's program")
+
+    quantize = commands.add_parser("quantize", help="round the weights of a model to few bits")
+    quantize.add_argument("model", type=Path, help="a file of safetensors")
+    quantize.add_argument("--scheme", default="int4", help="as int8, int4-g64-gptq (default int4)")
+    quantize.add_argument("--data", type=Path, help="inputs of layers, as NAME.input, to calibrate")
+    quantize.add_argument("--only", help="a regular expression that names of layers match")
+    quantize.add_argument("--out", type=Path, help="(default: MODEL with the scheme in its name)")
 
     options = vars(parser.parse_args(arguments))
     command = options.pop("command")

@@ -37,6 +37,7 @@ ALGORITHMS = {
     **{"smooth": "data", "llmint8": "data"},
 }
 SCHEMES = {"int8": "int8-row", "int4": "int4-g128", "int3": "int3-g128", "int2": "int2-g64"}
+LAYERS = "numus.quant.layers"  # metadata: formats by the names of layers
 Filter = Callable[[str, Module], bool]
 
 
@@ -96,7 +97,10 @@ def _default_filter(name: str, layer: Module) -> bool:
     return isinstance(layer, Linear)
 
 
-def _linear(layer: Linear, format: Format, how: str, seen: InputStatistics | None) -> QLinear:
+def quantized_linear(
+    layer: Linear, format: Format, how: str, seen: InputStatistics | None
+) -> QLinear:
+    """A linear layer by one of the algorithms; `seen` are the statistics of its inputs."""
     weight = layer.weight.detach()
     if how == "absmax":
         return QLinear.of(layer, format)
@@ -130,7 +134,7 @@ def _linear(layer: Linear, format: Format, how: str, seen: InputStatistics | Non
     return QLinear.of(layer, nm.quant.quantize(rest, format), outliers=outliers)
 
 
-def _report(name: str, before: Module, after: QLinear | QEmbedding | QConv2d) -> LayerReport:
+def layer_report(name: str, before: Module, after: QLinear | QEmbedding | QConv2d) -> LayerReport:
     w = np.asarray(before.weight.detach().astype(nm.float32), dtype=np.float64)
     w = w.reshape(w.shape[0], -1)
     dense = after.dense_weight() if isinstance(after, QLinear) else after.weight.dequantize()
@@ -191,11 +195,11 @@ def quantize_(
         for name in left:
             layer = todo[name]
             if isinstance(layer, Linear):
-                new: Any = _linear(layer, format, how, seen.get(name))
+                new: Any = quantized_linear(layer, format, how, seen.get(name))
             else:
                 new = (QEmbedding if isinstance(layer, Embedding) else QConv2d).of(layer, format)
             model.set_submodule(name, new)
-            report.layers.append(_report(name, layer, new))
+            report.layers.append(layer_report(name, layer, new))
             _keep(new, name, folder, scheme, report.layers[-1])
         show(min(start + at_once, len(names)), len(names), some[-1])
     model.train(training)
@@ -255,12 +259,12 @@ def save_quantized(model: Module, path: PathLike) -> None:
     """A model's state dict with the formats of its quantised layers, for `load_quantized`."""
     kinds = (QLinear, QEmbedding, QConv2d)
     formats = {n: m.format for n, m in model.named_modules() if isinstance(m, kinds)}
-    save_safetensors(model.state_dict(), path, {"numus.quant.layers": json.dumps(formats)})
+    save_safetensors(model.state_dict(), path, {LAYERS: json.dumps(formats)})
 
 
 def load_quantized(model: Module, path: PathLike) -> Module:
     """Swap the layers of a model, not yet quantised, for those in a file; gives back the model."""
-    text = SafetensorsFile(path).metadata.get("numus.quant.layers")
+    text = SafetensorsFile(path).metadata.get(LAYERS)
     if text is None:
         raise ValueError(f"{path}: has no quantised layers; nn.load_model reads plain weights")
     state = load_safetensors(path)
