@@ -129,3 +129,6 @@ def matmul(x: Any, q: QTensor) -> Tensor:
     if not x._node.tracked:
         return out
     return wrap(graft(out._node, nm.matmul(x, q.dequantize(x.dtype))._node))
+
+
+QTensor.multiply = matmul

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numus as nm
 from numus.dtypes import DType
@@ -31,6 +31,8 @@ class QTensor:
     >>> (nm.ones((1, 64)) @ q.T).shape
     (1, 4)
     """
+
+    multiply: ClassVar[Callable[[Any, QTensor], Tensor]]  # set by `products`, which stands on this
 
     __slots__ = ("axis", "dtype", "format", "parts", "stored_shape")
 
@@ -110,17 +112,13 @@ class QTensor:
         return QTensor(self.format, self.stored_shape, self.parts, self.dtype, -3 - self.axis)
 
     def __rmatmul__(self, x: Any) -> Tensor:
-        from numus.quant.products import matmul
-
-        return matmul(x, self)
+        return QTensor.multiply(x, self)
 
     def __matmul__(self, x: Any) -> Tensor:
-        from numus.quant.products import matmul
-
         x = nm.asarray(x, device=self.device)
         if self.ndim != 2 or x.ndim not in (1, 2):
             return nm.matmul(self.dequantize(x.dtype), x)
-        return matmul(x.T if x.ndim == 2 else x, self.T).T
+        return QTensor.multiply(x.T if x.ndim == 2 else x, self.T).T
 
     # -- views along groups -----------------------------------------------------------------------
 

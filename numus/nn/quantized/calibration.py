@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import numus as nm
+from numus.nn.linear import Linear
 from numus.nn.module import Module
 from numus.tensor import Tensor
 
@@ -48,7 +49,7 @@ def _call(model: Module, batch: Any) -> None:
 
 
 def gather(
-    model: Module, layers: dict[str, Module], data: Iterable[Any]
+    model: Module, layers: Mapping[str, Linear], data: Iterable[Any]
 ) -> dict[str, InputStatistics]:
     """Statistics of the inputs of some layers, over all batches of `data`."""
     found = {name: InputStatistics.empty(layer.in_features) for name, layer in layers.items()}

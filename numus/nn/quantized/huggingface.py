@@ -69,7 +69,8 @@ def _four_bits(name: str, state: Mapping[str, Array], layer: Linear) -> QLinear:
         codes = codes[order]
     format, shape = Integers(4, size, symmetric=False), (outputs, inputs)
     by_row = (np.ascontiguousarray(x.T) for x in (codes, scales.astype(np.float32), zeros))
-    parts = format.of_codes(*(nm.asarray(x) for x in by_row), shape)
+    own, steps, middles = (nm.asarray(x) for x in by_row)
+    parts = format.of_codes(own, steps, middles, shape)
     new = QLinear.of(layer, QTensor(format, shape, parts, layer.weight.dtype))
     new.input_order = None if order is None else nm.asarray(order)
     return new

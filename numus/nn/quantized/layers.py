@@ -60,6 +60,12 @@ class QLinear(_Quantized):
         format: as `nm.quant.quantize` takes it; the layer starts with zeros, to be loaded into.
     """
 
+    bias: Tensor | None
+    input_order: Tensor | None
+    input_scale: Tensor | None
+    outlier_columns: Tensor | None
+    outlier_weight: Tensor | None
+
     def __init__(
         self,
         in_features: int,
@@ -113,7 +119,7 @@ class QLinear(_Quantized):
             x = nm.take(x, self.input_order, axis=-1)
         scaled = x if self.input_scale is None else x * self.input_scale.astype(x.dtype)
         y = nm.quant.matmul(scaled, self.weight.T)
-        if self.outlier_columns is not None:
+        if self.outlier_columns is not None and self.outlier_weight is not None:
             own = nm.take(x, self.outlier_columns, axis=-1)
             y = y + own @ self.outlier_weight.astype(x.dtype).T
         return y if self.bias is None else y + self.bias.astype(y.dtype)
@@ -125,7 +131,7 @@ class QLinear(_Quantized):
             w = w * self.input_scale
         if self.input_order is not None:
             w = nm.take(w, nm.argsort(self.input_order), axis=1)
-        if self.outlier_columns is not None:
+        if self.outlier_columns is not None and self.outlier_weight is not None:
             own = nm.zeros_like(w).at[:, self.outlier_columns]
             w = w + own.add(self.outlier_weight.astype(nm.float32))
         return w
@@ -185,12 +191,12 @@ class QConv2d(_Quantized):
     (1, 4, 5, 5)
     """
 
-    def __init__(
-        self, *args: Any, format: Any = "int4-g32", device: Any = None, **options: Any
-    ) -> None:
-        layer = Conv2d(*args, **options, device=device)
+    bias: Tensor | None
+
+    def __init__(self, *args: Any, format: Any = "int4-g32", **options: Any) -> None:
+        layer = Conv2d(*args, **options)
         shape = (layer.weight.shape[0], layer.weight.size // layer.weight.shape[0])
-        self._fill(layer, _empty(shape, format, device))
+        self._fill(layer, _empty(shape, format, layer.weight.device))
 
     def _fill(self, layer: Conv2d, weight: QTensor) -> None:
         self._shape = layer.weight.shape

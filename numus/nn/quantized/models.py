@@ -39,6 +39,8 @@ ALGORITHMS = {
 SCHEMES = {"int8": "int8-row", "int4": "int4-g128", "int3": "int3-g128", "int2": "int2-g64"}
 LAYERS = "numus.quant.layers"  # metadata: formats by the names of layers
 Filter = Callable[[str, Module], bool]
+Layer = Linear | Embedding | Conv2d
+QLayer = QLinear | QEmbedding | QConv2d
 
 
 @dataclass(frozen=True)
@@ -134,14 +136,24 @@ def quantized_linear(
     return QLinear.of(layer, nm.quant.quantize(rest, format), outliers=outliers)
 
 
-def layer_report(name: str, before: Module, after: QLinear | QEmbedding | QConv2d) -> LayerReport:
+def _rounded(layer: Layer, format: str | Format) -> QLayer:
+    """A layer with its weight rounded."""
+    if isinstance(layer, Linear):
+        return QLinear.of(layer, format)
+    if isinstance(layer, Embedding):
+        return QEmbedding.of(layer, format)
+    return QConv2d.of(layer, format)
+
+
+def layer_report(name: str, before: Layer, after: QLayer) -> LayerReport:
+    """Sizes, and how far a quantised layer is from what it was."""
     w = np.asarray(before.weight.detach().astype(nm.float32), dtype=np.float64)
     w = w.reshape(w.shape[0], -1)
     dense = after.dense_weight() if isinstance(after, QLinear) else after.weight.dequantize()
     found = np.asarray(dense.astype(nm.float32), dtype=np.float64)
-    error = np.linalg.norm(found - w) / max(np.linalg.norm(w), 1e-300)
+    error = float(np.linalg.norm(found - w)) / max(float(np.linalg.norm(w)), 1e-300)
     held = sum(b.nbytes for n, b in after.named_buffers() if n != "bias")
-    return LayerReport(name, after.format, before.weight.nbytes, held, float(error))
+    return LayerReport(name, after.format, before.weight.nbytes, held, error)
 
 
 def quantize_(
@@ -190,14 +202,14 @@ def quantize_(
     for start in range(0, len(names), at_once):
         some = names[start : start + at_once]
         left = [n for n in some if not _resume(model, todo[n], n, folder, scheme, format, report)]
-        linear = {n: todo[n] for n in left if isinstance(todo[n], Linear)}
+        linear = {n: m for n in left if isinstance(m := todo[n], Linear)}
         seen = gather(model, linear, data) if calibrates and linear and data is not None else {}
         for name in left:
             layer = todo[name]
             if isinstance(layer, Linear):
-                new: Any = quantized_linear(layer, format, how, seen.get(name))
+                new: QLayer = quantized_linear(layer, format, how, seen.get(name))
             else:
-                new = (QEmbedding if isinstance(layer, Embedding) else QConv2d).of(layer, format)
+                new = _rounded(layer, format)
             model.set_submodule(name, new)
             report.layers.append(layer_report(name, layer, new))
             _keep(new, name, folder, scheme, report.layers[-1])
@@ -225,7 +237,7 @@ def _keep(
 
 def _resume(
     model: Module,
-    layer: Module,
+    layer: Layer,
     name: str,
     folder: Path | None,
     scheme: str | Format,
@@ -240,8 +252,7 @@ def _resume(
         raise ValueError(
             f"{path}: was quantised by {metadata.get('scheme')}, not by {_scheme_name(scheme)}"
         )
-    kind = {Linear: QLinear, Embedding: QEmbedding, Conv2d: QConv2d}
-    new: Any = next(q for k, q in kind.items() if isinstance(layer, k)).of(layer, format)
+    new = _rounded(layer, format)
     _load_layer(new, load_safetensors(path))
     model.set_submodule(name, new)
     report.layers.append(LayerReport(**json.loads(metadata["report"])))
@@ -268,14 +279,12 @@ def load_quantized(model: Module, path: PathLike) -> Module:
     if text is None:
         raise ValueError(f"{path}: has no quantised layers; nn.load_model reads plain weights")
     state = load_safetensors(path)
-    kind = {Linear: QLinear, Embedding: QEmbedding, Conv2d: QConv2d}
     modules = dict(model.named_modules())
     for name, format in json.loads(text).items():
         layer = modules.get(name)
-        found = [q for k, q in kind.items() if isinstance(layer, k)]
-        if not found:
+        if not isinstance(layer, Linear | Embedding | Conv2d):
             raise ValueError(f"{path}: {name} is quantised there, and no layer of the model")
-        new: Any = found[0].of(layer, format)
+        new = _rounded(layer, format)
         own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
         _load_layer(new, own)
         model.set_submodule(name, new)

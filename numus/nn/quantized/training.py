@@ -51,6 +51,8 @@ class RangeObserver(Module):
         quantile: of the magnitudes, that counts as the largest.
     """
 
+    largest: Tensor
+
     def __init__(self, momentum: float | None = 0.1, quantile: float = 1.0) -> None:
         if not 0 < quantile <= 1:
             raise ValueError(f"RangeObserver: quantile={quantile} must be in (0, 1]")

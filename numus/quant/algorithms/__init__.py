@@ -1,8 +1,8 @@
 """Algorithms that choose codes: scale search, GPTQ, AWQ, HQQ, SmoothQuant, outliers."""
 
-from numus.quant.algorithms.awq import awq
-from numus.quant.algorithms.gptq import gptq
-from numus.quant.algorithms.hqq import hqq
+from numus.quant.algorithms.channel_scales import awq
+from numus.quant.algorithms.column_updates import gptq
+from numus.quant.algorithms.half_quadratic import hqq
 from numus.quant.algorithms.outliers import outlier_columns, smooth_scale
 from numus.quant.algorithms.search import search_scales
 
