@@ -87,8 +87,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributions fft integrate linalg nn numpy optim optimize polynomial quant signal
-    sparse special stats
+    data distance distributions fft graphs integrate linalg nn numpy optim optimize polynomial quant
+    signal sparse special stats
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from numus import distance as distance
     from numus import distributions as distributions
     from numus import fft as fft
+    from numus import graphs as graphs
     from numus import integrate as integrate
     from numus import linalg as linalg
     from numus import nn as nn

@@ -32,15 +32,20 @@ def _product_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int
     pointers, indices, values, x = inputs
     _fixed_patterns(batched[:2])
     count, rows, columns = node.shape
+
+    def product(values: Node, x: Node) -> Node:
+        shape = (x.shape[0], rows, x.shape[2])
+        return apply(node.prim, (pointers, indices, values, x), node.params, shape, node.dtype)
+
     if not batched[2]:  # more columns for the same matrices, which are read once
         wide = permute(x, (1, 2, 0, 3))
         wide = reshape(wide, (count, wide.shape[1], size * columns))
-        out = csr_matmul(pointers, indices, values, wide)
+        out = product(values, wide)
         return permute(reshape(out, (count, rows, size, columns)), (2, 0, 1, 3))
     values, x = batch_all((values, x), batched[2:], size)
     values = reshape(values, (size * count, values.shape[-1]))
     x = reshape(x, (size * count, *x.shape[2:]))
-    return reshape(csr_matmul(pointers, indices, values, x), (size, *node.shape))
+    return reshape(product(values, x), (size, *node.shape))
 
 
 def _product_reference(
@@ -65,6 +70,40 @@ def csr_matmul(pointers: Node, indices: Node, values: Node, x: Node) -> Node:
     """Matrices of one pattern, values (batch, nnz), times dense ones (batch, n, columns)."""
     shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
     return apply(_csr_matmul, (pointers, indices, values, x), None, shape, x.dtype)
+
+
+def _extreme_reference(
+    node: Node, pointers: Array, indices: Array, values: Array, x: Array
+) -> Array:
+    combine, largest = node.params
+    out = np.zeros(node.shape, node.dtype.np)
+    if x.shape[1] == 0:
+        return out
+    at = np.clip(indices, 0, x.shape[1] - 1)
+    pick = np.argmax if largest else np.argmin  # of NaNs the first, as of equal terms
+    with np.errstate(all="ignore"):
+        for b in range(node.shape[0]):
+            for i in range(node.shape[1]):
+                row = slice(pointers[i], pointers[i + 1])
+                own = values[b, row, None]
+                terms = own * x[b, at[row]] if combine == "mul" else own + x[b, at[row]]
+                if terms.size:
+                    out[b, i] = pointers[i] + pick(terms, 0)
+    return out
+
+
+_csr_extreme = nondifferentiable("csr_extreme", "sparse", _extreme_reference, _product_batch)
+
+
+def csr_extreme(
+    pointers: Node, indices: Node, values: Node, x: Node, combine: str, largest: bool
+) -> Node:
+    """The product over another semiring: which entry of each row has the largest or smallest
+    value · x, or value + x (`combine` "mul", "add"); the first of equal ones, of NaNs before all
+    else, and 0 for rows without entries. Its dtype is that of the indices."""
+    shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
+    inputs = (pointers, indices, values, x)
+    return apply(_csr_extreme, inputs, (combine, largest), shape, indices.dtype)
 
 
 # -- sparse × sparse ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Products of compressed sparse rows with dense columns (SpMV, SpMM).
+"""Products of compressed sparse rows with dense columns (SpMV, SpMM), and over semirings of
+extremes, of which they give the entry that attains each.
 
 One column: a row is a sum of one product after the other; hardware gathers are no faster where
 rows are short. Many columns: lanes run along them, and accumulators stay in registers over the
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -81,3 +83,55 @@ class Rows:
         loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
         body = [*self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
         return [*lets, ir.For(column, ZERO, columns, "lanes", body, unroll=unroll)]
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Which entry of each row has the largest or smallest term; arguments as of `Rows`."""
+
+    dtype: DType  # of terms
+    position: DType  # of entries
+    largest: bool
+    bounds: Callable[[Expr], tuple[Expr, Expr]]
+    term: Callable[[Expr, Expr], Expr]
+    write: Callable[[Expr, Expr, Expr], list[Stmt]]
+
+    def _search(self, row: Expr, column: Expr) -> tuple[list[Stmt], list[Stmt]]:
+        """The bounds of a row, and the walk over its entries."""
+        best = ir.Register("best", self.dtype, lanes=True)
+        where = ir.Register("where", self.position, lanes=True)
+        low, high, entry = ir.var("low"), ir.var("high"), ir.var("entry")
+        term, held = ir.var("term", self.dtype), ir.var("held", self.dtype)
+        at, take = ir.var("at", self.position), ir.var("take", dt.bool_)
+        better = term > held if self.largest else term < held
+        if self.dtype.is_floating:  # a NaN stays
+            better = better | (term.ne(term) & held.eq(held))
+        first, last = self.bounds(row)
+        none = const(-1, self.position)
+        body: list[Stmt] = [
+            ir.Let(term, self.term(entry, column)),
+            ir.Let(held, ir.read(best)),
+            ir.Let(at, ir.read(where)),
+            ir.Let(take, better | at.eq(none)),
+            ir.Set(best, ir.select(take, term, held)),
+            ir.Set(where, ir.select(take, entry.cast(self.position), at)),
+        ]
+        found = ir.maximum(ir.read(where), const(0, self.position))
+        walk = [
+            ir.Set(best, const(0, self.dtype)),
+            ir.Set(where, none),
+            ir.For(entry, low, high, "serial", body),
+            *self.write(row, column, found),
+        ]
+        return [ir.Let(low, first), ir.Let(high, last)], walk
+
+    def along_columns(self, row: Expr, columns: Expr) -> list[Stmt]:
+        """Lanes run along the columns."""
+        column = ir.var("column")
+        lets, walk = self._search(row, column)
+        return [*lets, ir.For(column, ZERO, columns, "lanes", walk)]
+
+    def per_lane(self, row: Expr, column: Expr) -> list[Stmt]:
+        """Each lane has a row and column of its own."""
+        lets, walk = self._search(row, column)
+        return [*lets, *walk]

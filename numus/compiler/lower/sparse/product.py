@@ -14,7 +14,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.sparse.rows import Number, Rows
+from numus.kernels.sparse.rows import Extremes, Number, Rows
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,26 @@ def _rows(p: ProductProblem, e: Emitter, batch: Expr) -> Rows:
     return Rows(p.accumulator, components, lambda row: bounds(e, pointers, row, p.nnz), term, write)
 
 
-def is_empty(p: Problem) -> bool:
-    """There is nothing to read: the result is zero."""
-    return p.val.inputs[1].size == 0 or p.val.inputs[3].size == 0
+def _extremes(p: ProductProblem, e: Emitter, batch: Expr) -> Extremes:
+    pointers, indices, values, x = p.val.inputs
+    combine, largest = p.val.params
+    wide = dt.compute_dtype(x.dtype)
+
+    def term(entry: Expr, column: Expr) -> Expr:
+        at = clamped(e, indices, entry, x.shape[1])
+        a = e.value(values, (batch, entry)).cast(wide)
+        b = e.value(x, (batch, at, column)).cast(wide)
+        # rounded as the result will be, so that equal results are equal terms
+        found: Expr = (a * b if combine == "mul" else a + b).cast(x.dtype).cast(wide)
+        return found
+
+    def write(row: Expr, column: Expr, entry: Expr) -> list[Stmt]:
+        return e.store(p.val, (batch, row, column), entry)
+
+    return Extremes(
+        *(wide, p.val.dtype, largest),
+        *(lambda row: bounds(e, pointers, row, p.nnz), term, write),
+    )
 
 
 def lower_tasks(p: ProductProblem) -> Kernels:
@@ -105,14 +122,18 @@ def lower_tasks(p: ProductProblem) -> Kernels:
     g, row = ir.var("g"), ir.var("row")
     tasks = -(-rows // per_task)
     batch, task = divmod(g, e.scalar_arg(tasks)) if count > 1 else (ZERO, g)
-    matrix = _rows(p, e, batch)
     span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+    if p.val.op == "csr_extreme":
+        lines = _extremes(p, e, batch).along_columns(row, e.dim(columns))
+        body: list[Stmt] = [ir.For(row, *span, "serial", lines)]
+        return [e.grid_kernel(p.val.op, g, body, count * tasks, (p.val.op,))]
+    matrix = _rows(p, e, batch)
     if columns > 1:
         lines = matrix.along_columns(row, e.dim(columns), TUNING.column_vectors)
-        body: list[Stmt] = [ir.For(row, *span, "serial", lines)]
+        body = [ir.For(row, *span, "serial", lines)]
     else:
         body = matrix.in_turn(*span)
-    return [e.grid_kernel("csr_matmul", g, body, count * tasks, (p.val.op,))]
+    return [e.grid_kernel(p.val.op, g, body, count * tasks, (p.val.op,))]
 
 
 def lower_threads(p: ProductProblem) -> Kernels:
@@ -125,7 +146,10 @@ def lower_threads(p: ProductProblem) -> Kernels:
     batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
     row = ir.idiv(i, e.dim(columns)) if columns > 1 else i
     column = ir.irem(i, e.dim(columns)) if columns > 1 else ZERO
-    body = _rows(p, e, batch).scalar(row, column, lanes=True)
+    if p.val.op == "csr_extreme":
+        body = _extremes(p, e, batch).per_lane(row, column)
+    else:
+        body = _rows(p, e, batch).scalar(row, column, lanes=True)
     span = ir.block_range(block, const(threads), e.dim(rows * columns))
     loop = ir.For(i, *span, "lanes", body)
-    return [e.grid_kernel("csr_matmul", g, [loop], count * per_batch, (p.val.op,))]
+    return [e.grid_kernel(p.val.op, g, [loop], count * per_batch, (p.val.op,))]

@@ -21,7 +21,7 @@ def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
 
 lower_sparse = family(
     ProductProblem,
-    Candidate("rows per task", lower_tasks, _computes("csr_matmul")),
+    Candidate("rows per task", lower_tasks, _computes("csr_matmul", "csr_extreme")),
     Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
     Candidate(
         "bitmap of a row", lower_symbolic, _computes("csr_product_counts", "csr_product_columns")
@@ -33,7 +33,7 @@ lower_sparse = family(
 # Patterns are made on the CPU: GPUs have the products alone.
 lower_sparse_gpu = family(
     ProductProblem,
-    Candidate("element per thread", lower_threads, _computes("csr_matmul")),
+    Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
     Candidate("level by level", lower_solve_levels, _computes("csr_solve")),
 )
