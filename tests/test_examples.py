@@ -88,3 +88,9 @@ def test_quantization(tmp_path: Path) -> None:
         assert number(said, f"{way} +4 bits") < 1.1 * full
     with Image.open(out) as image:
         assert image.size == (900, 420)
+
+
+def test_communities(tmp_path: Path) -> None:
+    said = run("communities", "--nodes", 600, "--steps", 40, "--out", tmp_path / "blocks.png")
+    assert number(said, "accuracy") > number(said, "without edges") + 15
+    assert (tmp_path / "blocks.png").exists()

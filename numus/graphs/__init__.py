@@ -9,6 +9,7 @@ from numus.graphs.algorithms import (
 )
 from numus.graphs.edges import EdgeIndex
 from numus.graphs.graph import Graph, batch, unbatch
+from numus.graphs.hetero import HeteroConv, HeteroGraph
 from numus.graphs.layers import (
     APPNP,
     ChebConv,
@@ -36,12 +37,14 @@ from numus.graphs.operators import (
     subgraph,
     to_undirected,
 )
+from numus.graphs.sampling import GraphFile, NeighborLoader, Sample, save_graph
 
 __all__ = [
     "APPNP", "ChebConv", "EdgeConv", "EdgeIndex", "GATConv", "GATv2Conv", "GCNConv", "GINConv",
-    "GINEConv", "Graph", "PNAConv", "RGCNConv", "SAGEConv", "ShortestPaths", "TopKPooling",
-    "TransformerConv", "add_self_loops", "batch", "bfs", "connected_components", "degree",
-    "edge_softmax", "global_add_pool", "global_max_pool", "global_mean_pool", "laplacian",
-    "pagerank", "propagate", "remove_self_loops", "shortest_paths", "subgraph", "to_undirected",
-    "unbatch",
+    "GINEConv", "Graph", "GraphFile", "HeteroConv", "HeteroGraph", "NeighborLoader", "PNAConv",
+    "RGCNConv", "SAGEConv", "Sample", "ShortestPaths", "TopKPooling", "TransformerConv",
+    "add_self_loops", "batch", "bfs", "connected_components", "degree", "edge_softmax",
+    "global_add_pool", "global_max_pool", "global_mean_pool", "laplacian", "pagerank",
+    "propagate", "remove_self_loops", "save_graph", "shortest_paths", "subgraph",
+    "to_undirected", "unbatch",
 ]  # fmt: skip

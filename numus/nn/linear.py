@@ -12,7 +12,7 @@ from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
-__all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
+__all__ = ["Bilinear", "Flatten", "Identity", "Linear", "SparseLinear", "Unflatten"]
 
 
 class Identity(Module):
@@ -54,6 +54,57 @@ class Linear(Module):
 
     def forward(self, x: Any) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}"
+
+
+class SparseLinear(Module):
+    """`Linear` with 2:4 structured sparsity: half of the weights, and where they are.
+
+    Args:
+        in_features: a multiple of 8.
+        out_features: of the result.
+        bias: add one.
+        dtype: of the weights.
+
+    >>> from numus import nn
+    >>> dense = nn.Linear(16, 4)
+    >>> sparse = nn.SparseLinear.from_linear(dense)  # keeps the larger two of every four weights
+    >>> sparse.weight.shape, sparse(nm.ones((2, 16))).shape
+    ((4, 8), (2, 4))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self._take(Linear(in_features, out_features, bias, device, dtype))
+
+    @classmethod
+    def from_linear(cls, linear: Linear) -> SparseLinear:
+        """A layer with the weights of another that 2:4 sparsity keeps."""
+        made = cls.__new__(cls)
+        made._take(linear)
+        return made
+
+    def _take(self, linear: Linear) -> None:
+        packed = nm.sparse.to_semi_structured(linear.weight.detach())
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = Parameter(packed.values)
+        self.register_buffer("metadata", packed.metadata)
+        self.bias = None if linear.bias is None else Parameter(linear.bias.detach())
+
+    metadata: Tensor
+
+    def forward(self, x: Any) -> Tensor:
+        packed = nm.sparse.SemiStructured(self.weight, self.metadata)
+        return F.linear(x, packed.to_dense(), self.bias)
 
     def extra_repr(self) -> str:
         bias = self.bias is not None
