@@ -1,5 +1,6 @@
 """Sparse tensors: structures, values, products and solvers (docs/sparse.md)."""
 
+from numus.sparse.batched import BatchedCSR, batched_csr_tensor
 from numus.sparse.construct import (
     block,
     block_diag,
@@ -30,9 +31,10 @@ from numus.sparse.structure import Structure
 from numus.sparse.tensor import SparseTensor
 
 __all__ = [
-    "FormatError", "SemiStructured", "SparseTensor", "Structure", "block", "block_diag",
-    "bsr_tensor", "coo_tensor", "csc_tensor", "csr_tensor", "dia_tensor", "diags", "eye",
-    "from_dense", "from_scipy", "from_torch", "hstack", "kron", "load_npz", "masked_matmul",
-    "mmread", "mmwrite", "permute", "prune_2_4", "random", "save_npz", "sddmm", "to_scipy",
-    "to_semi_structured", "to_torch", "tril", "triu", "vstack",
+    "BatchedCSR", "FormatError", "SemiStructured", "SparseTensor", "Structure",
+    "batched_csr_tensor", "block", "block_diag", "bsr_tensor", "coo_tensor", "csc_tensor",
+    "csr_tensor", "dia_tensor", "diags", "eye", "from_dense", "from_scipy", "from_torch",
+    "hstack", "kron", "load_npz", "masked_matmul", "mmread", "mmwrite", "permute", "prune_2_4",
+    "random", "save_npz", "sddmm", "to_scipy", "to_semi_structured", "to_torch", "tril", "triu",
+    "vstack",
 ]  # fmt: skip
