@@ -95,15 +95,6 @@ def reduced_entries(pattern: Pattern, messages: Tensor, reduce: str) -> Tensor:
     return reduced(entry_rows(pattern), None, messages, reduce)
 
 
-def weighted_heads(pattern: Pattern, weight: Tensor, x: Tensor) -> Tensor:
-    """A product per head: weights (entries, heads), x (columns, heads, channels)."""
-    if weight.shape[1] == 1:
-        return product(pattern, weight[:, 0], x[:, 0])[:, None]
-    one = lambda w, x: product(pattern, w, x)  # noqa: E731
-    found: Tensor = nm.vmap(one, in_axes=(1, 1), out_axes=1)(weight, x)
-    return found
-
-
 def row_softmax(pattern: Pattern, logits: Tensor) -> Tensor:
     """The softmax over the entries of each row, of (entries, heads)."""
     largest, _ = extremes(entry_rows(pattern), None, nm.detach(logits))

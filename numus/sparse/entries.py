@@ -7,6 +7,7 @@ are among them; a gather is read through by the kernel that uses it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,13 +18,13 @@ from numus import dtypes as dt
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives import sparse as primitives
-from numus.primitives.broadcast import full
+from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import gather
-from numus.primitives.views import reshape
+from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 from numus.sparse.pattern import OnDevices, Pattern
-from numus.sparse.products import product_nodes
+from numus.sparse.products import Bilinear, at_positions, differentiated, product_nodes, rule_of
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule
 
@@ -166,3 +167,29 @@ def extremes(
         weight = Tensor(gather(values._node, (at,), (0,)))
         term = term * weight if combine == "mul" else term + weight
     return term, filled
+
+
+def _heads_product(pattern: Pattern, weight: Node, x: Node) -> Node:
+    def compute(weight: Node, x: Node) -> Node:
+        arrays = pattern.arrays(x.device or weight.device)
+        values, columns = permute(weight, (1, 0)), permute(x, (1, 0, 2))
+        return permute(primitives.csr_matmul(*arrays, values, columns), (1, 0, 2))
+
+    def by_weight(g: Node, x: Node) -> Node:
+        # entry by entry, all heads of one at once: rows of x are read as they lie in memory
+        return reduce_sum(ew.mul(_at_rows(pattern, g), _at_columns(pattern, x)), (2,))
+
+    def by_columns(g: Node, weight: Node) -> Node:
+        swapped, order = pattern.transposed
+        return _heads_product(swapped, at_positions(weight, order), g)
+
+    def make() -> Bilinear:
+        apply = functools.partial(_heads_product, pattern)
+        return Bilinear(1, apply, first=by_weight, second=by_columns)
+
+    return differentiated(rule_of(pattern, "heads", make), compute, weight, x)
+
+
+def heads_product(pattern: Pattern, weight: Tensor, x: Tensor) -> Tensor:
+    """A product per head: weights (entries, heads), x (columns, heads, channels)."""
+    return Tensor(_heads_product(pattern, weight._node, x._node))

@@ -30,7 +30,7 @@ Compute = Callable[[Node, Node], Node]
 
 
 @dataclass(eq=False)
-class _Bilinear(CallRule):
+class Bilinear(CallRule):
     """The rule of a function of two operands, linear in each, by its cotangents in both."""
 
     apply: Compute
@@ -55,7 +55,7 @@ class _Bilinear(CallRule):
         return [functools.reduce(ew.add, parts) if parts else None]
 
 
-def _differentiated(rule: _Bilinear, compute: Compute, a: Node, b: Node) -> Node:
+def differentiated(rule: Bilinear, compute: Compute, a: Node, b: Node) -> Node:
     with grad_mode(False):
         value = compute(a, b)
     if not (mode.grad and (a.tracked or b.tracked)):
@@ -63,12 +63,12 @@ def _differentiated(rule: _Bilinear, compute: Compute, a: Node, b: Node) -> Node
     return custom(rule, 0, value, (a, b))
 
 
-def _rule(owner: Pattern, key: object, make: Callable[[], _Bilinear]) -> _Bilinear:
+def rule_of(owner: Pattern, key: object, make: Callable[[], Bilinear]) -> Bilinear:
     """The rule of an operation on a pattern: the same object each time, as caches of graphs ask."""
     rules = owner.__dict__.setdefault("rules", {})
     if key not in rules:
         rules[key] = make()
-    found: _Bilinear = rules[key]
+    found: Bilinear = rules[key]
     return found
 
 
@@ -86,14 +86,14 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
         out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)))
         return reshape(out, out.shape[1:])
 
-    def make() -> _Bilinear:
-        return _Bilinear(
+    def make() -> Bilinear:
+        return Bilinear(
             *(1, functools.partial(product_nodes, pattern)),
             first=lambda g, x: sampled_nodes(pattern, g, x),
             second=lambda g, values: transposed_product_nodes(pattern, values, g),
         )
 
-    return _differentiated(_rule(pattern, "product", make), compute, values, x)
+    return differentiated(rule_of(pattern, "product", make), compute, values, x)
 
 
 def transposed_product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
@@ -111,14 +111,14 @@ def sampled_nodes(pattern: Pattern, a: Node, b: Node) -> Node:
         terms = ew.mul(gather(a, (rows,), (0,)), gather(b, (columns,), (0,)))
         return reduce_sum(terms, (1,))
 
-    def make() -> _Bilinear:
-        return _Bilinear(
+    def make() -> Bilinear:
+        return Bilinear(
             *(1, functools.partial(sampled_nodes, pattern)),
             first=lambda g, b: product_nodes(pattern, g, b),
             second=lambda g, a: transposed_product_nodes(pattern, g, a),
         )
 
-    return _differentiated(_rule(pattern, "sampled", make), compute, a, b)
+    return differentiated(rule_of(pattern, "sampled", make), compute, a, b)
 
 
 def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: Node) -> Node:
@@ -140,10 +140,10 @@ def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: No
         swapped, order = a.transposed
         return masked_nodes(swapped, mask, b, at_positions(values, order), g)
 
-    def make() -> _Bilinear:
-        return _Bilinear(1, functools.partial(masked_nodes, a, b, mask), by_first, by_second)
+    def make() -> Bilinear:
+        return Bilinear(1, functools.partial(masked_nodes, a, b, mask), by_first, by_second)
 
-    return _differentiated(_rule(mask, ("masked", a, b), make), compute, values, others)
+    return differentiated(rule_of(mask, ("masked", a, b), make), compute, values, others)
 
 
 # -- on tensors -----------------------------------------------------------------------------------

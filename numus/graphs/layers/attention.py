@@ -22,9 +22,9 @@ from numus.graphs.layers.base import (
     operands,
     zero_bias,
 )
-from numus.graphs.messages import row_softmax, weighted_heads
+from numus.graphs.messages import row_softmax
 from numus.nn import functional as F
-from numus.sparse.entries import at_columns, at_rows, row_sums
+from numus.sparse.entries import at_columns, at_rows, heads_product, row_sums
 from numus.tensor import Tensor
 
 Answer = Any  # a tensor, or with attention weights (tensor, (edges, weights))
@@ -114,7 +114,7 @@ class GATConv(_Attention):
             own = (self._heads(self.lin_edge(given)) * self.att_edge).sum(-1)
             logits = logits + edges.by_rows(own)
         alpha, kept = self._weights(edges, nm.leaky_relu(logits, self.negative_slope))
-        found = self._joined(weighted_heads(pattern, kept, near))
+        found = self._joined(heads_product(pattern, kept, near))
         if self.res is not None and target is not None:
             found = found + self.res(target)
         found = found if self.bias is None else found + self.bias
@@ -171,7 +171,7 @@ class GATv2Conv(_Attention):
             joined = joined + edges.by_rows(self._heads(self.lin_edge(given)))
         logits = (nm.leaky_relu(joined, self.negative_slope) * self.att).sum(-1)
         alpha, kept = self._weights(edges, logits)
-        found = self._joined(weighted_heads(pattern, kept, near))
+        found = self._joined(heads_product(pattern, kept, near))
         found = found if self.res is None else found + self.res(target)
         found = found if self.bias is None else found + self.bias
         return (found, (edges, edges.by_edges(alpha))) if return_attention_weights else found
@@ -219,7 +219,7 @@ class TransformerConv(_Attention):
             keys = keys + own
         logits = (at_rows(pattern, query) * keys).sum(-1) / math.sqrt(self.out_channels)
         alpha, kept = self._weights(edges, logits)
-        out = weighted_heads(pattern, kept, self._heads(self.lin_value(source)))
+        out = heads_product(pattern, kept, self._heads(self.lin_value(source)))
         if own is not None:
             out = out + row_sums(pattern, own * kept[:, :, None])
         found = self._joined(out)

@@ -23,6 +23,7 @@ class ProductTuning:
 
     block_terms: int = 1 << 16  # products of a task: few enough that long rows even out
     column_vectors: int = 4  # accumulated side by side
+    head_columns: int = 1024  # of a batch whose rows are computed in turn, as attention heads are
 
 
 TUNING = ProductTuning()
@@ -116,20 +117,28 @@ def _extremes(p: ProductProblem, e: Emitter, batch: Expr) -> Extremes:
 def lower_tasks(p: ProductProblem) -> Kernels:
     """A range of rows per task of a CPU."""
     count, rows, columns = p.val.shape
-    terms = max(1, p.row_entries) * columns
+    heads = 1 < count * columns <= TUNING.head_columns and columns > 1
+    terms = max(1, p.row_entries) * columns * (count if heads else 1)
     per_task = max(1, TUNING.block_terms // terms)
     e = Emitter(p.layouts)
-    g, row = ir.var("g"), ir.var("row")
+    g, row, head = ir.var("g"), ir.var("row"), ir.var("head")
     tasks = -(-rows // per_task)
-    batch, task = divmod(g, e.scalar_arg(tasks)) if count > 1 else (ZERO, g)
+    batch, task = divmod(g, e.scalar_arg(tasks)) if count > 1 and not heads else (ZERO, g)
+    batch = head if heads and count > 1 else batch
     span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
     if p.val.op == "csr_extreme":
         lines = _extremes(p, e, batch).along_columns(row, e.dim(columns))
+        if batch is head:
+            lines = [ir.For(head, ZERO, e.dim(count), "serial", lines)]
+            count = 1
         body: list[Stmt] = [ir.For(row, *span, "serial", lines)]
         return [e.grid_kernel(p.val.op, g, body, count * tasks, (p.val.op,))]
     matrix = _rows(p, e, batch)
     if columns > 1:
         lines = matrix.along_columns(row, e.dim(columns), TUNING.column_vectors)
+        if batch is head:  # one row after the other: they read the same entries
+            lines = [ir.For(head, ZERO, e.dim(count), "serial", lines)]
+            count = 1
         body = [ir.For(row, *span, "serial", lines)]
     else:
         body = matrix.in_turn(*span)
