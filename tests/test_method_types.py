@@ -21,4 +21,4 @@ def parameters(text):
 def test_the_stub_of_methods_is_up_to_date():
     written = parameters(method_types.PATH.read_text())
     assert written == parameters(method_types.stub()), "run python -m tools.method_types"
-    assert written["sum"] == [["self"], ["axis"], [], ["dtype", "keepdims"], []]
+    assert written["sum"] == [["self"], ["axis"], [], ["dtype", "keepdims", "where", "initial"], []]

@@ -37,7 +37,7 @@ FILES = """
     fft/tests/test_helper
 """.split()
 _MARKS = ("<!-- numpy tests: begin -->", "<!-- numpy tests: end -->")
-_SECONDS_PER_TEST = 300
+_SECONDS_PER_TEST = 60
 
 
 class Face(ModuleType):

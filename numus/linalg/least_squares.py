@@ -37,11 +37,11 @@ def _significant(s: Tensor, a: Tensor, rtol: Any) -> Tensor:
 
 
 @widens
-def matrix_rank(x: ArrayLike, /, *, rtol: Any = None) -> Tensor:
+def matrix_rank(x: ArrayLike, /, *, rtol: Any = None, tol: Any = None) -> Tensor:
     """The number of singular values above `rtol` times the largest one.
 
     `rtol` (a number, or a tensor with one per matrix) is the larger extent times the machine
-    epsilon, unless it is given.
+    epsilon, unless it is given; `tol` is a bound of the values themselves.
 
     >>> nm.linalg.matrix_rank(nm.ones((3, 3))).item()
     1
@@ -50,6 +50,9 @@ def matrix_rank(x: ArrayLike, /, *, rtol: Any = None) -> Tensor:
     s = values_of(a.detach())
     if not s.shape[-1]:
         return (s != 0).sum(axis=-1)
+    if tol is not None:
+        bound = tol[..., None] if isinstance(tol, Tensor) and tol.ndim else tol
+        return (s > bound).astype("int64").sum(axis=-1)
     return _significant(s, a, rtol).astype("int64").sum(axis=-1)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import operator
 import pickle
 import sys
+from typing import Any
 
 import numpy as host
 
 import numus as nm
 from numus import aliases
-from numus import dtypes as dt
 from numus.evaluation.evaluate import elements, is_known
+from numus.numpy import _results
 from numus.numpy._convert import (
     cast,
     engine_dtype,
@@ -26,73 +27,14 @@ from numus.numpy._convert import (
     is_concrete,
     plain,
     raise_as_numpy,
+    require_cast,
     shared,
     to_tensor,
 )
 from numus.numpy._flat import Flags, flatiter
+from numus.numpy._results import adopt, array_result, result, scalar, write_out
 from numus.shapes import row_major
 from numus.tensor import Tensor
-
-
-def adopt(x):
-    """A new tensor of the engine as an ndarray, the same object."""
-    if x.__class__ is not ndarray:
-        x.__class__ = ndarray
-    return x
-
-
-def result(x):
-    """Results of the engine as NumPy returns them: arrays, and scalars where there are no axes."""
-    if isinstance(x, Tensor):
-        return scalar(x) if not x._node.shape else adopt(x)
-    if isinstance(x, tuple):
-        fields = getattr(x, "_fields", None)
-        return type(x)(*map(result, x)) if fields else tuple(map(result, x))
-    return [result(i) for i in x] if isinstance(x, list) else x
-
-
-def scalar(x):
-    """A tensor without axes as a NumPy scalar where its number may be read."""
-    return elements(x._node)[()] if is_concrete(x) else adopt(x)
-
-
-def array_result(x):
-    """Results as arrays, with or without axes."""
-    if isinstance(x, Tensor):
-        return adopt(x)
-    if isinstance(x, (tuple, list)):
-        fields = getattr(x, "_fields", None)
-        return type(x)(*map(array_result, x)) if fields else type(x)(map(array_result, x))
-    return x
-
-
-def write_out(x, out, op, casting="same_kind"):
-    """Give `out` the elements of a result and return it; without one, the result."""
-    if isinstance(out, tuple) and len(out) == 1:
-        (out,) = out
-    if out is None:
-        return result(x)
-    if isinstance(out, host.ndarray):
-        host.copyto(out, plain(x).numpy() if isinstance(x, Tensor) else x, casting=casting)
-        return out
-    if not isinstance(out, Tensor):
-        raise TypeError(f"{op}: return arrays must be of ArrayType, not {type(out).__name__}")
-    value = plain(x) if isinstance(x, Tensor) else to_tensor(x)
-    into = out._node.dtype
-    if not host.can_cast(value.dtype.np, into.np, casting):
-        ufunc = getattr(host, op, None)
-        if isinstance(ufunc, host.ufunc):
-            error = host._core._exceptions._UFuncOutputCastingError
-            raise error(ufunc, casting, value.dtype.np, into.np, 0)
-        text = f"Cannot cast {op} output from {value.dtype.np!r} to {into.np!r} with casting rule"
-        raise TypeError(f"{text} {casting!r}")
-    if host.broadcast_shapes(value.shape, out.shape) != out.shape:
-        raise ValueError(
-            f"{op}: non-broadcastable output operand with shape {out.shape} does not match the "
-            f"broadcast shape {value.shape}"
-        )
-    out.rebind(nm.copy(nm.broadcast_to(cast(value, into), out.shape))._node, op)
-    return out
 
 
 class ndarray(Tensor):  # noqa: N801
@@ -100,105 +42,90 @@ class ndarray(Tensor):  # noqa: N801
 
     __slots__ = ()
 
-    def __new__(cls, shape, dtype=float, buffer=None, offset=0, strides=None, order=None):
+    def __new__(cls, shape: Any, dtype: Any = float, buffer: Any = None, *layout: Any) -> Any:
         if buffer is None:
-            return adopt(nm.zeros(_shape_of(shape), dtype=engine_dtype(dtype)))
+            return function("zeros")(shape, dtype)
         memory = buffer.__array__() if isinstance(buffer, Tensor) else buffer
-        return adopt(to_tensor(host.ndarray(shape, dtype, memory, offset, strides, order)))
+        return adopt(to_tensor(host.ndarray(shape, dtype, memory, *layout)))
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything is done by `__new__`."""
 
     # -- attributes -------------------------------------------------------------------------------
 
     @property
-    def dtype(self):
+    def dtype(self) -> Any:
         """The type of the elements, a `numpy.dtype`."""
         return self._node.dtype.np
 
     @property
-    def shape(self):
+    def shape(self) -> Any:
         """The extents of the axes; assigning reshapes the array itself."""
         return self._node.shape
 
     @shape.setter
-    def shape(self, given):
+    def shape(self, given: Any) -> None:
         view = nm.reshape(shared(self), given)
         if aliases.is_shared(self):
             own = view._alias
             assert own is not None
-            if own[0].root() is self:
-                own[0].root = _nothing  # its views stay related, through a root that is gone
+            if own[0].root() is self:  # its views stay related, through a root that is gone
+                own[0].root = _nothing  # type: ignore[assignment]
             self._alias = own
             own[0].append(aliases._ref(self))
         self._bind(view._node)
 
     @property
-    def strides(self):
+    def strides(self) -> tuple[int, ...]:
         """The bytes from one element to the next along each axis, as NumPy would have them."""
         found = aliases.layout(self) or row_major(self.shape)
         return tuple(n * self.itemsize for n in found)
 
     @property
-    def flags(self):
+    def flags(self) -> Flags:
         """How NumPy's array would lie in memory."""
-        like = host.lib.stride_tricks.as_strided(host.empty(1, "b"), self.shape, self._unit())
-        c, f = like.flags.c_contiguous, like.flags.f_contiguous
-        known = {"c_contiguous": c, "f_contiguous": f, "contiguous": c, "fortran": f and not c}
-        known |= {"forc": c or f, "fnc": f and not c, "owndata": self.base is None}
-        return Flags(**known, writeable=True, aligned=True, behaved=True, carray=c, farray=f)
-
-    def _unit(self):
-        return tuple(n // max(self.itemsize, 1) for n in self.strides)
+        unit = tuple(n // max(self.itemsize, 1) for n in self.strides)
+        like = host.lib.stride_tricks.as_strided(host.empty(1, "b"), self.shape, unit)
+        return Flags(like.flags.c_contiguous, like.flags.f_contiguous, self.base is None)
 
     @property
-    def base(self):
+    def base(self) -> Any:
         """The array that this one is a view of."""
         own = self._alias
         return own[0].root() if own is not None and own[1] else None
 
     @property
-    def flat(self):
+    def flat(self) -> flatiter:
         """The elements one after the other, to read and to write."""
         return flatiter(self)
 
     @flat.setter
-    def flat(self, value):
+    def flat(self, value: Any) -> None:
         flatiter(self)[:] = value
 
     @property
-    def T(self):
-        """The axes in reverse order."""
-        return adopt(nm.transpose(shared(self)))
-
-    @property
-    def mT(self):
-        """The last two axes swapped."""
-        return adopt(nm.matrix_transpose(shared(self)))
-
-    @property
-    def real(self):
+    def real(self) -> Any:
         """The real part, a view."""
         return adopt(nm.real(shared(self)))
 
     @real.setter
-    def real(self, value):
+    def real(self, value: Any) -> None:
         self.real[...] = value
 
     @property
-    def imag(self):
+    def imag(self) -> Any:
         """The imaginary part, a view of a complex array."""
         return adopt(nm.imag(shared(self)))
 
     @imag.setter
-    def imag(self, value):
+    def imag(self, value: Any) -> None:
         if not self._node.dtype.is_complex:
             raise TypeError("array does not have imaginary part to set")
         self.imag[...] = value
 
     # -- elements ---------------------------------------------------------------------------------
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         given = index if type(index) is tuple else (index,)
         if len(given) == len(self._node.shape) and is_concrete(self):
             kinds = {type(i) for i in given}
@@ -213,236 +140,201 @@ class ndarray(Tensor):  # noqa: N801
             return adopt(found)
         return scalar(found)
 
-    def __setitem__(self, index, value):
+    def __setitem__(self, index: Any, value: Any) -> None:
         dtype = self._node.dtype
         if type(value) not in (int, float, bool) or not host.can_cast(type(value), dtype.np):
             if isinstance(value, int) and dtype.is_integer:
                 host.array(value, dtype.np)  # out of range is an error
-            found = to_tensor(value)
-            value = cast(found, dtype)
+            value = cast(to_tensor(value), dtype)
         try:
             Tensor.__setitem__(self, engine_index(index), value)
         except (TypeError, ValueError, IndexError):
             raise_as_numpy(self.shape, index, value)
             raise
 
-    def __delitem__(self, index):
+    def __delitem__(self, index: Any) -> None:
         raise ValueError("cannot delete array elements")
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         if not self._node.shape:
             raise TypeError("iteration over a 0-d array")
         return (self[i] for i in range(self._node.shape[0]))
 
-    def item(self, *args):
+    def item(self, *args: Any) -> Any:
         """An element as Python's number."""
         nm.evaluation.host_reads.check_readable(self._node, "item()")
         return self.__array__().item(*args)
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Nested lists of Python's numbers."""
         return self.__array__().tolist()
 
-    def tobytes(self, order="C"):
+    def tobytes(self, order: Any = "C") -> bytes:
         """The elements' bytes."""
         return self.__array__().tobytes(order)
 
-    def dumps(self):
+    def dumps(self) -> bytes:
         """The array pickled."""
         return pickle.dumps(self)
 
-    def dump(self, file):
+    def dump(self, file: Any) -> None:
         """The array pickled, to a file."""
         if hasattr(file, "write"):
-            pickle.dump(self, file)
+            file.write(self.dumps())
             return
         with open(file, "wb") as opened:
-            pickle.dump(self, opened)
+            opened.write(self.dumps())
 
-    def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
+    def astype(  # type: ignore[override]
+        self,
+        dtype: Any,
+        order: Any = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Any:
         """The array in another dtype."""
         wanted = engine_dtype(dtype)
-        assert wanted is not None
-        if not host.can_cast(self.dtype, wanted.np, casting):
-            text = (
-                f"Cannot cast array data from {self.dtype!r} to {wanted.np!r} according to the rule"
-            )
-            raise TypeError(f"{text} {casting!r}")
-        if wanted is self._node.dtype and not copy:
-            return self
-        found = cast(plain(self), wanted)
-        return adopt(nm.copy(found) if wanted is self._node.dtype else found)
+        require_cast(self.dtype, wanted.np, casting)
+        if wanted is not self._node.dtype:
+            return adopt(cast(plain(self), wanted))
+        return self.copy() if copy else self
 
-    def copy(self, order="C"):
+    def copy(self, order: Any = "C") -> Any:
         """The array in memory of its own."""
         return adopt(nm.copy(plain(self)))
 
-    def view(self, dtype=None, type=None):
+    def view(self, dtype: Any = None, type: Any = None) -> Any:  # type: ignore[override]
         """A view, of another dtype if asked for: the same bytes."""
-        if dtype is None or (isinstance(dtype, builtin_type) and issubclass(dtype, Tensor)):
+        is_class = dtype is None or (isinstance(dtype, builtin_type) and issubclass(dtype, Tensor))
+        if is_class or engine_dtype(dtype) is self._node.dtype:
             return adopt(shared(self))
-        wanted = engine_dtype(dtype)
-        assert wanted is not None
-        if wanted is self._node.dtype:
-            return adopt(shared(self))
-        return adopt(to_tensor(self.__array__().view(wanted.np)))
+        return adopt(to_tensor(self.__array__().view(engine_dtype(dtype).np)))
 
-    def reshape(self, *shape, order="C", copy=None):
+    def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
         """The elements in another shape."""
         given = shape[0] if len(shape) == 1 else shape
-        found: ndarray = function("reshape")(self, given, order=order, copy=copy)
-        return found
+        return function("reshape")(self, given, order=order, copy=copy)
 
-    def transpose(self, *axes):
+    def transpose(self, *axes: Any) -> Any:
         """The axes in another order."""
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        found: ndarray = function("transpose")(self, given or None)
-        return found
+        return function("transpose")(self, given or None)
 
-    def flatten(self, order="C"):
+    def flatten(self, order: Any = "C") -> Any:  # type: ignore[override]
         """A copy with one axis."""
         return adopt(nm.copy(plain(function("ravel")(self, order))))
 
-    def fill(self, value):
+    def fill(self, value: Any) -> None:  # type: ignore[override]
         """One value everywhere."""
         self[...] = value
 
-    def sort(self, axis=-1, kind=None, order=None, *, stable=None):
+    def sort(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
         """Sort in place."""
-        self.rebind(function("sort")(self, axis, kind, order, stable=stable)._node, "sort")
+        self.rebind(function("sort")(self, *args, **options)._node, "sort")
 
-    def partition(self, kth, axis=-1, kind="", order=None):
+    def partition(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
         """Partition in place."""
-        self.rebind(function("partition")(self, kth, axis)._node, "partition")
+        self.rebind(function("partition")(self, *args, **options)._node, "partition")
 
-    def put(self, indices, values, mode="raise"):
-        """Write at flat indices."""
-        function("put")(self, indices, values, mode)
-
-    def resize(self, *shape, refcheck=True):
+    def resize(self, *shape: Any, refcheck: bool = True) -> None:  # type: ignore[override]
         """Another shape, in place: elements fall off, or zeros are added."""
         new = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        flat = nm.reshape(plain(self), -1)
-        wanted = int(host.prod(new, dtype=int))
-        flat = (
-            flat[:wanted] if wanted <= flat.shape[0] else nm.pad(flat, (0, wanted - flat.shape[0]))
-        )
+        wanted, flat = nm.shapes.size_of(tuple(new)), nm.reshape(plain(self), -1)
+        flat = nm.pad(flat, (0, max(wanted - flat.shape[0], 0)))[:wanted]
         self._alias = None
         self._bind(nm.reshape(nm.copy(flat), new)._node)
 
-    def setflags(self, write=None, align=None, uic=None):
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+        """The parts for which a condition holds."""
+        return function("compress")(condition, self, axis, out)
+
+    def setflags(self, write: Any = None, align: Any = None, uic: Any = None) -> None:
         """Arrays are writeable and aligned."""
         if write is False:
             raise ValueError("numus.numpy: arrays are always writeable")
 
-    def byteswap(self, inplace=False):
+    def byteswap(self, inplace: bool = False) -> Any:
         """The bytes of each element in reverse order."""
         found = adopt(to_tensor(self.__array__().byteswap()))
         return function("copyto")(self, found) or self if inplace else found
 
     # -- Python's protocols -----------------------------------------------------------------------
 
-    def __len__(self):
+    def __len__(self) -> int:
         if not self._node.shape:
             raise TypeError("len() of unsized object")
         return self._node.shape[0]
 
-    def __bool__(self):
-        if self.size != 1:
-            raise ValueError(
-                "The truth value of an array with more than one element is ambiguous. "
-                "Use a.any() or a.all()"
-                if self.size
-                else "The truth value of an empty array is ambiguous."
-            )
-        return bool(self._item())
+    def __bool__(self) -> bool:
+        return bool(self.__array__()) if self.size == 1 else bool(host.empty(min(self.size, 2)))
 
-    def __int__(self):
+    def __int__(self) -> int:
         return int(self._number())
 
-    def __float__(self):
+    def __float__(self) -> float:
         return float(self._number())
 
-    def __complex__(self):
+    def __complex__(self) -> complex:
         return complex(self._number())
 
-    def _number(self):
+    def _number(self) -> Any:
         if self.size != 1:
             raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
         nm.evaluation.host_reads.check_readable(self._node, "float()")
         return elements(self._node).reshape(-1)[0]
 
-    def __index__(self):
+    def __index__(self) -> int:
         if self.shape or not self._node.dtype.is_integer:
             raise TypeError("only integer scalar arrays can be converted to a scalar index")
         return operator.index(self._item())
 
-    def __contains__(self, item):
+    def __contains__(self, item: Any) -> bool:
         return bool(function("any")(self == item))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if not is_known(self._node):
             return Tensor.__repr__(plain(self))
         return host.array_repr(self.__array__())
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.__array__()) if is_known(self._node) else repr(self)
 
-    def __format__(self, spec):
+    def __format__(self, spec: str) -> str:
         return format(self.__array__()[()] if not self.shape else self.__array__(), spec)
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return _rebuilt, (Tensor.__reduce__(plain(self)),)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> Any:
         return memo.setdefault(id(self), adopt(Tensor.__deepcopy__(plain(self), memo)))
 
-    def __copy__(self):
+    def __copy__(self) -> Any:
         return self.copy()
 
-    def __array_namespace__(self, /, *, api_version=None):
+    def __array_namespace__(self, /, *, api_version: Any = None) -> Any:
         return sys.modules["numus.numpy"]
 
 
 builtin_type = type
+_results.kind_of_arrays.append(ndarray)
 
 
-def _shape_of(shape):
-    return int(shape) if hasattr(shape, "__index__") else tuple(map(int, shape))
-
-
-def _nothing():
+def _nothing() -> None:
     """A weak reference to what is gone."""
 
 
-def _rebuilt(parts):
+def _rebuilt(parts: Any) -> Any:
     return adopt(parts[0](*parts[1]))
 
 
-def _method(name):
-    def call(self, *args, **kwargs):
-        return function(name)(self, *args, **kwargs)
-
-    call.__name__, call.__qualname__ = name, f"ndarray.{name}"
-    call.__doc__ = f"As `numpy.{name}` of this array."
-    return call
-
-
-for _name in """
+_FUNCTIONS = """
     all any argmax argmin argpartition argsort choose clip conj conjugate cumprod cumsum diagonal
-    dot max mean min nonzero prod ravel repeat round searchsorted squeeze std sum swapaxes take
+    dot max mean min nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take
     trace var
-""".split():
-    setattr(ndarray, _name, _method(_name))
-
-
-def _compress(self, condition, axis=None, out=None):
-    return function("compress")(condition, self, axis, out)
-
-
-setattr(ndarray, "compress", _compress)  # noqa: B010
-
-_OPERATORS = {
+"""
+_VIEWS = {"T": "transpose", "mT": "matrix_transpose"}
+_BINARY = {
     **{"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide"},
     **{"floordiv": "floor_divide", "mod": "remainder", "pow": "power", "matmul": "matmul"},
     **{"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
@@ -453,7 +345,29 @@ _COMPARISONS |= {"gt": "greater", "ge": "greater_equal"}
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 
-def _is_foreign(x):
+def _method(name: str) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(name)(self, *args, **kwargs)
+
+    call.__name__, call.__qualname__ = name, f"ndarray.{name}"
+    call.__doc__ = f"As `numpy.{name}` of this array."
+    return call
+
+
+def _operator(name: str, ufunc: str, order: str = "") -> Any:
+    def operate(self: Any, other: Any) -> Any:
+        if _is_foreign(other):
+            if name not in ("eq", "ne"):
+                return NotImplemented
+            return adopt(nm.full(self.shape, name == "ne", dtype=nm.bool_))
+        pair = (other, self) if order == "r" else (self, other)
+        return function(ufunc)(*pair, **({"out": (self,)} if order == "i" else {}))
+
+    operate.__name__ = f"__{order}{name}__"
+    return operate
+
+
+def _is_foreign(x: Any) -> bool:
     """Whether an operand wants to compute for itself."""
     return (
         x is None
@@ -462,36 +376,22 @@ def _is_foreign(x):
     )
 
 
-def _install_operators():
-    def install(name, of, ufunc):
-        def operate(self, other):
-            return NotImplemented if _is_foreign(other) else of(function(ufunc), self, other)
-
-        operate.__name__ = f"__{name}__"
-        setattr(ndarray, f"__{name}__", operate)
-
-    for name, ufunc in _OPERATORS.items():
-        install(name, lambda f, x, y: f(x, y), ufunc)
-        install(f"r{name}", lambda f, x, y: f(y, x), ufunc)
-        if name != "divmod":
-            install(f"i{name}", lambda f, x, y: f(x, y, out=(x,)), ufunc)
-    for name, ufunc in _COMPARISONS.items():
-        setattr(ndarray, f"__{name}__", _comparison(name, ufunc))
-    for name, ufunc in _UNARY.items():
-        setattr(ndarray, f"__{name}__", lambda self, u=ufunc: function(u)(self))
-    ndarray.__hash__ = Tensor.__hash__
+def _install() -> None:
+    for name in _FUNCTIONS.split():
+        setattr(ndarray, name, _method(name))
+    for name, of in _VIEWS.items():
+        setattr(ndarray, name, property(_method(of)))
+    for name, of in _UNARY.items():
+        setattr(ndarray, f"__{name}__", _method(of))
+    for name, of in (_BINARY | _COMPARISONS).items():
+        orders = (
+            ("",) if name in _COMPARISONS else ("", "r") if name == "divmod" else ("", "r", "i")
+        )
+        for order in orders:
+            setattr(ndarray, f"__{order}{name}__", _operator(name, of, order))
+    setattr(ndarray, "__hash__", Tensor.__hash__)  # noqa: B010
 
 
-def _comparison(name, ufunc):
-    def compare(self, other):
-        if _is_foreign(other):
-            if name not in ("eq", "ne"):
-                return NotImplemented
-            return adopt(nm.full(self.shape, name == "ne", dtype=dt.bool_))
-        return function(ufunc)(self, other)
+_install()
 
-    compare.__name__ = f"__{name}__"
-    return compare
-
-
-_install_operators()
+__all__ = ["adopt", "array_result", "ndarray", "result", "write_out"]

@@ -1,114 +1,119 @@
-"""Functions with NumPy's signatures over numus's functions of the same name.
+"""Functions with NumPy's signatures over functions of tensors: a generic adapter.
 
 Arguments are bound by NumPy's own signature; what names arrays becomes tensors, in the dtypes that
 NumPy would compute in; parameters that the engine calls by another name are renamed, and those that
-mean nothing to it (the order of memory, subclasses) are dropped. `out=` and `dtype=` are here.
+mean nothing to it (the order of memory, subclasses) are dropped. `out=`, `dtype=` and `casting=`
+are done here, and where the engine refuses shapes, axes or options, NumPy's own error is raised.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as host
 
-import numus as nm
 from numus import dtypes as dt
-from numus.errors import DTypeError, IndexRangeError, ShapeError
-from numus.numpy._array import array_result, result, write_out
 from numus.numpy._convert import (
+    NoValue,
     cast,
+    common_dtype,
     engine_dtype,
-    has_tensors,
+    normal_axes,
+    normalize_axis,
     raise_as_reference,
+    require_cast,
     shared,
     to_tensor,
 )
+from numus.numpy._results import array_result, result, write_out
 from numus.tensor import Tensor
 
-# Parameters of NumPy's functions that take an array.
+# Parameters of NumPy's functions that take an array, and those of them that keep their own dtype.
 ARRAYS = frozenset(
     """
     a b x y m v z p arr ary ar ar1 ar2 array element test_elements weights fweights aweights values
     x1 x2 xp fp A val filt condition mask q prepend append to_end to_begin repeats f a1 a2 sorter
-    u w seq_of_zeros X arys args xi object indices obj bins
+    u w seq_of_zeros X arys args xi object indices obj where mean vals ind default
     """.split()
 )
-SEQUENCES = frozenset("arrays tup choices condlist arys args xi keys multi_index".split())
+UNPROMOTED = frozenset("where condition condlist mask indices ind sorter repeats obj".split())
+SEQUENCES = frozenset(
+    "arrays tup choices condlist choicelist arys args xi keys multi_index".split()
+)
 IGNORED = frozenset(
     """
-    order subok like overwrite_input kind casting device stable sorted copy mode_ max_work refcheck
-    allow_pickle fix_imports overwrite
+    order subok like overwrite_input kind casting device stable sorted copy max_work refcheck
+    allow_pickle fix_imports overwrite hermitian
     """.split()
 )
+RENAMED = {"ddof": "correction", "a_min": "min", "a_max": "max"}
+_WEAK = (int, float, complex)
+# Options whose wrong values NumPy is asked to refuse, on arrays of one element.
+CHECKED = frozenset("mode kind order side method trim indexing UPLO".split())
 
-# How each function treats its arrays:
-#   view    hand over the array itself, of which results are views
-#   same    as they are
-#   common  in their common dtype
-#   float   in their common dtype, integers and booleans as float64
-#   index   as they are; results are positions, int64
-#   scalar  as same, but results without axes stay arrays
-FUNCTIONS: dict[str, tuple[str, str]] = {}
-
-
-def _add(kind, names):
-    FUNCTIONS.update({name: (kind, name) for name in names.split()})
-
-
-_add(
-    "view",
-    """
-    swapaxes moveaxis rollaxis squeeze expand_dims matrix_transpose permute_dims diagonal flip
-    fliplr flipud rot90 array_split dsplit hsplit split vsplit unstack atleast_1d atleast_2d
-    atleast_3d broadcast_to broadcast_arrays
-    """,
-)
-_add(
-    "same",
-    """
-    compress delete diag diagflat repeat roll tile tril triu unique_values
-    unique_all unique_counts unique_inverse packbits unpackbits extract nan_to_num bincount
-    iscomplex isreal real_if_close array_equiv identity nancumsum nancumprod
-    """,
-)
-_add("index", "argwhere flatnonzero digitize diag_indices diag_indices_from tril_indices")
-_add("index", "triu_indices tril_indices_from triu_indices_from unravel_index ravel_multi_index")
-_add("index", "lexsort")
-_add(
-    "common",
-    """
-    append column_stack concatenate concat dstack hstack vstack row_stack stack inner
-    isin kron setxor1d tensordot union1d vdot
-    interp polyadd polymul polysub
-    """,
-)
-_add(
-    "float",
-    """
-    cov corrcoef gradient trapezoid i0 sinc unwrap median percentile quantile nanmedian
-    nanpercentile nanquantile polydiv
-    """,
-)
+# Functions of C, which older releases of NumPy tell no signature of.
+SIGNATURES = {
+    "array": "object, dtype=None, *, copy=True, order='K', subok=False, ndmin=0, like=None",
+    "asanyarray": "a, dtype=None, order=None, *, device=None, copy=None, like=None",
+    "asarray": "a, dtype=None, order=None, *, device=None, copy=None, like=None",
+    "ascontiguousarray": "a, dtype=None, *, like=None",
+    "asfortranarray": "a, dtype=None, *, like=None",
+    "bincount": "x, /, weights=None, minlength=0",
+    "concatenate": "arrays, /, axis=0, out=None, *, dtype=None, casting='same_kind'",
+    "copyto": "dst, src, casting='same_kind', where=True",
+    "dot": "a, b, out=None",
+    "empty": "shape, dtype=None, order='C', *, device=None, like=None",
+    "empty_like": "a, /, dtype=None, order='K', subok=True, shape=None, *, device=None",
+    "from_dlpack": "x, /, *, device=None, copy=None",
+    "inner": "a, b, /",
+    "lexsort": "keys, axis=-1",
+    "packbits": "a, /, axis=None, bitorder='big'",
+    "putmask": "a, /, mask, values",
+    "ravel_multi_index": "multi_index, dims, mode='raise', order='C'",
+    "unpackbits": "a, /, axis=None, count=None, bitorder='big'",
+    "unravel_index": "indices, shape, order='C'",
+    "vdot": "a, b, /",
+    "where": "condition, x=None, y=None, /",
+    "zeros": "shape, dtype=None, order='C', *, device=None, like=None",
+}
+SIGNATURES["concat"] = SIGNATURES["concatenate"]
 
 
-def _signature(reference):
+def signature_of(name: str, reference: Any) -> inspect.Signature:
+    """The signature of one of NumPy's functions."""
+    if name in SIGNATURES:
+        return inspect.signature(eval(f"lambda {SIGNATURES[name]}: None"))
     return inspect.signature(reference)
 
 
-def _is_sequence(x):
-    return isinstance(x, (list, tuple))
-
-
 class Bound:
-    """A function of the engine under NumPy's signature."""
+    """A function of tensors under NumPy's signature.
 
-    def __init__(self, name, kind, engine, reference):
-        self.kind, self.engine, self.name = kind, engine, name
-        self.signature = _signature(reference)
+    `kind` says how arrays are treated:
+      view    the arrays themselves, of which results are views
+      same    as they are
+      common  in their common dtype; weak: Python's numbers do not widen it
+      float   in their common dtype, integers and booleans as float64
+      reduce  as they are, or in `dtype=`; axes as NumPy counts them, of numbers too
+      mean    the same, integers and booleans as float64
+      index   as they are; results are positions, int64; find: in a common dtype
+      raw     whatever was given
+      write   the first is written to, the others in its dtype
+    """
+
+    def __init__(
+        self, name: str, kind: str, engine: Callable[..., Any], reference: Any, keep: bool = False
+    ) -> None:
+        self.kind, self.engine, self.name, self.reference = kind, engine, name, reference
+        self.keep = keep or kind == "view"  # results without axes stay arrays
+        self.signature = signature_of(name, reference)
         parameters = list(self.signature.parameters.values())
         given = list(inspect.signature(engine).parameters.values())
+        self.takes_more = any(p.kind is p.VAR_POSITIONAL for p in given)
+        self.takes_all = any(p.kind is p.VAR_KEYWORD for p in given)
         self.names = {p.name for p in given if p.kind is not p.POSITIONAL_ONLY}
         free = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         # NumPy's parameters, in order, stand for those of the engine that have no name of their own
@@ -117,129 +122,179 @@ class Bound:
             if p.name in self.names and mine.kind is not mine.POSITIONAL_ONLY:
                 break
             self.positional[p.name] = len(self.positional)
-        self.has_out = "out" in self.signature.parameters
 
-    def __call__(self, *args, **kwargs):
-        bound = self.signature.bind(*args, **kwargs).arguments
-        out = bound.pop("out", None) if self.has_out else None
-        casting = bound.pop("casting", "same_kind")
-        dtype = engine_dtype(bound.pop("dtype", None)) if "dtype" in bound else None
-        self._convert(bound, dtype, casting)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = dict(self.signature.bind(*args, **kwargs).arguments)
+        for name in [n for n, value in bound.items() if value is NoValue]:
+            del bound[name]
+        out, casting = bound.pop("out", None), bound.pop("casting", "same_kind")
+        dtype = engine_dtype(bound.pop("dtype", None))
+        defaults = self.signature.parameters
+        if any(n in CHECKED and bound[n] is not defaults[n].default for n in bound):
+            raise_as_reference(self.reference, args, kwargs, extent=1)
+        wide = dtype
+        if dtype is None and out is not None and self.name in ("sum", "prod", "cumsum", "cumprod"):
+            wide = (out[0] if isinstance(out, tuple) else out)._node.dtype
+        if "initial" in bound:
+            bound["initial"] = getattr(bound["initial"], "item", lambda: bound["initial"])()
+        self._convert(bound, wide, casting)
         self._check_axis(bound)
+        places, named = self._placed(bound)
+        if wide is not None and (self.takes_all or "dtype" in self.names):
+            named["dtype"] = wide
+        found = self.engine(*places, **named)
+        if dtype is not None and isinstance(found, Tensor):
+            found = cast(found, dtype)
+        if self.kind in ("index", "find"):
+            found = _positions(found)
+        if out is None:
+            return array_result(found) if self.keep else result(found)
+        if "casting" in self.signature.parameters and dtype is not None:
+            raise TypeError(f"{self.name}() only takes `out` or `dtype` as an argument, not both")
+        if isinstance(found, Tensor) and found.shape != _shape_of(out):
+            raise ValueError(f"{self.name}: Output array is the wrong shape: {_shape_of(out)}")
+        strict = self.kind in ("index", "find", "common")
+        return write_out(found, out, self.name, casting if strict else "unsafe")
+
+    def _placed(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The engine's arguments: by place, and by name."""
         places: list[Any] = []
         named: dict[str, Any] = {}
         for name, value in bound.items():
-            if self.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            parameter = self.signature.parameters[name]
+            mine = name if name in self.names else RENAMED.get(name, name)
+            if parameter.kind is parameter.VAR_POSITIONAL:
                 kept = (Tensor, bool, int, float, complex, host.generic)
                 places.extend(x if isinstance(x, kept) else to_tensor(x) for x in value)
-            elif name in self.positional and len(places) == self.positional[name]:
-                places.append(value)
-            elif name in self.names:
-                named[name] = value
-            elif name in ("kwargs", "kwds", "kw"):
+            elif parameter.kind is parameter.VAR_KEYWORD:
                 named |= value
-            elif name not in IGNORED and value is not self.signature.parameters[name].default:
-                default = self.signature.parameters[name].default
-                if not (value is None or (default is False and value is True)):
-                    raise TypeError(f"numus.numpy.{self.name}: {name}= is not there")
-        if dtype is not None and "dtype" in self.names:
-            named["dtype"] = dtype
-        found = self.engine(*places, **named)
-        if isinstance(found, list) and self.name == "gradient":
-            found = tuple(found)
-        if dtype is not None and isinstance(found, Tensor):
-            found = cast(found, dtype)
-        if self.kind == "index":
-            found = _positions(found)
-        if out is not None:
-            if isinstance(found, Tensor) and found.shape != out.shape:
-                raise ValueError(f"{self.name}: Output array is the wrong shape: {out.shape}")
-            return write_out(found, out, self.name, "unsafe")
-        return array_result(found) if self.kind in ("view", "scalar") else result(found)
+            elif self.positional.get(name) == len(places) or (self.takes_more and name in ARRAYS):
+                places.append(value)
+            elif mine in self.names or (self.takes_all and name not in IGNORED):
+                if mine in named and value != parameter.default:
+                    raise ValueError(f"{name} and {mine} can't be provided simultaneously.")
+                named[mine] = value
+            elif name not in IGNORED and value is not parameter.default and value is not None:
+                raise TypeError(f"numus.numpy.{self.name}: {name}= is not there")
+        return places, named
 
-    def _check_axis(self, bound):
+    def _check_axis(self, bound: dict[str, Any]) -> None:
         """NumPy's own error for an axis that is not there."""
         first, axis = next(iter(bound.values()), None), bound.get("axis")
         x = first[0] if isinstance(first, (list, tuple)) and first else first
-        if isinstance(axis, int) and isinstance(x, Tensor) and x.ndim:
-            extra = self.name in ("stack", "expand_dims")
-            host.lib.array_utils.normalize_axis_index(axis, x.ndim + extra)
+        if self.kind in ("reduce", "mean") and isinstance(x, Tensor):
+            bound["axis"] = normal_axes(axis, x.ndim)
+        elif isinstance(axis, int) and isinstance(x, Tensor) and x.ndim:
+            normalize_axis(axis, x.ndim + (self.name in ("stack", "expand_dims")))
 
-    def _convert(self, bound, dtype, casting):
-        load = shared if self.kind == "view" else to_tensor
-        found, raw = [], dict(bound)
-        for name, value in raw.items():
-            if value is None or value is host._NoValue:
-                continue
-            if name in SEQUENCES or (name == "keys" and _is_sequence(value)):
-                if not _is_sequence(value):
+    def _convert(self, bound: dict[str, Any], dtype: Any, casting: str) -> None:
+        if self.kind == "raw":
+            return
+        load: Callable[[Any], Tensor] = shared if self.kind == "view" else to_tensor
+        found: list[tuple[str, int | None]] = []
+        weak: dict[tuple[str, int | None], Any] = {}
+        for name, value in list(bound.items()):
+            if value is None or (name == "where" and value is True):
+                bound.pop(name) if name == "where" else None
+            elif name in SEQUENCES:
+                if not isinstance(value, (list, tuple)):
                     if not isinstance(value, (Tensor, host.ndarray)):
                         text = 'arrays to stack must be passed as a "sequence" type such as list'
                         raise TypeError(f"{self.name}: {text} or tuple.")
                     value = list(value)
                 bound[name] = type(value)(load(x) for x in value)
                 found += [(name, i) for i in range(len(value))]
-            elif name in ARRAYS:
-                bound[name] = load(value)
+                if self.kind == "weak":
+                    weak |= {(name, i): v for i, v in enumerate(value) if type(v) in _WEAK}
+            elif name in ARRAYS and (self.name, name) != ("cond", "p"):
+                if self.kind == "write" and not found:
+                    if not isinstance(value, Tensor):
+                        kind = type(value).__name__
+                        raise TypeError(f"{self.name}: writes to an array, not to {kind}")
+                    bound[name] = value
+                else:
+                    bound[name] = load(value)
                 found.append((name, None))
-        if self.kind not in ("common", "float"):
-            return
+                if type(value) in _WEAK and (self.kind == "weak" or name == "q"):
+                    weak[name, None] = value
+        self._promote(bound, [f for f in found if f[0] not in UNPROMOTED], weak, dtype, casting)
+
+    def _promote(
+        self,
+        bound: dict[str, Any],
+        found: list[tuple[str, int | None]],
+        weak: dict[tuple[str, int | None], Any],
+        dtype: Any,
+        casting: str,
+    ) -> None:
+        """Cast the arrays to the dtype that NumPy computes in."""
         tensors = [bound[n] if i is None else bound[n][i] for n, i in found]
-        weak = [n == "q" and isinstance(raw[n], (int, float)) for n, _ in found]
-        kinds = [t.dtype.np for t, w in zip(tensors, weak, strict=True) if not w]
-        if self.kind == "float":
-            kinds = [k if k.kind in "fcV" else host.dtype(float) for k in kinds]
-        if not kinds:
+        if not tensors or self.kind in ("same", "view", "index"):
             return
-        common = dtype or engine_dtype(host.result_type(*kinds))
+        if self.kind == "write":
+            dtype = tensors[0]._node.dtype
+            found, tensors, casting = found[1:], tensors[1:], "unsafe"
+        strict = dtype is not None and self.kind in ("common", "weak")
+        if dtype is None and self.kind != "reduce":
+            kinds = [weak.get(f, t) for f, t in zip(found, tensors, strict=True)]
+            if self.kind in ("float", "mean"):
+                kinds = [k for k in kinds if isinstance(k, Tensor)]
+                kinds = [k if k.dtype.is_inexact else float for k in kinds]
+                kinds = [host.dtype(float) if k is float else k for k in kinds]
+            dtype = common_dtype(*kinds)
         for (name, i), x in zip(found, tensors, strict=True):
-            if dtype is not None and not host.can_cast(x.dtype.np, dtype.np, casting):
-                rule = f"according to the rule {casting!r}"
-                raise TypeError(
-                    f"Cannot cast array data from {x.dtype.np!r} to {dtype.np!r} {rule}"
-                )
+            if strict:
+                require_cast(x.dtype.np, dtype.np, casting)
             if i is None:
-                bound[name] = cast(x, common)
+                bound[name] = cast(x, dtype)
             else:
                 parts = list(bound[name])
-                parts[i] = cast(x, common)
+                parts[i] = cast(x, dtype)
                 bound[name] = type(bound[name])(parts)
 
 
-def _positions(x):
+def _shape_of(out: Any) -> Any:
+    given = out[0] if isinstance(out, tuple) and out else out
+    if not isinstance(given, (Tensor, host.ndarray)):
+        raise TypeError(f"return arrays must be of ArrayType, not {type(given).__name__}")
+    return given.shape
+
+
+def _positions(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return type(x)(map(_positions, x))
     return cast(x, dt.int64) if isinstance(x, Tensor) else x
 
 
-def imitating(call, reference):
+def imitating(call: Callable[..., Any], reference: Any) -> Callable[..., Any]:
     """A function that raises NumPy's own error where the engine refuses shapes, axes or dtypes."""
 
     @functools.wraps(call)
-    def checked(*args, **kwargs):
+    def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
-        except (ShapeError, DTypeError, IndexRangeError):
-            raise_as_reference(reference, args, kwargs)
+        except (TypeError, ValueError, IndexError) as error:
+            is_own = str(error).startswith("numus.numpy: ")  # a dtype that is not there
+            if not (is_own or isinstance(error, host.linalg.LinAlgError)):
+                raise_as_reference(reference, args, kwargs)
             raise
 
     return checked
 
 
-def bind(name, kind, engine=None, reference=None):
+def bind(name: str, kind: str, engine: Callable[..., Any], reference: Any, keep: bool) -> Any:
     """A function of the engine with the signature of NumPy's."""
-    reference = reference or functools.reduce(getattr, name.split("."), host)
-    made = Bound(name, kind, engine or functools.reduce(getattr, name.split("."), nm), reference)
+    made = Bound(name, kind, engine, reference, keep)
 
-    def plain_call(*args, **kwargs):
+    def plain_call(*args: Any, **kwargs: Any) -> Any:
         return made(*args, **kwargs)
 
-    call = imitating(plain_call, reference)
-    call.__name__ = call.__qualname__ = name.rpartition(".")[2]
+    call: Any = imitating(plain_call, reference)
+    call.__name__ = call.__qualname__ = name
     call.__signature__ = made.signature
-    call.__doc__ = f"As `numpy.{name}`, over `numus.{name}`."
+    call.__doc__ = f"As `numpy.{name}`, over functions of tensors."
     call.__module__ = "numus.numpy"
     return call
 
 
-__all__ = ["FUNCTIONS", "bind", "has_tensors"]
+__all__ = ["Bound", "bind", "imitating"]

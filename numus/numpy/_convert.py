@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as host
 
@@ -13,25 +15,33 @@ from numus.errors import DTypeError
 from numus.evaluation.evaluate import elements, is_known
 from numus.tensor import Tensor, registered
 
+NoValue: Any = host._NoValue
+normalize_axis: Callable[[int, int], int] = host.lib.array_utils.normalize_axis_index
 
-def function(name):
+
+def function(name: str) -> Any:
     """A function or ufunc of `numus.numpy`, by name."""
     return getattr(sys.modules["numus.numpy"], name)
 
 
-def renamed(call, name):
+def renamed(call: Any, name: str) -> Any:
     """A function made for one of NumPy's names."""
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"As NumPy's `{name}`."
     return call
 
 
-def is_concrete(x):
+def is_concrete(x: Tensor) -> bool:
     """Whether the elements can be read without losing a trace or a derivative."""
     return not x._node.tracked and is_known(x._node)
 
 
-def engine_dtype(given):
+def holds_any(x: Tensor) -> bool:
+    """Whether some element of a mask is true, where that can be told."""
+    return is_concrete(x) and bool(nm.any(x).item())
+
+
+def engine_dtype(given: Any) -> Any:
     """The engine's dtype of what NumPy takes as one; None stays None."""
     if given is None or isinstance(given, dt.DType):
         return given
@@ -42,26 +52,24 @@ def engine_dtype(given):
         raise TypeError(f"numus.numpy: {error}") from None
 
 
-def plain(x):
+def plain(x: Any) -> Any:
     """The tensor of an ndarray, for the engine: without NumPy's rules, and not the user's own."""
     return Tensor(x._node) if isinstance(x, Tensor) else x
 
 
-def shared(x):
+def shared(x: Any) -> Tensor:
     """The same, of which views are views of x."""
     return registered(x, x._node, ()) if isinstance(x, Tensor) else to_tensor(x)
 
 
-def to_tensor(x, dtype=None):
+def to_tensor(x: Any, dtype: Any = None) -> Tensor:
     """What NumPy takes as an array, as a tensor for the engine: Python's floats are float64."""
     wanted = engine_dtype(dtype)
     if isinstance(x, Tensor):
         found = Tensor(x._node)
     elif isinstance(x, (list, tuple)) and has_tensors(x):
         parts = [to_tensor(item) for item in x]
-        kinds = [p.dtype.np for p in parts]
-        common = wanted or engine_dtype(host.result_type(*kinds))
-        found = nm.stack([cast(p, common) for p in parts])
+        found = nm.stack(in_common_dtype(parts, wanted))
     else:
         array = host.asarray(x)
         if array.dtype.byteorder == ">":
@@ -77,14 +85,34 @@ def to_tensor(x, dtype=None):
     return found if wanted is None else cast(found, wanted)
 
 
-def has_tensors(x):
+def has_tensors(x: Any) -> bool:
     """Whether nested sequences hold a tensor."""
     if isinstance(x, Tensor):
         return True
     return isinstance(x, (list, tuple)) and any(map(has_tensors, x))
 
 
-def cast(x, dtype):
+def hosted(x: Any) -> Any:
+    """NumPy's own arrays of tensors, nested or not; the rest as it is."""
+    if isinstance(x, Tensor):
+        return x.__array__()
+    return to_tensor(x).__array__() if isinstance(x, list) and has_tensors(x) else x
+
+
+def common_dtype(*kinds: Any) -> Any:
+    """The engine's dtype that NumPy promotes tensors, dtypes and weak scalars to."""
+    return engine_dtype(
+        host.result_type(*(k._node.dtype.np if isinstance(k, Tensor) else k for k in kinds))
+    )
+
+
+def in_common_dtype(tensors: list[Tensor], dtype: Any = None) -> list[Tensor]:
+    """Tensors in the dtype that NumPy promotes them to, or in one that is given."""
+    wanted = dtype or common_dtype(*tensors)
+    return [cast(t, wanted) for t in tensors]
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
     """x in a dtype, as NumPy casts: an imaginary part is dropped with a warning."""
     if dtype is None or x.dtype is dtype:
         return x
@@ -97,7 +125,27 @@ def cast(x, dtype):
     return nm.astype(x, dtype)
 
 
-def engine_index(index):
+def require_cast(given: Any, wanted: Any, casting: str) -> None:
+    """Raise NumPy's error where a casting rule forbids a cast."""
+    if not host.can_cast(given, wanted, casting):  # type: ignore[arg-type]
+        kinds = f"from {host.dtype(given)!r} to {host.dtype(wanted)!r}"
+        raise TypeError(f"Cannot cast array data {kinds} according to the rule {casting!r}")
+
+
+def normal_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """NumPy's axes: None is all, and numbers may name an axis that they do not have."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    if ndim == 0 and all(a in (0, -1) for a in given):
+        return ()
+    found = tuple(normalize_axis(a, ndim) for a in given)
+    if len(set(found)) != len(found):
+        raise ValueError("duplicate value in 'axis'")
+    return found
+
+
+def engine_index(index: Any) -> Any:
     """An index for the engine: arrays as tensors, computed where they can be, so that positions
     out of range are errors."""
     if isinstance(index, tuple):
@@ -105,7 +153,7 @@ def engine_index(index):
     return _index_item(index)
 
 
-def _index_item(item):
+def _index_item(item: Any) -> Any:
     if isinstance(item, Tensor):
         if item._node.dtype.is_integer and is_concrete(item):
             elements(item._node)
@@ -120,29 +168,29 @@ def _index_item(item):
     return item
 
 
-def raise_as_numpy(shape, index, value=None):
+def raise_as_numpy(shape: tuple[int, ...], index: Any, value: Any = None) -> None:
     """Raise what NumPy does for an index of an array of this shape, if it does."""
     dummy = host.lib.stride_tricks.as_strided(host.zeros(1, "b"), shape, (0,) * len(shape))
-    items = tuple(map(_hosted, index)) if isinstance(index, tuple) else _hosted(index)
+    items = tuple(map(hosted, index)) if isinstance(index, tuple) else hosted(index)
     if value is None:
         dummy[items]
     else:
-        dummy[items] = host.broadcast_to(host.zeros((), "b"), host.shape(_hosted(value)))
+        dummy[items] = host.broadcast_to(host.zeros((), "b"), host.shape(hosted(value)))
 
 
-def _hosted(x):
+def stand_in(x: Any, extent: int | None = None) -> Any:
+    """Zeros of host memory for tensors, nested or not, in their shapes or with one extent."""
     if isinstance(x, Tensor):
-        return x.__array__()
-    return to_tensor(x).__array__() if isinstance(x, list) and has_tensors(x) else x
+        shape = x.shape if extent is None else (extent,) * x.ndim
+        return host.broadcast_to(host.zeros((), x._node.dtype.np), shape)
+    return type(x)(stand_in(i, extent) for i in x) if type(x) in (list, tuple) else x
 
 
-def raise_as_reference(reference, args, kwargs):
+def raise_as_reference(
+    reference: Any, args: Any, kwargs: dict[str, Any], extent: int | None = None
+) -> None:
     """Raise what NumPy's function does for arrays of these shapes and dtypes, if it does."""
-
-    def stand_in(x):
-        if isinstance(x, Tensor):
-            return host.broadcast_to(host.zeros((), x._node.dtype.np), x.shape)
-        return type(x)(map(stand_in, x)) if type(x) in (list, tuple) else x
-
-    with host.errstate(all="ignore"):
-        reference(*map(stand_in, args), **{k: stand_in(v) for k, v in kwargs.items()})
+    options = {k: stand_in(v, extent) for k, v in kwargs.items()}
+    with host.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference(*(stand_in(a, extent) for a in args), **options)

@@ -1,471 +1,361 @@
-"""Arrays from numbers, sequences, grids and files, with NumPy's defaults; text of arrays."""
+"""Arrays from numbers, sequences, grids and files, with NumPy's defaults.
+
+The functions have the parameters that mean something here; `_bind` gives them NumPy's own.
+"""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable
 from typing import Any
 
 import numpy as host
 
 import numus as nm
-from numus import aliases
 from numus import dtypes as dt
-from numus.numpy import _convert
-from numus.numpy._array import adopt, array_result, ndarray
-from numus.numpy._convert import cast, engine_dtype, plain, renamed, to_tensor
+from numus.numpy._convert import (
+    cast,
+    common_dtype,
+    engine_dtype,
+    function,
+    hosted,
+    in_common_dtype,
+    plain,
+    renamed,
+    shared,
+    to_tensor,
+)
+from numus.numpy._results import adopt, array_result
+from numus.primitives.view_updates import may_overlap
 from numus.tensor import Tensor
 
-__all__ = [
-    "arange", "array", "array2string", "array_repr", "array_str", "asanyarray", "asarray",
-    "asarray_chkfinite", "ascontiguousarray", "asfortranarray", "astype", "bartlett",
-    "blackman", "c_", "common_type", "copy", "copyto", "empty", "empty_like", "eye",
-    "from_dlpack", "frombuffer", "fromfile", "fromfunction", "fromiter", "fromregex",
-    "fromstring", "full", "full_like", "genfromtxt", "geomspace", "hamming", "hanning",
-    "identity", "indices", "iscomplexobj", "isfortran", "isrealobj", "isscalar", "ix_",
-    "kaiser", "linspace", "load", "loadtxt", "logspace", "mask_indices", "may_share_memory",
-    "meshgrid", "mgrid", "min_scalar_type", "ndim", "ogrid", "ones", "ones_like", "r_",
-    "require", "result_type", "save", "savetxt", "savez", "savez_compressed", "shape",
-    "shares_memory", "size", "tri", "vander", "zeros", "zeros_like",
-]  # fmt: skip
 
-bool = builtins.bool
-Reader = Callable[..., Any]
-
-
-def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, ndmax=0, like=None):
+def array(object: Any, dtype: Any = None, *, copy: Any = True, ndmin: int = 0) -> Any:
     """An array of what is given: a copy, unless told otherwise."""
-    wanted = engine_dtype(dtype)
-    if isinstance(object, Tensor):
-        changes = wanted is not None and wanted is not object._node.dtype
-        if not changes and not copy:
-            found = object if isinstance(object, ndarray) else adopt(_convert.shared(object))
-        elif copy is False:
-            raise ValueError("Unable to avoid copy while creating an array as requested.")
-        else:
-            cut = cast(plain(object), wanted)
-            found = adopt(cut if changes else nm.copy(cut))
-    elif copy is False and not isinstance(object, host.ndarray):
+    is_tensor = isinstance(object, Tensor)
+    changes = dtype is not None and not (is_tensor and dtype is object._node.dtype)
+    if copy is False and (changes if is_tensor else not isinstance(object, host.ndarray)):
         raise ValueError("Unable to avoid copy while creating an array as requested.")
+    if is_tensor and not changes:
+        found = nm.copy(plain(object)) if copy else object
+        found = found if type(found) is not Tensor or copy else shared(found)
     else:
-        found = adopt(to_tensor(object, wanted))
+        found = to_tensor(object, dtype)
     missing = ndmin - found.ndim
-    return found.reshape((1,) * missing + found.shape) if missing > 0 else found
+    return nm.reshape(shared(found), (1,) * missing + found.shape) if missing > 0 else found
 
 
-def asarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
+def asarray(a: Any, dtype: Any = None, *, copy: Any = None) -> Any:
     """An array of what is given; an array of that dtype is returned as it is."""
     return array(a, dtype, copy=copy)
 
 
-def asanyarray(a, dtype=None, order=None, *, device=None, copy=None, like=None):
-    """As asarray."""
-    return array(a, dtype, copy=copy)
-
-
-def ascontiguousarray(a, dtype=None, *, like=None):
+def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """A row-major array of one axis at least."""
-    found = array(a, dtype, copy=None, ndmin=1)
+    found = adopt(array(a, dtype, copy=None, ndmin=1))
     return found if found.flags.c_contiguous else found.copy()
 
 
-def asfortranarray(a, dtype=None, *, like=None):
+def asfortranarray(a: Any, dtype: Any = None) -> Any:
     """An array: memory is row-major, whatever order is asked for."""
     return array(a, dtype, copy=None)
 
 
-def asarray_chkfinite(a, dtype=None, order=None):
+asanyarray = asarray
+
+
+def asarray_chkfinite(a: Any, dtype: Any = None) -> Any:
     """An array without NaN and infinity."""
-    found = asarray(a, dtype)
-    if found._node.dtype.is_inexact and not nm.all(nm.isfinite(plain(found))).item():
-        raise ValueError("array must not contain infs or NaNs")
-    return found
+    nm.asarray_chkfinite(to_tensor(a))
+    return asarray(a, dtype)
 
 
-def require(a, dtype=None, requirements=None, *, like=None):
+def require(a: Any, dtype: Any = None, requirements: Any = None) -> Any:
     """An array of a dtype: all are aligned and writeable."""
     host.require(host.empty(0), requirements=requirements)  # checks them
     return array(a, dtype, copy=None)
 
 
-def copy(a, order="K", subok=False):
+def copy(a: Any) -> Any:
     """A copy."""
     return array(a)
 
 
-def astype(x, dtype, /, *, copy=True, device=None):
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     """An array in another dtype."""
-    if isinstance(x, host.generic):
-        return x.astype(dtype)
-    if not isinstance(x, Tensor):
+    if not isinstance(x, (Tensor, host.generic)):
         raise TypeError(f"Input should be a NumPy array. It is of type {type(x)}.")
-    return asarray(x).astype(dtype, copy=copy)
+    return x.astype(dtype) if isinstance(x, host.generic) else adopt(x).astype(dtype, copy=copy)
 
 
-def empty(shape, dtype=None, order="C", *, device=None, like=None):
-    """An array of zeros: no memory is uninitialised."""
-    return zeros(shape, dtype, device=device)
+def shape_of(given: Any) -> Any:
+    """A shape as NumPy takes one: a number, a sequence or an array of integers."""
+    given = given.tolist() if isinstance(given, Tensor) else given
+    if hasattr(given, "__index__"):
+        return int(given)
+    if any(isinstance(n, (float, host.floating)) for n in given):
+        raise TypeError("'float' object cannot be interpreted as an integer")
+    return tuple(map(int, given))
 
 
-def zeros(shape, dtype=None, order="C", *, device=None, like=None):
+def zeros(shape: Any, dtype: Any = dt.float64, *, device: Any = None) -> Tensor:
     """An array of zeros, float64 unless told otherwise."""
-    return adopt(nm.zeros(_shape(shape), dtype=engine_dtype(dtype or float), device=device))
+    return nm.zeros(shape_of(shape), dtype=dtype, device=device)
 
 
-def ones(shape, dtype=None, order="C", *, device=None, like=None):
+def ones(shape: Any, dtype: Any = dt.float64, *, device: Any = None) -> Tensor:
     """An array of ones, float64 unless told otherwise."""
-    return adopt(nm.ones(_shape(shape), dtype=engine_dtype(dtype or float), device=device))
+    return nm.ones(shape_of(shape), dtype=dtype, device=device)
 
 
-def full(shape, fill_value, dtype=None, order="C", *, device=None, like=None):
+empty = zeros  # no memory is uninitialised
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """An array of one value, in its dtype unless told otherwise."""
-    value = to_tensor(fill_value, dtype)
-    return adopt(nm.copy(nm.broadcast_to(value, _shape(shape))))
+    return nm.copy(nm.broadcast_to(to_tensor(fill_value, dtype), shape_of(shape)))
 
 
-def _shape(given):
-    if isinstance(given, Tensor):
-        given = given.tolist()
-    return (
-        given
-        if isinstance(given, int)
-        else (int(given) if hasattr(given, "__index__") else tuple(map(_size, given)))
-    )
-
-
-def _size(n):
-    if isinstance(n, (float, host.floating)):
-        raise TypeError(f"'{type(n).__name__}' object cannot be interpreted as an integer")
-    return int(n)
-
-
-def _like(make, name):
-    def like(a, dtype=None, order="K", subok=True, shape=None, *, device=None):
+def _like(make: Any) -> Any:
+    def like(a: Any, *value: Any, dtype: Any = None, shape: Any = None, **options: Any) -> Tensor:
         x = to_tensor(a)
-        return make(
-            x.shape if shape is None else shape, dtype or x.dtype.np, device=device or x.device
-        )
+        given = tuple(options.pop(n) for n in ("fill_value",) if n in options)
+        options["device"] = options.get("device") or x.device
+        extents = x.shape if shape is None else shape
+        found: Tensor = make(extents, *value, *given, dtype=dtype or x.dtype, **options)
+        return found
 
-    return renamed(like, name)
-
-
-empty_like = _like(empty, "empty_like")
-zeros_like = _like(zeros, "zeros_like")
-ones_like = _like(ones, "ones_like")
+    return like
 
 
-def full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None, *, device=None):
-    """One value everywhere, in the shape and dtype of an array."""
-    x = to_tensor(a)
-    return full(x.shape if shape is None else shape, fill_value, dtype or x.dtype.np)
+zeros_like = empty_like = _like(zeros)
+ones_like, full_like = _like(ones), _like(full)
 
 
-def arange(start_or_stop, /, stop=None, step=1, *, dtype=None, device=None, like=None, **named):
+# -- numbers in a row -----------------------------------------------------------------------------
+
+
+def _number(x: Any) -> Any:
+    return x.item() if hasattr(x, "item") else x
+
+
+def arange(
+    start_or_stop: Any = None,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    like: Any = None,
+    **named: Any,
+) -> Any:
     """Numbers from a start to a stop (not included)."""
-    start = named.pop("start", start_or_stop)
-    bounds = [start] if stop is None else [start, stop]
-    bounds = [b[()] if isinstance(b, Tensor) and not b.shape else b for b in [*bounds, step]]
-    if dtype is None and all(isinstance(b, (int, float)) for b in bounds):
-        dtype = int if all(isinstance(b, int) for b in bounds) else float
-        step = bounds.pop()
-        return adopt(nm.arange(*_ends(bounds), step, dtype=engine_dtype(dtype), device=device))
-    step = bounds.pop()
-    return adopt(to_tensor(host.arange(*_ends(bounds), step, dtype=dtype)))
+    first = named.pop("start", start_or_stop)
+    if first is None and stop is None:
+        raise TypeError("arange() requires stop to be specified.")
+    start, end = (0, first) if stop is None else (0 if first is None else first, stop)
+    given = (start, end, 1 if step is None else step)
+    wanted = engine_dtype(dtype) or common_dtype(host.dtype(int), *given)
+    if wanted.is_complex or wanted is dt.bool_:
+        raise TypeError(f"numus.numpy: arange counts in real numbers, not in {wanted.name}")
+    low, high, by = map(_number, given)
+    return adopt(nm.arange(low, high, by, dtype=wanted, device=device))
 
 
-def _ends(bounds):
-    return (0, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
-
-
-def _spaced(name, extra):
-    """linspace and its kin: numbers by the engine, arrays by broadcasting along a new axis."""
+def _spaced(name: str) -> Any:
     engine = getattr(nm, name)
 
-    def make(start, stop, num=50, endpoint=True, *args, **kwargs):
-        names = {"linspace": ("retstep", "dtype", "axis"), "logspace": ("base", "dtype", "axis")}
-        kwargs |= dict(zip(names.get(name, ("dtype", "axis")), args, strict=False))
-        num = num if isinstance(num, int) else num.__index__()
-        if num < 0:
-            raise ValueError(f"Number of samples, {num}, must be non-negative.")
-        ends = [
-            _convert.has_tensors(x) or not host.isscalar(x)
-            for x in (start, stop, kwargs.get("base", 0))
-        ]
-        integral = kwargs.get("dtype") is not None and host.dtype(kwargs["dtype"]).kind in "iu"
-        if any(ends) or integral or isinstance(start, complex) or isinstance(stop, complex):
-            given = {k: _hosted(v) for k, v in kwargs.items()}
-            found = getattr(host, name)(_hosted(start), _hosted(stop), num, endpoint, **given)
-            return tuple(map(_from_host, found)) if isinstance(found, tuple) else _from_host(found)
-        wanted = engine_dtype(kwargs.get("dtype") or host.result_type(start, stop, 1.0))
-        options = {"base": kwargs["base"]} if "base" in kwargs else {}
-        found = engine(start, stop, num, endpoint=endpoint, dtype=dt.float64, **options)
-        made = adopt(cast(found, wanted))
-        if kwargs.get("retstep"):
-            parts = num - 1 if endpoint else num
-            return made, host.float64((stop - start) / parts) if parts else host.float64("nan")
-        return made
+    def make(
+        start: Any,
+        stop: Any,
+        num: Any = 50,
+        endpoint: bool = True,
+        *,
+        retstep: bool = False,
+        dtype: Any = None,
+        axis: int = 0,
+        **base: Any,
+    ) -> Any:
+        count = num.__index__()
+        if count < 0:
+            raise ValueError(f"Number of samples, {count}, must be non-negative.")
+        given = [start, stop, *base.values()]
+        given = [x if host.isscalar(x) else to_tensor(x) for x in given]
+        first, last, *root = [x if getattr(x, "ndim", 0) else _number(x) for x in given]
+        wide = common_dtype(first, last, 1.0)
+        compute = dt.complex128 if wide.is_complex else dt.float64
+        options = {"endpoint": endpoint, "axis": axis, **dict(zip(base, root, strict=True))}
+        found = engine(first, last, count, dtype=compute, **options)
+        if dtype is not None and dtype.is_integer:
+            found = nm.floor(found)
+        made = cast(found, dtype or wide)
+        return (made, _step(first, last, count - 1 if endpoint else count)) if retstep else made
 
-    return renamed(make, name)
-
-
-def _hosted(x):
-    return x.__array__() if isinstance(x, Tensor) else x
+    return make
 
 
-def _from_host(x):
-    return adopt(to_tensor(x)) if isinstance(x, host.ndarray) else x
+def _step(first: Any, last: Any, parts: int) -> Any:
+    ends = (adopt(x) if isinstance(x, Tensor) else x for x in (last, first))
+    between = function("subtract")(*ends)
+    return function("true_divide")(between, parts) if parts else host.float64("nan")
 
 
-linspace = _spaced("linspace", "")
-logspace = _spaced("logspace", "")
-geomspace = _spaced("geomspace", "")
+linspace, logspace, geomspace = map(_spaced, ("linspace", "logspace", "geomspace"))
 
 
-def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
+def _window(name: str) -> Any:
+    engine = getattr(nm, f"{name}_window")
+
+    def make(M: Any, **beta: Any) -> Any:
+        options = {name: float(value) for name, value in beta.items()}
+        return engine(max(int(M), 0), False, dtype=dt.float64, **options)
+
+    return make
+
+
+bartlett, blackman, hamming, kaiser = map(_window, ("bartlett", "blackman", "hamming", "kaiser"))
+hanning = _window("hann")
+
+
+# -- matrices and grids ---------------------------------------------------------------------------
+
+
+def eye(N: int, M: Any = None, k: Any = 0, dtype: Any = dt.float64) -> Tensor:
     """Ones on a diagonal, zeros elsewhere."""
-    return adopt(nm.eye(N, N if M is None else M, k=int(k), dtype=engine_dtype(dtype or float)))
+    return nm.eye(N, M, k=k.__index__(), dtype=dtype)
 
 
-def identity(n, dtype=None, *, like=None):
-    """The identity matrix."""
-    return eye(n, dtype=dtype or float)
-
-
-def tri(N, M=None, k=0, dtype=float, *, like=None):
+def tri(N: int, M: Any = None, k: Any = 0, dtype: Any = dt.float64) -> Tensor:
     """Ones at and below a diagonal."""
-    return adopt(nm.tri(N, N if M is None else M, k=k, dtype=engine_dtype(dtype)))
+    return nm.tri(N, M, k=k, dtype=dtype)
 
 
-def vander(x, N=None, increasing=False):
-    """The powers of a vector as columns."""
-    v = to_tensor(x)
-    wide = engine_dtype(host.promote_types(v.dtype.np, int))
-    return adopt(nm.vander(cast(v, wide), N, increasing))
+def identity(n: int, dtype: Any = dt.float64) -> Tensor:
+    """The identity matrix."""
+    return nm.eye(n, dtype=dtype)
 
 
-def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
+def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
     """A function of the coordinates of each element."""
-    return function(*indices(shape, dtype=dtype), **kwargs)
+    return function(*array_result(indices(shape, engine_dtype(dtype))), **kwargs)
 
 
-def indices(dimensions, dtype=int, sparse=False):
+def indices(dimensions: Any, dtype: Any = dt.int64, sparse: bool = False) -> Any:
     """The coordinates of each element of a grid."""
-    return array_result(nm.indices(tuple(dimensions), engine_dtype(dtype), sparse))
+    return nm.indices(tuple(dimensions), dtype, sparse)
 
 
-def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
-    """Coordinate matrices from coordinate vectors."""
-    if indexing not in ("xy", "ij"):
-        raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
-    lines = [nm.reshape(to_tensor(x), -1) for x in xi]
-    if not sparse:
-        return tuple(map(adopt, nm.meshgrid(*lines, indexing=indexing))) if lines else ()
-    found = []
-    for i, line in enumerate(lines):
-        at = {0: 1, 1: 0}.get(i, i) if indexing == "xy" and len(lines) > 1 else i
-        found.append(
-            adopt(nm.reshape(line, tuple(-1 if j == at else 1 for j in range(len(lines)))))
-        )
-    return tuple(found)
-
-
-def ix_(*args):
+def ix_(*args: Any) -> Any:
     """Vectors shaped to broadcast to an open mesh."""
-    return tuple(_from_host(x) for x in host.ix_(*map(_hosted, args)))
+    given = [to_tensor(a) for a in args]
+    return array_result(nm.ix_(*(cast(x, dt.int64) if not x.size else x for x in given)))
 
 
-def mask_indices(n, mask_func, k=0):
+def mask_indices(n: int, mask_func: Any, k: Any = 0) -> Any:
     """Indices of an n × n array, where a function of it is not zero."""
-    found: tuple[ndarray, ...] = _convert.function("nonzero")(mask_func(ones((n, n), int), k))
-    return found
+    return function("nonzero")(mask_func(adopt(ones((n, n), dt.int64)), k))
+
+
+def _line(cut: slice) -> Any:
+    """The points of a slice; an imaginary step counts them."""
+    start, stop = 0 if cut.start is None else cut.start, cut.stop
+    if isinstance(cut.step, complex):
+        return linspace(start, stop, int(abs(cut.step)))
+    return plain(arange(start, stop, 1 if cut.step is None else cut.step))
 
 
 class _Grid:
-    """np.mgrid, np.ogrid, np.r_ and np.c_: grids written as slices."""
+    """np.mgrid and np.ogrid: grids written as slices."""
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, sparse: bool) -> None:
+        self.sparse = sparse
 
-    def __getitem__(self, key):
-        items = tuple(_hosted(k) for k in key) if isinstance(key, tuple) else _hosted(key)
-        found = getattr(host, self.name)[items]
-        return tuple(map(_from_host, found)) if isinstance(found, tuple) else _from_host(found)
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, tuple):
+            return adopt(_line(key))
+        lines = in_common_dtype([_line(cut) for cut in key])
+        found = nm.meshgrid(*lines, indexing="ij", sparse=self.sparse)
+        return tuple(map(adopt, found)) if self.sparse else adopt(nm.stack(found))
 
-    def __len__(self):
+
+class _Joined:
+    """np.r_ and np.c_: arrays and slices put together."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __getitem__(self, key: Any) -> Any:
+        items = list(key) if isinstance(key, tuple) else [key]
+        first = (items.pop(0),) if isinstance(items[0], str) else ()
+        if first and not set(first[0]) <= set("-0123456789, "):
+            raise ValueError(f"numus.numpy: {first[0]!r} makes a matrix; arrays have two axes")
+        parts = [_line(i) if isinstance(i, slice) else to_tensor(i) for i in items]
+        is_weak = (type(i) in (int, float, complex) for i in items)
+        kinds = [i if w else p for i, p, w in zip(items, parts, is_weak, strict=True)]
+        return adopt(self.engine[(*first, *in_common_dtype(parts, common_dtype(*kinds)))])
+
+    def __len__(self) -> int:
         return 0
 
 
-mgrid, ogrid, r_, c_ = (_Grid(name) for name in ("mgrid", "ogrid", "r_", "c_"))
+mgrid, ogrid = _Grid(sparse=False), _Grid(sparse=True)
+r_, c_ = _Joined(nm.r_), _Joined(nm.c_)
 
 
-def _window(name):
-    def make(M, *beta):
-        if M < 1:
-            return adopt(nm.zeros((0,), dtype=dt.float64))
-        return adopt(to_tensor(getattr(host, name)(M, *beta)))
-
-    return renamed(make, name)
+# -- files, memory, text --------------------------------------------------------------------------
 
 
-bartlett, blackman, hamming, hanning, kaiser = map(
-    _window, "bartlett blackman hamming hanning kaiser".split()
-)
+def _from_host(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_from_host, x))
+    return adopt(to_tensor(x)) if isinstance(x, host.ndarray) else x
 
 
-def _read(name):
+def _read(name: str) -> Any:
     """A function that makes arrays of host data: NumPy reads it, numus holds it."""
     reader = getattr(host, name)
 
-    def read(*args, **kwargs):
+    def read(*args: Any, **kwargs: Any) -> Any:
         found = reader(*args, **kwargs)
         if isinstance(found, host.lib.npyio.NpzFile):
             with found:
                 return {key: _from_host(found[key]) for key in found.files}
-        return [_from_host(x) for x in found] if isinstance(found, list) else _from_host(found)
+        return _from_host(found)
 
     return renamed(read, name)
 
 
-frombuffer, fromfile, fromiter, fromregex, fromstring, genfromtxt, load, loadtxt = map(
-    _read, "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt".split()
-)
-
-
-def _write(name):
+def _write(name: str) -> Any:
+    """A function that writes or prints the elements: NumPy's, of host memory."""
     writer = getattr(host, name)
 
-    def write(*args, **kwargs):
-        writer(*map(_hosted, args), **{k: _hosted(v) for k, v in kwargs.items()})
+    def write(*args: Any, **kwargs: Any) -> Any:
+        return writer(*map(hosted, args), **{k: hosted(v) for k, v in kwargs.items()})
 
     return renamed(write, name)
 
 
-save, savetxt, savez, savez_compressed = map(_write, "save savetxt savez savez_compressed".split())
-
-
-def from_dlpack(x, /, *, device=None, copy=None):
+def from_dlpack(x: Any, /, *, device: Any = None, copy: Any = None) -> Tensor:
     """An array of any object with DLPack."""
-    return adopt(plain(nm.from_dlpack(x, device=device, copy=copy)))
+    found: Tensor = plain(nm.from_dlpack(x, device=device, copy=copy))
+    return found
 
 
-def copyto(dst, src, casting="same_kind", where=True):
-    """Copy values into an array, where a mask holds."""
-    if not isinstance(dst, Tensor):
-        raise TypeError(f"copyto() argument 1 must be numpy.ndarray, not {type(dst).__name__}")
-    value = to_tensor(src)
-    weak = type(src) in (int, float, complex, bool)
-    kind = type(src) if weak else value.dtype.np
-    if weak and not isinstance(src, complex):
-        host.copyto(host.zeros((), dst._node.dtype.np), src, casting=casting)  # checks it
-    elif not host.can_cast(kind, dst._node.dtype.np, casting):
-        kinds = f"from {value.dtype.np!r} to {dst._node.dtype.np!r}"
-        raise TypeError(f"Cannot cast array data {kinds} according to the rule {casting!r}")
-    nm.copyto(
-        dst, cast(value, dst._node.dtype), "unsafe", True if where is True else to_tensor(where)
-    )
-
-
-# -- questions ------------------------------------------------------------------------------------
-
-
-def shape(a):
-    """The extents of the axes."""
-    return a.shape if hasattr(a, "shape") else to_tensor(a).shape
-
-
-def ndim(a):
-    """The number of axes."""
-    return len(shape(a))
-
-
-def size(a, axis=None):
-    """The number of elements, all or along axes."""
-    found = shape(a)
-    if axis is None:
-        return int(host.prod(found, dtype=int))
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    return int(
-        host.prod([found[i] for i in host.lib.array_utils.normalize_axis_tuple(axes, len(found))])
-    )
-
-
-def isscalar(element):
-    """Whether it is a scalar, and no array."""
-    return host.isscalar(element)
-
-
-def iscomplexobj(x):
-    """Whether the dtype is complex."""
-    return x._node.dtype.is_complex if isinstance(x, Tensor) else host.iscomplexobj(_probe(x))
-
-
-def isrealobj(x):
-    """Whether the dtype is not complex."""
-    return not iscomplexobj(x)
-
-
-def _probe(x):
-    return to_tensor(x).numpy() if _convert.has_tensors(x) else x
-
-
-def isfortran(a):
-    """Whether memory is column-major and not row-major."""
-    return bool(asarray(a).flags.fnc)
-
-
-def _base(x):
-    own = x._alias
-    return own[0] if own is not None else id(x)
-
-
-def shares_memory(a, b, /, max_work=-1):
+def shares_memory(a: Any, b: Any, /, max_work: Any = -1) -> bool:
     """Whether a write to one may be seen in the other."""
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+    if a is b or not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return a is b
+    own, other = a._alias, b._alias
+    if own is None or other is None or own[0] is not other[0]:
         return False
-    return a is b or (_base(a) is _base(b) and aliases.may_overlap(_path(a), _path(b)))
+    return may_overlap(own[1], other[1])
 
 
-def _path(x):
-    return x._alias[1]
-
-
-may_share_memory = shares_memory
-
-
-def _dtypes(given):
-    return [x._node.dtype.np if isinstance(x, Tensor) else x for x in given]
-
-
-def result_type(*arrays_and_dtypes):
-    """The dtype that NumPy's promotion gives."""
-    return host.result_type(*_dtypes(arrays_and_dtypes))
-
-
-def common_type(*arrays):
-    """The floating-point type that holds all."""
-    return host.common_type(
-        *(host.empty(0, d) if isinstance(d, host.dtype) else d for d in _dtypes(arrays))
-    )
-
-
-def min_scalar_type(a, /):
-    """The smallest dtype that holds a scalar."""
-    return host.min_scalar_type(_hosted(a))
-
-
-# -- text -----------------------------------------------------------------------------------------
-
-
-def array2string(a, *args, **kwargs):
-    """The text of an array."""
-    return host.array2string(_hosted(a), *args, **kwargs)
-
-
-def array_repr(arr, *args, **kwargs):
-    """The text of an array with its dtype."""
-    return host.array_repr(_hosted(arr), *args, **kwargs)
-
-
-def array_str(a, *args, **kwargs):
-    """The text of an array's elements."""
-    return host.array_str(_hosted(a), *args, **kwargs)
+_READERS = "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt".split()
+_WRITERS = "save savetxt savez savez_compressed array2string array_repr array_str".split()
+# Those that are called as they are; the others are bound to NumPy's signatures.
+OWN: dict[str, Any] = {
+    **{name: _read(name) for name in _READERS}, **{name: _write(name) for name in _WRITERS},
+    "arange": arange, "astype": astype, "c_": c_, "fromfunction": fromfunction, "ix_": ix_,
+    "mask_indices": mask_indices, "may_share_memory": shares_memory, "mgrid": mgrid,
+    "ogrid": ogrid, "r_": r_, "shares_memory": shares_memory,
+}  # fmt: skip

@@ -1,16 +1,359 @@
-"""The functions of `numus.numpy` that are not one call of the engine: a table of where they are."""
+"""The functions of `numus.numpy`: a table of those that `_bind` makes, and those that differ.
+
+A row of the table names how arrays are treated (`Bound`) and the functions; each is the function of
+`_rules`, or of numus, of the same name.
+"""
 
 from __future__ import annotations
 
-from numus.numpy._creation import *  # noqa: F403
-from numus.numpy._creation import __all__ as _creation
-from numus.numpy._iteration import *  # noqa: F403
-from numus.numpy._iteration import __all__ as _iteration
-from numus.numpy._joining import *  # noqa: F403
-from numus.numpy._joining import __all__ as _joining
-from numus.numpy._reductions import *  # noqa: F403
-from numus.numpy._reductions import __all__ as _reductions
-from numus.numpy._selection import *  # noqa: F403
-from numus.numpy._selection import __all__ as _selection
+import importlib
+import operator
+from typing import Any
 
-__all__ = [*_creation, *_iteration, *_joining, *_reductions, *_selection]
+import numpy as host
+
+import numus as nm
+from numus.numpy._array import adopt, array_result, ndarray, write_out
+from numus.numpy._bind import bind, imitating
+from numus.numpy._convert import (
+    NoValue,
+    cast,
+    common_dtype,
+    engine_dtype,
+    function,
+    has_tensors,
+    hosted,
+    in_common_dtype,
+    normal_axes,
+    require_cast,
+    shared,
+    to_tensor,
+)
+from numus.numpy._ufuncs import ufunc
+from numus.tensor import Tensor
+
+_ROWS = """
+view    swapaxes moveaxis rollaxis squeeze expand_dims matrix_transpose permute_dims diagonal flip
+view    fliplr flipud rot90 array_split dsplit hsplit split vsplit unstack atleast_1d atleast_2d
+view    atleast_3d broadcast_to broadcast_arrays
+same    compress delete diag diagflat repeat roll tile tril triu unique_values unique_all
+same    unique_counts unique_inverse packbits unpackbits extract nan_to_num bincount iscomplex
+same    isreal real_if_close array_equiv nancumsum nancumprod cumsum cumprod cumulative_sum
+same    cumulative_prod trace take take_along_axis insert unique choose resize round around
+same    polyder isneginf isposinf ediff1d histogram histogram_bin_edges histogramdd sort_complex
+same    vander
+array   sort partition piecewise meshgrid pad
+raw     array asarray asanyarray ascontiguousarray asfortranarray asarray_chkfinite require copy
+raw     zeros ones empty full zeros_like ones_like empty_like full_like linspace logspace geomspace
+raw     bartlett blackman hamming hanning kaiser eye tri identity indices from_dlpack
+weak    where select isclose
+reduce  sum prod max min amax amin all any count_nonzero ptp nansum nanprod nanmax nanmin
+mean    mean std var average nanmean nanstd nanvar
+index   argwhere flatnonzero digitize diag_indices diag_indices_from tril_indices triu_indices
+index   tril_indices_from triu_indices_from unravel_index ravel_multi_index lexsort argmax argmin
+index   nanargmax nanargmin nonzero
+order   argsort argpartition
+find    searchsorted
+common  append column_stack concatenate concat dstack hstack vstack row_stack stack inner isin kron
+common  setxor1d setdiff1d intersect1d union1d tensordot vdot interp polyadd polymul polysub polyval
+common  dot outer convolve correlate cross diff
+float   cov corrcoef gradient trapezoid i0 sinc unwrap median percentile quantile nanmedian
+float   nanpercentile nanquantile polydiv angle roots poly polyint polyfit histogram2d
+write   put putmask place fill_diagonal put_along_axis
+"""
+_ALIASES = {"around": "round", "amax": "max", "amin": "min", "concat": "concatenate"}
+_KINDS = {"array": "same", "order": "index", "raw": "raw"}  # whose results without axes stay arrays
+TABLE = {name: row.split()[0] for row in _ROWS.strip().splitlines() for name in row.split()[1:]}
+
+
+def made(name: str) -> Any:
+    """The function of the table under one of NumPy's names."""
+    kind, own = TABLE[name], _ALIASES.get(name, name)
+    module = importlib.import_module("numus.numpy." + ("_creation" if kind == "raw" else "_rules"))
+    engine = getattr(module, own, None)
+    found = bind(
+        name,
+        _KINDS.get(kind, kind),
+        engine or getattr(nm, own),
+        getattr(host, name),
+        kind in _KINDS,
+    )
+    return found
+
+
+def find(name: str) -> Any:
+    """A function by NumPy's name; None where there is none."""
+    if name in TABLE:
+        return made(name)
+    found: Any = known().get(name)
+    if not hasattr(host, name) or not hasattr(found, "__code__"):
+        return found
+    return imitating(found, getattr(host, name))
+
+
+def known() -> dict[str, Any]:
+    """The functions and classes that are written out, by NumPy's names."""
+    modules = (importlib.import_module(f"numus.numpy.{m}") for m in ("_creation", "_iteration"))
+    return {name: found for module in modules for name, found in module.OWN.items()} | _OWN
+
+
+def names() -> list[str]:
+    """All names of functions."""
+    return [*TABLE, *known()]
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def _by_columns(x: Any, order: Any) -> bool:
+    """Whether elements are counted column by column."""
+    if order not in ("C", "F", "A", "K", None):
+        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    return order == "F" or (order == "A" and isinstance(x, ndarray) and bool(x.flags.fnc))
+
+
+def _extent(n: Any) -> int:
+    if isinstance(n, (bool, host.bool_)):
+        raise TypeError("an extent is an integer, not a bool")
+    return operator.index(n)
+
+
+def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, copy: Any = None) -> Any:
+    """The elements in another shape; a view where NumPy gives one."""
+    if shape is None:
+        raise TypeError("reshape() missing 1 required positional argument: 'shape'")
+    wanted = shape.tolist() if isinstance(shape, Tensor) else shape
+    many = isinstance(wanted, (tuple, list))
+    wanted = tuple(map(_extent, wanted)) if many else (_extent(wanted),)
+    x = shared(a)
+    if not _by_columns(a, order):
+        return adopt(nm.reshape(x, wanted, copy=copy))
+    return adopt(nm.transpose(nm.reshape(nm.transpose(x), wanted[::-1], copy=copy)))
+
+
+def ravel(a: Any, order: Any = "C") -> Any:
+    """The elements with one axis; a view where NumPy gives one."""
+    x = shared(a)
+    if order == "K" and isinstance(a, ndarray):
+        by = sorted(range(a.ndim), key=lambda i: -abs(a.strides[i]))
+        return adopt(nm.reshape(nm.permute_dims(x, by), -1))
+    return adopt(nm.reshape(nm.transpose(x) if _by_columns(a, order) else x, -1))
+
+
+def transpose(a: Any, axes: Any = None) -> Any:
+    """The axes in reverse order, or in the one given."""
+    x = shared(a)
+    if axes is None:
+        return adopt(nm.transpose(x))
+    if len(axes) != x.ndim:
+        raise ValueError("axes don't match array")
+    return adopt(nm.permute_dims(x, normal_axes(tuple(axes), x.ndim)) if x.ndim else x)
+
+
+def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    """A sequence without zeros at its ends."""
+    found = nm.trim_zeros(to_tensor(filt), trim.lower(), axis)
+    return found.tolist() if isinstance(filt, list) else adopt(found)
+
+
+def block(arrays: Any) -> Any:
+    """Nested lists of blocks as one array."""
+    leaves: list[Tensor] = []
+
+    def visit(x: Any) -> Any:
+        if isinstance(x, tuple):
+            raise TypeError("block: only lists are nested; a tuple is not one")
+        if isinstance(x, list):
+            return [visit(i) for i in x]
+        leaves.append(to_tensor(x))
+        return len(leaves) - 1
+
+    def place(x: Any) -> Any:
+        return [place(i) for i in x] if isinstance(x, list) else cast(leaves[x], common)
+
+    tree = visit(arrays)
+    common = common_dtype(*leaves) if leaves else None
+    return adopt(nm.copy(nm.block(place(tree))))
+
+
+# -- elements -------------------------------------------------------------------------------------
+
+
+def _part(name: str) -> Any:
+    def part(val: Any) -> Any:
+        if isinstance(val, (ndarray, host.generic)) or type(val) in (int, float, complex, bool):
+            return getattr(val, name)
+        return array_result(getattr(nm, name)(to_tensor(val)))
+
+    return part
+
+
+def fix(x: Any, out: Any = None) -> Any:
+    """Rounded towards zero."""
+    return function("trunc")(x, out=out)
+
+
+_clip = ufunc("clip", nm.clip, host._core.umath.clip)  # type: ignore[attr-defined]
+
+
+def clip(
+    a: Any,
+    a_min: Any = NoValue,
+    a_max: Any = NoValue,
+    out: Any = None,
+    *,
+    min: Any = NoValue,
+    max: Any = NoValue,
+    **kwargs: Any,
+) -> Any:
+    """Values within bounds."""
+    if a_min is NoValue and a_max is NoValue:
+        a_min, a_max = (None if v is NoValue else v for v in (min, max))
+    elif a_min is NoValue or a_max is NoValue or min is not NoValue or max is not NoValue:
+        host.clip(0, a_min, a_max, min=min, max=max)  # raises
+    x = a if isinstance(a, (Tensor, host.generic)) else adopt(to_tensor(a))
+    if x.dtype.kind in "iu":  # Python's integers beyond the dtype's range bound nothing
+        low, high = (int(v) for v in (host.iinfo(x.dtype).min, host.iinfo(x.dtype).max))
+        a_min = None if type(a_min) is int and a_min <= low else a_min
+        a_max = None if type(a_max) is int and a_max >= high else a_max
+    if a_min is None and a_max is None:
+        return function("positive")(x, out=out, **kwargs)
+    if a_min is None or a_max is None:
+        one, bound = ("minimum", a_max) if a_min is None else ("maximum", a_min)
+        return function(one)(x, bound, out=out, **kwargs)
+    return _clip(x, a_min, a_max, out=out, **kwargs)
+
+
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are equal within tolerances."""
+    return bool(function("all")(function("isclose")(a, b, rtol, atol, equal_nan)))
+
+
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
+    """Whether two arrays have the same shape and elements."""
+    try:
+        x, y = to_tensor(a1), to_tensor(a2)
+    except (TypeError, ValueError):
+        return False
+    return x.shape == y.shape and bool(nm.array_equal(x, y, equal_nan=equal_nan))
+
+
+def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    """Copy values into an array, where a mask holds."""
+    if not isinstance(dst, Tensor):
+        raise TypeError(f"copyto() argument 1 must be numpy.ndarray, not {type(dst).__name__}")
+    value, into = to_tensor(src), dst._node.dtype
+    if type(src) in (int, float, bool):
+        host.copyto(host.zeros((), into.np), src, casting=casting)  # type: ignore[arg-type]
+    else:
+        require_cast(value.dtype.np, into.np, casting)
+    mask = True if where is True else to_tensor(where)
+    nm.copyto(dst, cast(value, into), "unsafe", mask)
+
+
+# -- products and polynomials ---------------------------------------------------------------------
+
+
+def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any) -> Any:
+    """Einstein's sums of products."""
+    unknown = set(kwargs) - {"dtype", "order", "casting"}
+    if unknown:
+        raise TypeError(f"Did not understand the following kwargs: {sorted(unknown)}")
+    if not operands:
+        raise ValueError("must specify the einstein sum subscripts string and at least one operand")
+    subscripts, given = _subscripts(operands)
+    tensors = in_common_dtype([to_tensor(x) for x in given], engine_dtype(kwargs.get("dtype")))
+    found = cast(nm.einsum(subscripts, *tensors), tensors[0].dtype)
+    return write_out(found, out, "einsum", "same_kind")
+
+
+def _subscripts(operands: Any) -> tuple[str, Any]:
+    if isinstance(operands[0], str):
+        return operands[0], operands[1:]
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+    def labels(axes: Any) -> str:
+        return "".join("..." if i is Ellipsis else letters[i] for i in axes)
+
+    text = ",".join(map(labels, operands[1::2]))
+    is_explicit = len(operands) % 2
+    return text + (f"->{labels(operands[-1])}" if is_explicit else ""), operands[:-1:2]
+
+
+def einsum_path(*operands: Any, optimize: Any = "greedy", einsum_call: bool = False) -> Any:
+    """The order in which NumPy would contract; `einsum` finds its own."""
+    given = [host.empty(x.shape) if isinstance(x, Tensor) else x for x in operands]
+    find: Any = host.einsum_path
+    return find(*given, optimize=optimize, einsum_call=einsum_call)
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """The extents of the axes."""
+    return tuple(a.shape if hasattr(a, "shape") else to_tensor(a).shape)
+
+
+def ndim(a: Any) -> int:
+    """The number of axes."""
+    return len(shape(a))
+
+
+def size(a: Any, axis: Any = None) -> int:
+    """The number of elements, all or along axes."""
+    found = shape(a)
+    return nm.shapes.size_of(tuple(found[i] for i in normal_axes(axis, len(found))))
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype is complex."""
+    if isinstance(x, Tensor):
+        return x._node.dtype.is_complex
+    return host.iscomplexobj(hosted(x) if has_tensors(x) else x)
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype is not complex."""
+    return not iscomplexobj(x)
+
+
+def isfortran(a: Any) -> bool:
+    """Whether memory is column-major and not row-major."""
+    return bool(function("asarray")(a).flags.fnc)
+
+
+def _dtypes(given: Any) -> list[Any]:
+    return [x._node.dtype.np if isinstance(x, Tensor) else x for x in given]
+
+
+def result_type(*arrays_and_dtypes: Any) -> Any:
+    """The dtype that NumPy's promotion gives."""
+    return host.result_type(*_dtypes(arrays_and_dtypes))
+
+
+def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
+    """Whether a cast follows a rule."""
+    given, wanted = _dtypes([from_, to])
+    return host.can_cast(given, wanted, casting)
+
+
+def common_type(*arrays: Any) -> Any:
+    """The floating-point type that holds all."""
+    kinds = (host.empty(0, d) if isinstance(d, host.dtype) else d for d in _dtypes(arrays))
+    return host.common_type(*kinds)
+
+
+def min_scalar_type(a: Any, /) -> Any:
+    """The smallest dtype that holds a scalar."""
+    return host.min_scalar_type(hosted(a))
+
+
+_OWN: dict[str, Any] = {
+    f.__name__: f
+    for f in (
+        allclose, array_equal, block, can_cast, clip, common_type, copyto, einsum, einsum_path, fix,
+        iscomplexobj, isfortran, isrealobj, min_scalar_type, ndim, ravel, reshape, result_type,
+        shape, size, transpose, trim_zeros,
+    )
+} | {"real": _part("real"), "imag": _part("imag")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Python functions of elements and slices, and iteration, as NumPy has them."""
+"""Python functions of elements and slices, and iteration, as NumPy has them: on the host."""
 
 from __future__ import annotations
 
@@ -7,195 +7,150 @@ from typing import Any
 import numpy as host
 
 import numus as nm
-from numus.numpy import _convert
-from numus.numpy._array import adopt, ndarray, result
-from numus.numpy._convert import cast, plain, to_tensor
-from numus.numpy._ufuncs import _axes
+from numus.numpy._convert import function, has_tensors, hosted, normal_axes, plain, to_tensor
+from numus.numpy._results import adopt, result
 from numus.tensor import Tensor
 
-__all__ = [
-    "apply_along_axis", "apply_over_axes", "broadcast", "frompyfunc", "insert", "ndenumerate",
-    "nditer", "vectorize",
-]  # fmt: skip
 
-
-def _host(x):
-    return x.__array__() if isinstance(x, Tensor) else x
-
-
-# -- Python functions of elements and slices ------------------------------------------------------
-
-
-def insert(arr, obj, values, axis=None):
-    """Values put in before indices along an axis."""
-    x = to_tensor(arr)
-    value = cast(to_tensor(values), x.dtype)
-    at: Any = obj
-    if isinstance(obj, (list, Tensor, host.ndarray)):
-        at = to_tensor(obj).numpy()
-        if at.dtype == bool:
-            at = host.flatnonzero(at)
-        elif at.size == 0:
-            at = at.astype(int)
-        elif at.ndim == 0:
-            at = int(at)
-    return adopt(nm.insert(x, at, value, axis))
-
-
-def apply_along_axis(func1d, axis, arr, *args, **kwargs):
+def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """A function of the vectors along an axis."""
     x = to_tensor(arr)
-    (axis,) = _axes(axis, x.ndim)
-    lines = nm.moveaxis(x, axis, -1)
+    (at,) = normal_axes(axis, x.ndim)
+    lines = nm.moveaxis(x, at, -1)
     lead = lines.shape[:-1]
-    if not host.prod(lead, dtype=int):
+    if 0 in lead:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
-    parts = [
-        to_tensor(func1d(adopt(plain(lines)[i]), *args, **kwargs)) for i in host.ndindex(*lead)
-    ]
+    vectors = (adopt(plain(lines)[i]) for i in host.ndindex(*lead))
+    parts = [to_tensor(func1d(v, *args, **kwargs)) for v in vectors]
     found = nm.reshape(nm.stack(parts), lead + parts[0].shape)
-    order = [*range(axis), *range(len(lead), found.ndim), *range(axis, len(lead))]
+    order = [*range(at), *range(len(lead), found.ndim), *range(at, len(lead))]
     return adopt(nm.permute_dims(found, order)) if found.ndim else result(found)
 
 
-def apply_over_axes(func, a, axes):
+def apply_over_axes(func: Any, a: Any, axes: Any) -> Any:
     """A function that takes an axis, applied over several."""
     value = adopt(to_tensor(a))
-    for axis in (axes,) if host.ndim(_host(axes)) == 0 else axes:
-        found = func(value, int(axis) + value.ndim if axis < 0 else int(axis))
-        value = found if found.ndim == value.ndim else _convert.function("expand_dims")(found, axis)
-        if value.ndim != to_tensor(a).ndim:
+    rank = value.ndim
+    for axis in normal_axes(hosted(axes) if has_tensors(axes) else axes, rank):
+        found = func(value, axis)
+        value = found if found.ndim == rank else function("expand_dims")(found, axis)
+        if value.ndim != rank:
             raise ValueError("function is not returning an array of the correct shape")
     return value
 
 
-class vectorize(host.vectorize):  # noqa: N801
-    """A Python function of scalars, called for each element; on the host, as NumPy does."""
-
-    def __call__(self, *args, **kwargs):
-        if self._init_stage_2 is not None and not hasattr(self, "pyfunc"):
-            return super().__call__(*args, **kwargs)
-        found = super().__call__(*map(_deep, args), **{k: _deep(v) for k, v in kwargs.items()})
-        return _lift(found)
+def _deep(x: Any) -> Any:
+    return to_tensor(x).numpy() if has_tensors(x) else x
 
 
-def _deep(x):
-    return to_tensor(x).numpy() if _convert.has_tensors(x) else x
-
-
-def _lift(x):
+def _lifted(x: Any) -> Any:
     if isinstance(x, tuple):
-        return tuple(map(_lift, x))
-    liftable = isinstance(x, host.ndarray) and x.dtype.kind in "biufc"
-    return adopt(to_tensor(x)) if liftable else x
+        return tuple(map(_lifted, x))
+    is_number = isinstance(x, host.ndarray) and x.dtype.kind in "biufc"
+    return adopt(to_tensor(x)) if is_number else x
 
 
-def frompyfunc(func, /, nin, nout, *, identity=None):
+class vectorize(host.vectorize):  # noqa: N801
+    """A Python function of scalars, called for each element."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._init_stage_2 is not None and not hasattr(self, "pyfunc"):  # type: ignore[attr-defined]
+            return super().__call__(*args, **kwargs)
+        named = {k: _deep(v) for k, v in kwargs.items()}
+        return _lifted(super().__call__(*map(_deep, args), **named))
+
+
+def frompyfunc(func: Any, /, nin: int, nout: int, *, identity: Any = None) -> Any:
     """A Python function of scalars as a function of arrays; results of numbers are arrays."""
-    made = host.frompyfunc(func, nin, nout)
+    made: Any = host.frompyfunc(func, nin, nout)
 
-    def call(*args):
+    def call(*args: Any) -> Any:
         found = made(*map(_deep, args))
         parts = found if isinstance(found, tuple) else (found,)
-        lifted = tuple(
-            _lift(host.array(p.tolist())) if isinstance(p, host.ndarray) else p for p in parts
-        )
-        return lifted if nout > 1 else lifted[0]
+        given = [host.array(p.tolist()) if isinstance(p, host.ndarray) else p for p in parts]
+        return tuple(map(_lifted, given)) if nout > 1 else _lifted(given[0])
 
-    call.nin, call.nout = nin, nout
+    vars(call).update(nin=nin, nout=nout)
     return call
 
 
-# -- iteration ------------------------------------------------------------------------------------
-
-
-class ndenumerate:  # noqa: N801
+def ndenumerate(arr: Any) -> Any:
     """Pairs of coordinates and elements."""
-
-    def __init__(self, arr):
-        self.iter = host.ndenumerate(adopt(to_tensor(arr)).__array__())
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return next(self.iter)
+    return host.ndenumerate(adopt(to_tensor(arr)).__array__())
 
 
 class nditer:  # noqa: N801
     """The elements of arrays side by side. With op_flags=["readwrite"], what is written to them is
     in the arrays when the `with` block or the loop ends."""
 
-    def __init__(self, op, flags=None, op_flags=None, **options):
-        given = op if isinstance(op, (list, tuple)) else [op]
-        self.arrays = [None if x is None else adopt(to_tensor(x)) for x in given]
-        self.targets = given
-        copies = [None if x is None else host.array(x.__array__()) for x in self.arrays]
-        modes = op_flags or [["readonly"]] * len(given)
-        modes = [modes] * len(given) if modes and isinstance(modes[0], str) else modes
-        options = {k: v for k, v in options.items() if v is not None}
-        self.writes = [any(m in ("readwrite", "writeonly") for m in mode) for mode in modes]
-        self.iter = host.nditer(copies, flags or [], modes, **options)
-        self.copies = copies
+    def __init__(self, op: Any, flags: Any = None, op_flags: Any = None, **options: Any) -> None:
+        self.targets = op if isinstance(op, (list, tuple)) else [op]
+        self.copies = [None if x is None else host.array(_deep(x)) for x in self.targets]
+        modes = op_flags or [["readonly"]] * len(self.targets)
+        self.modes = [modes] * len(self.targets) if isinstance(modes[0], str) else modes
+        self.iter = host.nditer(self.copies, flags or [], self.modes, **options)
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         yield from self.iter
         self.close()
 
-    def __enter__(self):
+    def __enter__(self) -> nditer:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.iter, name)
 
     @property
-    def operands(self):
+    def operands(self) -> Any:
         """The operands, those that were allocated too."""
-        return tuple(
-            t if isinstance(t, ndarray) else adopt(to_tensor(o))
-            for t, o in zip(self.targets, self.iter.operands, strict=True)
-        )
+        pairs = zip(self.targets, self.iter.operands, strict=True)
+        return tuple(t if isinstance(t, Tensor) else adopt(to_tensor(o)) for t, o in pairs)
 
-    def close(self):
+    def close(self) -> None:
         """Write back."""
-        for target, new, written in zip(self.targets, self.copies, self.writes, strict=True):
-            if written and isinstance(target, Tensor) and new is not None:
+        for target, new, mode in zip(self.targets, self.copies, self.modes, strict=True):
+            if isinstance(target, Tensor) and {"readwrite", "writeonly"} & set(mode):
                 target[...] = new
 
 
 class broadcast:  # noqa: N801
     """Arrays side by side, broadcast to one shape."""
 
-    def __init__(self, *args):
-        if len(args) > 64:
-            raise ValueError("Need at least 0 and at most 64 array objects.")
-        self._arrays = [a if isinstance(a, ndarray) else adopt(to_tensor(a)) for a in args]
-        self.shape = host.broadcast_shapes(*(a.shape for a in self._arrays))
-        self.ndim = self.nd = len(self.shape)
-        self.numiter = len(args)
-        self.size = int(host.prod(self.shape, dtype=int))
-        self.index = 0
+    def __init__(self, *arrays: Any) -> None:
+        like = host.broadcast(*(host.broadcast_to(0, to_tensor(a).shape) for a in arrays))
+        self.shape, self.ndim, self.nd, self.size = like.shape, like.ndim, like.nd, like.size
+        self.numiter, self.index = len(arrays), 0
+        given = (a if isinstance(a, Tensor) else adopt(to_tensor(a)) for a in arrays)
+        wide = function("broadcast_to")
+        self._arrays: list[Any] = [
+            a if a.shape == self.shape else wide(a, self.shape) for a in given
+        ]
 
-    def __iter__(self):
+    def __iter__(self) -> broadcast:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         if self.index >= self.size:
             raise StopIteration
-        at = tuple(map(int, host.unravel_index(self.index, self.shape)))
         self.index += 1
-        return tuple(_convert.function("broadcast_to")(a, self.shape)[at] for a in self._arrays)
+        return tuple(i[self.index - 1] for i in self.iters)
 
     @property
-    def iters(self):
+    def iters(self) -> Any:
         """An iterator of each array."""
-        wide = _convert.function("broadcast_to")
-        same = (a if a.shape == self.shape else wide(a, self.shape) for a in self._arrays)
-        return tuple(a.flat for a in same)
+        return tuple(a.flat for a in self._arrays)
 
-    def reset(self):
+    def reset(self) -> None:
         """Begin again."""
         self.index = 0
+
+
+OWN: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        apply_along_axis, apply_over_axes, broadcast, frompyfunc, ndenumerate, nditer, vectorize
+    )
+}  # fmt: skip

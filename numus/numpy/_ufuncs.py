@@ -8,19 +8,22 @@ computes. Calls on scalars alone are NumPy's: there is no array to compute with.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
-from numus.numpy._array import adopt, array_result, ndarray, result, write_out
+from numus.numpy._array import adopt, result, write_out
 from numus.numpy._convert import (
+    NoValue,
     cast,
     engine_dtype,
     engine_index,
     function,
-    has_tensors,
+    holds_any,
+    normal_axes,
     plain,
     raise_as_reference,
     to_tensor,
@@ -33,16 +36,15 @@ _BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_
 _BOOLEAN |= {"minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and"}
 _BOOLEAN |= {"absolute": "copy"}
 _COMPARISONS = "equal not_equal less less_equal greater greater_equal".split()
-_CORE = ("matmul", "vecdot", "matvec", "vecmat")  # generalised ufuncs: loops over leading axes
-
+# Generalised ufuncs, which loop over leading axes: the least axes of their operands.
+_CORE = {"matmul": (1, 1), "vecdot": (1, 1), "matvec": (2, 1), "vecmat": (1, 2)}
 _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 _REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
 _SCANS = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
-_SCATTERS = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}
 
 
 @functools.lru_cache(8192)
-def _resolved(ufunc, kinds, signature, casting):
+def _resolved(ufunc: Any, kinds: Any, signature: Any, casting: str) -> tuple[Any, Any]:
     """The dtypes that operands are cast to, and those of results."""
     missing = (None,) * ufunc.nout
     options = {} if signature is None else {"signature": signature}
@@ -51,7 +53,7 @@ def _resolved(ufunc, kinds, signature, casting):
     return known[: ufunc.nin], known[ufunc.nin :]
 
 
-def _kind(x):
+def kind_of(x: Any) -> Any:
     """What NumPy's resolution is told about an operand: a dtype, or a Python type that is weak."""
     if isinstance(x, Tensor):
         return x._node.dtype.np
@@ -61,7 +63,7 @@ def _kind(x):
     return host.dtype(bool) if kind is bool else x.dtype
 
 
-def as_operand(x):
+def as_operand(x: Any) -> Any:
     """An operand: scalars stay, everything else becomes a tensor."""
     if isinstance(x, Tensor) or type(x) in _WEAK or isinstance(x, _SCALARS):
         return x
@@ -71,24 +73,24 @@ def as_operand(x):
 class ufunc:  # noqa: N801
     """A function of elements, with NumPy's ways to apply it."""
 
-    def __init__(self, name, engine=None):
-        self.numpy = getattr(host, name)
+    def __init__(self, name: str, engine: Any = None, reference: Any = None) -> None:
+        self.numpy = reference or getattr(host, name)
         self.__name__ = name
         self.__doc__ = f"As `numpy.{name}`, over `numus.{name}`."
         self.engine = engine or getattr(nm, name)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name in ("nin", "nout", "nargs", "identity", "signature", "types", "ntypes"):
             return getattr(self.numpy, name)
         raise AttributeError(f"ufunc {self.__name__!r} has no attribute {name!r}")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<ufunc '{self.__name__}'>"
 
-    def __reduce__(self):
-        return _by_name, (self.__name__,)
+    def __reduce__(self) -> Any:
+        return function, (self.__name__,)
 
-    def resolve_dtypes(self, dtypes, **options):
+    def resolve_dtypes(self, dtypes: Any, **options: Any) -> Any:
         """The dtypes of a call: NumPy's."""
         return self.numpy.resolve_dtypes(dtypes, **options)
 
@@ -96,23 +98,21 @@ class ufunc:  # noqa: N801
 
     def __call__(
         self,
-        *args,
-        out=None,
-        where=True,
-        casting="same_kind",
-        order="K",
-        dtype=None,
-        subok=True,
-        signature=None,
-        sig=None,
-        **options,
-    ):
+        *args: Any,
+        out: Any = None,
+        where: Any = True,
+        casting: str = "same_kind",
+        order: str = "K",
+        dtype: Any = None,
+        subok: bool = True,
+        signature: Any = None,
+        sig: Any = None,
+        **options: Any,
+    ) -> Any:
         nin, nout = self.numpy.nin, self.numpy.nout
         if not nin <= len(args) <= nin + nout:
-            raise TypeError(
-                f"{self.__name__}() takes from {nin} to {nin + nout} positional arguments but "
-                f"{len(args)} were given"
-            )
+            many = f"{nin} to {nin + nout} positional arguments but {len(args)} were given"
+            raise TypeError(f"{self.__name__}() takes from {many}")
         if len(args) > nin:
             if out is not None:
                 raise TypeError("cannot specify 'out' as both a positional and keyword argument")
@@ -135,35 +135,34 @@ class ufunc:  # noqa: N801
         given = [self._write(x, o, where, casting) for x, o in zip(results, outs, strict=True)]
         return given[0] if nout == 1 else tuple(given)
 
-    def _apply(self, operands, wanted, casting, options):
-        kinds = tuple(map(_kind, operands))
-        if wanted is None and self.__name__ in _COMPARISONS:
+    def _apply(self, operands: Any, wanted: Any, casting: str, options: dict[str, Any]) -> Any:
+        name, kinds = self.__name__, tuple(map(kind_of, operands))
+        if wanted is None and name in _COMPARISONS:
             operands, kinds = _comparable(operands, kinds)
         into, outputs = _resolved(self.numpy, kinds, wanted, casting)
         like = next((x.device for x in operands if isinstance(x, Tensor)), None)
         ready = [_loaded(x, d, like) for x, d in zip(operands, into, strict=True)]
         engine = self.engine
-        if into[0] is dt.bool_ and self.__name__ in _BOOLEAN:
-            engine = getattr(nm, _BOOLEAN[self.__name__])
-        if self.__name__ == "power" and into[0].is_integer and _any_negative(operands[1]):
+        if into[0] is dt.bool_ and name in _BOOLEAN:
+            engine = getattr(nm, _BOOLEAN[name])
+        if name == "power" and into[0].kind == "int" and holds_any(nm.less(ready[1], 0)):
             raise ValueError("Integers to negative integer powers are not allowed.")
-        if self.__name__ in _CORE:
-            _check_core(self.__name__, ready)
-            return _core_call(engine, ready, options)
+        if name in _CORE:
+            return _core_call(name, engine, ready, options)
         if options:
-            raise TypeError(f"{self.__name__}() got unexpected keyword arguments {sorted(options)}")
+            raise TypeError(f"{name}() got unexpected keyword arguments {sorted(options)}")
         found = engine(*ready)
         if isinstance(found, tuple):
             return tuple(cast(x, d) for x, d in zip(found, outputs, strict=True))
         return cast(found, outputs[0])
 
-    def _write(self, x, out, where, casting):
+    def _write(self, x: Any, out: Any, where: Any, casting: str) -> Any:
         if where is True:
             return write_out(x, out, self.__name__, casting)
         mask = _mask(where)
         shape = host.broadcast_shapes(x.shape, mask.shape, () if out is None else out.shape)
         old = nm.zeros((), dtype=x.dtype) if out is None else plain(out)
-        if out is not None and not host.can_cast(x.dtype.np, old.dtype.np, casting):
+        if out is not None and not host.can_cast(x.dtype.np, old.dtype.np, casting):  # type: ignore[arg-type]
             return write_out(x, out, self.__name__, casting)  # raises
         new = nm.where(mask, cast(x, old.dtype), old)
         return write_out(nm.broadcast_to(new, shape), out, self.__name__, casting)
@@ -171,155 +170,109 @@ class ufunc:  # noqa: N801
     # -- along axes -------------------------------------------------------------------------------
 
     def reduce(
-        self, array, axis=0, dtype=None, out=None, keepdims=False, initial=host._NoValue, where=True
-    ):
+        self,
+        array: Any,
+        axis: Any = 0,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = NoValue,
+        where: Any = True,
+    ) -> Any:
         """Combine the elements along axes."""
         self._require_binary("reduce")
+        options = {"keepdims": keepdims, "where": where, "out": out}
+        if self.__name__ in _REDUCTIONS:
+            if initial is not NoValue and not self.__name__.startswith("logical"):
+                options["initial"] = initial
+            if self.__name__ in ("add", "multiply"):
+                options["dtype"] = dtype
+            return function(_REDUCTIONS[self.__name__])(array, axis, **options)
         x = to_tensor(array)
-        axes = _axes(axis, x.ndim)
-        given = out[0] if isinstance(out, tuple) else out
-        wide = self._reduced_dtype(x, dtype if dtype is not None or given is None else given.dtype)
-        if dtype is None and given is not None and self.__name__ not in ("add", "multiply"):
-            wide = self._reduced_dtype(x, None)
-        x = cast(x, wide)
+        axes = normal_axes(axis, x.ndim)
+        x = cast(x, self._reduced_dtype(x, dtype))
         if where is not True:
-            x = self._masked(x, where, initial)
-        if not axes:
-            found = x
-        elif self.__name__ in _REDUCTIONS:
-            found = self._engine_reduction(x, axes, initial)
-        else:
-            found = self._folded(x, axes)
-        if initial is not host._NoValue and initial is not None:
-            found = (
-                self.engine(*_pair(found, initial))
-                if found.dtype is not dt.bool_
-                else (_truth(self.__name__, found, initial))
-            )
-        if keepdims:
-            kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-            found = nm.reshape(found, kept)
-        return write_out(
-            found, given, self.__name__, "unsafe" if dtype is not None else "same_kind"
-        )
+            x = nm.where(_mask(where), x, nm.full((), self.numpy.identity, dtype=x.dtype))
+        found = self._folded(x, axes) if axes else x
+        if initial is not NoValue and initial is not None:
+            found = self.engine(found, nm.full((), hosted_number(initial), dtype=x.dtype))
+        kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        return write_out(nm.reshape(found, kept) if keepdims else found, out, self.__name__)
 
-    def _reduced_dtype(self, x, dtype):
-        name, own = self.__name__, x.dtype
+    def _reduced_dtype(self, x: Tensor, dtype: Any) -> Any:
         if dtype is not None:
-            found = engine_dtype(dtype)
-            assert found is not None
-            return found
-        if name in ("add", "multiply") and (own is dt.bool_ or own.is_integer) and own.itemsize < 8:
-            return dt.uint64 if own.kind == "uint" else dt.int64
-        if name.startswith("logical") or name in _COMPARISONS:
+            return engine_dtype(dtype)
+        if self.__name__.startswith("logical") or self.__name__ in _COMPARISONS:
             return dt.bool_
-        into, _ = _resolved(self.numpy, (own.np, own.np), None, "same_kind")
-        return into[0]
+        return _resolved(self.numpy, (x.dtype.np, x.dtype.np), None, "same_kind")[0][0]
 
-    def _engine_reduction(self, x, axes, initial):
-        name = self.__name__
-        empty = any(x.shape[i] == 0 for i in axes)
-        if empty and name in ("maximum", "minimum"):
-            if initial is host._NoValue:
-                raise ValueError(
-                    f"zero-size array to reduction operation {name} which has no identity"
-                )
-            rest = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-            return nm.full(rest, initial, dtype=x.dtype, device=x.device)
-        kept = {"dtype": x.dtype} if name in ("add", "multiply") else {}
-        if x.dtype is dt.bool_ and name in _BOOLEAN:
-            name, kept = _BOOLEAN[name], {}
-        found: Tensor = getattr(nm, _REDUCTIONS[name])(x, axis=axes, **kept)
-        return found
-
-    def _folded(self, x, axes):
-        if (
-            len(axes) > 1
-            and self.numpy.identity is None
-            and self.__name__ in ("subtract", "divide")
-        ):
+    def _folded(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        identity = self.numpy.identity
+        if len(axes) > 1 and identity is None and self.__name__ in ("subtract", "divide"):
             text = "is not reorderable, so at most one axis may be specified"
             raise ValueError(f"reduction operation '{self.__name__}' {text}")
         for axis in sorted(axes, reverse=True):
             parts = [plain(p) for p in nm.unstack(x, axis=axis)]
-            if not parts:
-                if self.numpy.identity is None:
-                    text = f"operation {self.__name__} which has no identity"
-                    raise ValueError(f"zero-size array to reduction {text}")
-                rest = x.shape[:axis] + x.shape[axis + 1 :]
-                x = nm.full(rest, self.numpy.identity, dtype=x.dtype)
-                continue
-            x = functools.reduce(lambda a, b: plain(self.engine(a, b)), parts)
+            if not parts and identity is None:
+                text = f"operation {self.__name__} which has no identity"
+                raise ValueError(f"zero-size array to reduction {text}")
+            rest = x.shape[:axis] + x.shape[axis + 1 :]
+            first = [] if parts else [nm.full(rest, identity, dtype=x.dtype)]
+            x = functools.reduce(lambda a, b: plain(self.engine(a, b)), [*first, *parts])
         return x
 
-    def _masked(self, x, where, initial):
-        mask = _mask(where)
-        identity = self.numpy.identity
-        if self.__name__ in ("maximum", "minimum"):
-            if initial is host._NoValue:
-                raise ValueError(
-                    f"reduction operation '{self.__name__}' does not have an identity, so to use a "
-                    "where mask one has to specify 'initial'"
-                )
-            identity = initial
-        shape = host.broadcast_shapes(x.shape, mask.shape)
-        return nm.where(mask, nm.broadcast_to(x, shape), nm.full((), identity, dtype=x.dtype))
-
-    def accumulate(self, array, axis=0, dtype=None, out=None):
+    def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """The results of reducing the first 1, 2, … elements along an axis."""
         self._require_binary("accumulate")
         x = to_tensor(array)
         if not x.ndim:
             raise TypeError("cannot accumulate on a scalar")
-        given = out[0] if isinstance(out, tuple) else out
-        wanted = dtype if dtype is not None or given is None else given.dtype
-        x = cast(x, self._reduced_dtype(x, wanted))
-        (at,) = _axes(axis, x.ndim)
-        kept = {"dtype": x.dtype} if self.__name__ in ("add", "multiply") else {}
+        if self.__name__ in ("add", "multiply"):
+            return function(_SCANS[self.__name__])(x, axis, dtype, out)
+        (at,) = normal_axes(axis, x.ndim)
+        x = cast(x, self._reduced_dtype(x, dtype))
         if self.__name__ in _SCANS and x.dtype is not dt.bool_:
-            found = getattr(nm, _SCANS[self.__name__])(x, axis=at, **kept)
-        elif x.shape[at] == 0:
-            found = x
+            found = getattr(nm, _SCANS[self.__name__])(x, axis=at)
         else:
             parts = [plain(p) for p in nm.unstack(x, axis=at)]
             for i in range(1, len(parts)):
                 parts[i] = plain(self._apply([parts[i - 1], parts[i]], None, "same_kind", {}))
-            found = nm.stack(parts, axis=at)
-        return write_out(found, given, self.__name__, "unsafe")
+            found = nm.stack(parts, axis=at) if parts else x
+        return write_out(found, out, self.__name__, "unsafe")
 
-    def reduceat(self, array, indices, axis=0, dtype=None, out=None):
+    def reduceat(
+        self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
+    ) -> Any:
         """Reduce slices between successive indices along an axis."""
         self._require_binary("reduceat")
         x = to_tensor(array)
-        (at,) = _axes(axis, x.ndim)
-        starts = [int(i) for i in host.asarray(to_tensor(indices).numpy(), dtype=int)]
+        (at,) = normal_axes(axis, x.ndim)
+        starts = [int(i) for i in to_tensor(indices).tolist()]
         if any(not 0 <= i < x.shape[at] for i in starts):
             raise IndexError(f"index out-of-bounds in {self.__name__}.reduceat [0, {x.shape[at]})")
         parts = []
         for start, stop in zip(starts, [*starts[1:], x.shape[at]], strict=True):
             cut = (slice(None),) * at + (slice(start, max(stop, start + 1)),)
-            part = self.reduce(adopt(plain(x)[cut]), axis=at, dtype=dtype)
-            parts.append(to_tensor(part))
+            parts.append(to_tensor(self.reduce(adopt(plain(x)[cut]), axis=at, dtype=dtype)))
         shape = (*x.shape[:at], 0, *x.shape[at + 1 :])
         found = nm.stack(parts, axis=at) if parts else nm.zeros(shape, dtype=x.dtype)
         return write_out(found, out, self.__name__, "unsafe")
 
-    def outer(self, a, b, /, **options):
+    def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
         """The function of all pairs of elements."""
         self._require_binary("outer")
-        x, y = to_tensor(a), to_tensor(b)
         if isinstance(a, _WEAK) or isinstance(b, _WEAK):
             return self(a, b, **options)
+        x, y = to_tensor(a), to_tensor(b)
         return self(adopt(nm.reshape(x, x.shape + (1,) * y.ndim)), adopt(y), **options)
 
-    def at(self, a, indices, b=None, /):
+    def at(self, a: Any, indices: Any, b: Any = None, /) -> None:
         """Apply the function in place at indices, once for each time they name an element."""
         if not isinstance(a, Tensor):
             raise TypeError("ufunc.at: the first operand must be an array")
         if (self.numpy.nin == 1) != (b is None):
             raise ValueError("second operand needed for ufunc" if b is None else "only one operand")
-        index = engine_index(indices)
-        values = plain(a)
+        index, values = engine_index(indices), plain(a)
         if self.__name__ in ("add", "subtract") and values.dtype is not dt.bool_:
             change = cast(to_tensor(b), values.dtype)
             change = nm.negative(change) if self.__name__ == "subtract" else change
@@ -331,21 +284,22 @@ class ufunc:  # noqa: N801
         given = None if b is None else nm.reshape(nm.broadcast_to(to_tensor(b), places.shape), -1)
         for i, place in enumerate(nm.reshape(places, -1).tolist()):
             operands = (flat[place],) if given is None else (flat[place], result(given[i]))
-            flat[place] = self.numpy(*operands)
+            flat[place] = self(*operands)
         a.rebind(nm.reshape(plain(flat), values.shape)._node, "at")
 
-    def _require_binary(self, what):
+    def _require_binary(self, what: str) -> None:
         if self.numpy.nin != 2:
             raise ValueError(f"{what} only supported for binary functions")
         if self.numpy.nout != 1:
             raise ValueError(f"{what} only supported for functions returning a single value")
 
 
-def _by_name(name):
-    return function(name)
+def hosted_number(x: Any) -> Any:
+    """A number of Python's, of what NumPy takes as one."""
+    return x.item() if hasattr(x, "item") else x
 
 
-def _signature(dtype, signature, nin, nout):
+def _signature(dtype: Any, signature: Any, nin: int, nout: int) -> Any:
     if signature is None:
         return None if dtype is None else (None,) * nin + (host.dtype(dtype),) * nout
     if dtype is not None:
@@ -360,7 +314,7 @@ def _signature(dtype, signature, nin, nout):
     return (None,) * nin + given * nout if len(given) == 1 else given
 
 
-def _loaded(x, dtype, device):
+def _loaded(x: Any, dtype: Any, device: Any) -> Tensor:
     if isinstance(x, Tensor):
         return cast(plain(x), dtype)
     if type(x) is int and dtype.is_integer:
@@ -369,7 +323,7 @@ def _loaded(x, dtype, device):
         return nm.full((), host.asarray(x).astype(dtype.np)[()].item(), dtype=dtype, device=device)
 
 
-def _comparable(operands, kinds):
+def _comparable(operands: Any, kinds: Any) -> Any:
     """Comparisons with a Python integer that the array's dtype does not hold are still exact."""
     for i, other in ((0, 1), (1, 0)):
         if kinds[i] is int and not isinstance(kinds[other], type) and kinds[other].kind in "iu":
@@ -377,31 +331,17 @@ def _comparable(operands, kinds):
             if not low <= operands[i] <= high:
                 operands = list(operands)
                 operands[i] = float(operands[i])
-                return operands, tuple(map(_kind, operands))
+                return operands, tuple(map(kind_of, operands))
     return operands, kinds
 
 
-def _any_negative(exponent):
-    if isinstance(exponent, Tensor):
-        from numus.numpy._array import is_concrete
-
-        if exponent._node.dtype.kind != "int" or not is_concrete(exponent):
-            return False
-        return bool((exponent.__array__() < 0).any())
-    return bool(exponent < 0)
-
-
-def _check_core(name, ready):
-    wanted = {"matmul": (1, 1), "vecdot": (1, 1), "matvec": (2, 1), "vecmat": (1, 2)}[name]
-    for i, (x, n) in enumerate(zip(ready, wanted, strict=True)):
+def _core_call(name: str, engine: Any, ready: list[Tensor], options: dict[str, Any]) -> Any:
+    for i, (x, n) in enumerate(zip(ready, _CORE[name], strict=True)):
         if x.ndim < n:
+            core = f"gufunc core with signature {getattr(host, name).signature} requires {n}"
             raise ValueError(
-                f"{name}: Input operand {i} does not have enough dimensions (has {x.ndim}, gufunc "
-                f"core with signature {getattr(host, name).signature} requires {n})"
+                f"{name}: Input operand {i} does not have enough dimensions (has {x.ndim}, {core})"
             )
-
-
-def _core_call(engine, ready, options):
     axis = options.pop("axis", -1)
     axes = options.pop("axes", None)
     keepdims = options.pop("keepdims", False)
@@ -413,40 +353,18 @@ def _core_call(engine, ready, options):
         ]
     elif axis != -1:
         ready = [nm.moveaxis(x, axis, -1) for x in ready]
-    found: Tensor = engine(*ready)
-    if keepdims:
-        found = nm.expand_dims(found, axis)
+    found = engine(*ready)
+    found = nm.expand_dims(found, axis) if keepdims else found
     if axes is not None and len(axes) > len(ready) and axes[-1]:
         found = nm.moveaxis(found, tuple(range(-len(axes[-1]), 0)), axes[-1])
     return found
 
 
-def _axes(axis, ndim):
-    if axis is None:
-        return tuple(range(ndim))
-    given = axis if isinstance(axis, (tuple, list)) else (axis,)
-    if ndim == 0 and all(a in (0, -1) for a in given):
-        return ()
-    found = tuple(host.lib.array_utils.normalize_axis_index(a, ndim) for a in given)
-    if len(set(found)) != len(found):
-        raise ValueError("duplicate value in 'axis'")
-    return found
-
-
-def _mask(where):
+def _mask(where: Any) -> Tensor:
     mask = to_tensor(where)
     if mask.dtype is not dt.bool_:
         raise TypeError("Cannot cast array data for 'where' to bool according to the rule 'safe'")
     return mask
 
 
-def _pair(x, initial):
-    return x, nm.full((), host.asarray(initial).astype(x.dtype.np)[()].item(), dtype=x.dtype)
-
-
-def _truth(name, x, initial):
-    combine = nm.logical_and if name in ("logical_and", "multiply", "minimum") else nm.logical_or
-    return combine(x, nm.full((), bool(initial), dtype=dt.bool_))
-
-
-__all__ = ["array_result", "has_tensors", "ndarray", "ufunc"]
+__all__ = ["as_operand", "kind_of", "ufunc"]

@@ -1,5 +1,24 @@
-"""NumPy's series of orthogonal polynomials: numus's classes, over NumPy's arrays."""
+"""NumPy's polynomials: numus's classes, over NumPy's arrays."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from numus.numpy._convert import to_tensor
+from numus.numpy._results import result
 from numus.polynomial import Chebyshev, Hermite, HermiteE, Laguerre, Legendre, Polynomial
+from numus.polynomial import poly1d as _poly1d
+from numus.tensor import Tensor
 
-__all__ = ["Chebyshev", "Hermite", "HermiteE", "Laguerre", "Legendre", "Polynomial"]
+
+class poly1d(_poly1d):  # noqa: N801
+    """A polynomial by its coefficients, the highest first, or by its roots."""
+
+    def _tensor(self, x: Any) -> Tensor:
+        return to_tensor(x)
+
+    def _result(self, x: Tensor) -> Any:
+        return result(x)
+
+
+__all__ = ["Chebyshev", "Hermite", "HermiteE", "Laguerre", "Legendre", "Polynomial", "poly1d"]

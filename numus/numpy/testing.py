@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.testing as _testing
 
 from numus.numpy._convert import renamed
 from numus.tensor import Tensor
 
 
-def _seen(x):
+def _seen(x: Any) -> Any:
     """Arrays as NumPy's own, nested or not; those without axes as scalars."""
     if isinstance(x, Tensor):
         return x.__array__() if x.shape else x.__array__()[()]
@@ -17,10 +19,10 @@ def _seen(x):
     return {k: _seen(v) for k, v in x.items()} if type(x) is dict else x
 
 
-def _assertion(name):
+def _assertion(name: Any) -> Any:
     check = getattr(_testing, name)
 
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return check(*map(_seen, args), **{k: _seen(v) for k, v in kwargs.items()})
 
@@ -35,7 +37,7 @@ _ASSERTIONS = """
 globals().update({name: _assertion(name) for name in _ASSERTIONS})
 
 
-def __getattr__(name):
+def __getattr__(name: Any) -> Any:
     return getattr(_testing, name)
 
 

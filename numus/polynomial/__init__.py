@@ -10,6 +10,7 @@ from numus.polynomial.interpolation import (
     PPoly,
     RegularGridInterpolator,
 )
+from numus.polynomial.poly1d import poly1d
 from numus.polynomial.powers import (
     poly,
     polyadd,
@@ -35,7 +36,7 @@ from numus.polynomial.series import (
 
 __all__ = [
     "Chebyshev", "CubicSpline", "Hermite", "HermiteE", "Laguerre", "Legendre", "PPoly",
-    "PchipInterpolator", "Polynomial", "RegularGridInterpolator", "poly", "polyadd", "polyder",
-    "polydiv", "polyfit", "polyfromroots", "polyint", "polymul", "polyroots", "polysub", "polyval",
-    "roots",
+    "PchipInterpolator", "Polynomial", "RegularGridInterpolator", "poly", "poly1d", "polyadd",
+    "polyder", "polydiv", "polyfit", "polyfromroots", "polyint", "polymul", "polyroots",
+    "polysub", "polyval", "roots",
 ]  # fmt: skip

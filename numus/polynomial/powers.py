@@ -120,12 +120,24 @@ def polyint(p: ArrayLike, m: int = 1, k: Any = 0.0) -> Tensor:
     return c
 
 
-def polyfit(x: ArrayLike, y: ArrayLike, deg: int, *, w: Any = None) -> Tensor:
+def polyfit(
+    x: ArrayLike,
+    y: ArrayLike,
+    deg: int,
+    *,
+    w: Any = None,
+    rcond: float | None = None,
+    full: bool = False,
+    cov: bool | str = False,
+) -> Any:
     """The polynomial of a degree that fits points best, by least squares.
 
     Args:
         y: values, or several sets of them as columns.
         w: what each residual is multiplied by.
+        rcond: singular values below this share of the largest count as zero.
+        full: give back residuals, rank, singular values and rcond, too.
+        cov: give back the covariance of the coefficients, too; "unscaled" trusts the weights.
 
     >>> [round(c, 4) for c in nm.polyfit(nm.arange(4.0), nm.arange(4.0) * 2 + 1, 1).tolist()]
     [2.0, 1.0]
@@ -140,8 +152,26 @@ def polyfit(x: ArrayLike, y: ArrayLike, deg: int, *, w: Any = None) -> Tensor:
         left, right = left * weight, right * weight
     # columns of one length: powers of large x differ by orders of magnitude
     scale = nm.sqrt(nm.sum(left * left, 0))
-    found = nm.linalg.lstsq(left / scale, right)[0] / nm.expand_dims(scale, 1)
-    return found if values.ndim > 1 else found[:, 0]
+    cut = at.shape[0] * float(nm.finfo(at.dtype).eps) if rcond is None else rcond
+    solution, residuals, rank, s = nm.linalg.lstsq(left / scale, right, rcond=cut)
+    found = solution / nm.expand_dims(scale, 1)
+    found = found if values.ndim > 1 else found[:, 0]
+    if full:
+        return found, residuals, rank, s, cut
+    if not cov:
+        return found
+    unit = left / scale
+    base = nm.linalg.inv(nm.matrix_transpose(unit) @ unit) / nm.outer(scale, scale)
+    if cov == "unscaled":
+        return found, base
+    free = at.shape[0] - (deg + 1)
+    if free <= 0:
+        raise ValueError(
+            f"polyfit: {at.shape[0]} points are too few to scale the covariance of degree {deg}; "
+            'give more, or cov="unscaled"'
+        )
+    errors = nm.sum(nm.square(right - left @ nm.reshape(found, (deg + 1, -1))), 0) / free
+    return found, base * errors[0] if values.ndim == 1 else base[:, :, None] * errors
 
 
 def polyfromroots(roots: ArrayLike) -> Tensor:

@@ -42,6 +42,7 @@ _LAZY = {
     "_discrete": """
         binomial geometric hypergeometric logseries negative_binomial poisson zipf
     """,
+    "_generator": "Generator default_rng",
     "_quasirandom": "halton lattice latin_hypercube sobol",
     "_multivariate": """
         dirichlet multinomial multivariate_hypergeometric multivariate_normal permuted wishart
@@ -61,6 +62,7 @@ def __getattr__(name: str) -> Any:
 if TYPE_CHECKING:
     from numus.random._continuous import *  # noqa: F403
     from numus.random._discrete import *  # noqa: F403
+    from numus.random._generator import *  # noqa: F403
     from numus.random._multivariate import *  # noqa: F403
     from numus.random._quasirandom import *  # noqa: F403
 

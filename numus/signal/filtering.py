@@ -209,7 +209,7 @@ def upfirdn(h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1) -> Tenso
     return nm.moveaxis(found.reshape(*rows.shape[:-1], found.shape[-1]), -1, axis)
 
 
-_LEVELS = {"mean": nm.mean, "minimum": nm.min, "maximum": nm.max}
+_LEVELS: dict[str, Any] = {"mean": nm.mean, "minimum": nm.min, "maximum": nm.max}
 
 
 def resample_poly(

@@ -34,6 +34,9 @@ REASONS = {
     """,
     "there may be no GPU (tests/functions/test_operators.py)": "to_gpu Tensor.is_gpu Tensor.to_gpu",
     "the state of the generator (tests/random)": "random.seed random.get_state random.set_state",
+    "generators that count draws (tests/random/test_generator.py)": """
+        random.Generator random.default_rng
+    """,
     "what a tensor is (tests/functions/test_host_access.py, test_manipulation.py)": """
         Tensor.assign Tensor.data Tensor.data_write Tensor.device Tensor.dtype
         Tensor.is_contiguous Tensor.item Tensor.itemsize Tensor.nbytes Tensor.ndim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import operator
 from collections.abc import Callable
@@ -259,27 +260,43 @@ def _wrapped(number: int, dtype: DType) -> Node:
     return constant(number, dtype)
 
 
+def _spacing() -> Any:
+    """The general case, which is written with the functions of this module."""
+    return importlib.import_module("numus.functions.creation.spacing")
+
+
+def _is_array(x: Any) -> bool:
+    return bool(getattr(x, "ndim", 0)) or isinstance(x, (list, tuple))
+
+
 def linspace(
-    start: complex,
-    stop: complex,
+    start: Any,
+    stop: Any,
     /,
     num: int = 50,
     *,
     dtype: Any = None,
     device: DeviceLike = None,
     endpoint: bool = True,
+    axis: int = 0,
     requires_grad: bool = False,
 ) -> Tensor:
     """`num` evenly spaced numbers from start to stop.
 
     Args:
         endpoint: whether stop is the last of them, or one step further.
+        axis: where the new axis stands, if the ends are arrays.
 
     >>> nm.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
     (count,) = as_shape(as_int(num, "num", "linspace"), "linspace")
     dev = as_device(device)
+    if _is_array(start) or _is_array(stop):
+        found = _spacing().between(start, stop, count, endpoint, axis)
+        out = found.dtype if dtype is None and found.dtype.is_complex else _float(dtype)
+        node = ew.floor(found._node) if out.is_integer else found._node
+        return _finish(node, out, dev, requires_grad)
     ends = (start, stop)
     kinds = [n.dtype.kind if isinstance(n, Tensor) else dt.scalar_kind(n) for n in ends]
     is_complex = "complex" in kinds
@@ -320,15 +337,16 @@ def _spaced(count: int, steps: int, dtype: DType, dev: Device, first: Any, last:
 
 
 def logspace(
-    start: float,
-    stop: float,
+    start: Any,
+    stop: Any,
     /,
     num: int = 50,
     *,
-    base: float = 10.0,
+    base: Any = 10.0,
     dtype: Any = None,
     device: DeviceLike = None,
     endpoint: bool = True,
+    axis: int = 0,
 ) -> Tensor:
     """`num` numbers from base**start to base**stop with evenly spaced logarithms.
 
@@ -337,6 +355,9 @@ def logspace(
     """
     out = _float(dtype)
     compute = out if out.is_inexact else dt.float64
+    if any(map(_is_array, (start, stop, base))):
+        found = _spacing().powers_between(start, stop, num, base, endpoint, axis)
+        return wrap(convert(found._node, out, "logspace"))
     exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
     return wrap(convert(power(base, exponents)._node, out, "logspace"))
 
@@ -423,11 +444,12 @@ def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
     return _triangle(x, k, "triu", lower=False)
 
 
-def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: Tensor, indexing: str = "xy", sparse: bool = False) -> list[Tensor]:
     """Coordinates of a grid from those of its axes.
 
     Args:
         indexing: "xy" lets the first array run along columns, "ij" along rows.
+        sparse: leave the arrays with one element along all other axes, to broadcast.
 
     >>> rows, columns = nm.meshgrid(nm.arange(2), nm.arange(3), indexing="ij")
     >>> (rows * 10 + columns).tolist()
@@ -448,7 +470,8 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     grids = []
     for node, extent, axis in zip(nodes, extents, order, strict=True):
         line = tuple(extent if i == axis else 1 for i in range(rank))
-        grids.append(wrap(broadcast(reshape(node, line), check_size(shape, "meshgrid"))))
+        wide = line if sparse else check_size(shape, "meshgrid")
+        grids.append(wrap(broadcast(reshape(node, line), wide)))
     return grids
 
 

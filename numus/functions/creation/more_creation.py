@@ -12,6 +12,7 @@ from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import operand
 from numus.functions.creation.creation import DeviceLike
+from numus.functions.creation.spacing import ratios_between
 from numus.functions.indexing.coordinates import indices
 from numus.functions.spelling import spelled
 from numus.shapes import as_shape
@@ -110,12 +111,21 @@ def geomspace(
     endpoint: bool = True,
     dtype: Any = None,
     device: DeviceLike = None,
+    axis: int = 0,
 ) -> Tensor:
-    """`num` numbers from start to stop with a constant ratio. Both may be negative, or complex.
+    """`num` numbers from start to stop with a constant ratio. Both may be negative, or complex, or
+    arrays, whose numbers go along a new axis.
 
     >>> nm.geomspace(1, 1000, 4).tolist()
     [1.0, 10.0, 100.0, 1000.0]
     """
+    if ndim(start) or ndim(stop):
+        found = ratios_between(start, stop, num, endpoint, axis)
+        return (
+            found
+            if dtype is None and found.dtype.is_complex
+            else nm.astype(found, dt.default_float if dtype is None else dtype)
+        )
     first, last = (x.item() if isinstance(x, Tensor) else x for x in (start, stop))
     if first == 0 or last == 0:
         raise ValueError("geomspace: neither end may be 0")

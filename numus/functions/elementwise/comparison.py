@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, overload
@@ -14,10 +15,11 @@ from numus.functions.elementwise.output import accepts_out
 from numus.functions.indexing.searching import nonzero
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import full
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.reduce import reduce_min
 from numus.primitives.source import constant
 from numus.runtime.devices import Device
+from numus.shapes import broadcast as broadcast_shape
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -105,11 +107,12 @@ def isclose(
     x2: ArrayLike,
     /,
     *,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
+    rtol: Any = 1e-5,
+    atol: Any = 1e-8,
     equal_nan: bool = False,
 ) -> Tensor:
-    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close.
+    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close. Tolerances are numbers,
+    or tensors that broadcast with x1 and x2.
 
     >>> nm.isclose(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 2.1])).tolist()
     [True, False]
@@ -120,7 +123,18 @@ def isclose(
         wide = dt.float64 if x.dtype.itemsize > 2 else dt.float32
     x, y = ew.cast(x, wide), ew.cast(y, wide)
     size = ew.abs_(y)
-    bound = ew.add(like(size, atol), ew.mul(like(size, rtol), size))
+    if isinstance(rtol, Tensor) or isinstance(atol, Tensor):
+        given = [node_of(t, "isclose") if isinstance(t, Tensor) else t for t in (rtol, atol)]
+        shapes = [t.shape for t in given if isinstance(t, Node)]
+        shape = functools.reduce(lambda a, b: broadcast_shape(a, b, "isclose"), shapes, x.shape)
+        x, y, size = (broadcast(n, shape) for n in (x, y, size))
+        rtol, atol = (
+            broadcast(ew.cast(t, size.dtype), shape) if isinstance(t, Node) else like(size, t)
+            for t in given
+        )
+    else:
+        rtol, atol = like(size, rtol), like(size, atol)
+    bound = ew.add(atol, ew.mul(rtol, size))
     near = ew.and_(ew.le(ew.abs_(ew.sub(x, y)), bound), _isfinite(y))
     near = ew.or_(near, ew.eq(x, y))
     if equal_nan:

@@ -21,6 +21,7 @@ from numus.functions.indexing.index_checks import (
     int_constant,
     normal_index,
     take_axis,
+    upload,
 )
 from numus.functions.indexing.indexing import cast_value, fit_value
 from numus.functions.spelling import spelled
@@ -47,18 +48,36 @@ __all__ = [
 
 @method()
 @spelled
-def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
+def take(x: Tensor, indices: Any, /, axis: int | None = None, *, mode: str = "raise") -> Tensor:
     """The parts of x at indices along an axis.
 
     Args:
         indices: integers of any shape; their axes stand in the result where `axis` was.
         axis: without one, x is taken as one long axis.
+        mode: what becomes of indices out of range: "raise" refuses them, "wrap" counts them around
+            the axis, "clip" takes its nearer end.
 
     >>> nm.take(nm.asarray([[1, 2, 3], [4, 5, 6]]), nm.asarray([2, 0]), axis=1).tolist()
     [[3, 1], [6, 4]]
     """
     node, at = flat_or_axis(node_of(x, "take"), axis, "take")
-    return wrap(take_axis(node, normal_index(indices, node.shape[at], at, "take", node), at))
+    index = _within(indices, node.shape[at], mode, "take", node)
+    return wrap(take_axis(node, normal_index(index, node.shape[at], at, "take", node), at))
+
+
+def _within(indices: Any, extent: int, mode: str, op: str, like: Node) -> Any:
+    """Indices moved into the range of an axis, if a mode asks for it."""
+    if mode == "raise":
+        return indices
+    if mode not in ("wrap", "clip"):
+        raise ValueError(f'{op}: mode must be "raise", "wrap" or "clip", not {mode!r}')
+    data = index_data(indices, op)
+    node = data if isinstance(data, Node) else upload(data, like)
+    index = ew.cast(node, dt.int64)
+    if mode == "wrap":
+        return ew.mod(index, int_constant(max(extent, 1)))
+    top = int_constant(max(extent - 1, 0))
+    return ew.minimum(ew.maximum(index, int_constant(0)), top)
 
 
 @method()
@@ -189,15 +208,15 @@ def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -
     return x.rebind(reshape(scatter_node(flat, indices_, value, axes, "set"), node.shape), op)
 
 
-def put(x: Tensor, indices: Any, values: Any, /) -> Tensor:
+def put(x: Tensor, indices: Any, values: Any, /, mode: str = "raise") -> Tensor:
     """Put values at indices into x taken as one long axis; gives x back.
 
-    Values that are too few are used over and over.
+    Values that are too few are used over and over; `mode` is that of `take`.
     """
     op = "put"
     node = node_of(x, op)
     size = size_of(node.shape)
-    at = normal_index(indices, size, 0, op, node)
+    at = normal_index(_within(indices, size, mode, op, node), size, 0, op, node)
     count = size_of(at.shape)
     value = cast_value(values, node, op)
     given = size_of(value.shape)

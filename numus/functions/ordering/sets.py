@@ -225,13 +225,42 @@ def _members(op: str, x1: Any, x2: Any, shared: bool) -> Tensor:
     return wrap(gather(a, (mask_positions(keep, op),), (0,)))
 
 
-def intersect1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The distinct elements that both arrays have, sorted."""
-    return _members("intersect1d", x1, x2, shared=True)
+def intersect1d(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    assume_unique: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The distinct elements that both arrays have, sorted.
+
+    Args:
+        assume_unique: neither array has an element twice.
+        return_indices: give back where the elements are first in each array, too.
+
+    >>> nm.intersect1d(nm.asarray([3, 1, 2]), nm.asarray([2, 3, 3])).tolist()
+    [2, 3]
+    """
+    found = _members("intersect1d", x1, x2, shared=True)
+    if not return_indices:
+        return found
+    lines = [reshape(n, (size_of(n.shape),)) for n in common("intersect1d", x1, x2)]
+    places = []
+    for line in lines:
+        by_value = order(line, 0)
+        at = count_before(gather(line, (by_value,), (0,)), found._node, "left")
+        places.append(wrap(gather(by_value, (at,), (0,))))
+    return found, *places
 
 
-def setdiff1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The distinct elements of x1 that x2 has not, sorted."""
+def setdiff1d(x1: ArrayLike, x2: ArrayLike, /, *, assume_unique: bool = False) -> Tensor:
+    """The distinct elements of x1 that x2 has not, sorted; in x1's order with assume_unique, which
+    says that it has none twice."""
+    if assume_unique:
+        a, b = (reshape(n, (size_of(n.shape),)) for n in common("setdiff1d", x1, x2))
+        keep = mask_positions(ew.invert(_among(a, b)), "setdiff1d")
+        return wrap(gather(a, (keep,), (0,)))
     return _members("setdiff1d", x1, x2, shared=False)
 
 
@@ -241,6 +270,9 @@ def union1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(_distinct_values(concat(tuple(nodes), 0), "union1d", True)[0])
 
 
-def setxor1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The distinct elements that one of the arrays has and the other has not, sorted."""
+def setxor1d(x1: ArrayLike, x2: ArrayLike, /, *, assume_unique: bool = False) -> Tensor:
+    """The distinct elements that one of the arrays has and the other has not, sorted.
+
+    `assume_unique` changes nothing here; it is there for those who say so.
+    """
     return union1d(setdiff1d(x1, x2), setdiff1d(x2, x1))

@@ -2,7 +2,8 @@
 
 `axis` is None (all axes), an integer or a tuple; `keepdims` keeps the axes with extent 1. Sums and
 products of small integers and booleans are made in int64 or uint64; floats keep their dtype (the
-low-precision ones are accumulated in float32). With `dtype=` the elements are cast first.
+low-precision ones are accumulated in float32). With `dtype=` the elements are cast first. `where`
+is a mask of the elements that count, and `initial` a number that is combined with each result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import full, reduce_sum
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -55,6 +56,24 @@ def finish(y: Node, x: Node, axes: Shape, keepdims: bool) -> Tensor:
 def filled(x: Node, axes: Shape, number: float, dtype: DType) -> Node:
     """The result of reducing x over axes without elements."""
     return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), number, dtype, x)
+
+
+def selected(op: str, x: Node, where: Any, otherwise: Any) -> Node:
+    """x where a mask holds, and elsewhere a number that does not count."""
+    return x if where is None else ew.where(mask_of(op, x, where), x, constant(otherwise, x.dtype))
+
+
+def mask_of(op: str, x: Node, where: Any) -> Node:
+    """The mask of the elements of x that count, in x's shape."""
+    mask = node_of(where, op)
+    if mask.dtype is not dt.bool_:
+        raise DTypeError(f"{op}: where must be a mask of booleans, not {mask.dtype.name}")
+    return broadcast(mask, x.shape)
+
+
+def started(y: Node, initial: Any, combine: Callable[[Node, Node], Node]) -> Node:
+    """A result combined with the number that a reduction starts from."""
+    return y if initial is None else combine(y, constant(initial, y.dtype))
 
 
 def count_over(x: Node, axes: Shape) -> int:
@@ -92,7 +111,16 @@ def accumulator(op: str, x: Node, dtype: Any) -> Node:
 @templated
 @widens
 @spelled
-def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def sum(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
 
     >>> nm.sum(nm.asarray([[1, 2], [3, 4]]), axis=0).tolist()
@@ -100,14 +128,24 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
     """
     node = accumulator("sum", node_of(x, "sum"), dtype)
     axes = normal_axes(axis, node.ndim, "sum")
-    return finish(reduce_sum(node, axes), node, axes, keepdims)
+    y = reduce_sum(selected("sum", node, where, 0), axes)
+    return finish(started(y, initial, ew.add), node, axes, keepdims)
 
 
 @method()
 @templated
 @widens
 @spelled
-def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def prod(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The product over axes; 1 where there is nothing to multiply.
 
     >>> nm.prod(nm.asarray([[1, 2], [3, 4]]), axis=1).tolist()
@@ -115,7 +153,8 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
     """
     node = accumulator("prod", node_of(x, "prod"), dtype)
     axes = normal_axes(axis, node.ndim, "prod")
-    return finish(reduce_prod(node, axes), node, axes, keepdims)
+    y = reduce_prod(selected("prod", node, where, 1), axes)
+    return finish(started(y, initial, ew.mul), node, axes, keepdims)
 
 
 @method()
@@ -143,9 +182,25 @@ def without_nan(x: Node, instead: float) -> Node:
     return ew.where(ew.ne(x, x), constant(instead, x.dtype), x) if x.dtype.is_inexact else x
 
 
-def _extreme(op: str, reduce: Reduce, x: Node, axis: Axis, keepdims: bool) -> Tensor:
+def _extreme(
+    op: str,
+    reduce: Reduce,
+    x: Node,
+    axis: Axis,
+    keepdims: bool,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     require(op, x, "bool", "uint", "int", "float")
     axes = normal_axes(axis, x.ndim, op)
+    if initial is not None:
+        combine = ew.maximum if reduce is reduce_max else ew.minimum
+        held = selected(op, x, where, initial)
+        any_element = count_over(x, axes) > 0
+        y = reduce(held, axes) if any_element else filled(x, axes, initial, x.dtype)
+        return finish(started(y, initial, combine), x, axes, keepdims)
+    if where is not None:
+        raise ValueError(f"{op}: of no element there is none; where= needs initial=")
     if count_over(x, axes):
         return finish(reduce(x, axes), x, axes, keepdims)
     if size_of(keepdims_shape(x.shape, axes)):
@@ -159,25 +214,41 @@ def _extreme(op: str, reduce: Reduce, x: Node, axis: Axis, keepdims: bool) -> Te
 @method("max", "amax")
 @templated
 @spelled
-def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def max(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The largest element over axes; NaN where there is one.
 
     >>> nm.max(nm.asarray([[1.0, 5.0], [7.0, 3.0]]), axis=1).tolist()
     [5.0, 7.0]
     """
-    return _extreme("max", reduce_max, node_of(x, "max"), axis, keepdims)
+    return _extreme("max", reduce_max, node_of(x, "max"), axis, keepdims, where, initial)
 
 
 @method("min", "amin")
 @templated
 @spelled
-def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def min(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The smallest element over axes; NaN where there is one.
 
     >>> nm.min(nm.asarray([[3, 1], [2, 4]]), axis=0).tolist()
     [2, 1]
     """
-    return _extreme("min", reduce_min, node_of(x, "min"), axis, keepdims)
+    return _extreme("min", reduce_min, node_of(x, "min"), axis, keepdims, where, initial)
 
 
 amax = max
@@ -222,8 +293,8 @@ def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return _nan_extreme("nanmin", reduce_min, x, axis, keepdims)
 
 
-def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tensor:
-    node = ew.cast(node_of(x, op), dt.bool_)
+def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool, where: Any) -> Tensor:
+    node = selected(op, ew.cast(node_of(x, op), dt.bool_), where, reduce is reduce_min)
     axes = normal_axes(axis, node.ndim, op)
     if count_over(node, axes) == 0:
         return finish(filled(node, axes, reduce is reduce_min, dt.bool_), node, axes, keepdims)
@@ -232,24 +303,24 @@ def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tenso
 
 @method()
 @spelled
-def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False, where: Any = None) -> Tensor:
     """Whether some element is not zero; False where there is none.
 
     >>> nm.any(nm.asarray([[True, False], [False, False]]), axis=1).tolist()
     [True, False]
     """
-    return _truth("any", reduce_max, x, axis, keepdims)
+    return _truth("any", reduce_max, x, axis, keepdims, where)
 
 
 @method()
 @spelled
-def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False, where: Any = None) -> Tensor:
     """Whether no element is zero; True where there is none.
 
     >>> nm.all(nm.asarray([[True, False], [True, True]]), axis=1).tolist()
     [False, True]
     """
-    return _truth("all", reduce_min, x, axis, keepdims)
+    return _truth("all", reduce_min, x, axis, keepdims, where)
 
 
 def masked_root(x: Node, root: Callable[[Node], Node]) -> Node:

@@ -13,17 +13,17 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import as_number, common, method, node_of, to_float, widened
+from numus.functions._base import as_number, common, method, node_of, to_float, widened, wrap
 from numus.functions.reduction import reductions
 from numus.functions.reduction.reductions import Axis, count_over, finish
 from numus.functions.spelling import spelled
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.reduce import reduce_sqdev
 from numus.primitives.source import constant
-from numus.primitives.views import reshape
+from numus.primitives.views import permute, reshape
 from numus.shapes import Shape, normal_axes
 from numus.tensor import Tensor
 
@@ -46,6 +46,35 @@ def mean_over(x: Node, axes: Shape) -> Node:
     return over_count(reduce_sum(x, axes), float(count_over(x, axes)))
 
 
+def masked_mean(op: str, x: Node, axes: Shape, where: Any) -> Node:
+    """The mean of the elements for which a mask holds, with axes of extent 1."""
+    kept = reductions.keepdims_shape(x.shape, axes)
+    count = reduce_sum(ew.cast(reductions.mask_of(op, x, where), x.dtype), axes)
+    total = reduce_sum(reductions.selected(op, x, where, 0), axes)
+    return reshape(ew.div(total, count), kept)
+
+
+def variance_about(
+    op: str, x: Node, axes: Shape, correction: float, where: Any, about: Any
+) -> Node:
+    """The variance of the elements for which a mask holds, about a mean that may be given, over
+    their number less the correction, or 0 where that is negative."""
+    if about is not None:
+        centre = ew.cast(node_of(about, op), x.dtype)
+        kept = reductions.keepdims_shape(x.shape, axes)
+        centre = reshape(centre, kept) if centre.ndim != x.ndim else centre
+    elif where is None:
+        centre = reshape(mean_over(x, axes), reductions.keepdims_shape(x.shape, axes))
+    else:
+        centre = masked_mean(op, x, axes, where)
+    size = ew.abs_(ew.sub(x, broadcast(centre, x.shape)))
+    total = reduce_sum(reductions.selected(op, ew.mul(size, size), where, 0), axes)
+    ones = full(x.shape, 1, size.dtype, size)
+    count = reduce_sum(reductions.selected(op, ones, where, 0), axes)
+    zero, free = constant(0, size.dtype), constant(correction, size.dtype)
+    return ew.div(total, ew.maximum(ew.sub(count, free), zero))
+
+
 def over_count(total: Node, count: float) -> Node:
     """total / count. A power of two has an inverse, by which a product is the same and quicker."""
     fraction, exponent = math.frexp(count)
@@ -65,16 +94,35 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
     return over_count(total, float(free))
 
 
+def _variance(op: str, x: Node, axes: Shape, correction: float, where: Any, about: Any) -> Node:
+    if where is None and about is None:
+        return variance_over(x, axes, correction)
+    return variance_about(op, x, axes, correction, where, about)
+
+
 @method()
 @templated
 @spelled
-def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The arithmetic mean over axes; NaN where there is nothing.
+def mean(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+) -> Tensor:
+    """The arithmetic mean over axes, of the elements for which a mask holds; NaN where there is
+    nothing.
 
     >>> nm.mean(nm.asarray([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
     [1.5, 4.5]
     """
     node, result, axes = _inexact("mean", x, dtype, axis)
+    if where is not None:
+        found = ew.cast(masked_mean("mean", node, axes, where), result)
+        rest = tuple(n for i, n in enumerate(node.shape) if i not in axes)
+        return wrap(found if keepdims else reshape(found, rest))
     return finish(ew.cast(mean_over(node, axes), result), node, axes, keepdims)
 
 
@@ -89,6 +137,8 @@ def var(
     correction: float = 0.0,
     dtype: Any = None,
     keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
 ) -> Tensor:
     """The variance over axes: squared deviations from the mean, summed, over N - correction.
 
@@ -98,8 +148,8 @@ def var(
     1.0
     """
     node, result, axes = _inexact("var", x, dtype, axis)
-    y = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
-    return finish(y, node, axes, keepdims)
+    y = _variance("var", node, axes, correction, where, mean)
+    return finish(ew.cast(y, dt.real_of(result)), node, axes, keepdims)
 
 
 @method()
@@ -113,6 +163,8 @@ def std(
     correction: float = 0.0,
     dtype: Any = None,
     keepdims: bool = False,
+    where: Any = None,
+    mean: Any = None,
 ) -> Tensor:
     """The standard deviation over axes, the root of `var`. Its gradient is 0 where it is 0.
 
@@ -120,7 +172,7 @@ def std(
     1.0
     """
     node, result, axes = _inexact("std", x, dtype, axis)
-    y = reductions.masked_root(variance_over(node, axes, correction), ew.sqrt)
+    y = reductions.masked_root(_variance("std", node, axes, correction, where, mean), ew.sqrt)
     return finish(ew.cast(y, dt.real_of(result)), node, axes, keepdims)
 
 
@@ -151,26 +203,43 @@ def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool =
 
 
 @spelled
-def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+def average(
+    x: Any,
+    /,
+    axis: Axis = None,
+    weights: Any = None,
+    *,
+    keepdims: bool = False,
+    returned: bool = False,
+) -> Any:
     """The mean over axes, each element counted by its weight.
 
-    `weights` have x's shape or, with one axis, its extent.
+    Args:
+        weights: in x's shape, or in that of the axes.
+        returned: give back the sum of the weights, too.
 
     >>> nm.average(nm.asarray([1.0, 4.0]), weights=nm.asarray([2.0, 1.0])).item()
     2.0
     """
     if weights is None:
-        return mean(x, axis, keepdims=keepdims)
+        found = mean(x, axis, keepdims=keepdims)
+        node = node_of(x, "average")
+        count = count_over(node, normal_axes(axis, node.ndim, "average"))
+        total = full(found.shape, count, found.dtype, found._node)
+        return (found, wrap(total)) if returned else found
     node, w = (to_float(n) for n in common("average", x, weights))
     axes = normal_axes(axis, node.ndim, "average")
     if w.shape != node.shape:
-        if len(axes) != 1 or w.shape != (node.shape[axes[0]],):
+        if axis is None or w.shape != tuple(node.shape[i] for i in axes):
             raise ShapeError(
                 f"average: weights of shape {w.shape} fit neither x of shape {node.shape} nor "
                 f"axis {axis}; give one weight per element, or per index along one axis"
             )
-        line = tuple(n if i == axes[0] else 1 for i, n in enumerate(node.shape))
-        w = broadcast(reshape(w, line), node.shape)
+        line = tuple(n if i in axes else 1 for i, n in enumerate(node.shape))
+        order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
+        w = broadcast(reshape(permute(w, order), line), node.shape)
     x_wide, w_wide = widened(node), widened(w)
-    y = ew.div(reduce_sum(ew.mul(x_wide, w_wide), axes), reduce_sum(w_wide, axes))
-    return finish(ew.cast(y, node.dtype), node, axes, keepdims)
+    scale = reduce_sum(w_wide, axes)
+    y = ew.div(reduce_sum(ew.mul(x_wide, w_wide), axes), scale)
+    out = finish(ew.cast(y, node.dtype), node, axes, keepdims)
+    return (out, finish(ew.cast(scale, node.dtype), node, axes, keepdims)) if returned else out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation.evaluate import check_known, host_array
-from numus.functions._base import computed, flat_or_axis, method, node_of
+from numus.functions._base import computed, flat_or_axis, method, node_of, wrap
 from numus.functions.indexing.index_checks import host_values, int_constant, ramp, take_axis, upload
 from numus.functions.indexing.indexing import cast_value
 from numus.functions.spelling import spelled
@@ -22,7 +23,7 @@ from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import scatter
 from numus.primitives.scan import scan
 from numus.primitives.structure import copy
-from numus.shapes import as_int, normal_axis, size_of
+from numus.shapes import Shape, as_int, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
@@ -222,6 +223,9 @@ def pad(
     mode: str = "constant",
     *,
     constant_values: Any = 0,
+    end_values: Any = 0,
+    stat_length: Any = None,
+    reflect_type: str = "even",
 ) -> Tensor:
     """An array with a margin.
 
@@ -229,8 +233,13 @@ def pad(
         pad_width: ((before, after), …) for each axis, (before, after) or one number for all, or a
             dict from axes to such.
         mode: what fills it: "constant", "edge" (the last element), "reflect" (the elements
-            mirrored at the last one), "symmetric" (mirrored behind it), "wrap" (the other end).
+            mirrored at the last one), "symmetric" (mirrored behind it), "wrap" (the other end),
+            "maximum", "mean", "median", "minimum" (of the axis), "linear_ramp" (to end_values),
+            "empty" (zeros).
         constant_values: for "constant", in the same forms as pad_width.
+        end_values: for "linear_ramp", where the margin begins, in the same forms.
+        stat_length: how many elements at each end the statistics are of; None takes all.
+        reflect_type: "odd" mirrors values at the edge too: twice the edge, less the mirrored.
 
     >>> nm.pad(nm.asarray([1, 2, 3]), (2, 1), "reflect").tolist()
     [3, 2, 1, 2, 3, 2]
@@ -243,14 +252,32 @@ def pad(
     if mode == "constant":
         values = _sides(constant_values, node.ndim, "constant_values")
         return computed(_pad_constant(node, low, high, values))
-    if mode not in _FILLS:
-        raise ValueError(f"pad: no mode {mode!r}; modes: constant, {', '.join(_FILLS)}")
+    if mode not in _FILLS or reflect_type == "odd":
+        return _pad_computed(wrap(node), low, high, mode, stat_length, end_values)
     for axis, extent in enumerate(node.shape):
         if low[axis] or high[axis]:
             if extent == 0:
                 raise ShapeError(f"pad: axis {axis} is empty: {mode} has nothing to fill it with")
             node = _FILLS[mode](node, axis, low[axis], high[axis])
     return computed(node)
+
+
+def _pad_computed(
+    x: Tensor, low: Shape, high: Shape, mode: str, stat_length: Any, end_values: Any
+) -> Tensor:
+    # the margins are written with functions that stand on this module
+    padding = importlib.import_module("numus.functions.shape.padding")
+    if mode in ("reflect", "symmetric"):
+        for axis, sides in enumerate(zip(low, high, strict=True)):
+            x = padding.odd_reflection(x, axis, *sides, skip=int(mode == "reflect"))
+        return x
+    if mode not in padding.MODES:
+        known = ", ".join(("constant", *_FILLS, *padding.MODES))
+        raise ValueError(f"pad: no mode {mode!r}; modes: {known}")
+    lengths = _sides(stat_length, x.ndim, "stat_length")
+    ends = _sides(end_values, x.ndim, "end_values")
+    found: Tensor = padding.computed_margins(x, low, high, mode, lengths, ends)
+    return found
 
 
 def _sides(given: Any, rank: int, what: str) -> list[tuple[Any, Any]]:

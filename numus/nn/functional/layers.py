@@ -366,5 +366,7 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
     lead = x.ndim - len(widths)
     x = x[(..., *(slice(a, n - b) for (a, b), n in zip(cuts, x.shape[lead:], strict=True)))]
     widths = [(0, 0)] * lead + [(max(a, 0), max(b, 0)) for a, b in widths]
-    options = {} if mode != "constant" else {"constant_values": 0.0 if value is None else value}
+    options: dict[str, Any] = {}
+    if mode == "constant":
+        options["constant_values"] = 0.0 if value is None else value
     return nm.pad(x, widths, mode=_PADDING[mode], **options)
