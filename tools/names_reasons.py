@@ -50,13 +50,13 @@ ELSEWHERE = {
 _RULES = """
 jax.lax | .*_p|[A-Z].*|.*_shape_tuple|.*_permutations|.*_dimension_numbers|padtype_to_pads|.*token|after_all|stage|dce_sink|composite|shape_as_value|rng_.*|.*_grad(_a)? | JAX's primitives and internals
 jax.lax | p(max|mean|min|permute|sum|sum_scatter|shuffle|swapaxes|broadcast|cast)|p(send|recv)|all_(gather|to_all)|ragged_all_to_all|axis_(index|size)|.*sharding.* | several devices at once
-jax.lax | gather|scatter.*|index_take|broadcast_(like|to_rank)|conv_.*|ragged_dot.*|scaled_dot|custom_.*|approx_min_k|clz|mulhi|reduce_(precision|xor)|platform_dependent|dtype|empty | operations of XLA that are not there yet
+jax.lax | ragged_dot_general|conv_general_dilated_local|scaled_dot|dtype | operations of XLA that are not there yet
 jax.numpy | ComplexWarning|ufunc|einsum_path|complex_|float_|character|flexible|object_ | numbers only, and no classes of scalars
 jax.numpy | float[468]_.*|u?int[124] | dtypes that no kernel computes in
-jax | NamedSharding|P|Shard|make_.*|pmap|.*shard.*|.*mesh.*|smap|host_.*|process_indices|transfer_guard.*|remove_size.*|auto_pcast | several devices at once
-jax | Ref|.*_ref|freeze|ad|float0|ds|memory | mutable references of JAX
-jax | allow_.*|array_garbage.*|check.*|debug_.*|default_(device|prng_impl)|enable_.*|.*_guard|log_compiles|legacy_.*|no_.*|numpy_.*|softmax_custom_jvp|threefry_.*|jax2tf.*|explain_cache.*|ensure_.*|effects_barrier|print_env.*|live_arrays|make_user_context | settings of JAX's own tracer and runtime
-jax | closure_convert|copy_to_host_async|fwd_and_bwd|linear_transpose|pure_callback | transformations that are not there yet
+jax | NamedSharding|P|Shard|make_mesh|pmap|reshard|set_mesh|shard_map|smap | several devices at once
+jax | ad|float0|ds|memory|remove_size.*|auto_pcast | JAX's primitives and internals
+jax | transfer_guard.*|allow_.*|array_garbage.*|check.*|debug_.*|default_(device|prng_impl)|enable_.*|.*_guard|log_compiles|legacy_.*|no_.*|numpy_.*|softmax_custom_jvp|threefry_.*|jax2tf.*|explain_cache.*|ensure_.*|effects_barrier|print_env.*|live_arrays|make_user_context | settings of JAX's own tracer and runtime
+jax | pure_callback | transformations that are not there yet
 torch.nn | Container|NLLLoss2d|factory_kwargs|.*Options|UninitializedBuffer|RNN(Cell)?Base | bases and leftovers of PyTorch's own classes
 torch.nn | DataParallel|SyncBatchNorm | several devices at once
 torch.nn | CrossMapLRN2d|Fractional.*|LinearCrossEntropyLoss | layers that are not there yet

@@ -190,6 +190,39 @@ def named_call(fun: Function, *, name: str | None = None) -> Function:
     return fun
 
 
+def linear_transpose(fun: Function, *primals: Any, **hints: Any) -> Function:
+    """The transpose of a linear function of arrays like `primals`."""
+    zeros = [_tree.map(lambda x: nm.zeros(tuple(x.shape), dtype=x.dtype), p) for p in primals]
+    return lambda cotangent: tuple(nm.vjp(fun, *zeros)[1](cotangent))
+
+
+def fwd_and_bwd(
+    fun: Function, argnums: int | Sequence[int], has_aux: bool = False, jitted: bool = True
+) -> tuple[Function, Function]:
+    """The forward pass, which gives what the backward pass takes besides a cotangent."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def forward(*args: Any) -> Any:
+        def chosen(*some: Any) -> Any:
+            given = list(args)
+            for i, value in zip(numbers, some, strict=True):
+                given[i] = value
+            return fun(*given)
+
+        return nm.vjp(chosen, *(args[i] for i in numbers), has_aux=has_aux)
+
+    def backward(residuals: Function, cotangent: Any) -> Any:
+        found = residuals(cotangent)
+        return found[0] if isinstance(argnums, int) else found
+
+    return forward, backward
+
+
+def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[Any]]:
+    """The function, and no constants to hoist: gradients see those that a function closes over."""
+    return (lambda *args: fun(*args)), []
+
+
 # -- shapes without values -------------------------------------------------------------------------
 
 
@@ -303,6 +336,72 @@ def process_index(backend: str | None = None) -> int:
 def process_count(backend: str | None = None) -> int:
     """How many processes take part."""
     return 1
+
+
+host_id, host_count = process_index, process_count
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """The numbers of all processes."""
+    return [0]
+
+
+host_ids = process_indices
+
+
+def copy_to_host_async(x: Any) -> Any:
+    """Start the computation of a container's tensors, and of copies in host memory."""
+    for leaf in _tree.leaves(x):
+        if isinstance(leaf, Tensor):
+            nm.eval(leaf)
+    return x
+
+
+def make_array_from_callback(
+    shape: Sequence[int], sharding: Any, data_callback: Function, dtype: Any = None
+) -> Tensor:
+    """An array of what a function gives for its index: one device has all of it."""
+    data = to_tensor(data_callback(tuple(slice(0, n) for n in shape)))
+    return data if dtype is None else data.astype(canonical_dtype(dtype))
+
+
+def make_array_from_process_local_data(
+    sharding: Any, local_data: Any, global_shape: Any = None
+) -> Tensor:
+    """An array of the data of this process, which is the only one."""
+    return to_tensor(local_data)
+
+
+def make_array_from_single_device_arrays(
+    shape: Sequence[int], sharding: Any, arrays: Sequence[Any], *, dtype: Any = None
+) -> Tensor:
+    """An array of the one that lies on the device."""
+    (only,) = arrays
+    return to_tensor(only)
+
+
+# -- references: tensors can be written to ---------------------------------------------------------
+
+Ref = Tensor
+
+
+def new_ref(init_val: Any, **hints: Any) -> Tensor:
+    """A copy to write to: `ref[i] = value`, `ref[...]`."""
+    return nm.copy(to_tensor(init_val))
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Tensor:
+    """Zeros to write to, in a shape and dtype."""
+    return nm.zeros(tuple(ty.shape), dtype=canonical_dtype(ty.dtype))
+
+
+def freeze(ref: Tensor) -> Tensor:
+    """What a reference holds, which later writes do not change."""
+    return nm.copy(ref)
+
+
+def free_ref(ref: Tensor) -> None:
+    """Nothing: memory is freed with its last reference."""
 
 
 def clear_caches() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,14 +37,30 @@ _OTHER = {
 }  # fmt: skip
 
 
+_MORE = {
+    "_gather": """
+        GatherDimensionNumbers ScatterDimensionNumbers gather scatter scatter_add scatter_apply
+        scatter_max scatter_min scatter_mul scatter_sub
+    """,
+    "_lax_more": """
+        approx_min_k broadcast_like broadcast_to_rank clz conv_general_dilated_patches
+        conv_transpose custom_linear_solve custom_root empty index_take mulhi platform_dependent
+        ragged_dot reduce_precision reduce_xor
+    """,
+}
+_ROOMS = {name: room for room, names in _MORE.items() for name in names.split()}
+
+
 def _source(name: str) -> Any:
+    if name in _ROOMS:
+        return getattr(importlib.import_module(f"numus.jax.{_ROOMS[name]}"), name)
     found: Any = nm
     for part in _OTHER.get(name, name).split("."):
         found = getattr(found, part)
     return found
 
 
-__getattr__, __dir__ = forwarder(__name__, [*_SAME.split(), *_OTHER], _source, {})
+__getattr__, __dir__ = forwarder(__name__, [*_SAME.split(), *_OTHER, *_ROOMS], _source, {})
 
 
 # -- control flow ----------------------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""`lax.gather` and `lax.scatter*`: windows of an array read and written at index vectors (XLA).
+
+An index vector names where a window starts along some axes; windows are as large as the slice
+sizes say. Windows that do not fit are moved ("clip", which `gather` does), filled or dropped
+("fill", which `scatter` does).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numus as nm
+from numus.jax._adapt import to_tensor
+from numus.tensor import Tensor
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """Which axes of a result are windows', which of a window have one element, and which axes the
+    index vectors are of."""
+
+    offset_dims: tuple[int, ...]
+    collapsed_slice_dims: tuple[int, ...]
+    start_index_map: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    start_indices_batching_dims: tuple[int, ...] = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """The same for updates."""
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+
+
+def _places(
+    shape: tuple[int, ...],
+    starts: Tensor,
+    sizes: Sequence[int],
+    axes: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    clip: bool,
+) -> tuple[Tensor, Tensor]:
+    """The flat position of each element of each window, the windows' axes last, and whether the
+    window fits."""
+    lead, rank = starts.shape[:-1], len(shape)
+    flat = nm.zeros((1,) * (len(lead) + rank), dtype=nm.int64)
+    fits = nm.ones(lead, dtype=nm.bool_)
+    for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
+        start = nm.zeros(lead, dtype=nm.int64)
+        if axis in axes:
+            start = nm.astype(starts[..., list(axes).index(axis)], nm.int64)
+            inside = nm.logical_and(start >= 0, start <= extent - size)
+            fits = nm.logical_and(fits, inside)
+            start = nm.clip(start, 0, extent - size)
+        for own, other in batching:
+            if own == axis:
+                line = [1] * len(lead)
+                line[other] = lead[other]
+                start = start + nm.reshape(nm.arange(lead[other]), line)
+        steps = [1] * rank
+        steps[axis] = size
+        at = nm.reshape(start, lead + (1,) * rank) + nm.reshape(nm.arange(size), steps)
+        flat = flat + at * math.prod(shape[axis + 1 :])
+    fits = nm.ones_like(fits) if clip else fits
+    return flat, nm.reshape(fits, lead + (1,) * rank)
+
+
+def _mode(mode: Any) -> str:
+    text = str(mode).lower()
+    return "clip" if "clip" in text or "promise" in text else "fill"
+
+
+def gather(
+    operand: Any,
+    start_indices: Any,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    mode: Any = None,
+    fill_value: Any = None,
+    **hints: Any,
+) -> Tensor:
+    """Windows of an array at index vectors, which lie along the last axis of start_indices."""
+    x, starts, d = to_tensor(operand), to_tensor(start_indices), dimension_numbers
+    lead = starts.ndim - 1
+    pairs = list(zip(d[3], d[4], strict=True))
+    at, fits = _places(x.shape, starts, slice_sizes, d[2], pairs, _mode(mode or "clip") == "clip")
+    found = nm.take(nm.reshape(x, -1), at)
+    if fill_value is None:
+        fill_value = nm.nan if x.dtype.is_inexact else 0
+    found = nm.where(fits, found, nm.astype(nm.asarray(fill_value), x.dtype))
+    gone = (*d[1], *d[3])
+    found = nm.squeeze(found, tuple(lead + i for i in gone)) if gone else found
+    window = range(lead, found.ndim)
+    rest = [i for i in range(found.ndim) if i not in d[0]]
+    return nm.moveaxis(found, (*range(lead), *window), (*rest, *d[0]))
+
+
+def _scatter(reduce: str) -> Callable[..., Tensor]:
+    def scatter(
+        operand: Any,
+        scatter_indices: Any,
+        updates: Any,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        mode: Any = None,
+        **hints: Any,
+    ) -> Tensor:
+        x, starts, new = to_tensor(operand), to_tensor(scatter_indices), to_tensor(updates)
+        d = dimension_numbers
+        rest = [i for i in range(new.ndim) if i not in d[0]]
+        new = nm.permute_dims(new, (*rest, *d[0]))
+        gone, sizes, windows = (*d[1], *d[3]), [], list(new.shape[len(rest) :])
+        for axis in range(x.ndim):
+            sizes.append(1 if axis in gone else windows.pop(0))
+        pairs = list(zip(d[3], d[4], strict=True))
+        at, fits = _places(x.shape, starts, sizes, d[2], pairs, _mode(mode) == "clip")
+        values = nm.reshape(nm.astype(new, x.dtype), starts.shape[:-1] + tuple(sizes))
+        values = nm.negative(values) if reduce == "sub" else values
+        keep = nm.reshape(nm.broadcast_to(fits, at.shape), -1)
+        # what is dropped goes to one more element, which is cut off
+        places = nm.where(keep, nm.reshape(at, -1), x.size)
+        flat = nm.pad(nm.reshape(x, -1), (0, 1))
+        kinds = {"add": "sum", "sub": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+        if reduce == "set":
+            found = nm.index_put(flat, (places,), nm.reshape(values, -1))
+        else:
+            found = nm.scatter_reduce(flat, 0, places, nm.reshape(values, -1), kinds[reduce])
+        return nm.reshape(found[: x.size], x.shape)
+
+    scatter.__name__ = "scatter" if reduce == "set" else f"scatter_{reduce}"
+    scatter.__doc__ = f"An array whose windows at index vectors are updated: {reduce}."
+    return scatter
+
+
+scatter, scatter_add, scatter_sub, scatter_mul, scatter_min, scatter_max = map(
+    _scatter, ("set", "add", "sub", "mul", "min", "max")
+)
+
+
+def scatter_apply(
+    operand: Any,
+    scatter_indices: Any,
+    func: Callable[[Tensor], Tensor],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    **options: Any,
+) -> Tensor:
+    """An array whose windows at index vectors are replaced by a function of them."""
+    x = to_tensor(operand)
+    return scatter(x, scatter_indices, *_applied(x, scatter_indices, func, dimension_numbers,
+                                                 update_shape), **options)  # fmt: skip
+
+
+def _applied(x: Tensor, indices: Any, func: Any, d: Any, shape: Sequence[int]) -> tuple[Any, Any]:
+    starts = to_tensor(indices)
+    shape = tuple(shape) or starts.shape[:-1] + (1,) * len(d[0])
+    windows = [shape[i] for i in d[0]]
+    gone = (*d[1], *d[3])
+    sizes = [1 if axis in gone else windows.pop(0) for axis in range(x.ndim)]
+    numbers = GatherDimensionNumbers(d[0], d[1], d[2], d[3], d[4])
+    return func(gather(x, starts, numbers, sizes, mode="clip")), d
