@@ -13,6 +13,7 @@ from numus.fft.multidimensional import Numbers, sizes_and_axes
 from numus.fft.transform import real_input, resized, scaled
 from numus.fft.trigonometric import COSINE, SINE
 from numus.functions._base import computed, node_of
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, iota
@@ -121,6 +122,7 @@ def _by_parts(x: Node, function: Callable[[Node], Node]) -> Node:
 _cosine, _sine = _Family(COSINE, False), _Family(SINE, True)
 
 
+@spelled
 def dct(
     x: ArrayLike,
     /,
@@ -147,6 +149,7 @@ def dct(
     return _cosine.one_axis("dct", x, type, n, axis, norm, orthogonalize)
 
 
+@spelled
 def idct(
     x: ArrayLike,
     /,
@@ -165,6 +168,7 @@ def idct(
     return _cosine.one_axis("idct", x, type, n, axis, norm, orthogonalize)
 
 
+@spelled
 def dst(
     x: ArrayLike,
     /,
@@ -184,6 +188,7 @@ def dst(
     return _sine.one_axis("dst", x, type, n, axis, norm, orthogonalize)
 
 
+@spelled
 def idst(
     x: ArrayLike,
     /,
@@ -202,6 +207,7 @@ def idst(
     return _sine.one_axis("idst", x, type, n, axis, norm, orthogonalize)
 
 
+@spelled
 def dctn(
     x: ArrayLike,
     /,
@@ -220,6 +226,7 @@ def dctn(
     return _cosine.several_axes("dctn", x, type, s, axes, norm, orthogonalize)
 
 
+@spelled
 def idctn(
     x: ArrayLike,
     /,
@@ -238,6 +245,7 @@ def idctn(
     return _cosine.several_axes("idctn", x, type, s, axes, norm, orthogonalize)
 
 
+@spelled
 def dstn(
     x: ArrayLike,
     /,
@@ -256,6 +264,7 @@ def dstn(
     return _sine.several_axes("dstn", x, type, s, axes, norm, orthogonalize)
 
 
+@spelled
 def idstn(
     x: ArrayLike,
     /,

@@ -10,6 +10,7 @@ from numus.errors import ShapeError
 from numus.functions.creation.creation import arange
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.tiling import roll
+from numus.functions.spelling import spelled
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor, node_of
 
@@ -55,6 +56,7 @@ def _axes(op: str, x: ArrayLike, axes: int | Sequence[int] | None) -> list[int]:
     return [normal_axis(a, ndim, f"fft.{op}") for a in given]
 
 
+@spelled
 def fftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> Tensor:
     """The elements of a transform with frequency 0 in the middle of the axes (default: of all).
 
@@ -65,6 +67,7 @@ def fftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> Tensor
     return roll(x, tuple(shape[a] // 2 for a in where_), tuple(where_))
 
 
+@spelled
 def ifftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> Tensor:
     """The inverse of `fftshift`.
 

@@ -16,6 +16,7 @@ from numus.fft.functions import (
     real_operand,
 )
 from numus.functions._base import computed
+from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
@@ -72,6 +73,7 @@ def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Nor
     return inverse_real_along(op, x, sizes[-1], last, norm)
 
 
+@spelled
 def fftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The transform along several axes, by default all; `s` has a length for each (-1: as it is).
 
@@ -81,6 +83,7 @@ def fftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = 
     return computed(_along_axes("fftn", complex_operand("fftn", x), s, axes, norm, False))
 
 
+@spelled
 def ifftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The inverse of `fftn`.
 
@@ -90,6 +93,7 @@ def ifftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
     return computed(_along_axes("ifftn", complex_operand("ifftn", x), s, axes, norm, True))
 
 
+@spelled
 def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The transform of real numbers along several axes: `rfft` along the last of them, then `fft`
     along the others.
@@ -100,6 +104,7 @@ def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
     return computed(_real_along_axes("rfftn", x, s, axes, norm))
 
 
+@spelled
 def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The inverse of `rfftn`; the last length is even unless `s` says otherwise.
 
@@ -109,6 +114,7 @@ def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm 
     return computed(_inverse_real_along_axes("irfftn", x, s, axes, norm))
 
 
+@spelled
 def fft2(x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None) -> Tensor:
     """The transform along two axes.
 
@@ -118,6 +124,7 @@ def fft2(x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Nor
     return computed(_along_axes("fft2", complex_operand("fft2", x), s, axes, norm, False))
 
 
+@spelled
 def ifft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
 ) -> Tensor:
@@ -129,6 +136,7 @@ def ifft2(
     return computed(_along_axes("ifft2", complex_operand("ifft2", x), s, axes, norm, True))
 
 
+@spelled
 def rfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
 ) -> Tensor:
@@ -140,6 +148,7 @@ def rfft2(
     return computed(_real_along_axes("rfft2", x, s, axes, norm))
 
 
+@spelled
 def irfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
 ) -> Tensor:

@@ -43,6 +43,7 @@ def _translated(op: str, kwargs: dict[str, Any], names: frozenset[str]) -> dict[
     found = {}
     for name, value in kwargs.items():
         right = _SAME.get(name, name) if name not in names else name
+        right = "axes" if right == "axis" and "axis" not in names and "axes" in names else right
         if right in found or (right != name and right in kwargs):
             raise TypeError(f"{op}: {name} and {right} are the same; give one of them")
         if right not in names:

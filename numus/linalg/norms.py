@@ -11,6 +11,7 @@ from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.reduction.reductions import min as minimum_of
 from numus.functions.reduction.reductions import vector_norm
 from numus.functions.shape.manipulation import moveaxis
+from numus.functions.spelling import spelled
 from numus.linalg._base import matrices
 from numus.linalg.svd import values_of
 from numus.shapes import normal_axes
@@ -21,6 +22,7 @@ _ORDERS = ("fro", "nuc", 1, -1, 2, -2, _INFINITY, -_INFINITY)
 
 
 @widens
+@spelled
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
     """The norms of matrices, which are the last two axes.
 
@@ -62,6 +64,7 @@ def _extreme(x: Tensor, axis: int, ord: Any, a: Tensor) -> Tensor:
 
 
 @widens
+@spelled
 def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     """NumPy's norm: of vectors along one axis, of matrices along two.
 

@@ -13,6 +13,7 @@ from numus.functions.linear import matmul as linear
 from numus.functions.linear.matmul import matmul
 from numus.functions.shape.concatenation import stack
 from numus.functions.shape.splitting import diagonal as plane_diagonal
+from numus.functions.spelling import spelled
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_min
 from numus.shapes import normal_axis
@@ -58,6 +59,7 @@ def vdot(a: ArrayLike, b: ArrayLike, /) -> Tensor:
     return linear.vecdot(x, y)
 
 
+@spelled
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The cross products of vectors of three elements along an axis; other axes broadcast.
 

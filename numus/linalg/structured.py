@@ -12,6 +12,7 @@ from numus.functions.creation.creation import arange
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip, moveaxis
+from numus.functions.spelling import spelled
 from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
@@ -31,6 +32,7 @@ from numus.transforms.control import scan
 
 
 @widens
+@spelled
 def tensorsolve(a: ArrayLike, b: ArrayLike, /, axes: Any = None) -> Tensor:
     """x with tensordot(a, x, x.ndim) = b: the last axes of a are those of x, the first those of b.
 

@@ -95,10 +95,11 @@ inference_mode, set_grad_enabled = nm.inference_mode, nm.set_grad_enabled
 is_grad_enabled = nm.is_grad_enabled
 
 _ROOMS = """
-    amp autograd backends cuda distributions fft func linalg nn optim random special utils
+    amp autograd backends cuda distributions fft func linalg nn optim random sparse special
+    utils
 """.split()
 _IN_ROOMS = {"GradScaler": "amp", "vmap": "func", "get_rng_state": "random"}
-_IN_ROOMS |= {"set_rng_state": "random"}
+_IN_ROOMS |= {"set_rng_state": "random", "stft": "_spectral", "istft": "_spectral"}
 # Names of functions that PyTorch has at its top and numus in nn.functional
 _FUNCTIONAL = """
     adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d bilinear
@@ -112,6 +113,7 @@ _FUNCTIONAL = """
 # PyTorch's name, and the path of the same thing under numus
 _OTHERWISE = {
     "get_default_device": "default_device",
+    "sparse_coo_tensor": "sparse.coo_tensor", "sparse_csr_tensor": "sparse.csr_tensor",
     "solve": "linalg.solve", "lu": "linalg.lu", "inverse": "linalg.inv", "det": "linalg.det",
     "logdet": "logdet", "adjoint": "Tensor.adjoint", "narrow_copy": "Tensor.narrow_copy",
     "is_same_size": "Tensor.is_same_size", "get_device": "Tensor.get_device",

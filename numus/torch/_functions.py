@@ -85,6 +85,16 @@ def _picked(input: Any, indices: Any, dim: int, keepdim: bool) -> ValuesIndices:
     return ValuesIndices(nm.squeeze(values, dim), nm.squeeze(indices, dim))
 
 
+def _running(extreme: Function, input: Any, dim: int) -> ValuesIndices:
+    """Running extremes, and where the last of equal ones are."""
+    values = extreme(input, dim)
+    line = [1] * input.ndim
+    line[dim] = -1
+    place = nm.broadcast_to(nm.reshape(nm.arange(input.shape[dim]), line), input.shape)
+    is_new = nm.logical_or(nm.equal(input, values), nm.isnan(input))
+    return ValuesIndices(values, nm.cummax(nm.where(is_new, place, 0), dim))
+
+
 def _spread_of(name: str) -> Function:
     function = getattr(nm, name)
 
@@ -342,8 +352,8 @@ TABLE: dict[str, Function] = {
         input, **(engine or {"axis": dim}), descending=descending
     ),
     "cdist": _cdist,
-    "cummax": lambda input, dim: nm.cummax(input, dim),
-    "cummin": lambda input, dim: nm.cummin(input, dim),
+    "cummax": lambda input, dim: _running(nm.cummax, input, dim),
+    "cummin": lambda input, dim: _running(nm.cummin, input, dim),
     "cross": _cross,
     "cov": lambda input, *, correction=1, fweights=None, aweights=None: nm.cov(
         input, correction=correction, fweights=fweights, aweights=aweights
