@@ -11,10 +11,16 @@ _MEMORY = (
 _SUBCLASS = "subclasses of ndarray, matrix, masked arrays"
 _STATUS = "floating-point status flags and their warnings"
 _INTERNAL = "NumPy's internals: C interfaces, dtype metadata, its own deprecations"
+_PRIVATE = "NumPy's private modules, and signatures of its C types"
+_LIMIT = "limits of NumPy's C code: 64 axes and operands"
 
 # of a test's name with its parameters
 IDENTIFIERS = {
-    r"metadata": _INTERNAL,
+    r"metadata|TestCApiAccess|lapack_lite|blas64": _INTERNAL,
+    r"test_signatures|method_signatures|test_exhaustiveness|test__replace_nan": _PRIVATE,
+    r"too_many_(advanced|fancy)_indices": _LIMIT,
+    r"[-\[]>[iufc]\d": _MEMORY,
+    r"subarray": _RECORDS,
     r"TestTrimZeros::test_(basic|leading_skip|trailing_skip|all_zero)": _OBJECTS,
     r"TestArrayComparisons": _OBJECTS,
     r"[Oo]bject|\[O[-\]]|-O\]": _OBJECTS,
@@ -36,16 +42,16 @@ MISSING_DTYPE = r"TypeError: numus\.numpy: .* (is not a dtype that numus has|are
 
 # of a test's source
 SOURCES = {
-    r"\bobject\b|object_|dtype=['\"]?O\b|'O'|\"O\"|dtype\('O'\)": _OBJECTS,
+    r"[=(\[, ]object[),\]]|object_|dtype=['\"]?O\b|'O'|\"O\"|dtype\('O'\)": _OBJECTS,
     r"np\.str_|np\.bytes_|dtype=str|['\"][<>|=]?[SU]\d*['\"]|array\(\[?['\"]|StringDType": _TEXT,
     r"datetime64|timedelta64|M8|m8": _TIME,
     r"longdouble|clongdouble|longcomplex|np\.float128": _WIDE,
     r"dtype=\[\(|np\.dtype\(\[|dtype\(\[\(|np\.void|recarray|rational|np\.dtype\(\{": _RECORDS,
     r"order=['\"][FAK]['\"]|\.flags|asfortranarray|byteswap|newbyteorder|setflags|['\"]>[iufc]|"
     r"refcount|memoryview|\.ctypes|__array_interface__|\.strides|as_strided|getbuffer": _MEMORY,
-    r"np\.matrix|asmatrix|\bmatrix\(|\(np\.ndarray\)|\(ndarray\)|np\.ma\b|ma\.|__array_wrap__|"
+    r"np\.matrix|asmatrix|\bmatrix\(|\(np\.ndarray\)|\(ndarray\)|np\.ma\b|\bma\.|__array_wrap__|"
     r"__array_finalize__|__array_ufunc__|__array_prepare__|__array_function__|subok": _SUBCLASS,
-    r"seterr|pytest\.warns|assert_warns|record=True|FloatingPointError": _STATUS,
+    r"seterr|FloatingPointError": _STATUS,
     r"simplefilter\('error": _STATUS,
     r"_umath_tests|_multiarray_tests|ncu_tests|deprecat|Deprecat|np\.core|nfb\.|UFUNC_": _INTERNAL,
 }

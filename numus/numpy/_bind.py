@@ -21,6 +21,7 @@ from numus.numpy._convert import (
     cast,
     common_dtype,
     engine_dtype,
+    function,
     normal_axes,
     normalize_axis,
     raise_as_reference,
@@ -108,9 +109,11 @@ class Bound:
         self, name: str, kind: str, engine: Callable[..., Any], reference: Any, keep: bool = False
     ) -> None:
         self.kind, self.engine, self.name, self.reference = kind, engine, name, reference
+        self.__name__ = self.__qualname__ = name
+        self.__module__, self.__doc__ = "numus.numpy", f"As `numpy.{name}`, of tensors."
         self.keep = keep or kind == "view"  # results without axes stay arrays
-        self.signature = signature_of(name, reference)
-        parameters = list(self.signature.parameters.values())
+        self.__signature__ = signature_of(name, reference)
+        parameters = list(self.__signature__.parameters.values())
         given = list(inspect.signature(engine).parameters.values())
         self.takes_more = any(p.kind is p.VAR_POSITIONAL for p in given)
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in given)
@@ -124,12 +127,25 @@ class Bound:
             self.positional[p.name] = len(self.positional)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = dict(self.signature.bind(*args, **kwargs).arguments)
+        try:
+            return self._call(args, kwargs)
+        except (TypeError, ValueError, IndexError) as error:
+            raise_if_numpy_does(error, self.reference, args, kwargs)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__} of numus.numpy>"
+
+    def __reduce__(self) -> Any:
+        return function, (self.name,)
+
+    def _call(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        bound = dict(self.__signature__.bind(*args, **kwargs).arguments)
         for name in [n for n, value in bound.items() if value is NoValue]:
             del bound[name]
         out, casting = bound.pop("out", None), bound.pop("casting", "same_kind")
         dtype = engine_dtype(bound.pop("dtype", None))
-        defaults = self.signature.parameters
+        defaults = self.__signature__.parameters
         if any(n in CHECKED and bound[n] is not defaults[n].default for n in bound):
             raise_as_reference(self.reference, args, kwargs, extent=1)
         wide = dtype
@@ -143,13 +159,13 @@ class Bound:
         if wide is not None and (self.takes_all or "dtype" in self.names):
             named["dtype"] = wide
         found = self.engine(*places, **named)
-        if dtype is not None and isinstance(found, Tensor):
+        if dtype is not None and isinstance(found, Tensor) and self.kind != "raw":
             found = cast(found, dtype)
         if self.kind in ("index", "find"):
             found = _positions(found)
         if out is None:
             return array_result(found) if self.keep else result(found)
-        if "casting" in self.signature.parameters and dtype is not None:
+        if "casting" in self.__signature__.parameters and dtype is not None:
             raise TypeError(f"{self.name}() only takes `out` or `dtype` as an argument, not both")
         if isinstance(found, Tensor) and found.shape != _shape_of(out):
             raise ValueError(f"{self.name}: Output array is the wrong shape: {_shape_of(out)}")
@@ -161,7 +177,7 @@ class Bound:
         places: list[Any] = []
         named: dict[str, Any] = {}
         for name, value in bound.items():
-            parameter = self.signature.parameters[name]
+            parameter = self.__signature__.parameters[name]
             mine = name if name in self.names else RENAMED.get(name, name)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 kept = (Tensor, bool, int, float, complex, host.generic)
@@ -194,6 +210,8 @@ class Bound:
         found: list[tuple[str, int | None]] = []
         weak: dict[tuple[str, int | None], Any] = {}
         for name, value in list(bound.items()):
+            if name == "q" and type(value) in _WEAK:
+                continue
             if value is None or (name == "where" and value is True):
                 bound.pop(name) if name == "where" else None
             elif name in SEQUENCES:
@@ -215,7 +233,7 @@ class Bound:
                 else:
                     bound[name] = load(value)
                 found.append((name, None))
-                if type(value) in _WEAK and (self.kind == "weak" or name == "q"):
+                if type(value) in _WEAK and self.kind == "weak":
                     weak[name, None] = value
         self._promote(bound, [f for f in found if f[0] not in UNPROMOTED], weak, dtype, casting)
 
@@ -266,35 +284,26 @@ def _positions(x: Any) -> Any:
     return cast(x, dt.int64) if isinstance(x, Tensor) else x
 
 
+def raise_if_numpy_does(error: Exception, reference: Any, args: Any, kwargs: Any) -> None:
+    """Raise NumPy's own error where the engine refused shapes, axes or dtypes."""
+    is_own = str(error).startswith("numus.numpy: ")  # a dtype that is not there
+    if not (is_own or isinstance(error, host.linalg.LinAlgError)):
+        raise_as_reference(reference, args, kwargs)
+
+
 def imitating(call: Callable[..., Any], reference: Any) -> Callable[..., Any]:
-    """A function that raises NumPy's own error where the engine refuses shapes, axes or dtypes."""
+    """A function that raises NumPy's own errors."""
 
     @functools.wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except (TypeError, ValueError, IndexError) as error:
-            is_own = str(error).startswith("numus.numpy: ")  # a dtype that is not there
-            if not (is_own or isinstance(error, host.linalg.LinAlgError)):
-                raise_as_reference(reference, args, kwargs)
+            raise_if_numpy_does(error, reference, args, kwargs)
             raise
 
     return checked
 
 
-def bind(name: str, kind: str, engine: Callable[..., Any], reference: Any, keep: bool) -> Any:
-    """A function of the engine with the signature of NumPy's."""
-    made = Bound(name, kind, engine, reference, keep)
-
-    def plain_call(*args: Any, **kwargs: Any) -> Any:
-        return made(*args, **kwargs)
-
-    call: Any = imitating(plain_call, reference)
-    call.__name__ = call.__qualname__ = name
-    call.__signature__ = made.signature
-    call.__doc__ = f"As `numpy.{name}`, over functions of tensors."
-    call.__module__ = "numus.numpy"
-    return call
-
-
+bind = Bound
 __all__ = ["Bound", "bind", "imitating"]

@@ -179,10 +179,11 @@ def raise_as_numpy(shape: tuple[int, ...], index: Any, value: Any = None) -> Non
 
 
 def stand_in(x: Any, extent: int | None = None) -> Any:
-    """Zeros of host memory for tensors, nested or not, in their shapes or with one extent."""
+    """Host memory for tensors, nested or not, in their shapes or with one extent."""
     if isinstance(x, Tensor):
         shape = x.shape if extent is None else (extent,) * x.ndim
-        return host.broadcast_to(host.zeros((), x._node.dtype.np), shape)
+        one = host.ones if x._node.dtype.is_inexact else host.zeros  # weights, and indices
+        return host.broadcast_to(one((), x._node.dtype.np), shape)
     return type(x)(stand_in(i, extent) for i in x) if type(x) in (list, tuple) else x
 
 
@@ -190,7 +191,7 @@ def raise_as_reference(
     reference: Any, args: Any, kwargs: dict[str, Any], extent: int | None = None
 ) -> None:
     """Raise what NumPy's function does for arrays of these shapes and dtypes, if it does."""
-    options = {k: stand_in(v, extent) for k, v in kwargs.items()}
+    options = {k: stand_in(v, extent) for k, v in kwargs.items() if k != "out"}
     with host.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference(*(stand_in(a, extent) for a in args), **options)

@@ -41,7 +41,7 @@ same    unique_counts unique_inverse packbits unpackbits extract nan_to_num binc
 same    isreal real_if_close array_equiv nancumsum nancumprod cumsum cumprod cumulative_sum
 same    cumulative_prod trace take take_along_axis insert unique choose resize round around
 same    polyder isneginf isposinf ediff1d histogram histogram_bin_edges histogramdd sort_complex
-same    vander
+same    vander interp quantile percentile nanquantile nanpercentile
 array   sort partition piecewise meshgrid pad
 raw     array asarray asanyarray ascontiguousarray asfortranarray asarray_chkfinite require copy
 raw     zeros ones empty full zeros_like ones_like empty_like full_like linspace logspace geomspace
@@ -55,10 +55,10 @@ index   nanargmax nanargmin nonzero
 order   argsort argpartition
 find    searchsorted
 common  append column_stack concatenate concat dstack hstack vstack row_stack stack inner isin kron
-common  setxor1d setdiff1d intersect1d union1d tensordot vdot interp polyadd polymul polysub polyval
+common  setxor1d setdiff1d intersect1d union1d tensordot vdot polyadd polymul polysub polyval
 common  dot outer convolve correlate cross diff
-float   cov corrcoef gradient trapezoid i0 sinc unwrap median percentile quantile nanmedian
-float   nanpercentile nanquantile polydiv angle roots poly polyint polyfit histogram2d
+float   cov corrcoef gradient trapezoid i0 sinc unwrap median nanmedian
+float   polydiv angle roots poly polyint polyfit histogram2d
 write   put putmask place fill_diagonal put_along_axis
 """
 _ALIASES = {"around": "round", "amax": "max", "amin": "min", "concat": "concatenate"}

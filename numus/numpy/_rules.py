@@ -137,18 +137,54 @@ def _nan_position(name: str) -> Any:
 nanargmax, nanargmin = _nan_position("nanargmax"), _nan_position("nanargmin")
 
 
+def _warn_all_nan(x: Tensor, axis: Any) -> None:
+    if holds_any(nm.all(nm.isnan(x), axis=axis)):
+        warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=6)
+
+
 def _all_nan(name: str) -> Any:
     engine = getattr(nm, name)
 
     def statistic(a: Tensor, *q: Any, axis: Any = None, **options: Any) -> Any:
-        if a.dtype.is_inexact and holds_any(nm.all(nm.isnan(a), axis=axis)):
-            warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=5)
+        if a.dtype.is_floating:
+            _warn_all_nan(a, axis)
         return engine(a, *q, axis=axis, **options)
 
     return statistic
 
 
 nanmedian = _all_nan("nanmedian")
+_CHOICES = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
+
+
+def _quantile(name: str) -> Any:
+    engine = getattr(nm, name)
+
+    def quantile(a: Tensor, q: Any, *, method: str = "linear", **options: Any) -> Tensor:
+        wide = a if a.dtype.is_inexact else cast(a, dt.float64)
+        wide = cast(wide, common_dtype(wide, q)) if method not in _CHOICES else wide
+        share = cast(q, dt.real_of(wide.dtype)) if isinstance(q, Tensor) else q
+        if name.startswith("nan") and wide.dtype.is_floating:
+            _warn_all_nan(wide, options.get("axis"))
+        found: Tensor = engine(wide, share, method=method, **options)
+        return cast(found, a.dtype) if method in _CHOICES else found
+
+    return quantile
+
+
+quantile, percentile, nanquantile, nanpercentile = map(
+    _quantile, ("quantile", "percentile", "nanquantile", "nanpercentile")
+)
+
+
+def interp(x: Tensor, xp: Tensor, fp: Tensor, *args: Any, **options: Any) -> Tensor:
+    values = cast(fp, dt.complex128 if fp.dtype.is_complex else dt.float64)
+    return nm.interp(cast(x, dt.float64), cast(xp, dt.float64), values, *args, **options)
+
+
+def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
+    wide = None if weights is None else cast(weights, dt.float64)
+    return nm.bincount(x if x.size else cast(x, dt.int64), wide, minlength)
 
 
 # -- choice and order -----------------------------------------------------------------------------
@@ -356,7 +392,8 @@ convolve, correlate = _slid("convolve"), _slid("correlate")
 
 
 def sort_complex(a: Tensor) -> Tensor:
-    return nm.sort_complex(cast(a, common_dtype(a, 1j)))
+    is_short = a.dtype.is_integer and a.dtype.itemsize < 4
+    return nm.sort_complex(cast(a, dt.complex64 if is_short else common_dtype(a, 1j)))
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
