@@ -16,7 +16,7 @@ _LIMIT = "limits of NumPy's C code: 64 axes and operands"
 
 # of a test's name with its parameters
 IDENTIFIERS = {
-    r"metadata|TestCApiAccess|lapack_lite|blas64": _INTERNAL,
+    r"metadata|TestCApiAccess|lapack_lite|blas64|test_s_(axes|contains)_none": _INTERNAL,
     r"test_signatures|method_signatures|test_exhaustiveness|test__replace_nan": _PRIVATE,
     r"too_many_(advanced|fancy)_indices": _LIMIT,
     r"[-\[]>[iufc]\d": _MEMORY,

@@ -161,6 +161,7 @@ def _quantile(name: str) -> Any:
     engine = getattr(nm, name)
 
     def quantile(a: Tensor, q: Any, *, method: str = "linear", **options: Any) -> Tensor:
+        options = {k: v for k, v in options.items() if v is not None}
         wide = a if a.dtype.is_inexact else cast(a, dt.float64)
         wide = cast(wide, common_dtype(wide, q)) if method not in _CHOICES else wide
         share = cast(q, dt.real_of(wide.dtype)) if isinstance(q, Tensor) else q
