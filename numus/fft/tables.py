@@ -13,6 +13,7 @@ from numus.dtypes import DType
 from numus.evaluation.evaluate import from_host
 from numus.graph import Array, Node
 from numus.kernels.fft.roots import unit_roots
+from numus.kernels.fft.tables import table
 from numus.runtime.devices import Device, default
 
 MAX_TABLE_BYTES = 256 << 20  # of all tables together
@@ -56,8 +57,11 @@ _tables = _Tables()
 
 
 def roots(n: int, dtype: DType, device: Device | None) -> Node:
-    """The n-th roots of unity exp(-2 pi i k / n)."""
-    return _tables.get("roots", n, dtype, device, lambda n, t: unit_roots(np.arange(n), n, t))
+    """The n-th roots of unity exp(-2 pi i k / n), and what the kernels of this device read beside
+    them (`kernels.fft.tables`)."""
+    device = device or default.device
+    target = device.runtime.target
+    return _tables.get("roots", n, dtype, device, lambda n, t: table(n, t, target))
 
 
 def quarter_roots(n: int, dtype: DType, device: Device | None) -> Node:

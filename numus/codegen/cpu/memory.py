@@ -4,6 +4,9 @@ Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 two shuffled ve
 real and imaginary parts), any other a gather or scatter. An index divided by a power of two (packed
 codes, scales of groups) is a short vector whose elements are repeated. Masked elements are never
 accessed.
+Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 and -2 two shuffled vectors
+(interleaved real and imaginary parts); others of adjacent elements are transposed (transposed.py), or a gather
+or scatter. Masked elements are never accessed.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from contextlib import nullcontext
 
 from numus import dtypes as dt
 from numus import ir
+from numus.codegen.cpu import transposed
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import are_consecutive, split_constant
 from numus.dtypes import DType
 
-VECTOR_STRIDES = (0, 1, -1, 2)  # addressed by their first lane
+VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
 NONTEMPORAL = 0  # metadata node of non-temporal stores
 
 
@@ -88,20 +92,24 @@ def load(ctx: Context, e: ir.Expr) -> Value:
         return _load_uniform(ctx, buffer, index, mask)
     lane = ctx.current_lane
     shape, dtype, width = lane.shape, buffer.dtype, lane.shape.width
-    if stride == 2:
+    if stride in (2, -2):
         pair = _pair(ctx, e)
         if pair is not None:
             return _load_pair(ctx, e, pair, mask)
     masks = _masks(ctx, mask)
     if stride in VECTOR_STRIDES:
         first = ctx.base(index).names[0]
-        write = {1: _load_contiguous, -1: _load_reversed, 2: _load_stride2}[stride or 0]
+        accesses = {1: _load_contiguous, -1: _load_reversed, 2: _load_stride2}
+        write = accesses.get(stride or 0, _load_stride2_reversed)
         if width == 1:
             write = _load_contiguous
         pointers = _pointers(ctx, buffer, first, stride * width)
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     elif mask is None and (repeated := _repeated(ctx, index)) is not None:
         names = _load_repeated(ctx, buffer, *repeated, masks)
+    elif mask is None and (group := transposed.load_group(ctx, e)) is not None:
+        transposed.load(ctx, group, level(ctx, e))
+        return ctx.values[e]
     else:
         names = [
             _masked(ctx, "gather", buffer, i, m, shape)
@@ -229,6 +237,13 @@ def _load_stride2(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | Non
     return ctx.t.shuffle(shape.of(scalar), low, high, numbers)
 
 
+def _load_stride2_reversed(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
+    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
+    low = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {-2 * (shape.width - 1)}")
+    mask = None if mask is None else _reverse(ctx, shape, "i1", mask)
+    return _reverse(ctx, shape, scalar, _load_stride2(ctx, buffer, low, mask))
+
+
 def _load_stride2_masked(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str) -> str:
     shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
     width = shape.width
@@ -270,7 +285,7 @@ def _find_pairs(ctx: Context, body: list[ir.Stmt]) -> dict[ir.Expr, tuple[ir.Exp
         if e in seen:
             continue
         seen.add(e)
-        if e.op == "load" and ctx.lane_stride(e.args[0]) == 2:
+        if e.op == "load" and ctx.lane_stride(e.args[0]) in (2, -2):
             rest, offset = split_constant(e.args[0])
             mask = e.args[1] if len(e.args) > 1 else None
             by_base.setdefault((e.attr, rest, mask), {})[offset] = e
@@ -295,11 +310,16 @@ def _load_pair(
     masks = _masks(ctx, mask)
     first = ctx.base(pair[0].args[0]).names[0]
     parts: tuple[list[str], list[str]] = ([], [])
-    pointers = _pointers(ctx, buffer, first, 2 * width)
+    down = ctx.lane_stride(e.args[0]) == -2
+    pointers = _pointers(ctx, buffer, first, (-2 if down else 2) * width)
     for pointer, m in zip(pointers, masks, strict=True):
+        if down:
+            pointer = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {-2 * (width - 1)}")
+            m = None if m is None else _reverse(ctx, shape, "i1", m)
         whole = _vector_load(ctx, buffer, pointer, _doubled(ctx, shape, m), wide)
         for k in (0, 1):
-            name = ctx.t.shuffle(wide.of(scalar), whole, "poison", range(k, 2 * width, 2))
+            numbers = range(k, 2 * width, 2)[:: -1 if down else 1]
+            name = ctx.t.shuffle(wide.of(scalar), whole, "poison", numbers)
             parts[k].append(ctx.t.from_memory(shape, buffer.dtype, name))
     for k in (0, 1):
         v = Value(tuple(parts[k]), True, level(ctx, e))

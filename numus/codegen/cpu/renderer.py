@@ -24,7 +24,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from numus import ir
-from numus.codegen.cpu import memory
+from numus.codegen.cpu import memory, transposed
 from numus.codegen.cpu.expressions import VectorExpressions
 from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm import casts
@@ -142,6 +142,10 @@ class _Renderer(Control):
 
     def merge(self, body: list[ir.Stmt], first: int) -> int:
         s, other = body[first], body[first + 1] if first + 1 < len(body) else None
+        if count := transposed.store_count(self.x, body, first):
+            stores = [s for s in body[first : first + count] if isinstance(s, ir.Store)]
+            transposed.store(self.x, stores)
+            return count
         if not (isinstance(s, ir.Store) and isinstance(other, ir.Store)):
             return 0
         if not memory.are_pair(self.x, s, other):

@@ -42,10 +42,12 @@ class Lane:
 
 @dataclass(slots=True)
 class Block:
-    """The statement list being emitted, and its paired loads of stride 2 (complex numbers)."""
+    """The statement list being emitted, and its loads that are made together: pairs of stride 2
+    (complex numbers), adjacent elements of lanes that lie apart."""
 
     body: list[ir.Stmt]
     pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] | None = None
+    groups: dict[ir.Expr, list[ir.Expr]] | None = None  # loads that are transposed together
 
 
 @dataclass(slots=True)

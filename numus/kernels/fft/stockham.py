@@ -29,6 +29,8 @@ def padded(elements: int) -> int:
 
 Read = Callable[[Expr, Expr], Complex]  # transform of the block, position
 Write = Callable[[Expr, Expr, Complex], list[Stmt]]
+# exp(-2 pi i group k / length) of the first pass: adjacent in memory by groups
+FirstRoots = Callable[[Expr, int], Complex]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Block:
     vector: int  # SIMD lanes
     transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
     interleaved: bool  # transforms alternate in scratch memory, else they lie one after another
+    # SIMD lanes are transforms, but points are what is adjacent in the operand, in the result
+    adjacent_points: tuple[bool, bool]
     size: Callable[[int], Expr]  # a number as a scalar argument
+    first_roots: FirstRoots | None = None  # of lanes along a transform
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def stockham(
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The statements of a block, and its scratch. `twiddle(k)` is exp(-2 pi i k / length)."""
     passes = _passes(block)
-    buffers = min(2, len(passes) - 1)
+    into, out_of = _copies(block, len(passes))
+    stages = len(passes) + into + out_of
+    buffers = min(2, stages - 1)
     elements = block.length * block.width
     # shared memory has a size known to the compiler: kernels are shared by lengths up to it
     size = const(padded(elements)) if block.threads else block.size(elements)
@@ -89,24 +96,65 @@ def stockham(
             index = ir.add(ir.mul(w, block.size(block.length)), position)
         return ir.add(index, ir.idiv(index, const(BANK_PERIOD))) if block.threads else index
 
-    out: list[Stmt] = []
-    for p in passes:
-        first, last = p.number == 0, p.number == len(passes) - 1
-        source = scratch[(p.number - 1) % 2] if not first else None
-        target = scratch[p.number % 2] if not last else None
+    def accessors(stage: int) -> tuple[Read, Write]:
+        source = scratch[(stage - 1) % 2] if stage else None
+        target = scratch[stage % 2] if stage < stages - 1 else None
 
-        def load(w: Expr, i: Expr, source: tuple[ir.Buffer, ...] | None = source) -> Complex:
+        def load(w: Expr, i: Expr) -> Complex:
             if source is None:
                 return read(w, i)
             return ir.load(source[0], at(w, i)), ir.load(source[1], at(w, i))
 
-        def put(
-            w: Expr, i: Expr, z: Complex, target: tuple[ir.Buffer, ...] | None = target
-        ) -> list[Stmt]:
+        def put(w: Expr, i: Expr, z: Complex) -> list[Stmt]:
             return write(w, i, z) if target is None else ir.stores(target, at(w, i), z)
 
-        out += _pass_loops(block, p, first, twiddle, load, put)
+        return load, put
+
+    out: list[Stmt] = _copy_loops(block, "in", *accessors(0)) if into else []
+    for p in passes:
+        out += _pass_loops(block, p, twiddle, *accessors(p.number + into))
+    if out_of:
+        out += _copy_loops(block, "out", *accessors(stages - 1))
     return out, [b for pair in scratch for b in pair]
+
+
+def _copies(block: Block, passes: int) -> tuple[bool, bool]:
+    """Whether operands and results are transposed on their own: a single pass has all points of its
+    transforms in registers."""
+    if block.threads or block.width == 1 or passes == 1:
+        return False, False
+    return block.adjacent_points
+
+
+def _stores_last(statements: list[Stmt]) -> list[Stmt]:
+    """Stores of each buffer in turn, after all that they store: adjacent elements are transposed
+    together."""
+    stores = [s for s in statements if isinstance(s, ir.Store)]
+    buffers = list(dict.fromkeys(s.buffer for s in stores))
+    stores.sort(key=lambda s: buffers.index(s.buffer))
+    return [*(s for s in statements if not isinstance(s, ir.Store)), *stores]
+
+
+def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
+    """Points between memory, where those of a transform are adjacent, and scratch memory, where
+    lanes are: a vector of adjacent parts at a time."""
+    chunk = max(1, block.vector // 2)
+    c, w = ir.var(f"c_{name}"), ir.var(f"w_{name}")
+
+    def body(start: Expr, count: int) -> Stmt:
+        z = Bindings(f"z_{name}")
+        points = [z.bind(load(w, ir.add(start, const(j)))) for j in range(count)]
+        stores = [s for j, p in enumerate(points) for s in put(w, ir.add(start, const(j)), p)]
+        return ir.For(w, ZERO, block.count, "lanes", _stores_last([*z.statements, *stores]))
+
+    whole, rest = divmod(block.length, chunk)
+    out: list[Stmt] = []
+    if whole:
+        each = [body(ir.mul(c, const(chunk)), chunk)]
+        out.append(ir.For(c, ZERO, block.size(whole), "serial", each))
+    if rest:
+        out.append(body(block.size(whole * chunk), rest))
+    return out
 
 
 Body = Callable[[Expr, Expr, Expr], list[Stmt]]  # group, position in it, transform
@@ -115,14 +163,15 @@ Body = Callable[[Expr, Expr, Expr], list[Stmt]]  # group, position in it, transf
 def _pass_loops(
     block: Block,
     p: _Pass,
-    first: bool,
     twiddle: Callable[[Expr], Complex],
     load: Read,
     put: Write,
 ) -> list[Stmt]:
     """The loops of a pass over its butterflies."""
     size = block.size
-    stride, input_stride = size(p.stride), size(block.length // p.radix)
+    stride = size(p.stride) if p.stride > 1 else ONE
+    input_stride = size(block.length // p.radix) if p.groups * p.stride > 1 else ONE
+    first_roots = block.first_roots if p.stride == 1 and block.width == 1 else None
 
     def body(group: Expr, q: Expr, w: Expr) -> list[Stmt]:
         start = ir.add(ir.mul(group, stride), q)  # of the points read
@@ -135,17 +184,20 @@ def _pass_loops(
             return twiddle(ir.mul(ir.mul(group, stride), k))
 
         def rotated(k: Expr, z: Complex) -> Complex:
-            return z if p.groups == 1 else mul(z, root(k))
+            if p.groups == 1:
+                return z
+            return mul(z, first_roots(group, k.attr) if first_roots else root(k))
 
         def store(k: Expr, z: Complex) -> list[Stmt]:
             return put(w, ir.add(to, ir.mul(stride, k)), z)
 
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
             products = block.threads and p.radix > 4 and p.groups > 1
-            return _register_butterfly(p, point, root if products else None, rotated, store)
+            found = _register_butterfly(p, point, root if products else None, rotated, store)
+            return _stores_last(found) if p.stride == 1 and not block.threads else found
         return _loop_butterfly(p, block, twiddle, point, rotated, store)
 
-    return _loops(block, p, first, body)
+    return _loops(block, p, body)
 
 
 def _register_butterfly(
@@ -247,7 +299,7 @@ def _loop_butterfly(
     return [*out, ir.For(k, ONE, half, "serial", body_stmts)]
 
 
-def _loops(block: Block, p: _Pass, first: bool, body: Body) -> list[Stmt]:
+def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
     size = block.size
     group, q, w = (ir.var(f"{name}{p.number}") for name in ("group", "q", "w"))
     groups, stride = size(p.groups), size(p.stride)
@@ -256,7 +308,7 @@ def _loops(block: Block, p: _Pass, first: bool, body: Body) -> list[Stmt]:
         butterflies = size(block.length // p.radix)
         if block.width == 1:
             which, i = ZERO, t
-        elif block.transforms_first[0 if first else 1]:
+        elif block.transforms_first[0 if p.number == 0 else 1]:
             i, which = divmod(t, block.count)
         else:
             which, i = divmod(t, butterflies)

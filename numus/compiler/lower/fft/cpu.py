@@ -1,49 +1,43 @@
-"""Fourier transforms on CPUs: a row per task, or adjacent and short rows one per lane."""
+"""Fourier transforms on CPUs: lanes along a row, or a row or column of a matrix per lane."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
-from numus.kernels.fft.radices import LARGEST_RADIX
+from numus.kernels.fft.radices import LARGEST_RADIX, radices_of
+from numus.kernels.fft.tables import TUNING, column_limit
 
 
-@dataclass(frozen=True)
-class FftTuning:
-    """Measured on a 2-core x86-64 (Sapphire Rapids)."""
-
-    max_lane_length: int = 512  # of lone rows that run one per lane
-    min_parallel_length: int = 1 << 15  # of few rows that are worth several threads
+def _is_along(p: FftProblem) -> bool:
+    """Lanes run along each row: it is contiguous and long enough for whole vectors."""
+    return p.layout.first_radix > 0 and not p.rows_are_adjacent
 
 
-TUNING = FftTuning()
-
-
-def _vector(p: FftProblem) -> int:
-    return max(1, p.target.vector_bytes // p.part.itemsize)
+def _is_per_lane(p: FftProblem) -> bool:
+    """There is a row for every lane, and a vector of rows stays in L2."""
+    return p.rows >= p.layout.vector and p.length <= 2 * column_limit(p.val.dtype, p.target)
 
 
 def _blocking(p: FftProblem, step: Step) -> Blocking:
-    vector = _vector(p)
-    short = step.length <= TUNING.max_lane_length and step.outer >= vector
-    width = vector if step.inner > 1 or short else 1
+    vector = p.layout.vector
     largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
     # little data: few kernels beat fast ones
     odd = 5 if p.val.size <= LOOPS.small_elements else LARGEST_RADIX
-    return Blocking(width, 0, vector, largest, odd)
-
-
-def _limit(p: FftProblem) -> int:
-    """The longest row whose two scratch buffers and operand stay in L2."""
-    return max(2, p.target.l2_bytes // (4 * p.val.dtype.itemsize))
+    if step.inner == 1 and _is_along(p):
+        first = p.layout.first_radix
+        rest = radices_of(step.length // first, largest, odd)
+        return Blocking(1, 0, vector, (first, *rest), odd)
+    width = vector if step.inner > 1 or _is_per_lane(p) else 1
+    return Blocking(width, 0, vector, radices_of(step.length, largest, odd), odd)
 
 
 def _in_cache(p: FftProblem) -> bool:
-    is_underfilled = p.rows < p.target.num_cores and p.length >= TUNING.min_parallel_length
-    return p.length <= _limit(p) and not is_underfilled
+    is_long = p.length >= TUNING.min_split_length
+    is_underfilled = p.rows < p.target.num_cores and is_long
+    fits = _is_along(p) or _is_per_lane(p) or not is_long
+    return fits and not is_underfilled
 
 
 def _rows(p: FftProblem) -> Kernels:
@@ -52,7 +46,7 @@ def _rows(p: FftProblem) -> Kernels:
 
 def _four_step(p: FftProblem) -> Kernels:
     """Steps whose lanes are rows: a vector of them stays in L2."""
-    limit = max(2, _limit(p) // _vector(p))
+    limit = column_limit(p.val.dtype, p.target)
     return lower_steps(p, min(limit, max(2, p.length // 2)), _blocking)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from numus import dtypes as dt
 from numus import ir
@@ -23,13 +23,16 @@ from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
-from numus.kernels.fft.radices import radices_of, split
+from numus.kernels.fft.radices import split
 from numus.kernels.fft.stockham import Block, stockham
+from numus.kernels.fft.tables import Layout, layout
 
+NONE = (ZERO, ZERO)
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
-Read = Callable[[Expr, Expr, Expr], Complex]  # outer row, inner row, position
-Write = Callable[[Expr, Expr, Expr, Complex], list[Stmt]]
+Inner = tuple[Expr, Expr]  # an inner row: the first of its block, which of them
+Read = Callable[[Expr, Inner, Expr], Complex]  # outer row, inner row, position
+Write = Callable[[Expr, Inner, Expr, Complex], list[Stmt]]
 Access = Callable[[Emitter], tuple[Read, Write]]
 
 
@@ -51,11 +54,8 @@ class Blocking:
     width: int  # inner rows of a block
     threads: int  # of a block; 0: lanes are SIMD
     vector: int
-    largest_radix: int
+    radices: tuple[int, ...]
     largest_odd: int  # radix of a butterfly in registers
-
-    def radices(self, length: int) -> tuple[int, ...]:
-        return radices_of(length, self.largest_radix, self.largest_odd)
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,32 @@ class FftProblem(Problem):
     def part(self) -> dt.DType:
         return dt.real_of(self.val.dtype)
 
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the table of roots."""
+        return layout(self.length, self.val.dtype, self.target)
+
+    def _root(self, e: Emitter, at: Expr) -> Complex:
+        found: Complex = e.value(self.val.inputs[1], (at,))
+        return found
+
     def twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
         """exp(-2 pi i k / length), from the table of the whole length."""
-        found: Complex = e.value(self.val.inputs[1], (ir.mul(k, e.dim(self.length // length)),))
-        return found
+        return self._root(e, ir.mul(k, e.dim(self.length // length)))
+
+    def _first_root(self, e: Emitter, group: Expr, k: int) -> Complex:
+        """exp(-2 pi i group k / n), adjacent in memory by groups."""
+        groups = self.length // self.layout.first_radix
+        start = ir.add(e.dim(self.length), ir.mul(e.dim(groups), const(k)))
+        return self._root(e, ir.add(start, group))
+
+    def column_twiddle(self, e: Emitter, column: Expr, lane: Expr, k: Expr, whole: int) -> Complex:
+        """exp(-2 pi i (column + lane) k / whole) between steps, for adjacent lanes."""
+        if e.block_size or whole != self.length or not self.layout.columns_length:
+            return self.large_twiddle(e, ir.mul(ir.add(column, lane), k), whole)
+        at = ir.add(ir.mul(k, const(self.layout.vector)), lane)
+        near = self._root(e, ir.add(e.dim(self.layout.columns_start), at))
+        return mul(near, self.twiddle(e, ir.mul(column, k), whole))
 
     def large_twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
         """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
@@ -97,19 +119,22 @@ class FftProblem(Problem):
         return mul(self.twiddle(e, high, length), self.twiddle(e, ir.irem(k, part), length))
 
     def _access(self, e: Emitter) -> tuple[Read, Write]:
-        """The operand and the results of the whole transform."""
+        """The operand and the results of the whole transform; inner rows are those of the last of
+        the other axes."""
         batch = list(self.val.shape[:-1])
 
-        def index(row: Expr, i: Expr) -> tuple[Expr, ...]:
-            return (*delinearize(e, row, batch), i)
+        def index(row: Expr, inner: Inner, i: Expr) -> tuple[Expr, ...]:
+            if inner is NONE:
+                return (*delinearize(e, row, batch), i)
+            return (*delinearize(e, row, batch[:-1]), ir.add(*inner), i)
 
-        def read(row: Expr, _: Expr, i: Expr) -> Complex:
-            z: Complex = e.value(self.source, index(row, i))
+        def read(row: Expr, inner: Inner, i: Expr) -> Complex:
+            z: Complex = e.value(self.source, index(row, inner, i))
             return swap(z) if self.inverse else z
 
-        def write(row: Expr, _: Expr, k: Expr, z: Complex) -> list[Stmt]:
+        def write(row: Expr, inner: Inner, k: Expr, z: Complex) -> list[Stmt]:
             result = swap(z) if self.inverse else z
-            return store_members(e, self.group, index(row, k), result)
+            return store_members(e, self.group, index(row, inner, k), result)
 
         return read, write
 
@@ -142,12 +167,12 @@ class FftProblem(Problem):
         def first(e: Emitter) -> tuple[Read, Write]:
             read, _ = access(e)
 
-            def put(row: Expr, column: Expr, k: Expr, z: Complex) -> list[Stmt]:
-                rotated = mul(z, self.large_twiddle(e, ir.mul(column, k), whole))
-                return e.store(intermediate, (row, k, column), rotated)
+            def put(row: Expr, column: Inner, k: Expr, z: Complex) -> list[Stmt]:
+                rotated = mul(z, self.column_twiddle(e, *column, k, whole))
+                return e.store(intermediate, (row, k, ir.add(*column)), rotated)
 
-            def get(row: Expr, column: Expr, i: Expr) -> Complex:
-                return read(row, ZERO, ir.add(ir.mul(i, e.dim(n2)), column))
+            def get(row: Expr, column: Inner, i: Expr) -> Complex:
+                return read(row, NONE, ir.add(ir.mul(i, e.dim(n2)), ir.add(*column)))
 
             return get, put
 
@@ -155,12 +180,12 @@ class FftProblem(Problem):
             _, write = access(e)
             e.layouts = {**e.layouts, intermediate: (n1 * n2, n2, 1)}
 
-            def get(row: Expr, k1: Expr, i: Expr) -> Complex:
-                found: Complex = e.value(intermediate, (row, k1, i))
+            def get(row: Expr, k1: Inner, i: Expr) -> Complex:
+                found: Complex = e.value(intermediate, (row, ir.add(*k1), i))
                 return found
 
-            def put(row: Expr, k1: Expr, k2: Expr, z: Complex) -> list[Stmt]:
-                return write(row, ZERO, ir.add(ir.mul(k2, e.dim(n1)), k1), z)
+            def put(row: Expr, k1: Inner, k2: Expr, z: Complex) -> list[Stmt]:
+                return write(row, NONE, ir.add(ir.mul(k2, e.dim(n1)), ir.add(*k1)), z)
 
             return get, put
 
@@ -173,8 +198,9 @@ class FftProblem(Problem):
         def flat(e: Emitter) -> tuple[Read, Write]:
             get, put = second(e)
 
-            def outer(row: Expr) -> tuple[Expr, Expr]:
-                return divmod(row, e.dim(n1))
+            def outer(row: Expr) -> tuple[Expr, Inner]:
+                first, second = divmod(row, e.dim(n1))
+                return first, (ZERO, second)
 
             return (
                 lambda row, _, i: get(*outer(row), i),
@@ -189,9 +215,9 @@ class FftProblem(Problem):
         def exchanged(e: Emitter) -> tuple[Read, Write]:
             get, put = access(e)
 
-            def rows_of(outer: Expr, w: Expr) -> tuple[Expr, Expr]:
+            def rows_of(outer: Expr, w: Inner) -> tuple[Expr, Inner]:
                 first, second = divmod(outer, e.dim(inner))
-                return ir.add(ir.mul(first, e.dim(adjacent)), w), second
+                return ir.add(ir.mul(first, e.dim(adjacent)), ir.add(*w)), (ZERO, second)
 
             return (
                 lambda row, w, i: get(*rows_of(row, w), i),
@@ -205,10 +231,11 @@ class FftProblem(Problem):
         small = self.val.size <= LOOPS.small_elements
         e = Emitter(self.layouts, small, block_size=blocking.threads)
         outer, inner = step.outer, step.inner
-        lone = inner == 1 and blocking.width > 1
+        width, batch = blocking.width, self.val.shape[:-1]
+        lone = inner == 1 and width > 1
+        along_axis = lone and step.length == self.length and len(batch) > 1 and batch[-1] >= width
         if lone:
-            outer, inner = 1, outer
-        width = blocking.width
+            outer, inner = (outer // batch[-1], batch[-1]) if along_axis else (1, outer)
         g = ir.var("g")
         blocks = -(-inner // width)
         row, number = (g, ZERO) if blocks == 1 else divmod(g, e.scalar_arg(blocks))
@@ -217,20 +244,26 @@ class FftProblem(Problem):
         start = ir.mul(number, const(width))
         read, write = step.access(e)
 
-        def at(w: Expr) -> tuple[Expr, Expr]:
-            at_inner = ir.add(start, w)
-            return (at_inner, ZERO) if lone else (row, at_inner)
+        def at(w: Expr) -> tuple[Expr, Inner]:
+            if step.inner == 1 and not along_axis:
+                return (ir.add(start, w) if lone else row), NONE
+            return row, (start, w)
 
+        first_roots = None
+        if blocking.radices[0] == self.layout.first_radix and step.length == self.length:
+            first_roots = partial(self._first_root, e)
         body, scratch = stockham(
             Block(
-                *(step.length, blocking.radices(step.length), blocking.largest_odd),
+                *(step.length, blocking.radices, blocking.largest_odd),
                 *(self.part, width),
                 ir.minimum(ir.sub(e.dim(inner), start), const(width)),
                 bool(blocking.threads),
                 blocking.vector,
                 (self.rows_are_adjacent, False) if lone else step.adjacent,
                 not lone or not blocking.threads or self.rows_are_adjacent,
+                (not self.rows_are_adjacent, True) if lone else (not step.adjacent[0], False),
                 e.scalar_arg,
+                first_roots,
             ),
             lambda k: self.twiddle(e, k, step.length),
             lambda w, i: read(*at(w), i),
