@@ -53,7 +53,8 @@ def divisors(n: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def split(n: int, limit: int) -> tuple[int, ...]:
-    """Factors of at most `limit` (where a divisor allows it), as few and as even as they can be."""
+    """Factors of at most `limit` (where a divisor allows it), as few and as even as they can be,
+    the smaller of two first: its points lie furthest apart."""
     if n <= limit:
         return (n,)
     parts = 2
@@ -65,4 +66,5 @@ def split(n: int, limit: int) -> tuple[int, ...]:
         return (n,)
     # the smallest divisor from the even share on, else the largest below it
     first = min((d for d in small if d >= even * 0.999), default=small[-1])
-    return (first, *split(n // first, limit))
+    rest = split(n // first, limit)
+    return (*rest, first) if len(rest) == 1 and rest[0] < first else (first, *rest)

@@ -17,6 +17,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
 
 ZERO, ONE = const(0), const(1)
+NONE = (ZERO, ZERO)
 BLOCK_TERMS = 8  # of a sum over the points of a large prime
 BANK_PERIOD = 16  # a gap after as many elements: strides of powers of two meet all banks
 
@@ -27,8 +28,9 @@ def padded(elements: int) -> int:
     return whole + whole // BANK_PERIOD
 
 
-Read = Callable[[Expr, Expr], Complex]  # transform of the block, position
-Write = Callable[[Expr, Expr, Complex], list[Stmt]]
+Transform = tuple[Expr, Expr]  # of a block: the first of a vector, which of them
+Read = Callable[[Transform, Expr], Complex]  # transform, position
+Write = Callable[[Transform, Expr, Complex], list[Stmt]]
 # exp(-2 pi i group k / length) of the first pass: adjacent in memory by groups
 FirstRoots = Callable[[Expr, int], Complex]
 
@@ -89,7 +91,8 @@ def stockham(
         for i in range(buffers)
     ]
 
-    def at(w: Expr, position: Expr) -> Expr:
+    def at(transform: Transform, position: Expr) -> Expr:
+        w = ir.add(*transform)
         if block.interleaved or block.width == 1:
             index = ir.add(ir.mul(position, const(block.width)), w)
         else:
@@ -100,12 +103,12 @@ def stockham(
         source = scratch[(stage - 1) % 2] if stage else None
         target = scratch[stage % 2] if stage < stages - 1 else None
 
-        def load(w: Expr, i: Expr) -> Complex:
+        def load(w: Transform, i: Expr) -> Complex:
             if source is None:
                 return read(w, i)
             return ir.load(source[0], at(w, i)), ir.load(source[1], at(w, i))
 
-        def put(w: Expr, i: Expr, z: Complex) -> list[Stmt]:
+        def put(w: Transform, i: Expr, z: Complex) -> list[Stmt]:
             return write(w, i, z) if target is None else ir.stores(target, at(w, i), z)
 
         return load, put
@@ -139,13 +142,16 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     """Points between memory, where those of a transform are adjacent, and scratch memory, where
     lanes are: a vector of adjacent parts at a time."""
     chunk = max(1, block.vector // 2)
-    c, w = ir.var(f"c_{name}"), ir.var(f"w_{name}")
+    c = ir.var(f"c_{name}")
 
     def body(start: Expr, count: int) -> Stmt:
-        z = Bindings(f"z_{name}")
-        points = [z.bind(load(w, ir.add(start, const(j)))) for j in range(count)]
-        stores = [s for j, p in enumerate(points) for s in put(w, ir.add(start, const(j)), p)]
-        return ir.For(w, ZERO, block.count, "lanes", _stores_last([*z.statements, *stores]))
+        def copy(w: Transform) -> list[Stmt]:
+            z = Bindings(f"z_{name}")
+            points = [z.bind(load(w, ir.add(start, const(j)))) for j in range(count)]
+            stores = [s for j, p in enumerate(points) for s in put(w, ir.add(start, const(j)), p)]
+            return _stores_last([*z.statements, *stores])
+
+        return _over_transforms(block, name, copy)
 
     whole, rest = divmod(block.length, chunk)
     out: list[Stmt] = []
@@ -157,7 +163,20 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     return out
 
 
-Body = Callable[[Expr, Expr, Expr], list[Stmt]]  # group, position in it, transform
+def _over_transforms(block: Block, name: str, body: Callable[[Transform], list[Stmt]]) -> Stmt:
+    """A lane per transform: a vector of them, or several."""
+    v, w = ir.var(f"v_{name}"), ir.var(f"w_{name}")
+    if block.width <= block.vector:
+        return ir.For(w, ZERO, block.count, "lanes", body((ZERO, w)))
+    vector = const(block.vector)
+    start = ir.mul(v, vector)
+    lanes = ir.minimum(ir.sub(block.count, start), vector)
+    vectors = ir.idiv(ir.add(block.count, const(block.vector - 1)), vector)
+    inner = ir.For(w, ZERO, lanes, "lanes", body((start, w)))
+    return ir.For(v, ZERO, vectors, "serial", [inner])
+
+
+Body = Callable[[Expr, Expr, Transform], list[Stmt]]  # group, position in it, transform
 
 
 def _pass_loops(
@@ -173,7 +192,7 @@ def _pass_loops(
     input_stride = size(block.length // p.radix) if p.groups * p.stride > 1 else ONE
     first_roots = block.first_roots if p.stride == 1 and block.width == 1 else None
 
-    def body(group: Expr, q: Expr, w: Expr) -> list[Stmt]:
+    def body(group: Expr, q: Expr, w: Transform) -> list[Stmt]:
         start = ir.add(ir.mul(group, stride), q)  # of the points read
         to = ir.add(ir.mul(ir.mul(group, stride), const(p.radix)), q)
 
@@ -301,7 +320,7 @@ def _loop_butterfly(
 
 def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
     size = block.size
-    group, q, w = (ir.var(f"{name}{p.number}") for name in ("group", "q", "w"))
+    group, q = (ir.var(f"{name}{p.number}") for name in ("group", "q"))
     groups, stride = size(p.groups), size(p.stride)
     if block.threads:
         t = ir.var(f"t{p.number}")
@@ -316,13 +335,13 @@ def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
         if p.groups == 1:
             at_group, at_q = ZERO, i
         stop = butterflies if block.width == 1 else ir.mul(butterflies, block.count)
-        return [ir.For(t, ZERO, stop, "lanes", body(at_group, at_q, which))]
+        return [ir.For(t, ZERO, stop, "lanes", body(at_group, at_q, (ZERO, which)))]
     if block.width > 1:
-        inner: Stmt = ir.For(w, ZERO, block.count, "lanes", body(group, q, w))
+        inner = _over_transforms(block, str(p.number), lambda w: body(group, q, w))
         loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner])
         return [ir.For(group, ZERO, groups, "serial", [loop])]
     if p.stride >= block.vector:
-        along: Stmt = ir.For(q, ZERO, stride, "lanes", body(group, q, ZERO))
+        along: Stmt = ir.For(q, ZERO, stride, "lanes", body(group, q, NONE))
         return [ir.For(group, ZERO, groups, "serial", [along])]
-    across: Stmt = ir.For(group, ZERO, groups, "lanes", body(group, q, ZERO))
+    across: Stmt = ir.For(group, ZERO, groups, "lanes", body(group, q, NONE))
     return [ir.For(q, ZERO, stride, "serial", [across])]

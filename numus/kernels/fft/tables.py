@@ -3,7 +3,8 @@
 A table of n points begins with the n-th roots. Where lanes run along a transform, the first pass
 multiplies by exp(-2 pi i g k / n) for adjacent g: these follow, for each k. Where a transform is
 split into columns, whose results are multiplied by exp(-2 pi i c k / n) for adjacent columns c, a
-vector of them is the product of a root and of those of the first columns: they follow, for each k.
+vector of them is the product of that of its first column and of those of the first vector: both
+follow, for each k.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class TableTuning:
 
     max_length_along: int = 1 << 15  # of transforms that lanes run along
     min_split_length: int = 1 << 12  # of transforms that are split into columns
+    max_vectors: int = 4  # of adjacent columns that are transformed together
 
 
 TUNING = TableTuning()
@@ -46,7 +48,8 @@ class Layout:
         return 2 * self.length if self.first_radix else self.length
 
     @property
-    def size(self) -> int:
+    def vectors_start(self) -> int:
+        """Of exp(-2 pi i c k / n) for the first columns c of the vectors, each for all k."""
         return self.columns_start + self.columns_length * self.vector
 
 
@@ -83,5 +86,6 @@ def table(n: int, dtype: DType, target: Target) -> Any:
     if at.columns_length:
         k = np.arange(at.columns_length)[:, None]
         parts.append((k * np.arange(at.vector)).ravel() % n)
+        parts.append((k.T * np.arange(0, at.rows_length, at.vector)[:, None]).ravel())
     roots = unit_roots(np.arange(n), n, dtype)
     return np.concatenate([roots[k] for k in parts])

@@ -30,6 +30,10 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
         rest = radices_of(step.length // first, largest, odd)
         return Blocking(1, 0, vector, (first, *rest), odd)
     width = vector if step.inner > 1 or _is_per_lane(p) else 1
+    if step.inner > 1:
+        limit = min(TUNING.max_vectors, column_limit(p.val.dtype, p.target) // step.length)
+        tasks = step.outer * step.inner // vector
+        width *= max(1, min(limit, tasks // (4 * p.target.num_cores)))
     return Blocking(width, 0, vector, radices_of(step.length, largest, odd), odd)
 
 

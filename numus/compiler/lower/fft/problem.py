@@ -24,13 +24,12 @@ from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
 from numus.kernels.fft.radices import split
-from numus.kernels.fft.stockham import Block, stockham
+from numus.kernels.fft.stockham import NONE, Block, Transform, stockham
 from numus.kernels.fft.tables import Layout, layout
 
-NONE = (ZERO, ZERO)
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
-Inner = tuple[Expr, Expr]  # an inner row: the first of its block, which of them
+Inner = tuple[Expr, Expr]  # an inner row: the first of its vector, which of them
 Read = Callable[[Expr, Inner, Expr], Complex]  # outer row, inner row, position
 Write = Callable[[Expr, Inner, Expr, Complex], list[Stmt]]
 Access = Callable[[Emitter], tuple[Read, Write]]
@@ -107,7 +106,9 @@ class FftProblem(Problem):
             return self.large_twiddle(e, ir.mul(ir.add(column, lane), k), whole)
         at = ir.add(ir.mul(k, const(self.layout.vector)), lane)
         near = self._root(e, ir.add(e.dim(self.layout.columns_start), at))
-        return mul(near, self.twiddle(e, ir.mul(column, k), whole))
+        vector = ir.idiv(column, const(self.layout.vector))
+        far = ir.add(ir.mul(vector, e.dim(self.layout.columns_length)), k)
+        return mul(near, self._root(e, ir.add(e.dim(self.layout.vectors_start), far)))
 
     def large_twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
         """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
@@ -119,14 +120,15 @@ class FftProblem(Problem):
         return mul(self.twiddle(e, high, length), self.twiddle(e, ir.irem(k, part), length))
 
     def _access(self, e: Emitter) -> tuple[Read, Write]:
-        """The operand and the results of the whole transform; inner rows are those of the last of
-        the other axes."""
-        batch = list(self.val.shape[:-1])
+        """The operand and the results of the whole transform; inner rows are those along the axis
+        of lanes."""
+        batch, axis = list(self.val.shape[:-1]), self._inner_axis
 
         def index(row: Expr, inner: Inner, i: Expr) -> tuple[Expr, ...]:
             if inner is NONE:
                 return (*delinearize(e, row, batch), i)
-            return (*delinearize(e, row, batch[:-1]), ir.add(*inner), i)
+            others = delinearize(e, row, [*batch[:axis], *batch[axis + 1 :]])
+            return (*others[:axis], ir.add(*inner), *others[axis:], i)
 
         def read(row: Expr, inner: Inner, i: Expr) -> Complex:
             z: Complex = e.value(self.source, index(row, inner, i))
@@ -139,15 +141,30 @@ class FftProblem(Problem):
         return read, write
 
     @cached_property
-    def rows_are_adjacent(self) -> bool:
-        """The operand is contiguous along the last of the other axes, not along the transforms."""
-        if len(self.val.shape) < 2:
-            return False
+    def lane_axis(self) -> int | None:
+        """The axis along which rows are adjacent in the operand, where points are not."""
+        ndim = len(self.val.shape)
         e = Emitter(self.layouts, False)
-        index = tuple(ir.var(f"i{k}") for k in range(len(self.val.shape)))
+        index = tuple(ir.var(f"i{k}") for k in range(ndim))
         e.value(self.source, index)
-        terms = [p for p in accesses(e) if p.get(index[-1]) and p.get(index[-2])]
-        return unit_stride_count(terms, index[-2]) > unit_stride_count(terms, index[-1])
+        terms = list(accesses(e))
+
+        def adjacent(axis: int) -> int:
+            both = [p for p in terms if p.get(index[-1]) and p.get(index[axis])]
+            count = unit_stride_count(both, index[axis])
+            return count if count > unit_stride_count(both, index[-1]) else 0
+
+        found = [k for k in range(ndim - 1) if self.val.shape[k] > 1 and adjacent(k)]
+        return max(found, key=adjacent) if found else None
+
+    @property
+    def rows_are_adjacent(self) -> bool:
+        return self.lane_axis is not None
+
+    @property
+    def _inner_axis(self) -> int:
+        """The axis of the rows of a block, unless they run over all axes."""
+        return len(self.val.shape) - 2 if self.lane_axis is None else self.lane_axis
 
     def steps(self, limit: int) -> list[Step]:
         """The steps of the whole transform, none of them longer than `limit` where it can be."""
@@ -233,9 +250,13 @@ class FftProblem(Problem):
         outer, inner = step.outer, step.inner
         width, batch = blocking.width, self.val.shape[:-1]
         lone = inner == 1 and width > 1
-        along_axis = lone and step.length == self.length and len(batch) > 1 and batch[-1] >= width
+        along_axis = lone and step.length == self.length and len(batch) > 1
+        along_axis = along_axis and batch[self._inner_axis] >= width
+        adjacent = lone and self.lane_axis is not None
+        adjacent = adjacent and (along_axis or self.lane_axis == len(batch) - 1)
         if lone:
-            outer, inner = (outer // batch[-1], batch[-1]) if along_axis else (1, outer)
+            inner = batch[self._inner_axis] if along_axis else outer
+            outer //= inner
         g = ir.var("g")
         blocks = -(-inner // width)
         row, number = (g, ZERO) if blocks == 1 else divmod(g, e.scalar_arg(blocks))
@@ -244,10 +265,11 @@ class FftProblem(Problem):
         start = ir.mul(number, const(width))
         read, write = step.access(e)
 
-        def at(w: Expr) -> tuple[Expr, Inner]:
+        def at(w: Transform) -> tuple[Expr, Inner]:
+            first = ir.add(start, w[0])
             if step.inner == 1 and not along_axis:
-                return (ir.add(start, w) if lone else row), NONE
-            return row, (start, w)
+                return (ir.add(first, w[1]) if lone else row), NONE
+            return row, (first, w[1])
 
         first_roots = None
         if blocking.radices[0] == self.layout.first_radix and step.length == self.length:
@@ -259,9 +281,9 @@ class FftProblem(Problem):
                 ir.minimum(ir.sub(e.dim(inner), start), const(width)),
                 bool(blocking.threads),
                 blocking.vector,
-                (self.rows_are_adjacent, False) if lone else step.adjacent,
-                not lone or not blocking.threads or self.rows_are_adjacent,
-                (not self.rows_are_adjacent, True) if lone else (not step.adjacent[0], False),
+                (adjacent, False) if lone else step.adjacent,
+                not lone or not blocking.threads or adjacent,
+                (self.lane_axis is None, True) if lone else (not step.adjacent[0], False),
                 e.scalar_arg,
                 first_roots,
             ),
