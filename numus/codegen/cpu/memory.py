@@ -5,8 +5,8 @@ real and imaginary parts), any other a gather or scatter. An index divided by a 
 codes, scales of groups) is a short vector whose elements are repeated. Masked elements are never
 accessed.
 Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 and -2 two shuffled vectors
-(interleaved real and imaginary parts); others of adjacent elements are transposed (transposed.py), or a gather
-or scatter. Masked elements are never accessed.
+(interleaved real and imaginary parts); any other is a gather or scatter, or, of adjacent elements,
+transposed in registers (transposed.py). Masked elements are never accessed.
 """
 
 from __future__ import annotations

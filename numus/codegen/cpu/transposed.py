@@ -32,9 +32,7 @@ def _scaled(index: ir.Expr) -> tuple[ir.Expr, int, int]:
     return base, factor, offset
 
 
-def _element(
-    buffer: ir.Buffer, index: ir.Expr, mask: ir.Expr | None
-) -> tuple[Element, int]:
+def _element(buffer: ir.Buffer, index: ir.Expr, mask: ir.Expr | None) -> tuple[Element, int]:
     base, factor, offset = _scaled(index)
     return (buffer, base, factor, mask), offset
 
@@ -240,4 +238,3 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
         if count < width:
             name = t.shuffle(ty, name, "poison", range(start, start + count))
         t.do(f"store {piece} {name}, ptr {pointer}, {how}")
-

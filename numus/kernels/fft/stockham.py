@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from numus import ir
 from numus.dtypes import DType
@@ -26,6 +27,17 @@ def padded(elements: int) -> int:
     """Elements of a shared buffer: a power of two, and its gaps."""
     whole = 1 << (elements - 1).bit_length()
     return whole + whole // BANK_PERIOD
+
+
+def quotient(x: Expr, n: int) -> Expr:
+    """x / n of a number that is not negative."""
+    if n & (n - 1):
+        return ir.idiv(x, const(n))
+    return x if n == 1 else ir.binary("ashr", x, const(n.bit_length() - 1))
+
+
+def remainder(x: Expr, n: int) -> Expr:
+    return ir.irem(x, const(n)) if n & (n - 1) else ir.binary("and", x, const(n - 1))
 
 
 Transform = tuple[Expr, Expr]  # of a block: the first of a vector, which of them
@@ -49,13 +61,15 @@ class Block:
     dtype: DType  # of the real and imaginary parts
     width: int
     count: Expr
+    full: bool  # every block has all of them
     threads: bool  # lanes are threads, and run over transforms and positions at once
     vector: int  # SIMD lanes
     transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
     interleaved: bool  # transforms alternate in scratch memory, else they lie one after another
     # SIMD lanes are transforms, but points are what is adjacent in the operand, in the result
     adjacent_points: tuple[bool, bool]
-    size: Callable[[int], Expr]  # a number as a scalar argument
+    size: Callable[[int], Expr]  # a number: of threads, who divide by it, a constant
+    paired: tuple[bool, bool]  # parts of operands, of results: pairs in memory, aligned as such
     first_roots: FirstRoots | None = None  # of lanes along a transform
 
 
@@ -97,7 +111,9 @@ def stockham(
             index = ir.add(ir.mul(position, const(block.width)), w)
         else:
             index = ir.add(ir.mul(w, block.size(block.length)), position)
-        return ir.add(index, ir.idiv(index, const(BANK_PERIOD))) if block.threads else index
+        if not block.threads:
+            return index
+        return ir.add(index, quotient(index, BANK_PERIOD))
 
     def accessors(stage: int) -> tuple[Read, Write]:
         source = scratch[(stage - 1) % 2] if stage else None
@@ -213,6 +229,9 @@ def _pass_loops(
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
             products = block.threads and p.radix > 4 and p.groups > 1
             found = _register_butterfly(p, point, root if products else None, rotated, store)
+            if block.threads:
+                last = p.groups == 1
+                _pair(found, block.paired[0] and p.number == 0, block.paired[1] and last)
             return _stores_last(found) if p.stride == 1 and not block.threads else found
         return _loop_butterfly(p, block, twiddle, point, rotated, store)
 
@@ -237,6 +256,19 @@ def _register_butterfly(
             value = out.bind(mul(z, factors[k]) if root else rotated(const(k), z))
         out.statements += store(const(k), value)
     return out.statements
+
+
+def _pair(statements: list[Stmt], loads: bool, stores: bool) -> None:
+    """Accesses of both parts of a number as one of twice the width."""
+    for a, b in pairwise(statements):
+        if loads and isinstance(a, ir.Let) and isinstance(b, ir.Let):
+            x, y = a.value, b.value
+            if x.op == y.op == "load" and x.attr is y.attr and len(x.args) == len(y.args) == 1:
+                is_pair = y.args[0] is ir.add(x.args[0], ONE) and x.attr.access == "read"
+                a.vector = 2 if is_pair and x.args[0].op == "mul" else a.vector
+        if stores and isinstance(a, ir.Store) and isinstance(b, ir.Store):
+            is_pair = a.buffer is b.buffer and b.index is ir.add(a.index, ONE) and a.mask is b.mask
+            a.vector = 2 if is_pair and a.mask is None and a.index.op == "mul" else a.vector
 
 
 def _powers(root: Callable[[Expr], Complex], count: int, out: Bindings) -> list[Complex]:
@@ -318,24 +350,30 @@ def _loop_butterfly(
     return [*out, ir.For(k, ONE, half, "serial", body_stmts)]
 
 
+def _divided(x: Expr, n: int) -> tuple[Expr, Expr]:
+    return quotient(x, n), remainder(x, n)
+
+
 def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
     size = block.size
     group, q = (ir.var(f"{name}{p.number}") for name in ("group", "q"))
     groups, stride = size(p.groups), size(p.stride)
     if block.threads:
         t = ir.var(f"t{p.number}")
-        butterflies = size(block.length // p.radix)
+        butterflies = block.length // p.radix
         if block.width == 1:
             which, i = ZERO, t
         elif block.transforms_first[0 if p.number == 0 else 1]:
-            i, which = divmod(t, block.count)
+            i, which = quotient(t, block.width), remainder(t, block.width)
         else:
-            which, i = divmod(t, butterflies)
-        at_group, at_q = (i, ZERO) if p.stride == 1 else divmod(i, stride)
+            which, i = quotient(t, butterflies), remainder(t, butterflies)
+        at_group, at_q = (i, ZERO) if p.stride == 1 else _divided(i, p.stride)
         if p.groups == 1:
             at_group, at_q = ZERO, i
-        stop = butterflies if block.width == 1 else ir.mul(butterflies, block.count)
-        return [ir.For(t, ZERO, stop, "lanes", body(at_group, at_q, (ZERO, which)))]
+        inside = body(at_group, at_q, (ZERO, which))
+        if block.width > 1 and not block.full:
+            inside = [ir.If(ir.binary("lt", which, block.count), inside)]
+        return [ir.For(t, ZERO, const(butterflies * block.width), "lanes", inside)]
     if block.width > 1:
         inner = _over_transforms(block, str(p.number), lambda w: body(group, q, w))
         loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner])

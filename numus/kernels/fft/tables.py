@@ -69,7 +69,7 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
     vector = vector_of(dtype, target)
     is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
     is_along = is_along and vector**2 <= n <= TUNING.max_length_along
-    lengths = (n,)
+    lengths: tuple[int, ...] = (n,)
     if n >= TUNING.min_split_length:
         lengths = split(n, min(column_limit(dtype, target), max(2, n // 2)))
     columns, rows = lengths if len(lengths) == 2 else (0, 0)

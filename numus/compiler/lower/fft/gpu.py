@@ -17,7 +17,8 @@ class FftTuning:
 
     max_length: int = 4096  # of a transform in shared memory
     coalesced_rows: int = 16  # adjacent rows of a block: accesses of 128 bytes
-    min_rows: int = 4  # of a block, for whole sectors of 32 bytes
+    min_rows: int = 8  # of a block whose rows are a part of longer ones: accesses of 64 bytes
+    min_part: int = 256  # points of such a row, where a block has room for four
     max_thread_length: int = 16  # rows that take two passes, so that threads share accesses
     min_threads: int = 32
 
@@ -59,7 +60,11 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
 
 
 def _steps(p: FftProblem) -> Kernels:
-    return lower_steps(p, min(TUNING.max_length, _capacity(p)), _blocking)
+    capacity = _capacity(p)
+    limit = min(TUNING.max_length, capacity)
+    if p.length > limit:  # parts whose adjacent rows fill whole accesses
+        limit = max(limit // TUNING.min_rows, min(TUNING.min_part, capacity // 4), 2)
+    return lower_steps(p, limit, _blocking)
 
 
 lower_fft_gpu = family(FftProblem, Candidate("shared memory", _steps))

@@ -44,6 +44,7 @@ class Step:
     inner: int  # rows that are adjacent in memory
     access: Access
     adjacent: tuple[bool, bool]  # whether operands, results of inner rows are adjacent
+    is_paired: bool = False  # whether operands are complex numbers in memory
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,14 @@ class FftProblem(Problem):
         return self.lane_axis is not None
 
     @property
+    def _operand_is_paired(self) -> bool:
+        return self.source in self.layouts
+
+    @property
+    def _result_is_paired(self) -> bool:
+        return all(v.dtype.is_complex for v in self.group.stored)
+
+    @property
     def _inner_axis(self) -> int:
         """The axis of the rows of a block, unless they run over all axes."""
         return len(self.val.shape) - 2 if self.lane_axis is None else self.lane_axis
@@ -208,7 +217,7 @@ class FftProblem(Problem):
 
         columns = Step(n1, rows, n2, first, (True, True))
         if len(lengths) == 2 and adjacent == 1:
-            return [columns, Step(n2, rows, n1, second, (False, True))]
+            return [columns, Step(n2, rows, n1, second, (False, True), True)]
         if len(lengths) == 2:
             return [columns, self._last_step(n2, rows, n1, second, adjacent)]
 
@@ -241,7 +250,7 @@ class FftProblem(Problem):
                 lambda row, w, k, z: put(*rows_of(row, w), k, z),
             )
 
-        return Step(n, rows // adjacent * inner, adjacent, exchanged, (False, True))
+        return Step(n, rows // adjacent * inner, adjacent, exchanged, (False, True), True)
 
     def kernel(self, step: Step, blocking: Blocking, name: str) -> LoweredKernel:
         """One step; a step of lone rows may take several as adjacent ones."""
@@ -279,12 +288,14 @@ class FftProblem(Problem):
                 *(step.length, blocking.radices, blocking.largest_odd),
                 *(self.part, width),
                 ir.minimum(ir.sub(e.dim(inner), start), const(width)),
+                inner % width == 0,
                 bool(blocking.threads),
                 blocking.vector,
                 (adjacent, False) if lone else step.adjacent,
                 not lone or not blocking.threads or adjacent,
                 (self.lane_axis is None, True) if lone else (not step.adjacent[0], False),
-                e.scalar_arg,
+                const if blocking.threads else e.scalar_arg,
+                (step.is_paired or self._operand_is_paired, self._result_is_paired),
                 first_roots,
             ),
             lambda k: self.twiddle(e, k, step.length),
