@@ -105,25 +105,29 @@ def _spectral_window(op: str, window: Any, n: int) -> Array:
     return values
 
 
-def resample(x: Any, num: int, t: Any = None, axis: int = 0, window: Any = None) -> Any:
+def resample(
+    x: Any, num: int, t: Any = None, axis: int = 0, window: Any = None, domain: str = "time"
+) -> Any:
     """`num` samples of the signal, which is taken as periodic, by its spectrum.
 
     Args:
         t: the positions of the samples: if given, the result is (samples, new positions).
         window: weights in the frequency domain.
+        domain: what x is: "time", or "freq" for the spectrum of the signal.
 
     >>> nm.signal.resample(nm.asarray([1.0, 0.0, -1.0, 0.0]), 2).round(decimals=6).tolist()
     [1.0, -1.0]
     """
     op = "resample"
+    choice(op, domain, "domain", "time", "freq")
     x = wide(signal(op, x))
     count = positive(op, num, "num")
     rows = last(op, x, axis)
     n = rows.shape[-1]
     if not n:
         raise ShapeError(f"signal.{op}: no samples along axis {axis} of shape {x.shape}")
-    real = x.dtype.kind != "complex"
-    spectrum = nm.fft.rfft(rows) if real else nm.fft.fft(rows)
+    real = x.dtype.kind != "complex" and domain == "time"
+    spectrum = rows if domain == "freq" else nm.fft.rfft(rows) if real else nm.fft.fft(rows)
     if window is not None:
         weights = _spectral_window(op, window, n)
         if real:  # those of both signs of a frequency count by half

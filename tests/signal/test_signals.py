@@ -103,6 +103,8 @@ def test_filters_and_their_states(n):
         for padtype in ("odd", "even", "constant", None):
             same("filtfilt", *scipy.signal.butter(3, 0.1), x, axis=1, padtype=padtype)
             same("sosfiltfilt", SOS, x, axis=1, padtype=padtype)
+        for irlen in (None, 20):
+            same("filtfilt", *scipy.signal.butter(3, 0.1), x, axis=1, method="gust", irlen=irlen)
 
 
 def test_parts_of_a_signal_are_filtered_one_after_another():
