@@ -12,6 +12,7 @@ from numus.primitives import views
 from numus.primitives.broadcast import broadcast
 from numus.primitives.fft import fft
 from numus.primitives.source import constant, iota
+from numus.runtime.devices import default
 
 
 def resized(x: Node, n: int) -> Node:
@@ -28,7 +29,8 @@ def transform(x: Node, inverse: bool) -> Node:
     n = x.shape[-1]
     if n == 1 or 0 in x.shape:
         return x
-    if is_mixed_radix(n):
+    device = x.device or default.device
+    if is_mixed_radix(n, device.runtime.target.simt):
         return fft(x, roots(n, x.dtype, x.device), inverse)
     if inverse:
         return ew.conj(_bluestein(ew.conj(x), n))

@@ -6,6 +6,7 @@ import functools
 
 LARGEST_RADIX = 16  # of the butterflies that live in registers: 2, 3, 4, 5, 7, 8, 11, 13, 16
 MAX_PRIME = 199  # larger prime factors go through Bluestein's convolution
+MAX_THREAD_PRIME = 61  # and these where threads transform them, which are as many as the rest
 
 
 @functools.lru_cache(maxsize=4096)
@@ -20,9 +21,9 @@ def prime_factors(n: int) -> tuple[int, ...]:
     return (*found, n) if n > 1 else tuple(found)
 
 
-def is_mixed_radix(n: int) -> bool:
+def is_mixed_radix(n: int, threads: bool = False) -> bool:
     """Every prime factor has a butterfly, in registers or as a loop."""
-    return all(p <= MAX_PRIME for p in prime_factors(n))
+    return all(p <= (MAX_THREAD_PRIME if threads else MAX_PRIME) for p in prime_factors(n))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -231,7 +231,7 @@ def _pass_loops(
             found = _register_butterfly(p, point, root if products else None, rotated, store)
             if block.threads:
                 last = p.groups == 1
-                _pair(found, block.paired[0] and p.number == 0, block.paired[1] and last)
+                pair(found, block.paired[0] or p.number > 0, block.paired[1] and last)
             return _stores_last(found) if p.stride == 1 and not block.threads else found
         return _loop_butterfly(p, block, twiddle, point, rotated, store)
 
@@ -258,8 +258,8 @@ def _register_butterfly(
     return out.statements
 
 
-def _pair(statements: list[Stmt], loads: bool, stores: bool) -> None:
-    """Accesses of both parts of a number as one of twice the width."""
+def pair(statements: list[Stmt], loads: bool = True, stores: bool = False) -> None:
+    """Accesses of both parts of a number as one of twice the width, by threads."""
     for a, b in pairwise(statements):
         if loads and isinstance(a, ir.Let) and isinstance(b, ir.Let):
             x, y = a.value, b.value

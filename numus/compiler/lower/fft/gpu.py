@@ -55,7 +55,6 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
     threads = TUNING.min_threads
     while threads < max_threads and threads < butterflies * width:
         threads *= 2
-    radices = radices_of(step.length, LARGEST_RADIX, LARGEST_RADIX)
     return Blocking(width, min(threads, max_threads), 1, radices, LARGEST_RADIX)
 
 

@@ -22,9 +22,17 @@ from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
-from numus.kernels.fft.butterflies import Complex, mul, swap
+from numus.kernels.fft.butterflies import Bindings, Complex, mul, swap
 from numus.kernels.fft.radices import split
-from numus.kernels.fft.stockham import NONE, Block, Transform, stockham
+from numus.kernels.fft.stockham import (
+    NONE,
+    Block,
+    Transform,
+    pair,
+    quotient,
+    remainder,
+    stockham,
+)
 from numus.kernels.fft.tables import Layout, layout
 
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
@@ -101,24 +109,29 @@ class FftProblem(Problem):
         start = ir.add(e.dim(self.length), ir.mul(e.dim(groups), const(k)))
         return self._root(e, ir.add(start, group))
 
-    def column_twiddle(self, e: Emitter, column: Expr, lane: Expr, k: Expr, whole: int) -> Complex:
+    def column_twiddle(
+        self, e: Emitter, out: Bindings, column: Expr, lane: Expr, k: Expr, whole: int
+    ) -> Complex:
         """exp(-2 pi i (column + lane) k / whole) between steps, for adjacent lanes."""
         if e.block_size or whole != self.length or not self.layout.columns_length:
-            return self.large_twiddle(e, ir.mul(ir.add(column, lane), k), whole)
+            return self.large_twiddle(e, out, ir.mul(ir.add(column, lane), k), whole)
         at = ir.add(ir.mul(k, const(self.layout.vector)), lane)
         near = self._root(e, ir.add(e.dim(self.layout.columns_start), at))
         vector = ir.idiv(column, const(self.layout.vector))
         far = ir.add(ir.mul(vector, e.dim(self.layout.columns_length)), k)
         return mul(near, self._root(e, ir.add(e.dim(self.layout.vectors_start), far)))
 
-    def large_twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
+    def large_twiddle(self, e: Emitter, out: Bindings, k: Expr, length: int) -> Complex:
         """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
         stay in cache: with k = a B + b, it is the product of those for a B and b."""
-        if not e.block_size or length <= MAX_CACHED_ROOTS:
+        if not e.block_size:
             return self.twiddle(e, k, length)
-        part = const(1 << (length.bit_length() + 1) // 2)
-        high = ir.mul(ir.idiv(k, part), part)
-        return mul(self.twiddle(e, high, length), self.twiddle(e, ir.irem(k, part), length))
+        if length <= MAX_CACHED_ROOTS:
+            return out.bind(self.twiddle(e, k, length))
+        part = 1 << (length.bit_length() + 1) // 2
+        high = ir.mul(quotient(k, part), const(part))
+        found = [out.bind(self.twiddle(e, at, length)) for at in (high, remainder(k, part))]
+        return mul(found[0], found[1])
 
     def _access(self, e: Emitter) -> tuple[Read, Write]:
         """The operand and the results of the whole transform; inner rows are those along the axis
@@ -194,8 +207,11 @@ class FftProblem(Problem):
             read, _ = access(e)
 
             def put(row: Expr, column: Inner, k: Expr, z: Complex) -> list[Stmt]:
-                rotated = mul(z, self.column_twiddle(e, *column, k, whole))
-                return e.store(intermediate, (row, k, ir.add(*column)), rotated)
+                out = Bindings(f"tw{len(e.accesses)}")
+                rotated = mul(z, self.column_twiddle(e, out, *column, k, whole))
+                if e.block_size:
+                    pair(out.statements)
+                return [*out.statements, *e.store(intermediate, (row, k, ir.add(*column)), rotated)]
 
             def get(row: Expr, column: Inner, i: Expr) -> Complex:
                 return read(row, NONE, ir.add(ir.mul(i, e.dim(n2)), ir.add(*column)))
