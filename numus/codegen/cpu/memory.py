@@ -1,12 +1,9 @@
 """SIMD loads and stores, by the stride of the index from lane to lane.
 
-Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 two shuffled vectors (interleaved
-real and imaginary parts), any other a gather or scatter. An index divided by a power of two (packed
-codes, scales of groups) is a short vector whose elements are repeated. Masked elements are never
-accessed.
 Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 and -2 two shuffled vectors
 (interleaved real and imaginary parts); any other is a gather or scatter, or, of adjacent elements,
-transposed in registers (transposed.py). Masked elements are never accessed.
+transposed in registers (transposed.py). An index divided by a power of two (packed codes, scales of
+groups) is a short vector whose elements are repeated. Masked elements are never accessed.
 """
 
 from __future__ import annotations
