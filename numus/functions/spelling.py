@@ -28,7 +28,8 @@ _HINTS = {
 
 def spelled(function: Function) -> Function:
     """Let a function that has `axis` and `keepdims` take `dim` and `keepdim` as well."""
-    names = frozenset(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters.values()
+    names = frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -51,7 +51,7 @@ Tensor.__module__ = "torch"
     [
         (lambda: nm.std(X, ddof=1), TypeError, "correction="),
         (lambda: nm.sum(X, axis=1, dim=1), TypeError, "the same"),
-        (lambda: nm.sum(X, colour=1), TypeError, "it takes axis, dtype, keepdims"),
+        (lambda: nm.sum(X, colour=1), TypeError, "it takes axis, dtype, initial, keepdims, where$"),
         (lambda: nm.random.integers(10, (3,)), nm.errors.DTypeError, "shape="),
         (lambda: X + Tensor(), TypeError, r"a torch\.Tensor"),
         (lambda: Tensor() * X, TypeError, r"nm\.asarray"),

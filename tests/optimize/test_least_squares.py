@@ -55,9 +55,9 @@ def test_derivatives_of_fits():
     fit = lambda y: optimize.curve_fit(decay, f64(T), y, xtol=1e-14, ftol=1e-14, gtol=1e-13)[0]
     found = nm.jacrev(fit)(f64(Y))[:, 3]
     h = np.zeros(30)
-    h[3] = 1e-5
-    slope = (fit(f64(Y + h)) - fit(f64(Y - h))).numpy() / 2e-5
-    np.testing.assert_allclose(found, slope, rtol=1e-5, atol=1e-7)
+    h[3] = 1e-3  # a fit ends within about 1e-9 of its solution
+    slope = (fit(f64(Y + h)) - fit(f64(Y - h))).numpy() / 2e-3
+    np.testing.assert_allclose(found, slope, rtol=2e-5, atol=1e-7)
     many = nm.vmap(lambda y: optimize.least_squares(lambda p: p - y, f64([0, 0])).x)(f64(np.eye(2)))
     np.testing.assert_allclose(many, np.eye(2), atol=1e-7)
 

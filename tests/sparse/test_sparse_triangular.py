@@ -5,7 +5,7 @@ import pytest
 
 import numus as nm
 from numus import sparse
-from numus.errors import LinAlgError, ShapeError
+from numus.errors import DeviceError, LinAlgError, ShapeError
 from numus.sparse.linalg import spsolve_triangular
 from numus.sparse.triangles import triangle_of
 
@@ -37,9 +37,15 @@ def test_solutions(lower, dtype):
 def test_devices(device):
     dense = triangular(30, False, np.float32)
     a, b = sparse.from_dense(nm.asarray(dense)), nm.ones((30, 2))
-    there = spsolve_triangular(a.to(device), b.to(device), lower=False)
+    try:
+        b = b.to(device)
+    except DeviceError as reason:
+        pytest.skip(str(reason))
+    there = spsolve_triangular(a.to(device), b, lower=False)
     assert there.device.name.startswith(device)
-    np.testing.assert_allclose(there.numpy(), spsolve_triangular(a, b, False).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        there.numpy(), spsolve_triangular(a, b.to("cpu"), False).numpy(), rtol=1e-5
+    )
 
 
 def test_levels():

@@ -75,9 +75,11 @@ class LlvmTarget:
 
     @functools.cached_property
     def byte_dot(self) -> str:
-        """The instruction of `dot4`: "vnni", or "" for what LLVM makes of a partial reduction."""
+        """The instruction of `dot4`: "vnni" or "usdot", or "" without one."""
+        if self.arch == "arm":
+            return "usdot" if "i8mm" in self.enabled else ""
         vnni = {"avx512vnni", "avx512vl"} <= self.enabled or "avxvnni" in self.enabled
-        return "vnni" if self.arch == "x86" and vnni else ""
+        return "vnni" if vnni else ""
 
 
 # Microarchitecture levels that `NUMUS_CPU` names: LLVM's CPU and its features.

@@ -104,24 +104,20 @@ def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
 
 
 def dot4(t: IRBuilder, s: Shape, total: str, codes: str, x: str) -> str:
-    """By the target's instruction (VNNI, dp4a), or by LLVM's partial reduction, which is one on
-    Arm with i8mm."""
+    """By the target's instruction (VNNI, usdot, dp4a), or byte by byte: LLVM's partial reduction
+    may put a product into any lane."""
     how, width = t.target.byte_dot, s.width
     if how == "dp4a":
         words = (("i32", codes), ("i32", x), ("i32", total))
         return t.call("i32", "llvm.nvvm.idp4a.u.s", *words)
-    wide, own = Shape(4 * width), s.of("i32")
-    if width < 4:
+    widths = {"vnni": (4, 8, 16), "usdot": (4,)}
+    if width not in widths.get(how, ()):
         return _dot4_by_bytes(t.ops(s, "i32"), total, codes, x)
-    bytes_ = wide.of("i8")
+    own, bytes_ = s.of("i32"), Shape(4 * width).of("i8")
     a, b = (t.new(f"bitcast {own} {v} to {bytes_}") for v in (codes, x))
-    if how == "vnni":
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * width}"
-        return t.call(own, name, (own, total), (bytes_, a), (bytes_, b))
-    ints = t.ops(wide, "i8")
-    product = t.ops(wide, "i32")("mul", ints.to("zext", a, "i32"), ints.to("sext", b, "i32"))
-    name = f"llvm.vector.partial.reduce.add.{s.suffix('i32')}.{wide.suffix('i32')}"
-    return t.call(own, name, (own, total), (wide.of("i32"), product))
+    vnni = f"llvm.x86.avx512.vpdpbusd.{32 * width}"
+    name = vnni if how == "vnni" else "llvm.aarch64.neon.usdot.v4i32.v16i8"
+    return t.call(own, name, (own, total), (bytes_, a), (bytes_, b))
 
 
 def _dot4_by_bytes(op: Ops, total: str, codes: str, x: str) -> str:

@@ -100,9 +100,10 @@ def corrcoef(x: ArrayLike, y: Any = None, /, *, rowvar: bool = True) -> Tensor:
     given = _variables("corrcoef", x, y, rowvar)
     rows = nm.astype(given, dt.compute_dtype(given.dtype))
     rows = rows - nm.mean(rows, 1, keepdims=True)
-    # before the product: the product of two deviations may underflow
-    rows = rows / nm.sqrt(nm.sum(nm.real(rows * nm.conj(rows)), 1, keepdims=True))
-    c = nm.astype(_gram(rows), given.dtype)
+    size = nm.sqrt(nm.sum(nm.real(rows * nm.conj(rows)), 1))
+    # divided one after the other: the product of two deviations may underflow
+    c = _gram(rows) / nm.expand_dims(size, 1) / nm.expand_dims(size, 0)
+    c = nm.astype(c, given.dtype)
     c = c if c.dtype.is_complex else nm.clip(c, -1, 1)
     return nm.reshape(c, ()) if c.shape == (1, 1) else c
 
