@@ -175,5 +175,5 @@ def test_a_gpt_keeps_its_loss():
     lost["qat"] = small_gpt.evaluate(model, tokens, 4) / full - 1
     assert lost["int8"] <= 1e-3
     assert lost["int4-gptq"] <= lost["int4"] / 2  # measured: 0.03 of it
-    assert lost["int4-awq"] <= 0.6 * lost["int4"]  # measured: 0.49, which differs by machine
+    assert lost["int4-awq"] <= 0.5 * lost["int4"]
     assert lost["qat"] <= 1e-2
