@@ -15,7 +15,7 @@ from numus import ir
 from numus.codegen.cpu import transposed
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
-from numus.codegen.llvm.divergence import are_consecutive, split_constant
+from numus.codegen.llvm.divergence import are_consecutive, loads_of, split_constant
 from numus.dtypes import DType
 
 VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
@@ -269,25 +269,12 @@ def _pair(ctx: Context, e: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def _find_pairs(ctx: Context, body: list[ir.Stmt]) -> dict[ir.Expr, tuple[ir.Expr, ir.Expr]]:
-    seen: set[ir.Expr] = set()
-    stack: list[ir.Expr] = []
-    for s in body:
-        if isinstance(s, (ir.Let, ir.Set)):
-            stack.append(s.value)
-        elif isinstance(s, ir.Store):
-            stack.extend((s.index, s.value))
     by_base: dict[tuple[ir.Buffer, ir.Expr, ir.Expr | None], dict[int, ir.Expr]] = {}
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        if e.op == "load" and ctx.lane_stride(e.args[0]) in (2, -2):
+    for e in loads_of(body):
+        if ctx.lane_stride(e.args[0]) in (2, -2):
             rest, offset = split_constant(e.args[0])
             mask = e.args[1] if len(e.args) > 1 else None
             by_base.setdefault((e.attr, rest, mask), {})[offset] = e
-        # loads of a slow path may be out of bounds elsewhere
-        stack.extend((e.args[0], e.args[2]) if e.op == "slow_path" else e.args)
     pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] = {}
     for loads in by_base.values():
         for offset in sorted(loads):

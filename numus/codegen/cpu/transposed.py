@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from numus import ir
 from numus.codegen.llvm.builder import Shape, Value, memory_type
 from numus.codegen.llvm.context import Context
-from numus.codegen.llvm.divergence import written_by
+from numus.codegen.llvm.divergence import loads_of, written_by
 
 MIN_COUNT = 4  # adjacent elements that are worth a transpose
 Element = tuple[ir.Buffer, ir.Expr, int, ir.Expr | None]  # buffer, base, its factor, mask
@@ -151,25 +151,13 @@ def load_group(ctx: Context, e: ir.Expr) -> list[ir.Expr] | None:
 
 
 def _find_groups(ctx: Context, body: list[ir.Stmt]) -> dict[ir.Expr, list[ir.Expr]]:
-    seen: set[ir.Expr] = set()
-    stack: list[ir.Expr] = []
-    for s in body:
-        if isinstance(s, (ir.Let, ir.Set)):
-            stack.append(s.value)
-        elif isinstance(s, ir.Store):
-            stack.extend((s.index, s.value))
     by_base: dict[Element, dict[int, ir.Expr]] = {}
     lane, written = ctx.current_lane, written_by(body)
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        is_whole = e.op == "load" and len(e.args) == 1 and e.attr not in written
+    for e in loads_of(body):
+        is_whole = len(e.args) == 1 and e.attr not in written
         if is_whole and ctx.lane_stride(e.args[0]) not in (0, 1, -1, 2, -2):
             key, offset = _element(e.attr, e.args[0], None)
             by_base.setdefault(key, {})[offset] = e
-        stack.extend((e.args[0], e.args[2]) if e.op == "slow_path" else e.args)
     groups: dict[ir.Expr, list[ir.Expr]] = {}
     for loads in by_base.values():
         for run in _runs(sorted(loads), lane.shape.width):

@@ -6,7 +6,7 @@ constant stride, so that unit-stride loads are vector loads), or *varying*.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from numus import ir
@@ -216,6 +216,26 @@ def _data_itemsize(e: ir.Expr) -> int:
     if (e.dtype.itemsize == 8 and e.dtype.is_integer) or e.op in ("const", "scalar"):
         return 1
     return e.dtype.itemsize
+
+
+def loads_of(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
+    """The loads that the statements of a body make themselves, each once; not those of a slow path,
+    which may be out of bounds elsewhere."""
+    seen: set[ir.Expr] = set()
+    stack: list[ir.Expr] = []
+    for s in body:
+        if isinstance(s, (ir.Let, ir.Set)):
+            stack.append(s.value)
+        elif isinstance(s, ir.Store):
+            stack.extend((s.index, s.value))
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if e.op == "load":
+            yield e
+        stack.extend((e.args[0], e.args[2]) if e.op == "slow_path" else e.args)
 
 
 def written_by(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:

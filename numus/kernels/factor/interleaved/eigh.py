@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.interleaved.scaling import negligible_square
+from numus.kernels.factor.interleaved.scaling import householder, negligible_square
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import INT, ONE, ZERO
 
@@ -97,14 +97,8 @@ def _reflector(p: LaneProgram, w: Work, k: Expr, n: Expr) -> Expr:
     after, second = p.let(ir.add(k, ONE)), p.let(ir.add(k, const(2)))
     (rest,) = p.reduced("add", second, n, lambda i: [a[i, k][0] * a[i, k][0]], p.constant(0.0))
     alpha = p.let(a[after, k][0])
-    trivial = p.let(rest < negligible_square(p))
+    beta, tau, factor = householder(p, alpha, rest)
     one = p.constant(1.0)
-    size = ir.sqrt(_fma(alpha, alpha, rest))
-    beta = p.let(select(trivial, alpha, -ir.binary("copysign", size, alpha)))
-    tau = select(trivial, p.constant(0.0), (beta - alpha) / select(trivial, one, beta))
-    tau = p.let(tau)
-    factor = select(trivial, p.constant(0.0), one / select(trivial, one, alpha - beta))
-    factor = p.let(factor)
     x[_E, k] = (beta,)
     x[_TAU, k] = (tau,)
     x[_U, after] = (one,)

@@ -37,3 +37,15 @@ def negligible_square(p: LaneProgram) -> Expr:
     """A sum of squares below which its digits are lost to underflow, of matrices scaled to 1: what
     it is of is far smaller than a rounding error."""
     return p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+
+
+def householder(p: LaneProgram, alpha: Expr, rest: Expr) -> tuple[Expr, Expr, Expr]:
+    """(beta, tau, factor) of the reflector that takes a vector to (beta, 0, …), of its first
+    element and the sum of squares of the others, which `factor` scales to the reflector's."""
+    trivial = p.let(rest < negligible_square(p))
+    zero, one = p.constant(0.0), p.constant(1.0)
+    size = ir.sqrt(ir.fma(alpha, alpha, rest, allow_unfused=True))
+    beta = p.let(select(trivial, alpha, -ir.binary("copysign", size, alpha)))
+    tau = p.let(select(trivial, zero, (beta - alpha) / select(trivial, one, beta)))
+    factor = p.let(select(trivial, zero, one / select(trivial, one, alpha - beta)))
+    return beta, tau, factor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.interleaved import qr
-from numus.kernels.factor.interleaved.scaling import negligible_square
+from numus.kernels.factor.interleaved.scaling import householder, negligible_square
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import INT, ONE, ZERO
 
@@ -83,14 +83,8 @@ def _reflect_row(p: LaneProgram, w: Work, k: Expr) -> None:
     after, second = p.let(ir.add(k, ONE)), p.let(ir.add(k, const(2)))
     (rest,) = p.reduced("add", second, n, lambda j: [a[k, j][0] * a[k, j][0]], p.constant(0.0))
     alpha = p.let(a[k, after][0])
-    trivial = p.let(rest < negligible_square(p))
+    beta, tau, factor = householder(p, alpha, rest)
     one = p.constant(1.0)
-    size = ir.sqrt(_fma(alpha, alpha, rest))
-    beta = p.let(select(trivial, alpha, -ir.binary("copysign", size, alpha)))
-    tau = select(trivial, p.constant(0.0), (beta - alpha) / select(trivial, one, beta))
-    tau = p.let(tau)
-    factor = select(trivial, p.constant(0.0), one / select(trivial, one, alpha - beta))
-    factor = p.let(factor)
     x[_E, k] = (beta,)
     x[_RIGHT, k] = (tau,)
     x[_U, after] = (one,)
