@@ -286,10 +286,10 @@ FITS = (
     ),
     Fit(
         "STIRLING",
-        "x (lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2) in 1 / x**2, x >= 8",
+        "x (lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2) in 1 / x**2, x >= 3 (8)",
         _at_root(stirling_rest),
-        (0, mp.mpf(1) / 64),
-        (2, 6),
+        lambda bits: (0, mp.mpf(1) / (9 if bits == 24 else 64)),
+        (3, 6),
     ),
     Fit(
         "DIGAMMA",

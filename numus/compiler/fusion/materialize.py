@@ -117,13 +117,14 @@ class Materialization:
 
     def _expensive_operands(self, in_memory: set[Value]) -> set[Value]:
         """Activations that GEMMs read: stored once, in the epilogue that computes them. Operands
-        of serial scatters are computed in parallel, before."""
+        of serial scatters are computed in parallel, before; parallel ones read indices once."""
         found: set[Value] = set()
         for v in self.order:
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)
-            for x in _packed_operands(v):
+            reads_indices = v.kind == "scatter" and self.target.simt
+            for x in v.inputs[:2] if reads_indices else _packed_operands(v):
                 if wgmma:
                     found |= _stored_for_strides(x, in_memory)
                 while x.kind == "view" and x not in in_memory:

@@ -144,18 +144,24 @@ def search_bins(edges: Node, values: Node) -> Node:
 
 
 def even_bins(edges: Node, values: Node) -> Node:
-    """The bins of equal width of values: a quotient, corrected by the neighbouring edges."""
+    """The bins of equal width of values: a quotient, corrected by the neighbouring edges.
+
+    In 32 bits, which hold any number of bins that a float's quotient is good for.
+    """
     count = edges.shape[0] - 1
     first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
-    one, top = int_constant(1), int_constant(count - 1)
+    one, top = constant(1, dt.int32), constant(count - 1, dt.int32)
     scale = ew.div(constant(float(count), edges.dtype), ew.sub(last, first))
-    guess = ew.cast(ew.mul(ew.sub(values, first), scale), dt.int64)
-    guess = ew.minimum(ew.maximum(guess, int_constant(0)), top)
-    left, right = (gather(edges, (i,), (0,)) for i in (guess, ew.add(guess, one)))
+    quotient = ew.mul(ew.sub(values, first), scale)
+    bounds = constant(0.0, edges.dtype), constant(float(count - 1), edges.dtype)
+    guess = ew.cast(ew.minimum(ew.maximum(quotient, bounds[0]), bounds[1]), dt.int32)
+    at = ew.cast(guess, dt.int64)
+    left, right = (gather(edges, (i,), (0,)) for i in (at, ew.add(at, int_constant(1))))
     guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
     guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
     in_range = ew.and_(ew.le(first, values), ew.le(values, last))
-    return ew.where(in_range, ew.minimum(guess, top), int_constant(count))
+    found = ew.where(in_range, ew.minimum(guess, top), constant(count, dt.int32))
+    return ew.cast(found, dt.int64)
 
 
 def equal_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:

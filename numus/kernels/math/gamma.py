@@ -8,22 +8,42 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, select, slow_path_select, unary
+from numus.ir import Expr, approx_div, fma, select, slow_path_select, unary
 from numus.kernels.math import _coefficients as table
 from numus.kernels.math._tools import absolute, is32, like, parts, polynomial, two_product
-from numus.kernels.math.logarithm import log
+from numus.kernels.math.logarithm import log, natural, reduce_log
 from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
 
 
 def lgamma(x: Expr) -> Expr:
     """log |gamma(x)|. 3 ulp, of at least 1 near the zeros of negative arguments.
 
-    [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x);
-    up to 8, lgamma(x - k) + log((x - 1) ... (x - k)); beyond, Stirling's series.
+    [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x).
+    Beyond 3, Stirling's series.
     """
     a = absolute(x)
+    positive = _lgamma_positive32(a) if is32(x) else _lgamma_positive64(a)
+    positive = select(a.eq(math.inf), a, positive)
+    return slow_path_select(x < 0.0, _lgamma_negative(x, a, positive), positive)
+
+
+def _lgamma_positive32(a: Expr) -> Expr:
+    """One logarithm, of a itself, serves both ends, and nothing else is computed per range: half
+    the instructions of the float64 variant."""
+    below, beyond = a < 1.0, a >= 3.0
+    logarithm = log(a)
+    u = select(below, a - 1.0, a - 2.0)
+    core = u * select(below, a, a - 1.0) * polynomial(u, table.LGAMMA)
+    near = core + select(below, -logarithm, like(a, 0.0))  # +0 at 1
+    inverse = approx_div(like(a, 1.0), a)
+    less_1 = natural(*reduce_log(a), less=1.0)  # log(a) - 1, where it is small as well
+    return select(beyond, _stirling(a, inverse, less_1), near)
+
+
+def _lgamma_positive64(a: Expr) -> Expr:
+    """From 3 up to 8, lgamma(a - k) + log((a - 1) ... (a - k)): the series is too long there."""
     below, beyond = a < 1.0, a >= 8.0
-    product, shifted = like(x, 1.0), a
+    product, shifted = like(a, 1.0), a
     for j in range(1, 6):
         step = a >= float(j + 2)
         product = select(step, product * (a - float(j)), product)
@@ -32,37 +52,45 @@ def lgamma(x: Expr) -> Expr:
     u = select(below, a - 1.0, shifted - 2.0)
     core = u * select(below, a, shifted - 1.0) * polynomial(u, table.LGAMMA)
     near = core + select(below, -logarithm, logarithm)
-    inverse = 1.0 / a
+    return select(beyond, _stirling(a, 1.0 / a, logarithm - 1.0), near)
+
+
+def _stirling(a: Expr, inverse: Expr, log_less_1: Expr) -> Expr:
+    """(a - 1/2) (log(a) - 1) + log(2 pi) / 2 - 1/2 + P(1 / a**2) / a."""
     rest = fma(
         polynomial(inverse * inverse, table.STIRLING), inverse, 0.5 * math.log(2 * math.pi) - 0.5
     )
-    far = fma(a - 0.5, logarithm - 1.0, rest)
-    positive = select(beyond, far, near)
-    positive = select(a.eq(math.inf), a, positive)
-    return slow_path_select(x < 0.0, _lgamma_negative(x, a, positive), positive)
+    return fma(a - 0.5, log_less_1, rest)
+
+
+_FEW_STEPS = 5  # of the recurrence, for arguments that are not far below 0
 
 
 def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
     """lgamma(x) for x = -a < 0, given lgamma(a).
 
-    Down to where the zeros between the poles are too narrow for floats to come near, the recurrence
-    up to z in [1, 2): lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms small where the result
-    is. Beyond, the reflection log(pi / (a |sin(pi a)|)) - lgamma(a).
+    Down to where the zeros between the poles are too narrow for floats to come near, the
+    recurrence. Beyond, the reflection log(pi / (a |sin(pi a)|)) - lgamma(a).
     """
     steps = 16 if is32(x) else 24
+    s, _ = _sin_cos_half_turns(a)
+    reflected = log(math.pi / (a * s)) - positive
+    far = select(a < float(steps - 1), _lgamma_recurrence(x, steps), reflected)
+    result = slow_path_select(a >= float(_FEW_STEPS - 1), far, _lgamma_recurrence(x, _FEW_STEPS))
+    result = select(a.eq(unary("floor", a)), like(x, math.inf), result)  # the poles
+    return select(a.eq(math.inf), a, result)
+
+
+def _lgamma_recurrence(x: Expr, steps: int) -> Expr:
+    """lgamma(x) by steps up to z in [1, 2): lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms
+    small where the result is."""
     product, z = like(x, 1.0), x
     for j in range(steps):
         t = x + float(j)  # exact, but for |x| < 1
         product = select(t < 1.0, product * t, product)
         z = select(t < 1.0, x + float(j + 1), z)
-    s, _ = _sin_cos_half_turns(a)
-    near = a < float(steps - 1)
     u = z - 2.0
-    core = u * (z - 1.0) * polynomial(u, table.LGAMMA)
-    logarithm = log(select(near, absolute(product), math.pi / (a * s)))
-    result = select(near, core - logarithm, logarithm - positive)
-    result = select(a.eq(unary("floor", a)), like(x, math.inf), result)  # the poles
-    return select(a.eq(math.inf), a, result)
+    return u * (z - 1.0) * polynomial(u, table.LGAMMA) - log(absolute(product))
 
 
 def _is_tiny(a: Expr) -> Expr:

@@ -30,11 +30,12 @@ def log_tail(f: Expr) -> Expr:
     return fma(fp.polynomial(f, LOG), f, -0.5)
 
 
-def natural(e: Expr, f: Expr, f_low: Expr | None = None) -> Expr:
-    """log(2**e (1 + f + f_low))."""
+def natural(e: Expr, f: Expr, f_low: Expr | None = None, less: float = 0.0) -> Expr:
+    """log(2**e (1 + f + f_low)) - less."""
     high, low = fp.parts(f, LN2)
     rest = e * low if f_low is None else fma(e, low, f_low)
-    return fma(e, high, fma(f * f, log_tail(f), rest) + f)
+    rest = fma(f * f, log_tail(f), rest) + f
+    return fma(e, high, -less) + rest if less else fma(e, high, rest)
 
 
 def base2(e: Expr, f: Expr) -> Expr:

@@ -1,12 +1,12 @@
 """Scatter on GPUs by sorting: updates ordered by destination, then gathered per element.
 
-No atomics: a stable sort groups the updates of each destination in their original order, and every
-element of the result combines its own, found by binary search.
+No atomics, as their order would show in sums of floats: a stable sort groups the updates of each
+destination in their original order, and every element of the result combines its own, found by
+binary search.
 """
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,9 @@ from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
-from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
+from numus.compiler.lower.scatter.gpu_histogram import PRIVATIZED_HISTOGRAM
+from numus.compiler.lower.scatter.gpu_problem import GpuScatterProblem, linear_destination
+from numus.compiler.lower.scatter.problem import COMBINE
 from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sort.gpu import lower_sort_gpu
 from numus.ir import Expr, Stmt, const, select
@@ -27,25 +29,6 @@ from numus.shapes import Shape
 from numus.target import Target
 
 _UPDATE = ir.var("u")
-
-MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
-
-
-class GpuScatterProblem(ScatterProblem):
-    @property
-    def destination_count(self) -> int:
-        """Rows of the result: index tuples."""
-        return math.prod(self.val.shape[a] for a in self.axes)
-
-    @property
-    def columns(self) -> int:
-        """Elements of a destination."""
-        return math.prod(self.val.shape[k] for k in self.other_axes)
-
-    @property
-    def has_segments(self) -> bool:
-        """The first update of every destination is tabulated, not searched per element."""
-        return self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
 
 
 def _warp_per_destination(problem: GpuScatterProblem) -> Kernels:
@@ -66,6 +49,7 @@ def _thread_per_element(problem: GpuScatterProblem) -> Kernels:
 
 lower_scatter_gpu = family(
     GpuScatterProblem,
+    PRIVATIZED_HISTOGRAM,
     Candidate("sorted updates, warp per destination", _warp_per_destination, _supports_warps),
     Candidate("sorted updates, thread per element", _thread_per_element),
 )
@@ -153,11 +137,7 @@ class _GatherUpdates:
         return e.grid_kernel(f"scatter_{self.mode}", g, body, grid, (self.val.op,))
 
     def _index(self, e: Emitter, destination: Expr, column: Expr) -> tuple[Expr, ...]:
-        shape, axes, rest = self.val.shape, self.problem.axes, self.problem.other_axes
-        at_axes = delinearize(e, destination, [shape[a] for a in axes])
-        at_rest = delinearize(e, column, [shape[a] for a in rest])
-        at = dict(zip((*axes, *rest), (*at_axes, *at_rest), strict=True))
-        return tuple(at[k] for k in range(len(shape)))
+        return self.problem.index(e, destination, column)
 
     def _load_base(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
         value = e.value(self.val.inputs[0], self._index(e, destination, column))
@@ -225,16 +205,9 @@ def _linearize(problem: GpuScatterProblem, linear: Value) -> LoweredKernel:
     e = Emitter(problem.layouts, block_size=threads)
     g, u = ir.var("g"), ir.var("u")
     at = tuple(delinearize(e, u, list(problem.index_shape)))
-    number: Expr = ZERO
-    in_bounds: Expr = const(True, dt.bool_)
-    for indices, axis in zip(val.inputs[2:], problem.axes, strict=True):
-        index = e.value(indices, at).cast(dt.int64)
-        extent = e.dim(val.shape[axis])
-        in_bounds = in_bounds & (index >= 0) & (index < extent)
-        number = ir.add(ir.mul(number, extent), index)
-    end = e.dim(problem.destination_count)
+    destination = linear_destination(e, problem, at)
     start, stop = ir.block_range(g, const(threads), e.dim(problem.count))
-    stores = e.store(linear, (u,), select(in_bounds, number, end).cast(linear.dtype))
+    stores = e.store(linear, (u,), destination.cast(linear.dtype))
     loop = ir.For(u, start, stop, "lanes", stores)
     return e.grid_kernel("scatter_linearize", g, [loop], -(-problem.count // threads), (val.op,))
 
