@@ -32,24 +32,48 @@ def pytest_configure(config):
 
 
 # Cases of these compile kernels for every size and dtype, or run kernels of GPUs thread by thread
-# in Python. Every third one runs by default, all of them with `-m slow` or on a GPU.
+# in Python. Every n-th one runs by default, all of them with `-m slow` or on a GPU.
 SAMPLED = {
-    "test_against_reference.py": {"test_scans_and_sorts"},
-    "test_column_packing.py": {"test_columns_of_narrow_matrices"},
-    "test_convolution.py": {"test_values_and_gradients"},
-    "test_cpu_gemm.py": {"test_values"},
-    "test_factor.py": {"test_factorisations_on_the_device"},
-    "test_gpu_gemm.py": {"test_every_tile_shape", "test_matmul"},
-    "test_implicit_gemm_conv.py": {"test_values_and_gradients"},
-    "test_padded_gemm_conv.py": {"test_values_and_gradients"},
-    "test_simt_kernels.py": {"test_onesweep_sorts", "test_reductions"},
-    "test_sort.py": {"test_every_dtype"},
-    "test_thread_blocks.py": {"test_as_rendered", "test_rows_of_several_ctas"},
-    "test_webgpu_kernels.py": {
-        "test_convolutions_and_their_gradients",
-        "test_matmul_of_all_operand_layouts",
+    "test_against_reference.py": {"test_scans_and_sorts": 5, "test_reductions": 2},
+    "test_against_torch.py": {"test_case": 3},
+    "test_attention_layers.py": {"test_a_cache_gives_what_the_whole_gives": 3},
+    "test_column_packing.py": {"test_columns_of_narrow_matrices": 3},
+    "test_convolution.py": {"test_values_and_gradients": 4},
+    "test_cpu_gemm.py": {"test_values": 5},
+    "test_densities_against_torch.py": {"test_density_and_moments": 3, "test_divergence": 3},
+    "test_distribution_draws.py": {"test_draws": 3},
+    "test_expressions.py": {"test_same_as_numpy": 2},
+    "test_factor.py": {"test_factorisations_on_the_device": 3},
+    "test_gpu_gemm.py": {
+        **dict.fromkeys(("test_every_tile_shape", "test_matmul"), 5),
+        **dict.fromkeys(("test_square_warps", "test_misaligned_memory"), 3),
     },
-    "test_wgmma_attention.py": {"test_simt_values_and_gradients", "test_values_and_gradients"},
+    "test_implicit_gemm_conv.py": {
+        "test_values_and_gradients": 5,
+        "test_simt_values_and_gradients": 2,
+    },
+    "test_integer_arguments.py": {"test_every_integer_of_the_op_table": 3},
+    "test_padded_gemm_conv.py": {
+        "test_values_and_gradients": 7,
+        "test_depthwise_values_and_gradients": 3,
+    },
+    "test_rules.py": {"test_batching": 2},
+    "test_scan.py": {"test_every_schedule": 2},
+    "test_scatter_gpu.py": {"test_rows_are_added_to": 3},
+    "test_simt_kernels.py": {"test_onesweep_sorts": 3, "test_reductions": 3},
+    "test_sort.py": {"test_every_dtype": 5},
+    "test_thread_blocks.py": {"test_as_rendered": 3, "test_rows_of_several_ctas": 5},
+    "test_transformed_layers.py": {"test_batched": 2},
+    "test_webgpu_kernels.py": {
+        "test_attention_and_its_gradients": 3,
+        "test_convolutions_and_their_gradients": 5,
+        "test_matmul_of_all_operand_layouts": 3,
+    },
+    "test_wgmma_attention.py": {
+        "test_operands_that_are_views_or_expressions": 2,
+        "test_simt_values_and_gradients": 5,
+        "test_values_and_gradients": 7,
+    },
 }
 
 
@@ -61,10 +85,11 @@ def pytest_collection_modifyitems(items):
         seen = Counter()
         for item in items:
             name = getattr(item, "originalname", "")
-            if name in SAMPLED.get(item.path.name, ()):
-                seen[item.path, name] += 1
-                if seen[item.path, name] % 3 != 1:
+            every = SAMPLED.get(item.path.name, {}).get(name)
+            if every is not None:
+                if seen[item.path, name] % every:
                     item.add_marker(pytest.mark.slow)
+                seen[item.path, name] += 1
     if os.environ.get("NUMUS_DEVICE", "cpu") == "cpu":
         return
     for item in items:

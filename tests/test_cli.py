@@ -19,7 +19,7 @@ def test_info_lists_the_devices(capsys):
 
 
 def test_the_demo_learns_and_answers(tmp_path, capsys):
-    right = run("cpu", digits=2, steps=600, out=tmp_path)
+    right = run("cpu", digits=2, steps=350, out=tmp_path)
     assert right >= 0.9
     assert "after saving and loading" in capsys.readouterr().out
     with Image.open(tmp_path / "addition.png") as image:

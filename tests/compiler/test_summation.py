@@ -172,11 +172,11 @@ SIZES = [(60, 600, 70), (3, 600, 40), (2, 600, 200), (3, 600, 1100), (1, 600, 30
 def test_bits_of_processes_with_other_thread_counts():
     """Blocking follows the number of threads that a process starts with."""
     running = []
-    for count in ("1", "2", "5"):
+    for count in ("1", "5"):
         environment = {**os.environ, "NUMUS_NUM_THREADS": count, "NUMUS_DEVICE": "cpu"}
         environment["PYTHONPATH"] = str(ROOT)
         command = [sys.executable, "-c", SAME_BITS % SIZES]
         running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
-    one, two, five = (process.communicate()[0].split() for process in running)
+    one, five = (process.communicate()[0].split() for process in running)
     assert len(one) == 17
-    assert one == two == five
+    assert one == five

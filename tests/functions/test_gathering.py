@@ -11,7 +11,7 @@ from numus.errors import DTypeError, IndexRangeError, ShapeError
 
 torch = pytest.importorskip("torch")
 
-few = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 solid = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 

@@ -10,7 +10,7 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 
-few = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 import numus as nm
 from numus.errors import ShapeError
 
-few = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 solid = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
 

@@ -10,7 +10,7 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 
-few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 shapes = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
 numbers = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1.0, 2.0, np.inf, -np.inf, np.nan])
 DTYPES = [np.int8, np.uint16, np.int64, np.float32, np.float64]

@@ -29,7 +29,7 @@ def batches(count):
 # The narrow floats of WebGPU are tested elsewhere, and so are its kernels: a software driver
 # compiles those of a step for half a minute.
 CASES = [
-    pytest.param(d, p, marks=pytest.mark.slow if d == "webgpu" else ())
+    pytest.param(d, p, marks=pytest.mark.slow if d == "webgpu" or p else ())
     for d in DEVICES
     for p in ("", "bf16")
     if (d, p) != ("webgpu", "bf16")

@@ -256,6 +256,7 @@ def test_attention_and_its_gradients(sizes, lead, how):
     compare(lambda q, k, v: gradients(q, k, v, **how), drawn(*sizes, lead=lead), 1e-5)
 
 
+@pytest.mark.slow
 def test_attention_masks_and_fully_masked_rows():
     q, k, v = drawn(11, 21, 8, 8)
     seen = np.random.default_rng(1).random((11, 21)) < 0.6

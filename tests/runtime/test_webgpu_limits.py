@@ -137,6 +137,7 @@ def _python(code):
     return done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_memory_stays_constant_over_many_steps():
     """10,000 of them: python -m tools.webgpu_report --only steps"""
     out, said = _python(

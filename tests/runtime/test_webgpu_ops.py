@@ -15,8 +15,8 @@ SMOOTH = [r for r in ROWS if test_ops.differentiable(r)]
 
 
 def sampled(row):
-    """Factorisations are many kernels, over which a software driver takes its time."""
-    slow = row.name.startswith("linalg.")
+    """Factorisations are many kernels, Airy functions long ones, for a software driver."""
+    slow = row.name.startswith(("linalg.", "special.airy"))
     return pytest.param(row, id=row.name, marks=[pytest.mark.slow] if slow else [])
 
 
