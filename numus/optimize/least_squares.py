@@ -18,6 +18,7 @@ from numus.optimize.implicit import implicit
 from numus.optimize.line_search import choose
 from numus.optimize.minimize import start_of
 from numus.optimize.result import Result
+from numus.optimize.robust_loss import Scaled, linear, loss_of
 from numus.shapes import as_int
 from numus.tensor import Tensor
 from numus.transforms.control.closure import closure_convert
@@ -51,6 +52,7 @@ class Fit(NamedTuple):
     x: Tensor
     r: Tensor
     J: Tensor
+    total: Tensor  # twice the cost
     scale: Tensor
     damping: Tensor
     growth: Tensor  # of the damping, if the next step fails
@@ -67,15 +69,15 @@ def levenberg_marquardt(
     xtol: float,
     gtol: float,
     max_nfev: int,
+    scaled: Callable[[Tensor, Tensor], Scaled] = linear,
 ) -> Fit:
-    """Minimise |r(x)|²; `evaluate` gives r and its Jacobian."""
+    """Minimise |r(x)|², or a robust loss of r(x); `evaluate` gives r and its Jacobian."""
     low, high = box
     x = nm.clip(x, low, high)
-    r, J = evaluate(x)
-    total = nm.sum(r * r)
+    r, J, total = scaled(*evaluate(x))
     count = nm.zeros_like(total, dtype=nm.int32)
     s = Fit(
-        x, r, J, _column_norms(J), nm.zeros_like(total) + 1e-3, nm.zeros_like(total) + 2,
+        x, r, J, total, _column_norms(J), nm.zeros_like(total) + 1e-3, nm.zeros_like(total) + 2,
         count + 1, count + 1, count - 2,
     )  # fmt: skip
     first = _optimality(s.x, _gradient(s.r, s.J), box) <= gtol
@@ -88,15 +90,15 @@ def levenberg_marquardt(
         p = _damped_step(nm.where(free, s.J, 0.0), s.r, s.scale, s.damping)
         x = nm.clip(s.x + nm.where(free, p, 0.0), low, high)
         p = x - s.x
-        r, J = evaluate(x)
-        before, after = nm.sum(s.r * s.r), nm.sum(r * r)
+        r, J, after = scaled(*evaluate(x))
+        before = s.total
         Jp = nm.sum(s.J * p, axis=1)
         predicted = -(2 * nm.sum(g * p) + nm.sum(Jp * Jp))
         actual = before - after
         better = nm.isfinite(after) & nm.all(nm.isfinite(J)) & (actual > 0) & (predicted > 0)
         gain = actual / nm.where(predicted > 0, predicted, 1.0)
         good = s._replace(
-            x=x, r=r, J=J, scale=nm.maximum(s.scale, _column_norms(J)),
+            x=x, r=r, J=J, total=after, scale=nm.maximum(s.scale, _column_norms(J)),
             damping=s.damping * nm.maximum(1 / 3, 1 - (2 * gain - 1) ** 3),
             growth=nm.full_like(s.growth, 2.0), njev=cast(s.njev + 1, nm.int32),
         )  # fmt: skip
@@ -161,11 +163,13 @@ def least_squares(
     ftol: float | None = 1e-8,
     xtol: float | None = 1e-8,
     gtol: float | None = 1e-8,
+    loss: Any = "linear",
+    f_scale: float = 1.0,
     max_nfev: int | None = None,
     args: tuple[Any, ...] = (),
     kwargs: Any = None,
 ) -> LeastSquaresResult:
-    """A local minimum of the sum of squares of residuals.
+    """A local minimum of the sum of squares of residuals, or of a robust loss of them.
 
     Args:
         fun: fun(x, *args, **kwargs), the vector of residuals.
@@ -175,6 +179,9 @@ def least_squares(
         ftol: relative change of the sum of squares; None: never mind.
         xtol: relative size of a step.
         gtol: the gradient's largest component.
+        loss: "linear" (squares), "huber", "soft_l1", "cauchy", "arctan", or a function that gives
+            rho and its two derivatives for z, the squares of residuals over f_scale.
+        f_scale: the size of residuals from which on they count as outliers.
 
     >>> t = nm.linspace(0, 2, 9, dtype=nm.float64)
     >>> found = nm.optimize.least_squares(lambda p: p[0] * nm.exp(-p[1] * t) - 3 * nm.exp(-t), [1, 0.5])
@@ -201,26 +208,30 @@ def least_squares(
         raise ValueError(f"{op}: lm takes no bounds; trf does")
     if method == "lm" and example.shape[0] < x.shape[0]:
         raise ShapeError(f"{op}: lm needs as many residuals as variables; trf does not")
+    scaled = loss_of(op, loss, f_scale)
+    if method == "lm" and loss != "linear":
+        raise ValueError(f"{op}: lm takes no loss but linear; trf does")
     convert, held = closure_convert(op, _with_jacobian(op, residuals, fun, jac, args, more), x)
     known = [c.detach() for c in held]
     limit = 100 * x.shape[0] if max_nfev is None else as_int(max_nfev, "max_nfev", op)
     with nm.no_grad():
         s = levenberg_marquardt(
             lambda x: convert(known, x), x.detach(), box, ftol or 0.0, xtol or 0.0, gtol or 0.0,
-            limit,
+            limit, scaled,
         )  # fmt: skip
     end = s.x.detach()
     active = cast(cast(end >= box[1], nm.int32) - cast(end <= box[0], nm.int32), nm.int32)
 
     def stationary(c: Any, x: Tensor) -> Tensor:
-        g = nm.grad(lambda x: nm.sum(convert(c, x)[0] ** 2) / 2)(x)
+        g = nm.grad(lambda x: scaled(*convert(c, x))[2] / 2)(x)
         return nm.where(active != 0, x - end, g)
 
     found = implicit(stationary, s.x, held)
-    r, J = convert(held, found)
+    residual, J = convert(held, found)
+    r, J, total = scaled(residual, J)
     g = _gradient(r, J)
     return LeastSquaresResult(
-        x=found, cost=nm.sum(r * r) / 2, fun=r, jac=J, grad=g,
+        x=found, cost=total / 2, fun=residual, jac=J, grad=g,
         optimality=_optimality(found, g, box), active_mask=active, nfev=s.nfev, njev=s.njev,
         status=s.status,
     )  # fmt: skip

@@ -40,6 +40,62 @@ def test_bounds():
     assert found.active_mask.tolist() == [1, 0]
 
 
+OUTLIERS = np.where(np.arange(30) % 7 == 3, Y + 3, Y)
+
+
+def exponential(y):
+    return lambda p: decay(f64(T), *(p[i] for i in range(3))) - f64(y)
+
+
+@pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy", "arctan"])
+def test_robust_losses_as_scipy(loss):
+    reference = pytest.importorskip("scipy.optimize")
+    options = {"loss": loss, "f_scale": 0.1, "ftol": 1e-12, "xtol": 1e-12, "gtol": 1e-12}
+
+    def residuals(p):
+        return p[0] * np.exp(-p[1] * T) + p[2] - OUTLIERS
+
+    want = reference.least_squares(residuals, [2.0, 1.0, 0.4], **options)
+    found = optimize.least_squares(exponential(OUTLIERS), f64([2.0, 1.0, 0.4]), **options)
+    np.testing.assert_allclose(found.x, want.x, rtol=1e-6)
+    np.testing.assert_allclose(found.cost, want.cost, rtol=1e-8)
+    np.testing.assert_allclose(found.fun, want.fun, atol=1e-6)
+    np.testing.assert_allclose(found.jac, want.jac, atol=1e-4)
+    np.testing.assert_allclose(found.x, [2.5, 1.3, 0.5], atol=0.15)  # the outliers do not count
+
+
+def test_a_loss_of_ones_own():
+    def rho(z):
+        return nm.log1p(z), 1 / (1 + z), -1 / (1 + z) ** 2
+
+    start, f = f64([2.0, 1.0, 0.4]), exponential(OUTLIERS)
+    own = optimize.least_squares(f, start, loss=rho, f_scale=0.1)
+    named = optimize.least_squares(f, start, loss="cauchy", f_scale=0.1)
+    np.testing.assert_allclose(own.x, named.x, rtol=1e-9)
+    with pytest.raises(ValueError, match="no loss 'cubic'"):
+        optimize.least_squares(f, start, loss="cubic")
+    with pytest.raises(ShapeError, match="second derivative"):
+        optimize.least_squares(f, start, loss=lambda z: (z, z))
+    with pytest.raises(ValueError, match="lm takes no loss"):
+        optimize.least_squares(f, start, loss="huber", method="lm")
+    with pytest.raises(ValueError, match="f_scale must be positive"):
+        optimize.least_squares(f, start, loss="huber", f_scale=0.0)
+
+
+def test_derivatives_through_a_robust_fit():
+    def fitted(y):
+        f = lambda p: decay(f64(T), *(p[i] for i in range(3))) - y
+        return optimize.least_squares(
+            f, f64([2.0, 1.0, 0.4]), loss="soft_l1", f_scale=0.1, xtol=1e-14, ftol=1e-14, gtol=1e-13
+        ).x[1]
+
+    slope = nm.grad(fitted)(f64(OUTLIERS)).numpy()
+    step = np.zeros(30)
+    step[4] = 1e-3
+    ends = (fitted(f64(OUTLIERS + s)).item() for s in (step, -step))
+    np.testing.assert_allclose(slope[4], np.subtract(*ends) / 2e-3, rtol=1e-4)
+
+
 def test_curve_fit_as_scipy():
     scipy = pytest.importorskip("scipy.optimize")
     plain = lambda x, a, b, c: a * np.exp(-b * x) + c
