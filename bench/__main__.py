@@ -43,6 +43,7 @@ def compare(
     # Imported here: the peers take seconds to load and the other reports do not need them.
     from . import (
         linalg,  # noqa: F401  adds its rows
+        statistics,  # noqa: F401
         training,
     )
     from .libraries import available

@@ -64,26 +64,34 @@ def cdist(XA: ArrayLike, XB: ArrayLike, metric: Any = "euclidean", **options: An
     name = metric if callable(metric) else _NAMES.get(metric, metric)
     if name == "minkowski" and options.get("p", 2) == 2 and "w" not in options:
         name, options = "euclidean", {}
-    if name in ("euclidean", "sqeuclidean") and not options:
-        squared = _by_product(a, b)
-        if squared is not None:
-            return squared if name == "sqeuclidean" else root(squared)
+    if name in ("euclidean", "sqeuclidean") and not options and _is_large(a, b):
+        squared = _squares(a, b)
+        return squared if name == "sqeuclidean" else root(squared)
     measure = _metric("cdist", name, nm.concat([a, b]), options)
     return measure(nm.expand_dims(a, 1), nm.expand_dims(b, 0))
 
 
-def _by_product(a: Tensor, b: Tensor) -> Tensor | None:
-    """Squared distances by a matrix product; None where it loses digits, or nobody can tell."""
-    known = all(is_known(x._node) and not x.requires_grad for x in (a, b))
-    if a.shape[0] * b.shape[0] * a.shape[1] < _MIN_PRODUCT or not known or a.dtype.is_complex:
-        return None
+def _is_large(a: Tensor, b: Tensor) -> bool:
+    """A matrix product pays; no gradient is recorded, which the differences keep exact."""
+    count = a.shape[0] * b.shape[0] * a.shape[1]
+    wanted = any(x.requires_grad for x in (a, b))
+    return count >= _MIN_PRODUCT and not wanted and not a.dtype.is_complex
+
+
+def _squares(a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances: by a matrix product, or by differences where it loses digits."""
     centre = nm.mean(b, 0)
-    a, b = a - centre, b - centre
-    sizes = nm.expand_dims(nm.sum(a * a, 1), 1) + nm.sum(b * b, 1)
-    squared = sizes - 2 * nm.matmul(a, nm.matrix_transpose(b))
-    close = nm.any(squared < sizes * _MAX_CANCELLATION)
-    nm.eval(squared, close)
-    return None if bool(close) else squared
+    c, d = a - centre, b - centre
+    sizes = nm.expand_dims(nm.sum(c * c, 1), 1) + nm.sum(d * d, 1)
+    by_product = sizes - 2 * nm.matmul(c, nm.matrix_transpose(d))
+    close = nm.any(by_product < sizes * _MAX_CANCELLATION)
+
+    def by_differences(a: Tensor, b: Tensor, squared: Tensor) -> Tensor:
+        difference = nm.expand_dims(a, 1) - nm.expand_dims(b, 0)
+        return nm.sum(difference * difference, -1)
+
+    found: Tensor = nm.cond(close, by_differences, lambda a, b, squared: squared, a, b, by_product)
+    return found
 
 
 def pdist(X: ArrayLike, metric: Any = "euclidean", **options: Any) -> Tensor:

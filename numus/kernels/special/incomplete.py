@@ -56,40 +56,46 @@ def gamma_prefactor(a: Expr, x: Expr) -> Expr:
 
 
 def _gamma_series(a: Expr, x: Expr, where: Expr) -> Expr:
-    """1 + x / (a + 1) + x**2 / ((a + 1) (a + 2)) + ..."""
+    """1 + x / (a + 1) + x**2 / ((a + 1) (a + 2)) + ..., four terms by one division."""
     one = fp.like(x, 1.0)
     start = select(where, one, fp.like(x, 0.0))
+    a, x = fp.at_most(a, 2.0**30), fp.at_most(x, 2.0**30)  # whose fourth powers are finite
+    square = x * x
+    cube = square * x
 
-    def step(term: Expr, total: Expr, k: Expr) -> tuple[Expr, tuple[Expr, ...]]:
-        following = term * (x / (a + k))
-        return term > total * epsilon(x), (following, total + following, k + 1.0)
+    def step(term: Expr, total: Expr, first: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+        second, third, fourth = (first + float(k) for k in (1, 2, 3))
+        sum_of_four = fma(fma(second + x, third, square), fourth, cube)
+        factor = term * (x / ((first * second) * (third * fourth)))
+        new = fma(factor, sum_of_four, total)
+        return term > total * epsilon(x), (factor * cube, new, first + 4.0)
 
-    return iterate(LIMIT, (start, one, one), step)[1]
+    return iterate(LIMIT // 4, (start, one, a + 1.0), step)[1]
 
 
 def _gamma_fraction(a: Expr, x: Expr, where: Expr) -> Expr:
-    """1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - ...)), as a series of its convergents."""
-    b = (x + 1.0) - a
-    tiny = 2.0**-100
-    change = select(where, fp.like(x, 2.0), fp.like(x, 1.0))
+    """1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - ...)) by the recurrence of its convergents
+    (Wallis): no division in a step. Both members are scaled down together before they overflow."""
+    one, zero = fp.like(x, 1.0), fp.like(x, 0.0)
+    limit = 2.0**40 if fp.is32(x) else 2.0**400
+    accuracy = 8 * epsilon(x)  # the recurrence's own roundings; a step after it gains as much
 
     def step(
-        k: Expr, b: Expr, c: Expr, d: Expr, value: Expr, change: Expr
+        k: Expr, b: Expr, p: Expr, q: Expr, p_before: Expr, q_before: Expr, running: Expr
     ) -> tuple[Expr, tuple[Expr, ...]]:
-        top = k * (a - k)
-        following = b + 2.0
-        d = fma(top, d, following)
-        d = 1.0 / select(d.eq(0.0), fp.like(x, tiny), d)
-        c = following + top / c
-        c = select(c.eq(0.0), fp.like(x, tiny), c)
-        ratio = c * d
-        running = fp.absolute(change - 1.0) > epsilon(x) * 2
-        return running, (k + 1.0, following, c, d, value * ratio, ratio)
+        top, following = k * (a - k), b + 2.0
+        new_p = fma(following, p, top * p_before)
+        new_q = fma(following, q, top * q_before)
+        product = new_p * q
+        moves = fp.absolute(fma(-p, new_q, product)) > fp.absolute(product) * accuracy
+        scale = select(fp.absolute(new_q) > limit, fp.like(x, 1 / limit), one)
+        state = (new_p * scale, new_q * scale, p * scale, q * scale)
+        return running > 0.5, (k + 1.0, following, *state, select(moves, one, zero))
 
-    d = 1.0 / select(b.eq(0.0), fp.like(x, tiny), b)
-    huge = fp.like(x, 2.0**100)
-    one = fp.like(x, 1.0)
-    return iterate(LIMIT, (one, b, huge, d, d, change), step)[4]
+    b = (x + 1.0) - a
+    start = (one, b, one, b, zero, one, select(where, one, zero))
+    _, _, p, q, *_ = iterate(LIMIT, start, step)
+    return p / q
 
 
 def _upper_near_zero(a: Expr, x: Expr, where: Expr) -> Expr:
