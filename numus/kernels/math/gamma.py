@@ -69,28 +69,30 @@ _FEW_STEPS = 5  # of the recurrence, for arguments that are not far below 0
 def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
     """lgamma(x) for x = -a < 0, given lgamma(a).
 
-    Down to where the zeros between the poles are too narrow for floats to come near, the
-    recurrence. Beyond, the reflection log(pi / (a |sin(pi a)|)) - lgamma(a).
+    Down to where the zeros between the poles are too narrow for floats to come near, the recurrence
+    up to z in [1, 2]: lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms small where the result
+    is. Beyond, the reflection -lgamma(a) - log(a |sin(pi a)| / pi).
     """
     steps = 16 if is32(x) else 24
+    near = a < float(steps - 1)
     s, _ = _sin_cos_half_turns(a)
-    reflected = log(math.pi / (a * s)) - positive
-    far = select(a < float(steps - 1), _lgamma_recurrence(x, steps), reflected)
-    result = slow_path_select(a >= float(_FEW_STEPS - 1), far, _lgamma_recurrence(x, _FEW_STEPS))
-    result = select(a.eq(unary("floor", a)), like(x, math.inf), result)  # the poles
+    many = select(near, _rising(x, steps), a * s * (1 / math.pi))
+    product = slow_path_select(a >= float(_FEW_STEPS - 1), many, _rising(x, _FEW_STEPS))
+    whole = unary("floor", x)
+    u = (x - whole) - 1.0
+    core = u * (x - whole) * polynomial(u, table.LGAMMA)
+    result = select(near, core, -positive) - log(absolute(product))
+    result = select(x.eq(whole), like(x, math.inf), result)  # the poles
     return select(a.eq(math.inf), a, result)
 
 
-def _lgamma_recurrence(x: Expr, steps: int) -> Expr:
-    """lgamma(x) by steps up to z in [1, 2): lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms
-    small where the result is."""
-    product, z = like(x, 1.0), x
-    for j in range(steps):
+def _rising(x: Expr, steps: int) -> Expr:
+    """x (x + 1) ... up to the last factor below 1, of at most so many."""
+    product = x
+    for j in range(1, steps):
         t = x + float(j)  # exact, but for |x| < 1
         product = select(t < 1.0, product * t, product)
-        z = select(t < 1.0, x + float(j + 1), z)
-    u = z - 2.0
-    return u * (z - 1.0) * polynomial(u, table.LGAMMA) - log(absolute(product))
+    return product
 
 
 def _is_tiny(a: Expr) -> Expr:
