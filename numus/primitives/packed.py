@@ -1,6 +1,7 @@
-"""Products of activations in planes of bytes with packed codes (`numus/kernels/matmul/packed.py`).
+"""Products of activations, in planes of bytes or as floats, with packed codes
+(`numus/kernels/matmul/packed.py`).
 
-It has no derivative of its own: `numus.quant` differentiates the product that it stands for.
+They have no derivatives of their own: `numus.quant` differentiates the product that they stand for.
 """
 
 from __future__ import annotations
@@ -85,3 +86,54 @@ def packed_matmul(x: Node, x_sum: Node, weights: Nodes, packing: Packing) -> Nod
     """
     shape = (x.shape[0], weights[0].shape[0])
     return apply(_packed_matmul, (x, x_sum, *weights), packing, shape, float32)
+
+
+def _gemv_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    vectors, rows = node.shape
+    if not any(batched[1:]):  # more vectors for the same matrix
+        x = reshape(inputs[0], (1, size * vectors, inputs[0].shape[3]))
+        return reshape(packed_gemv(x, inputs[1:], node.params), (size, vectors, rows))
+    parts = []
+    for i in range(size):
+        own = [
+            reshape(take_range(x, 0, i, i + 1), x.shape[1:]) if b else x
+            for x, b in zip(inputs, batched, strict=True)
+        ]
+        found = packed_gemv(own[0], tuple(own[1:]), node.params)
+        parts.append(reshape(found, (1, vectors, rows)))
+    return concat(tuple(parts), 0)
+
+
+def _gemv_reference(node: Node, x: Array, codes: Array, scales: Array, *zeros: Array) -> Array:
+    p: Packing = node.params
+    rows, chunks = codes.shape[1], x.shape[2] // p.values
+    group = p.group or chunks
+    groups = -(-chunks // group)
+    words = codes[0]
+    if p.header:
+        blocks = words.reshape(rows, groups, group + 1)
+        scales = (blocks[..., 0] & 0xFFFF).astype(np.uint16).view(np.float16)
+        words = blocks[..., 1:].reshape(rows, -1)
+    words = words ^ np.uint32(128 * BYTES if p.signed else 0)
+    shifts = np.arange(p.values, dtype=np.uint32) * np.uint32(p.bits)
+    values = ((words[..., None] >> shifts) & np.uint32((1 << p.bits) - 1)).astype(np.float64)
+
+    def spread(v: Array) -> Array:
+        wide = np.repeat(np.broadcast_to(v, (rows, groups)), group, axis=1)[:, :chunks, None]
+        return wide.astype(np.float64)
+
+    zero = spread(zeros[0]) if zeros else float(p.zero)
+    matrix = ((values - zero) * spread(scales)).reshape(rows, -1)
+    return (x[0].astype(np.float64) @ matrix.T).astype(x.dtype)
+
+
+_packed_gemv = nondifferentiable("packed_gemv", "packed_gemv", _gemv_reference, _gemv_batch)
+
+
+def packed_gemv(x: Node, weights: Nodes, packing: Packing) -> Node:
+    """Vectors (1, vectors, k) of floats times the rows of a matrix of codes: (vectors, rows).
+
+    `weights`: codes (1, rows, words), scales (rows or 1, groups) and perhaps zero points like them.
+    """
+    shape = (x.shape[1], weights[0].shape[1])
+    return apply(_packed_gemv, (x, *weights), packing, shape, x.dtype)

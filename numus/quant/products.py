@@ -16,7 +16,7 @@ from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.kernels.matmul.packed import Packing
 from numus.primitives.custom import graft
-from numus.primitives.packed import packed_matmul
+from numus.primitives.packed import packed_gemv, packed_matmul
 from numus.quant.integers import Integers
 from numus.quant.packing import CHUNK
 from numus.quant.q8 import Q8
@@ -95,6 +95,36 @@ def _matvec(
     return out.astype(x.dtype, copy=False)
 
 
+def _reads_floats(x: Tensor, p: Packing) -> bool:
+    """Whether an activation stays a vector of floats: on GPUs, where rounding it to bytes takes
+    longer than the product, if each group of codes is a multiple of 16 bytes."""
+    target = nm.device(x.device).runtime.target
+    aligned = x.shape[-1] % (4 * p.values) == 0 and p.group % 4 == 0
+    return target.subgroup_size > 0 and x.shape[0] == 1 and p.bits in (4, 8) and aligned
+
+
+@templated
+def _gemv(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    rows: int,
+    bits: int,
+    group: int,
+    zero: int,
+    header: bool,
+) -> Tensor:
+    """As `_matvec`, of floats."""
+    p = Packing(bits, group, zero, header, header)
+    codes = codes.reshape(1, rows, codes.size // rows)
+    if scales is None:  # they are in the codes
+        scales = nm.ones((1, 1), dtype=nm.float32, device=x.device)
+    given = [s if s is None else s.reshape(-1, s.shape[-1]) for s in (scales, zeros)]
+    parts = [codes._node, *(s._node for s in given if s is not None)]
+    return wrap(packed_gemv(x.reshape(1, *x.shape)._node, tuple(parts), p))
+
+
 def matmul(x: Any, q: QTensor) -> Tensor:
     """`x @ q`: the last axis of `x` times the last but one of a quantised matrix.
 
@@ -124,7 +154,8 @@ def matmul(x: Any, q: QTensor) -> Tensor:
     flat = flat if x.ndim == 2 else flat.reshape(rows, x.shape[-1])
     codes, *rest = q.parts
     scales, zeros = (*rest, None, None)[:2]
-    out = _matvec(flat, codes, scales, zeros, q.shape[-1], p.bits, p.group, p.zero, p.header)
+    product = _gemv if _reads_floats(flat, p) else _matvec
+    out = product(flat, codes, scales, zeros, q.shape[-1], p.bits, p.group, p.zero, p.header)
     out = out if x.ndim == 2 else out.reshape(*x.shape[:-1], q.shape[-1])
     if not x._node.tracked:
         return out

@@ -120,6 +120,8 @@ class Materialization:
         of serial scatters are computed in parallel, before; parallel ones read indices once."""
         found: set[Value] = set()
         for v in self.order:
+            if v.kind == "packed_gemv" and self.target.simt:  # whose warps all read vectors of x
+                found |= _stored_for_strides(v.inputs[0], in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)

@@ -31,6 +31,10 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "spectral": ("factor.spectral.lower_spectral", "factor.spectral.lower_spectral"),
     "scatter": ("scatter.cpu.lower_scatter", "scatter.gpu.lower_scatter_gpu"),
     "packed": ("matmul.packed.lower_packed", "matmul.packed.lower_packed_gpu"),
+    "packed_gemv": (
+        "matmul.packed_gemv.lower_packed_gemv",
+        "matmul.packed_gemv.lower_packed_gemv_gpu",
+    ),
     "sparse": ("sparse.schedules.lower_sparse", "sparse.schedules.lower_sparse_gpu"),
     "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),
     "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),

@@ -1,0 +1,172 @@
+"""GEMV with packed codes on CUDA cores: a warp per few rows of codes, which it reads once.
+
+A code becomes a float without a conversion: its bits are the leading ones of a mantissa,
+1 + code / 2**bits (as in Lin et al. 2024 and llama.cpp, in float32). The ones are taken away again
+once per group, by the sum of the activations. For 16-bit activations codes of 4 bits come out of a
+word in pairs, the first of which stands 4 bits lower: four shifts for eight codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import problem
+from numus.kernels.matmul.gpu.problem import VectorOperand
+from numus.kernels.matmul.packed import BYTES, Packing
+
+ZERO = const(0)
+WARP = 32
+QUAD = 4  # words of a row that a thread takes at a time: 16 bytes
+MANTISSA = 23
+ONE_BITS = 0x3F800000
+
+
+@dataclass(frozen=True)
+class PackedGemvShape:
+    packing: Packing
+    vectors: int
+    rows: int  # of a warp
+    unroll: int  # quads of a row that a thread loads ahead of their products
+    paired: bool  # codes by shift: exact to 16 bits, as activations are
+
+
+@dataclass(frozen=True)
+class PackedGemvOperands:
+    codes: VectorOperand
+    x: VectorOperand
+    scale: Callable[[Expr, Expr], Expr]  # row, group: float32
+    zero: Callable[[Expr, Expr], Expr] | None
+    store: Callable[[int, Expr, Expr], list[Stmt]]  # vector, row, value
+
+
+def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, int]]:
+    """(1 + code / 2**bits, bits) of each value of a word."""
+    per_shift = 2 if paired and p.bits == 4 else 1
+    found: list[tuple[Expr, int]] = []
+    for first in range(0, 32 // p.bits, per_shift):
+        # the last code of those that share a shift comes to lie at the top of the mantissa
+        top = (first + per_shift) * p.bits
+        moved = word >> (top - MANTISSA) if top >= MANTISSA else word << (MANTISSA - top)
+        for i in range(per_shift):
+            low = MANTISSA - (per_shift - i) * p.bits
+            bits = (moved & (((1 << p.bits) - 1) << low)) | ONE_BITS
+            found.append((bits.bitcast(dt.float32), MANTISSA - low))
+    return found
+
+
+Words = list[list[Expr]]  # of each row, four words
+
+
+def _load(
+    s: PackedGemvShape,
+    o: PackedGemvOperands,
+    out: list[Stmt],
+    at: tuple[Expr, list[Expr], Expr],
+    vectorised: bool,
+    tag: str,
+) -> Words:
+    """Four words of each row from a chunk on."""
+    p, (chunk, rows, group) = s.packing, at
+    first = chunk + group + 1 if p.header else chunk
+    aligned = vectorised and not p.header  # words behind a header are not
+    return [
+        o.codes.load_along_k(out, ZERO, row, first, QUAD, f"w{tag}_{i}", aligned)
+        for i, row in enumerate(rows)
+    ]
+
+
+def _multiply(
+    s: PackedGemvShape,
+    o: PackedGemvOperands,
+    sums: list[list[ir.Register]],
+    at: tuple[Expr, list[Expr], Expr],
+    words: Words,
+    vectorised: bool,
+    tag: str,
+) -> list[Stmt]:
+    """Add the products of four words of each row with their activations."""
+    p, (chunk, rows, group) = s.packing, at
+    out: list[Stmt] = []
+    scales = [o.scale(row, group) for row in rows]
+    floats: list[list[tuple[Expr, int]]] = []
+    for own in words:
+        flipped = [w ^ (128 * BYTES) if p.signed else w for w in own]
+        floats.append([f for w in flipped for f in _codes_as_floats(p, w, s.paired)])
+    for v in range(s.vectors):
+        xs: list[Expr] = []
+        for i in range(QUAD):
+            begin = (chunk + i) * p.values
+            index = (out, ZERO, const(v), begin, p.values, f"x{tag}_{v}_{i}", vectorised)
+            xs += o.x.load_along_k(*index)
+        depths = sorted({depth for _, depth in floats[0]})
+        total = {
+            d: _sum([x for x, (_, depth) in zip(xs, floats[0], strict=True) if depth == d])
+            for d in depths
+        }
+        everything = _sum(list(total.values()))
+        for i, codes in enumerate(floats):
+            value: Expr | None = None
+            for d in depths:
+                part = const(0.0, dt.float32)
+                for x, (code, depth) in zip(xs, codes, strict=True):
+                    part = ir.fma(code, x, part) if depth == d else part
+                whole = (part - total[d]) * float(1 << d)
+                value = whole if value is None else value + whole
+            assert value is not None
+            if o.zero is not None:
+                value = ir.fma(-o.zero(rows[i], group), everything, value)
+            elif p.zero:
+                value = ir.fma(everything, float(-p.zero), value)
+            out.append(ir.Set(sums[i][v], ir.fma(value, scales[i], ir.read(sums[i][v]))))
+    return out
+
+
+def _sum(xs: list[Expr]) -> Expr:
+    while len(xs) > 1:
+        xs = [a + b for a, b in zip(xs[::2], xs[1::2], strict=False)] + xs[len(xs) & ~1 :]
+    return xs[0]
+
+
+def packed_gemv(
+    s: PackedGemvShape, o: PackedGemvOperands, row0: Expr, stop: Expr, chunks: Expr
+) -> list[Stmt]:
+    """Rows from `row0` on, by one warp."""
+    p = s.packing
+    sums = [
+        [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
+        for i in range(s.rows)
+    ]
+    out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in sums for c in row]
+    rows = [ir.minimum(row0 + i, stop - 1) for i in range(s.rows)]
+    lane, chunk = ir.var("lane"), ir.var("chunk")
+
+    def loop(vectorised: bool) -> list[Stmt]:
+        body: list[Stmt] = []
+        chunks_at = [chunk + u * WARP * QUAD for u in range(s.unroll)]
+        places = [(c, rows, c // p.group if p.group else ZERO) for c in chunks_at]
+        words = [_load(s, o, body, at, vectorised, str(u)) for u, at in enumerate(places)]
+        for u, (at, own) in enumerate(zip(places, words, strict=True)):
+            body += _multiply(s, o, sums, at, own, vectorised, str(u))
+        step = const(WARP * QUAD * s.unroll)
+        inner = ir.For(chunk, lane * QUAD, chunks, "serial", body, step=step)
+        return [ir.For(lane, ZERO, const(WARP), "lanes", [inner])]
+
+    aligned = o.codes.aligned & o.x.aligned
+    if o.codes.address is None or o.x.address is None:
+        out += loop(False)
+    else:
+        out += problem.when(aligned, lambda: loop(True))
+        out += problem.when(~aligned, lambda: loop(False))
+    for i, own in enumerate(sums):
+        row = row0 + i
+        stores: list[Stmt] = []
+        for v, register in enumerate(own):
+            total = ir.var(f"total{i}_{v}", dt.float32)
+            out.append(ir.Let(total, ir.lanes_reduce("add", register)))
+            stores += o.store(v, row, total)
+        out += [ir.If(row < stop, stores)] if i else stores
+    return out

@@ -1,0 +1,71 @@
+"""Products of floats with packed codes: the GPU's kernel, interpreted, and the CPU's."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus.functions._base import wrap
+from numus.primitives.packed import packed_gemv
+from numus.quant.products import packing_of
+from numus.runtime import devices
+
+devices.BACKENDS["simt_warps"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
+rng = np.random.default_rng(5)
+
+
+def operands(format, rows, columns, vectors, device, dtype):
+    w = nm.asarray(rng.standard_normal((rows, columns), dtype=np.float32))
+    x = nm.asarray(rng.standard_normal((vectors, columns), dtype=np.float32)).astype(dtype)
+    q = nm.quant.quantize(w, format)
+    wanted = x.astype(nm.float32).numpy().astype(float) @ q.dequantize().numpy().T.astype(float)
+    return x.to(device), q.to(device), wanted
+
+
+@pytest.mark.parametrize(
+    ("format", "rows", "columns", "vectors", "dtype"),
+    [
+        ("int4-g128", 9, 512, 1, "bfloat16"),
+        ("int4-g32", 5, 640, 1, "float32"),
+        ("uint4-g64", 6, 1024, 1, "float16"),
+        ("int8-row", 7, 528, 1, "float32"),
+        ("q8-b32", 5, 384, 1, "bfloat16"),
+        ("int4-row", 300, 1024, 1, "float32"),
+    ],
+)
+def test_warps(format, rows, columns, vectors, dtype):
+    x, q, wanted = operands(format, rows, columns, vectors, "simt_warps", dtype)
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    y = x @ q.T
+    found = y.astype("float32").numpy()
+    assert "packed_gemv" in [p.name for p in runtime.launched]
+    assert y.dtype.name == dtype
+    bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
+
+
+def test_misaligned_activations_and_rows_of_zeros():
+    x, q, wanted = operands("int4-g32", 4, 256, 1, "simt_warps", "float32")
+    base = nm.concat([nm.zeros((1, 1), device="simt_warps"), x], axis=1)
+    nm.eval(base)
+    found = (base[:, 1:] @ q.T).numpy()
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert (nm.zeros((1, 256), device="simt_warps") @ q.T).numpy().max() == 0
+
+
+@pytest.mark.parametrize("format", ["int4-g128", "uint8-g32", "q8-b32"])
+def test_tasks_of_a_cpu(format):
+    x, q, wanted = operands(format, 6, 256, 2, "cpu", "float32")
+    p = packing_of(q)
+    codes, *rest = q.parts
+    codes = codes.reshape(1, 6, codes.size // 6)
+    rest = rest or [nm.ones((1, 1))]
+
+    def product(x):
+        parts = tuple(t._node for t in (codes, *rest))
+        return wrap(packed_gemv(x.reshape(1, 2, 256)._node, parts, p))
+
+    np.testing.assert_allclose(product(x).numpy(), wanted, atol=1e-4)
+    both = nm.vmap(product)(nm.stack([x, 2 * x])).numpy()
+    np.testing.assert_allclose(both[1], 2 * wanted, atol=2e-4)
