@@ -16,6 +16,7 @@ from numus.dispatch.call_cache import GUARD_FAILED, eager_calls
 from numus.dispatch.node_ops import new_aliasing_view, new_output_view, store_view_address
 from numus.dispatch.templates import guard_constant, match_graph
 from numus.evaluation import storage_lock
+from numus.evaluation.structure_match import signature_of
 from numus.graph import Node, View
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.primitives.elementwise import is_boundary
@@ -81,13 +82,10 @@ def _evaluate_by_structure(nodes: tuple[Node, ...]) -> tuple[Any, GraphSignature
         return None, None
     if device is None or device.kind == "reference" or any(n.device is not device for n in nodes):
         return None, None
-    # Imported late: the compiler is needed only to evaluate something.
-    from numus.compiler.graph.signature import GraphSignature
-
     with storage_lock.lock:  # another thread may be evaluating the nodes
         if any(node.view is not None for node in nodes):
             return None, None
-        signature = GraphSignature(nodes, TUNING.max_nodes)
+        signature = signature_of(nodes, TUNING.max_nodes)
     if signature.standalone or signature.is_truncated:
         return None, None
     key = (device.name, kernel_choice_key(), signature.key, signature.constant_bits)
@@ -173,11 +171,7 @@ def _match(
     where the graph cannot be guarded."""
     from numus.compiler.graph.signature import is_free
 
-    uses: dict[Node, int] = {}
-    for node in signature.nodes:
-        if node.view is None:
-            for x in node.inputs:
-                uses[x] = uses.get(x, 0) + 1
+    uses = signature.uses()
     live_out = {signature.nodes[i] for i in signature.live_out}
     slots = {x: i for i, x in enumerate(signature.leaves)}
     registers = {root: code.load_arg(i) for i, root in enumerate(roots)}

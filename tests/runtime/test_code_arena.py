@@ -133,11 +133,17 @@ def test_an_unknown_function():
 
 @owned
 def test_objects_cut_short():
-    arena = CodeArena()
-    code = Jit().object_code(CALLS)
+    arena, jit = CodeArena(), Jit()
+    code = jit.object_code(CALLS)
     for end in range(0, len(code), 7):
         with pytest.raises(CompileError):
             elf_loader.load(code[:end], ("next",), arena)
+    with jit._tools() as tools:
+        unlinked = tools.object_code(CALLS, small=False)
+    assert elf_loader.prelink(unlinked) == code
+    for end in range(0, len(unlinked), 7):
+        with pytest.raises(CompileError):
+            elf_loader.prelink(unlinked[:end])
     assert sum(size for _, size in arena._free) == arena.mapped_bytes
 
 

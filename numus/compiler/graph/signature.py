@@ -7,8 +7,9 @@ and sizes: skeletons are hash-consed, as graphs come in many sizes and keys are 
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,6 +33,46 @@ class Skeleton:
 
 
 _skeletons: WeakValueDictionary[Any, Skeleton] = WeakValueDictionary()
+
+
+class SignatureRecord:
+    """What signatures of one structure have in common, in numbers of nodes.
+
+    Args:
+        varying: constants whose values may differ.
+    """
+
+    def __init__(self, signature: GraphSignature, varying: Collection[Any] = ()) -> None:
+        number = signature.number
+        self.skeleton = signature.skeleton
+        self.live_out, self.tracked = signature.live_out, signature.tracked
+        self.leaves = [number[x] for x in signature.leaves]
+        self.constants = [number[x] for x in signature.constants]
+        self.classes = list(signature.classes)
+        # constants that are numbered as an equal one is
+        self.equal_to = [i for x, i in number.items() if signature.nodes[i] is not x]
+        self._fixed = {_bits(x) for x in signature.constants if x not in varying}
+        classes = zip(signature.constants, self.classes, strict=True)
+        self._class_of = {number[x]: c for x, c in classes if x in varying}
+
+    def has_constants(self, nodes: Sequence[Any], equal: Sequence[Any]) -> bool:
+        """Constants that vary are of the same classes, and those are equal that were."""
+        if not self._class_of:
+            return True
+        bits = {i: _bits(nodes[i]) for i in self._class_of}
+        different = {*bits.values(), *self._fixed}
+        return (
+            len(different) == len(bits) + len(self._fixed)
+            and all(number_class(nodes[i].params) == c for i, c in self._class_of.items())
+            and all(
+                bits.get(i) in (None, _bits(x)) for x, i in zip(equal, self.equal_to, strict=True)
+            )
+        )
+
+
+def _bits(constant: Any) -> tuple[Any, ...]:
+    """The exact value of a constant."""
+    return constant.dtype, constant.params.__class__, repr(constant.params)
 
 
 class GraphSignature:
@@ -115,6 +156,26 @@ class GraphSignature:
         self._set_key((*parts, tuple([self.number[y] for y in outputs])), sizes)
         return self
 
+    @classmethod
+    def resized(
+        cls, like: SignatureRecord, nodes: Sequence[Any], equal: Sequence[Any], sizes: Iterable[Any]
+    ) -> GraphSignature:
+        """The signature of a graph that was matched with a known structure: its nodes in order,
+        constants that equal some of them, and tuples of sizes."""
+        self = cls.__new__(cls)
+        self.clear()
+        self.nodes += nodes
+        self.number = {node: i for i, node in enumerate(nodes)}
+        self.number.update(zip(equal, like.equal_to, strict=True))
+        self.leaves += [nodes[i] for i in like.leaves]
+        self.leaf_strides += [x.view.strides for x in self.leaves]
+        self.constants += [nodes[i] for i in like.constants]
+        self.classes += like.classes
+        self.live_out, self.tracked = like.live_out, like.tracked
+        self.skeleton = like.skeleton
+        self.numbers = tuple(itertools.chain.from_iterable(sizes))
+        return self
+
     def _set_key(self, parts: tuple[Any, ...], sizes: list[int]) -> None:
         self.numbers = tuple(sizes)
         try:
@@ -161,7 +222,7 @@ class GraphSignature:
                     leaf_strides.append(strides)
                 elif name == "constant":
                     # by value: it depends on caches whether equal constants are one node
-                    bits = (x.dtype, x.params.__class__, repr(x.params))
+                    bits = _bits(x)
                     if bits in known:
                         number[x] = known[bits]
                         continue
@@ -212,6 +273,15 @@ class GraphSignature:
     def constant_bits(self) -> tuple[str, ...]:
         """The exact values of the constants: -0.0 differs from 0.0, and NaN equals itself."""
         return tuple([repr(x.params) for x in self.constants])
+
+    def uses(self) -> dict[Any, int]:
+        """How often each node is an input of pending ones."""
+        found: dict[Any, int] = {}
+        for node in self.nodes:
+            if node.view is None:
+                for x in node.inputs:
+                    found[x] = found.get(x, 0) + 1
+        return found
 
     def _escaping(self, uses: list[int], roots: set[int]) -> tuple[int, ...]:
         """Pending nodes referenced from outside this graph: they may be asked for later, so their

@@ -38,6 +38,9 @@ class _Loaded(weakref.ref[LoadedCode]):
 
 
 class _Linker(Protocol):
+    def prelink(self, code: bytes) -> bytes:
+        """An object in the form in which it is stored and loaded."""
+
     def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
         """The addresses of symbols of an object, and a handle to unload it by."""
 
@@ -51,6 +54,9 @@ class _ArenaLinker:
 
     def __init__(self) -> None:
         self.arena = CodeArena()
+
+    def prelink(self, code: bytes) -> bytes:
+        return elf_loader.prelink(code)
 
     def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
         return elf_loader.load(code, symbols, self.arena)
@@ -72,6 +78,9 @@ class _LlvmLinker:
         self._llvm = llvm
         self._session = llvm.create_lljit_compiler(machine, use_jit_link=True)
         self._names = itertools.count()
+
+    def prelink(self, code: bytes) -> bytes:
+        return code
 
     def load(self, code: bytes, symbols: tuple[str, ...]) -> tuple[tuple[int, ...], Any]:
         library = self._llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
@@ -163,7 +172,7 @@ class Jit:
     def object_code(self, source: str, small: bool = False) -> bytes:
         """The object of an LLVM IR module; several threads may compile at once."""
         with self._tools() as tools:
-            return tools.object_code(source, small)
+            return self._linker.prelink(tools.object_code(source, small))
 
     def assembly(self, source: str) -> str:
         """The assembly text."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from numus.runtime.contract import RecycledOutput
 from numus.runtime.memory_pool import Memory
 from numus.runtime.pycall.launch_ops import OUTPUT_PARTS, OUTPUT_SLOTS, PENDING
-from numus.runtime.pycall.opcodes import OPCODES
+from numus.runtime.pycall.opcodes import INSTRUCTION_WORDS, OPCODES
 from numus.runtime.pycall.vm import CallVM, Launcher, slot_offset
 from numus.runtime.pycall.vm_source import HEADER
 
@@ -68,7 +68,7 @@ class BytecodeBuilder:
         self._keep_alive: list[Any] = [self._commands, *keep_alive]
         self._max_recycled_bytes = max_recycled_bytes
         self._before_launch = before_launch
-        self._code: list[tuple[int, ...]] = []
+        self._code: list[int] = []  # flat: thousands of tuples would set off garbage collections
         self._registers = 0
         self._new: set[int] = set()  # registers with objects that have not escaped yet
 
@@ -77,7 +77,7 @@ class BytecodeBuilder:
         return id(x)
 
     def _emit(self, name: str, a: int, x: int = 0, y: int = 0, z: int = 0) -> int:
-        self._code.append((OPCODES[name], a, x, y, z))
+        self._code += (OPCODES[name], a, x, y, z)
         return a
 
     def _register(self) -> int:
@@ -135,11 +135,12 @@ class BytecodeBuilder:
         return self._begin_skip("JUMP_IF", register, self._object(thing))
 
     def _begin_skip(self, name: str, a: int, x: int, z: int = 0) -> Callable[[], None]:
-        first = len(self._code) + 1
         self._emit(name, a, x, 0, z)
+        first = len(self._code)
 
         def end() -> None:
-            self._code[first - 1] = (OPCODES[name], a, x, len(self._code) - first, z)
+            skipped = (len(self._code) - first) // INSTRUCTION_WORDS
+            self._code[first - INSTRUCTION_WORDS : first] = (OPCODES[name], a, x, skipped, z)
 
         return end
 
@@ -310,5 +311,5 @@ class BytecodeBuilder:
             "ticks": -1,
             "gil_ticks": self._vm.keep_gil_ticks,
         }
-        words = [header[name] for name in HEADER] + [w for line in self._code for w in line]
+        words = [*(header[name] for name in HEADER), *self._code]
         return self._vm.function(words, self._keep_alive)

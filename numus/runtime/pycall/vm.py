@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -114,7 +115,7 @@ class CallVM:
 
     def function(self, words: Sequence[int], keep_alive: Sequence[Any]) -> Callable[..., Any]:
         """The builtin that runs a bytecode."""
-        code = (ctypes.c_uint64 * len(words))(*[w & (1 << 64) - 1 for w in words])
+        code = (ctypes.c_int64 * len(words)).from_buffer(array("q", words))
         owner = (ctypes.addressof(code), code, self, *keep_alive)
         found: Callable[..., Any] = self._new_builtin(ctypes.addressof(self._method), owner, None)
         return found
