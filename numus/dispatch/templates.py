@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus.dispatch import node_ops
 from numus.dispatch.call_cache import GUARD_FAILED
-from numus.graph import Node, Primitive, View, mode
+from numus.graph import Node, View, mode
 
 if TYPE_CHECKING:
     from numus.runtime.pycall.builder import BytecodeBuilder
@@ -46,30 +46,38 @@ class TemplateBuilder:
         since: int,
         matched: Collection[Node] = (),
         handled: Node | None = None,
+        numbers: Callable[[Sequence[Node]], Mapping[Node, dict[str, int]]] | None = None,
     ) -> bool:
         """Make the nodes that results consist of, which were recorded since a serial number.
 
         Args:
             matched: bound nodes whose inputs are guarded too.
             handled: the result whose handle the caller sets.
+            numbers: writes registers with shapes and parameters that differ from the recorded ones.
 
         Returns:
             True if possible: the results depend on bound nodes and constants alone.
         """
-        made = _recorded(self.registers, results, since, matched)
+        made = recorded(self.registers, results, since, matched)
         if made is None or any(x not in self.registers and x not in made for x in results):
             return False
         if any(x in made and x.view is not None for x in results):
             return False  # it may be written to, and its storage is another's
         for node, register in self.registers.items():
-            if node not in matched and any(_is_view_of_pending(x, (node,)) for x in made):
-                # a view of a view would be recorded as one of its base
-                prim = self.code.load_slot(register, Node, "prim")
-                self.code.slot_is_not(prim, Primitive, "kind", "view")
-        self._write(made, matched, handled)
+            if node not in matched:
+                # a reshape of a reshape would be recorded as one of its base, and so on
+                for prim in {x.prim for x in made if _is_view_of_pending(x, (node,))}:
+                    self.code.slot_is_not(register, Node, "prim", prim)
+        self._write(made, matched, handled, {} if numbers is None else numbers(made))
         return True
 
-    def _write(self, made: Sequence[Node], matched: Collection[Node], handled: Node | None) -> None:
+    def _write(
+        self,
+        made: Sequence[Node],
+        matched: Collection[Node],
+        handled: Node | None,
+        numbers: Mapping[Node, dict[str, int]],
+    ) -> None:
         code, bound = self.code, dict(self.registers)
         levels: dict[Node, int] = {}
         for node in made:
@@ -93,6 +101,7 @@ class TemplateBuilder:
                 assert base.view is not None
                 view = node_ops.new_view_like(code, node.view, base.view, registers[base])
                 members |= {"depth": zero, "retained_bytes": zero, "view": view}
+            members |= numbers.get(node, {})
             copied = {name: getattr(node, name) for name in _COPIED}
             registers[node] = node_ops.new_node(code, copied, members, handled=node is handled)
 
@@ -110,8 +119,8 @@ def new_template(nodes: Iterable[Node]) -> TemplateBuilder | None:
 # -- recorded nodes --------------------------------------------------------------------------------
 
 
-def _recorded(
-    bound: Mapping[Node, int], results: Iterable[Node], since: int, matched: Collection[Node]
+def recorded(
+    bound: Mapping[Node, Any], results: Iterable[Node], since: int, matched: Collection[Node]
 ) -> list[Node] | None:
     """The nodes between bound ones and results, inputs first, without constants; None where the
     results depend on others, or cannot be made again."""
@@ -132,7 +141,7 @@ def _recorded(
             return None
         if _is_view_of_pending(node, bound):
             source = node.inputs[0]
-            if source.prim.kind == "view" and source not in matched:
+            if source.prim is node.prim and source not in matched:
                 return None  # a later one would be a view of the source's base
         found[node] = None
         stack += node.inputs

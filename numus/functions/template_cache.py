@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from numus.dispatch.call_cache import GUARD_FAILED, CallCache
 from numus.dispatch.templates import guard_node, new_template
-from numus.dtypes import DType
+from numus.functions.row_templates import STATIC_TYPES, Families
 from numus.graph import Node, active_hooks, mode, now
 from numus.tensor import Tensor, new_handle
 
@@ -23,8 +23,6 @@ _MAX_STRUCTURES = 256  # of each function
 # After this many misses in a row, a structure is computed only at every few calls: sizes change.
 _MAX_MISSES = 64
 _MISS_INTERVAL = 8
-# Arguments besides tensors: others may change, or would stay alive.
-_STATIC_TYPES = frozenset({int, bool, str, type(None), DType})
 
 
 class _Template(NamedTuple):
@@ -33,14 +31,26 @@ class _Template(NamedTuple):
     call: Callable[..., Any]
     args: Sequence[Any]
 
+    def __call__(self, given: Sequence[Any]) -> Any:
+        """The result for arguments that are equal to its own."""
+        operands = (x for x in given if isinstance(x, Tensor))
+        return self.call(*[next(operands) if x is GUARD_FAILED else x for x in self.args])
 
-def templated(function: Function) -> Function:
+
+def templated(function: Function, rows: int = 0) -> Function:
     """Cache the graph templates of a function.
 
     It must return one tensor, read no values, and depend on its arguments and `graph.mode` only.
+
+    Args:
+        rows: the number of operands, the first ones, of whose axes all but the last are rows: their
+            extents are factors of sizes in the graph, and what it looks like depends only on
+            whether they are 0, 1, or equal to others (see `row_templates`).
     """
     cache = CallCache(_MAX_STRUCTURES)
     site = cache.site(None)
+    families = Families(rows)
+    row_site = families.site
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -55,6 +65,13 @@ def templated(function: Function) -> Function:
                 if site.misses or call is not site.calls[0]:
                     site.promote(call)
                 return found
+        for call in row_site.calls:
+            found = call(*given)
+            if found is not GUARD_FAILED:
+                if call is not row_site.calls[0]:
+                    row_site.promote(call)
+                site.misses = 0
+                return found
         site.misses += 1
         if site.misses > _MAX_MISSES and site.misses % _MISS_INTERVAL:
             return function(*args, **kwargs)
@@ -63,15 +80,28 @@ def templated(function: Function) -> Function:
             return function(*args, **kwargs)
         template = cache.get(key)
         if template is not None:
-            operands = (x for x in given if isinstance(x, Tensor))
-            values = [next(operands) if x is GUARD_FAILED else x for x in template.args]
-            found = template.call(*values)
+            found = template(given)
             if found is GUARD_FAILED:
                 return function(*args, **kwargs)
             site.promote(template.call)
             return found
-        if not cache.is_due(key, functools.partial(_without_sizes, key)):
-            return function(*args, **kwargs)
+        family = families.find(given)
+        if family is not None:
+            for template in family.templates:
+                found = template(given)
+                if found is not GUARD_FAILED:
+                    row_site.promote(template.call)
+                    site.misses = 0
+                    return found
+        varies = family is not None and family.is_varying
+        if varies or not cache.is_due(key, functools.partial(_without_sizes, key)):
+            since = now()
+            out = function(*args, **kwargs)
+            if family is not None and family.is_open:
+                call = family.record(given, out, since)
+                if call is not None:
+                    family.templates.append(_Template(call, _without_operands(given)))
+            return out
         since = now()
         out = function(*args, **kwargs)
         template = _record(given, out, since)
@@ -99,7 +129,7 @@ def _structural_key(given: Sequence[Any]) -> tuple[Any, ...] | None:
             key += (node.shape, node.dtype, strides, node.tracked, device.name)
         elif x.__class__ is float:
             key.append(repr(x))  # -0.0 differs from 0.0
-        elif x.__class__ in _STATIC_TYPES:
+        elif x.__class__ in STATIC_TYPES:
             key += (x, x.__class__)  # 1 differs from True
         elif x.__class__ is tuple and set(map(type, x)) <= {int}:
             key.append(x)
@@ -132,4 +162,13 @@ def _record(given: Sequence[Any], out: Any, since: int) -> _Template | None:
     if not template.instantiate((out._node,), since, handled=out._node):
         return None
     call = template.function(len(given), new_handle(code, template.registers[out._node]))
-    return _Template(call, [GUARD_FAILED if isinstance(x, Tensor) else x for x in given])
+    return _Template(call, _without_operands(given))
+
+
+def _without_operands(given: Sequence[Any]) -> list[Any]:
+    return [GUARD_FAILED if isinstance(x, Tensor) else x for x in given]
+
+
+def templated_rows(operands: int) -> Callable[[Function], Function]:
+    """`templated` for functions that treat the rows of their first operands alike."""
+    return functools.partial(templated, rows=operands)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numus import dtypes as dt
 from numus.functions._base import float_node, like, method, node_of, require, widened, wrap
 from numus.functions.autocast import widens
-from numus.functions.template_cache import templated
+from numus.functions.template_cache import templated, templated_rows
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor
@@ -22,7 +22,7 @@ def _apply(op: str, x: ArrayLike, build: Callable[[Node], Node]) -> Tensor:
 
 
 @method()
-@templated
+@templated_rows(1)
 def relu(x: ArrayLike, /) -> Tensor:
     """x where it is positive, 0 elsewhere; NaN stays, and the gradient at 0 is 0.
 
@@ -59,14 +59,14 @@ def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
 
 
 @method()
-@templated
+@templated_rows(1)
 def sigmoid(x: ArrayLike, /) -> Tensor:
     """1 / (1 + exp(-x))."""
     return _apply("sigmoid", x, ew.sigmoid)
 
 
 @method()
-@templated
+@templated_rows(1)
 def silu(x: ArrayLike, /) -> Tensor:
     """x * sigmoid(x), also known as swish."""
     return _apply("silu", x, lambda n: ew.mul(n, ew.sigmoid(n)))
@@ -91,7 +91,7 @@ def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
 
 
 @method()
-@templated
+@templated_rows(1)
 def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """x times the normal distribution's share below x.
 

@@ -15,7 +15,7 @@ from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import Axis, count_over, filled, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
 from numus.functions.spelling import spelled
-from numus.functions.template_cache import templated
+from numus.functions.template_cache import templated, templated_rows
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import reduce_sum
@@ -164,7 +164,7 @@ def widest(x: Node, *parts: Node | Tensor | None) -> Node:
 
 
 @method()
-@templated
+@templated_rows(1)
 @widens
 @spelled
 def layer_norm(
@@ -193,7 +193,7 @@ def layer_norm(
 
 
 @method()
-@templated
+@templated_rows(1)
 @widens
 @spelled
 def rms_norm(

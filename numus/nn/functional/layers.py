@@ -12,7 +12,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import as_number
 from numus.functions.autocast import lowers
 from numus.functions.linear.matmul import matmul_transposed
-from numus.functions.template_cache import templated
+from numus.functions.template_cache import templated_rows
 from numus.nn.functional._tools import in_place, measured, rounds_once, vector
 from numus.shapes import as_shape
 from numus.tensor import Tensor
@@ -33,7 +33,7 @@ one_hot = nm.one_hot
 # -- products -------------------------------------------------------------------------------------
 
 
-@templated
+@templated_rows(1)
 @lowers
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""

@@ -126,6 +126,10 @@ class BytecodeBuilder:
     def add_int(self, register: int, number: int) -> int:
         return self._emit("ADD_INT", self._register(), register, number)
 
+    def mul_int(self, register: int, other: int) -> int:
+        """The product of ints in registers."""
+        return self._emit("MUL_INT", self._register(), register, other)
+
     def move(self, register: int, source: int) -> None:
         self._emit("MOVE", register, source)
 
@@ -179,6 +183,22 @@ class BytecodeBuilder:
 
     def is_empty(self, container: Any) -> None:
         self._emit("EMPTY", 0, self._object(container))
+
+    def int_is(self, register: int, number: int) -> None:
+        """Guards a size: an int that is not negative."""
+        self._emit("INT_IS", register, number)
+
+    def int_is_not(self, register: int, number: int) -> None:
+        self._emit("INT_IS", register, number, 1)
+
+    def int_above(self, register: int, number: int) -> None:
+        self._emit("INT_IS", register, number, 2)
+
+    def same_int(self, register: int, other: int) -> None:
+        self._emit("SAME_INT", register, other)
+
+    def different_ints(self, register: int, other: int) -> None:
+        self._emit("SAME_INT", register, other, 1)
 
     def refcount(self, register: int, count: int, *, more: bool = False) -> None:
         """Guards an object's references, this register's included: `count`, or `more` than that."""

@@ -119,6 +119,12 @@ ADD_INT: `a` = the int `x` + y
   !%add_int_ = ptr PyLong_FromLongLong(i64 %add_int_sum)
   give %add_int_ or raised
 
+MUL_INT: `a` = the int `x` * the int `y`
+  %mul_int_one = reg %x
+  %mul_int_other = reg %y
+  !%mul_int_ = ptr PyNumber_Multiply(ptr %mul_int_one, ptr %mul_int_other)
+  give %mul_int_ or raised
+
 JUMP_IF: skip y instructions if `a` is the object x
   %jump_if_it = reg %a
   br eq ptr %jump_if_it, %xp, label %jump, label %next
@@ -233,6 +239,29 @@ LEN_EQ: guard: len(`a`) == x
   %len_eq_object = reg %a
   !%len_eq_length = i64 PyObject_Size(ptr %len_eq_object)
   guard eq i64 %len_eq_length, %x or failed
+
+INT_IS: guard: the int `a` is x; with y = 1: it is not; with y = 2: it is more
+  %int_is_object = reg %a
+  !%int_is_value = i64 PyLong_AsLongLong(ptr %int_is_object)
+  %int_is_same = icmp eq i64 %int_is_value, %x
+  %int_is_other = xor i1 %int_is_same, true
+  %int_is_more = icmp sgt i64 %int_is_value, %x
+  %int_is_plain = icmp eq i64 %y, 0
+  %int_is_not = icmp eq i64 %y, 1
+  %int_is_odd = select i1 %int_is_not, i1 %int_is_other, i1 %int_is_more
+  %int_is_ok = select i1 %int_is_plain, i1 %int_is_same, i1 %int_is_odd
+  br i1 %int_is_ok, label %int_is_check, label %failed
+int_is_check:
+  br eq i64 %int_is_value, -1, label %failed, label %next  ; an error, or no size
+
+SAME_INT: guard: the ints `a` and `x` are equal; with y = 1: they are not
+  %same_int_object = reg %a
+  %same_int_other = reg %x
+  !%same_int_first = i64 PyLong_AsLongLong(ptr %same_int_object)
+  !%same_int_second = i64 PyLong_AsLongLong(ptr %same_int_other)
+  %same_int_equal = icmp eq i64 %same_int_first, %same_int_second
+  %same_int_wanted = icmp eq i64 %y, 0
+  guard eq i1 %same_int_equal, %same_int_wanted or failed
 
 REFCOUNT: guard: `a` has x references; with y = 1: more than x
   %refcount_of = reg %a

@@ -35,6 +35,7 @@ API = (
     *("PyObject_Size", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyTuple_GetItem"),
     *("PyTuple_New", "PyTuple_SetItem", "PyTuple_Size", "PyLong_AsVoidPtr"),
     *("PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyNumber_Float"),
+    "PyNumber_Multiply",
     "PyObject_Type",
     *("PyType_GenericAlloc", "PyWeakref_NewRef", "PyEval_SaveThread", "PyEval_RestoreThread"),
     *("descr_get", "descr_set"),  # of member descriptors, from `PyType_GetSlot`
