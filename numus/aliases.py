@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from numus import dtypes as dt
 from numus.errors import GradientError
@@ -28,6 +28,9 @@ from numus.primitives.view_updates import (
 from numus.primitives.views import identity
 from numus.shapes import Shape, row_major
 
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
+
 _ref = weakref.ref
 _MIN_SWEEP = 16  # views, from which on dead ones are removed as their number doubles
 
@@ -43,41 +46,44 @@ class Handle(Protocol):
     def rebind_alone(self, node: Node, op: str) -> None: ...
 
 
-class AliasGroup(list["weakref.ref[Handle]"]):
+class AliasGroup:
     """The views of a root. Neither it nor they are kept alive."""
 
-    __slots__ = ("dtype", "root", "shape", "strides", "sweep_at")
-    root: weakref.ref[Handle]
-    shape: Shape
-    strides: Shape | None  # that the root has for NumPy; None: row-major
-    dtype: dt.DType
-    sweep_at: int
+    __slots__ = ("dtype", "first", "rest", "root", "shape", "strides", "sweep_at")
+
+    def __init__(self, root: Handle, first: Handle | None, strides: Shape | None = None) -> None:
+        node = root._node
+        self.root = _ref(root)
+        self.first = self.root if first is None else _ref(first)  # the view that was made first
+        self.rest: list[weakref.ref[Handle]] = []  # other views
+        self.shape = node.shape
+        self.strides = strides  # that the root has for NumPy; None: row-major
+        self.dtype = node.dtype
+        self.sweep_at = _MIN_SWEEP
 
     def others(self, tensor: Handle) -> list[Handle]:
         """The living tensors of the group but this one; the root, if it lives, first."""
-        refs = (self.root, *self)
+        refs = (self.root, *self._views())
         return [t for ref in refs if (t := ref()) is not None and t is not tensor]
 
-    def sweep(self) -> None:
+    def _views(self) -> list[weakref.ref[Handle]]:
+        return self.rest if self.first is self.root else [self.first, *self.rest]
+
+    def append(self, view: weakref.ref[Handle]) -> None:
+        """Add a view."""
+        self.rest.append(view)
+        if len(self.rest) > self.sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
         """Remove dead views; other threads may register new ones meanwhile."""
         self.sweep_at = sys.maxsize  # no other thread comes here
-        known = list(self)
-        self[: len(known)] = [ref for ref in known if ref() is not None]
-        self.sweep_at = max(2 * len(self), _MIN_SWEEP)
+        known = list(self.rest)
+        self.rest[: len(known)] = [ref for ref in known if ref() is not None]
+        self.sweep_at = max(2 * len(self.rest), _MIN_SWEEP)
 
 
 Alias = tuple[AliasGroup, Path]  # the group of a tensor, and its path from the root
-
-
-def _new_group(root: Handle, strides: Shape | None = None) -> AliasGroup:
-    group = AliasGroup()
-    group.root = _ref(root)
-    node = root._node
-    group.shape = node.shape
-    group.strides = strides
-    group.dtype = node.dtype
-    group.sweep_at = _MIN_SWEEP
-    return group
 
 
 def register(parent: Handle, view: Handle, steps: Path) -> None:
@@ -86,13 +92,8 @@ def register(parent: Handle, view: Handle, steps: Path) -> None:
     if node.tracked and not view._node.tracked:
         steps = (*steps, (detached,))
     own = parent._alias
-    if own is None:  # written out: temporaries that are viewed once are most of them
-        group = AliasGroup((_ref(view),))
-        group.root = _ref(parent)
-        group.shape = node.shape
-        group.strides = None
-        group.dtype = node.dtype
-        group.sweep_at = _MIN_SWEEP
+    if own is None:
+        group = AliasGroup(parent, view)
         parent._alias = (group, ())
         view._alias = (group, steps)
         return
@@ -100,12 +101,22 @@ def register(parent: Handle, view: Handle, steps: Path) -> None:
         if own[0].root() is not None or own[0].others(parent):
             steps = own[1] + steps
         else:  # of a root that is gone, and the last of its views
-            own = parent._alias = (_new_group(parent, layout(parent)), ())
+            own = parent._alias = (AliasGroup(parent, None, layout(parent)), ())
     group = own[0]
     view._alias = (group, steps)
     group.append(_ref(view))
-    if len(group) > group.sweep_at:
-        group.sweep()
+
+
+def write_group(code: BytecodeBuilder, root: int, view: int, node: int) -> int:
+    """`AliasGroup(root, view)` in bytecode, from references to them and the root's node."""
+    group = code.new(AliasGroup)
+    members = {"root": root, "first": view, "rest": code.call(list)}
+    members |= {name: code.load_slot(node, Node, name) for name in ("shape", "dtype")}
+    for name, register in members.items():
+        code.set_slot(group, AliasGroup, name, register)
+    code.set_const(group, AliasGroup, "strides", None)
+    code.set_const(group, AliasGroup, "sweep_at", _MIN_SWEEP)
+    return group
 
 
 def layout(tensor: Handle) -> Shape | None:
@@ -137,7 +148,7 @@ def is_shared(tensor: Handle) -> bool:
     if own[0].others(tensor):
         return True
     strides = layout(tensor)
-    tensor._alias = None if strides is None else (_new_group(tensor, strides), ())
+    tensor._alias = None if strides is None else (AliasGroup(tensor, None, strides), ())
     return False
 
 

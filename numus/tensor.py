@@ -314,11 +314,12 @@ def new_tensor(code: BytecodeBuilder, view: int, shape: Shape, dtype: DType, dev
     return new_handle(code, new_node(code, members, {"view": view}, handled=True))
 
 
-def new_handle(code: BytecodeBuilder, node: int) -> int:
-    """`Tensor(node)` in bytecode, for a new node."""
+def new_handle(code: BytecodeBuilder, node: int, *, aliased: bool = False) -> int:
+    """`Tensor(node)` in bytecode, for a new node. `aliased`: the caller sets its alias."""
     out = code.new(Tensor)
     code.set_slot(out, Tensor, "_node", node)
-    code.set_const(out, Tensor, "_alias", None)
+    if not aliased:
+        code.set_const(out, Tensor, "_alias", None)
     code.set_slot(node, Node, "handle", code.new_weakref(out))
     return out
 
@@ -350,7 +351,17 @@ def view_of(x: Tensor, path: Path) -> Tensor:
 
 def registered(x: Tensor, node: Node, path: Path) -> Tensor:
     """The tensor of a node that is a view of x."""
-    out: Tensor = _fast_handle.call(node)
+    out: Tensor
+    if x._alias is None:  # temporaries that are viewed once are most of them
+        out = _fast_view.call(x, node, path)
+        if out is not GUARD_FAILED:
+            return out
+    else:
+        out = _fast_another_view.call(x, node, path)
+        if out is not GUARD_FAILED:
+            x._alias[0].append(node.handle)
+            return out
+    out = _fast_handle.call(node)
     if out is GUARD_FAILED:
         out = Tensor(node)
     aliases.register(x, out, path)
@@ -365,6 +376,45 @@ def _write_handle(code: BytecodeBuilder) -> int:
 
 
 _fast_handle = FastCall(1, _write_handle)
+
+
+def _guard_view(code: BytecodeBuilder, x: int, node: int) -> int:
+    """Guards a tensor and the node of a view, without a handle, that are both tracked, or neither;
+    the tensor's node."""
+    base = code.get_member(x, Tensor, "_node")
+    code.is_const(code.get_member(node, Node, "handle"), None)
+    code.is_same(code.load_slot(base, Node, "tracked"), code.load_slot(node, Node, "tracked"))
+    return base
+
+
+def _write_another_view(code: BytecodeBuilder) -> int:
+    """The handle of a further view of a root, which is to be added to its group."""
+    x, node, path = (code.load_arg(i) for i in range(3))
+    _guard_view(code, x, node)
+    alias = code.get_member(x, Tensor, "_alias")
+    code.len_eq(code.load_item(alias, 1), 0)
+    out = new_handle(code, node, aliased=True)
+    code.set_slot(out, Tensor, "_alias", code.new_tuple([code.load_item(alias, 0), path]))
+    return out
+
+
+_fast_another_view = FastCall(3, _write_another_view)
+
+
+def _write_view(code: BytecodeBuilder) -> int:
+    """`registered` of the first view of a tensor."""
+    x, node, path = (code.load_arg(i) for i in range(3))
+    base = _guard_view(code, x, node)
+    code.is_const(code.get_member(x, Tensor, "_alias"), None)
+    out = new_handle(code, node, aliased=True)
+    first = code.load_slot(node, Node, "handle")
+    group = aliases.write_group(code, code.new_weakref(x), first, base)
+    code.set_slot(out, Tensor, "_alias", code.new_tuple([group, path]))
+    code.set_slot(x, Tensor, "_alias", code.new_tuple([group, code.load_const(())]))
+    return out
+
+
+_fast_view = FastCall(3, _write_view)
 
 
 def snapshot(x: Tensor) -> Tensor:

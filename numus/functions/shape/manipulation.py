@@ -109,6 +109,15 @@ def _reshaped(x: ArrayLike, op: str, shape: Shape) -> Tensor:
 @method("reshape", "view")
 def _reshape(x: Tensor, *shape: Any, copy: bool | None = None) -> Tensor:
     """`nm.reshape` with a shape, or its extents one by one: x.reshape(2, -1)."""
+    given = shape[0] if len(shape) == 1 and shape[0].__class__ is tuple else shape
+    if copy is None and (x._alias is None or layout(x) is None):  # a shorter way for most
+        for n in given:
+            if n.__class__ is not int:
+                break
+        else:
+            new = _known(given, x._node.shape)
+            if new is not None:
+                return view_of(x, ((views.reshape, new),))
     return reshape(x, _numbers(shape), copy=copy)
 
 
