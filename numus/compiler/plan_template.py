@@ -19,10 +19,11 @@ from typing import Any
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
+from numus.compiler.group_templates import GroupTemplates
 from numus.compiler.hooks import on_clear_plans
 from numus.compiler.launch_plan import LaunchPlan, ScheduledPlan
 from numus.compiler.lower import stored_templates, templates
-from numus.compiler.schedule_template import GroupTemplates, Lowered, ScheduleTemplate
+from numus.compiler.schedule_template import Lowered, ScheduleTemplate
 from numus.ir.symbolic_size import Recorder, pack_function, unpack_function
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable

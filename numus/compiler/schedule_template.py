@@ -9,13 +9,14 @@ rematerialisation.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from numus.compiler.fused_graph import FusedGraph
-from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.graph.value import Value
+from numus.compiler.group_templates import Positions
 from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, ScheduledPlan
 from numus.compiler.lower import templates
 from numus.compiler.lower.templates import Numbers, Template
@@ -27,88 +28,6 @@ _MAX_SHARED = 8  # launch lists of a schedule, by the kernels that serve a size
 
 # For the first of equal groups, by number, its template and the numbers of its kernels.
 Lowered = dict[int, tuple[Template, Numbers]]
-Positions = Mapping[str, int]  # of symbolic sizes among the numbers of a fused graph
-
-
-class _Expressions:
-    """Collects the sizes of a group in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self.met: dict[Any, None] = {}
-
-    def pattern(self, sizes: Any) -> Any:
-        if sizes.__class__ is tuple:
-            for n in sizes:
-                self.pattern(n)
-        elif sizes.__class__ is SymbolicSize:
-            self.met[sizes.name] = None
-        elif sizes.__class__ is int:
-            self.met[sizes] = None
-        return sizes
-
-
-class _Labels:
-    """The pattern of a group's sizes, as `templates.Sizes` gives it for numbers."""
-
-    def __init__(self, labels: dict[Any, Any]) -> None:
-        self._labels = labels
-
-    def pattern(self, sizes: Any) -> Any:
-        if sizes.__class__ is tuple:
-            return tuple([self.pattern(n) for n in sizes])
-        if sizes.__class__ is SymbolicSize:
-            return self._labels[sizes.name]
-        return self._labels[sizes] if sizes.__class__ is int else sizes
-
-
-class GroupTemplates:
-    """Lowering templates of a group of symbolic sizes.
-
-    Attributes:
-        known: templates by the pattern of the sizes, latest first.
-    """
-
-    def __init__(self, fused: FusedGraph, number: int, position: Positions) -> None:
-        group, layouts, values = self._given(fused, number)
-        self._number, self.kind = number, group.kind
-        sizes = _Expressions()
-        templates.structure_of(group, layouts, values, sizes)
-        self._met = list(sizes.met)
-        self._position = [position.get(x) if x.__class__ is str else None for x in self._met]
-        self.known: dict[tuple[int, ...], list[Template]] = {}
-
-    @staticmethod
-    def _given(fused: FusedGraph, number: int) -> tuple[FusionGroup, Layouts, list[Value]]:
-        group = fused.groups[number]
-        return group, fused.layouts, fused.equal_groups[group][1]
-
-    def find(
-        self, fused: Callable[[], FusedGraph], numbers: Numbers, runtime: Runtime[Any]
-    ) -> tuple[Template, Numbers] | None:
-        """The template that serves the fused graph with these numbers, and what it gives."""
-        if templates.is_fixed(self.kind, runtime):
-            return None
-        order: dict[int, int] = {}  # sizes, numbered as they are met
-        labels = []
-        for x, at in zip(self._met, self._position, strict=True):
-            n = x if at is None else numbers[at]
-            labels.append(n if -1 <= n <= 1 else 2 + order.setdefault(n, len(order)))
-        pattern = tuple(labels)
-        sizes = list(order)
-        known = self.known.setdefault(pattern, [])
-        for i, template in enumerate(known):
-            found = template.numbers(sizes)
-            if found is not None:
-                if i:  # the next size is likely to have it too
-                    known.insert(0, known.pop(i))
-                return template, found
-        names = [n if n < 2 else f"s{n - 2}" for n in pattern]
-        given = _Labels(dict(zip(self._met, names, strict=True)))
-        structure = templates.structure_of(*self._given(fused(), self._number), given)
-        other = templates.find(structure, sizes, runtime)
-        if other is not None:
-            known.insert(0, other[0])
-        return other
 
 
 class _Step(NamedTuple):
@@ -228,6 +147,7 @@ class ScheduleTemplate:
         self._steps: list[_Step] = []
         self._memories: list[_Memory] = []
         self._shared: dict[tuple[Any, ...], _SharedLaunches] = {}  # by programs
+        self._serving: dict[tuple[Template, ...], _SharedLaunches] = {}
         self._collect(plan, fused, position, lowered)
 
         def symbolic(n: Any) -> _Number:
@@ -294,7 +214,7 @@ class ScheduleTemplate:
         self._below = _placed_below(starts, spans)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_shared": {}}  # programs are those of one process
+        return self.__dict__ | {"_shared": {}, "_serving": {}}  # of this process
 
     def plan(self, numbers: Numbers, lowered: Lowered, runtime: Runtime[Any]) -> ResizedPlan | None:
         """The plan of the fused graph with these numbers; None where it has to be scheduled by
@@ -309,10 +229,14 @@ class ScheduleTemplate:
             (slot, (offset.of(numbers), tuple([n.of(numbers) for n in strides])))
             for slot, offset, strides in self._outputs
         ]
-        shared = self._shared_launches(placed.arguments, runtime)
+        serving = tuple([template for template, _ in lowered.values()])
+        shared = self._serving.get(serving) or self._shared_launches(placed.arguments, runtime)
         if shared is None:
             out._prepare(self.launches(placed, runtime))
             return out
+        if len(self._serving) >= _MAX_SHARED and serving not in self._serving:
+            self._serving = {}
+        self._serving[serving] = shared
         values = out.values = list[Any]()
         offsets = placed.starts[: len(self._in_arena)]
         pitches = []
@@ -414,12 +338,13 @@ class ScheduleTemplate:
         patches: list[tuple[int, int, str]] = []
         at = 0  # among the values
         for step, (_, _, scratch, scalars) in zip(self._steps, given, strict=True):
-            buffers = [(slots[i] or 0, 0) for i in step.buffers]
-            buffers += [(own + i, 0) for i in range(len(scratch))]
+            places = [slots[i] or 0 for i in step.buffers]
+            places += range(own, own + len(scratch))
             own += len(scratch)
+            buffers = _starts(tuple(places))
             at_slot = pitch_slot if scratch else None
             pitch_slot += bool(scratch)
-            given_to = (next(of_step), tuple(buffers))
+            given_to = (next(of_step), buffers)
             steps.append(LaunchStep(*given_to, concurrent=step.concurrent, pitch_slot=at_slot))
             scalars = templates.with_constants(scalars, step.constants)
             patches += [(at + 1 + i, *s) for i, s in enumerate(scalars) if s.__class__ is tuple]
@@ -456,6 +381,12 @@ class ScheduleTemplate:
             starts[i] = at
             ends[i] = at + (sizes[i] + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         return starts, max(ends, default=0)
+
+
+@functools.lru_cache(4096)
+def _starts(slots: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Buffers at the start of slots; one object for all launch lists that have them."""
+    return tuple([(slot, 0) for slot in slots])
 
 
 def _scratch_places(start: int, sizes: Sequence[int]) -> list[int]:

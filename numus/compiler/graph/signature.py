@@ -35,6 +35,25 @@ class Skeleton:
 _skeletons: WeakValueDictionary[Any, Skeleton] = WeakValueDictionary()
 
 
+class SignatureKey:
+    """A skeleton and sizes, hashed once: there are thousands of sizes."""
+
+    __slots__ = ("_hash", "_numbers", "_skeleton")
+
+    def __init__(self, skeleton: Skeleton, numbers: tuple[int, ...]) -> None:
+        self._skeleton, self._numbers = skeleton, numbers
+        self._hash = hash((skeleton, numbers))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not SignatureKey:
+            return NotImplemented
+        assert isinstance(other, SignatureKey)
+        return self._skeleton is other._skeleton and self._numbers == other._numbers
+
+
 class SignatureRecord:
     """What signatures of one structure have in common, in numbers of nodes.
 
@@ -89,14 +108,17 @@ class GraphSignature:
 
     __slots__ = (
         *("classes", "constants", "is_truncated", "leaf_strides", "leaves", "live_out"),
-        *("nodes", "number", "numbers", "skeleton", "standalone", "tracked"),
+        *("_key", "nodes", "number", "numbers", "skeleton", "standalone", "tracked"),
     )
     skeleton: Skeleton
     numbers: tuple[int, ...]
+    _key: SignatureKey | None
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return self.skeleton, self.numbers
+    def key(self) -> SignatureKey:
+        if self._key is None:
+            self._key = SignatureKey(self.skeleton, self.numbers)
+        return self._key
 
     def clear(self) -> None:
         """Drop all nodes."""
@@ -110,6 +132,7 @@ class GraphSignature:
         self.live_out: tuple[int, ...] = ()
         self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
         self.is_truncated = False
+        self._key = None
 
     def __init__(self, roots: Sequence[Any], max_nodes: int = sys.maxsize) -> None:
         self.clear()

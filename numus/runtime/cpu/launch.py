@@ -100,13 +100,15 @@ class _CommandBuffers:
         ]
         parameters, own = self.addresses, self._slots
         wave_sizes = self._wave_sizes()
+        base = at(0)
+        launch_words: list[Any] = []
+        ref_words: list[Any] = []  # in lists: setting words one by one takes longer
         for n, (step, count) in enumerate(zip(steps, counts, strict=True)):
             program = step.program
-            launch = launches + n * len(launch_source.LAUNCH)
-            words[launch : launch + len(launch_source.LAUNCH)] = [
-                *(program.address, at(buffers), at(refs), count),
-                *(at(parameters), wave_sizes[n], 0, 0, launch_source.UNKNOWN_TICKS),
-            ]
+            launch_words += (
+                *(program.address, base + 8 * buffers, base + 8 * refs, count),
+                *(base + 8 * parameters, wave_sizes[n], 0, 0, launch_source.UNKNOWN_TICKS),
+            )
             given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
             if program.scratch:
                 at_slot = step.pitch_slot
@@ -115,11 +117,13 @@ class _CommandBuffers:
                     for i in (*program.scratch, program.buffers):
                         given[i] = (own, 0)
                         own += 1
-            for slot, offset in given:
-                words[refs], words[refs + 1] = slot, offset
-                refs += 2
+            for pair in given:
+                ref_words += pair
+            refs += 2 * count
             buffers += count
             parameters += 1 + len(program.formats)
+        words[launches : launches + len(launch_words)] = launch_words
+        words[refs - len(ref_words) : refs] = ref_words
         return commands
 
 
