@@ -46,14 +46,14 @@ PRIMITIVE = (
         "numus/functions/elementwise/activations.py",
         "def softsign(x: ArrayLike, /) -> Tensor:\n"
         '    return _apply("softsign", x, ew.softsign)\n\n\n',
-        "@method()\n@templated\ndef relu(",
+        "@method()\n@templated_rows(1)\ndef relu(",
     ),
 )
 FUNCTION = (
     Edit(
         "numus/functions/elementwise/activations.py",
         "def double_relu(x: ArrayLike, /) -> Tensor:\n    return relu(x) * 2\n\n\n",
-        "@method()\n@templated\ndef relu(",
+        "@method()\n@templated_rows(1)\ndef relu(",
     ),
 )
 SCHEDULE = (
