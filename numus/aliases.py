@@ -54,7 +54,7 @@ class AliasGroup:
     def __init__(self, root: Handle, first: Handle | None, strides: Shape | None = None) -> None:
         node = root._node
         self.root = _ref(root)
-        self.first = self.root if first is None else _ref(first)  # the view that was made first
+        self.first = None if first is None else _ref(first)  # the view that was made first
         self.rest: list[weakref.ref[Handle]] = []  # other views
         self.shape = node.shape
         self.strides = strides  # that the root has for NumPy; None: row-major
@@ -67,7 +67,7 @@ class AliasGroup:
         return [t for ref in refs if (t := ref()) is not None and t is not tensor]
 
     def _views(self) -> list[weakref.ref[Handle]]:
-        return self.rest if self.first is self.root else [self.first, *self.rest]
+        return self.rest if self.first is None else [self.first, *self.rest]
 
     def append(self, view: weakref.ref[Handle]) -> None:
         """Add a view."""
