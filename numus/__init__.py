@@ -87,8 +87,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributions fft graphs integrate linalg nn numpy optim optimize polynomial quant
-    signal sparse special stats
+    data distance distributed distributions fft graphs integrate linalg nn numpy optim optimize
+    polynomial quant signal sparse special stats
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
@@ -99,6 +99,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from numus import data as data
     from numus import distance as distance
+    from numus import distributed as distributed
     from numus import distributions as distributions
     from numus import fft as fft
     from numus import graphs as graphs

@@ -53,5 +53,9 @@ class RecordError(NumusError, ValueError):
     """A file of records or tensors that is not whole, or not one at all."""
 
 
+class DistributedError(NumusError, RuntimeError):
+    """Processes of a group that do not fit together, or one of them that has gone."""
+
+
 class CompileError(NumusError, RuntimeError):
     """A kernel could not be compiled: a defect in numus; the message carries the kernel."""

@@ -220,7 +220,7 @@ class _Launch(_Batchable):
 
     def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         runner = self._runner(dev)
-        dense = [_dense(x, dev, runner.alignment) for x in operands]
+        dense = [dense(x, dev, runner.alignment) for x in operands]
         rule = self.op._count
         count = self.outputs[0].size if rule is None else int(rule(*self.specs, **self.numbers))
         made = [value_of(s, dev) for s in self.outputs]
@@ -327,7 +327,7 @@ def value_of(spec: Spec, dev: Device) -> Node:
     return value(View(Storage(memory), 0, row_major(spec.shape)), spec.shape, spec.dtype, dev)
 
 
-def _dense(x: Node, dev: Device, alignment: int) -> Node:
+def dense(x: Node, dev: Device, alignment: int) -> Node:
     """A realised node whose elements are contiguous, at an offset that can be bound."""
     assert x.view is not None
     strides = row_major(x.shape)

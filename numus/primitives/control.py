@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from numus import graph
 from numus.dispatch.apply import apply
 from numus.dtypes import DType, bool_
-from numus.graph import Array, Node, Nodes, Primitive, View
+from numus.graph import Array, Node, Nodes, Primitive, View, mode
 from numus.primitives.views import permute
 from numus.shapes import Shape
 
@@ -32,6 +33,25 @@ class Call(Protocol):
 
 
 BoundCall = tuple[Call, tuple[Node, ...]]
+
+
+class Effect:
+    """A call that others outside of this process take part in.
+
+    It runs where it is called, in the order of calls, whether or not its results are used: not when
+    somebody happens to read them. In a trace of `nm.jit` it is a step of each call of the function.
+    """
+
+    def start(self, device: Any, operands: Nodes) -> Started:
+        """Begin to compute the results from realised operands."""
+        raise NotImplementedError
+
+
+class Started(Protocol):
+    """An effect under way."""
+
+    def views(self) -> list[View]:
+        """Wait for the results."""
 
 
 def _no_reference(node: Node, *arrays: Array) -> Array:
@@ -60,7 +80,13 @@ _get_tuple_element = Primitive("get_tuple_element", "control", _no_reference, ba
 def get_tuple_element(whole: Node, index: int) -> Node:
     """One result of a call."""
     shape, dtype = whole.params.results[index]
-    return apply(_get_tuple_element, (whole,), index, shape, dtype)
+    node = apply(_get_tuple_element, (whole,), index, shape, dtype)
+    if isinstance(whole.params, Effect):
+        if not node.abstract:
+            graph.realise(node)
+        elif mode.trace is not None and node.abstract is mode.trace:
+            mode.trace.effects.append(node)
+    return node
 
 
 def call(what: Call, operands: tuple[Node, ...]) -> list[Node]:

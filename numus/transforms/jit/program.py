@@ -3,13 +3,14 @@ graph built and evaluated anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from numus.compiler.hooks import before_run
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.lru import LruTable
+from numus.primitives.control import Effect, Started
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
@@ -24,24 +25,30 @@ _MAX_LAYOUTS = 64  # of the inputs of a program
 
 class Program:
     """A traced graph between inputs, scalars and outputs; `in_place`: numbers of an input and of an
-    output that replaces it."""
+    output that replaces it. `effects` are computed as well, for what computing them does."""
 
     def __init__(
-        self, outputs: Nodes, inputs: Nodes, scalars: Nodes, in_place: Sequence[Any] = ()
+        self,
+        outputs: Nodes,
+        inputs: Nodes,
+        scalars: Nodes,
+        in_place: Sequence[Any] = (),
+        effects: Nodes = (),
     ) -> None:
         self._in_place = in_place
-        order = _between(outputs, (*inputs, *scalars))
+        order = _between((*outputs, *effects), (*inputs, *scalars))
         _run_constant_calls([*outputs, *(x for node in order for x in node.inputs)])
         self.device = _only_device(order, inputs)
-        self._recipe = Recipe(order, [*inputs, *scalars], outputs)
+        self._recipe = Recipe(order, [*inputs, *scalars], [*outputs, *effects])
         # on placeholders, so that the values it was traced with are not kept alive
         self._inputs, self._scalars = (
             [placeholder(x.shape, x.dtype, x.device, "a program") for x in nodes]
             for nodes in (inputs, scalars)
         )
         with grad_mode(False):
-            self._outputs = self._recipe.replay([*self._inputs, *self._scalars])
-        self._order = _between(self._outputs, (*self._inputs, *self._scalars))
+            made = self._recipe.replay([*self._inputs, *self._scalars])
+        self._order = _between(made, (*self._inputs, *self._scalars))
+        self._outputs = made[: len(outputs)]
         self.itemsizes = [x.dtype.itemsize for x in inputs]
         self._runners: LruTable[tuple[Shape, ...], Run] = LruTable(_MAX_LAYOUTS)
 
@@ -87,7 +94,7 @@ class Program:
         with grad_mode(False):
             found = self._recipe.replay([*inputs, *scalars])
         evaluate(found)
-        views = [y.view for y in found if y.view is not None]
+        views = [y.view for y in found[: len(self._outputs)] if y.view is not None]
         return [View(view.storage.copy(), view.offset, view.strides) for view in views]
 
 
@@ -165,7 +172,7 @@ class Segments:
         known.update(dict.fromkeys(outputs))
 
     def run(self, device: Any, views: Views, numbers: Numbers) -> list[View]:
-        known = dict(zip(self._inputs, views, strict=True))
+        known = _Values(zip(self._inputs, views, strict=True))
         given = operands = found = None  # a step keeps nothing of the last one alive
         for (program, inputs, outputs, whole), dead in zip(
             self._steps, self._dead_after, strict=True
@@ -176,13 +183,49 @@ class Segments:
                 known.update(zip(outputs, run(given, numbers), strict=True))
             if whole is not None:
                 operands = [value(known[x], x.shape, x.dtype, device) for x in whole.inputs]
-                found = whole.params.run(device, operands)
-                for element in self._elements[whole]:
-                    known[element] = found[element.params]
+                if isinstance(whole.params, Effect):
+                    known.defer(whole.params.start(device, operands), self._elements[whole])
+                else:
+                    found = whole.params.run(device, operands)
+                    for element in self._elements[whole]:
+                        known[element] = found[element.params]
             given = operands = found = None
             for x in dead:
-                known.pop(x, None)
+                known.drop(x)
+        known.finish()
         return [known[y] for y in self._outputs]
+
+
+class _Values(dict[Node, View]):
+    """The values of a program that are known; those of effects are waited for when they are read,
+    so that what lies between is computed meanwhile."""
+
+    def __init__(self, values: Iterable[tuple[Node, View]]) -> None:
+        super().__init__(values)
+        self._under_way: dict[Node, Started] = {}
+
+    def defer(self, started: Started, elements: Nodes) -> None:
+        self._under_way.update(dict.fromkeys(elements, started))
+
+    def __missing__(self, x: Node) -> View:
+        self._arrive(self._under_way[x])
+        return self[x]
+
+    def _arrive(self, started: Started) -> None:
+        found = started.views()
+        for x in [x for x, other in self._under_way.items() if other is started]:
+            del self._under_way[x]
+            self[x] = found[x.params]
+
+    def drop(self, x: Node) -> None:
+        """Forget a value that is not used any more; one that is under way, when it has arrived."""
+        if x not in self._under_way:
+            self.pop(x, None)
+
+    def finish(self) -> None:
+        """Wait for all effects."""
+        for started in list(dict.fromkeys(self._under_way.values())):
+            self._arrive(started)
 
 
 def _run_constant_calls(nodes: Nodes) -> None:

@@ -15,6 +15,7 @@ from numus.transforms.jit.program import Program
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Trace, TraceBailout, handles_of
 from numus.transforms.jit.variables import Change, Precondition, Variables
+from numus.transforms.subgraph import reachable
 from numus.transforms.tape import is_tracked_leaf
 
 Arguments = dict[int, tuple[Tensor, Tensor]]  # given and traced tensors, by leaf
@@ -60,7 +61,7 @@ class TraceReader:
         effects = sp.Effects(bindings, grads, donated, variables, in_place)
         return sp.Spec(
             name=str(trace),
-            program=Program(self._outputs, nodes, scalars, list(in_place)),
+            program=Program(self._outputs, nodes, scalars, list(in_place), self._effects()),
             inputs=inputs,
             numbers=numbers,
             scalars=[(number, node.dtype) for number, node in trace.scalars.values()],
@@ -71,6 +72,16 @@ class TraceReader:
             guards=self._guards(inputs, effects),
             effects=effects,
         )
+
+    def _effects(self) -> list[Node]:
+        """Results of calls that run whether they are used or not; those of one entry of a batch or
+        of one iteration were rewritten, and are no part of the program."""
+
+        def is_rewritten(node: Node) -> bool:
+            below = reachable((node,), lambda n: bool(n.abstract))
+            return any(n.prim.name == "placeholder" and n.abstract is True for n in below)
+
+        return [node for node in self._trace.effects if not is_rewritten(node)]
 
     # -- references -------------------------------------------------------------------------------
 

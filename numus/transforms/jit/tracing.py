@@ -43,6 +43,7 @@ class Trace:
         self.grads_written: dict[GradSlot, Any] = {}  # values before
         self.scalars: dict[tuple[int, dt.DType], tuple[Scalar, Node]] = {}
         self.keys: list[tuple[Any, Node, Node]] = []  # generator, and its two words
+        self.effects: list[Node] = []  # results of calls that others take part in
 
     def __str__(self) -> str:
         return f"nm.jit of {self.name}"

@@ -1,0 +1,9 @@
+"""Several processes that compute together: groups, collectives, and training on top of them.
+
+One process per device (SPMD): each runs the same program on its part of the data. MPI and NCCL
+carry the bytes; see docs/distributed.md.
+"""
+
+from numus.distributed.collectives import *  # noqa: F403
+from numus.distributed.groups import *  # noqa: F403
+from numus.distributed.work import *  # noqa: F403

@@ -1,0 +1,335 @@
+"""MPI as a transport (mpi4py): nonblocking collectives on host memory, without a copy.
+
+Before each collective, ranks compare a number that stands for what they call (`Collective.digest`):
+one all-reduce of 16 bytes, which travels with the payload where that is small. Ranks that call
+different things all get an error that says who called what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from numus.distributed.transport import Buffer, Pending, clear_bytes, copy_bytes
+from numus.errors import DistributedError, DTypeError
+
+if TYPE_CHECKING:
+    from numus.distributed.calls import Collective
+    from numus.distributed.watch import Watch
+
+_EAGER_BYTES = 1 << 15  # payloads up to this travel with their header
+_HEADER_TAG, _PAYLOAD_TAG, _PERMUTE_TAG = 1, 2, 3
+_CALL_TAG = 1  # on the communicator of notes: what a rank has called
+_HEADER_BYTES = 256
+_SEQUENCE_BITS = 20
+_SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
+_HEADERS = 16  # collectives whose headers may be under way
+_MESSAGES = ("send", "recv")
+
+_TYPES = {
+    **{"int8": MPI.INT8_T, "int16": MPI.INT16_T, "int32": MPI.INT32_T, "int64": MPI.INT64_T},
+    **{"uint8": MPI.UINT8_T, "uint16": MPI.UINT16_T},
+    **{"uint32": MPI.UINT32_T, "uint64": MPI.UINT64_T},
+    **{"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "bool": MPI.C_BOOL},
+    **{"complex64": MPI.C_FLOAT_COMPLEX, "complex128": MPI.C_DOUBLE_COMPLEX},
+}
+_OPERATIONS = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
+_OF_BOOLS = {"max": MPI.LOR, "min": MPI.LAND}
+
+
+def _memory(buffer: Buffer) -> Any:
+    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
+
+
+def _numbers(call: Collective, buffer: Buffer) -> list[Any]:
+    """A buffer of numbers that MPI computes with."""
+    name = call.dtype.name
+    if name not in _TYPES:
+        raise DTypeError(
+            f"{call.kind}: MPI does not reduce {name}; cast it to one of {', '.join(_TYPES)}"
+        )
+    return [_memory(buffer), buffer.nbytes // call.dtype.itemsize, _TYPES[name]]
+
+
+def _operation(call: Collective) -> Any:
+    return (_OF_BOOLS if call.dtype.name == "bool" else _OPERATIONS)[call.reduction]
+
+
+class _Header:
+    """Numbers that ranks compare, and the request that does it."""
+
+    __slots__ = ("_buffers", "_communicator", "pending", "received", "request", "sent")
+
+    def __init__(self, communicator: Any) -> None:
+        self.sent, self.received = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._buffers = [self.sent, 2, MPI.INT64_T], [self.received, 2, MPI.INT64_T]
+        self._communicator = communicator
+        self.pending: MpiPending | None = None  # the collective that it is used for
+
+    def start(self, code: int, pending: MpiPending) -> None:
+        """Compare a number."""
+        self.sent[0] = code
+        self.sent[1] = -code
+        self.pending = pending
+        self.request = self._communicator.Iallreduce(*self._buffers, MPI.MAX)
+
+
+class MpiTransport:
+    """Collectives of one group on its communicator."""
+
+    name = "mpi"
+    on_host = True
+
+    def __init__(self, communicator: Any, notes: Any, ranks: tuple[int, ...], watch: Watch) -> None:
+        self.communicator = communicator
+        self.notes = notes  # of the whole world
+        self.ranks = ranks
+        self.watch = watch
+        self._count = 0
+        self._under_way: list[MpiPending | _Message] = []  # nobody may wait for them
+        self._headers = [_Header(communicator) for _ in range(_HEADERS)]
+
+    def start(self, call: Collective, source: Buffer, target: Buffer) -> Pending:
+        watch = self.watch
+        if watch.failure is not None:
+            watch.check()
+        if self._under_way:
+            self._under_way = [p for p in self._under_way if not p.done()]
+        found: MpiPending | _Message
+        if call.kind in _MESSAGES:
+            found = _Message(self, call, source, target)
+        else:
+            self._count = number = self._count + 1
+            header = self._headers[number % _HEADERS]
+            if header.pending is not None:  # the ranks are far apart
+                header.pending.wait()
+            found = MpiPending(self, call, source, target, number, header)
+        self._under_way.append(found)
+        return found
+
+    def finished(self, pending: MpiPending | _Message) -> None:
+        under_way = self._under_way
+        if len(under_way) == 1:
+            under_way.clear()
+        else:
+            self._under_way = [p for p in under_way if p is not pending]
+
+    def payload(self, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+        """Start the transfer itself; its requests."""
+        if not source.nbytes and not target.nbytes:
+            return []
+        return _START[call.kind](self.communicator, call, source, target)
+
+
+class MpiPending:
+    """A collective under way: first its header, then its payload."""
+
+    __slots__ = (
+        "_call", "_header", "_number", "_requests", "_source", "_target", "_transport",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        transport: MpiTransport,
+        call: Collective,
+        source: Buffer,
+        target: Buffer,
+        number: int,
+        header: _Header,
+    ) -> None:
+        self._transport, self._call, self._number = transport, call, number
+        self._source, self._target = source, target
+        code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
+        header.start(code, self)
+        self._header: _Header | None = header
+        self._requests: list[Any] | None = None
+        if source.nbytes <= _EAGER_BYTES and target.nbytes <= _EAGER_BYTES:
+            self._requests = transport.payload(call, source, target)
+
+    def done(self) -> bool:
+        if self._header is not None:
+            if not self._header.request.Test():
+                return False
+            self._check(self._header)
+        assert self._requests is not None
+        return bool(MPI.Request.Testall(self._requests))
+
+    def wait(self) -> None:
+        transport = self._transport
+        header = self._header
+        if header is not None:
+            transport.watch.wait(header.request.Test, self._describe, transport.ranks, False)
+            self._check(header)
+        requests = self._requests
+        if requests:
+            test = requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)
+            transport.watch.wait(test, self._describe, transport.ranks, True)
+        transport.finished(self)
+
+    def _describe(self) -> str:
+        return f"{self._call} (call {self._number} of {self._call.group})"
+
+    def _check(self, header: _Header) -> None:
+        """Compare the calls of all ranks, and start the payload where that has not been done."""
+        low, high = header.received.tolist()
+        if low != -high:
+            raise self._mismatch()
+        self._header = header.pending = None
+        if self._requests is None:
+            self._requests = self._transport.payload(self._call, self._source, self._target)
+
+    def _mismatch(self) -> DistributedError:
+        """The error of ranks that have called different things: they tell each other what."""
+        transport, call = self._transport, self._call
+        notes, me = transport.notes, call.group.rank
+        mine = f"{call} (call {self._number})"
+        data = mine.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
+        told = [bytearray(_HEADER_BYTES) for _ in transport.ranks]
+        others = [(i, r) for i, r in enumerate(transport.ranks) if i != me]
+        requests = [notes.Isend(data, r, _CALL_TAG) for _, r in others]
+        requests += [notes.Irecv(told[i], r, _CALL_TAG) for i, r in others]
+        transport.watch.wait(
+            lambda: MPI.Request.Testall(requests),
+            lambda: "the comparison of calls that differ",
+            transport.ranks,
+            busy=False,
+        )
+        calls = [bytes(t).decode(errors="replace").strip() for t in told]
+        calls[me] = mine
+        by_call: dict[str, list[int]] = {}
+        for rank, text in zip(transport.ranks, calls, strict=True):
+            by_call.setdefault(text, []).append(rank)
+        shown = "; ".join(f"{_some(ranks)}: {text}" for text, ranks in by_call.items())
+        error = DistributedError(
+            f"the ranks of {call.group} called different things, or the same in another order or "
+            f"with other shapes or dtypes: {shown}"
+        )
+        transport.watch.failure = error  # every rank has it
+        return error
+
+
+def _some(ranks: list[int]) -> str:
+    names = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+
+
+class _Message:
+    """A send or a receive: what the message is, and then itself."""
+
+    def __init__(
+        self, transport: MpiTransport, call: Collective, source: Buffer, target: Buffer
+    ) -> None:
+        self._transport, self._call = transport, call
+        self._target, self._keep = target, (source, target)
+        self._what = call.text_of_operand.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
+        comm, peer = transport.communicator, call.peer
+        if call.kind == "send":
+            self._header = comm.Isend(self._what, peer, _HEADER_TAG)
+            self._payload = comm.Isend(_memory(source), peer, _PAYLOAD_TAG)
+        else:
+            self._told = bytearray(_HEADER_BYTES)
+            self._header = comm.Irecv(self._told, peer, _HEADER_TAG)
+            self._payload = None
+
+    def _both(self) -> bool:
+        if self._payload is None:
+            if not self._header.Test():
+                return False
+            if self._told != self._what:
+                told = bytes(self._told).decode(errors="replace").strip()
+                raise self._transport.watch.fail(
+                    f"rank {self._transport.watch._rank} called {self._call}, but what rank "
+                    f"{self._transport.ranks[self._call.peer]} sent is {told}"
+                )
+            comm = self._transport.communicator
+            self._payload = comm.Irecv(_memory(self._target), self._call.peer, _PAYLOAD_TAG)
+        return bool(self._header.Test() and self._payload.Test())
+
+    def done(self) -> bool:
+        return self._both()
+
+    def wait(self) -> None:
+        transport = self._transport
+        ranks = (transport.ranks[self._call.peer],)
+        describe = lambda: f"{self._call} of {self._call.group}"  # noqa: E731
+        transport.watch.wait(self._both, describe, ranks, busy=False)
+        transport.finished(self)
+
+
+# -- the payload of each kind ---------------------------------------------------------------------
+
+
+def _all_reduce(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    operands = _numbers(call, source), _numbers(call, target)
+    return [comm.Iallreduce(*operands, _operation(call))]
+
+
+def _reduce(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    mine = call.root == call.group.rank
+    if not mine:
+        clear_bytes(target)
+    into = _numbers(call, target) if mine else None
+    return [comm.Ireduce(_numbers(call, source), into, _operation(call), call.root)]
+
+
+def _broadcast(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    if call.root == call.group.rank:
+        copy_bytes(source, target)
+    return [comm.Ibcast(_memory(target), call.root)]
+
+
+def _all_gather(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    return [comm.Iallgather(_memory(source), _memory(target))]
+
+
+def _reduce_scatter(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    into = _numbers(call, target)
+    whole = [_memory(source), *into[1:]]  # mpi4py counts the numbers of one part
+    return [comm.Ireduce_scatter_block(whole, into, _operation(call))]
+
+
+def _all_to_all(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    return [comm.Ialltoall(_memory(source), _memory(target))]
+
+
+def _gather(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    into = _memory(target) if call.root == call.group.rank else None
+    return [comm.Igather(_memory(source), into, call.root)]
+
+
+def _scatter(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    whole = _memory(source) if call.root == call.group.rank else None
+    return [comm.Iscatter(whole, _memory(target), call.root)]
+
+
+def _permute(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    me = call.group.rank
+    to = [b for a, b in call.pairs if a == me]
+    sources = [a for a, b in call.pairs if b == me]
+    if not sources:
+        clear_bytes(target)
+    elif sources[0] == me:
+        copy_bytes(source, target)
+    requests = [comm.Irecv(_memory(target), a, _PERMUTE_TAG) for a in sources if a != me]
+    return requests + [comm.Isend(_memory(source), b, _PERMUTE_TAG) for b in to if b != me]
+
+
+def _barrier(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    return []  # the header is one
+
+
+_START: dict[str, Callable[[Any, Collective, Buffer, Buffer], list[Any]]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "gather": _gather,
+    "scatter": _scatter,
+    "permute": _permute,
+    "barrier": _barrier,
+}

@@ -1,0 +1,144 @@
+"""Collectives between processes, against NumPy; and jobs that fail."""
+
+import time
+
+import jobs
+import pytest
+
+import numus as nm
+from numus.distributed.environment import detect
+from numus.errors import DistributedError
+
+pytest.importorskip("mpi4py")
+
+
+def test_two_ranks():
+    jobs.run(2, "rank_checks.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 4])
+def test_more_ranks(size):
+    jobs.run(size, "rank_checks.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_every_collective_dtype_size_and_subgroup(size):
+    jobs.run(size, "rank_checks.py", "--all", seconds=280)
+
+
+def failing(way, size=2):
+    """What the ranks of a failing job say, and how long they took after the start."""
+    processes = jobs.start(size, "rank_failures.py", way)
+    return [output for _, output in jobs.finish(processes, 60)]
+
+
+def test_other_shapes():
+    for output in failing("shape"):
+        assert "the ranks of world called different things" in output
+        assert "rank 0: all_reduce(sum) of float32[3] (call 2)" in output
+        assert "rank 1: all_reduce(sum) of float32[4] (call 2)" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["dtype", "call"])
+def test_other_dtypes_and_calls(way):
+    for output in failing(way):
+        assert "the ranks of world called different things" in output
+        assert "rank 0: all_reduce(sum) of float32" in output
+        assert "rank 1: all_" in output
+
+
+@pytest.mark.slow
+def test_messages_of_other_shapes():
+    sender, receiver = failing("message")
+    assert "rank 1 called recv(from rank 0) of float32[3], but what rank 0 sent is" in receiver
+    assert "rank 1 failed" in sender or "nothing happened" in sender  # it may be gone by then
+
+
+@pytest.mark.slow
+def test_an_exception_of_a_rank_reaches_the_others():
+    outputs = failing("raises", 3)
+    for output in (outputs[0], outputs[2]):
+        assert "DistributedError: rank 1 failed: ValueError: the data are gone" in output
+
+
+def test_a_rank_that_hangs():
+    outputs = failing("hangs", 3)
+    for output in (outputs[0], outputs[2]):
+        assert "DistributedError" in output
+        assert "rank 1 did not come, and did not answer" in output
+        assert "broadcast(root=0) of float32[3]" in output
+
+
+def test_a_rank_that_is_killed():
+    processes = jobs.start(3, "rank_failures.py", "killed")
+    processes[1].wait(60)
+    begin = time.monotonic()
+    outputs = [output for _, output in jobs.finish(processes, 60)]
+    assert time.monotonic() - begin < 10
+    for output in (outputs[0], outputs[2]):
+        assert "rank 1 has ended (killed, crashed, or left without a word)" in output
+
+
+# -- who started this process ---------------------------------------------------------------------
+
+
+def test_launchers():
+    torchrun = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}
+    found = detect({**torchrun, "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
+    assert (found.launcher, found.rank, found.world_size, found.local_rank) == (
+        "variables",
+        3,
+        8,
+        1,
+    )
+    assert found.address == ("node7", 29500)
+    found = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"})
+    assert (found.launcher, found.rank, found.world_size, found.local_rank) == ("mpi", 1, 2, 0)
+    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+    assert detect(slurm).launcher == "alone"  # a shell inside of an allocation
+    assert detect({**slurm, "SLURM_STEP_ID": "0"}).rank == 5
+    assert detect({}).launcher == "alone"
+
+
+def test_launchers_that_contradict_themselves():
+    torchrun = {"RANK": "8", "WORLD_SIZE": "8", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}
+    with pytest.raises(DistributedError, match="RANK=8 is no rank of WORLD_SIZE=8"):
+        detect(torchrun)
+    with pytest.raises(DistributedError, match="whole number"):
+        detect({**torchrun, "RANK": "one"})
+
+
+# -- a world of one -------------------------------------------------------------------------------
+
+
+def test_arguments():
+    dist = nm.distributed
+    with pytest.raises(ValueError, match="backend 'gloo' is none of nccl, mpi"):
+        dist.init(backend="gloo")
+    with pytest.raises(ValueError, match="timeout has to be"):
+        dist.init(timeout=0)
+    with pytest.raises(ValueError, match="ranks are 0 to 0 here"):
+        dist.new_group([1])
+    with pytest.raises(ValueError, match="'median' is none of sum, mean"):
+        dist.all_reduce(nm.ones(2), "median")
+    with pytest.raises(TypeError, match="the sum of bools"):
+        dist.all_reduce(nm.ones(2, dtype="bool"))
+    with pytest.raises(TypeError, match="the mean of int64 is no integer"):
+        dist.all_reduce(nm.arange(2), "mean")
+    with pytest.raises(ValueError, match="rank 3 is none of world"):
+        dist.broadcast(nm.ones(2), root=3)
+    with pytest.raises(ValueError, match="without axes"):
+        dist.all_gather(nm.ones(()))
+    with pytest.raises(RuntimeError, match="barrier: it has no place in"):
+        nm.jit(lambda x: (dist.barrier(), x)[1])(nm.ones(2))
+
+
+def test_alone_shares_memory():
+    x = nm.arange(4.0)
+    y = nm.distributed.all_reduce(x)
+    y += 1
+    assert x.tolist() == [0, 1, 2, 3]
+    assert y.tolist() == [1, 2, 3, 4]
