@@ -93,6 +93,7 @@ _SUBPACKAGES = """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
     **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
+    "Mesh": "numus.distributed",
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
 }
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from numus import sparse as sparse
     from numus import special as special
     from numus import stats as stats
+    from numus.distributed import Mesh as Mesh
     from numus.linalg import cross as cross, vander as vander, vdot as vdot
 
     # the modules of functions.lazy

@@ -6,6 +6,7 @@ numus demo              train a small transformer to add numbers
 numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
 numus quantize MODEL    round the weights in a file of safetensors to few bits
+numus launch FILE       run a Python file as several ranks of one job
 """
 
 from __future__ import annotations
@@ -90,6 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quantize.add_argument("--data", type=Path, help="inputs of layers, as NAME.input, to calibrate")
     quantize.add_argument("--only", help="a regular expression that names of layers match")
     quantize.add_argument("--out", type=Path, help="(default: MODEL with the scheme in its name)")
+
+    launch = commands.add_parser("launch", help="run a Python file as several ranks of one job")
+    launch.add_argument("-n", "--ranks", type=_count, default=1, help="processes (default 1)")
+    launch.add_argument("--log-dir", type=Path, help="a folder for a log of each rank")
+    launch.add_argument(
+        *("--grace", "-g"),
+        type=_seconds,
+        default=10.0,
+        help="seconds that ranks have to end by themselves after one has failed (default 10)",
+    )
+    launch.add_argument("--restarts", type=int, default=0, help="of a job that fails (default 0)")
+    launch.add_argument("script", type=Path)
+    launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
 
     options = vars(parser.parse_args(arguments))
     command = options.pop("command")

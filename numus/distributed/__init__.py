@@ -5,5 +5,8 @@ carry the bytes; see docs/distributed.md.
 """
 
 from numus.distributed.collectives import *  # noqa: F403
+from numus.distributed.data_parallel import *  # noqa: F403
 from numus.distributed.groups import *  # noqa: F403
+from numus.distributed.layers import *  # noqa: F403
+from numus.distributed.mesh import *  # noqa: F403
 from numus.distributed.work import *  # noqa: F403

@@ -23,7 +23,7 @@ from numus.functions.custom_op import dense
 from numus.graph import Node, Nodes, Storage, View
 from numus.primitives.control import BoundCall, Effect
 from numus.primitives.views import permute
-from numus.runtime.devices import Device, device
+from numus.runtime.devices import Device
 from numus.shapes import Shape, row_major, size_of
 
 _TAKES_PARTS = ("reduce_scatter", "all_to_all", "scatter")  # (ranks, ...): one for each
@@ -208,22 +208,3 @@ def collective(kind: str, group: Group, shape: Shape, dtype: DType, **options: A
             group.calls.clear()
         found = group.calls[key] = Collective(kind, group, shape, dtype, **options)
     return found
-
-
-@dataclass(eq=False)
-class _Agreement(Collective):
-    """A barrier of ranks that call something by the same name."""
-
-    what: str = ""
-
-    @cached_property
-    def text(self) -> str:
-        return self.what
-
-
-def agree(what: str, group: Group) -> None:
-    """Wait for all ranks of a group to come to the same place."""
-    transport = group.transport(device("cpu"))
-    if transport is not None:
-        call = _Agreement("barrier", group, (), dt.float32, what=what)
-        transport.start(call, Buffer(0, 0), Buffer(0, 0)).wait()

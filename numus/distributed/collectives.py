@@ -14,8 +14,8 @@ from typing import Any
 
 import numus as nm
 from numus import dtypes as dt
-from numus.distributed.calls import Collective, agree, collective
-from numus.distributed.groups import Group, world
+from numus.distributed.calls import Collective, collective
+from numus.distributed.groups import Group, agree, world
 from numus.distributed.work import run_now
 from numus.errors import DistributedError, DTypeError, ShapeError, TracingError
 from numus.functions._base import wrap

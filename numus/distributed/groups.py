@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from numus.distributed.environment import Environment, detect
-from numus.distributed.transport import Transport
+from numus.distributed.transport import Agreement, Buffer, Transport
 from numus.distributed.watch import Process, Watch
 from numus.errors import DistributedError
-from numus.runtime.devices import Device
+from numus.runtime.devices import Device, device
 
 __all__ = [
     "Group",
@@ -95,7 +95,7 @@ class Group:
                     "nvidia-nccl-cu13 (or -cu12), or leave the backend out: MPI carries then"
                 )
             return None
-        return nccl.NcclTransport(self, device, self._communicator, _state.watch)
+        return nccl.NcclTransport(self, device, self._communicator, _state.watch, agree)
 
 
 class _State:
@@ -274,6 +274,13 @@ def local_rank() -> int:
     return _state.environment.local_rank
 
 
+def agree(what: str, group: Group) -> None:
+    """Wait for all ranks of a group to come to the same place."""
+    transport = group.transport(device("cpu"))
+    if transport is not None:
+        transport.start(Agreement(what, group), Buffer(0, 0), Buffer(0, 0)).wait()
+
+
 def new_group(ranks: Iterable[int]) -> Group:
     """A group of some ranks of the world, in this order. All ranks of the world call it, with the
     same ranks, also those that are no members.
@@ -287,8 +294,6 @@ def new_group(ranks: Iterable[int]) -> Group:
         raise ValueError(f"new_group: takes different ranks, at least one, not {list(chosen)}")
     if not all(0 <= r < whole.size for r in chosen):
         raise ValueError(f"new_group: {list(chosen)}: ranks are 0 to {whole.size - 1} here")
-    from numus.distributed.calls import agree
-
     agree(f"new_group({list(chosen)})", whole)
     _state.groups += 1
     name = f"group {_state.groups} (ranks {', '.join(map(str, chosen))})"
@@ -307,8 +312,6 @@ def new_group(ranks: Iterable[int]) -> Group:
 def split(color: int, key: int, name: str) -> Group:
     """The group of those that call it with the same colour, ordered by key; all ranks call it."""
     whole = world()
-    from numus.distributed.calls import agree
-
     agree(f"split into {name}", whole)
     if whole._communicator is None:
         return Group((0,), 0, None, name)

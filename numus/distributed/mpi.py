@@ -1,6 +1,6 @@
 """MPI as a transport (mpi4py): nonblocking collectives on host memory, without a copy.
 
-Before each collective, ranks compare a number that stands for what they call (`Collective.digest`):
+Before each collective, ranks compare a number that stands for what they call (`Operation.digest`):
 one all-reduce of 16 bytes, which travels with the payload where that is small. Ranks that call
 different things all get an error that says who called what.
 """
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from numus.distributed.transport import Buffer, Pending, clear_bytes, copy_bytes
+from numus.distributed.transport import Buffer, Operation, Pending, clear_bytes, copy_bytes
 from numus.errors import DistributedError, DTypeError
 
 if TYPE_CHECKING:
-    from numus.distributed.calls import Collective
     from numus.distributed.watch import Watch
 
 _EAGER_BYTES = 1 << 15  # payloads up to this travel with their header
@@ -44,7 +43,7 @@ def _memory(buffer: Buffer) -> Any:
     return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
 
 
-def _numbers(call: Collective, buffer: Buffer) -> list[Any]:
+def _numbers(call: Operation, buffer: Buffer) -> list[Any]:
     """A buffer of numbers that MPI computes with."""
     name = call.dtype.name
     if name not in _TYPES:
@@ -54,7 +53,7 @@ def _numbers(call: Collective, buffer: Buffer) -> list[Any]:
     return [_memory(buffer), buffer.nbytes // call.dtype.itemsize, _TYPES[name]]
 
 
-def _operation(call: Collective) -> Any:
+def _operation(call: Operation) -> Any:
     return (_OF_BOOLS if call.dtype.name == "bool" else _OPERATIONS)[call.reduction]
 
 
@@ -78,7 +77,7 @@ class _Header:
 
 
 class MpiTransport:
-    """Collectives of one group on its communicator."""
+    """Operations of one group on its communicator."""
 
     name = "mpi"
     on_host = True
@@ -92,7 +91,7 @@ class MpiTransport:
         self._under_way: list[MpiPending | _Message] = []  # nobody may wait for them
         self._headers = [_Header(communicator) for _ in range(_HEADERS)]
 
-    def start(self, call: Collective, source: Buffer, target: Buffer) -> Pending:
+    def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
         watch = self.watch
         if watch.failure is not None:
             watch.check()
@@ -117,7 +116,7 @@ class MpiTransport:
         else:
             self._under_way = [p for p in under_way if p is not pending]
 
-    def payload(self, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+    def payload(self, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
         """Start the transfer itself; its requests."""
         if not source.nbytes and not target.nbytes:
             return []
@@ -134,7 +133,7 @@ class MpiPending:
     def __init__(
         self,
         transport: MpiTransport,
-        call: Collective,
+        call: Operation,
         source: Buffer,
         target: Buffer,
         number: int,
@@ -220,7 +219,7 @@ class _Message:
     """A send or a receive: what the message is, and then itself."""
 
     def __init__(
-        self, transport: MpiTransport, call: Collective, source: Buffer, target: Buffer
+        self, transport: MpiTransport, call: Operation, source: Buffer, target: Buffer
     ) -> None:
         self._transport, self._call = transport, call
         self._target, self._keep = target, (source, target)
@@ -262,12 +261,12 @@ class _Message:
 # -- the payload of each kind ---------------------------------------------------------------------
 
 
-def _all_reduce(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _all_reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     operands = _numbers(call, source), _numbers(call, target)
     return [comm.Iallreduce(*operands, _operation(call))]
 
 
-def _reduce(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     mine = call.root == call.group.rank
     if not mine:
         clear_bytes(target)
@@ -275,37 +274,37 @@ def _reduce(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list
     return [comm.Ireduce(_numbers(call, source), into, _operation(call), call.root)]
 
 
-def _broadcast(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _broadcast(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     if call.root == call.group.rank:
         copy_bytes(source, target)
     return [comm.Ibcast(_memory(target), call.root)]
 
 
-def _all_gather(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _all_gather(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     return [comm.Iallgather(_memory(source), _memory(target))]
 
 
-def _reduce_scatter(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _reduce_scatter(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     into = _numbers(call, target)
     whole = [_memory(source), *into[1:]]  # mpi4py counts the numbers of one part
     return [comm.Ireduce_scatter_block(whole, into, _operation(call))]
 
 
-def _all_to_all(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _all_to_all(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     return [comm.Ialltoall(_memory(source), _memory(target))]
 
 
-def _gather(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _gather(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     into = _memory(target) if call.root == call.group.rank else None
     return [comm.Igather(_memory(source), into, call.root)]
 
 
-def _scatter(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _scatter(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     whole = _memory(source) if call.root == call.group.rank else None
     return [comm.Iscatter(whole, _memory(target), call.root)]
 
 
-def _permute(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _permute(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     me = call.group.rank
     to = [b for a, b in call.pairs if a == me]
     sources = [a for a, b in call.pairs if b == me]
@@ -317,11 +316,11 @@ def _permute(comm: Any, call: Collective, source: Buffer, target: Buffer) -> lis
     return requests + [comm.Isend(_memory(source), b, _PERMUTE_TAG) for b in to if b != me]
 
 
-def _barrier(comm: Any, call: Collective, source: Buffer, target: Buffer) -> list[Any]:
+def _barrier(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
     return []  # the header is one
 
 
-_START: dict[str, Callable[[Any, Collective, Buffer, Buffer], list[Any]]] = {
+_START: dict[str, Callable[[Any, Operation, Buffer, Buffer], list[Any]]] = {
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,

@@ -11,16 +11,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from numus.distributed.transport import Buffer, Pending
+from numus.distributed.transport import Buffer, Operation, Pending
 from numus.errors import DistributedError, DTypeError
 from numus.runtime.devices import Device
 from numus.runtime.locks import once
-
-if TYPE_CHECKING:
-    from numus.distributed.calls import Collective
-    from numus.distributed.groups import Group
 
 _ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 _BYTE = 1  # ncclUint8
@@ -106,21 +102,27 @@ _ON_STREAM = _OnStream()
 
 
 class NcclTransport:
-    """Collectives of one group on one device."""
+    """Operations of one group on one device."""
 
     name = "nccl"
     on_host = False
 
-    def __init__(self, group: Group, device: Device, communicator: Any, watch: Any) -> None:
-        self._group, self._watch = group, watch
-        self._runtime: Any = device.runtime
-        self._runtime.activate()
+    def __init__(
+        self,
+        group: Any,
+        device: Device,
+        communicator: Any,
+        watch: Any,
+        agree: Callable[[str, Any], None],
+    ) -> None:
+        self._group, self._watch, self._agree = group, watch, agree
+        runtime: Any = device.runtime
+        self._runtime = runtime
+        runtime.activate()
         unique = _UniqueId()
         if group.rank == 0:
             _call("ncclGetUniqueId", ctypes.byref(unique))
         if group.size > 1:
-            from numus.distributed.calls import agree
-
             agree(f"NCCL of {group}", group)  # ranks that are not there are found out here
             memory = bytearray(bytes(unique))
             communicator.Bcast(memory, 0)
@@ -128,13 +130,11 @@ class NcclTransport:
         self._comm = ctypes.c_void_p()
         _call("ncclCommInitRank", ctypes.byref(self._comm), group.size, unique, group.rank)
 
-    def start(self, call: Collective, source: Buffer, target: Buffer) -> Pending:
+    def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
         if self._watch is not None:
             self._watch.check()
         if call.group.size > 1 and call.peer < 0:
-            from numus.distributed.calls import agree
-
-            agree(call.text, call.group)
+            self._agree(call.text, call.group)
         self._runtime.activate()
         self._runtime.early_results = {}
         if source.nbytes or target.nbytes:
@@ -165,7 +165,7 @@ class NcclTransport:
                 _call("ncclRecv", address, nbytes, _BYTE, rank, *self.tail)
 
 
-def _numbers(call: Collective, nbytes: int) -> tuple[int, int, int]:
+def _numbers(call: Operation, nbytes: int) -> tuple[int, int, int]:
     """Count, type and operation of a reduction."""
     name = call.dtype.name
     if call.reduction == "sum":
@@ -180,28 +180,28 @@ def _numbers(call: Collective, nbytes: int) -> tuple[int, int, int]:
     return nbytes // size, _TYPES[name], _OPERATIONS[call.reduction]
 
 
-def _all_reduce(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _all_reduce(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     numbers = _numbers(call, source.nbytes)
     _call("ncclAllReduce", source.address, target.address, *numbers, *t.tail)
 
 
-def _reduce(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _reduce(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     numbers = _numbers(call, source.nbytes)
     _call("ncclReduce", source.address, target.address, *numbers, call.root, *t.tail)
     if not call.is_root:
         t.clear(target)
 
 
-def _broadcast(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _broadcast(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     where = source.address, target.address, target.nbytes
     _call("ncclBroadcast", *where, _BYTE, call.root, *t.tail)
 
 
-def _all_gather(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _all_gather(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     _call("ncclAllGather", source.address, target.address, source.nbytes, _BYTE, *t.tail)
 
 
-def _reduce_scatter(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _reduce_scatter(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     numbers = _numbers(call, target.nbytes)
     _call("ncclReduceScatter", source.address, target.address, *numbers, *t.tail)
 
@@ -212,22 +212,22 @@ def _parts(buffer: Buffer, count: int) -> list[tuple[int, int, int]]:
     return [(buffer.address + i * nbytes, nbytes, i) for i in range(count)]
 
 
-def _all_to_all(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _all_to_all(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     n = call.group.size
     t.exchange(_parts(source, n), _parts(target, n))
 
 
-def _gather(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _gather(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     receives = _parts(target, call.group.size) if call.is_root else []
     t.exchange([(source.address, source.nbytes, call.root)], receives)
 
 
-def _scatter(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _scatter(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     sends = _parts(source, call.group.size) if call.is_root else []
     t.exchange(sends, [(target.address, target.nbytes, call.root)])
 
 
-def _permute(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _permute(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     me = call.group.rank
     sends = [(source.address, source.nbytes, b) for a, b in call.pairs if a == me]
     receives = [(target.address, target.nbytes, a) for a, b in call.pairs if b == me]
@@ -236,15 +236,15 @@ def _permute(t: NcclTransport, call: Collective, source: Buffer, target: Buffer)
     t.exchange(sends, receives)
 
 
-def _send(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _send(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     t.exchange([(source.address, source.nbytes, call.peer)], [])
 
 
-def _recv(t: NcclTransport, call: Collective, source: Buffer, target: Buffer) -> None:
+def _recv(t: NcclTransport, call: Operation, source: Buffer, target: Buffer) -> None:
     t.exchange([], [(target.address, target.nbytes, call.peer)])
 
 
-_START: dict[str, Callable[[NcclTransport, Collective, Buffer, Buffer], None]] = {
+_START: dict[str, Callable[[NcclTransport, Operation, Buffer, Buffer], None]] = {
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,

@@ -7,10 +7,9 @@ neither.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from numus.distributed.calls import Collective
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 
 class Buffer(NamedTuple):
@@ -19,6 +18,58 @@ class Buffer(NamedTuple):
     address: int
     nbytes: int
     owner: Any = None
+
+
+class Operation(Protocol):
+    """What a transport knows of a collective (`calls.Collective`)."""
+
+    kind: str
+    group: Any
+    dtype: Any
+    reduction: str
+    root: int
+    peer: int
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def text(self) -> str:
+        """What is called: the same text on all ranks that call the same."""
+
+    @property
+    def text_of_operand(self) -> str:
+        """The dtype and shape."""
+
+    @property
+    def digest(self) -> int:
+        """32 bits that stand for the text."""
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank gives or gets everything."""
+
+
+@dataclass
+class Agreement:
+    """A barrier of ranks that call something by the same name."""
+
+    text: str
+    group: Any
+    kind: str = "barrier"
+    dtype: Any = None
+    reduction: str = ""
+    root: int = -1
+    peer: int = -1
+    pairs: tuple[tuple[int, int], ...] = ()
+    text_of_operand: str = ""
+    is_root: bool = False
+
+    @property
+    def digest(self) -> int:
+        """32 bits that stand for the text."""
+        return zlib.crc32(self.text.encode())
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Pending(Protocol):
@@ -37,7 +88,7 @@ class Transport(Protocol):
     name: str
     on_host: bool  # it takes host memory: that of other devices is copied
 
-    def start(self, call: Collective, source: Buffer, target: Buffer) -> Pending:
+    def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
         """Begin a collective. All ranks of its group begin theirs in the same order."""
 
 

@@ -63,7 +63,8 @@ class Work:
     """A collective under way."""
 
     def __init__(self, result: Any, started: list[StartedCollective]) -> None:
-        self._result, self._started = result, started
+        self.result = result  # waits when it is read
+        self._started = started
 
     def is_completed(self) -> bool:
         """Whether the result is there, without waiting."""
@@ -71,9 +72,9 @@ class Work:
 
     def wait(self) -> Any:
         """The result."""
-        evaluate([x._node for x in tree.leaves(self._result) if isinstance(x, Tensor)])
+        evaluate([x._node for x in tree.leaves(self.result) if isinstance(x, Tensor)])
         self._started.clear()
-        return self._result
+        return self.result
 
 
 def start(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Work:

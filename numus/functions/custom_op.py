@@ -220,12 +220,12 @@ class _Launch(_Batchable):
 
     def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         runner = self._runner(dev)
-        dense = [dense(x, dev, runner.alignment) for x in operands]
+        given = [dense(x, dev, runner.alignment) for x in operands]
         rule = self.op._count
         count = self.outputs[0].size if rule is None else int(rule(*self.specs, **self.numbers))
         made = [value_of(s, dev) for s in self.outputs]
         if count and any(s.size for s in self.outputs):
-            runner.run(self, dense, made, count)
+            runner.run(self, given, made, count)
         return [y.view for y in made if y.view is not None]
 
     def grid(self, count: int, threads: int) -> list[int]:
