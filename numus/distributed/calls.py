@@ -16,7 +16,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.distributed.groups import Group
-from numus.distributed.transport import Buffer, Pending, Transport
+from numus.distributed.transport import SMALL_BYTES, Buffer, Pending, SmallTransport, Transport
 from numus.dtypes import DType
 from numus.evaluation.evaluate import elements
 from numus.functions.custom_op import dense
@@ -110,6 +110,7 @@ class Collective(Effect):
     def __post_init__(self) -> None:
         # what a call of the graph has (primitives.control.Call)
         self.name = self.kind
+        self.prepared: Any = None  # what a transport keeps for the next time
         self.results = [self.result]
         self.batch_axes = [1 if self.kind in _GIVES_PARTS else 0]
 
@@ -126,8 +127,27 @@ class Collective(Effect):
         tokens = (size, *self.tokens) if self.kind == "send" else ()
         return replace(self, shape=x.shape, tokens=tokens), (x,)
 
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether it travels with its header: see `mpi.py`."""
+        return max(self.sizes) <= SMALL_BYTES and self.kind not in ("send", "recv")
+
     def run(self, dev: Device, operands: Nodes) -> list[View]:
         return self.start(dev, operands).views()
+
+    def run_small(self, dev: Device, operand: Node) -> View | None:
+        """The result of a small collective of contiguous host memory; None for others."""
+        at = operand.view
+        transport = self.group.transport(dev)
+        if at is None or not dev.on_host or not isinstance(transport, SmallTransport):
+            return None
+        if at.strides != self.strides[0]:
+            return None
+        given, taken = self.sizes
+        memory = dev.runtime.allocate(taken)
+        address = at.storage.memory.address + at.offset * self.dtype.itemsize
+        transport.run(self, Buffer(address, given, operand), Buffer(memory.address, taken, memory))
+        return View(Storage(memory), 0, self.strides[1])
 
     def start(self, dev: Device, operands: Nodes) -> StartedCollective:
         transport = self.group.transport(dev)

@@ -152,6 +152,9 @@ def all_reduce(x: Any, op: str = "sum", *, group: Group | None = None) -> Tensor
     tensor([1., 2.])
     """
     x, group = _prepared(x, "all_reduce", group)
+    known = group.calls.get(("all_reduce", x._node.shape, x._node.dtype, ("reduction", op)))
+    if known is not None and op == "sum":  # called before: what follows has been checked
+        return wrap(apply_collective(known, x._node))
     _check_reduction(op, "all_reduce", x)
     if x.dtype.is_floating and x.dtype.itemsize < 4:
         return all_reduce(x.astype(dt.float32), op, group=group).astype(x.dtype)

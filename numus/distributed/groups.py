@@ -80,7 +80,9 @@ class Group:
         from numus.distributed.mpi import MpiTransport
 
         assert _state.watch is not None
-        return MpiTransport(self._communicator, _state.notes, self.ranks, _state.watch)
+        found = MpiTransport(self._communicator, _state.notes, self.ranks, _state.watch)
+        _state.transports.append(found)
+        return found
 
     def _nccl(self, device: Device) -> Transport | None:
         """NCCL, where it is there and asked for or of use."""
@@ -111,6 +113,7 @@ class _State:
         self.server: Any = None  # of PMI, on rank 0
         self.groups = 0
         self.finalizes = False  # MPI is ours to finalise
+        self.transports: list[Any] = []  # with requests that MPI wants back
 
 
 _state = _State()
@@ -215,12 +218,15 @@ def finalize() -> None:
     with _state.lock:
         _state.world = None
         watch, _state.watch = _state.watch, None
+        transports, _state.transports = _state.transports, []
         if watch is None or not _state.finalizes:
             return
         _state.finalizes = False
         if watch.failure is None:
             from mpi4py import MPI
 
+            for transport in transports:
+                transport.close()
             MPI.Finalize()
         atexit.unregister(finalize)
 

@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from numus.distributed.transport import Buffer, Operation, Pending, clear_bytes, copy_bytes
+from numus.distributed.transport import (
+    SMALL_BYTES,
+    Buffer,
+    Operation,
+    Pending,
+    SmallTransport,
+    clear_bytes,
+    copy_bytes,
+)
 from numus.errors import DistributedError, DTypeError
 
 if TYPE_CHECKING:
     from numus.distributed.watch import Watch
 
-_EAGER_BYTES = 1 << 15  # payloads up to this travel with their header
+_SPINS = 2000  # tests of a request before the peers are looked at
 _HEADER_TAG, _PAYLOAD_TAG, _PERMUTE_TAG = 1, 2, 3
 _CALL_TAG = 1  # on the communicator of notes: what a rank has called
 _HEADER_BYTES = 256
@@ -58,26 +66,27 @@ def _operation(call: Operation) -> Any:
 
 
 class _Header:
-    """Numbers that ranks compare, and the request that does it."""
+    """Numbers that ranks compare, and the persistent request that does it."""
 
-    __slots__ = ("_buffers", "_communicator", "pending", "received", "request", "sent")
+    __slots__ = ("pending", "received", "request", "sent")
 
     def __init__(self, communicator: Any) -> None:
         self.sent, self.received = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._buffers = [self.sent, 2, MPI.INT64_T], [self.received, 2, MPI.INT64_T]
-        self._communicator = communicator
+        buffers = [self.sent, 2, MPI.INT64_T], [self.received, 2, MPI.INT64_T]
+        self.request = communicator.Allreduce_init(*buffers, MPI.MAX)
         self.pending: MpiPending | None = None  # the collective that it is used for
 
-    def start(self, code: int, pending: MpiPending) -> None:
-        """Compare a number."""
-        self.sent[0] = code
-        self.sent[1] = -code
-        self.pending = pending
-        self.request = self._communicator.Iallreduce(*self._buffers, MPI.MAX)
+    def start(self, code: int) -> Any:
+        """Compare a number; gives the request."""
+        sent = self.sent
+        sent[0] = code
+        sent[1] = -code
+        self.request.Start()
+        return self.request
 
 
-class MpiTransport:
-    """Operations of one group on its communicator."""
+class MpiTransport(SmallTransport):
+    """Collectives of one group on its communicator."""
 
     name = "mpi"
     on_host = True
@@ -109,12 +118,42 @@ class MpiTransport:
         self._under_way.append(found)
         return found
 
+    def run(self, call: Operation, source: Buffer, target: Buffer) -> None:
+        """`start` and `wait` of a small payload, without an object for what is under way."""
+        if self.watch.failure is not None or self._under_way or call.kind in _MESSAGES:
+            self.start(call, source, target).wait()
+            return
+        self._count = number = self._count + 1
+        header = self._headers[number % _HEADERS]
+        code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
+        request = header.start(code)
+        requests = self.payload(call, source, target)
+        for _ in range(_SPINS):
+            if request.Test():
+                low, high = header.received.tolist()
+                if low != -high or len(requests) != 1:
+                    break
+                test = requests[0].Test
+                for _ in range(_SPINS):
+                    if test():
+                        return
+                break
+        pending = MpiPending.adopt(self, call, source, target, number, header, requests)
+        self._under_way.append(pending)
+        pending.wait()
+
     def finished(self, pending: MpiPending | _Message) -> None:
         under_way = self._under_way
         if len(under_way) == 1:
             under_way.clear()
         else:
             self._under_way = [p for p in under_way if p is not pending]
+
+    def close(self) -> None:
+        """Give persistent requests back, before MPI ends."""
+        for header in self._headers:
+            if header.pending is None:
+                header.request.Free()
 
     def payload(self, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
         """Start the transfer itself; its requests."""
@@ -142,11 +181,31 @@ class MpiPending:
         self._transport, self._call, self._number = transport, call, number
         self._source, self._target = source, target
         code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
-        header.start(code, self)
+        header.start(code)
+        header.pending = self
         self._header: _Header | None = header
         self._requests: list[Any] | None = None
-        if source.nbytes <= _EAGER_BYTES and target.nbytes <= _EAGER_BYTES:
+        if source.nbytes <= SMALL_BYTES and target.nbytes <= SMALL_BYTES:
             self._requests = transport.payload(call, source, target)
+
+    @classmethod
+    def adopt(
+        cls,
+        transport: MpiTransport,
+        call: Operation,
+        source: Buffer,
+        target: Buffer,
+        number: int,
+        header: _Header,
+        requests: list[Any],
+    ) -> MpiPending:
+        """A collective whose header and payload have been started."""
+        made = cls.__new__(cls)
+        made._transport, made._call, made._number = transport, call, number
+        made._source, made._target, made._requests = source, target, requests
+        made._header = header
+        header.pending = made
+        return made
 
     def done(self) -> bool:
         if self._header is not None:
@@ -262,8 +321,14 @@ class _Message:
 
 
 def _all_reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    operands = _numbers(call, source), _numbers(call, target)
-    return [comm.Iallreduce(*operands, _operation(call))]
+    known = call.prepared
+    if known is None:
+        known = call.prepared = (*_numbers(call, source)[1:], _operation(call))
+    count, kind, operation = known
+    memory = MPI.buffer.fromaddress
+    given = [memory(source.address, source.nbytes), count, kind]
+    taken = [memory(target.address, target.nbytes), count, kind]
+    return [comm.Iallreduce(given, taken, operation)]
 
 
 def _reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:

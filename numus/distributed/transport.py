@@ -30,6 +30,7 @@ class Operation(Protocol):
     root: int
     peer: int
     pairs: tuple[tuple[int, int], ...]
+    prepared: Any  # what a transport keeps for the next time
 
     @property
     def text(self) -> str:
@@ -60,6 +61,7 @@ class Agreement:
     root: int = -1
     peer: int = -1
     pairs: tuple[tuple[int, int], ...] = ()
+    prepared: Any = None
     text_of_operand: str = ""
     is_root: bool = False
 
@@ -80,6 +82,17 @@ class Pending(Protocol):
 
     def wait(self) -> None:
         """Wait for the result; an error where a rank fails, or does not come in time."""
+
+
+SMALL_BYTES = 1 << 18  # payloads up to this travel with the header that ranks compare
+
+
+class SmallTransport:
+    """A transport with a shorter way for small payloads."""
+
+    def run(self, call: Operation, source: Buffer, target: Buffer) -> None:
+        """`start` and `wait`."""
+        raise NotImplementedError
 
 
 class Transport(Protocol):
