@@ -4,9 +4,18 @@ One process per device (SPMD): each runs the same program on its part of the dat
 carry the bytes; see docs/distributed.md.
 """
 
+import importlib
+from typing import Any
+
 from numus.distributed.collectives import *  # noqa: F403
 from numus.distributed.data_parallel import *  # noqa: F403
 from numus.distributed.groups import *  # noqa: F403
 from numus.distributed.layers import *  # noqa: F403
 from numus.distributed.mesh import *  # noqa: F403
 from numus.distributed.work import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ray":  # imported when it is asked for: few jobs run on a Ray cluster
+        return importlib.import_module("numus.distributed.ray")
+    raise AttributeError(f"module 'numus.distributed' has no attribute {name!r}")
