@@ -87,7 +87,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributed distributions fft graphs integrate linalg nn numpy optim optimize
+    data distance distributed distributions fft graphs integrate linalg models nn numpy optim
+    optimize
     polynomial quant signal sparse special stats
 """
 _LAZY = {
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from numus import graphs as graphs
     from numus import integrate as integrate
     from numus import linalg as linalg
+    from numus import models as models
     from numus import nn as nn
     from numus import numpy as numpy
     from numus import optim as optim

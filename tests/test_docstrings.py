@@ -37,6 +37,8 @@ PACKAGES = (
     "numus.optim.lr_scheduler",
     "numus.optim.training",
     "numus.data",
+    "numus.models",
+    "numus.models.vision",
 )
 MODULES = ["numus"] + [
     found.name
@@ -75,6 +77,7 @@ def test_docstrings(name):
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
 PUBLIC += " numus.signal numus.signal.windows numus.distributions"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
+PUBLIC += " numus.models"
 
 
 @pytest.mark.parametrize("name", PUBLIC.split())

@@ -1,0 +1,32 @@
+"""Models: vision, diffusion and language, with the parameter names of torchvision and transformers.
+
+Each family is a module, imported when one of its names is first asked for (docs/models.md).
+"""
+
+import importlib
+from typing import Any
+
+from numus.models import registry
+from numus.models.registry import create, list_models
+
+# Modules and their public names besides the factories of `registry.FACTORIES`.
+_CLASSES: dict[str, str] = {
+    "vision.resnet": "BasicBlock Bottleneck ResNet",
+}
+_LAZY = {
+    name: module
+    for table in (registry.FACTORIES, _CLASSES)
+    for module, names in table.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'numus.models' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"numus.models.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+__all__ = ["create", "list_models", *_LAZY]

@@ -1,0 +1,1 @@
+"""Vision: image classifiers with torchvision's parameter names, and CLIP with transformers'."""
