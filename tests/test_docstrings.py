@@ -39,6 +39,7 @@ PACKAGES = (
     "numus.data",
     "numus.models",
     "numus.models.vision",
+    "numus.models.diffusion",
 )
 MODULES = ["numus"] + [
     found.name

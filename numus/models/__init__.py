@@ -12,6 +12,17 @@ from numus.models.registry import create, list_models
 # Modules and their public names besides the factories of `registry.FACTORIES`.
 _CLASSES: dict[str, str] = {
     "vision.resnet": "BasicBlock Bottleneck ResNet",
+    "vision.convnext": "ConvNeXt",
+    "vision.mobilenet": "InvertedResidual MobileNetV3",
+    "vision.efficientnet": "EfficientNet MBConv",
+    "vision.vgg": "VGG",
+    "vision.densenet": "DenseNet",
+    "vision.vit": "VisionTransformer",
+    "vision.swin": "SwinTransformer",
+    "vision.clip": "CLIP CLIPOutput CLIPTower clip_loss",
+    "diffusion.unet": "UNet",
+    "diffusion.vae": "VAE VAEOutput vae_loss",
+    "diffusion.samplers": "Diffusion FlowMatching",
 }
 _LAZY = {
     name: module

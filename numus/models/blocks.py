@@ -5,8 +5,9 @@ Submodules have torchvision's names (`Conv2dNormActivation`, `SqueezeExcitation`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numus as nm
 from numus import nn
@@ -111,6 +112,47 @@ class MLP(nn.Sequential):
         super().__init__(*layers)
 
 
+class Permute(nn.Module):
+    """Axes in another order."""
+
+    def __init__(self, *axes: int) -> None:
+        self.axes = axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nm.permute_dims(x, self.axes)
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, self.axes))
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """The channels of each place of (N, C, H, W), normalised."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = super().forward(nm.permute_dims(x, (0, 2, 3, 1)))
+        return nm.permute_dims(normed, (0, 3, 1, 2))
+
+
+class Renamed(nn.Module):
+    """A module that also loads state dicts with names from before some were changed."""
+
+    # regular expressions and what replaces them; a name that becomes empty is left out
+    old_names: ClassVar[tuple[tuple[str, str], ...]]
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], strict: bool = True, *, prefix: str = ""
+    ) -> nn.IncompatibleKeys:
+        """Take the values of a state dict, by today's or by earlier names."""
+
+        def today(name: str) -> str:
+            for old, new in self.old_names:
+                name = re.sub(old, new, name)
+            return name
+
+        renamed = {today(name): value for name, value in state.items() if today(name)}
+        return super().load_state_dict(renamed, strict, prefix=prefix)
+
+
 def pooled(x: Tensor) -> Tensor:
     """The mean over all places: (N, C, H, W) to (N, C)."""
     return x.mean(axis=(2, 3))
@@ -129,5 +171,15 @@ def kaiming_(model: nn.Module, *, linear_std: float | None = 0.01) -> None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Linear) and linear_std is not None:
             init.normal_(module.weight, 0.0, linear_std)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+
+def trunc_normal_(model: nn.Module, std: float = 0.02, *, convolutions: bool = True) -> None:
+    """Draw linear maps (and convolutions) anew: normal numbers within ±2, biases zero."""
+    kinds = (nn.Linear, nn.Conv2d) if convolutions else (nn.Linear,)
+    for module in model.modules():
+        if isinstance(module, kinds):
+            init.trunc_normal_(module.weight, std=std)
             if module.bias is not None:
                 init.zeros_(module.bias)

@@ -26,6 +26,20 @@ FACTORIES: dict[str, str] = {
         resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d
         resnext101_64x4d wide_resnet50_2 wide_resnet101_2
     """,
+    "vision.convnext": "convnext_tiny convnext_small convnext_base convnext_large",
+    "vision.mobilenet": "mobilenet_v3_large mobilenet_v3_small",
+    "vision.efficientnet": """
+        efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4
+        efficientnet_b5 efficientnet_b6 efficientnet_b7 efficientnet_v2_s efficientnet_v2_m
+        efficientnet_v2_l
+    """,
+    "vision.vgg": "vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn",
+    "vision.densenet": "densenet121 densenet161 densenet169 densenet201",
+    "vision.vit": "vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14",
+    "vision.swin": "swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b",
+    "diffusion.unet": "unet_ddpm unet_segmentation",
+    "diffusion.vae": "vae_f8",
+    "vision.clip": "clip_vit_base_patch32 clip_vit_base_patch16 clip_vit_large_patch14",
 }
 
 

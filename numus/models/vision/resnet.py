@@ -88,7 +88,7 @@ class ResNet(nn.Module):
 
     Args:
         block: `BasicBlock` or `Bottleneck`.
-        layers: how many blocks each of the four stages has.
+        layers: how many blocks each stage has; there are four as a rule.
         num_classes: how many scores there are.
         zero_init_residual: let every block begin as the identity.
         groups, width_per_group: of the middle convolution of a `Bottleneck`.
@@ -108,6 +108,7 @@ class ResNet(nn.Module):
         *,
         in_channels: int = 3,
     ) -> None:
+        self.stages = len(layers)
         self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU()
@@ -130,17 +131,12 @@ class ResNet(nn.Module):
                 if last.weight is not None:
                     init.zeros_(last.weight)
 
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
-
     def features(self, x: Tensor) -> list[Tensor]:
-        """What each of the four stages gives."""
+        """What each stage gives."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         out = []
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = stage(x)
+        for i in range(1, self.stages + 1):
+            x = getattr(self, f"layer{i}")(x)
             out.append(x)
         return out
 

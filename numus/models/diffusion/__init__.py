@@ -1,0 +1,1 @@
+"""Diffusion: U-Nets, variational autoencoders, and samplers that turn noise into data."""
