@@ -94,3 +94,30 @@ def test_communities(tmp_path: Path) -> None:
     said = run("communities", "--nodes", 600, "--steps", 40, "--out", tmp_path / "blocks.png")
     assert number(said, "accuracy") > number(said, "without edges") + 15
     assert (tmp_path / "blocks.png").exists()
+
+
+def test_two_moons(tmp_path: Path) -> None:
+    out = tmp_path / "moons.png"
+    small = ("--steps", 250, "--batch", 256, "--width", 64, "--points", 500)
+    said = run("two_moons", *small, "--out", out)
+    assert number(said, "diffusion distance") < 0.4  # of noise: 0.52
+    assert number(said, "flow distance") < 0.4
+    with Image.open(out) as image:
+        assert image.size == (3 * 240, 240)
+
+
+def test_finetune_vit(tmp_path: Path) -> None:
+    small = ("--epochs", 3, "--examples", 640, "--few", 96, "--width", 32, "--layers", 1)
+    said = run("finetune_vit", *small, "--out", tmp_path)
+    assert number(said, "coarse") > 55
+    assert number(said, "fine-tuned") > 30
+    assert "new: heads.head.weight heads.head.bias" in said
+    assert (tmp_path / "shapes.png").exists()
+
+
+@pytest.mark.slow
+def test_segmentation(tmp_path: Path) -> None:
+    small = ("--epochs", 2, "--examples", 320, "--size", 16, "--width", 8, "--levels", 2)
+    said = run("segmentation", *small, "--out", tmp_path / "shapes.png")
+    assert number(said, "overlap") > 0.3
+    assert (tmp_path / "shapes.png").exists()
