@@ -26,7 +26,7 @@ def moons(count: int, seed: int) -> NDArray[np.float32]:
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     lower = np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], axis=1)
     points = np.where(rng.random((count, 1)) < 0.5, upper, lower) - (0.5, 0.25)
-    return (points + rng.normal(0, 0.05, points.shape)).astype(np.float32)
+    return (2 * (points + rng.normal(0, 0.05, points.shape))).astype(np.float32)
 
 
 class Denoiser(nn.Module):
@@ -49,7 +49,7 @@ def train(process: models.Diffusion | models.FlowMatching, steps: int, options: 
     """A denoiser that has learned the moons."""
     scale = process.steps if isinstance(process, models.Diffusion) else 1.0
     model = Denoiser(options.width, scale).to(options.device)
-    optimizer = optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = optim.Adam(model.parameters(), lr=2e-3)
     scheduler = optim.CosineAnnealingLR(optimizer, steps)
 
     @nm.jit
@@ -76,7 +76,7 @@ def distance(points: NDArray[np.float32]) -> float:
     angle = np.linspace(0, np.pi, 200)
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     lower = np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], axis=1)
-    curve = np.concatenate([upper, lower]) - (0.5, 0.25)
+    curve = 2 * (np.concatenate([upper, lower]) - (0.5, 0.25))
     apart = np.linalg.norm(points[:, None] - curve, axis=-1)
     return float(apart.min(axis=1).mean())
 
@@ -84,7 +84,7 @@ def distance(points: NDArray[np.float32]) -> float:
 def scatter(points: NDArray[np.float32], size: int = 240) -> NDArray[np.uint8]:
     """Points as a picture: the darker, the more of them."""
     counts, _, _ = np.histogram2d(
-        *(-points[:, 1], points[:, 0]), bins=size // 2, range=[(-1.5, 1.5), (-2, 2)]
+        *(-points[:, 1], points[:, 0]), bins=size // 2, range=[(-3, 3), (-4, 4)]
     )
     grey = 255 * np.exp(-0.7 * counts.repeat(2, axis=0).repeat(2, axis=1))
     return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
@@ -92,7 +92,7 @@ def scatter(points: NDArray[np.float32], size: int = 240) -> NDArray[np.uint8]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--points", type=int, default=4000)

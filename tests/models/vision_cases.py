@@ -205,7 +205,7 @@ CASES = {
     "resnet50": named("resnet50", (2, 3, 64, 64)),
     "resnext50_32x4d": named("resnext50_32x4d", (1, 3, 64, 64)),
     "wide_resnet50_2": named("wide_resnet50_2", (1, 3, 64, 64)),
-    "resnet152": named("resnet152", (1, 3, 64, 64)),
+    "resnet152": named("resnet152", (1, 3, 32, 32)),
     "convnext_tiny": named("convnext_tiny", (1, 3, 64, 64)),
     "mobilenet_v3_large": named("mobilenet_v3_large", (2, 3, 64, 64), dropout=0.0),
     "mobilenet_v3_small": named("mobilenet_v3_small", (2, 3, 64, 64), dropout=0.0),
