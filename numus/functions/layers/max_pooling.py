@@ -7,6 +7,7 @@ memory. It goes to the first of equal elements.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +27,8 @@ from numus.primitives.custom import custom
 from numus.primitives.indexing import scatter
 from numus.primitives.reduce import argmax, reduce_max
 from numus.primitives.source import constant, iota
-from numus.primitives.views import reshape
+from numus.primitives.structure import copy
+from numus.primitives.views import pad, reshape, slice_
 from numus.shapes import Shape, as_int, size_of
 from numus.tensor import ArrayLike, Tensor
 
@@ -42,14 +44,58 @@ Nodes = Sequence[Node | None]
 def _seen(x: Node, axes: Sequence[Windows]) -> Node:
     """Windows of x, padded with the least value."""
     wide, in_bounds = windows_of(x, axes)
-    lowest = -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
-    return wide if in_bounds is None else ew.where(in_bounds, wide, constant(lowest, x.dtype))
+    return wide if in_bounds is None else ew.where(in_bounds, wide, constant(_lowest(x), x.dtype))
+
+
+def _lowest(x: Node) -> float:
+    return -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
+
+
+def _best(x: Node, axes: Sequence[Windows]) -> Node:
+    """The largest of each window: one axis after the other where windows are small.
+
+    Not where a gradient may be asked for, whose kernels would compute the expression once more for
+    every window that covers an element.
+    """
+    small = all(a.starts is None and a.taps <= _MOST_TAPS_UNROLLED for a in axes)
+    if small and not x.tracked:
+        for axis, a in enumerate(axes, x.ndim - len(axes)):
+            x = _best_along(x, axis, a)
+        # stored once: a convolution that reads it would compute each element for all of its taps
+        return copy(x)
+    seen = _seen(x, axes)
+    return reduce_max(seen, win.taps_of(seen, len(axes)))
+
+
+# The maximum of so many elements is an expression, whose loop is over windows; of more, a loop over
+# taps. 3 × 3 windows with a stride of 2 over 64 × 112² elements take 1.6 ms (4.6) on two cores, 5 × 5
+# with a stride of 1 take 2.1 ms (3.4).
+_MOST_TAPS_UNROLLED = 5
+
+
+def _best_along(x: Node, axis: int, a: Windows) -> Node:
+    """The largest of windows along one axis: the maximum of their taps, each a slice."""
+    reach = (a.count - 1) * a.stride + (a.taps - 1) * a.dilation + 1
+    low, high = a.low, max(0, reach - a.low - a.size)
+    if low or high:
+        ends = [tuple(n if i == axis else 0 for i in range(x.ndim)) for n in (low, high)]
+        extent = low + a.size + high
+        at = iota(extent, dt.int64, x.device)
+        inside = ew.and_(ew.le(int_constant(low), at), ew.lt(at, int_constant(low + a.size)))
+        inside = reshape(inside, tuple(extent if i == axis else 1 for i in range(x.ndim)))
+        x = ew.where(inside, pad(x, *ends), constant(_lowest(x), x.dtype))
+    shape = tuple(a.count if i == axis else n for i, n in enumerate(x.shape))
+    steps = tuple(a.stride if i == axis else 1 for i in range(x.ndim))
+    taps = []
+    for k in range(a.taps):
+        starts = tuple(k * a.dilation if i == axis else 0 for i in range(x.ndim))
+        taps.append(slice_(x, starts, steps, shape))
+    return functools.reduce(ew.maximum, taps)
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     """The largest of each window, and its index: row-major over space."""
-    seen = _seen(x, axes)
-    best = reduce_max(seen, win.taps_of(seen, len(axes)))
+    best = _best(x, axes)
     # from x detached: a tracked copy would be saved for backward
     seen = _seen(ew.stop_gradient(x), axes)
     shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
