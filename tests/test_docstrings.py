@@ -40,6 +40,8 @@ PACKAGES = (
     "numus.models",
     "numus.models.vision",
     "numus.models.diffusion",
+    "numus.models.language",
+    "numus.models.generation",
 )
 MODULES = ["numus"] + [
     found.name

@@ -23,6 +23,15 @@ _CLASSES: dict[str, str] = {
     "diffusion.unet": "UNet",
     "diffusion.vae": "VAE VAEOutput vae_loss",
     "diffusion.samplers": "Diffusion FlowMatching",
+    "language.llama": "LlamaConfig LlamaForCausalLM",
+    "language.gpt2": "GPT2Config GPT2LMHeadModel",
+    "language.gemma": "GemmaConfig GemmaForCausalLM",
+    "language.mixtral": "MixtralConfig MixtralForCausalLM",
+    "language.bert": "BertConfig BertForMaskedLM RobertaForMaskedLM",
+    "language.t5": "T5Config T5ForConditionalGeneration",
+    "language.whisper": "WhisperConfig WhisperForConditionalGeneration",
+    "loading": "from_config load save",
+    "generation": "Sampler generate",
 }
 _LAZY = {
     name: module

@@ -1,0 +1,1 @@
+"""Language models, a module per family over shared blocks, with transformers' parameter names."""
