@@ -149,12 +149,19 @@ class Plan(ScheduledPlan):
             for at, v in enumerate(step.buffers)
             if self.slot[v] == slot and step.kernel.buffers[at].access == "write"
         ]
+        copiers = {
+            i
+            for i, _ in writes
+            if (step := self.steps[i]).kernel.copies and self.slot[step.buffers[0]] == leaf
+        }  # which do nothing in place
+        if copiers and len(writes) > 1:
+            writes = [(i, at) for i, at in writes if i not in copiers]
         if len(writes) != 1:
             return False
         ((writer, dest),) = writes
         for i, step in enumerate(self.steps):
             for at, v in enumerate(step.buffers):
-                if self.slot[v] != leaf or wave[i] < wave[writer]:
+                if self.slot[v] != leaf or i in copiers or wave[i] < wave[writer]:
                     continue
                 if i != writer or not BufferAccesses(step.kernel).may_overwrite(at, dest):
                     return False

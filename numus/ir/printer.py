@@ -61,6 +61,8 @@ class _Printer:
             self.lines.append(f"{k.vendor.name}: {k.problem}")
         if k.small:
             self.lines.append("small")
+        if k.copies:
+            self.lines.append("copies")
         if k.block_size:
             counts = (("packed", k.packed_blocks), ("cluster", k.cluster_size))
             launch = "".join(f" {word} {n}" for word, n in counts if n > 1)

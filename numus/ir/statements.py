@@ -126,7 +126,8 @@ class Kernel:
     a time, the last ones predicated off. A block larger than a CTA spans `cluster_size` CTAs, which
     exchange partial results through distributed shared memory, or through `flags` (a zeroed buffer
     and its words per block). The blocks of a `persistent` kernel loop over the grid. With
-    `stores_once`, each element of a result is stored a single time. A `vendor`
+    `stores_once`, each element of a result is stored a single time. One that `copies` its first
+    buffer to its second does nothing where both are the same memory. A `vendor`
     kernel has a `problem` instead of a body (`kernels/vendor/`).
     """
 
@@ -142,6 +143,7 @@ class Kernel:
     flags: tuple[Buffer, int] | None = None
     persistent: bool = False
     stores_once: bool = False
+    copies: bool = False
     vendor: Any = None
     problem: Any = None
     cached_text: str | None = None  # of `printer.kernel_text`

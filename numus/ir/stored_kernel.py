@@ -17,7 +17,10 @@ from numus.ir.printer import kernel_digest
 from numus.ir.statements import Kernel
 from numus.ir.visit import post_order
 
-_FIELDS = ("name", "buffers", "scalars", "notes", "small", "stores_once", "cached_digest")
+_FIELDS = (
+    *("name", "buffers", "scalars", "notes", "small", "stores_once", "copies"),
+    "cached_digest",
+)
 
 
 def _arguments(buffers: Sequence[Buffer]) -> list[Any]:

@@ -87,7 +87,12 @@ class _Renderer(Control):
 
     def module(self, symbol: str) -> str:
         self._arguments()
-        self.write_kernel(self.kernel.body, needs_grid=False)
+        if self.kernel.copies:
+            source, result = (self.x.buffers[b] for b in self.kernel.buffers)
+            with self.t.conditional(self.t.new(f"icmp ne ptr {source}, {result}"), "copy"):
+                self.write_kernel(self.kernel.body, needs_grid=False)
+        else:
+            self.write_kernel(self.kernel.body, needs_grid=False)
         bits = self.target.vector_bytes * 8
         # cpu and features are those of the target machine; no calls to memset or memcpy
         widths = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'

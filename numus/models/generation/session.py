@@ -22,7 +22,7 @@ from numus.tensor import Tensor
 __all__ = ["Session", "session_of"]
 
 CHUNK = 512  # tokens of a prompt that are read at once
-_LEAST_KEYS = 256  # steps look at this many slots of a cache, or twice, four times … as many
+_LEAST_KEYS = 128  # steps look at this many slots of a cache, or twice, four times … as many
 _MAX_SESSIONS = 2  # of a model: each holds a cache
 _Memory = list[tuple[Tensor, Tensor]] | None
 

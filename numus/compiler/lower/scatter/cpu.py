@@ -143,6 +143,9 @@ def _owner_computes(problem: ScatterProblem) -> Kernels:
     copy = Value.fresh("copy", "barrier", (base,), None, base.shape, base.dtype)
     first = FusionGroup.of_stored(copy, problem.group.position)
     kernels = lower_loops(first, problem.layouts, target, redirect={copy: (val, 0, 0)})
+    if problem.layouts.get(base) == row_major(base.shape):  # an updated input keeps its memory
+        for step in kernels:
+            step.kernel.copies = step.buffers == [base, val]
     if updates.size == 0:
         return kernels
     e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
