@@ -7,6 +7,8 @@ numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
 numus quantize MODEL    round the weights in a file of safetensors to few bits
 numus launch FILE       run a Python file as several ranks of one job
+numus generate MODEL    continue a text with a language model
+numus finetune MODEL    train a language model on a text
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["main"]
 
@@ -43,6 +46,42 @@ def _seconds(text: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+
+
+def _add_language_commands(commands: Any) -> None:
+    generate = commands.add_parser("generate", help="continue a text with a language model")
+    generate.add_argument("model", type=Path, help="a folder (config.json …) or a GGUF file")
+    generate.add_argument("prompt", help="the text to continue")
+    generate.add_argument("--tokenizer", type=Path, help="(default: tokenizer.json of the folder)")
+    generate.add_argument("--tokens", type=_count, default=64, help="at most (default 64)")
+    generate.add_argument("--temperature", type=float, default=0.0, help="0: the likeliest token")
+    generate.add_argument("--top-k", type=int, default=0, help="of the k likeliest; 0: of all")
+    generate.add_argument("--top-p", type=float, default=1.0, help="of the likeliest that sum to p")
+    generate.add_argument("--min-p", type=float, default=0.0, help="of those likely enough")
+    generate.add_argument("--repetition-penalty", type=float, default=1.0, help="1: none")
+    generate.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    generate.add_argument("--stop", action="append", default=[], help="a text that ends it")
+    generate.add_argument("--draft", help='a folder of a smaller model that guesses, or "ngrams"')
+    generate.add_argument("--cache", help="a format of keys and values, as int8-row")
+
+    finetune = commands.add_parser("finetune", help="train a language model on a text")
+    finetune.add_argument("model", type=Path, help="a folder (config.json …) or a GGUF file")
+    finetune.add_argument("text", type=Path, help="a file of text")
+    finetune.add_argument("--out", type=Path, required=True, help="a folder for the result")
+    finetune.add_argument("--tokenizer", type=Path, help="(default: tokenizer.json of the folder)")
+    finetune.add_argument("--rank", type=int, default=8, help="of LoRA's adapters; 0: train all")
+    finetune.add_argument("--steps", type=_count, default=100, help="of training (default 100)")
+    finetune.add_argument("--batch", type=_count, default=4, help="texts of a step (default 4)")
+    finetune.add_argument("--length", type=_count, default=128, help="of a text (default 128)")
+    finetune.add_argument("--rate", type=float, default=1e-4, help="of learning (default 1e-4)")
+    finetune.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    finetune.add_argument(
+        "--recompute", action="store_true", help="compute blocks again backwards: less memory"
+    )
+    for command in (generate, finetune):
+        command.add_argument("--device", type=_device, help="where to (default: cpu)")
+        command.add_argument("--dtype", help="of the weights (default: the file's)")
+        command.add_argument("--quantize", help="a scheme for linear layers, as int4-g128 or nf4")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     launch.add_argument("script", type=Path)
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
 
+    _add_language_commands(commands)
     options = vars(parser.parse_args(arguments))
     command = options.pop("command")
     if command is None:

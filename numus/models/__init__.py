@@ -23,6 +23,8 @@ _CLASSES: dict[str, str] = {
     "diffusion.unet": "UNet",
     "diffusion.vae": "VAE VAEOutput vae_loss",
     "diffusion.samplers": "Diffusion FlowMatching",
+    "finetuning": "finetune lora_ merge_lora_",
+    "language.base": "CausalLM EncoderDecoder",
     "language.llama": "LlamaConfig LlamaForCausalLM",
     "language.gpt2": "GPT2Config GPT2LMHeadModel",
     "language.gemma": "GemmaConfig GemmaForCausalLM",
@@ -31,6 +33,7 @@ _CLASSES: dict[str, str] = {
     "language.t5": "T5Config T5ForConditionalGeneration",
     "language.whisper": "WhisperConfig WhisperForConditionalGeneration",
     "loading": "from_config load save",
+    "tokenizers": "Tokenizer load_tokenizer",
     "generation": "Sampler generate",
 }
 _LAZY = {

@@ -13,6 +13,7 @@ from numus.models.generation.beams import beam_search
 from numus.models.generation.prompts import Ending, Prompts
 from numus.models.generation.sampling import Sampler
 from numus.models.generation.session import CHUNK, Chosen, Session, session_of
+from numus.models.generation.speculative import DraftModel, NGrams, speculate
 from numus.models.language.base import Decoder, EncoderDecoder
 
 __all__ = ["generate"]
@@ -53,6 +54,8 @@ def generate(
     stream: bool = False,
     chunk: int = CHUNK,
     cache: Any = None,
+    draft: Any = None,
+    guesses: int = 4,
     **inputs: Any,
 ) -> Any:
     """Continue texts, token by token.
@@ -79,6 +82,9 @@ def generate(
         stream: give an iterator of the tokens (rows,) or pieces of text, as they are chosen.
         chunk: tokens of a prompt that are read at once.
         cache: a format for keys and values, as "int8-row" or "int4-g32"; None: the model's dtype.
+        draft: guesses tokens of a single text, which are checked in one pass (speculative
+            decoding): a smaller model with the same tokens, or "ngrams". The result stays the same.
+        guesses: how many at a time.
 
     Returns:
         Token ids (rows, prompt + new), padded after the end of a row; texts, if given texts.
@@ -116,9 +122,20 @@ def generate(
         return _result(tokens, given, model, tokenizer if as_text else None)
     padded = given.padded()
     length = padded.tokens.shape[1] + max_new_tokens
+    if draft is not None:
+        _check_draft(model, draft, guesses, len(given.first), sampler)
+        length += guesses
     session = session_of(model, len(given.first), length, sampler, cache, chunk)
     session.begin(seed, memory, memory_mask)
-    chosen = _tokens(session, padded, max_new_tokens, ending)
+    if draft is None:
+        chosen = _tokens(session, padded, max_new_tokens, ending)
+    else:
+        source: NGrams | DraftModel = NGrams(guesses)
+        if draft != "ngrams":
+            small = session_of(draft, 1, length, sampler, cache, chunk)
+            small.begin(seed)
+            source = DraftModel(small, guesses)
+        chosen = _until_done(speculate(session, source, padded, max_new_tokens), ending)
     if stream:
         return _pieces(chosen, tokenizer, len(given.first)) if as_text else chosen
     new = np.stack(list(chosen), axis=1)
@@ -148,6 +165,35 @@ def _check_length(model: Decoder, given: Prompts, new: int) -> None:
             f"generate: {longest} tokens and {new} new ones go beyond the {limit} positions of "
             f"{type(model).__name__}"
         )
+
+
+def _check_draft(model: Decoder, draft: Any, guesses: int, rows: int, sampler: Sampler) -> None:
+    """Refuse what speculative decoding cannot do."""
+    problems = []
+    if rows != 1:
+        problems.append(f"takes a single text, not {rows}")
+    if sampler.penalizes:
+        problems.append("knows no repetition_penalty")
+    if not 1 <= guesses < CHUNK:
+        problems.append(f"guesses at least one token at a time, not {guesses}")
+    if draft != "ngrams":
+        if not isinstance(draft, Decoder):
+            problems.append(f'takes a model or "ngrams", not {draft!r:.60}')
+        elif isinstance(draft, EncoderDecoder) or isinstance(model, EncoderDecoder):
+            problems.append("takes a draft model of texts alone")
+        elif draft.config.vocab_size != model.config.vocab_size:
+            own, other = model.config.vocab_size, draft.config.vocab_size
+            problems.append(f"needs the same tokens, not {other} of them instead of {own}")
+    if problems:
+        raise ValueError(f"generate: speculative decoding {', '.join(problems)}")
+
+
+def _until_done(chosen: Iterator[Array], ending: Ending) -> Iterator[Array]:
+    ending.begin(1)
+    for tokens in chosen:
+        yield ending.take(tokens)
+        if ending.done.all():
+            return
 
 
 def _tokens(session: Session, given: Prompts, count: int, ending: Ending) -> Iterator[Array]:

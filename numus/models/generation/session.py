@@ -61,6 +61,7 @@ class Session:
             self.used = nm.zeros(shape, dtype=nm.bool, device=self.device)
         self._absorb = nm.jit(self._absorbed, static_argnames="keys")
         self._step = nm.jit(self._stepped, static_argnames="keys")
+        self._verify = nm.jit(self._verified, static_argnames="keys")
         self._reorder = nm.jit(self._reordered)
         self._scores = nm.jit(self._scored, static_argnames="keys")
 
@@ -108,6 +109,25 @@ class Session:
         after = slots[-1:] + 1
         return Chosen(chosen.astype(tokens.dtype)[:, None], after, number + 1)
 
+    def _verified(
+        self,
+        tokens: Tensor,
+        slots: Tensor,
+        number: Tensor,
+        first: Tensor,
+        key: Tensor,
+        memory: _Memory,
+        mask: Any,
+        *,
+        keys: int,
+    ) -> Tensor:
+        """The token that is chosen after each, (rows, length)."""
+        scores = self.model.head(self._hidden(tokens, slots, first, memory, mask, keys))
+        chosen = [
+            self.sampler.choose(scores[:, i], key, number + i, None) for i in range(tokens.shape[1])
+        ]
+        return nm.stack(chosen, axis=1)
+
     # -- calls ------------------------------------------------------------------------------------
 
     def keys_for(self, end: int) -> int:
@@ -154,6 +174,17 @@ class Session:
             self._run(self._absorb, tokens[:, at : at + self.chunk], at, first)
             at += self.chunk
         return self.scores(tokens[:, at:], at, first)[:, -1]
+
+    def verify(self, tokens: list[int], at: int, number: int, first: Tensor) -> Tensor:
+        """What is chosen after each of some tokens of a single text, from slot `at` on."""
+        end = at + len(tokens)
+        slots = self._ints(np.arange(at, end))
+        given = (self._ints([tokens]), slots, self._ints(np.asarray(number)), first, self.key)
+        with nm.no_grad():
+            chosen: Tensor = self._verify(
+                *given, self.memory, self.memory_mask, keys=self.keys_for(end)
+            )
+        return chosen
 
     def reorder(self, rows: Tensor) -> None:
         """Let each row continue another one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numus as nm
 from numus import nn
@@ -90,6 +90,13 @@ class Decoder(nn.Module):
 
 class CausalLM(Decoder):
     """A decoder of texts alone: `logits = model(input_ids)`."""
+
+    def recompute_blocks_(self, on: bool = True) -> Self:
+        """Let backward compute the values inside of each block again, instead of keeping them."""
+        for module in self.modules():
+            if hasattr(module, "recompute"):
+                module.recompute = on
+        return self
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numus as nm
 from numus import nn
 from numus.tensor import Tensor
 
-__all__ = ["Conv1D", "GatedMLP", "RMSNorm", "activation", "wide_norm"]
+__all__ = ["Conv1D", "GatedMLP", "RMSNorm", "activation", "through_blocks", "wide_norm"]
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -34,6 +34,15 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
         known = ", ".join(sorted(_ACTIVATIONS))
         raise ValueError(f"the activation {name!r} is not known; {known} are")
     return _ACTIVATIONS[name]
+
+
+def through_blocks(
+    blocks: Iterable[Callable[[Tensor], Tensor]], x: Tensor, recompute: bool
+) -> Tensor:
+    """x through blocks; with `recompute`, backward computes what is inside of each once more."""
+    for block in blocks:
+        x = nm.checkpoint(block)(x) if recompute else block(x)
+    return x
 
 
 def wide_norm(x: Tensor, eps: float) -> Tensor:

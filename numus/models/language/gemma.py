@@ -8,12 +8,13 @@ Gemma 3 norms queries and keys, and has rotary positions of its own in layers wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numus as nm
 from numus import nn
 from numus.models.language.attention import Pass
-from numus.models.language.blocks import GatedMLP, RMSNorm
+from numus.models.language.blocks import GatedMLP, RMSNorm, through_blocks
 from numus.models.language.config import RopeParameters
 from numus.models.language.llama import Angles, LlamaAttention, LlamaConfig, LlamaForCausalLM
 from numus.models.language.rope import Rope
@@ -104,6 +105,8 @@ class GemmaLayer(nn.Module):
 class GemmaModel(nn.Module):
     """Scaled embeddings, layers and the last norm."""
 
+    recompute = False
+
     def __init__(self, config: GemmaConfig) -> None:
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = [GemmaLayer(config, i) for i in range(config.num_hidden_layers)]
@@ -118,9 +121,11 @@ class GemmaModel(nn.Module):
         # the factor is rounded to the dtype of the embeddings, as in training
         x = x * nm.asarray(self._scale, dtype=x.dtype, device=x.device)
         angles = {kind: rope(seen.positions, x.dtype) for kind, rope in self._ropes.items()}
-        for kind, layer in zip(self._types, self.layers, strict=True):
-            x = layer(x, angles[kind], seen)
-        return self.norm(x)
+        blocks = (
+            partial(layer, angles=angles[kind], seen=seen)
+            for kind, layer in zip(self._types, self.layers, strict=True)
+        )
+        return self.norm(through_blocks(blocks, x, self.recompute))
 
 
 class GemmaForCausalLM(LlamaForCausalLM):

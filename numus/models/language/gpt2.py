@@ -7,11 +7,12 @@ weight for every input.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from numus import nn
 from numus.models.language.attention import Pass, attend, split_heads
 from numus.models.language.base import CacheSpec, CausalLM
-from numus.models.language.blocks import Conv1D, activation
+from numus.models.language.blocks import Conv1D, activation, through_blocks
 from numus.models.language.config import Config
 from numus.tensor import Tensor
 
@@ -96,6 +97,8 @@ class GPT2Block(nn.Module):
 class GPT2Model(nn.Module):
     """Embeddings of tokens and positions, blocks, and the last norm."""
 
+    recompute = False
+
     def __init__(self, config: GPT2Config) -> None:
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
@@ -104,9 +107,8 @@ class GPT2Model(nn.Module):
 
     def forward(self, tokens: Tensor, seen: Pass) -> Tensor:
         x = self.wte(tokens) + self.wpe(seen.positions)
-        for block in self.h:
-            x = block(x, seen)
-        return self.ln_f(x)
+        blocks = (partial(block, seen=seen) for block in self.h)
+        return self.ln_f(through_blocks(blocks, x, self.recompute))
 
 
 class GPT2LMHeadModel(CausalLM):

@@ -8,12 +8,13 @@ Parameters have transformers' names.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from numus import nn
 from numus.models.language.attention import Pass, attend, split_heads
 from numus.models.language.base import CacheSpec, CausalLM
-from numus.models.language.blocks import GatedMLP, RMSNorm
+from numus.models.language.blocks import GatedMLP, RMSNorm, through_blocks
 from numus.models.language.config import Config, RopeParameters
 from numus.models.language.rope import Rope, rotate
 from numus.tensor import Tensor
@@ -145,6 +146,8 @@ class LlamaLayer(nn.Module):
 class LlamaModel(nn.Module):
     """Embeddings, layers and the last norm."""
 
+    recompute = False
+
     def __init__(self, config: LlamaConfig, layer: Any = LlamaLayer) -> None:
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = [layer(config, i) for i in range(config.num_hidden_layers)]
@@ -154,9 +157,8 @@ class LlamaModel(nn.Module):
     def forward(self, tokens: Tensor, seen: Pass) -> Tensor:
         x = self.embed_tokens(tokens)
         angles = self._rope(seen.positions, x.dtype)
-        for layer in self.layers:
-            x = layer(x, angles, seen)
-        return self.norm(x)
+        blocks = (partial(layer, angles=angles, seen=seen) for layer in self.layers)
+        return self.norm(through_blocks(blocks, x, self.recompute))
 
 
 class LlamaForCausalLM(CausalLM):
