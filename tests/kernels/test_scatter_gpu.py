@@ -64,7 +64,7 @@ def test_updates_of_other_strides():
     np.testing.assert_allclose(added("scattering"), added("cpu"), rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (1, 3, 1), (3, 1, 2), (1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3, 1), (3, 1, 2), (1, 1), (4, 1, 1), (5, 1, 3)])
 @pytest.mark.parametrize("columns", [(), (40,)])
 def test_indices_along_axes_of_one(shape, columns):
     """Axes of extent 1 anywhere in the index shape."""
@@ -76,3 +76,17 @@ def test_indices_along_axes_of_one(shape, columns):
         return scattered(base, on(device, index), on(device, updates), "add").numpy()
 
     np.testing.assert_array_equal(added("scattering"), added("cpu"))
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "max"])
+@pytest.mark.parametrize("columns", [(), (40,), (128,)])
+def test_few_updates_are_compared(mode, columns):
+    index = np.array([3, 1, 3, -1, 9, 0])  # one of them twice, two outside
+    updates = np.arange(1.0, 6 * int(np.prod(columns)) + 1).reshape(6, *columns)
+
+    def updated(device):
+        base = nm.ones((5, *columns), dtype="float32", device=device)
+        values = on(device, updates.astype(np.float32))
+        return scattered(base, on(device, index), values, mode).numpy()
+
+    np.testing.assert_array_equal(updated("scattering"), updated("cpu"))

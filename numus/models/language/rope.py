@@ -42,14 +42,19 @@ class Rope:
         self.magnitude = _yarn_magnitude(self) if self.kind == "yarn" else 1.0
 
     def __call__(self, positions: Tensor, dtype: Any) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (rows, 1, length, size) of positions (rows, length)."""
+        """Cosines and sines (rows, 1, length, size) of positions (rows, length); sines of the first
+        half are negative."""
         at = positions.astype(nm.float32)[..., None]
         angles = at * self._rates(at)
         angles = nm.concat([angles, angles], axis=-1)[:, None]
-        cos, sin = nm.cos(angles), nm.sin(angles)
+        cos, sin = nm.cos(angles), nm.sin(angles) * self._signs(at.device)
         if self.magnitude != 1.0:
             cos, sin = cos * self.magnitude, sin * self.magnitude
         return cos.astype(dtype, copy=False), sin.astype(dtype, copy=False)
+
+    def _signs(self, device: Any) -> Tensor:
+        half = np.ones(self.size // 2, np.float32)
+        return nm.asarray(np.concatenate([-half, half]), device=device)
 
     def _rates(self, at: Tensor) -> Tensor:
         if self.kind != "dynamic":
@@ -68,9 +73,9 @@ def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = angles
     size = cos.shape[-1]
     part, rest = (x, None) if size == x.shape[-1] else (x[..., :size], x[..., size:])
-    half = size // 2
-    swapped = nm.concat([-part[..., half:], part[..., :half]], axis=-1)
-    out = part * cos + swapped * sin
+    # halves exchanged by a view of negative stride: a concatenation would be stored
+    halves = nm.flip(part.reshape(*part.shape[:-1], 2, size // 2), axis=-2)
+    out = part * cos + halves.reshape(part.shape) * sin
     return out if rest is None else nm.concat([out, rest], axis=-1)
 
 

@@ -3,6 +3,9 @@
 No atomics, as their order would show in sums of floats: a stable sort groups the updates of each
 destination in their original order, and every element of the result combines its own, found by
 binary search.
+No atomics: a stable sort groups the updates of each destination in their original order, and every
+element of the result combines its own, found by binary search. Where updates are few, every element
+compares all of them with its place: one kernel instead of six.
 """
 
 from __future__ import annotations
@@ -30,6 +33,32 @@ from numus.target import Target
 
 _UPDATE = ir.var("u")
 
+MAX_COMPARED = 8  # updates that every element looks at
+
+MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
+
+
+class GpuScatterProblem(ScatterProblem):
+    @property
+    def destination_count(self) -> int:
+        """Rows of the result: index tuples."""
+        return math.prod(self.val.shape[a] for a in self.axes)
+
+    @property
+    def columns(self) -> int:
+        """Elements of a destination."""
+        return math.prod(self.val.shape[k] for k in self.other_axes)
+
+    @property
+    def has_segments(self) -> bool:
+        """The first update of every destination is tabulated, not searched per element."""
+        return not self.compares and self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
+
+    @property
+    def compares(self) -> bool:
+        """Updates are so few that they need no order."""
+        return 0 < self.count <= MAX_COMPARED
+
 
 def _warp_per_destination(problem: GpuScatterProblem) -> Kernels:
     """A warp per vector of one destination's columns."""
@@ -39,7 +68,7 @@ def _warp_per_destination(problem: GpuScatterProblem) -> Kernels:
 
 def _supports_warps(problem: GpuScatterProblem) -> bool:
     has_warps = problem.target.subgroup_size > 0 and problem.columns >= WARP
-    return problem.has_segments and has_warps
+    return (problem.has_segments or problem.compares) and has_warps
 
 
 def _thread_per_element(problem: GpuScatterProblem) -> Kernels:
@@ -63,7 +92,7 @@ def _sorted_updates(problem: GpuScatterProblem) -> tuple[Kernels, _GatherUpdates
     order = Value.fresh("argsort", "sort", (linear,), (0, False), (count,), dt.int64)
     starts = temporary((destinations + 1,), dt.int64) if problem.has_segments else None
     kernels: Kernels = []
-    if count:
+    if count and not problem.compares:
         kernels.append(_linearize(problem, linear))
         layouts = {**layouts, linear: (1,)}
         kernels += lower_sort_gpu(FusionGroup.of_stored(order, 0), layouts, target)
@@ -148,6 +177,10 @@ class _GatherUpdates:
 
     def _for_updates(self, e: Emitter, destination: Expr, combine: list[Stmt]) -> list[Stmt]:
         """The loop over a destination's updates in their original order."""
+        if self.problem.compares:
+            match = self._match(e, destination)
+            count = e.scalar_arg(self.problem.count)
+            return [ir.For(_UPDATE, ZERO, count, "serial", [ir.If(match, combine)])]
         body: list[Stmt] = []
         low, high = ir.var("low"), ir.var("high")
         for name, limit in ((low, destination), (high, ir.add(destination, ONE))):
@@ -159,6 +192,15 @@ class _GatherUpdates:
         if self.mode == "set":  # the last write wins
             low = ir.maximum(low, ir.sub(high, ONE))
         return [*body, ir.For(_UPDATE, low, high, "serial", combine)]
+
+    def _match(self, e: Emitter, destination: Expr) -> Expr:
+        """True if an update is of this destination."""
+        own = delinearize(e, destination, [self.val.shape[a] for a in self.problem.axes])
+        at = tuple(delinearize(e, _UPDATE, list(self.problem.index_shape)))
+        match: Expr = const(True, dt.bool_)
+        for indices, place in zip(self.val.inputs[2:], own, strict=True):
+            match = match & e.value(indices, at).cast(dt.int64).eq(place)
+        return match
 
     def _combine(self, e: Emitter, column: Expr) -> tuple[list[Stmt], ir.Let]:
         """Statements that combine an update, and the binding of its number."""
@@ -175,7 +217,8 @@ class _GatherUpdates:
             operands = [self._value(), update]
             new = lower(COMBINE[self.mode], operands, [val.dtype] * 2, val.dtype, None)
         combine, _ = ir.assign(self.acc, self._components(new), "new")
-        return combine, ir.Let(number, e.value(self.order, (_UPDATE,)))
+        which = _UPDATE if self.problem.compares else e.value(self.order, (_UPDATE,))
+        return combine, ir.Let(number, which)
 
     def _components(self, value: Any) -> list[Expr]:
         return list(value) if len(self.acc) == 2 else [value]
