@@ -225,11 +225,13 @@ def read_into(
     with progress_bar(progress, Path(where).name, total) as advance:
         for old, new in fitting.items():
             tensor = source[old]
+            if isinstance(tensor, QTensor) and rounds is not None:
+                tensor = tensor.dequantize()  # to be rounded again
             if isinstance(tensor, QTensor):
                 blocks[new] = tensor if device is None else tensor.to(device)
             else:
                 _take(own[new], tensor, dtype, device)
-            if rounds is not None and new not in blocks:
+            if rounds is not None:
                 del own[new]
                 rounds.loaded(new)
             advance(math.prod(shape(old)) * 4)
@@ -238,8 +240,6 @@ def read_into(
             same = [name for name, x in tied.items() if x is tied[new]]
             for name in same:
                 _hold_blocks(model, name, weight, where)
-                if rounds is not None:
-                    rounds.left.pop(name.rpartition(".")[0], None)
         if rounds is not None:
             rounds.finish()
     for value in (*model.parameters(), *model.buffers()):  # those that no file holds

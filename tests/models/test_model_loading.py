@@ -231,6 +231,9 @@ def test_gguf_files(model, tmp_path):
     assert found.model.layers[0].self_attn.q_proj.format == "q8_0"
     assert isinstance(found.model.embed_tokens, nn.QEmbedding)
     np.testing.assert_allclose(logits(found), logits(model), atol=0.05)
+    again = load(path, quantize="int8-row")
+    assert again.model.layers[0].self_attn.q_proj.format == "int8-row"
+    np.testing.assert_allclose(logits(again), logits(model), atol=0.1)
 
 
 def test_gguf_files_that_do_not_fit(model, tmp_path):
