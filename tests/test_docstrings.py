@@ -42,6 +42,7 @@ PACKAGES = (
     "numus.models.diffusion",
     "numus.models.language",
     "numus.models.generation",
+    "numus.vision",
 )
 MODULES = ["numus"] + [
     found.name
@@ -79,6 +80,7 @@ def test_docstrings(name):
 
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
 PUBLIC += " numus.signal numus.signal.windows numus.distributions"
+PUBLIC += " numus.vision"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 PUBLIC += " numus.models"
 

@@ -1,0 +1,438 @@
+"""Transformations of geometry and colour, fixed and random."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numus as nm
+from numus.tensor import Tensor
+from numus.vision import colour, filters, images, sizes, warping
+from numus.vision.images import chosen, size_pair, sub_keys, uniform
+from numus.vision.transform import Transform
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "GaussianBlur",
+    "Normalize",
+    "Pad",
+    "RandomAffine",
+    "RandomCrop",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomPerspective",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomVerticalFlip",
+    "Resize",
+    "ToFloat",
+]
+
+Range = float | tuple[float, float]
+
+
+def _around(
+    name: str, value: Range, middle: float, lowest: float | None = None
+) -> tuple[float, float]:
+    """(low, high) from a distance around the middle, or as given."""
+    low, high = (middle - value, middle + value) if isinstance(value, (int, float)) else value
+    low = low if lowest is None else max(low, lowest)
+    if low > high:
+        raise ValueError(f"{name}: {value!r} is an empty range")
+    return low, high
+
+
+# -- sizes ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Resize(Transform):
+    """`resize` to a size.
+
+    >>> nm.vision.Resize(4)(nm.zeros((3, 8, 16))).shape
+    (3, 4, 8)
+    """
+
+    size: int | tuple[int, int]
+    mode: str = "bilinear"
+    _: KW_ONLY
+    antialias: bool = True
+    max_size: int | None = None
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return sizes.resize(
+            x, self.size, self.mode, antialias=self.antialias, max_size=self.max_size
+        )
+
+
+@dataclass
+class CenterCrop(Transform):
+    """The middle of images.
+
+    >>> nm.vision.CenterCrop(4)(nm.zeros((3, 8, 8))).shape
+    (3, 4, 4)
+    """
+
+    size: int | tuple[int, int]
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return sizes.center_crop(x, self.size)
+
+
+@dataclass
+class Pad(Transform):
+    """A margin around images.
+
+    >>> nm.vision.Pad(2)(nm.zeros((3, 8, 8))).shape
+    (3, 12, 12)
+    """
+
+    padding: int | tuple[int, ...]
+    fill: float = 0
+    mode: str = "constant"
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return sizes.pad(x, self.padding, self.fill, self.mode)
+
+
+@dataclass
+class RandomCrop(Transform):
+    """A part of each image at a random place, after an optional margin.
+
+    >>> nm.vision.RandomCrop(8, padding=2)(nm.zeros((3, 8, 8))).shape
+    (3, 8, 8)
+    """
+
+    size: int | tuple[int, int]
+    _: KW_ONLY
+    padding: int | tuple[int, ...] = 0
+    fill: float = 0
+    mode: str = "constant"
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        height, width = size_pair("RandomCrop", "size", self.size)
+        x = sizes.pad(x, self.padding, self.fill, self.mode) if self.padding else x
+        if x.shape[2] < height or x.shape[3] < width:
+            raise ValueError(
+                f"RandomCrop: images of {x.shape[2:]} have no part of {(height, width)}; "
+                "padding= gives them a margin"
+            )
+        top, left = (
+            nm.minimum(nm.floor(uniform(x, 0.0, 1.0, k) * (n + 1)), n).astype(nm.int32)
+            for n, k in zip(
+                (x.shape[2] - height, x.shape[3] - width), sub_keys(key, 2), strict=True
+            )
+        )
+        return sizes.crop(x, top, left, height, width)
+
+
+@dataclass
+class RandomResizedCrop(Transform):
+    """A box of random area and aspect ratio, resized: the crop of Inception's training.
+
+    Args:
+        scale: the box's share of the area.
+        ratio: its width over its height; logarithms are drawn evenly.
+
+    >>> crop = nm.vision.RandomResizedCrop(4)
+    >>> crop(nm.zeros((2, 3, 16, 12)), key=nm.random.key(0)).shape
+    (2, 3, 4, 4)
+    """
+
+    size: int | tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    mode: str = "bilinear"
+    _: KW_ONLY
+    antialias: bool = True
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        box = random_box(x, self.scale, self.ratio, key)
+        return sizes.resized_crop(x, *box, self.size, self.mode, antialias=self.antialias)
+
+
+TRIES = 10  # boxes drawn before the middle of the image is taken, as in torchvision
+
+
+def random_box(
+    x: Tensor, scale: tuple[float, float], ratio: tuple[float, float], key: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(top, left, height, width) of each image: the first box that fits of several drawn."""
+    keys = sub_keys(key, 4)
+    h, w = x.shape[2:]
+    area = uniform(x, *scale, keys[0], TRIES) * float(h * w)
+    aspect = nm.exp(uniform(x, math.log(ratio[0]), math.log(ratio[1]), keys[1], TRIES))
+    widths, heights = nm.round(nm.sqrt(area * aspect)), nm.round(nm.sqrt(area / aspect))
+    fits = (widths >= 1) & (widths <= w) & (heights >= 1) & (heights <= h)
+    first = nm.argmax(fits.astype(nm.int32), axis=1, keepdims=True)
+    found = nm.any(fits, axis=1)
+    # none fits: the largest box in the middle whose ratio is allowed
+    shape = w / h
+    whole_w = w if shape >= ratio[0] and shape <= ratio[1] else 0
+    middle = (
+        (h, w)
+        if whole_w
+        else (
+            (min(h, round(w / ratio[0])), w)
+            if shape < ratio[0]
+            else (h, min(w, round(h * ratio[1])))
+        )
+    )
+    height, width = (
+        nm.where(found, nm.take_along_axis(v, first, axis=1)[:, 0], float(m))
+        for v, m in ((heights, middle[0]), (widths, middle[1]))
+    )
+    place = [uniform(x, 0.0, 1.0, k) for k in keys[2:]]
+    top, left = (
+        nm.where(found, nm.minimum(nm.floor(u * (n - v + 1.0)), n - v), nm.floor((n - v) * 0.5))
+        for u, n, v in zip(place, (h, w), (height, width), strict=True)
+    )
+    top, left, height, width = (v.astype(nm.int32) for v in (top, left, height, width))
+    return top, left, height, width
+
+
+@dataclass
+class RandomHorizontalFlip(Transform):
+    """Left and right exchanged, with probability p.
+
+    >>> nm.vision.RandomHorizontalFlip(1.0)(nm.asarray([[[1.0, 2.0]]])).tolist()
+    [[[2.0, 1.0]]]
+    """
+
+    p: float = 0.5
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return nm.where(chosen(x, self.p, key), nm.flip(x, axis=3), x)
+
+
+@dataclass
+class RandomVerticalFlip(Transform):
+    """Top and bottom exchanged, with probability p.
+
+    >>> nm.vision.RandomVerticalFlip(1.0)(nm.asarray([[[1.0], [2.0]]])).tolist()
+    [[[2.0], [1.0]]]
+    """
+
+    p: float = 0.5
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return nm.where(chosen(x, self.p, key), nm.flip(x, axis=2), x)
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class RandomRotation(Transform):
+    """A rotation by an angle of a range of degrees.
+
+    >>> nm.vision.RandomRotation(30)(nm.zeros((3, 8, 8))).shape
+    (3, 8, 8)
+    """
+
+    degrees: Range
+    mode: str = "nearest"
+    _: KW_ONLY
+    center: tuple[float, float] | None = None
+    fill: Any = None
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        low, high = _around("RandomRotation", self.degrees, 0.0)
+        angle = uniform(x, low, high, key)
+        return warping.rotate(x, angle, self.mode, center=self.center, fill=self.fill)
+
+
+@dataclass
+class RandomAffine(Transform):
+    """A random rotation, shift, scale and shear about the middle.
+
+    Args:
+        degrees: of rotation.
+        translate: the largest shifts, as parts of width and height; whole pixels are drawn.
+        scale: (low, high) of the scale.
+        shear: degrees along x, or (low, high), or (low, high) of x and then of y.
+
+    >>> warp = nm.vision.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5.0)
+    >>> warp(nm.zeros((2, 3, 8, 8)), key=nm.random.key(0)).shape
+    (2, 3, 8, 8)
+    """
+
+    degrees: Range
+    translate: tuple[float, float] | None = None
+    scale: tuple[float, float] | None = None
+    shear: float | tuple[float, ...] | None = None
+    mode: str = "nearest"
+    _: KW_ONLY
+    center: tuple[float, float] | None = None
+    fill: Any = None
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        keys = sub_keys(key, 6)
+        low, high = _around("RandomAffine", self.degrees, 0.0)
+        angle = uniform(x, low, high, keys[0])
+        moves: list[Any] = [0.0, 0.0]
+        if self.translate is not None:
+            reach = (self.translate[0] * x.shape[3], self.translate[1] * x.shape[2])
+            moves = [nm.round(uniform(x, -r, r, k)) for r, k in zip(reach, keys[1:3], strict=True)]
+        scale = 1.0 if self.scale is None else uniform(x, *self.scale, keys[3])
+        sheared: list[Any] = [0.0, 0.0]
+        if self.shear is not None:
+            both = (self.shear,) if isinstance(self.shear, (int, float)) else self.shear
+            both = (-both[0], both[0]) if len(both) == 1 else tuple(both)
+            sheared[0] = uniform(x, both[0], both[1], keys[4])
+            if len(both) == 4:
+                sheared[1] = uniform(x, both[2], both[3], keys[5])
+        return warping.affine(
+            x, angle, (moves[0], moves[1]), scale, (sheared[0], sheared[1]), self.mode,
+            fill=self.fill, center=self.center,
+        )  # fmt: skip
+
+
+@dataclass
+class RandomPerspective(Transform):
+    """Corners moved inwards by up to half of `distortion_scale` of a side, with probability p.
+
+    >>> nm.vision.RandomPerspective(0.3)(nm.zeros((3, 8, 8))).shape
+    (3, 8, 8)
+    """
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    mode: str = "bilinear"
+    _: KW_ONLY
+    fill: Any = None
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        first, second = sub_keys(key, 2)
+        height, width = x.shape[2:]
+        start = [0.0, 0.0, width - 1.0, 0.0, width - 1.0, height - 1.0, 0.0, height - 1.0]
+        inward = uniform(x, 0.0, self.distortion_scale, second, 8)
+        end = []
+        for i, at in enumerate(start):
+            size = width if i % 2 == 0 else height
+            by = nm.floor(inward[:, i] * (size / 2))
+            end.append(at + by if at == 0.0 else at - by)
+        points = warping.perspective_points(x, start, end)
+        y = warping.warped("RandomPerspective", x, points, self.mode, self.fill)
+        return nm.where(chosen(x, self.p, first), y, x)
+
+
+# -- colours --------------------------------------------------------------------------------------
+
+
+@dataclass
+class ColorJitter(Transform):
+    """Random brightness, contrast, saturation and hue, in an order drawn for each image.
+
+    Args:
+        brightness, contrast, saturation: factors from 1 - value to 1 + value, or (low, high).
+        hue: shifts from -value to value, at most 0.5, or (low, high).
+        random_order: False applies them in the order of the arguments, which takes less time.
+
+    >>> jitter = nm.vision.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    >>> jitter(nm.ones((2, 3, 8, 8)), key=nm.random.key(0)).shape
+    (2, 3, 8, 8)
+    """
+
+    brightness: Range = 0.0
+    contrast: Range = 0.0
+    saturation: Range = 0.0
+    hue: Range = 0.0
+    _: KW_ONLY
+    random_order: bool = True
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        keys = sub_keys(key, 5)
+        steps: list[Any] = []
+        named: dict[str, Any] = {"brightness": colour.brightened, "contrast": colour.contrasted}
+        named |= {"saturation": colour.saturated, "hue": colour.shifted}
+        images.require_colours("ColorJitter", x)
+        for (name, change), k in zip(named.items(), keys, strict=False):
+            given: Range = getattr(self, name)
+            if not given:
+                continue
+            low, high = (
+                _around(name, given, 0.0) if name == "hue" else _around(name, given, 1.0, 0.0)
+            )
+            if name == "hue" and not -0.5 <= low <= high <= 0.5:
+                raise ValueError(f"ColorJitter: hue must be within -0.5 … 0.5, not {given!r}")
+            factor = nm.reshape(uniform(x, low, high, k), (-1, 1, 1, 1))
+            steps.append((change, factor))
+        if not self.random_order or len(steps) < 2:
+            for change, factor in steps:
+                x = change(x, factor)
+            return x
+        order = nm.argsort(uniform(x, 0.0, 1.0, keys[4], len(steps)), axis=1)
+        for i in range(len(steps)):
+            step = nm.reshape(order[:, i], (-1, 1, 1, 1))
+            y = x
+            for j, (change, factor) in enumerate(steps):
+                y = nm.where(step == j, change(x, factor), y)
+            x = y
+        return x
+
+
+@dataclass
+class RandomGrayscale(Transform):
+    """Grey of as many channels, with probability p.
+
+    >>> nm.vision.RandomGrayscale(1.0)(nm.ones((3, 1, 1))).shape
+    (3, 1, 1)
+    """
+
+    p: float = 0.1
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        y = colour.rgb_to_grayscale(x, x.shape[1])
+        return nm.where(chosen(x, self.p, key), y, x)
+
+
+@dataclass
+class GaussianBlur(Transform):
+    """`gaussian_blur` with a deviation drawn for each image.
+
+    >>> nm.vision.GaussianBlur(3, (0.1, 2.0))(nm.zeros((3, 8, 8))).shape
+    (3, 8, 8)
+    """
+
+    kernel_size: int | tuple[int, int]
+    sigma: Range = (0.1, 2.0)
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        if isinstance(self.sigma, (int, float)):
+            return filters.gaussian_blur(x, self.kernel_size, self.sigma)
+        low, high = self.sigma
+        if not 0 < low <= high:
+            raise ValueError(f"GaussianBlur: sigma must be a positive range, not {self.sigma!r}")
+        return filters.gaussian_blur(x, self.kernel_size, uniform(x, low, high, key))
+
+
+@dataclass
+class Normalize(Transform):
+    """`normalize` by the mean and the deviation of each channel.
+
+    >>> nm.vision.Normalize([0.5], [0.25])(nm.ones((1, 1, 1))).item()
+    2.0
+    """
+
+    mean: Any
+    std: Any
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return colour.standardized(x, self.mean, self.std)
+
+
+@dataclass
+class ToFloat(Transform):
+    """`to_float`: uint8 as floats from 0 to 1.
+
+    >>> nm.vision.ToFloat()(nm.full((1, 1, 1), 255, dtype=nm.uint8)).item()
+    1.0
+    """
+
+    dtype: Any = nm.float32
+
+    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        return images.to_float(x, self.dtype)
