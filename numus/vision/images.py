@@ -64,6 +64,11 @@ def as_stored(y: Tensor, like: Tensor, *, rounded: bool = False, clipped: bool =
     return nm.clip(y, 0.0, 1.0) if clipped else y
 
 
+def stored(x: Tensor) -> Tensor:
+    """The same values in memory: what reads them several times does not compute them anew."""
+    return x if x._node.view is not None or x._node.prim.kind == "source" else nm.copy(x)
+
+
 def per_image(op: str, name: str, value: Any, x: Tensor) -> Number:
     """A parameter that is one number, or one for each image as (count, 1, 1, 1)."""
     if isinstance(value, (int, float)):

@@ -9,7 +9,7 @@ from typing import Any
 import numus as nm
 from numus.tensor import Tensor
 from numus.vision import colour, filters, images, sizes, warping
-from numus.vision.images import chosen, size_pair, sub_keys, uniform
+from numus.vision.images import chosen, size_pair, stored, sub_keys, uniform
 from numus.vision.transform import Transform
 
 __all__ = [
@@ -204,6 +204,7 @@ class RandomHorizontalFlip(Transform):
     p: float = 0.5
 
     def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        x = stored(x)
         return nm.where(chosen(x, self.p, key), nm.flip(x, axis=3), x)
 
 
@@ -218,6 +219,7 @@ class RandomVerticalFlip(Transform):
     p: float = 0.5
 
     def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
+        x = stored(x)
         return nm.where(chosen(x, self.p, key), nm.flip(x, axis=2), x)
 
 

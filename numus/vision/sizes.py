@@ -13,7 +13,7 @@ from typing import Any
 import numus as nm
 from numus.errors import ShapeError
 from numus.tensor import ArrayLike, Tensor
-from numus.vision.images import as_real, as_stored, batched, size_pair
+from numus.vision.images import as_real, as_stored, batched, size_pair, stored
 
 __all__ = [
     "center_crop",
@@ -237,23 +237,26 @@ def resized_crop(
     # Stored in between: fused, both passes would read all pairs of taps.
     if x.dtype is nm.uint8 and mode == "bicubic":
         y = as_stored(_weighted(as_real(x), *columns, axis=3), x, rounded=True)
-        y = _weighted(as_real(nm.copy(y)), *rows, axis=2)
+        y = _weighted(as_real(stored(y)), *rows, axis=2)
     else:
-        y = nm.copy(_weighted(as_real(x), *rows, axis=2))
+        y = stored(_weighted(as_real(x), *rows, axis=2))
         y = _weighted(y, *columns, axis=3)
     return restore(as_stored(y, x, rounded=True, clipped=False))
 
 
 def _weighted(x: Tensor, index: Tensor, weight: Tensor, axis: int) -> Tensor:
     """The sum over taps (images, taps, results) of what they read, times their weights."""
-    shape = (-1, 1, index.shape[2], 1) if axis == 2 else (-1, 1, 1, index.shape[2])
+    images = nm.arange(x.shape[0], dtype=nm.uint32, device=x.device).reshape(-1, 1)
     total: Tensor | None = None
     for k in range(index.shape[1]):
-        read = nm.take_along_axis(x, nm.reshape(index[:, k], shape), axis=axis)
-        part = read * nm.reshape(weight[:, k], shape).astype(x.dtype)
+        if axis == 2:  # (images, rows, channels, width): whole rows are read, without a gather
+            part = x[images, :, index[:, k]] * weight[:, k, :, None, None].astype(x.dtype)
+        else:
+            read = nm.take_along_axis(x, index[:, k, None, None, :], axis=3)
+            part = read * weight[:, k, None, None, :].astype(x.dtype)
         total = part if total is None else total + part
     assert total is not None
-    return total
+    return nm.moveaxis(total, 1, 2) if axis == 2 else total
 
 
 def _taps(
