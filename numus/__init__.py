@@ -87,8 +87,8 @@ euler_gamma = 0.5772156649015329
 # Imported when they are first asked for, so that a start pays for what most programs use: name to
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
-    data distance distributed distributions fft graphs integrate linalg models nn numpy optim
-    optimize polynomial quant signal sparse special stats vision
+    data distance distributed distributions fft graphs integrate linalg metrics models nn
+    numpy optim optimize polynomial quant signal sparse special stats vision
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from numus import graphs as graphs
     from numus import integrate as integrate
     from numus import linalg as linalg
-    from numus import models as models
+    as from import metrics models numus
     from numus import nn as nn
     from numus import numpy as numpy
     from numus import optim as optim

@@ -43,6 +43,8 @@ PACKAGES = (
     "numus.models.language",
     "numus.models.generation",
     "numus.vision",
+    "numus.vision.datasets",
+    "numus.metrics",
 )
 MODULES = ["numus"] + [
     found.name
@@ -80,7 +82,7 @@ def test_docstrings(name):
 
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
 PUBLIC += " numus.signal numus.signal.windows numus.distributions"
-PUBLIC += " numus.vision"
+PUBLIC += " numus.vision numus.vision.datasets numus.metrics"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 PUBLIC += " numus.models"
 

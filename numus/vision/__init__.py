@@ -1,6 +1,7 @@
 """Vision: batched transformations of images, boxes and masks, datasets (docs/vision.md)."""
 
 # ruff: noqa: F403
+from numus.vision import datasets as datasets
 from numus.vision.augment import *
 from numus.vision.boxes import *
 from numus.vision.colour import *

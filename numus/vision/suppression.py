@@ -114,7 +114,7 @@ def kept_boxes(boxes: Array, threshold: float) -> Array:
     kept = np.empty(max(n, 1), np.int64)
     flat = np.ascontiguousarray(boxes, np.float64)
     sides = flat[:, 2:] - flat[:, :2]
-    solid = np.isfinite(flat).all(axis=1) & (sides > 0).all(axis=1)
+    solid: Array = np.asarray(np.isfinite(flat).all(axis=1) & (sides > 0).all(axis=1))
     if threshold < LOWEST_GRID_THRESHOLD or n < 64 or not solid.any():
         return kept[: keep_all_pairs(n, flat.ravel(), float(threshold), kept)]
     # sides in units of the smallest cell: at most 2^40 of them across, so that cells are integers
