@@ -88,7 +88,7 @@ euler_gamma = 0.5772156649015329
 # module, and below the same for type checkers, which follow no `__getattr__`.
 _SUBPACKAGES = """
     data distance distributed distributions fft graphs integrate linalg metrics models nn
-    numpy optim optimize polynomial quant signal sparse special stats vision
+    numpy optim optimize polynomial quant signal sparse special stats text vision
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from numus import special as special
     from numus import stats as stats
     from numus.distributed import Mesh as Mesh
+    from numus import text as text
     from numus import vision as vision
     from numus.linalg import cross as cross, vander as vander, vdot as vdot
 

@@ -45,6 +45,7 @@ PACKAGES = (
     "numus.vision",
     "numus.vision.datasets",
     "numus.metrics",
+    "numus.text",
 )
 MODULES = ["numus"] + [
     found.name
@@ -82,7 +83,7 @@ def test_docstrings(name):
 
 PUBLIC = "numus numus.random numus.fft numus.linalg numus.kernels numus.nn numus.nn.functional"
 PUBLIC += " numus.signal numus.signal.windows numus.distributions"
-PUBLIC += " numus.vision numus.vision.datasets numus.metrics"
+PUBLIC += " numus.vision numus.vision.datasets numus.metrics numus.text"
 PUBLIC += " numus.nn.init numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
 PUBLIC += " numus.models"
 
