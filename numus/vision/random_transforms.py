@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -347,33 +348,82 @@ class ColorJitter(Transform):
 
     def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
         keys = sub_keys(key, 5)
-        steps: list[Any] = []
-        named: dict[str, Any] = {"brightness": colour.brightened, "contrast": colour.contrasted}
-        named |= {"saturation": colour.saturated, "hue": colour.shifted}
         images.require_colours("ColorJitter", x)
-        for (name, change), k in zip(named.items(), keys, strict=False):
+        factors: dict[str, Tensor] = {}
+        for name, k in zip(_CHANGES, keys, strict=False):
             given: Range = getattr(self, name)
-            if not given:
+            if not given or (x.shape[1] == 1 and name in ("saturation", "hue")):
                 continue
-            low, high = (
-                _around(name, given, 0.0) if name == "hue" else _around(name, given, 1.0, 0.0)
-            )
+            middle, lowest = (0.0, None) if name == "hue" else (1.0, 0.0)
+            low, high = _around(name, given, middle, lowest)
             if name == "hue" and not -0.5 <= low <= high <= 0.5:
                 raise ValueError(f"ColorJitter: hue must be within -0.5 … 0.5, not {given!r}")
-            factor = nm.reshape(uniform(x, low, high, k), (-1, 1, 1, 1))
-            steps.append((change, factor))
-        if not self.random_order or len(steps) < 2:
-            for change, factor in steps:
-                x = change(x, factor)
-            return x
-        order = nm.argsort(uniform(x, 0.0, 1.0, keys[4], len(steps)), axis=1)
-        for i in range(len(steps)):
-            step = nm.reshape(order[:, i], (-1, 1, 1, 1))
-            y = x
-            for j, (change, factor) in enumerate(steps):
-                y = nm.where(step == j, change(x, factor), y)
-            x = y
+            factors[name] = nm.reshape(uniform(x, low, high, k), (-1, 1, 1, 1))
+        if self.random_order and len(factors) > 1:
+            return _in_random_order(x, factors, keys[4])
+        for name, factor in factors.items():
+            x = _CHANGES[name](x, factor)
         return x
+
+
+_CHANGES: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "brightness": colour.brightened,
+    "contrast": colour.contrasted,
+    "saturation": colour.saturated,
+    "hue": colour.shifted,
+}
+
+
+def _in_random_order(x: Tensor, factors: dict[str, Tensor], key: Tensor | None) -> Tensor:
+    """Changes in an order drawn for each image.
+
+    All but the hue are blends with black, grey or mean grey: a place of the order is one blend,
+    whose factor and other image differ from image to image. Hue is the costly one and is computed once,
+    between blends that come before it and those that come after; the others are by 1 there.
+    """
+    drawn = uniform(x, 0.0, 1.0, key, len(factors))
+    time = {name: nm.reshape(drawn[:, i], (-1, 1, 1, 1)) for i, name in enumerate(factors)}
+    blends = [name for name in factors if name != "hue"]
+    places = {}
+    for j, name in enumerate(blends):
+        earlier = [
+            (time[other] <= time[name] if i < j else time[other] < time[name]).astype(nm.int32)
+            for i, other in enumerate(blends)
+            if i != j
+        ]
+        places[name] = sum(earlier[1:], earlier[0]) if earlier else nm.zeros_like(time[name])
+    sides: list[Any] = [None]
+    if "hue" in factors:
+        sides = [lambda name: time[name] < time["hue"], lambda name: time[name] >= time["hue"]]
+    for number, side in enumerate(sides):
+        if number == 1:
+            x = colour.shifted(x, factors["hue"])
+        for place in range(len(blends)):
+            here = {
+                name: places[name] == place
+                if side is None
+                else (places[name] == place) & side(name)
+                for name in blends
+            }
+            x = _blend_of_each(x, factors, here)
+    return x
+
+
+def _blend_of_each(x: Tensor, factors: dict[str, Tensor], here: dict[str, Tensor]) -> Tensor:
+    """The blend that each image has at a place of its order; none: x."""
+    factor: Any = 1.0
+    for name, at in here.items():
+        factor = nm.where(at, factors[name], factor)
+    y = images.as_real(x)
+    total = y * factor
+    if "contrast" in here or "saturation" in here:
+        grey = colour.grey(x)
+    if "saturation" in here:
+        total = total + grey * nm.where(here["saturation"], 1.0 - factor, 0.0)
+    if "contrast" in here:
+        mean = nm.mean(grey, axis=(1, 2, 3), keepdims=True)
+        total = total + mean * nm.where(here["contrast"], 1.0 - factor, 0.0)
+    return images.as_stored(total, x)
 
 
 @dataclass
