@@ -106,7 +106,8 @@ if TYPE_CHECKING:
     from numus import graphs as graphs
     from numus import integrate as integrate
     from numus import linalg as linalg
-    as from import metrics models numus
+    from numus import metrics as metrics
+    from numus import models as models
     from numus import nn as nn
     from numus import numpy as numpy
     from numus import optim as optim

@@ -1,4 +1,4 @@
-"""Images that numus and torchvision (tests/fixtures/make_vision_fixtures.py) both transform."""
+"""Images that numus and torchvision (tests/fixtures/make_image_fixtures.py) both transform."""
 
 import numpy as np
 

@@ -2,10 +2,8 @@
 
 No atomics, as their order would show in sums of floats: a stable sort groups the updates of each
 destination in their original order, and every element of the result combines its own, found by
-binary search.
-No atomics: a stable sort groups the updates of each destination in their original order, and every
-element of the result combines its own, found by binary search. Where updates are few, every element
-compares all of them with its place: one kernel instead of six.
+binary search. Where updates are few, every element compares all of them with its place: one kernel
+instead of six.
 """
 
 from __future__ import annotations
@@ -32,32 +30,6 @@ from numus.shapes import Shape
 from numus.target import Target
 
 _UPDATE = ir.var("u")
-
-MAX_COMPARED = 8  # updates that every element looks at
-
-MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
-
-
-class GpuScatterProblem(ScatterProblem):
-    @property
-    def destination_count(self) -> int:
-        """Rows of the result: index tuples."""
-        return math.prod(self.val.shape[a] for a in self.axes)
-
-    @property
-    def columns(self) -> int:
-        """Elements of a destination."""
-        return math.prod(self.val.shape[k] for k in self.other_axes)
-
-    @property
-    def has_segments(self) -> bool:
-        """The first update of every destination is tabulated, not searched per element."""
-        return not self.compares and self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
-
-    @property
-    def compares(self) -> bool:
-        """Updates are so few that they need no order."""
-        return 0 < self.count <= MAX_COMPARED
 
 
 def _warp_per_destination(problem: GpuScatterProblem) -> Kernels:

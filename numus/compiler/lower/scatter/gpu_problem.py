@@ -11,6 +11,7 @@ from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.scatter.problem import ScatterProblem
 from numus.ir import Expr, const, select
 
+MAX_COMPARED = 8  # updates that every element looks at
 MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
 
 
@@ -28,7 +29,12 @@ class GpuScatterProblem(ScatterProblem):
     @property
     def has_segments(self) -> bool:
         """The first update of every destination is tabulated, not searched per element."""
-        return self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
+        return not self.compares and self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
+
+    @property
+    def compares(self) -> bool:
+        """Updates are so few that they need no order."""
+        return 0 < self.count <= MAX_COMPARED
 
     def index(self, e: Emitter, destination: Expr, column: Expr) -> tuple[Expr, ...]:
         """The index of a destination's element in the result."""
