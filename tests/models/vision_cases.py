@@ -153,7 +153,7 @@ CASES = {
     "resnet": Case(
         lambda m: m.ResNet(m.BasicBlock, (1, 2, 1, 1), num_classes=7),
         lambda t: t.ResNet(t.resnet.BasicBlock, [1, 2, 1, 1], num_classes=7),
-        (2, 3, 64, 48),
+        (2, 3, 36, 36),
     ),
     "resnext": Case(
         lambda m: m.ResNet(
