@@ -89,8 +89,9 @@ class Sampler:
         if self.temperature == 0:
             return nm.argmax(scores, axis=-1)
         left, numbers = self.filtered(scores)
-        noise = nm.random.gumbel(left.shape, key=nm.random.fold_in(key, number))
-        best = nm.argmax(left + noise.to(left.device), axis=-1)
+        own = nm.random.fold_in(key, number)
+        noise = nm.random.gumbel(left.shape, key=own, device=left.device)
+        best = nm.argmax(left + noise, axis=-1)
         if numbers is None:
             return best
         return nm.take_along_axis(numbers, best[:, None], axis=-1)[:, 0]

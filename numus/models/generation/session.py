@@ -8,6 +8,8 @@ chunks. Rows of a batch end at the same slot; shorter ones begin later (`first`)
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,15 +57,28 @@ class Session:
             longest_pass=self.chunk,
             format=cache_format,
         )
+        self.memory: _Memory = None
+        self.memory_mask: Tensor | None = None
         self.used: Tensor | None = None
         if sampler.penalizes:
             shape = (rows, model.config.vocab_size)
             self.used = nm.zeros(shape, dtype=nm.bool, device=self.device)
-        self._absorb = nm.jit(self._absorbed, static_argnames="keys")
-        self._step = nm.jit(self._stepped, static_argnames="keys")
-        self._verify = nm.jit(self._verified, static_argnames="keys")
+        self._programs: dict[Any, Callable[..., Any]] = {}
         self._reorder = nm.jit(self._reordered)
-        self._scores = nm.jit(self._scored, static_argnames="keys")
+
+    def _program(self, body: Callable[..., Any], end: int) -> Callable[..., Any]:
+        """A program of tensors alone, by their places: such calls are native ones."""
+        keys, reads = self.keys_for(end), self.memory is not None
+        name = (body.__name__, keys, reads)
+        if name not in self._programs:
+            fixed = {"keys": keys} if reads else {"keys": keys, "memory": None, "mask": None}
+            self._programs[name] = nm.jit(functools.partial(body, **fixed))
+        return self._programs[name]
+
+    @property
+    def _encoded(self) -> tuple[Any, ...]:
+        """An encoder's keys, values and mask, if there is one."""
+        return () if self.memory is None else (self.memory, self.memory_mask)
 
     # -- programs ---------------------------------------------------------------------------------
 
@@ -102,12 +117,12 @@ class Session:
         mask: Any,
         *,
         keys: int,
-    ) -> Chosen:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self._hidden(tokens, slots, first, memory, mask, keys)
         scores = self.model.head(hidden[:, -1:])[:, 0]
         chosen = self.sampler.choose(scores, key, number, self.used)
         after = slots[-1:] + 1
-        return Chosen(chosen.astype(tokens.dtype)[:, None], after, number + 1)
+        return chosen.astype(tokens.dtype)[:, None], after, number + 1
 
     def _verified(
         self,
@@ -148,7 +163,7 @@ class Session:
         """Read prompts (rows, length), which begin at `first`; gives the first chosen token."""
         at, starts = 0, self._ints(first)
         while tokens.shape[1] - at > self.chunk:
-            self._run(self._absorb, tokens[:, at : at + self.chunk], at, starts)
+            self._run(self._absorbed, tokens[:, at : at + self.chunk], at, starts)
             at += self.chunk
         rest = tokens[:, at:]
         slots = self._ints(np.arange(at, at + rest.shape[1]))
@@ -157,21 +172,20 @@ class Session:
 
     def step(self, state: Chosen, first: Tensor, end: int) -> Chosen:
         """One more token of each row; `end` is the slot after those of the state's tokens."""
-        given = (*state, first, self.key, self.memory, self.memory_mask)
+        program = self._program(self._stepped, end)
         with nm.no_grad():
-            chosen: Chosen = self._step(*given, keys=self.keys_for(end))
-        return chosen
+            return Chosen(*program(*state, first, self.key, *self._encoded))
 
     def scores(self, tokens: np.ndarray[Any, Any], at: int, first: Tensor) -> Tensor:
         """Scores after each of some tokens, the first of which goes to slot `at`."""
-        scores: Tensor = self._run(self._scores, tokens, at, first)
+        scores: Tensor = self._run(self._scored, tokens, at, first)
         return scores
 
     def prefill_scores(self, tokens: np.ndarray[Any, Any], first: Tensor) -> Tensor:
         """Scores after prompts, (rows, vocabulary)."""
         at = 0
         while tokens.shape[1] - at > self.chunk:
-            self._run(self._absorb, tokens[:, at : at + self.chunk], at, first)
+            self._run(self._absorbed, tokens[:, at : at + self.chunk], at, first)
             at += self.chunk
         return self.scores(tokens[:, at:], at, first)[:, -1]
 
@@ -181,9 +195,7 @@ class Session:
         slots = self._ints(np.arange(at, end))
         given = (self._ints([tokens]), slots, self._ints(np.asarray(number)), first, self.key)
         with nm.no_grad():
-            chosen: Tensor = self._verify(
-                *given, self.memory, self.memory_mask, keys=self.keys_for(end)
-            )
+            chosen: Tensor = self._program(self._verified, end)(*given, *self._encoded)
         return chosen
 
     def reorder(self, rows: Tensor) -> None:
@@ -199,7 +211,7 @@ class Session:
         end = at + tokens.shape[1]
         given = (self._ints(tokens), self._ints(np.arange(at, end)), first)
         with nm.no_grad():
-            found: Tensor = program(*given, self.memory, self.memory_mask, keys=self.keys_for(end))
+            found: Tensor = self._program(program, end)(*given, *self._encoded)
         return found
 
     def _ints(self, values: Any) -> Tensor:
