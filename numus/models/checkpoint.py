@@ -19,6 +19,7 @@ import numus as nm
 from numus import nn
 from numus.dtypes import DType
 from numus.errors import RecordError
+from numus.models.language.blocks import Conv1D
 from numus.nn.parameter import replace
 from numus.nn.quantized.models import parse_scheme, quantized_linear
 from numus.nn.safetensors import SafetensorsFile
@@ -170,7 +171,7 @@ class _Quantizer:
         self.head_format, self.head_how = parse_scheme(head)
         self.left: dict[str, set[str]] = {}
         for name, layer in model.named_modules():
-            if isinstance(layer, nn.Linear):
+            if isinstance(layer, nn.Linear | Conv1D):
                 self.left[name] = {n for n, _ in layer.named_parameters()}
 
     def loaded(self, name: str) -> None:
@@ -186,6 +187,7 @@ class _Quantizer:
     def round(self, name: str) -> None:
         del self.left[name]
         layer: Any = self.model.get_submodule(name)
+        layer = layer.as_linear() if isinstance(layer, Conv1D) else layer
         is_head = name.rpartition(".")[2] == "lm_head"
         how = (self.head_format, self.head_how) if is_head else (self.format, self.how)
         new = quantized_linear(layer, *how, None)

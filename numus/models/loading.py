@@ -16,6 +16,7 @@ from numus import nn
 from numus.errors import RecordError
 from numus.files import PathLike, atomically
 from numus.models.checkpoint import Shards, read_into
+from numus.models.language.blocks import Conv1D
 from numus.models.language.config import Config
 from numus.models.language.families import family_of
 
@@ -126,6 +127,8 @@ def _swap(model: nn.Module, formats: dict[str, str]) -> None:
     """Quantised layers, to be loaded into, in the place of those that a file holds quantised."""
     for name, format in formats.items():
         layer = model.get_submodule(name)
+        if isinstance(layer, Conv1D):
+            layer = layer.as_linear()
         if not isinstance(layer, nn.Linear):
             raise RecordError(f"load: {name} is quantised in the file, and no linear layer here")
         sizes = (layer.in_features, layer.out_features, layer.bias is not None)

@@ -227,3 +227,16 @@ def test_copies_of_a_model_have_programs_of_their_own(model):
         other.lm_head.weight.assign(other.lm_head.weight.flip(0))
     first, second = (m.generate([[1, 2]], max_new_tokens=2).tolist()[0] for m in (model, other))
     assert second[2] == 30 - first[2]
+
+
+def test_swapped_layers_are_seen():
+    model = llama()
+    before = model.generate([[1, 2]], max_new_tokens=4).tolist()
+    nm.models.lora_(model, rank=2)
+    assert model.generate([[1, 2]], max_new_tokens=4).tolist() == before
+    for name, parameter in model.named_parameters():
+        if name.endswith(".b"):
+            with nm.no_grad():
+                parameter.assign(nm.random.normal(parameter.shape).to(DEVICE))
+    text = greedy_without_cache(model, [1, 2], 4)
+    assert model.generate([[1, 2]], max_new_tokens=4).tolist() == [text]

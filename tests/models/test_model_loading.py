@@ -109,6 +109,17 @@ def test_files_of_a_bare_model(tmp_path):
     np.testing.assert_allclose(logits(found), logits(model.to("reference")), atol=1e-6)
 
 
+def test_gpt2_is_quantised_too(tmp_path):
+    sizes = {"vocab_size": 20, "n_embd": 32, "n_layer": 1, "n_head": 2}
+    model = nm.models.from_config({"model_type": "gpt2"}, **sizes)
+    nm.models.save(model, tmp_path / "full")
+    found = load(tmp_path / "full", quantize="int8-row")
+    assert isinstance(found.transformer.h[0].mlp.c_fc, nn.QLinear)
+    np.testing.assert_allclose(logits(found), logits(model.to("reference")), atol=0.2)
+    nm.models.save(found, tmp_path / "rounded")
+    np.testing.assert_array_equal(logits(load(tmp_path / "rounded")), logits(found))
+
+
 # -- errors ---------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,7 @@ class Session:
         chunk: int = CHUNK,
     ) -> None:
         self.model, self.sampler, self.length = model, sampler, length
+        self.modules = tuple(model.modules())  # which the programs were traced with
         self.chunk = length if model.whole_prompts else min(chunk, length)
         self.device = model.device
         self.cache = KVCache(
@@ -65,6 +66,12 @@ class Session:
             self.used = nm.zeros(shape, dtype=nm.bool, device=self.device)
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._reorder = nm.jit(self._reordered)
+
+    def is_of(self, model: Decoder) -> bool:
+        """True if it was made for this model, and no layer has been swapped since."""
+        now = tuple(model.modules())
+        same = self.model is model and len(now) == len(self.modules)
+        return same and all(a is b for a, b in zip(now, self.modules, strict=True))
 
     def _program(self, body: Callable[..., Any], end: int) -> Callable[..., Any]:
         """A program of tensors alone, by their places: such calls are native ones."""
@@ -237,7 +244,7 @@ def session_of(
     format = None if cache_format is None else str(getattr(cache_format, "name", cache_format))
     key = (rows, sampler, format, chunk, str(model.device), model.dtype)
     found: Session | None = held.pop(key, None)
-    if found is None or found.model is not model or found.length < length:
+    if found is None or found.length < length or not found.is_of(model):
         found = Session(model, rows, length, sampler, cache_format, chunk)
     held[key] = found  # the last one is the latest
     while len(held) > _MAX_SESSIONS:

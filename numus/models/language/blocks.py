@@ -95,5 +95,13 @@ class Conv1D(nn.Module):
     def forward(self, x: Any) -> Tensor:
         return x @ self.weight + self.bias
 
+    def as_linear(self) -> nn.Linear:
+        """The same as a linear layer, whose weight has a row for every output."""
+        inputs, outputs = self.weight.shape
+        layer = nn.Linear(inputs, outputs)
+        layer.weight = nn.Parameter(self.weight.detach().T)
+        layer.bias = nn.Parameter(self.bias.detach())
+        return layer
+
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
