@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 import time
 import traceback
@@ -241,6 +242,17 @@ def check_groups():
     dist.barrier()
 
 
+def check_mismatch():
+    """The last one: it ends the world."""
+    me = dist.rank()
+    with pytest.raises(DistributedError, match="called different things") as caught:
+        dist.all_reduce(nm.ones(3 + (me == 1)))
+    assert re.search(r"rank 1: all_reduce\(sum\) of float32\[4\]", str(caught.value))
+    assert re.search(r"ranks? 0.*: all_reduce\(sum\) of float32\[3\]", str(caught.value))
+    with pytest.raises(DistributedError, match="this world has failed before"):
+        dist.barrier()
+
+
 def check_everything():
     n = dist.world_size()
     groups = [dist.world(), dist.new_group(range(0, n, 2)), dist.new_group(range(n - 1, -1, -1))]
@@ -248,7 +260,7 @@ def check_everything():
         groups.append(dist.new_group([n - 1, 1]))
     kinds = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     dtypes = [*kinds.split(), "bool", "complex64", "complex128"]
-    shapes = [(), (1,), (7,), (3, 5), (0, 4), (2, 3, 129), (1031,), (17, 4099)]
+    shapes = [(), (1,), (7,), (0, 4), (2, 3, 129), (17, 4099)]
     for group, dtype, shape in itertools.product(groups, dtypes, shapes):
         if group.rank >= 0:
             check_collectives(group, dtype, shape)
@@ -262,7 +274,7 @@ def main():
         lambda: check_collectives(dist.world(), "bfloat16", (5,)),
         lambda: check_collectives(dist.world(), "int64", ()),
         *(check_nan, check_strided_and_lazy, check_send_recv, check_asynchronous, check_jit),
-        *(check_vmap, check_derivatives, check_groups),
+        *(check_vmap, check_derivatives, check_groups, check_mismatch),
     ]
     if "--all" in sys.argv:
         checks = [check_everything]

@@ -34,16 +34,9 @@ def failing(way, size=2):
     return [output for _, output in jobs.finish(processes, 60)]
 
 
-def test_other_shapes():
-    for output in failing("shape"):
-        assert "the ranks of world called different things" in output
-        assert "rank 0: all_reduce(sum) of float32[3] (call 2)" in output
-        assert "rank 1: all_reduce(sum) of float32[4] (call 2)" in output
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["dtype", "call"])
-def test_other_dtypes_and_calls(way):
+@pytest.mark.parametrize("way", ["shape", "dtype", "call"])
+def test_calls_that_differ(way):
     for output in failing(way):
         assert "the ranks of world called different things" in output
         assert "rank 0: all_reduce(sum) of float32" in output
@@ -65,20 +58,20 @@ def test_an_exception_of_a_rank_reaches_the_others():
 
 
 def test_a_rank_that_hangs():
-    outputs = failing("hangs", 3)
-    for output in (outputs[0], outputs[2]):
-        assert "DistributedError" in output
-        assert "rank 1 did not come, and did not answer" in output
-        assert "broadcast(root=0) of float32[3]" in output
+    output = failing("hangs")[0]
+    assert "DistributedError: rank 0 waited" in output
+    assert "s in broadcast(root=0) of float32[3]" in output
+    assert "rank 1 did not come, and did not answer" in output
 
 
-def test_a_rank_that_is_killed():
-    processes = jobs.start(3, "rank_failures.py", "killed")
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_rank_that_is_killed(size):
+    processes = jobs.start(size, "rank_failures.py", "killed")
     processes[1].wait(60)
     begin = time.monotonic()
     outputs = [output for _, output in jobs.finish(processes, 60)]
     assert time.monotonic() - begin < 10
-    for output in (outputs[0], outputs[2]):
+    for output in outputs[:1] + outputs[2:]:
         assert "rank 1 has ended (killed, crashed, or left without a word)" in output
 
 

@@ -53,6 +53,7 @@ def test_a_dead_rank_ends_all(tmp_path):
     assert "[0] attempt 1 ['--size', '3']" in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all(tmp_path):
     path = script(tmp_path, "import time; print('here', flush=True); time.sleep(60)")
     command = [sys.executable, "-m", "numus", "launch", "-n", "2", str(path)]
