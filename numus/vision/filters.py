@@ -75,7 +75,7 @@ def blurred(x: Tensor, sizes: tuple[int, ...], sigma: Number | None) -> Tensor:
         total = sum(weights[1:], weights[0])
         y = sum(
             (part(padded, axis, i, x.shape[axis]) * (w / total) for i, w in enumerate(weights)),
-            start=nm.zeros((), dtype=y.dtype),
+            start=nm.zeros((), dtype=y.dtype, device=x.device),
         )
     return as_stored(y, x, rounded=True, clipped=False)
 

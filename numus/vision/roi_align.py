@@ -45,7 +45,9 @@ def roi_align(
         parts = [nm.asarray(b, dtype=x.dtype, device=x.device).reshape(-1, 4) for b in boxes]
         if len(parts) != x.shape[0]:
             raise ShapeError(f"{op}: boxes of {len(parts)} images for {x.shape[0]}")
-        numbers = [nm.full((p.shape[0], 1), i, dtype=x.dtype) for i, p in enumerate(parts)]
+        numbers = [
+            nm.full((p.shape[0], 1), i, dtype=x.dtype, device=x.device) for i, p in enumerate(parts)
+        ]
         pairs = zip(numbers, parts, strict=True)
         rois = nm.concat([nm.concat([n, p], axis=1) for n, p in pairs], axis=0)
     else:

@@ -130,7 +130,7 @@ def _read(x: Tensor, lines: Tensor, axis: int) -> Tensor:
     at = nm.reshape(lines, shape)
     n = x.shape[axis]
     read = nm.take_along_axis(x, nm.clip(at, 0, n - 1).astype(nm.uint32), axis=axis)
-    return nm.where((at >= 0) & (at < n), read, nm.zeros((), dtype=x.dtype))
+    return nm.where((at >= 0) & (at < n), read, nm.zeros((), dtype=x.dtype, device=x.device))
 
 
 def center_crop(images: ArrayLike, size: int | tuple[int, int], *, layout: str = "CHW") -> Tensor:
