@@ -424,7 +424,7 @@ def _blend_of_each(x: Tensor, factors: dict[str, Tensor], here: dict[str, Tensor
     if "contrast" in here:
         mean = nm.mean(grey, axis=(1, 2, 3), keepdims=True)
         total = total + mean * nm.where(here["contrast"], 1.0 - factor, 0.0)
-    return images.as_stored(total, x)
+    return stored(images.as_stored(total, x))
 
 
 @dataclass

@@ -281,7 +281,8 @@ def _taps(
     widest = max(n / count, 1.0) if antialias else 1.0
     stretch = nm.maximum(step, 1.0) if antialias else 1.0
     center = step * (i + 0.5)
-    k = nm.arange(2 * math.ceil(reach * widest) + 1, dtype=nm.int32, device=x.device)
+    # pixels whose centres can lie within the filter's support
+    k = nm.arange(math.ceil(2 * reach * widest), dtype=nm.int32, device=x.device)
     if antialias:
         first = nm.maximum((center - reach * stretch + 0.5).astype(nm.int32), 0)
         last = nm.minimum((center + reach * stretch + 0.5).astype(nm.int32), extent)
@@ -292,7 +293,7 @@ def _taps(
         weight = weight / nm.sum(weight, axis=1, keepdims=True)
     else:  # elements beyond an edge are those at the edge
         first = nm.floor(center - 0.5).astype(nm.int32)
-        index = first + nm.reshape(k[:-1] - (1 if cubic else 0), (-1, 1))
+        index = first + nm.reshape(k - (1 if cubic else 0), (-1, 1))
         distance = index.astype(nm.float32) - center + 0.5
         weight = _cubic(distance, -0.75) if cubic else nm.maximum(1.0 - nm.abs(distance), 0.0)
     index = begin + nm.clip(index, 0, extent - 1)
