@@ -72,7 +72,7 @@ def test_values_on_webgpu():
         crop(v, key=nm.random.key(0).to_device(v.device)) for v in (x.to_device("cpu"), x)
     )
     np.testing.assert_array_equal(there.to_device("cpu"), here)
-    for name in ("resized_crop", "rotate", "contrast", "blur"):
+    for name in ("rotate", "contrast"):
         y = CASES[name](x)
         assert y.device.name == "webgpu"
         agree(np.asarray(y.to_device("cpu")), name, "u8")
