@@ -123,9 +123,12 @@ def test_segmentation(tmp_path: Path) -> None:
     said = run("segmentation", *small, "--out", tmp_path / "shapes.png")
     assert number(said, "overlap") > 0.3
     assert (tmp_path / "shapes.png").exists()
+
+
 def test_augmentations(tmp_path: Path) -> None:
     out = tmp_path / "sheet.png"
     said = run("augmentations", "--size", 24, "--columns", 3, "--out", out)
     for name in ("crop", "affine", "jitter", "randaugment", "erasing"):
         assert number(said, name) > 1
+    with Image.open(out) as image:
         assert image.size == (3 * 26 + 2, 7 * 26 + 2)

@@ -379,7 +379,6 @@ def _in_random_order(x: Tensor, factors: dict[str, Tensor], key: Tensor | None) 
 
     All but the hue are blends with black, grey or mean grey: a place of the order is one blend,
     whose factor and other image differ from image to image. Hue is the costly one and is computed
-    once, between blends that come before it and those that come after; the others are by 1 there.
     once, between blends that come before it and those that come after; others are by 1 there.
     """
     drawn = uniform(x, 0.0, 1.0, key, len(factors))
