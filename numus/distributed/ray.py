@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from collections import Counter
@@ -58,7 +59,7 @@ def run(
         timeout: seconds that ranks wait for each other.
     """
     try:
-        import ray
+        ray: Any = importlib.import_module("ray")  # its types do not know what it adds to classes
     except ImportError as error:
         raise DistributedError(
             "nm.distributed.ray needs Ray: pip install 'numus[ray,mpi]'"

@@ -260,7 +260,7 @@ def check_everything():
         groups.append(dist.new_group([n - 1, 1]))
     kinds = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     dtypes = [*kinds.split(), "bool", "complex64", "complex128"]
-    shapes = [(), (1,), (7,), (0, 4), (2, 3, 129), (17, 4099)]
+    shapes = [(), (1,), (7,), (0, 4), (2, 3, 129)]
     for group, dtype, shape in itertools.product(groups, dtypes, shapes):
         if group.rank >= 0:
             check_collectives(group, dtype, shape)
