@@ -14,6 +14,7 @@ import threading
 import time
 
 _MAX_NAME, _MAX_KEY, _MAX_VALUE = 256, 64, 1024  # characters, as MPICH's own launcher allows
+_LAST_S = 60.0  # that ranks may take to end after the first one
 # Of the table of keys. Libraries name their shared memory after it: it belongs to one job alone.
 _NAME = f"kvs_{os.getpid()}_{time.time_ns()}_{socket.gethostname()}"
 
@@ -31,9 +32,9 @@ class PmiServer:
         threading.Thread(target=self._accept, name="numus-pmi", daemon=True).start()
 
     def wait_for_the_last(self) -> None:
-        """Wait until nobody is connected."""
+        """Wait until nobody is connected; not for ever: a rank may have died before a barrier."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._connected)
+            self._changed.wait_for(lambda: not self._connected, _LAST_S)
 
     def _accept(self) -> None:
         while True:
