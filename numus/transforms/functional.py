@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    overload,
+)
 
 from numus.errors import GradientError
 from numus.evaluation.evaluate import evaluate
@@ -29,6 +38,33 @@ R = TypeVar("R")
 T = TypeVar("T")
 Number = Tensor | complex
 Argnums = int | Sequence[int]
+
+
+if TYPE_CHECKING:
+    # Functions at run time; classes for type checkers, since mypy infers a lambda in the place of
+    # a Callable[Concatenate[...]] as one without types. The type of the call's argument decides.
+
+    class Gradient(Generic[T, P]):
+        """`grad(f)`: it takes what f takes, and gives the type of the first argument."""
+
+        @overload
+        def __call__(
+            self: Gradient[Tensor, P], x: Number, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Tensor: ...
+        @overload
+        def __call__(self, x: T, /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+        def __call__(self, x: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+    class ValueAndGradient(Generic[T, P, R]):
+        """`value_and_grad(f)`: the value comes first."""
+
+        @overload
+        def __call__(
+            self: ValueAndGradient[Tensor, P, R], x: Number, /, *args: P.args, **kwargs: P.kwargs
+        ) -> tuple[R, Tensor]: ...
+        @overload
+        def __call__(self, x: T, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, T]: ...
+        def __call__(self, x: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
 
 
 def trace_call(
@@ -66,17 +102,21 @@ def value_and_grad(
     argnums: Literal[0] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[Number, P], tuple[R, Tensor]]: ...
+) -> ValueAndGradient[Tensor, P, R]: ...
 @overload
 def value_and_grad(
     f: Callable[Concatenate[T, P], R],
     argnums: Literal[0] = 0,
     has_aux: bool = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[T, P], tuple[R, T]]: ...
+) -> ValueAndGradient[T, P, R]: ...
 @overload
 def value_and_grad(
-    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+    f: Function, argnums: Argnums, has_aux: bool = False, holomorphic: bool = False
+) -> Function: ...
+@overload
+def value_and_grad(
+    f: Function, argnums: Argnums = 0, *, has_aux: bool, holomorphic: bool = False
 ) -> Function: ...
 def value_and_grad(
     f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
@@ -142,17 +182,21 @@ def grad(
     argnums: Literal[0] = 0,
     has_aux: Literal[False] = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[Number, P], Tensor]: ...
+) -> Gradient[Tensor, P]: ...
 @overload
 def grad(
     f: Callable[Concatenate[T, P], Any],
     argnums: Literal[0] = 0,
     has_aux: Literal[False] = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[T, P], T]: ...
+) -> Gradient[T, P]: ...
 @overload
 def grad(
-    f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+    f: Function, argnums: Argnums, has_aux: bool = False, holomorphic: bool = False
+) -> Function: ...
+@overload
+def grad(
+    f: Function, argnums: Argnums = 0, *, has_aux: bool, holomorphic: bool = False
 ) -> Function: ...
 def grad(
     f: Function, argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False

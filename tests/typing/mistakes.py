@@ -21,3 +21,5 @@ nm.ones(3).summ()  # error: a typo
 Net()()  # error: forward has an argument
 Net()(nm.ones(3)).sum()  # error: a tuple
 nm.vmap(step)(nm.ones(3), "0.1")  # error: not a number
+nm.grad(lambda x: x * x)(2.0).summ()  # error: a gradient is a tensor
+nm.grad(step)(nm.ones(3))  # error: an argument is missing

@@ -24,6 +24,11 @@ def fall(position: nm.Tensor, steps: int) -> nm.Tensor:
 
 end: nm.Tensor = fall(nm.ones(3), steps=4)
 energies: nm.Tensor = batched(nm.ones((5, 3)))
+cubic: nm.Tensor = nm.grad(lambda x: (x**3).sum())(nm.ones(3))
+number: nm.Tensor = nm.grad(nm.grad(lambda x: x**3))(2.0)
+quick: nm.Tensor = nm.jit(nm.grad(lambda x: (x * x).sum()))(nm.ones(3))
+both: nm.Tensor = nm.value_and_grad(lambda x: (x * x).sum())(nm.ones(3))[1]
 value, slope = nm.value_and_grad(energy)(nm.ones(3))
 again: nm.Tensor = cheap(nm.ones(3), stiffness=3.0)
 print(end, energies.shape, value, slope, again, fast(nm.ones(3)))
+print(cubic, number, quick, both)
