@@ -60,23 +60,48 @@ def vdot(a: ArrayLike, b: ArrayLike, /) -> Tensor:
 
 
 @spelled
-def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
+def cross(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
+) -> Tensor:
     """The cross products of vectors of three elements along an axis; other axes broadcast.
+
+    Args:
+        axisa, axisb, axisc: the axes of the vectors in x1, in x2, and in the result.
+        axis: the same for all three.
+
+    A third element that is not there counts as 0; of two vectors of two elements, the third
+    element of the product is the result.
 
     >>> nm.linalg.cross(nm.asarray([1, 0, 0]), nm.asarray([0, 1, 0])).tolist()
     [0, 0, 1]
+    >>> nm.linalg.cross(nm.asarray([1, 2]), nm.asarray([3, 4])).item()
+    -2
     """
-    a, b = (wrap(n) for n in pair("cross", x1, x2))
-    for x in (a, b):
-        at = normal_axis(axis, x.ndim, "linalg.cross")
-        if x.shape[at] != 3:
+    op = "linalg.cross"
+    axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    given = [wrap(n) for n in pair("cross", x1, x2)]
+    for x, at in zip(given, axes, strict=False):
+        if x.shape[normal_axis(at, x.ndim, op)] not in (2, 3):
             raise ShapeError(
-                f"linalg.cross: vectors must have 3 elements along axis {axis}, not shape {x.shape}"
+                f"{op}: vectors must have 2 or 3 elements along axis {at}, not shape {x.shape}"
             )
-    ax, ay, az = a.unbind(axis)
-    bx, by, bz = b.unbind(axis)
-    parts = (ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
-    return stack(parts, axis=axis)
+    a, b = (x.unbind(at) for x, at in zip(given, axes, strict=False))
+    third = a[0] * b[1] - a[1] * b[0]
+    if len(a) == len(b) == 2:
+        return third
+    if len(a) == 2:
+        parts = (a[1] * b[2], -a[0] * b[2], third)
+    elif len(b) == 2:
+        parts = (-a[2] * b[1], a[2] * b[0], third)
+    else:
+        parts = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], third)
+    return stack(parts, axis=axes[2])
 
 
 def khatri_rao(a: ArrayLike, b: ArrayLike, /) -> Tensor:

@@ -43,9 +43,10 @@ def _counted(x: Tensor, axis: tuple[int, ...], where: Any) -> Tensor:
     return nm.count_nonzero(nm.broadcast_to(where, x.shape), axis=axis)
 
 
-def _warn_few(x: Tensor, axis: tuple[int, ...], where: Any, least: Any, text: str) -> None:
-    if holds_any(nm.less_equal(_counted(x, axis, where), least)):
+def _warn_few(x: Tensor, axis: tuple[int, ...], where: Any, least: Any, text: str) -> bool:
+    if is_few := holds_any(nm.less_equal(_counted(x, axis, where), least)):
         warnings.warn(text, RuntimeWarning, stacklevel=6)
+    return is_few
 
 
 def mean(a: Tensor, *, axis: Any, where: Any = None, **options: Any) -> Tensor:
@@ -54,27 +55,19 @@ def mean(a: Tensor, *, axis: Any, where: Any = None, **options: Any) -> Tensor:
 
 
 def _spread(name: str) -> Any:
-    def spread(
-        a: Tensor, *, axis: Any, correction: Any = 0, where: Any = None, **options: Any
-    ) -> Tensor:
-        if name.startswith("nan"):
-            where = _numbers(a, where)
-        few = nm.less_equal(_counted(a, axis, where), correction)
-        if is_few := holds_any(few):
-            text = "Degrees of freedom <= 0 for slice" + "." * name.startswith("nan")
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
-        if is_few and where is None:
+    engine = getattr(nm, name)
+
+    def spread(a: Tensor, *, axis: Any, where: Any = None, **options: Any) -> Tensor:
+        few, text = options.get("correction", 0), "Degrees of freedom <= 0 for slice"
+        if _warn_few(a, axis, where, few, text) and where is None:
             where = nm.ones((), dtype=dt.bool_)  # the division by zero is NumPy's
-        engine = getattr(nm, name.removeprefix("nan"))
-        found: Tensor = engine(a, axis=axis, correction=correction, where=where, **options)
-        if not (is_few and name.startswith("nan")):
-            return found
-        return nm.where(nm.reshape(few, found.shape) if few.size > 1 else few, nm.nan, found)
+        found: Tensor = engine(a, axis=axis, where=where, **options)
+        return found
 
     return spread
 
 
-std, var, nanstd, nanvar = map(_spread, ("std", "var", "nanstd", "nanvar"))
+std, var = map(_spread, ("std", "var"))
 
 
 def average(a: Tensor, axis: Any = None, weights: Any = None, **options: Any) -> Any:
@@ -84,46 +77,24 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, **options: Any) ->
     return found if options.get("returned") else found[0]
 
 
-def _numbers(x: Tensor, where: Any) -> Any:
-    """The mask of elements that are not NaN."""
-    if not x.dtype.is_inexact:
-        return where
-    found = nm.logical_not(nm.isnan(x))
-    return found if where is None else nm.logical_and(found, where)
+def _of_numbers(name: str, text: str = "All-NaN slice encountered") -> Any:
+    """A statistic of the elements that are not NaN: it is NaN where there are too few."""
+    engine = getattr(nm, name)
+
+    def statistic(a: Tensor, *q: Any, **options: Any) -> Tensor:
+        found: Tensor = engine(a, *q, **options)
+        if holds_any(nm.isnan(found)):
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        return found
+
+    return statistic
 
 
-def nansum(a: Tensor, *, where: Any = None, **options: Any) -> Tensor:
-    return nm.sum(a, where=_numbers(a, where), **options)
-
-
-def nanprod(a: Tensor, *, where: Any = None, **options: Any) -> Tensor:
-    return nm.prod(a, where=_numbers(a, where), **options)
-
-
-def nanmean(a: Tensor, *, where: Any = None, **options: Any) -> Tensor:
-    return mean(a, where=_numbers(a, where), **options)
-
-
-def _nan_extreme(name: str) -> Any:
-    engine, worst = getattr(nm, name), -host.inf if name == "max" else host.inf
-
-    def extreme(a: Tensor, *, where: Any = None, initial: Any = None, **options: Any) -> Tensor:
-        mask = _numbers(a, where)
-        if mask is where or initial is not None:
-            found: Tensor = engine(a, where=mask, initial=initial, **options)
-            return found
-        found = engine(a, where=mask, initial=worst, **options)
-        lost = nm.logical_not(nm.any(mask, **options))
-        if not a.size or holds_any(lost):
-            if not a.size:
-                engine(a, **options)  # raises
-            warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=5)
-        return nm.where(lost, nm.nan, found)
-
-    return extreme
-
-
-nanmax, nanmin = _nan_extreme("max"), _nan_extreme("min")
+nanmax, nanmin, nanmedian = map(_of_numbers, ("nanmax", "nanmin", "nanmedian"))
+nanmean = _of_numbers("nanmean", "Mean of empty slice")
+nanstd, nanvar = (
+    _of_numbers(n, "Degrees of freedom <= 0 for slice.") for n in ("nanstd", "nanvar")
+)
 
 
 def _nan_position(name: str) -> Any:
@@ -141,36 +112,17 @@ def _nan_position(name: str) -> Any:
 nanargmax, nanargmin = _nan_position("nanargmax"), _nan_position("nanargmin")
 
 
-def _warn_all_nan(x: Tensor, axis: Any) -> None:
-    if holds_any(nm.all(nm.isnan(x), axis=axis)):
-        warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=6)
-
-
-def _all_nan(name: str) -> Any:
-    engine = getattr(nm, name)
-
-    def statistic(a: Tensor, *q: Any, axis: Any = None, **options: Any) -> Any:
-        if a.dtype.is_floating:
-            _warn_all_nan(a, axis)
-        return engine(a, *q, axis=axis, **options)
-
-    return statistic
-
-
-nanmedian = _all_nan("nanmedian")
 _CHOICES = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
 
 
 def _quantile(name: str) -> Any:
-    engine = getattr(nm, name)
+    engine = _of_numbers(name) if name.startswith("nan") else getattr(nm, name)
 
     def quantile(a: Tensor, q: Any, *, method: str = "linear", **options: Any) -> Tensor:
         options = {k: v for k, v in options.items() if v is not None}
         wide = a if a.dtype.is_inexact else cast(a, dt.float64)
         wide = cast(wide, common_dtype(wide, q)) if method not in _CHOICES else wide
         share = cast(q, dt.real_of(wide.dtype)) if isinstance(q, Tensor) else q
-        if name.startswith("nan") and wide.dtype.is_floating:
-            _warn_all_nan(wide, options.get("axis"))
         found: Tensor = engine(wide, share, method=method, **options)
         return cast(found, a.dtype) if method in _CHOICES else found
 
@@ -373,10 +325,6 @@ def pad(array: Tensor, pad_width: Any, mode: Any = "constant", **options: Any) -
     return nm.pad(array, width, mode, **{k: hosted(v) for k, v in options.items()})
 
 
-def angle(z: Tensor, deg: bool = False) -> Tensor:
-    return nm.rad2deg(nm.angle(z)) if deg else nm.angle(z)
-
-
 def round(a: Tensor, decimals: int = 0) -> Tensor:
     return nm.round(cast(a, dt.float16) if a.dtype is dt.bool_ else a, decimals)
 
@@ -399,26 +347,6 @@ convolve, correlate = _slid("convolve"), _slid("correlate")
 def sort_complex(a: Tensor) -> Tensor:
     is_short = a.dtype.is_integer and a.dtype.itemsize < 4
     return nm.sort_complex(cast(a, dt.complex64 if is_short else common_dtype(a, 1j)))
-
-
-def outer(a: Tensor, b: Tensor) -> Tensor:
-    return nm.outer(nm.reshape(a, -1), nm.reshape(b, -1))
-
-
-def cross(
-    a: Tensor, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None
-) -> Tensor:
-    at, bt, ct = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    x, y = (
-        nm.moveaxis(a, normal_axes(at, a.ndim), (-1,)),
-        nm.moveaxis(b, normal_axes(bt, b.ndim), (-1,)),
-    )
-    flat = x.shape[-1] == y.shape[-1] == 2
-    x, y = (
-        nm.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, 1)]) if v.shape[-1] == 2 else v for v in (x, y)
-    )
-    found = nm.cross(*nm.broadcast_arrays(x, y))
-    return found[..., 2] if flat else nm.moveaxis(found, (-1,), normal_axes(ct, found.ndim))
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy", copy: bool = True) -> Any:

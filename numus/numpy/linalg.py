@@ -10,7 +10,6 @@ import numus as nm
 from numus import dtypes as dt
 from numus.numpy._bind import bind
 from numus.numpy._convert import NoValue, cast, holds_any, to_tensor
-from numus.numpy._rules import outer as _outer
 from numus.numpy._rules import real_if_possible
 from numus.tensor import Tensor
 
@@ -124,7 +123,7 @@ def _tensorinv(a: Tensor, ind: int = 2) -> Tensor:
 _OWN: dict[str, Any] = {
     "cond": _cond, "eigh": _eigh, "eigvalsh": _eigvalsh, "lstsq": _lstsq,
     "matrix_power": _matrix_power, "matrix_rank": _matrix_rank, "multi_dot": _multi_dot,
-    "outer": _outer, "pinv": _pinv, "qr": _qr, "svd": _svd, "tensorinv": _tensorinv,
+    "pinv": _pinv, "qr": _qr, "svd": _svd, "tensorinv": _tensorinv,
 }  # fmt: skip
 # How `Bound` treats the arrays of those that compute in other dtypes than floats.
 _KINDS = dict.fromkeys("matmul vecdot cross outer tensordot multi_dot".split(), "common")

@@ -261,6 +261,7 @@ ROWS = [
     one("imag", np.imag, dtypes=ANY, out=size),
     one("conj", np.conj, dtypes=NUMBERS, aliases=["conjugate"]),
     one("angle", np.angle, 0.3, 2, dtypes=(*FLOATS, *COMPLEX), out=real, values=[]),
+    op("angle", np.angle, case(x(5), deg=True), dtypes=("complex64",), out=real),
     one("Tensor.real", np.real, dtypes=("complex64",), out=size),
     one("Tensor.imag", np.imag, dtypes=("complex64", "float32"), out=size),
     # -- dtypes

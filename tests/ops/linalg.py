@@ -22,8 +22,13 @@ from ops.row import (
 EXACT = {"dtypes": NUMBERS, "relative": False, "ulps": 16}
 
 
-def cross(a, b, axis=-1):
-    a, b = np.broadcast_arrays(np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1))
+def cross(a, b, axis=-1, axisc=-1):
+    a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
+    if a.shape[-1] == b.shape[-1] == 2:
+        return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    a, b = (np.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, 3 - v.shape[-1])]) for v in (a, b))
+    a, b = np.broadcast_arrays(a, b)
+    axis = axisc if axis == -1 else axis
     turned = a[..., [1, 2, 0]] * b[..., [2, 0, 1]] - a[..., [2, 0, 1]] * b[..., [1, 2, 0]]
     return np.moveaxis(turned, -1, axis)
 
@@ -64,7 +69,8 @@ PRODUCTS = [
     op("linalg.trace", lambda a, offset=0: np.trace(a, offset, -2, -1),
        case(x(2, 3, 4)), case(x(3, 3), offset=-1), dtypes=NUMBERS, out=counting, relative=False),
     op("vdot", np.vdot, case(x(2, 3), x(6)), case(x(0), x(0)), **EXACT),
-    op("cross", cross, case(x(2, 3), x(4, 1, 3)), case(x(3, 2), x(3, 1), axis=0), **EXACT),
+    op("cross", cross, case(x(2, 3), x(4, 1, 3)), case(x(3, 2), x(3, 1), axis=0),
+       case(x(4, 3), x(4, 2), axisc=0), case(x(2), x(3)), case(x(5, 2), x(2)), **EXACT),
     op("linalg.khatri_rao", khatri_rao, case(x(2, 3), x(4, 3)), case(x(1, 3), x(2, 3)),
        **EXACT),
     op("linalg.multi_dot", np.linalg.multi_dot, case([x(2, 7), x(7, 3), x(3, 4)]),

@@ -20,7 +20,7 @@ from numus.functions._base import (
 from numus.functions.autocast import widens
 from numus.functions.elementwise import complex_math as cm
 from numus.functions.elementwise.arithmetic import float_operands
-from numus.functions.elementwise.output import accepts_out
+from numus.functions.elementwise.output import accepts_out, write_out
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
@@ -299,13 +299,13 @@ def conj(x: ArrayLike, /) -> Tensor:
     return wrap(ew.conj(node) if node.dtype.is_complex else same(node))
 
 
-@accepts_out
-def angle(x: ArrayLike, /) -> Tensor:
-    """The angle of a complex number with the positive real axis, in radians."""
+def angle(x: ArrayLike, /, deg: bool = False, *, out: Tensor | None = None) -> Tensor:
+    """The angle of a complex number with the positive real axis, in radians or degrees."""
     node = to_float(node_of(x, "angle"))
-    if node.dtype.is_complex:
-        return wrap(ew.atan2(ew.imag(node), ew.real(node)))
-    return wrap(ew.atan2(like(node, 0), node))
+    parts = (ew.imag(node), ew.real(node)) if node.dtype.is_complex else (like(node, 0), node)
+    found = ew.atan2(*parts)
+    found = ew.mul(found, like(found, 180 / math.pi)) if deg else found
+    return wrap(found) if out is None else write_out(wrap(found), out, "angle")
 
 
 arccos = acos

@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.functions import api as nm
 from numus.functions._base import as_number, flat_or_axis, method, operand, wrap
 from numus.functions.creation.dtype_functions import ends
-from numus.functions.reduction.reductions import Axis, without_nan
+from numus.functions.reduction.reductions import Axis, selected, without_nan
 from numus.functions.spelling import spelled
 from numus.tensor import ArrayLike, Tensor
 
@@ -25,14 +25,22 @@ def _filled(op: str, x: ArrayLike, instead: float) -> Tensor:
 @method()
 @spelled
 def nanprod(
-    x: ArrayLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
 ) -> Tensor:
     """The product over axes of the elements that are not NaN.
 
     >>> nm.nanprod(nm.asarray([2.0, float("nan"), 3.0])).item()
     6.0
     """
-    return nm.prod(_filled("nanprod", x, 1), axis, dtype=dtype, keepdims=keepdims)
+    options = {"keepdims": keepdims, "where": where, "initial": initial}
+    return nm.prod(_filled("nanprod", x, 1), axis, dtype=dtype, **options)
 
 
 @method()
@@ -63,6 +71,7 @@ def nanvar(
     correction: float = 0.0,
     dtype: Any = None,
     keepdims: bool = False,
+    where: Any = None,
 ) -> Tensor:
     """The variance over axes of the elements that are not NaN, over their number less the
     correction; NaN where that is not positive.
@@ -75,6 +84,7 @@ def nanvar(
     result = given.dtype if given.dtype.is_inexact else dt.default_float
     result = result if dtype is None else dt.as_dtype(dtype)
     wide = nm.astype(nm.astype(given, result), dt.compute_dtype(result))
+    wide = wrap(selected("nanvar", wide._node, where, math.nan))
     held = nm.logical_not(nm.isnan(wide))
     centred = wide - nm.nanmean(wide, axis, keepdims=True)
     size = nm.abs(nm.where(held, centred, 0.0))
@@ -94,10 +104,12 @@ def nanstd(
     correction: float = 0.0,
     dtype: Any = None,
     keepdims: bool = False,
+    where: Any = None,
 ) -> Tensor:
     """The standard deviation over axes of the elements that are not NaN. Its gradient is 0 where
     it is 0."""
-    variance = nanvar(x, axis, correction=correction, dtype=dtype, keepdims=keepdims)
+    options = {"correction": correction, "keepdims": keepdims, "where": where}
+    variance = nanvar(x, axis, dtype=dtype, **options)
     zero = variance == 0
     return nm.where(zero, 0.0, nm.sqrt(nm.where(zero, 1.0, variance)))
 

@@ -172,9 +172,19 @@ def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Te
 
 @method()
 @spelled
-def nansum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def nansum(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The sum over axes of the elements that are not NaN."""
-    return sum(wrap(without_nan(node_of(x, "nansum"), 0)), axis, dtype=dtype, keepdims=keepdims)
+    options = {"keepdims": keepdims, "where": where, "initial": initial}
+    return sum(wrap(without_nan(node_of(x, "nansum"), 0)), axis, dtype=dtype, **options)
 
 
 def without_nan(x: Node, instead: float) -> Node:
@@ -269,11 +279,14 @@ def ptp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return wrap(ew.sub(high._node, low._node))
 
 
-def _nan_extreme(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) -> Tensor:
+def _nan_extreme(
+    op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool, where: Any, initial: Any
+) -> Tensor:
     node = node_of(x, op)
-    if not node.dtype.is_floating:
-        return _extreme(op, reduce, node, axis, keepdims)
-    worst = ends(node.dtype)[reduce is reduce_min]
+    worst = ends(node.dtype)[reduce is reduce_min] if node.dtype.is_floating else 0
+    if initial is not None or not node.dtype.is_floating:
+        return _extreme(op, reduce, without_nan(node, worst), axis, keepdims, where, initial)
+    node = selected(op, node, where, math.nan)
     y = _extreme(op, reduce, without_nan(node, worst), axis, keepdims)._node
     only_nan = _extreme(op, reduce_min, ew.ne(node, node), axis, keepdims)._node
     return wrap(ew.where(only_nan, constant(math.nan, y.dtype), y))
@@ -281,16 +294,32 @@ def _nan_extreme(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool) ->
 
 @method()
 @spelled
-def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def nanmax(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The largest element that is not NaN; NaN where all are."""
-    return _nan_extreme("nanmax", reduce_max, x, axis, keepdims)
+    return _nan_extreme("nanmax", reduce_max, x, axis, keepdims, where, initial)
 
 
 @method()
 @spelled
-def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def nanmin(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+) -> Tensor:
     """The smallest element that is not NaN; NaN where all are."""
-    return _nan_extreme("nanmin", reduce_min, x, axis, keepdims)
+    return _nan_extreme("nanmin", reduce_min, x, axis, keepdims, where, initial)
 
 
 def _truth(op: str, reduce: Reduce, x: Any, axis: Axis, keepdims: bool, where: Any) -> Tensor:

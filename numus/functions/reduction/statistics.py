@@ -194,9 +194,18 @@ def var_mean(
 
 @method()
 @spelled
-def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def nanmean(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    dtype: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+) -> Tensor:
     """The mean over axes of the elements that are not NaN; NaN where there are none."""
     node, result, axes = _inexact("nanmean", x, dtype, axis)
+    node = reductions.selected("nanmean", node, where, math.nan)
     count = reduce_sum(ew.cast(ew.eq(node, node), node.dtype), axes)
     y = ew.div(reduce_sum(reductions.without_nan(node, 0.0), axes), count)
     return finish(ew.cast(y, result), node, axes, keepdims)
