@@ -81,11 +81,17 @@ def test_agrees_with_numpy(fit, data):
 
 @pytest.mark.filterwarnings("ignore")
 def test_k_means_takes_tensors(data):
-    """It has no dispatch of its own: its elements go to NumPy."""
+    """Its loops are Cython's, and its tags deny array API support (a torch tensor is refused under
+    dispatch, too): without dispatch, elements go to NumPy."""
     from sklearn.cluster import KMeans
 
     with sklearn.config_context(array_api_dispatch=False):
         theirs, mine = (
             KMeans(2, n_init=1, random_state=0).fit(X) for X in (data[0], nm.asarray(data[0]))
         )
+        np.testing.assert_array_equal(
+            mine.predict(nm.asarray(data[0])), theirs.predict(data[0]), strict=True
+        )
     np.testing.assert_allclose(mine.cluster_centers_, theirs.cluster_centers_, atol=1e-5)
+    np.testing.assert_array_equal(mine.labels_, theirs.labels_)
+    assert not mine.__sklearn_tags__().array_api_support  # then it joins the others
