@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
+import functools
 import json
 import os
 import re
@@ -147,18 +148,19 @@ def reason(item: Any) -> str | None:
     for pattern, why in IDENTIFIERS.items():
         if re.search(pattern, item.nodeid):
             return why
-    source = _source(item)
+    source = _source(item.function)
     for pattern, why in SOURCES.items():
         if re.search(pattern, source):
             return why
     return None
 
 
-def _source(item: Any) -> str:
+@functools.cache  # one function has many parameters
+def _source(function: Any) -> str:
     import inspect
 
     try:
-        lines = inspect.getsource(item.function).splitlines()
+        lines = inspect.getsource(function).splitlines()
     except (OSError, TypeError):
         return ""
     starts = (i for i, line in enumerate(lines) if line.lstrip().startswith("def "))

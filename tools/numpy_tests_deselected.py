@@ -12,12 +12,23 @@ _SUBCLASS = "subclasses of ndarray, matrix, masked arrays"
 _STATUS = "floating-point status flags and their warnings"
 _INTERNAL = "NumPy's internals: C interfaces, dtype metadata, its own deprecations"
 _PRIVATE = "NumPy's private modules, and signatures of its C types"
+_LENGTHS = "lengths of NumPy's vectorised sorts: 12 of 511 are run for each dtype"
+_KEPT = "0|1|2|7|8|15|16|63|64|127|255|510"
+_SEEDS = "the numbers of NumPy's random seeds"
+_DEVICE = 'devices: NumPy has one, "cpu"'
 _LIMIT = "limits of NumPy's C code: 64 axes and operands"
 
 # of a test's name with its parameters
 IDENTIFIERS = {
     r"metadata|TestCApiAccess|lapack_lite|blas64|test_s_(axes|contains)_none": _INTERNAL,
     r"test_signatures|method_signatures|test_exhaustiveness|test__replace_nan": _PRIVATE,
+    rf"test_(sort|partition|argsort)_(int|float|fp)\[.*N(?!({_KEPT})\b)\d": _LENGTHS,
+    r"TestDot::test_dot(matmat|matvec2?|vecmat[23]?|vecvec(outer|inner)|vecscalar2?)$": _SEEDS,
+    r"TestDevice::test_(device|to_device)\b": _DEVICE,
+    r"test_c_func_dispatcher_text_signature": _PRIVATE,
+    r"TestResize::test_check_(reference|weakref)|test_cannot_assign_data": _MEMORY,
+    r"TestFlat::test_maxdims|test_dimension_and_args_limit": _LIMIT,
+    r"test_rejects_bad_dtypes\[5i\]": _RECORDS,
     r"too_many_(advanced|fancy)_indices": _LIMIT,
     r"[-\[]>[iufc]\d": _MEMORY,
     r"subarray": _RECORDS,

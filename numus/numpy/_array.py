@@ -42,11 +42,19 @@ class ndarray(Tensor):  # noqa: N801
 
     __slots__ = ()
 
-    def __new__(cls, shape: Any, dtype: Any = float, buffer: Any = None, *layout: Any) -> Any:
+    def __new__(
+        cls,
+        shape: Any,
+        dtype: Any = float,
+        buffer: Any = None,
+        offset: int = 0,
+        strides: Any = None,
+        order: Any = None,
+    ) -> Any:
         if buffer is None:
             return function("zeros")(shape, dtype)
         memory = buffer.__array__() if isinstance(buffer, Tensor) else buffer
-        return adopt(to_tensor(host.ndarray(shape, dtype, memory, *layout)))
+        return adopt(to_tensor(host.ndarray(shape, dtype, memory, offset, strides, order)))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything is done by `__new__`."""
@@ -240,10 +248,23 @@ class ndarray(Tensor):  # noqa: N801
     def resize(self, *shape: Any, refcheck: bool = True) -> None:  # type: ignore[override]
         """Another shape, in place: elements fall off, or zeros are added."""
         new = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if new is None or not shape:
+            return
         wanted, flat = nm.shapes.size_of(tuple(new)), nm.reshape(plain(self), -1)
         flat = nm.pad(flat, (0, max(wanted - flat.shape[0], 0)))[:wanted]
         self._alias = None
         self._bind(nm.reshape(nm.copy(flat), new)._node)
+
+    def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
+        """The values within bounds, one of which may be left out."""
+        return function("clip")(self, min, max, out, **options)
+
+    def conj(self, *args: Any, **options: Any) -> Any:
+        """The complex conjugate; real numbers are the array itself."""
+        is_same = not (args or options or self._node.dtype.is_complex)
+        return self if is_same else function("conjugate")(self, *args, **options)
+
+    conjugate = conj
 
     def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
         """The parts for which a condition holds."""
@@ -329,7 +350,7 @@ def _rebuilt(parts: Any) -> Any:
 
 
 _FUNCTIONS = """
-    all any argmax argmin argpartition argsort choose clip conj conjugate cumprod cumsum diagonal
+    all any argmax argmin argpartition argsort choose cumprod cumsum diagonal
     dot max mean min nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take
     trace var
 """
@@ -359,7 +380,7 @@ def _operator(name: str, ufunc: str, order: str = "") -> Any:
         if _is_foreign(other):
             if name not in ("eq", "ne"):
                 return NotImplemented
-            return adopt(nm.full(self.shape, name == "ne", dtype=nm.bool_))
+            return result(nm.full(self.shape, name == "ne", dtype=nm.bool_))
         pair = (other, self) if order == "r" else (self, other)
         return function(ufunc)(*pair, **({"out": (self,)} if order == "i" else {}))
 

@@ -196,7 +196,8 @@ class Bound:
 
     def _check_axis(self, bound: dict[str, Any]) -> None:
         """NumPy's own error for an axis that is not there."""
-        first, axis = next(iter(bound.values()), None), bound.get("axis")
+        first = bound["a"] if self.name == "compress" else next(iter(bound.values()), None)
+        axis = bound.get("axis")
         x = first[0] if isinstance(first, (list, tuple)) and first else first
         if self.kind in ("reduce", "mean") and isinstance(x, Tensor):
             bound["axis"] = normal_axes(axis, x.ndim)

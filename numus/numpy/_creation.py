@@ -150,7 +150,7 @@ def arange(
 ) -> Any:
     """Numbers from a start to a stop (not included)."""
     first = named.pop("start", start_or_stop)
-    if first is None and stop is None:
+    if stop is None and start_or_stop is None:
         raise TypeError("arange() requires stop to be specified.")
     start, end = (0, first) if stop is None else (0 if first is None else first, stop)
     given = (start, end, 1 if step is None else step)

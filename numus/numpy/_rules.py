@@ -81,8 +81,8 @@ def _of_numbers(name: str, text: str = "All-NaN slice encountered") -> Any:
     """A statistic of the elements that are not NaN: it is NaN where there are too few."""
     engine = getattr(nm, name)
 
-    def statistic(a: Tensor, *q: Any, **options: Any) -> Tensor:
-        found: Tensor = engine(a, *q, **options)
+    def statistic(a: Tensor, q: Any = None, **options: Any) -> Tensor:
+        found: Tensor = engine(a, *(() if q is None else (q,)), **options)
         if holds_any(nm.isnan(found)):
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return found

@@ -157,6 +157,9 @@ class ufunc:  # noqa: N801
         return cast(found, outputs[0])
 
     def _write(self, x: Any, out: Any, where: Any, casting: str) -> Any:
+        if self.__name__ == "matmul" and out is not None and out.shape[-2:] != x.shape[-2:]:
+            text = f"of shape {out.shape} has a mismatch in its core dimension with {x.shape}"
+            raise ValueError(f"matmul: Output operand 0 {text}")
         if where is True:
             return write_out(x, out, self.__name__, casting)
         mask = _mask(where)

@@ -169,17 +169,19 @@ class Generator:
         """Integers of a range, or of ranges that broadcast."""
         low, high = (0, low) if high is None else (low, high)
         wanted = dt.as_dtype(np.dtype(dtype) if dtype in (int, bool) else dtype)
-        first, last = (nm.astype(self._tensor(x), dt.int64) for x in (low, high))
-        last = last + 1 if endpoint else last
-        if bool(nm.any(first >= last)):
-            raise ValueError("low >= high" if not first.ndim else "low >= high in some elements")
-        if not first.ndim and not last.ndim:
+        if not (np.ndim(low) or np.ndim(high)):
+            # Python's integers hold the ends of all dtypes, uint64 too
+            start, stop = int(low), int(high) + endpoint
+            if start >= stop:
+                raise ValueError("low >= high")
             shape = () if size is None else _size(size)
             wide = dt.int64 if wanted is dt.bool_ else wanted
-            found = _engine("integers")(
-                first.item(), last.item(), shape, dtype=wide, key=self._next()
-            )
+            found = _engine("integers")(start, stop, shape, dtype=wide, key=self._next())
         else:
+            first, last = (nm.astype(self._tensor(x), dt.int64) for x in (low, high))
+            last = last + 1 if endpoint else last
+            if bool(nm.any(first >= last)):
+                raise ValueError("low >= high in some elements")
             first, last = nm.broadcast_arrays(first, last)
             shape = first.shape if size is None else _size(size)
             part = _engine("uniform")(shape, dtype=dt.float64, key=self._next())

@@ -33,6 +33,12 @@ def test_spawned_generators_are_independent():
     assert a.random(4).tolist() != b.random(4).tolist()
 
 
+def test_integers_of_all_of_uint64():
+    found = rng().integers(0, 2**64, 500, dtype=nm.uint64).numpy()
+    assert found.dtype == np.uint64
+    assert (found >> 63).mean() == pytest.approx(0.5, abs=0.15)
+
+
 def test_integers_of_ranges_that_broadcast():
     found = rng().integers([0, 10], [10, 20], size=(100, 2)).numpy()
     assert found.dtype == np.int64

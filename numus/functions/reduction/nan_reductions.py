@@ -72,9 +72,11 @@ def nanvar(
     dtype: Any = None,
     keepdims: bool = False,
     where: Any = None,
+    mean: Any = None,
 ) -> Tensor:
     """The variance over axes of the elements that are not NaN, over their number less the
-    correction; NaN where that is not positive.
+    correction; NaN where that is not positive. A mean that is known is taken, as from
+    `nanmean(..., keepdims=True)`.
 
     >>> nm.nanvar(nm.asarray([1.0, float("nan"), 3.0])).item()
     1.0
@@ -86,7 +88,7 @@ def nanvar(
     wide = nm.astype(nm.astype(given, result), dt.compute_dtype(result))
     wide = wrap(selected("nanvar", wide._node, where, math.nan))
     held = nm.logical_not(nm.isnan(wide))
-    centred = wide - nm.nanmean(wide, axis, keepdims=True)
+    centred = wide - (nm.nanmean(wide, axis, keepdims=True) if mean is None else mean)
     size = nm.abs(nm.where(held, centred, 0.0))
     count = nm.sum(nm.astype(held, size.dtype), axis, keepdims=keepdims)
     total = nm.sum(size * size, axis, keepdims=keepdims)
@@ -105,10 +107,11 @@ def nanstd(
     dtype: Any = None,
     keepdims: bool = False,
     where: Any = None,
+    mean: Any = None,
 ) -> Tensor:
     """The standard deviation over axes of the elements that are not NaN. Its gradient is 0 where
     it is 0."""
-    options = {"correction": correction, "keepdims": keepdims, "where": where}
+    options = {"correction": correction, "keepdims": keepdims, "where": where, "mean": mean}
     variance = nanvar(x, axis, dtype=dtype, **options)
     zero = variance == 0
     return nm.where(zero, 0.0, nm.sqrt(nm.where(zero, 1.0, variance)))
