@@ -7,7 +7,25 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
+
+
+def require_mpich():
+    """Skip a module unless mpi4py is there, with an MPI that takes part without an mpiexec."""
+    mpi4py = pytest.importorskip("mpi4py")
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"mpi4py finds no MPI: {error}", allow_module_level=True)
+    name = MPI.Get_library_version()
+    if not any(word in name for word in ("MPICH", "Intel", "MVAPICH", "CRAY")):
+        pytest.skip(
+            f"ranks without mpiexec need an MPI like MPICH, not {name.split(',')[0]}",
+            allow_module_level=True,
+        )
 
 
 def free_port():

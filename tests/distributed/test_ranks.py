@@ -9,7 +9,7 @@ import numus as nm
 from numus.distributed.environment import detect
 from numus.errors import DistributedError
 
-pytest.importorskip("mpi4py")
+jobs.require_mpich()
 
 
 def test_two_ranks():

@@ -3,10 +3,11 @@
 import os
 import signal
 
+import jobs
 import pytest
 
 pytest.importorskip("ray")
-pytest.importorskip("mpi4py")
+jobs.require_mpich()
 pytestmark = pytest.mark.slow
 
 

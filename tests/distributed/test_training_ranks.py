@@ -9,7 +9,7 @@ import time
 import jobs
 import pytest
 
-pytest.importorskip("mpi4py")
+jobs.require_mpich()
 
 
 def launch(*args, seconds=120):

@@ -8,8 +8,9 @@ REASONS = {
         DType Device Tensor device e euler_gamma inf nan pi newaxis bool int8 int16 int32 int64
         uint8 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float16 bfloat16 float32 float64
         complex64 complex128 __version__ __array_api_version__ autograd random linalg fft tree nn
-        numpy optim data distance distributions graphs integrate metrics optimize polynomial quant
-        signal sparse special stats text vision autocast matmul_precision kernels
+        numpy optim data distance distributed distributions graphs integrate metrics models Mesh
+        optimize polynomial quant signal sparse special stats text vision autocast
+        matmul_precision kernels
     """,
     "inspection: answers about the library, not tensors (tests/functions/test_operators.py)": """
         __array_namespace_info__ default_device devices set_default_device can_cast finfo iinfo

@@ -45,6 +45,19 @@ def test_warps(format, rows, columns, vectors, dtype):
     assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
 
 
+def test_activations_are_stored_once():
+    """An expression of them would be computed by every warp."""
+    x, q, wanted = operands("int4-g32", 40, 256, 1, "simt_warps", "float32")
+    nm.eval(x)
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    found = ((x * 3 - x) @ q.T).numpy()
+    names = [p.name for p in runtime.launched]
+    assert len(names) == 2
+    assert names[-1] == "packed_gemv"
+    np.testing.assert_allclose(found, 2 * wanted, atol=2e-4)
+
+
 def test_misaligned_activations_and_rows_of_zeros():
     x, q, wanted = operands("int4-g32", 4, 256, 1, "simt_warps", "float32")
     base = nm.concat([nm.zeros((1, 1), device="simt_warps"), x], axis=1)

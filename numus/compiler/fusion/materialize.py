@@ -33,7 +33,7 @@ class Materialization:
         self, order: Sequence[Value], roots: set[Value], leaves: set[Value], target: Target
     ) -> None:
         self.order, self.roots, self.leaves, self.target = order, roots, leaves, target
-        self.wgmma_operands: set[Value] = set()
+        self.memory_operands: set[Value] = set()  # that kernels take from memory alone
         self.gemm_sums: set[Value] = set()
         self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
 
@@ -120,8 +120,9 @@ class Materialization:
         of serial scatters are computed in parallel, before; parallel ones read indices once."""
         found: set[Value] = set()
         for v in self.order:
-            if v.kind == "packed_gemv" and self.target.simt:  # whose warps all read vectors of x
+            if v.kind == "packed_gemv" and self.target.simt and v not in self.leaves:
                 found |= _stored_for_strides(v.inputs[0], in_memory)
+                self._store_vector(v.inputs[0], in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)
@@ -133,10 +134,17 @@ class Materialization:
                     x = x.inputs[0]
                 inline = x.kind == "elementwise" and x not in in_memory
                 if inline and wgmma and x.size > 1:
-                    self.wgmma_operands.add(x)
+                    self.memory_operands.add(x)
                 elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
-        return found | self.wgmma_operands
+        return found | self.memory_operands
+
+    def _store_vector(self, x: Value, in_memory: set[Value]) -> None:
+        """Keep an operand that every warp of a kernel reads in memory."""
+        while x.kind == "view" and x not in in_memory:
+            x = x.inputs[0]
+        if x.kind == "elementwise" and x not in in_memory:
+            self.memory_operands.add(x)
 
     def _read_through_many_maps(self, stored: set[Value], in_memory: set[Value]) -> set[Value]:
         """Values that views read through so many index maps that copies of their code pile up."""
@@ -227,7 +235,7 @@ class Materialization:
             depth[v] = 1 + max((depth.get(r, 0) for r in reads), default=0)
         last = {v: max(depth[u] for u in (v, *partition.users.get(v, ()))) for v in materialized}
         available = set(partition.in_memory)
-        for v in sorted(materialized - self.roots - self.wgmma_operands, key=lambda v: v.id):
+        for v in sorted(materialized - self.roots - self.memory_operands, key=lambda v: v.id):
             if v.kind != "elementwise":
                 continue
             readers = (partition.group_of[u] for u in partition.users.get(v, ()))
