@@ -53,6 +53,7 @@ SAMPLED = {
         "test_simt_values_and_gradients": 2,
     },
     "test_integer_arguments.py": {"test_every_integer_of_the_op_table": 3},
+    "test_ops.py": {"test_gradients_on_the_device": 2, "test_values_in_the_first_dtype": 2},
     "test_padded_gemm_conv.py": {
         "test_values_and_gradients": 7,
         "test_depthwise_values_and_gradients": 3,

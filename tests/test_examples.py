@@ -49,6 +49,7 @@ def test_images(tmp_path: Path) -> None:
         assert image.width == 3 * (10 * 25 + 1)
 
 
+@pytest.mark.slow
 def test_characters() -> None:
     said = run("characters", "--steps", 120, "--length", 40, "--write", 20)
     assert number(said, "loss") < 1.0
@@ -67,6 +68,7 @@ def test_regression() -> None:
         assert number(said, f"{name} =") == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_signals(tmp_path: Path) -> None:
     said = run("chirp", "--seconds", 0.5, "--out", tmp_path / "chirp.png")
     assert number(said, "pitch error") < 30
@@ -79,6 +81,7 @@ def test_signals(tmp_path: Path) -> None:
     assert all((tmp_path / f"{name}.png").exists() for name in ("chirp", "sharp", "waves"))
 
 
+@pytest.mark.slow
 def test_quantization(tmp_path: Path) -> None:
     out = tmp_path / "loss.png"
     small = ("--steps", 40, "--width", 32, "--layers", 1, "--bits", 4)
@@ -108,6 +111,7 @@ def test_two_moons(tmp_path: Path) -> None:
         assert image.size == (3 * 240, 240)
 
 
+@pytest.mark.slow
 def test_finetune_vit(tmp_path: Path) -> None:
     small = ("--epochs", 3, "--examples", 640, "--few", 96, "--width", 32, "--layers", 1)
     said = run("finetune_vit", *small, "--out", tmp_path)

@@ -62,6 +62,21 @@ def test_pairs_of_indices_and_a_base():
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_destinations_with_axes_of_one_element():
+    index = rng.integers(0, 6, 100)
+    updates = rng.integers(-9, 9, (100, 1, 1))
+
+    def added(i, u):
+        base = nm.ones((1, 6, 1), dtype="int64", device=DEVICE)
+        return wrap(scatter(base._node, (i._node,), u._node, (1,), "add"))
+
+    found, names = run(added, index, updates)
+    assert "scatter_histogram" in names
+    wanted = np.ones((1, 6, 1), np.int64)
+    np.add.at(wanted[0, :, 0], index, updates[:, 0, 0])
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_sums_of_floats_keep_their_order():
     _, names = run(
         lambda x: nm.bincount(x, weights=nm.ones(100, device=DEVICE), length=4),

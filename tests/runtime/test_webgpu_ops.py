@@ -15,8 +15,8 @@ SMOOTH = [r for r in ROWS if test_ops.differentiable(r)]
 
 
 def sampled(row):
-    """Factorisations are many kernels, Airy functions long ones, for a software driver."""
-    slow = row.name.startswith(("linalg.", "special.airy"))
+    """Factorisations are many kernels, special functions long ones, for a software driver."""
+    slow = row.name.startswith(("linalg.", "special."))
     return pytest.param(row, id=row.name, marks=[pytest.mark.slow] if slow else [])
 
 
@@ -25,6 +25,6 @@ def test_values(row):
     test_ops.check_values(row, "webgpu", lambda calls: calls)
 
 
-@pytest.mark.parametrize("row", SMOOTH[3::24], ids=lambda r: r.name)
+@pytest.mark.parametrize("row", [sampled(r) for r in SMOOTH[3::24]])
 def test_gradients(row):
     test_ops.test_gradients_on_the_device(row, "webgpu")

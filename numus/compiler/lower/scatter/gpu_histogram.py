@@ -78,7 +78,8 @@ def _count(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
     e.scratch.append(table)
     g, z, u, d = ir.var("g"), ir.var("zero"), ir.var("u"), ir.var("destination")
     at = tuple(delinearize(e, u, list(problem.index_shape)))
-    update = e.value(val.inputs[1], at).cast(counts.dtype)
+    rest = (ZERO,) * len(problem.other_axes)  # of extent 1
+    update = e.value(val.inputs[1], (*at, *rest)).cast(counts.dtype)
     copy = ir.binary("and", ir.binary("lshr", u, const(2)), const(copies - 1))
     where = ir.add(ir.mul(linear_destination(e, problem, at), const(copies)), copy)
     total = const(0, counts.dtype)
