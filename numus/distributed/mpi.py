@@ -240,7 +240,7 @@ class MpiPending:
             self._requests = self._transport.payload(self._call, self._source, self._target)
 
     def _mismatch(self) -> DistributedError:
-        """The error of ranks that have called different things: they tell each other what."""
+        """The error of ranks that have called different things: they exchange their calls."""
         transport, call = self._transport, self._call
         notes, me = transport.notes, call.group.rank
         mine = f"{call} (call {self._number})"

@@ -28,7 +28,7 @@ class ConvNorm(nn.Sequential):
     """A convolution that keeps sizes (over the stride), a norm and an activation.
 
     Args:
-        norm: gives the norm of so many channels; None: the convolution has a bias instead.
+        norm: takes a number of channels and gives their norm; None: the convolution has a bias.
         activation: gives the activation; None: there is none.
     """
 

@@ -14,6 +14,7 @@ import numus as nm
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
+from numus.graph import Nodes
 from numus.kernels.matmul.packed import Packing
 from numus.primitives.custom import graft
 from numus.primitives.packed import packed_gemv, packed_matmul
@@ -70,6 +71,13 @@ def _planes(x: Tensor, packing: Packing, chunks: int, planes: int) -> tuple[Tens
     return stacked, nm.sum(whole, axis=-1).astype(nm.float32), unit
 
 
+def _parts(x: Tensor, codes: Tensor, scales: Tensor | None, zeros: Tensor | None) -> Nodes:
+    """The weights of a product; scales that are in the codes count as one."""
+    if scales is None:
+        scales = nm.ones((1, 1), dtype=nm.float32, device=x.device)
+    return tuple(t._node for t in (codes, scales, zeros) if t is not None)
+
+
 @templated
 def _matvec(
     x: Tensor,
@@ -88,10 +96,8 @@ def _matvec(
     width = codes.shape[1]
     chunks = width // (p.group * p.words + 1) * p.group if header else width // p.words
     words, sums, unit = _planes(x.astype(nm.float32, copy=False), p, chunks, PLANES.get(x.dtype, 2))
-    if scales is None:  # they are in the codes
-        scales = nm.ones((1, 1), dtype=nm.float32, device=x.device)
-    parts = [codes._node, scales._node] + ([] if zeros is None else [zeros._node])
-    out = wrap(packed_matmul(words._node, sums._node, tuple(parts), p)) * unit
+    parts = _parts(x, codes, scales, zeros)
+    out = wrap(packed_matmul(words._node, sums._node, parts, p)) * unit
     return out.astype(x.dtype, copy=False)
 
 
@@ -118,11 +124,9 @@ def _gemv(
     """As `_matvec`, of floats."""
     p = Packing(bits, group, zero, header, header)
     codes = codes.reshape(1, rows, codes.size // rows)
-    if scales is None:  # they are in the codes
-        scales = nm.ones((1, 1), dtype=nm.float32, device=x.device)
-    given = [s if s is None else s.reshape(-1, s.shape[-1]) for s in (scales, zeros)]
-    parts = [codes._node, *(s._node for s in given if s is not None)]
-    return wrap(packed_gemv(x.reshape(1, *x.shape)._node, tuple(parts), p))
+    scales, zeros = (s if s is None else s.reshape(-1, s.shape[-1]) for s in (scales, zeros))
+    parts = _parts(x, codes, scales, zeros)
+    return wrap(packed_gemv(x.reshape(1, *x.shape)._node, parts, p))
 
 
 def matmul(x: Any, q: QTensor) -> Tensor:

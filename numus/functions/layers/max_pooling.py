@@ -67,7 +67,7 @@ def _best(x: Node, axes: Sequence[Windows]) -> Node:
     return reduce_max(seen, win.taps_of(seen, len(axes)))
 
 
-# The maximum of so many elements is an expression, whose loop is over windows; of more, a loop over
+# The maximum of few elements is an expression, whose loop is over windows; of more, a loop over
 # taps. 3 × 3 windows with a stride of 2 over 64 × 112² elements take 1.6 ms (4.6) on two cores,
 # 5 × 5 with a stride of 1 take 2.1 ms (3.4).
 _MOST_TAPS_UNROLLED = 5

@@ -87,7 +87,7 @@ def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
 
 
 def _rising(x: Expr, steps: int) -> Expr:
-    """x (x + 1) ... up to the last factor below 1, of at most so many."""
+    """x (x + 1) ... up to the last factor below 1, `steps` of them at most."""
     product = x
     for j in range(1, steps):
         t = x + float(j)  # exact, but for |x| < 1

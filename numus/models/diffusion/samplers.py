@@ -68,7 +68,7 @@ class Diffusion:
         return _like(nm.asarray(self.kept, device=x.device)[times], x)
 
     def add_noise(self, x: Tensor, noise: Tensor, times: Any) -> Tensor:
-        """Data after so many steps (0 is one of them): a mixture with noise."""
+        """Data after the given number of steps, from 0 on: a mixture with noise."""
         kept = self._kept(nm.asarray(times, device=x.device), x)
         return nm.sqrt(kept) * x + nm.sqrt(1 - kept) * noise
 

@@ -86,7 +86,7 @@ class EfficientNet(nn.Module):
         dropout: before the last linear map.
         stochastic_depth_prob: of the last block; it grows from 0 at the first.
         num_classes: how many scores there are.
-        norm: gives the norm of so many channels.
+        norm: takes a number of channels and gives their norm.
         last_channel: how many channels are pooled; by default four times those of the last stage.
         in_channels: of the images.
     """

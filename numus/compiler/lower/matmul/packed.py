@@ -33,7 +33,9 @@ TUNING = PackedTuning()
 
 
 @dataclass(frozen=True)
-class PackedProblem(Problem):
+class CodesProblem(Problem):
+    """Vectors times the rows of a matrix of packed codes."""
+
     @property
     def packing(self) -> Packing:
         found: Packing = self.val.params
@@ -47,6 +49,9 @@ class PackedProblem(Problem):
     def rows(self) -> int:
         return self.val.shape[1]
 
+
+@dataclass(frozen=True)
+class PackedProblem(CodesProblem):
     @property
     def chunks(self) -> int:
         return self.val.inputs[0].shape[3]

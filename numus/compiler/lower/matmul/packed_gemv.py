@@ -10,7 +10,8 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
-from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.compiler.lower.matmul.packed import CodesProblem
+from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
@@ -19,7 +20,7 @@ from numus.kernels.matmul.gpu.packed_gemv import (
     PackedGemvShape,
     packed_gemv,
 )
-from numus.kernels.matmul.packed import BYTES, Packing
+from numus.kernels.matmul.packed import BYTES
 
 ZERO = const(0)
 
@@ -37,21 +38,8 @@ TUNING = PackedGemvTuning()
 
 
 @dataclass(frozen=True)
-class PackedGemvProblem(Problem):
+class PackedGemvProblem(CodesProblem):
     """Inputs: x (1, vectors, k), codes (1, rows, words), scales (rows, groups), perhaps zeros."""
-
-    @property
-    def packing(self) -> Packing:
-        found: Packing = self.val.params
-        return found
-
-    @property
-    def vectors(self) -> int:
-        return self.val.shape[0]
-
-    @property
-    def rows(self) -> int:
-        return self.val.shape[1]
 
     @property
     def chunks(self) -> int:

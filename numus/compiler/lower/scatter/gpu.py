@@ -137,15 +137,12 @@ class _GatherUpdates:
     def _kernel(self, e: Emitter, g: Expr, body: list[Stmt], grid: int) -> LoweredKernel:
         return e.grid_kernel(f"scatter_{self.mode}", g, body, grid, (self.val.op,))
 
-    def _index(self, e: Emitter, destination: Expr, column: Expr) -> tuple[Expr, ...]:
-        return self.problem.index(e, destination, column)
-
     def _load_base(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
-        value = e.value(self.val.inputs[0], self._index(e, destination, column))
+        value = e.value(self.val.inputs[0], self.problem.index(e, destination, column))
         return ir.sets(self.acc, self._components(value))
 
     def _store(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
-        return e.store(self.val, self._index(e, destination, column), self._value())
+        return e.store(self.val, self.problem.index(e, destination, column), self._value())
 
     def _for_updates(self, e: Emitter, destination: Expr, combine: list[Stmt]) -> list[Stmt]:
         """The loop over a destination's updates in their original order."""
