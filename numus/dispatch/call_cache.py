@@ -25,6 +25,10 @@ class InlineCache:
         self.calls: list[Any] = []
         self.misses = 0  # since the last hit
 
+    def clear(self) -> None:
+        self.calls = []  # a new list: others may iterate over it
+        self.misses = 0
+
     def call(self, args: Any) -> Any:
         """The result of the first call whose guards hold; `GUARD_FAILED` where none do."""
         for call in self.calls:

@@ -59,6 +59,10 @@ class Families:
         self._known: LruTable[Any, Family] = LruTable(_MAX_FAMILIES)
         self.site = InlineCache()  # templates
 
+    def clear(self) -> None:
+        self._known.clear()
+        self.site.clear()
+
     def find(self, given: Sequence[Any]) -> Family | None:
         """The family of a call; None where it can have none."""
         key = _family_key(given, self._operands) if self._operands else None

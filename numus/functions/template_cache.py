@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from numus.dispatch.call_cache import GUARD_FAILED, CallCache
+from numus.compiler.hooks import on_clear_plans
+from numus.dispatch.call_cache import GUARD_FAILED, CallCache, InlineCache
 from numus.dispatch.templates import guard_node, new_template
 from numus.functions.row_templates import STATIC_TYPES, Families
 from numus.graph import Node, active_hooks, mode, now
@@ -48,9 +49,10 @@ def templated(function: Function, rows: int = 0) -> Function:
             whether they are 0, 1, or equal to others (see `row_templates`).
     """
     cache = CallCache(_MAX_STRUCTURES)
-    site = cache.site(None)
+    site = InlineCache()
     families = Families(rows)
     row_site = families.site
+    on_clear_plans.extend((cache.clear, site.clear, families.clear))
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.compiler.plan import clear_plans
 from numus.evaluation.evaluate import _pending_order
 from numus.functions import row_templates
 from numus.graph import calling_node_hook
@@ -26,7 +27,7 @@ def tensor(*shape, seed=0):
     return x
 
 
-WIDTH = 22  # of no other test, whose templates would serve here
+WIDTH = 22
 WEIGHT, BIAS, SCALE = tensor(6, WIDTH), tensor(6, seed=1), tensor(WIDTH, seed=2)
 
 
@@ -82,6 +83,7 @@ def outline(x):
 @pytest.fixture
 def made(monkeypatch):
     """The templates that were made."""
+    clear_plans()  # many sizes of other tests make templates rarer
     found = []
     compile_ = row_templates.Family._compile
 

@@ -11,6 +11,7 @@ from described import described
 
 import numus as nm
 from numus import config
+from numus.compiler.plan import clear_plans
 from numus.dispatch import call_cache
 from numus.dispatch.call_cache import CallCache
 from numus.functions import template_cache
@@ -124,6 +125,10 @@ def test_sizes_that_come_a_few_times_have_no_templates():
     for _ in range(call_cache.MAX_RUNS_BEFORE * template_cache._MISS_INTERVAL):
         function(tensor(40, 3))
     assert made() == 4
+    clear_plans()
+    for _ in range(2):
+        function(tensor(41, 3))
+    assert made() == 1
 
 
 @pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (5, 2, 3, 4), (4,)])
