@@ -11,6 +11,7 @@
     python -m bench memory                peak memory of training steps, against PyTorch
     python -m bench memory --large        of larger models
     python -m bench overhead              Python overhead: building, evaluating, importing
+    python -m bench fft_ filter_ stft     transforms and filters
     python -m bench first                 first calls, in processes of their own
     python -m bench first generate        one of them
 
@@ -43,6 +44,7 @@ def compare(
     # Imported here: the peers take seconds to load and the other reports do not need them.
     from . import (
         linalg,  # noqa: F401  adds its rows
+        spectral,  # noqa: F401
         statistics,  # noqa: F401
         training,
     )

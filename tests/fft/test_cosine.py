@@ -7,6 +7,7 @@ import pytest
 import scipy.fft
 
 import numus as nm
+from numus.fft import trigonometric
 
 
 def noise(*shape):
@@ -88,3 +89,11 @@ def test_offsets():
     for mu, bias, initial in [(0.0, 0.0, 0.0), (0.5, 0.4, 0.5), (2.0, 0.0, -3.0)]:
         want = scipy.fft.fhtoffset(0.1, mu, initial, bias)
         assert nm.fft.fhtoffset(0.1, mu, initial, bias) == pytest.approx(want, abs=1e-10)
+
+
+def test_long_transforms_read_their_parts_in_order(monkeypatch):
+    monkeypatch.setattr(trigonometric, "_MIN_FUSED_LENGTH", 4)
+    for name, kind in (("dct", 1), ("dct", 2), ("dst", 1)):
+        for n in (6, 35):
+            x = noise(2, n)
+            near(getattr(nm.fft, name)(x, kind), getattr(scipy.fft, name)(x, kind))
