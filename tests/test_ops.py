@@ -284,8 +284,16 @@ def test_derivatives(row):
                 if not arrays:
                     continue
                 derivatives.check(function, *arrays, step=1e-5, rtol=1e-6, atol=1e-8)
-                if row.orders > 1 and name == "float64":
+                if row.orders > 1 and name == "float64" and not row.slow_second:
                     derivatives.check_second(function, *arrays, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.slow
+@over([r for r in ROWS if r.slow_second], brief=True)
+def test_second_derivatives(row):
+    with on("reference"):
+        function, arrays = function_of(row, row.cases[0], dt.float64, row.seed(0))
+        derivatives.check_second(function, *arrays, rtol=1e-4, atol=1e-7)
 
 
 def gradients_in(row, narrow, device):

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from numus import random
 from numus.functions.autocast import widens
+from numus.functions.creation.creation import eye
 from numus.functions.indexing.gather_scatter import take_along_axis
+from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.linalg import triangular
 from numus.linalg._base import adjoint, matrices
@@ -114,8 +116,12 @@ def id(x: ArrayLike, k: int, /) -> IDResult:
     order = pivot_order(a)
     if not count:
         return IDResult(order[..., :0], (a[..., :0, :]).astype(dtype))
-    _, r = reduced(columns_at(a, order))
-    weights = triangular.solve(r[..., :count, :count], r[..., :count, :], lower=False)
+    chosen, rest = columns_at(a, order[..., :count]), columns_at(a, order[..., count:])
+    # of the chosen columns alone: others may depend on them, and R be singular
+    q, r = reduced(chosen)
+    others = triangular.solve(r, adjoint(q) @ rest, lower=False)
+    unit = eye(count, dtype=a.dtype, device=a.device)
+    weights = concat([broadcast_to(unit, (*a.shape[:-2], count, count)), others], axis=-1)
     place = order.argsort(axis=-1)
     own = order[..., :count]
     index = broadcast_to(place[..., None, :], (*weights.shape[:-1], n))

@@ -72,16 +72,17 @@ SPECTRA = [
        **{**LINALG, "out": as_complex, "ulps": 4096}),
     op("linalg.eig_ex", lambda a: (scipy.linalg.expm(a), no_info(a)), case(x(2, 2)),
        call=lambda a: (eig(a), nm.linalg.eig_ex(a)[2]),
-       **{**REALS, "out": (as_complex, INT64), "ulps": 4096, "orders": 1}),
+       **{**REALS, "out": (as_complex, INT64), "ulps": 4096, "slow_second": True}),
     op("linalg.eigvals", lambda a: np.stack([np.trace(a, axis1=-2, axis2=-1),
                                              np.trace(a @ a, axis1=-2, axis2=-1)]),
        case(x(3, 3)), case(x(0, 0)), values=[case(x(2, 5, 5))], call=power_sums,
        **{**LINALG, "out": as_complex, "ulps": 512}),
     op("linalg.schur", pieces, case(x(3, 3)), case(x(2, 2, 2)), call=rebuilt("schur"), **LINALG),
     op("linalg.schur", pieces, case(x(3, 3), output="complex"), call=rebuilt("schur"),
-       **{**REALS, "out": as_complex, "orders": 1}),
+       **{**REALS, "out": as_complex, "slow_second": True}),
     op("linalg.schur_ex", lambda a: (*pieces(a), no_info(a)), case(x(2, 2)),
-       call=rebuilt("schur_ex"), **{**REALS, "out": (fraction, fraction, INT64), "orders": 1}),
+       call=rebuilt("schur_ex"),
+       **{**REALS, "out": (fraction, fraction, INT64), "slow_second": True}),
     op("linalg.hessenberg", lambda a: (np.abs(each(scipy.linalg.hessenberg)(a)), a),
        case(x(4, 4)), case(x(2, 3, 3)), case(x(1, 1)), call=sizes, **LINALG),
     op("linalg.solve_sylvester", lambda a, b, c: scipy.linalg.solve_sylvester(
@@ -91,14 +92,14 @@ SPECTRA = [
         shifted(a), q), case(x(3, 3), x(3, 3)), call=of(shifted, "solve_lyapunov"), **REALS),
     op("linalg.solve_discrete_lyapunov", lambda a, q: scipy.linalg.solve_discrete_lyapunov(
         shifted(a), q), case(x(2, 2), x(2, 2)), call=of(shifted, "solve_discrete_lyapunov"),
-       **{**REALS, "orders": 1}),
+       **{**REALS, "slow_second": True}),
     primary("sqrtm", dtypes=SOME),
-    primary("logm", orders=1),
-    primary("cosm", orders=1),
-    primary("sinm", orders=1),
+    primary("logm", slow_second=True),
+    primary("cosm", slow_second=True),
+    primary("sinm", slow_second=True),
     op("linalg.fractional_matrix_power", power, case(x(2, 2), 1.3),
        values=[case(x(3, 3), -0.5), case(x(3, 3), 2.0)],
-       call=of(shifted, "fractional_matrix_power"), **{**REALS, "ulps": 4096, "orders": 1}),
+       call=of(shifted, "fractional_matrix_power"), **{**REALS, "ulps": 4096, "slow_second": True}),
     op("linalg.signm", lambda a: scipy.linalg.signm(a - shifted(a) / 3), case(x(3, 3)),
        call=lambda a: nm.linalg.signm(a - shifted(a) / 3), **{**REALS, "ulps": 2048}),
     op("linalg.polar", lambda a, **options: each(scipy.linalg.polar)(a, **options), case(x(4, 3)),
@@ -208,13 +209,13 @@ def pencil_eig(a, b):
     return (vectors * values[..., None, :]) @ nm.linalg.inv(vectors)
 
 
-WEAK = {**REALS, "ulps": 4096, "orders": 1}
+WEAK = {**REALS, "ulps": 4096, "slow_second": True}
 SLOW = {**WEAK, "dtypes": ("float32",)}  # derivatives in tests/linalg/test_decompositions.py
 SPACES = [
     op("linalg.qr", scipy_pivoted, case(x(4, 3)), case(x(2, 3)), call=pivoted,
        **{**LINALG, "out": (fraction, fraction, INT64)}),
     op("linalg.eigh", scipy_generalised, case(x(3, 3), x(3, 3)), call=generalised,
-       **{**REALS, "ulps": 1024, "orders": 1}),
+       **{**REALS, "ulps": 1024, "slow_second": True}),
     op("linalg.ldl_ex", lambda a: (a + adjoint(a), np.zeros(a.shape[:-2], np.int64)),
        case(x(2, 3, 3)), call=ldl_ex, **{**REALS, "out": (fraction, INT64)}),
     op("linalg.ldl", lambda a, **_: a + adjoint(a), case(x(4, 4)), case(x(2, 3, 3), lower=False),

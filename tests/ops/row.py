@@ -193,6 +193,7 @@ class Op:
     signs: bool = False  # the signs of zeros count too
     widen: bool = True  # whether the reference gets wider numbers than the function
     orders: int = 2  # how often it can be differentiated; 0: it is flat or takes integers alone
+    slow_second: bool = False  # second derivatives take seconds: they are checked in slow tests
     vmap: bool = True
     brief: bool = False  # by default: values in one dtype, derivatives and batches; all if `slow`
     aliases: tuple[str, ...] = ()  # other names of the same object, here or in Tensor
