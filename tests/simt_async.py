@@ -5,9 +5,11 @@ Both complete when they are waited for; until then a wgmma's operands must not c
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+import simt_expressions
 
 from numus import ir
 
@@ -61,15 +63,19 @@ class Pipeline:
         frm = (frm + g.origins.get(s.src, 0)) * size
         assert np.all(to % s.nbytes == 0), "an unaligned copy"
         assert np.all((to >= 0) & (to + s.nbytes <= len(target))), "a copy out of bounds"
-        for i, j, count in zip(to, frm, np.clip(valid, 0, elements) * size, strict=True):
-            values = np.zeros(s.nbytes, np.uint8)
-            if count:
-                inside = j >= 0 and j + count <= len(source)
-                assert inside, f"{g.kernel.name} copies out of bounds"
-                assert source[j:].ctypes.data % s.nbytes == 0, "an unaligned copy"
-                values[:count] = source[j : j + count]
-            target[i : i + s.nbytes] = GARBAGE  # until it is waited for
-            self.uncommitted.append((target, slice(i, i + s.nbytes), values))
+        counts = np.clip(valid, 0, elements) * size
+        copied = counts > 0
+        inside = (frm >= 0) & (frm + counts <= len(source))
+        assert inside[copied].all(), f"{g.kernel.name} copies out of bounds"
+        addresses = source.ctypes.data + frm
+        assert np.all(addresses[copied] % s.nbytes == 0), "an unaligned copy"
+        lanes = np.arange(s.nbytes)
+        here = lanes < counts[:, None]
+        values = np.zeros(here.shape, np.uint8)
+        values[here] = source[(frm[:, None] + lanes)[here]]
+        at = to[:, None] + lanes
+        target[at] = GARBAGE  # until it is waited for
+        self.uncommitted.append((target, at, values))
 
     # -- wgmma ------------------------------------------------------------------------------------
 
@@ -78,7 +84,7 @@ class Pipeline:
         threads = g.kernel.block_size
         rows = threads // 2
         right = self.matrix(s.b, s.n, s.k, c)
-        elements = [self.element(i) for i in range(max(s.n, s.k) // 2)]
+        elements = [_element(threads, i) for i in range(max(s.n, s.k) // 2)]
         if isinstance(s.a, list):
             left = np.zeros((rows, s.k), np.float32)
             assert len(s.a) == s.k // 2
@@ -103,28 +109,35 @@ class Pipeline:
         self.in_flight.append((s.accumulators, result, now, c))
         assert len(s.accumulators) == s.n // 2
 
-    def element(self, number: int) -> tuple[Any, Any]:
-        thread = np.arange(self.block.kernel.block_size)
-        row, column = (
-            self.block.value(e, _Env(thread))
-            for e in ir.accumulator_element(ir.var("thread"), number)
-        )
-        return row, column
-
     def matrix(self, o: ir.MmaOperand, rows: int, depth: int, c: Any) -> Any:
         """The operand as [row][k]."""
         g = self.block
         start = int(g.value(o.offset, c))
-        mn, k = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
-        row, column, stored = (mn, k, o.tile_mn) if o.k_major else (k, mn, depth)
-        assert not o.k_major or depth <= 64 or stored >= rows
-        chunk = (column % 64 // 8) ^ (row % 8)
-        at = column // 64 * stored * 64 + row * 64 + chunk * 8 + column % 8
+        at = _swizzled(o.k_major, o.tile_mn, rows, depth)
         return g.memory[o.buffer][start + at].astype(np.float32)
 
 
-class _Env:
-    """A context that binds the thread index."""
+@functools.cache
+def _element(threads: int, number: int) -> tuple[Any, Any]:
+    """(row, column) of each thread's accumulator of a number."""
+    thread = ir.var("thread")
+    c = Bindings({thread: np.arange(threads)})
+    row, column = ir.accumulator_element(thread, number)
+    return tuple(simt_expressions.evaluate(e, None, c, {}) for e in (row, column))
 
-    def __init__(self, thread: Any) -> None:
-        self.env, self.ids = {ir.var("thread"): thread}, thread
+
+@functools.cache
+def _swizzled(k_major: bool, tile_mn: int, rows: int, depth: int) -> Any:
+    """The offset of every element of an operand, as [row][k]."""
+    mn, k = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
+    row, column, stored = (mn, k, tile_mn) if k_major else (k, mn, depth)
+    assert not k_major or depth <= 64 or stored >= rows
+    chunk = (column % 64 // 8) ^ (row % 8)
+    return column // 64 * stored * 64 + row * 64 + chunk * 8 + column % 8
+
+
+class Bindings:
+    """A context that has variables alone."""
+
+    def __init__(self, env: dict[ir.Expr, Any]) -> None:
+        self.env = env

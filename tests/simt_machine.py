@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import simt_async
+import simt_expressions
 import simt_tensor_core
 
 from numus import dtypes as dt
@@ -169,10 +170,11 @@ def run(kernel: ir.Kernel, arguments: list[Any], scalars: Any, grid: int) -> Non
     values = {}
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
+    layout = _Layout(kernel)
     with np.errstate(all="ignore"):
         count = grid * kernel.packed_blocks // kernel.cluster_size
         for g in range(count):
-            _Block(kernel, arguments, values, g, count).run()
+            _Block(layout, arguments, values, g, count).run()
 
 
 class _Context:
@@ -188,21 +190,30 @@ class _Context:
         return _Context(env, self.ids[keep], self.slot)
 
 
-class _Block:
-    def __init__(
-        self, kernel: ir.Kernel, arguments: list[Any], scalars: Any, index: int, count: int
-    ) -> None:
-        self.kernel, self.index, self.count, self.scalars = kernel, index, count, scalars
-        self.registers: dict[ir.Register, Any] = {}
+class _Layout:
+    """What the blocks of a launch share."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self.kernel = kernel
         loops = resident_loops(kernel)
         self.slots = max((s.unroll * s.width for s in loops), default=1)
         seen = [r for s in loops for r in {r for y in s.body for r in registers_of(y)}]
         self.resident = {r for r in seen if seen.count(r) > 1}  # a slot per iteration
+        self.programs: dict[ir.Expr, list[simt_expressions.Step]] = {}
+
+
+class _Block:
+    def __init__(
+        self, layout: _Layout, arguments: list[Any], scalars: Any, index: int, count: int
+    ) -> None:
+        self.layout, self.kernel = layout, layout.kernel
+        self.index, self.count, self.scalars = index, count, scalars
+        self.registers: dict[ir.Register, Any] = {}
         self.memory: dict[ir.Buffer, Any] = {}
         self.pipeline = simt_async.Pipeline(self)
         self.origins: dict[ir.Buffer, int] = {}  # offsets of addresses, in elements
         top = _Context({})
-        for i, b in enumerate(kernel.buffers):
+        for i, b in enumerate(self.kernel.buffers):
             if b.aliases is not None:
                 raw = self.memory[b.aliases].view(np.uint8)
                 size = int(self.value(b.size, top)) * b.dtype.itemsize
@@ -306,8 +317,8 @@ class _Block:
             return
         values = self.registers.get(s.register)
         if values is None:
-            slots = s.register in self.resident
-            shape = (self.slots, self.kernel.block_size) if slots else self.kernel.block_size
+            slots = s.register in self.layout.resident
+            shape = (self.layout.slots, self.kernel.block_size) if slots else self.kernel.block_size
             values = self.registers[s.register] = np.zeros(shape, s.register.dtype.np)
         if c.ids is None:
             values[...] = v
@@ -328,7 +339,7 @@ class _Block:
                 self.value(s.mask, c), index, value, np.empty(here)
             )[:3]
             index, value = index[mask], value[mask]
-        assert np.all((index >= 0) & (index < len(memory))), (
+        assert ((index >= 0) & (index < len(memory))).all(), (
             f"{self.kernel.name} writes {s.buffer.name}[{index}] of {len(memory)}"
         )
         memory[index] = value
@@ -379,21 +390,24 @@ class _Block:
                 self.block(s.body, _Context(env, threads[here], slot))
 
     def collective(self, s: ir.BlockReduce | ir.BlockScan, c: _Context) -> None:
-        states = list(zip(*(self.registers[r].reshape(-1) for r in s.registers), strict=True))
+        states = [self.registers[r].reshape(-1) for r in s.registers]
 
         def merge(a: Any, b: Any) -> Any:
             env = {**c.env, **dict(zip((*s.left, *s.right), (*a, *b), strict=True))}
             return [self.value(e, _Context(env)) for e in s.merged]
 
         if isinstance(s, ir.BlockReduce):
-            while len(states) > 1:
-                half = len(states) // 2
-                left = states[2 * half :]
-                states = [merge(states[i], states[i + half]) for i in range(half)] + left
-            total = states[0]
+            while (count := len(states[0])) > 1:
+                half = count // 2
+                merged = merge([x[:half] for x in states], [x[half : 2 * half] for x in states])
+                states = [
+                    np.concatenate([np.broadcast_to(m, half), x[2 * half :]])
+                    for m, x in zip(merged, states, strict=True)
+                ]
+            total = [x[0] for x in states]
         else:
             total = [self.value(e, c) for e in s.initial]
-            for i, state in enumerate(states):
+            for i, state in enumerate(list(zip(*states, strict=True))):
                 for r, x in zip(s.registers, total, strict=True):
                     self.registers[r][i] = x
                 total = state if i == 0 else merge(total, state)
@@ -402,30 +416,7 @@ class _Block:
     # -- expressions ------------------------------------------------------------------------------
 
     def value(self, root: ir.Expr, c: _Context) -> Any:
-        memo: dict[ir.Expr, Any] = {}
-        stack = [root]
-        while stack:
-            e = stack[-1]
-            if e in memo:
-                stack.pop()
-                continue
-            if e in c.env:
-                memo[e] = c.env[e]
-                continue
-            if e.op == "loop":
-                stack.pop()
-                memo[e] = self.iterate(e, c)
-                continue
-            missing = [a for a in e.args if a not in memo]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            if e.op == "loop_result":
-                memo[e] = memo[e.args[0]][e.attr]
-                continue
-            memo[e] = self.compute(e, [memo[a] for a in e.args], c)
-        return memo[root]
+        return simt_expressions.evaluate(root, self, c, self.layout.programs)
 
     def iterate(self, e: ir.Expr, c: _Context) -> list[Any]:
         parts = ir.LoopParts.of(e)
@@ -440,13 +431,8 @@ class _Block:
             state = [np.where(running, x, y)[()] for x, y in zip(following, state, strict=True)]
         return state
 
-    def compute(self, e: ir.Expr, args: list[Any], c: _Context) -> Any:
-        if e.op == "const":
-            return np.asarray(ir.const_value(e)).astype(e.dtype.np)[()]
-        if e.op == "scalar":
-            return self.scalars[e.attr][()]
-        if e.op == "var":
-            raise AssertionError(f"{e!r} has no value here")
+    def access(self, e: ir.Expr, args: list[Any], c: _Context) -> Any:
+        """What an expression reads of registers, memory or other threads."""
         if e.op == "read":
             values = self.registers[e.attr]
             if not e.attr.lanes:
@@ -457,125 +443,36 @@ class _Block:
             assert c.ids is None
             return self.lanes_reduce(*e.attr)
         if e.op == "load":
-            return self.load(e, args, c)
+            return self.load(e, args)
         if e.op == "address":
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
-        if e.op == "lanes_xor":
-            assert len(c.ids) == self.kernel.block_size, "a divergent shuffle"
-            return args[0][c.ids ^ e.attr]
-        result = _operation(e, args)
-        assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)
-        return result
+        assert len(c.ids) == self.kernel.block_size, "a divergent shuffle"
+        return args[0][c.ids ^ e.attr]
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:
         parts = self.registers[register].reshape(-1)
         while len(parts) > 1:
             half, left = len(parts) // 2, parts[len(parts) // 2 * 2 :]
-            merged = _binary(op, register.dtype, parts[:half], parts[half : 2 * half])
-            parts = np.concatenate([merged, left])
+            merge = simt_expressions.binary(op, register.dtype)
+            parts = np.concatenate([merge(parts[:half], parts[half : 2 * half]), left])
         return parts[0]
 
-    def load(self, e: ir.Expr, args: list[Any], c: _Context) -> Any:
+    def load(self, e: ir.Expr, args: list[Any]) -> Any:
         memory = self.memory[e.attr]
         index = args[0] + self.origins.get(e.attr, 0)
         mask = np.True_ if len(args) == 1 else args[1]
         inside = (index >= 0) & (index < len(memory))
-        assert np.all(inside | ~mask), (
+        everywhere = inside.all()
+        assert everywhere or (inside | ~mask).all(), (
             f"{self.kernel.name} reads {e.attr.name}[{index}] of {len(memory)}"
         )
         if len(memory) == 0:
             found = np.zeros(np.shape(index), memory.dtype)[()]
         else:
-            found = memory[np.where(inside, index, 0)]
+            found = memory[index if everywhere else np.where(inside, index, 0)]
         if e.dtype is dt.bool_:
             found = found != 0
-        return np.where(mask, found, np.zeros((), found.dtype))[()].astype(e.dtype.np)
-
-
-def _operation(e: ir.Expr, args: list[Any]) -> Any:
-    op, dtype = e.op, e.dtype
-    if op == "cast":
-        return _cast(args[0], e.args[0].dtype, dtype)
-    if op == "bitcast":
-        return np.asarray(args[0]).view(dtype.np)[()]
-    if op in ("select", "slow_path"):
-        yes, no = (args[1], args[2])
-        return np.where(args[0], yes, no)[()].astype(dtype.np)
-    if op == "fma":
-        wide = np.float64 if dtype is dt.float32 else np.longdouble
-        x, y, z = (np.asarray(a, wide) for a in args)
-        return (x * y + z).astype(dtype.np)[()]
-    if op in ir.COMPARES:
-        names = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
-        return getattr(np, names.get(op, {"eq": "equal", "ne": "not_equal"}.get(op, op)))(*args)
-    if len(args) == 1:
-        return _unary(op, dtype, args[0])
-    return _binary(op, dtype, *args)
-
-
-def _unary(op: str, dtype: Any, x: Any) -> Any:
-    if op == "popcount":
-        return np.bitwise_count(x).astype(dtype.np)
-    if op == "clz":
-        flat = [
-            dtype.bits - int(v).bit_length() for v in np.ravel(x).astype(object) % (1 << dtype.bits)
-        ]
-        return np.array(flat, dtype.np).reshape(np.shape(x))[()]
-    table = {
-        "neg": np.negative,
-        "abs": np.abs,
-        "sqrt": np.sqrt,
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "trunc": np.trunc,
-        "rint": np.rint,
-        "exp2": np.exp2,
-        "log2": np.log2,
-        "reciprocal": np.reciprocal,
-        "not": np.invert,
-    }
-    return table[op](x)
-
-
-def _binary(op: str, dtype: Any, x: Any, y: Any) -> Any:
-    if op in ("idiv", "irem"):
-        fx, fy = np.asarray(x), np.asarray(y)
-        safe = np.where(fy == 0, np.ones((), fy.dtype), fy)
-        r = np.fmod(fx, safe)
-        return (r if op == "irem" else (fx - r) // safe).astype(dtype.np)[()]
-    if op == "mulhi":
-        shape = np.broadcast_shapes(np.shape(x), np.shape(y))
-        a, b = (np.broadcast_to(v, shape).astype(object) for v in (x, y))
-        low = [int(v) % (1 << dtype.bits) for v in np.ravel(np.asarray(a * b >> dtype.bits))]
-        return np.array(low, f"u{dtype.itemsize}").astype(dtype.np).reshape(shape)[()]
-    if op in ("shl", "lshr", "ashr"):
-        kind = f"{'i' if op == 'ashr' else 'u'}{dtype.itemsize}"
-        shift = np.left_shift if op == "shl" else np.right_shift
-        wide = np.asarray(x).astype(kind), np.asarray(y).astype(kind)
-        return shift(*wide).astype(dtype.np)[()]
-    table = {
-        "add": np.add,
-        "sub": np.subtract,
-        "mul": np.multiply,
-        "div": np.divide,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "copysign": np.copysign,
-    }
-    return table[op](x, y)
-
-
-def _cast(x: Any, source: Any, to: Any) -> Any:
-    x = np.asarray(x)
-    if to is dt.bool_:
-        return (x != 0)[()]
-    if source.is_floating and to.is_integer:
-        low, high = dt.int_range(to)
-        wide = np.where(np.isnan(x), 0, x.astype(np.longdouble))
-        whole = np.trunc(np.clip(wide, np.longdouble(low), np.longdouble(high)))
-        return whole.astype(to.np)[()]
-    return x.astype(to.np)[()]
+        if len(args) > 1:
+            found = np.where(mask, found, np.zeros((), found.dtype))[()]
+        return found.astype(e.dtype.np)

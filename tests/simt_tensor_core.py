@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
-from simt_async import GARBAGE
+import simt_expressions
+from simt_async import GARBAGE, Bindings
 
 from numus import ir
 
 CONSUMER_THREADS = 256
+_LANES = np.arange(32)
 
 
 def _wide(dtype: Any) -> Any:
@@ -29,45 +32,49 @@ def mma_sync(block: Any, s: ir.MmaSync, c: Any) -> None:
         [_elements(np.broadcast_to(block.value(e, c), threads), s.dtype) for e in side]
         for side in (s.a, s.b)
     )
-    per = a_tile[0].shape[-1]
-    for first in range(0, threads, 32):
-        a = np.zeros((16, 8 * per), _wide(s.dtype))
-        b = np.zeros((8 * per, 8), _wide(s.dtype))
-        for t in range(32):
-            line, word = t // 4, t % 4
-            for j, x in enumerate(a_tile):
-                k = (word + j // 2 * 4) * per
-                a[line + j % 2 * 8, k : k + per] = x[first + t]
-            for j, y in enumerate(b_tile):
-                k = (word + j * 4) * per
-                b[k : k + per, line] = y[first + t]
-        _add(block, s.accumulators, first, a @ b)
+    per, warps = a_tile[0].shape[-1], threads // 32
+    a = np.zeros((warps, 16, 8 * per), _wide(s.dtype))
+    b = np.zeros((warps, 8 * per, 8), _wide(s.dtype))
+    line, word = (_LANES // 4)[:, None], (_LANES % 4)[:, None]
+    for j, x in enumerate(a_tile):
+        k = (word + j // 2 * 4) * per + np.arange(per)
+        a[:, line + j % 2 * 8, k] = x.reshape(warps, 32, per)
+    for j, y in enumerate(b_tile):
+        k = (word + j * 4) * per + np.arange(per)
+        b[:, k, line] = y.reshape(warps, 32, per)
+    for warp, product in enumerate(a @ b):
+        _add(block, s.accumulators, 32 * warp, product)
 
 
 def _add(block: Any, accumulators: list[ir.Register], first: int, product: Any) -> None:
     """Add 16 rows to the accumulators of a warp."""
-    for t in range(32):
-        for i, register in enumerate(accumulators):
-            row = t // 4 + i // 2 % 2 * 8
-            column = t % 4 * 2 + i // 4 * 8 + i % 2
-            values = block.registers[register]
-            values[first + t] = (values[first + t] + product[row, column]).astype(values.dtype)
+    for i, register in enumerate(accumulators):
+        rows = _LANES // 4 + i // 2 % 2 * 8
+        columns = _LANES % 4 * 2 + i // 4 * 8 + i % 2
+        values = block.registers[register][first : first + 32]
+        values[...] = (values + product[rows, columns]).astype(values.dtype)
+
+
+@functools.cache
+def _swizzled(k_major: bool, rows: int, depth: int, itemsize: int) -> Any:
+    """The offset of every element of a swizzled tile, as [row][k]."""
+    chunk = 16 // itemsize
+    row, k = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
+    inner = k % chunk if k_major else row % chunk
+    mn, at = ir.var("mn"), ir.var("k")
+    env = {mn: row if k_major else row - inner, at: k - inner if k_major else k}
+    offset = ir.swizzle(k_major, mn, at, depth, itemsize)
+    return simt_expressions.evaluate(offset, None, Bindings(env), {}) + inner
 
 
 def wgmma_tile(block: Any, s: ir.WgmmaTile, c: Any) -> None:
     dtype = s.scratch.dtype
     itemsize = dtype.itemsize
-    depth, chunk = ir.SWIZZLE_BYTES // itemsize, 16 // itemsize
+    depth = ir.SWIZZLE_BYTES // itemsize
 
     def tile(start: int, rows: int, k_major: bool) -> Any:
-        out = np.zeros((rows, depth), _wide(dtype))
-        for row in range(rows):
-            for k in range(depth):
-                lead = (row, k - k % chunk) if k_major else (row - row % chunk, k)
-                offset = ir.swizzle(k_major, *map(ir.const, lead), depth, itemsize)
-                at = int(block.value(offset, c)) + (k % chunk if k_major else row % chunk)
-                out[row, k] = block.memory[s.scratch][start + at]
-        return out
+        at = start + _swizzled(k_major, rows, depth, itemsize)
+        return block.memory[s.scratch][at].astype(_wide(dtype))
 
     if s.accumulate is not None and int(block.value(s.accumulate, c)) == 0:
         _clear(block, s.accumulators)

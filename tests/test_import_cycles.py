@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from source_trees import parsed, statements
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "numus"
 
@@ -23,7 +25,7 @@ def _modules() -> dict[str, Path]:
 def _imports(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
     """Modules that one names, wherever in it: at the top, in functions, for type checkers."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(parsed(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

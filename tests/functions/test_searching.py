@@ -11,6 +11,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 
 few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+fewer = settings(few, max_examples=5)  # each shape compiles many kernels
 shapes = hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
 numbers = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1.0, 2.0, np.inf, -np.inf, np.nan])
 DTYPES = [np.int8, np.uint16, np.int64, np.float32, np.float64]
@@ -41,7 +42,7 @@ def same(found, expected):
 # -- sorting --------------------------------------------------------------------------------------
 
 
-@few
+@fewer
 @given(shapes, st.sampled_from([*DTYPES, np.complex128]), st.data())
 def test_sort(shape, dtype, data):
     x = data.draw(arrays(dtype, shape))
@@ -266,7 +267,7 @@ def test_unique(shape, dtype, data):
     same(nm.unique(t), np.unique(x))
 
 
-@few
+@fewer
 @given(shapes, st.data())
 def test_unique_along_an_axis(shape, data):
     x = data.draw(arrays(np.int64, shape)) % 2

@@ -172,6 +172,12 @@ BOOL, INT64 = always(nm.bool), always(nm.int64)
 # -- rows -----------------------------------------------------------------------------------------
 
 
+def exhaustive() -> bool:
+    """Whether a test takes all dtypes and cases of a row: where NUMUS_TEST_DEVICES names devices,
+    as in the slow run of test_all_cases.py."""
+    return "NUMUS_TEST_DEVICES" in os.environ
+
+
 @dataclass(frozen=True)
 class Op:
     """A row: one public function.
@@ -211,10 +217,9 @@ class Op:
         return found(*args[1:], **kwargs) if callable(found) else found
 
     def sampled(self, dtype: str) -> bool:
-        """Whether the default run takes a dtype: the first, and every other one of the rest. All of
-        them where NUMUS_TEST_DEVICES names devices."""
+        """Whether the default run takes a dtype: the first, and every third one of the rest."""
         at = self.dtypes.index(dtype)
-        return at == 0 or (at + len(self.name)) % 2 == 0 or "NUMUS_TEST_DEVICES" in os.environ
+        return at == 0 or (at + len(self.name)) % 3 == 0 or exhaustive()
 
     def seed(self, index: int) -> int:
         return zlib.crc32(self.name.encode()) + index

@@ -17,8 +17,10 @@ def test_only_import_lines_change():
     "name",
     [
         "lstm_tagger",
-        "nanogpt",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("ddpm", "dqn", "resnet", "vae")),
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in ("ddpm", "dqn", "nanogpt", "resnet", "vae")
+        ),
     ],
 )
 def test_program_runs(name):
