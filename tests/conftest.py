@@ -32,18 +32,34 @@ def pytest_configure(config):
 
 
 # Cases of these compile kernels for every size and dtype, or run kernels of GPUs thread by thread
-# in Python. Every n-th one runs by default, all of them with `-m slow` or on a GPU.
+# in Python. Every n-th one runs by default, all of them with `-m slow` or on a GPU. Where cases are
+# a product of parameters, n has no factor in common with the length of the inner one: the sample
+# has every value of each.
 SAMPLED = {
-    "test_against_reference.py": {"test_scans_and_sorts": 5, "test_reductions": 2},
+    "test_against_reference.py": {
+        "test_casts": 3,
+        "test_reductions": 2,
+        "test_scans_and_sorts": 5,
+    },
     "test_against_torch.py": {"test_case": 3},
+    "test_argmax_simd.py": {"test_ties_and_extreme_values": 5},
     "test_attention_layers.py": {"test_a_cache_gives_what_the_whole_gives": 3},
     "test_column_packing.py": {"test_columns_of_narrow_matrices": 3},
     "test_convolution.py": {"test_values_and_gradients": 4},
-    "test_cpu_gemm.py": {"test_values": 5},
+    "test_cpu_gemm.py": {"test_attention_in_narrower_vectors": 3, "test_values": 5},
     "test_densities_against_torch.py": {"test_density_and_moments": 3, "test_divergence": 3},
     "test_distribution_draws.py": {"test_draws": 3},
+    "test_draws.py": {"test_distribution": 2},
+    "test_elementwise.py": {"test_complex_derivatives": 2},
     "test_expressions.py": {"test_same_as_numpy": 2},
-    "test_factor.py": {"test_factorisations_on_the_device": 3},
+    "test_factor.py": {
+        "test_factorisations_on_the_device": 3,
+        "test_symmetric_eigenproblems_by_tridiagonal_matrices": 3,
+    },
+    "test_fuzz.py": {
+        "test_a_random_program_agrees_with_the_reference": 3,
+        "test_a_random_step_is_the_same_under_jit": 2,
+    },
     "test_gpu_gemm.py": {
         **dict.fromkeys(("test_every_tile_shape", "test_matmul"), 5),
         **dict.fromkeys(("test_square_warps", "test_misaligned_memory"), 3),
@@ -52,17 +68,34 @@ SAMPLED = {
         "test_values_and_gradients": 5,
         "test_simt_values_and_gradients": 2,
     },
-    "test_integer_arguments.py": {"test_every_integer_of_the_op_table": 3},
+    "test_integer_arguments.py": {"test_every_integer_of_the_op_table": 5},
+    "test_llvm_addressing.py": {"test_strided_access": 4},
+    "test_llvm_arithmetic.py": {"test_integer_arithmetic": 3},
+    "test_llvm_casts.py": {"test_casts": 2},
+    "test_math.py": {"test_narrower_vectors_give_the_same_bits": 2},
+    "test_minimize.py": {"test_minima": 3},
     "test_ops.py": {"test_gradients_on_the_device": 2, "test_values_in_the_first_dtype": 2},
+    "test_optim_against_torch.py": {"test_state_goes_over": 3},
     "test_padded_gemm_conv.py": {
         "test_values_and_gradients": 7,
         "test_depthwise_values_and_gradients": 3,
     },
+    "test_pointwise_transpose.py": {"test_transposes": 2},
+    "test_quantized_models.py": {"test_trained_layers_fold_to_what_they_computed": 2},
+    "test_reductions.py": {"test_norms": 5},
+    "test_register_rows.py": {"test_register_rows": 3},
     "test_rules.py": {"test_batching": 2},
     "test_scan.py": {"test_every_schedule": 2},
-    "test_scatter_gpu.py": {"test_rows_are_added_to": 3},
+    "test_scatter_gpu.py": {
+        "test_other_modes_and_many_destinations": 3,
+        "test_rows_are_added_to": 3,
+    },
+    "test_shifted_variance.py": {"test_variances_are_accurate": 2},
     "test_simt_kernels.py": {"test_onesweep_sorts": 3, "test_reductions": 3},
+    "test_small.py": {"test_systems": 2},
     "test_sort.py": {"test_every_dtype": 5},
+    "test_sparse_tensors.py": {"test_operations": 2},
+    "test_summation.py": {"test_errors_of_products_are_those_of_a_block": 3},
     "test_thread_blocks.py": {"test_as_rendered": 3, "test_rows_of_several_ctas": 5},
     "test_transformed_layers.py": {"test_batched": 2},
     "test_webgpu_kernels.py": {

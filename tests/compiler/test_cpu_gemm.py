@@ -204,7 +204,7 @@ def narrow_cpu(name):
     return device
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex64", marks=pytest.mark.slow)])
 def test_small_caches_give_the_same_bits(dtype):
     """Blocks of k with partial sums in memory; rows that conflict in L1."""
     device = Device("cpu", 8)

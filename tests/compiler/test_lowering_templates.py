@@ -83,7 +83,7 @@ def convolution(n):
 
 @pytest.mark.parametrize("f", [softmax, views, linear, others, attention, convolution])
 def test_numbers_are_those_of_lowering(f, checked):
-    for n in (1, 2, 3, 5, 8, 13, 16, 17, 31, 32, 33, 40, 64, 65):
+    for n in (1, 2, 5, 16, 17, 33, 64, 65):
         nm.eval(f(n))
     assert checked["recorded"] < checked["groups"]
 

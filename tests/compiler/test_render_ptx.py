@@ -270,7 +270,9 @@ def test_older_devices_use_mma_sync(capability, dtype, precision):
     assert ("cp.async" in text) == (capability >= 80)
 
 
-@pytest.mark.parametrize("size", [33, 64, 128, 256])
+@pytest.mark.parametrize(
+    "size", [33, 64, *(pytest.param(n, marks=pytest.mark.slow) for n in (128, 256))]
+)
 def test_half_precision_attention_uses_wgmma(machine, size):
     q, k, v = (nm.asarray(np.zeros((2, 500, size), "float16"), device="ptx") for _ in range(3))
     for x in (q, k, v):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loader_datasets import Pages, Squares, Stuck, die, released
 
 import numus as nm
 from numus import data
@@ -23,20 +24,6 @@ Pair = namedtuple("Pair", "x y")
 class Example:
     x: Any
     label: int
-
-
-class Squares(data.Dataset):
-    def __init__(self, count=10, bad=None):
-        self.count = count
-        self.bad = bad
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, i):
-        if i == self.bad:
-            raise LookupError(f"example {i} is missing")
-        return {"x": np.full(2, i * i, np.float32), "i": i}
 
 
 class Stream(data.IterableDataset):
@@ -111,28 +98,10 @@ def test_leaving_early_lets_the_workers_go():
     assert not threads()
 
 
-def die(_):
-    import os
-
-    os._exit(3)
-
-
 def test_a_dead_process_is_told():
     loader = data.DataLoader(Squares(), 2, num_workers=1, worker_type="process", worker_init_fn=die)
     with pytest.raises(RuntimeError, match=r"died \(exit code 3\)"):
         list(loader)
-
-
-released = threading.Event()
-
-
-class Stuck(Squares):
-    """Examples of which most do not come until they are released."""
-
-    def __getitem__(self, i):
-        if i >= 4:
-            released.wait(1000)
-        return i
 
 
 class StuckAtOnce(Stuck):
@@ -367,16 +336,6 @@ class Listed(Squares):
 def test_many_examples_at_once():
     assert places(data.DataLoader(Listed(5), 2)) == [[0, -1], [-2, -3], [-4]]
     assert places(data.DataLoader(data.Subset(Listed(5), [4, 2]), 2)) == [[-4, -2]]
-
-
-class Pages(data.Dataset):
-    """Arrays that are large enough to be shared with a process."""
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        return {"x": np.full(5000, i, np.int16), "t": nm.full((3000,), i), "i": i}
 
 
 def test_processes_share_their_batches():

@@ -27,7 +27,9 @@ def test_all_are_listed():
     assert {p.stem for p in PROGRAMS.glob("*.py")} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "maml")) for n in EXPECTED]
+)
 def test_program_learns(name):
     steps, reached = EXPECTED[name]
     path = PROGRAMS / f"{name}.py"

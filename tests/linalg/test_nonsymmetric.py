@@ -29,7 +29,7 @@ def repeated(n, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_backward_error(dtype, kernels):
-    for n in (1, 2, 5, 24):
+    for n in (2, 24):  # one block alone; many
         for a in (*kinds(n, dtype), *repeated(n, dtype)):
             bound = 10 * max(n, 4) * np.finfo(dtype).eps
             size = max(np.max(np.abs(a)), np.finfo(dtype).tiny)

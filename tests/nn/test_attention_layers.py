@@ -35,7 +35,7 @@ def test_a_cache_gives_what_the_whole_gives(groups, rotary):
     close(nm.concat(parts, axis=1), whole)
 
 
-@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("groups", [pytest.param(4, marks=pytest.mark.slow), 2])
 def test_a_traced_function_decodes_with_a_static_cache(groups):
     block = nn.TransformerBlock(16, 4, 32, causal=True, rotary=True, num_kv_heads=groups).eval()
     x = nm.random.normal((2, 7, 16), key=nm.random.key(0))

@@ -70,12 +70,10 @@ def test_the_script_runs():
     command = [
         sys.executable,
         "examples/gpt2.py",
-        "--steps",
-        "12",
-        "--batch",
-        "4",
-        "--rate",
-        "0.003",
+        *("--steps", "4"),
+        *("--batch", "4"),
+        *("--length", "16"),
+        *("--rate", "0.003"),
     ]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
     answer = subprocess.run(
@@ -83,5 +81,5 @@ def test_the_script_runs():
     )
     lines = answer.stdout.splitlines()
     losses = [float(x.split()[-1]) for x in lines if x.startswith("step")]
-    assert losses[-1] < losses[0] - 0.3
+    assert losses[-1] < losses[0] - 0.1
     assert any(x.endswith("tokens/s") for x in lines)

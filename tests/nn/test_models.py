@@ -26,8 +26,14 @@ def inputs(name):
     return out
 
 
-@pytest.mark.parametrize("name", models.MODELS)
-@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    ("name", "train"),
+    [
+        pytest.param(n, t, marks=[pytest.mark.slow] * (n == "resnet" and not t))
+        for t in (True, False)
+        for n in models.MODELS
+    ],
+)
 def test_model(name, train):
     model = models.MODELS[name][0](nn).train(train)
     floats = {n: t.shape for n, t in model.state_dict().items() if t.dtype.is_floating}

@@ -75,9 +75,8 @@ def public_functions():
 
 
 def test_four_threads():
-    for _ in range(2):
-        for process in [processes.start(FIRST_USE) for _ in range(2)]:
-            processes.finish(process)
+    for process in [processes.start(FIRST_USE) for _ in range(2)]:
+        processes.finish(process)
 
 
 @pytest.mark.slow

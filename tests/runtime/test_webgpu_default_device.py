@@ -14,12 +14,12 @@ from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
 
-SAMPLE = ["tests/functions/test_operators.py", "tests/functions/test_host_access.py"]
 
-
-def test_a_sample_with_webgpu_as_the_default_device():
+@pytest.mark.parametrize("name", ["host_access", pytest.param("operators", marks=pytest.mark.slow)])
+def test_a_sample_with_webgpu_as_the_default_device(name):
+    sample = f"tests/functions/test_{name}.py"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SAMPLE],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", sample],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "NUMUS_DEVICE": "webgpu"},
         capture_output=True,

@@ -271,6 +271,7 @@ def test_attention_masks_and_fully_masked_rows():
     compare(lambda q, k, v: [attend(q, k, v)], (q, k, v), 2e-6)
 
 
+@pytest.mark.slow
 def test_attention_of_heads_and_small_floats():
     q, k, v = drawn(12, 12, 8, 8, lead=(2, 3))
     turned = [np.swapaxes(a, 1, 2).copy() for a in (q, k, v)]  # heads in the middle
