@@ -151,6 +151,14 @@ def _templates_in_memory():
     stored_templates.enabled = False
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _old_objects_are_frozen():
+    """Plans and templates of earlier modules are millions of objects: garbage collections, of
+    which tests ask for many, visit what this module has made."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def fast_gc():
     """Garbage collections of what a test makes alone, however many objects are there before."""
