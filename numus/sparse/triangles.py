@@ -1,8 +1,10 @@
-"""Triangular parts of patterns: solutions by substitution, on every device."""
+"""Triangular parts of patterns: solutions by substitution, level by level, or in Jacobi sweeps
+(Anzt, Chow & Dongarra 2015), on every device."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,26 @@ import numus as nm
 from numus.graph import grad_mode
 from numus.primitives import sparse as primitives
 from numus.primitives.views import reshape
+from numus.runtime.devices import Device
+from numus.shapes import as_int
 from numus.sparse.algorithms.levels import find_levels
 from numus.sparse.pattern import OnDevices, Pattern, grouped, index_dtype
-from numus.sparse.products import taken
+from numus.sparse.products import product, taken
 from numus.tensor import Tensor
+
+METHODS = ("auto", "levels", "jacobi")
+
+
+@dataclass(frozen=True)
+class SweepTuning:
+    """What a GPU takes, in units of the time in which one multiprocessor reads an entry (about half
+    a nanosecond): estimated from the H200's memory speed and launches, not measured one by one."""
+
+    barrier_entries: int = 2_000  # between two levels, of one block
+    sweep_entries: int = 20_000  # of the loop around a product
+
+
+TUNING = SweepTuning()
 
 
 class Triangle:
@@ -40,30 +58,99 @@ class Triangle:
         swapped, order = self.pattern.transposed
         return Triangle(swapped, not self.upper), order
 
-    def solve_unit(self, values: Tensor, b: Tensor) -> Tensor:
-        """x with (1 + T) x = b, of columns (n, k); without a derivative."""
+    def chosen(self, columns: int, dev: Device) -> str:
+        """The cheaper method: lanes of one core take row after row; of a GPU, a block takes the
+        levels of a right-hand side, while sweeps have all of it, once per level."""
+        target = dev.runtime.target
+        if not target.block_size:
+            return "levels"
+        count, nnz = self.levels[0].array.size - 1, self.pattern.nnz
+        share = min(columns, target.num_cores)
+        by_levels = nnz * columns / max(share, 1) + count * TUNING.barrier_entries
+        sweep = nnz * columns / max(target.num_cores, 1) + TUNING.sweep_entries
+        return "levels" if by_levels <= (count - 1) * sweep else "jacobi"
+
+    def solve_unit(
+        self, values: Tensor, b: Tensor, method: str = "auto", sweeps: int | None = None
+    ) -> Tensor:
+        """x with (1 + T) x = b, of columns (n, k); without a derivative. A number of sweeps is that
+        of Jacobi's method, and the solution approximate."""
         if self.pattern.nnz == 0 or b.size == 0:
             return b
         with grad_mode(False):
             dev = values.device
+            if method == "auto":
+                method = "jacobi" if sweeps is not None else self.chosen(b.shape[1], dev)
+            if method == "jacobi":
+                return self._swept(values, b, sweeps)
             levels = tuple(x.on(dev) for x in self.levels)
             v, c = (reshape(x._node, (1, *x.shape)) for x in (values, b))
             found = primitives.csr_solve(levels, self.pattern.arrays(dev), v, c, self.upper)
             return Tensor(reshape(found, found.shape[1:]))
 
-    def solve(self, values: Tensor, diagonal: Tensor | None, b: Tensor) -> Tensor:
+    def _swept(self, values: Tensor, b: Tensor, sweeps: int | None) -> Tensor:
+        """x ← b - T x, from b on: exact after as many sweeps as there are levels less one, as T is
+        nilpotent, and where a sweep changes nothing."""
+        most = self.levels[0].array.size - 2
+        if sweeps is not None and min(sweeps, most) <= _UNROLLED:
+            x = b
+            for _ in range(min(sweeps, most)):
+                x = b - product(self.pattern, values, x)
+            return x
+        end = most if sweeps is None else min(sweeps, most)
+
+        def goes_on(state: Any) -> Tensor:
+            step, changed, _ = state
+            return (step < end) & changed
+
+        def sweep(state: Any) -> Any:
+            step, _, x = state
+            new = b - product(self.pattern, values, x)
+            return step + 1, nm.any(new != x), new
+
+        start = (nm.zeros((), dtype=nm.int32), nm.ones((), dtype=nm.bool_), b)
+        moved = tuple(x.to(b.device) for x in start)
+        x = nm.while_loop(goes_on, sweep, moved)[2]
+        assert isinstance(x, Tensor)
+        return x
+
+    def solve(
+        self, values: Tensor, diagonal: Tensor | None, b: Tensor, method: str = "auto",
+        sweeps: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """x with (D + T) x = b, of columns; None is the diagonal of the identity."""
         if diagonal is None:
-            return self.solve_unit(values, b)
+            return self.solve_unit(values, b, method, sweeps)
         inverse = 1 / diagonal
         scaled = values * taken(inverse, self.pattern.rows) if self.pattern.nnz else values
-        return self.solve_unit(scaled, b * inverse[:, None])
+        return self.solve_unit(scaled, b * inverse[:, None], method, sweeps)
 
-    def solve_adjoint(self, values: Tensor, diagonal: Tensor | None, b: Tensor) -> Tensor:
+    def solve_adjoint(
+        self, values: Tensor, diagonal: Tensor | None, b: Tensor, method: str = "auto",
+        sweeps: int | None = None,
+    ) -> Tensor:  # fmt: skip
         """x with (D + T)ᴴ x = b."""
         other, order = self.transposed
         swapped = nm.conj(taken(values, order) if self.pattern.nnz else values)
-        return other.solve(swapped, None if diagonal is None else nm.conj(diagonal), b)
+        across = None if diagonal is None else nm.conj(diagonal)
+        return other.solve(swapped, across, b, method, sweeps)
+
+
+_UNROLLED = 8  # sweeps that stand in the program one after the other
+
+
+def checked_method(op: str, method: str, sweeps: Any) -> int | None:
+    """Errors of the two; the number of sweeps."""
+    if method not in METHODS:
+        raise ValueError(f"{op}: method={method!r} is none of {METHODS}")
+    if sweeps is None:
+        return None
+    count = as_int(sweeps, "sweeps", op)
+    if count < 0:
+        raise ValueError(f"{op}: sweeps={count} is negative")
+    if method == "levels":
+        raise ValueError(f"{op}: sweeps={count} are of method='jacobi', not of 'levels'")
+    return count
 
 
 def triangle_of(pattern: Pattern, upper: bool) -> tuple[Triangle, OnDevices, Any]:

@@ -1,5 +1,6 @@
 """Solvers of linear systems with sparse matrices and operators (docs/sparse.md)."""
 
+from numus.sparse.linalg.classical import ruge_stuben
 from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
 from numus.sparse.linalg.driver import SolveResult
 from numus.sparse.linalg.eigen import eigs, eigsh
@@ -7,6 +8,7 @@ from numus.sparse.linalg.gmres import fgmres, gmres
 from numus.sparse.linalg.incomplete import (
     ic_preconditioner,
     ilu_preconditioner,
+    ilut_preconditioner,
     ssor_preconditioner,
 )
 from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
@@ -19,13 +21,15 @@ from numus.sparse.linalg.operators import (
     jacobi_preconditioner,
 )
 from numus.sparse.linalg.singular import svds
+from numus.sparse.linalg.spai import spai_preconditioner
 from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
     "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "bicgstab",
     "block_jacobi_preconditioner", "cg", "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres",
-    "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "jacobi",
-    "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "smoothed_aggregation",
-    "sor", "splu", "spsolve", "spsolve_triangular", "ssor_preconditioner", "svds", "tfqmr",
+    "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "ilut_preconditioner",
+    "jacobi", "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "ruge_stuben",
+    "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve", "spsolve_triangular",
+    "ssor_preconditioner", "svds", "tfqmr",
 ]  # fmt: skip

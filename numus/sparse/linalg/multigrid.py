@@ -1,4 +1,4 @@
-"""Algebraic multigrid by smoothed aggregation (Vaněk, Mandel & Brezina 1996).
+"""Algebraic multigrid: cycles, and smoothed aggregation (Vaněk, Mandel & Brezina 1996).
 
 The hierarchy is made once, on the CPU; a cycle is products and triangular solutions, on every
 device and in traces, so that it is a preconditioner of all solvers.
@@ -31,7 +31,8 @@ _RADIUS_STEPS = 15
 
 
 class Multigrid:
-    """A hierarchy of matrices, prolongations and smoothers (see `smoothed_aggregation`).
+    """A hierarchy of matrices, prolongations and smoothers (see `smoothed_aggregation` and
+    `ruge_stuben`).
 
     Attributes:
         levels: the matrices, from the finest on.
@@ -51,9 +52,11 @@ class Multigrid:
         self.levels, self.cycle = levels, cycle
         smoothers = [ssor_preconditioner(a) for a in levels[:-1]]
         last = levels[-1]
-        inverse = np.linalg.pinv(last.numpy().astype(np.float64), hermitian=True)
+        dense = last.numpy().astype(np.float64)
+        self._symmetric = bool(np.allclose(dense, dense.T, rtol=1e-6, atol=0.0))
+        inverse = np.linalg.pinv(dense, hermitian=self._symmetric)
         coarse = nm.asarray(inverse, dtype=last.dtype, device=last.device)
-        self._smooth = [s.matvec for s in smoothers]
+        self._smooth = [(s.matvec, s.rmatvec) for s in smoothers]
         self._parameters: Any = (
             levels[:-1],
             prolongations,
@@ -71,24 +74,26 @@ class Multigrid:
         sizes = ", ".join(str(a.shape[0]) for a in self.levels)
         return f"Multigrid({self.cycle}-cycle, rows of levels: {sizes})"
 
-    def _run(self, p: Any, level: int, b: Tensor, cycle: str) -> Tensor:
-        """An approximate solution of a level, from zero."""
+    def _run(self, p: Any, level: int, b: Tensor, cycle: str, adjoint: bool) -> Tensor:
+        """An approximate solution of a level, from zero; its adjoint takes the same way back."""
         matrices, up, down, smoothers, coarse = p
         if level == len(matrices):
-            found: Tensor = coarse @ b
+            found: Tensor = (coarse.mT if adjoint else coarse) @ b
             return found
-        a = matrices[level]
+        a = matrices[level].H if adjoint else matrices[level]
+        sweep: Any = self._smooth[level][adjoint]
 
         def smoothed(x: Tensor | None) -> Tensor:
             r = b if x is None else b - a @ x
-            change: Tensor = self._smooth[level](smoothers[level], r)
+            change: Tensor = sweep(smoothers[level], r)
             return change if x is None else x + change
 
         x = smoothed(None)
         exact = level + 1 == len(matrices)  # the next is: once is enough
-        for turn in _TURNS[cycle][: 1 if exact else 2]:
+        turns = _TURNS[cycle][:: -1 if adjoint else 1]
+        for turn in turns[: 1 if exact else 2]:
             r = down[level] @ (b - a @ x)
-            x = x + up[level] @ self._run(p, level + 1, r, turn)
+            x = x + up[level] @ self._run(p, level + 1, r, turn, adjoint)
         return smoothed(x)
 
     def preconditioner(self) -> LinearOperator:
@@ -96,10 +101,29 @@ class Multigrid:
         n = self.levels[0].shape[0]
 
         def apply(p: Any, b: Tensor) -> Tensor:
-            return self._run(p, 0, b, self.cycle)
+            return self._run(p, 0, b, self.cycle, False)
 
+        def adjoint(p: Any, b: Tensor) -> Tensor:
+            return self._run(p, 0, b, self.cycle, True)
+
+        same = self._symmetric and self.cycle != "F"
         dtype = self.levels[0].dtype
-        return LinearOperator((n, n), apply, apply, self._parameters, dtype)
+        return LinearOperator((n, n), apply, apply if same else adjoint, self._parameters, dtype)
+
+
+def finest_level(op: str, a: SparseTensor, cycle: str) -> SparseTensor:
+    """The matrix as the first of a hierarchy, by rows; errors of what cannot be."""
+    if cycle not in CYCLES:
+        raise ValueError(f"{op}: cycle={cycle!r} is none of {CYCLES}")
+    a, _, _ = square_system(op, a, nm.zeros((a.shape[0],) if hasattr(a, "shape") else ()))
+    a = a.map(nm.detach).to_csr().sum_duplicates()
+    if a.dtype.is_complex:
+        raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
+    if not is_known(a.values._node):
+        raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
+    if not bool(nm.all(nm.isfinite(a.values))):
+        raise LinAlgError(f"{op}: the matrix has elements that are infinite or not a number")
+    return a
 
 
 def _strong(a: SparseTensor, theta: float) -> tuple[Array, Array]:
@@ -179,16 +203,7 @@ def smoothed_aggregation(
     Multigrid(V-cycle, rows of levels: 90, 30, 10)
     """
     op = "smoothed_aggregation"
-    if cycle not in CYCLES:
-        raise ValueError(f"{op}: cycle={cycle!r} is none of {CYCLES}")
-    a, _, _ = square_system(op, a, nm.zeros((a.shape[0],) if hasattr(a, "shape") else ()))
-    a = a.map(nm.detach).to_csr().sum_duplicates()
-    if a.dtype.is_complex:
-        raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
-    if not is_known(a.values._node):
-        raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
-    if not bool(nm.all(nm.isfinite(a.values))):
-        raise LinAlgError(f"{op}: the matrix has elements that are infinite or not a number")
+    a = finest_level(op, a, cycle)
     vector = np.ones(a.shape[0])
     if candidate is not None:
         vector = np.asarray(nm.asarray(candidate).numpy(), np.float64).reshape(a.shape[0])

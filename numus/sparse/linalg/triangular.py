@@ -1,4 +1,4 @@
-"""Solutions of sparse triangular systems by substitution: by rows on a CPU, by levels on GPUs."""
+"""Solutions of sparse triangular systems: by rows on a CPU, by levels or in sweeps on GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numus.sparse import parts
 from numus.sparse.linalg.driver import implicitly
 from numus.sparse.products import product, taken
 from numus.sparse.tensor import SparseTensor
-from numus.sparse.triangles import triangle_of
+from numus.sparse.triangles import checked_method, triangle_of
 from numus.tensor import Tensor
 
 
@@ -36,8 +36,9 @@ def square_system(op: str, a: Any, b: Any) -> tuple[SparseTensor, Tensor, bool]:
 
 
 def spsolve_triangular(
-    a: SparseTensor, b: Any, lower: bool = True, unit_diagonal: bool = False
-) -> Tensor:
+    a: SparseTensor, b: Any, lower: bool = True, unit_diagonal: bool = False, *,
+    method: str = "auto", sweeps: int | None = None,
+) -> Tensor:  # fmt: skip
     """The solution of a triangular system.
 
     Differentiable by the values of the matrix and by the right-hand side, in both modes.
@@ -47,6 +48,10 @@ def spsolve_triangular(
         b: a vector, or a matrix of several right-hand sides.
         lower: which triangle.
         unit_diagonal: take the diagonal as ones, whatever is stored.
+        method: "levels", substitution of one level of rows after the other (row by row on a CPU);
+            "jacobi", products with the whole triangle until nothing changes, at most one per level;
+            "auto" takes what costs less where the matrix is.
+        sweeps: of Jacobi's method, for an approximate solution.
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import spsolve_triangular
@@ -55,6 +60,7 @@ def spsolve_triangular(
     [1.0, 2.0]
     """
     op = "spsolve_triangular"
+    sweeps = checked_method(op, method, sweeps)
     a, right, vector = square_system(op, a, b)
     pattern, values = parts.canonical(a.structure, a.values)
     triangle, inside, on = triangle_of(pattern, not lower)
@@ -76,7 +82,7 @@ def spsolve_triangular(
         own, diagonal = parameters
         with grad_mode(False):
             way = triangle.solve_adjoint if adjoint else triangle.solve
-            found = way(own, diagonal, b)
+            found = way(own, diagonal, b, method, sweeps)
         given = equation if not adjoint else adjoint_equation
         return implicitly(
             *(found, parameters, b, given),
