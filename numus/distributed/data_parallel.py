@@ -26,14 +26,16 @@ from numus.transforms.tape import tape
 __all__ = ["AllReduceSync", "DataParallel", "DistributedDataParallel", "MultiGpuContext"]
 
 _MIB = 1 << 20
+_FIRST_BUCKET_MIB = 1.0  # the first one leaves early, while most of backward is still to come
 _SHOWN = 5  # parameters that an error names
 
 
 class _Bucket:
     """Parameters whose gradients travel together, in one dtype."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
         self.parameters: list[Parameter] = []
+        self.limit = limit  # in bytes
         self.nbytes = 0
         self.missing: set[int] = set()
 
@@ -47,7 +49,7 @@ class DistributedDataParallel(Module):
 
     Args:
         group: the ranks; by default all.
-        bucket_mib: how many MiB of gradients travel together.
+        bucket_mib: how many MiB of gradients travel together; of the first ones, at most 1.
         find_unused_parameters: look in each forward pass for parameters that the result does not
             depend on; their gradients count as zero. Without it, such parameters are an error.
 
@@ -87,8 +89,9 @@ class DistributedDataParallel(Module):
                 continue
             bucket = open_buckets.get(p.dtype)
             nbytes = p.size * p.dtype.itemsize
-            if bucket is None or bucket.nbytes + nbytes > limit:
-                bucket = open_buckets[p.dtype] = _Bucket()
+            if bucket is None or bucket.nbytes + nbytes > bucket.limit:
+                room = limit if bucket is not None else min(limit, _FIRST_BUCKET_MIB * _MIB)
+                bucket = open_buckets[p.dtype] = _Bucket(room)
                 self._buckets.append(bucket)
             bucket.parameters.append(p)
             bucket.nbytes += nbytes

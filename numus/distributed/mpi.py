@@ -1,18 +1,21 @@
 """MPI as a transport (mpi4py): nonblocking collectives on host memory, without a copy.
 
-Before each collective, ranks compare a number that stands for what they call (`Operation.digest`):
-one all-reduce of 16 bytes, which travels with the payload where that is small. Ranks that call
-different things all get an error that says who called what.
+Before each collective, ranks compare a number that stands for what they call (`mpi_header.py`);
+small payloads travel at the same time. Ranks that call different things all get an error that says
+who called what.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from mpi4py import MPI
 
+from numus.distributed import progress
+from numus.distributed.mpi_header import Finish, Header, finisher, new_header
 from numus.distributed.transport import (
     SMALL_BYTES,
     Buffer,
@@ -27,7 +30,7 @@ from numus.errors import DistributedError, DTypeError
 if TYPE_CHECKING:
     from numus.distributed.watch import Watch
 
-_SPINS = 2000  # tests of a request before the peers are looked at
+_TESTS = range(2000)  # of a request, before the peers are looked at
 _HEADER_TAG, _PAYLOAD_TAG, _PERMUTE_TAG = 1, 2, 3
 _CALL_TAG = 1  # on the communicator of notes: what a rank has called
 _HEADER_BYTES = 256
@@ -65,26 +68,6 @@ def _operation(call: Operation) -> Any:
     return (_OF_BOOLS if call.dtype.name == "bool" else _OPERATIONS)[call.reduction]
 
 
-class _Header:
-    """Numbers that ranks compare, and the persistent request that does it."""
-
-    __slots__ = ("pending", "received", "request", "sent")
-
-    def __init__(self, communicator: Any) -> None:
-        self.sent, self.received = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        buffers = [self.sent, 2, MPI.INT64_T], [self.received, 2, MPI.INT64_T]
-        self.request = communicator.Allreduce_init(*buffers, MPI.MAX)
-        self.pending: MpiPending | None = None  # the collective that it is used for
-
-    def start(self, code: int) -> Any:
-        """Compare a number; gives the request."""
-        sent = self.sent
-        sent[0] = code
-        sent[1] = -code
-        self.request.Start()
-        return self.request
-
-
 class MpiTransport(SmallTransport):
     """Collectives of one group on its communicator."""
 
@@ -96,51 +79,100 @@ class MpiTransport(SmallTransport):
         self.notes = notes  # of the whole world
         self.ranks = ranks
         self.watch = watch
+        self.lock = threading.RLock()  # of what is under way: see progress.py
         self._count = 0
         self._under_way: list[MpiPending | _Message] = []  # nobody may wait for them
-        self._headers = [_Header(communicator) for _ in range(_HEADERS)]
+        self._queue: deque[MpiPending] = deque()  # whose headers are under way
+        self._headers = [new_header(communicator) for _ in range(_HEADERS)]
 
     def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
         watch = self.watch
         if watch.failure is not None:
             watch.check()
-        if self._under_way:
-            self._under_way = [p for p in self._under_way if not p.done()]
-        found: MpiPending | _Message
-        if call.kind in _MESSAGES:
-            found = _Message(self, call, source, target)
-        else:
-            self._count = number = self._count + 1
-            header = self._headers[number % _HEADERS]
-            if header.pending is not None:  # the ranks are far apart
-                header.pending.wait()
-            found = MpiPending(self, call, source, target, number, header)
-        self._under_way.append(found)
+        with self.lock:
+            if self._under_way:
+                self.advance()
+                self._under_way = [p for p in self._under_way if not p.done()]
+            found: MpiPending | _Message
+            if call.kind in _MESSAGES:
+                found = _Message(self, call, source, target)
+            else:
+                self._count = number = self._count + 1
+                header = self._headers[number % _HEADERS]
+                if header.pending is not None:  # the ranks are far apart
+                    header.pending.wait()
+                found = MpiPending.start(self, call, source, target, number, header)
+                self._queue.append(found)
+            self._under_way.append(found)
+        progress.drive(self)
         return found
 
-    def run(self, call: Operation, source: Buffer, target: Buffer) -> None:
-        """`start` and `wait` of a small payload, without an object for what is under way."""
-        if self.watch.failure is not None or self._under_way or call.kind in _MESSAGES:
-            self.start(call, source, target).wait()
-            return
-        self._count = number = self._count + 1
-        header = self._headers[number % _HEADERS]
-        code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
-        request = header.start(code)
-        requests = self.payload(call, source, target)
-        for _ in range(_SPINS):
-            if request.Test():
-                low, high = header.received.tolist()
-                if low != -high or len(requests) != 1:
-                    break
-                test = requests[0].Test
-                for _ in range(_SPINS):
+    def advance(self, *, raises: bool = True) -> bool:
+        """Begin payloads whose headers have come: in the order of calls, which is the same on all
+        ranks. Whether all have begun."""
+        queue = self._queue
+        while queue and queue[0].compare(raises):
+            queue.popleft()
+        return not queue
+
+    def progress(self) -> bool:
+        """Go on with what is under way, for others who compute meanwhile; whether all is done."""
+        if not self.lock.acquire(blocking=False):
+            return False  # somebody waits, and does the same
+        try:
+            if self.watch.failure is not None:
+                return True
+            self.advance(raises=False)
+            idle = [p.is_idle() for p in self._under_way]  # each of them: that is what moves bytes
+            return all(idle)
+        finally:
+            self.lock.release()
+
+    @property
+    def defers(self) -> bool:
+        """Whether payloads that came before wait for their headers."""
+        return any(p.is_deferred for p in self._queue)
+
+    def small(self, call: Operation) -> Callable[[int, int], None]:
+        """`start` and `wait` of a small collective, as a function of two addresses, without an
+        object for what is under way."""
+        given, taken = call.sizes
+        code, finish = call.digest << _SEQUENCE_BITS, self._finish(call)
+
+        def run(source: int, target: int) -> None:
+            if self.watch.failure is not None or self._under_way:
+                self.start(call, Buffer(source, given), Buffer(target, taken)).wait()
+                return
+            self._count = count = self._count + 1
+            header: Any = self._headers[count % _HEADERS]
+            requests = None
+            if finish is not None:
+                header.start_with(code | (count & _SEQUENCE_MASK), source, given)
+                test = header.request.Test
+                for _ in _TESTS:
                     if test():
-                        return
-                break
-        pending = MpiPending.adopt(self, call, source, target, number, header, requests)
-        self._under_way.append(pending)
-        pending.wait()
+                        if finish(header, target):
+                            return
+                        break
+            else:
+                header.start(code | (count & _SEQUENCE_MASK))
+                requests = self.payload(call, Buffer(source, given), Buffer(target, taken))
+                if _are_done(header, requests):
+                    return
+            buffers = Buffer(source, given), Buffer(target, taken)
+            pending = MpiPending(self, call, *buffers, count, header, requests)
+            self._queue.append(pending)
+            self._under_way.append(pending)
+            pending.wait()
+
+        return run
+
+    def _finish(self, call: Operation) -> Finish | None:
+        """How a payload that its header carries becomes the result."""
+        known = call.carried
+        if known is None:
+            known = call.carried = (finisher(call, self._headers[0]),)
+        return cast("Finish | None", known[0])
 
     def finished(self, pending: MpiPending | _Message) -> None:
         under_way = self._under_way
@@ -176,68 +208,96 @@ class MpiPending:
         source: Buffer,
         target: Buffer,
         number: int,
-        header: _Header,
+        header: Header,
+        requests: list[Any] | None,
     ) -> None:
         self._transport, self._call, self._number = transport, call, number
         self._source, self._target = source, target
-        code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
-        header.start(code)
+        self._header: Header | None = header
+        self._requests = requests
         header.pending = self
-        self._header: _Header | None = header
-        self._requests: list[Any] | None = None
-        if source.nbytes <= SMALL_BYTES and target.nbytes <= SMALL_BYTES:
-            self._requests = transport.payload(call, source, target)
 
     @classmethod
-    def adopt(
+    def start(
         cls,
         transport: MpiTransport,
         call: Operation,
         source: Buffer,
         target: Buffer,
         number: int,
-        header: _Header,
-        requests: list[Any],
+        header: Header,
     ) -> MpiPending:
-        """A collective whose header and payload have been started."""
-        made = cls.__new__(cls)
-        made._transport, made._call, made._number = transport, call, number
-        made._source, made._target, made._requests = source, target, requests
-        made._header = header
-        header.pending = made
-        return made
+        """Begin the comparison, and the payload with it where that is small."""
+        code = (call.digest << _SEQUENCE_BITS) | (number & _SEQUENCE_MASK)
+        requests = None
+        if transport._finish(call) is not None:
+            carrying: Any = header
+            carrying.start_with(code, source.address, source.nbytes)
+        else:
+            header.start(code)
+            small = source.nbytes <= SMALL_BYTES and target.nbytes <= SMALL_BYTES
+            if small and not transport.defers:
+                requests = transport.payload(call, source, target)
+        return cls(transport, call, source, target, number, header, requests)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a payload of its own begins after the comparison."""
+        return self._requests is None and self._transport._finish(self._call) is None
 
     def done(self) -> bool:
-        if self._header is not None:
-            if not self._header.request.Test():
-                return False
-            self._check(self._header)
-        assert self._requests is not None
-        return bool(MPI.Request.Testall(self._requests))
+        with self._transport.lock:
+            self._transport.advance()
+            return self._header is None and self._is_complete()
+
+    def is_idle(self) -> bool:
+        """Whether it does not go on by itself: done, or in need of somebody who waits for it."""
+        return self._header is None and self._is_complete()
+
+    def _is_complete(self) -> bool:
+        requests = self._requests
+        if not requests:
+            return True
+        if MPI.Request.Testall(requests):
+            requests.clear()
+            return True
+        return False
 
     def wait(self) -> None:
         transport = self._transport
-        header = self._header
-        if header is not None:
-            transport.watch.wait(header.request.Test, self._describe, transport.ranks, False)
-            self._check(header)
-        requests = self._requests
-        if requests:
-            test = requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)
-            transport.watch.wait(test, self._describe, transport.ranks, True)
-        transport.finished(self)
+        with transport.lock:
+            if self._header is not None:
+                transport.watch.wait(self._is_compared, self._describe, transport.ranks, False)
+            transport.watch.wait(self._is_complete, self._describe, transport.ranks, True)
+            transport.finished(self)
+
+    def _is_compared(self) -> bool:
+        self._transport.advance()
+        return self._header is None
 
     def _describe(self) -> str:
         return f"{self._call} (call {self._number} of {self._call.group})"
 
-    def _check(self, header: _Header) -> None:
-        """Compare the calls of all ranks, and start the payload where that has not been done."""
-        low, high = header.received.tolist()
-        if low != -high:
+    def compare(self, raises: bool) -> bool:
+        """Compare the calls of all ranks once they are there, and start the payload where that has
+        not been done. Whether that has happened; calls that differ are an error, or do not."""
+        header = self._header
+        if header is None:
+            return True
+        if not header.request.Test() or not (raises or header.agrees()):
+            return False
+        finish = self._transport._finish(self._call)
+        carrying: Any = header
+        if finish is not None:
+            if not finish(carrying, self._target.address):
+                raise self._mismatch()
+            self._requests = []
+        elif not header.agrees():
             raise self._mismatch()
-        self._header = header.pending = None
-        if self._requests is None:
+        elif self._requests is None:
             self._requests = self._transport.payload(self._call, self._source, self._target)
+        self._header = header.pending = None
+        return True
 
     def _mismatch(self) -> DistributedError:
         """The error of ranks that have called different things: they exchange their calls."""
@@ -267,6 +327,20 @@ class MpiPending:
         )
         transport.watch.failure = error  # every rank has it
         return error
+
+
+def _are_done(header: Header, requests: list[Any]) -> bool:
+    """Whether a header and its payload are done, and ranks agree, within some tests."""
+    test = header.request.Test
+    for _ in _TESTS:
+        if test():
+            break
+    else:
+        return False
+    if not header.agrees() or len(requests) != 1:
+        return False
+    test = requests[0].Test
+    return any(test() for _ in _TESTS)
 
 
 def _some(ranks: list[int]) -> str:
@@ -308,6 +382,10 @@ class _Message:
 
     def done(self) -> bool:
         return self._both()
+
+    def is_idle(self) -> bool:
+        """Messages go on when they are waited for."""
+        return True
 
     def wait(self) -> None:
         transport = self._transport

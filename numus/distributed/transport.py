@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +32,11 @@ class Operation(Protocol):
     peer: int
     pairs: tuple[tuple[int, int], ...]
     prepared: Any  # what a transport keeps for the next time
+    carried: Any  # the same, of payloads that travel with a header
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the operand and of the result."""
 
     @property
     def text(self) -> str:
@@ -62,7 +68,9 @@ class Agreement:
     peer: int = -1
     pairs: tuple[tuple[int, int], ...] = ()
     prepared: Any = None
+    carried: Any = None
     text_of_operand: str = ""
+    sizes: tuple[int, int] = (0, 0)
     is_root: bool = False
 
     @property
@@ -90,8 +98,9 @@ SMALL_BYTES = 1 << 18  # payloads up to this travel with the header that ranks c
 class SmallTransport:
     """A transport with a shorter way for small payloads."""
 
-    def run(self, call: Operation, source: Buffer, target: Buffer) -> None:
-        """`start` and `wait`."""
+    def small(self, call: Operation) -> Callable[[int, int], None]:
+        """`start` and `wait` of a collective, as a function of the addresses of what is given and
+        of the result, which the caller keeps alive."""
         raise NotImplementedError
 
 

@@ -129,6 +129,12 @@ def check_asynchronous():
     gathered = dist.start(dist.all_gather, nm.asarray([float(me)]))
     for i, work in enumerate(works):
         same(work.wait(), np.full(1000 * (i + 1), (n - 1) / 2 + i))
+    large = [nm.full((100_000,), float(me + i)) for i in range(6)]  # payloads behind their headers
+    works = [dist.start(dist.all_reduce, x) for x in large]
+    small = dist.start(dist.reduce_scatter, nm.full((n * 300,), float(me)))
+    same(small.wait(), np.full(300, n * (n - 1) / 2))
+    for i in (3, 5, 0, 4, 1, 2):  # read in another order than they were called in
+        same(works[i].wait(), np.full(100_000, n * ((n - 1) / 2 + i)))
     while not gathered.is_completed():
         time.sleep(1e-3)
     same(gathered.wait() + 1, np.arange(n) + 1.0)
@@ -156,6 +162,18 @@ def check_jit():
     w = nm.asarray([0.3, -0.2])
     _, grad = trained(w, nm.asarray([1.0 + me, 2.0]))
     same(grad, np.array([1.0 + me, 2.0]) / np.cosh(w.numpy() * [1.0 + me, 2.0]) ** 2)
+
+    w, m = nm.ones(100_000), nm.zeros(100_000)
+
+    @nm.jit(donate=(0, 1))
+    def update(w, m, x):
+        first, second = dist.all_reduce(w * x), dist.all_reduce(w + x)  # under way together
+        m = 0.5 * m + (w - 1) * 2  # meanwhile
+        return w + second + first / n, m
+
+    w, m = update(w, m, nm.asarray(float(me)))
+    same(w[:2], np.full(2, 1 + (1 + (n - 1) / 2) * n + (n - 1) / 2))
+    same(m[:2], np.zeros(2))
 
     def iteration(carry, x):
         return dist.all_reduce(carry, "mean") + x, carry.sum()

@@ -28,6 +28,7 @@ from numus.transforms import tree
 from numus.transforms.jit.fast_path import FastPath
 from numus.transforms.jit.inputs import InputRef
 from numus.transforms.jit.program import CompiledRun, Run, Views
+from numus.transforms.jit.segments import SegmentedRun
 from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization, Values
 from numus.transforms.jit.tracing import TraceBailout
 
@@ -238,8 +239,9 @@ class Executable:
 
 
 def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, int]]:
-    """Outputs that may be written to the memory of inputs: block, input, binding, bytes."""
-    if not isinstance(run, CompiledRun) or SOLE_REFERENCE is None:
+    """Outputs that may be written to the memory of inputs: block (or number of the input, where
+    there are segments), input, binding, bytes."""
+    if not isinstance(run, (CompiledRun, SegmentedRun)) or SOLE_REFERENCE is None:
         return []
     inputs = {x.refs[0].key(): i for i, x in enumerate(spec.inputs)}
     pairs: dict[tuple[int, int], int | None] = {**spec.effects.in_place}
@@ -249,16 +251,24 @@ def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, in
             for at, (shape, dtype, _) in enumerate(spec.output_types):
                 if (shape, dtype) == (given.shape, given.dtype):
                     pairs.setdefault((inputs[index], at), None)
+    found: list[tuple[int, InputRef, int | None, int]] = []
+    if isinstance(run, SegmentedRun):  # which block it is turns out when the last program runs
+        for number, _ in run.donatable(list(pairs)):
+            source = spec.inputs[number]
+            found.append((number, source.refs[0], None, _nbytes(source)))
+        return found
     allowed = run.plan.donatable(list(pairs))
-    found = []
     for (number, at), binding in pairs.items():
         block = run.plan.outputs[at].block
         if allowed.get(block) == number:
             del allowed[block]
             source = spec.inputs[number]
-            nbytes = size_of(source.shape) * source.dtype.itemsize
-            found.append((block, source.refs[0], binding, nbytes))
+            found.append((block, source.refs[0], binding, _nbytes(source)))
     return found
+
+
+def _nbytes(source: Any) -> int:
+    return size_of(source.shape) * source.dtype.itemsize
 
 
 def _int_range(dtype: DType) -> range | None:

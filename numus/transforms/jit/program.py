@@ -1,16 +1,15 @@
-"""Programs of traced graphs: one compiled plan; segments around control flow; across devices, the
-graph built and evaluated anew."""
+"""Programs of traced graphs: one compiled plan; segments around control flow (`segments.py`);
+across devices, the graph built and evaluated anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.compiler.hooks import before_run
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.lru import LruTable
-from numus.primitives.control import Effect, Started
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
@@ -36,7 +35,7 @@ class Program:
         effects: Nodes = (),
     ) -> None:
         self._in_place = in_place
-        order = _between((*outputs, *effects), (*inputs, *scalars))
+        order = between((*outputs, *effects), (*inputs, *scalars))
         _run_constant_calls([*outputs, *(x for node in order for x in node.inputs)])
         self.device = _only_device(order, inputs)
         self._recipe = Recipe(order, [*inputs, *scalars], [*outputs, *effects])
@@ -47,7 +46,7 @@ class Program:
         )
         with grad_mode(False):
             made = self._recipe.replay([*self._inputs, *self._scalars])
-        self._order = _between(made, (*self._inputs, *self._scalars))
+        self._order = between(made, (*self._inputs, *self._scalars))
         self._outputs = made[: len(outputs)]
         self.itemsizes = [x.dtype.itemsize for x in inputs]
         self._runners: LruTable[tuple[Shape, ...], Run] = LruTable(_MAX_LAYOUTS)
@@ -63,8 +62,10 @@ class Program:
         if self.device is None:
             return self._run_as_graph
         if any(x.prim.name == "call" for x in self._order):
-            segments = Segments(self._order, self._inputs, self._scalars, self._outputs)
-            return lambda views, numbers: segments.run(self.device, views, numbers)
+            from numus.transforms.jit.segments import SegmentedRun
+
+            traced = self._inputs, self._scalars, self._outputs
+            return SegmentedRun(self.device, self._order, *traced, self._in_place)
         # Imported late: the compiler is needed only to run something.
         from numus.compiler.graph.signature import GraphSignature
         from numus.compiler.traced_plan import TracedPlan
@@ -128,106 +129,6 @@ class CompiledRun:
         return found
 
 
-class Segments:
-    """A graph with control flow: programs and calls alternately."""
-
-    def __init__(self, order: Nodes, inputs: Nodes, scalars: Nodes, outputs: Nodes) -> None:
-        self._inputs, self._scalars, self._outputs = list(inputs), scalars, list(outputs)
-        self._steps: list[tuple[Program, list[Node], list[Node], Node | None]] = []
-        self._users: dict[Node, list[Node]] = {}
-        for node in order:
-            for x in node.inputs:
-                self._users.setdefault(x, []).append(node)
-        known = dict.fromkeys(inputs)
-        self._elements: dict[Node, list[Node]] = {}
-        for whole in [x for x in order if x.prim.name == "call"]:
-            self._add(list(whole.inputs), known, set(outputs), whole)
-            self._elements[whole] = self._users.get(whole, [])
-            known.update(dict.fromkeys(self._elements[whole]))
-        self._add(self._outputs, known, set(), None)
-        self._dead_after = self._last_uses()
-
-    def _last_uses(self) -> list[list[Node]]:
-        """For each step the values that are dead after it."""
-        live = set(self._outputs)
-        dead: list[list[Node]] = []
-        for _, inputs, outputs, whole in reversed(self._steps):
-            here = {*inputs, *outputs}
-            if whole is not None:
-                here |= {*whole.inputs, *self._elements[whole]}
-            dead.append([x for x in here if x not in live])
-            live |= here
-        return dead[::-1]
-
-    def _add(
-        self, wanted: Nodes, known: dict[Node, None], final: set[Node], whole: Node | None
-    ) -> None:
-        """A program for the wanted values, and for those it computes that are used later."""
-        made = dict.fromkeys(_between(wanted, (*known, *self._scalars)))
-        later = [x for x in made if x in final or not made.keys() >= {*self._users.get(x, ())}]
-        outputs = list(dict.fromkeys([*(x for x in wanted if x not in known), *later]))
-        read = {x for node in made for x in node.inputs}
-        inputs = [x for x in known if x in read]
-        self._steps.append((Program(outputs, inputs, self._scalars), inputs, outputs, whole))
-        known.update(dict.fromkeys(outputs))
-
-    def run(self, device: Any, views: Views, numbers: Numbers) -> list[View]:
-        known = _Values(zip(self._inputs, views, strict=True))
-        given = operands = found = None  # a step keeps nothing of the last one alive
-        for (program, inputs, outputs, whole), dead in zip(
-            self._steps, self._dead_after, strict=True
-        ):
-            if outputs:
-                given = [known[x] for x in inputs]
-                run = program.runner(tuple([view.strides for view in given]))
-                known.update(zip(outputs, run(given, numbers), strict=True))
-            if whole is not None:
-                operands = [value(known[x], x.shape, x.dtype, device) for x in whole.inputs]
-                if isinstance(whole.params, Effect):
-                    known.defer(whole.params.start(device, operands), self._elements[whole])
-                else:
-                    found = whole.params.run(device, operands)
-                    for element in self._elements[whole]:
-                        known[element] = found[element.params]
-            given = operands = found = None
-            for x in dead:
-                known.drop(x)
-        known.finish()
-        return [known[y] for y in self._outputs]
-
-
-class _Values(dict[Node, View]):
-    """The values of a program that are known; those of effects are waited for when they are read,
-    so that what lies between is computed meanwhile."""
-
-    def __init__(self, values: Iterable[tuple[Node, View]]) -> None:
-        super().__init__(values)
-        self._under_way: dict[Node, Started] = {}
-
-    def defer(self, started: Started, elements: Nodes) -> None:
-        self._under_way.update(dict.fromkeys(elements, started))
-
-    def __missing__(self, x: Node) -> View:
-        self._arrive(self._under_way[x])
-        return self[x]
-
-    def _arrive(self, started: Started) -> None:
-        found = started.views()
-        for x in [x for x, other in self._under_way.items() if other is started]:
-            del self._under_way[x]
-            self[x] = found[x.params]
-
-    def drop(self, x: Node) -> None:
-        """Forget a value that is not used any more; one that is under way, when it has arrived."""
-        if x not in self._under_way:
-            self.pop(x, None)
-
-    def finish(self) -> None:
-        """Wait for all effects."""
-        for started in list(dict.fromkeys(self._under_way.values())):
-            self._arrive(started)
-
-
 def _run_constant_calls(nodes: Nodes) -> None:
     """Run loops and branches of constants, once and for all."""
     pending = reachable(nodes, lambda n: not n.abstract and n.view is None)
@@ -243,7 +144,7 @@ def _only_device(order: Nodes, inputs: Nodes) -> Device | None:
     return None if any(n.prim.name == "transfer" for n in order) else device
 
 
-def _between(outputs: Nodes, inputs: Nodes) -> list[Node]:
+def between(outputs: Nodes, inputs: Nodes) -> list[Node]:
     """The abstract nodes that the outputs depend on, inputs first."""
     known = set(inputs)
     return reachable(outputs, lambda n: n.abstract and n not in known)
