@@ -66,7 +66,7 @@ def recording(found: list[ProgramReport], timed: bool) -> Iterator[None]:
 
     def hook(device: Any, plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> None:
         seconds = _time_steps(plan, leaves, constants) if timed and device.kind != "null" else None
-        found.append(_report(device, plan, seconds))
+        found.append(report(device, plan, seconds))
 
     before_run.append(hook)
     try:
@@ -93,7 +93,8 @@ def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> 
     return best
 
 
-def _report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
+def report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
+    """The kernels of a plan, and the times that each took."""
     kernels = []
     reported: set[FusionGroup] = set()  # by the first kernel of each that does not only pack
     for i, (step, program) in enumerate(zip(plan.steps, plan.programs, strict=True)):

@@ -7,5 +7,8 @@ from collections.abc import Callable
 # Called with (device, plan, leaves, constants) before a plan runs.
 before_run: list[Callable[..., None]] = []
 
+# Called after a plan that those hooks have seen has run, or has been launched.
+after_run: list[Callable[[], None]] = []
+
 # Called when the plan cache is cleared: caches that hold plans drop them.
 on_clear_plans: list[Callable[[], None]] = []

@@ -16,7 +16,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.value import Layouts, Value
-from numus.compiler.hooks import before_run, on_clear_plans
+from numus.compiler.hooks import after_run, before_run, on_clear_plans
 from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, Layout, ScheduledPlan
 from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.plan_template import structure_of
@@ -221,6 +221,8 @@ def realize(
     for hook in before_run:
         hook(device, plan, leaves, graph.constants)
     memories = plan.run(leaves, graph.constants)
+    for done in after_run:
+        done()
     nodes = roots
     if graph.live_out or plan.saved_for_backward:
         nodes = [*roots, *[graph.nodes[i] for i in (*graph.live_out, *plan.saved_for_backward)]]

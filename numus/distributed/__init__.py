@@ -9,9 +9,11 @@ from typing import Any
 
 from numus.distributed.collectives import *  # noqa: F403
 from numus.distributed.data_parallel import *  # noqa: F403
+from numus.distributed.fsdp import *  # noqa: F403
 from numus.distributed.groups import *  # noqa: F403
 from numus.distributed.layers import *  # noqa: F403
 from numus.distributed.mesh import *  # noqa: F403
+from numus.distributed.tracing import *  # noqa: F403
 from numus.distributed.work import *  # noqa: F403
 
 

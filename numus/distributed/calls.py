@@ -7,7 +7,7 @@ axis, so that parts are contiguous in memory. `collectives.py` moves axes around
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,9 @@ from numus.shapes import Shape, row_major, size_of
 _TAKES_PARTS = ("reduce_scatter", "all_to_all", "scatter")  # (ranks, ...): one for each
 _GIVES_PARTS = ("all_gather", "all_to_all", "gather")
 _MAX_KEPT = 4096  # collectives of a group
+# Told of every collective: it begins (True), its results are waited for (None), it is over (False).
+watchers: list[Callable[[Any, Any, bool | None], None]] = []
+
 _ROOT_GIVES = ("broadcast", "scatter")  # others' operands are not read
 
 
@@ -158,11 +161,23 @@ class Collective(Effect):
             return None
         memory = allocate(nbytes)
         offset = at.offset * self.dtype.itemsize
+        for tell in watchers:
+            tell(memory, self, True)
         run(at.storage.memory.address + offset, memory.address)
+        for tell in watchers:
+            tell(memory, self, False)
         shape, dtype = self.result
         return value(View(Storage(memory), 0, result_strides), shape, dtype, dev)
 
     def start(self, dev: Device, operands: Nodes) -> StartedCollective:
+        """Begin it, of the first operand; others are waited for, and not read."""
+        found = self._started(dev, operands)
+        for tell in watchers:
+            found.call = self
+            tell(found, self, True)
+        return found
+
+    def _started(self, dev: Device, operands: Nodes) -> StartedCollective:
         transport = self.group.transport(dev)
         if transport is None:
             return StartedCollective(None, [self._alone(dev, operands[0])])
@@ -212,10 +227,11 @@ class Collective(Effect):
 class StartedCollective:
     """A collective under way, with memory for its results; the transport holds the operand."""
 
-    __slots__ = ("_finish", "_pending", "_views")
+    __slots__ = ("_finish", "_pending", "_views", "call")
 
     def __init__(self, pending: Pending | None, views: list[View], finish: Any = None) -> None:
         self._pending, self._views, self._finish = pending, views, finish
+        self.call: Collective | None = None  # where somebody watches
 
     def done(self) -> bool:
         """Whether the results are there."""
@@ -223,12 +239,19 @@ class StartedCollective:
 
     def views(self) -> list[View]:
         """Wait for the results."""
+        if self.call is not None:
+            for tell in watchers:
+                tell(self, self.call, None)
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
             if self._finish is not None:
                 self._finish()
                 self._finish = None
+        if self.call is not None:
+            for tell in watchers:
+                tell(self, self.call, False)
+            self.call = None
         return self._views
 
 

@@ -26,7 +26,7 @@ def functional_call(
     >>> nm.grad(loss)(dict(layer.named_parameters()), nm.ones((3, 2)))["weight"].tolist()
     [[3.0, 3.0]]
     """
-    owners = _owners(module)
+    owners = owners_of(module)
     unknown = [name for name in parameters_and_buffers if name not in owners]
     if unknown:
         raise KeyError(f"functional_call: {type(module).__name__} has no {', '.join(unknown)}")
@@ -43,7 +43,7 @@ def functional_call(
             holder[key] = before
 
 
-def _owners(module: Module) -> dict[str, list[tuple[Any, Any]]]:
+def owners_of(module: Module) -> dict[str, list[tuple[Any, Any]]]:
     """The namespaces and keys of each parameter and buffer; tied ones have several."""
     named: list[tuple[str, Tensor]] = list(module.named_parameters(remove_duplicate=False))
     named += module.named_buffers(remove_duplicate=False)

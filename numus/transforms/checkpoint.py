@@ -44,7 +44,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
         if not (mode.grad and any(y.tracked and y.serial > since for y in outputs)):
             return result
         _, given = flatten((args, kwargs))
-        order, captured = _nodes_since(outputs, since)
+        order, captured = nodes_since(outputs, since)
         operands = tuple(dict.fromkeys((*given, *captured)))
         rule = CheckpointRule(len(outputs), Recipe(order, operands, outputs))
         for node in order:
@@ -56,7 +56,7 @@ def checkpoint(f: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _nodes_since(outputs: Iterable[Node], since: int) -> tuple[list[Node], list[Node]]:
+def nodes_since(outputs: Iterable[Node], since: int) -> tuple[list[Node], list[Node]]:
     """The nodes that a call has made, inputs first, and the older tracked ones that it uses.
 
     Placeholders count as the latter, tracked or not: vmap has to find them among the operands.

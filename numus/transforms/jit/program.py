@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.hooks import before_run
+from numus.compiler.hooks import after_run, before_run
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.lru import LruTable
@@ -119,6 +119,8 @@ class CompiledRun:
             for view, size in zip(views, self._itemsizes, strict=True)
         ]
         storages = [Storage(block) for block in plan.run(addresses, numbers, donated)]
+        for done in after_run:
+            done()
         found, count = [], len(views)
         for source, block, offset, strides in plan.outputs:
             if source is None:
