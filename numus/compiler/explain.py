@@ -30,6 +30,7 @@ class KernelReport:
     flops: int  # arithmetic operations, each elementwise function counted as one
     seconds: float | None  # None where nothing ran
     program: Any
+    hoisted: bool = False  # computes what later runs of a jitted program read: it runs once
 
     @property
     def source(self) -> str:
@@ -52,6 +53,7 @@ class ProgramReport:
     result_bytes: int
     temporary_bytes: int
     scratch_bytes: int  # of these, the most that the workers of a wave need
+    hoisted_bytes: int = 0  # of values that hoisted kernels have left, such as packed weights
 
     @property
     def structure(self) -> tuple[object, ...]:
@@ -106,8 +108,9 @@ def report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
             count = flops(computed)
         moved = sum(map(nbytes, reads(step))), sum(map(nbytes, writes(step)))
         took = None if seconds is None else seconds[i]
+        once = i < plan.hoisted_steps
         kernels.append(
-            KernelReport(step.kernel.name, fused, step.grid, *moved, count, took, program)
+            KernelReport(step.kernel.name, fused, step.grid, *moved, count, took, program, once)
         )
-    memory = sum(plan.result_bytes), plan.arena, plan.scratch_bytes
+    memory = sum(plan.result_bytes), plan.arena, plan.scratch_bytes, plan.hoisted_bytes
     return ProgramReport(device.name, tuple(kernels), len(plan.waves), *memory)

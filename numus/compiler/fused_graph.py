@@ -16,6 +16,7 @@ from numus.compiler.graph.approx_math import approximated
 from numus.compiler.graph.builder import GraphBuilder
 from numus.compiler.graph.strided_view import StridedView, storage_view
 from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
+from numus.compiler.hoisting import mark_captured
 from numus.compiler.lower.dedup import Equal, equal_groups
 from numus.ir.symbolic_size import SymbolicSize
 from numus.shapes import row_major
@@ -29,6 +30,8 @@ class FusedGraph:
         graph: a graph's signature.
         donated: pairs of a leaf and a root that is best written over it.
         sizes: instead of the graph's own, in the order of its `numbers`.
+        captured: leaves, by number, that are the same in all runs.
+        changing: so many of the first constants are given for each run.
 
     Attributes:
         views: layouts of the roots, the live-out nodes and those saved for gradients, in the
@@ -42,6 +45,8 @@ class FusedGraph:
         target: Target,
         donated: Sequence[tuple[Any, Any]] = (),
         sizes: Iterator[Any] | None = None,
+        captured: Sequence[int] = (),
+        changing: int = 0,
     ) -> None:
         ir.new_build()
         self.leaves: list[Value] = []
@@ -62,6 +67,9 @@ class FusedGraph:
         )
         saved = (values[i] for i in self.saved_for_backward)
         self.views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
+        self.captured = [self.leaves[i] for i in captured]
+        self.changing = changing
+        mark_captured(self.groups, {*self.in_memory, *self.leaves}, self.captured, changing)
         # where known: see `numbers` and `with_numbers`
         self.equal_groups: Equal = {}
         self.layouts: Layouts = {}
@@ -162,6 +170,7 @@ class FusedGraph:
             for copy, (first, values) in zip(out.groups, self.equal_groups.values(), strict=True)
         }
         out.saved_for_backward = self.saved_for_backward
+        out.captured, out.changing = [], 0  # graphs of several sizes are not traced
         return out
 
     # -- as bytes ---------------------------------------------------------------------------------
@@ -209,3 +218,4 @@ class FusedGraph:
             for group, (first, values) in zip(self.groups, equal, strict=True)
         }
         self.layouts = {new[i]: s for i, s in layouts.items()}
+        self.captured, self.changing = [], 0

@@ -1,7 +1,7 @@
 """Launch lists with the memory they run on: what an evaluation needs of a plan.
 
 Memory slots are numbered: first the leaves, then the results (one each), then the arena of
-temporaries.
+temporaries; between these two, where there are any, the hoisted values.
 """
 
 from __future__ import annotations
@@ -40,18 +40,24 @@ class LaunchPlan:
     leaf_count: int
     result_bytes: list[int]
     arena: int  # bytes
+    hoisted_bytes: int = 0  # of values that are computed once
+    hoisted_steps: int = 0  # the first launches, which compute them
     outputs: list[tuple[int, Layout]]  # slots
     saved_for_backward: tuple[int, ...]
 
     def _prepare(self, launches: Iterable[LaunchArguments]) -> None:
         """Prepare the launches, so that a run only fills in addresses and constants."""
         self.values: list[Any] = []
+        self.hoisted_values = 0  # those of the hoisted launches
         # scalars that a run fills in: (position in values, constant, part)
         self.scalar_patches: list[tuple[int, int, str]] = []
         self.launches: list[contract.LaunchStep] = []
-        self.allocations = [*self.result_bytes, *([self.arena] if self.arena else [])]
+        spaces = [n for n in (self.hoisted_bytes, self.arena) if n]
+        self.allocations = [*self.result_bytes, *spaces]
         self.slot_count = self.leaf_count + len(self.allocations)
         for program, grid, scalars, used, nbytes, scratch, concurrent, scratch_at in launches:
+            if len(self.launches) == self.hoisted_steps:
+                self.hoisted_values = len(self.values)
             self.values.append(grid)
             start = len(self.values)
             self.values += scalars
@@ -74,6 +80,8 @@ class LaunchPlan:
         self.prepared = (
             self.runtime.prepare(self.launches, self.slot_count) if self.launches else None
         )
+        rest = self.launches[self.hoisted_steps :] if self.hoisted_steps else []
+        self.rest = self.runtime.prepare(rest, self.slot_count) if rest else None
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""

@@ -16,6 +16,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.hoisting import Hoisted
 from numus.compiler.hooks import after_run, before_run, on_clear_plans
 from numus.compiler.launch_plan import LaunchArguments, LaunchPlan, Layout, ScheduledPlan
 from numus.compiler.lower.dedup import LoweringCache
@@ -37,6 +38,9 @@ _MAX_PLANS = 512
 
 class Plan(ScheduledPlan):
     """The plan of a fused graph: its groups lowered, ordered, and given memory."""
+
+    group_of_step: list[FusionGroup]
+    in_place: list[list[tuple[Value, Value]]]
 
     def __init__(self, device: Any, fused: FusedGraph) -> None:
         self.runtime = device.runtime
@@ -62,6 +66,7 @@ class Plan(ScheduledPlan):
         layouts = fused.memory_layouts()
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
         lower = LoweringCache(layouts, self.runtime, fused.equal_groups)
+        self._captured, self._changing = fused.captured, fused.changing
         self._schedule(groups, layouts, lower, {*fused.roots, *leaves}, {*in_memory, *leaves})
         self.programs = self.runtime.compile_all([step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
@@ -83,20 +88,28 @@ class Plan(ScheduledPlan):
 
         order = kernel_order.order(jobs, temporary, self._donated)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
+        hoisted = Hoisted(steps, self._captured, external, self._changing)
+        external |= hoisted.offset.keys()
+        once = [step for i, step in enumerate(steps) if i in hoisted.steps]
+        steps = [step for i, step in enumerate(steps) if i not in hoisted.steps]
+        self.hoisted, self.hoisted_bytes = hoisted.offset, hoisted.nbytes
+        self.hoisted_steps = len(once)
         ignored_peak = self.runtime.target.l2_bytes
         if self.workers and self._may_exceed(ignored_peak, steps, temporary):
             analyse = partial(Liveness, temporary, self.workers)
             total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
             steps = pack_one_operand(steps, analyse, lower, ignored_peak)
             steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
-        in_place = [in_place_pairs(step, group.stored, external) for step, group in steps]
-        found = kernel_order.waves(
-            *([step for step, _ in steps], temporary, in_place, self._donated, self.workers)
-        )
-        self.steps = [steps[i][0] for wave in found for i in wave]
-        self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
-        self.in_place = [in_place[i] for wave in found for i in wave]
-        self.waves = [len(wave) for wave in found]  # numbers of steps that may run concurrently
+        self.steps, self.group_of_step, self.in_place, self.waves = [], [], [], []
+        for part in (once, steps):
+            in_place = [in_place_pairs(step, group.stored, external) for step, group in part]
+            found = kernel_order.waves(
+                *([step for step, _ in part], temporary, in_place, self._donated, self.workers)
+            )
+            self.steps += [part[i][0] for wave in found for i in wave]
+            self.group_of_step += [part[i][1] for wave in found for i in wave]
+            self.in_place += [in_place[i] for wave in found for i in wave]
+            self.waves += map(len, found)  # numbers of steps that may run concurrently
 
     def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
         """All temporaries together, and the most scratch memory, are more bytes than this."""
@@ -126,11 +139,14 @@ class Plan(ScheduledPlan):
                 if v in group.stored and v in results and v not in self.slot:
                     self.slot[v] = len(leaves) + len(self.result_bytes)
                     self.result_bytes.append(nbytes(v))
+        spaces = len(leaves) + len(self.result_bytes)
+        self.slot.update(dict.fromkeys(self.hoisted, spaces))
         at = iter(zip(self.steps, self.in_place, strict=True))
         waves = [[next(at) for _ in range(count)] for count in self.waves]
         found = memory_plan.plan_memory(waves, self.slot.keys(), self.workers)
         self.arena, self.offset, self.scratch, self.scratch_bytes = found
-        self.slot.update(dict.fromkeys(found.offset, len(leaves) + len(self.result_bytes)))
+        self.slot.update(dict.fromkeys(found.offset, spaces + bool(self.hoisted)))
+        self.offset.update(self.hoisted)
 
     def may_donate(self, leaf: int, output: int) -> bool:
         """An output may be written over a leaf: all readers of the leaf run before, or are the

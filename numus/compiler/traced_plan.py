@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
+from numus.compiler.hoisting import hoistable
 from numus.compiler.launch_plan import scalar_part
 from numus.compiler.plan import Plan
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime import contract
-from numus.shapes import Shape
+from numus.shapes import Shape, size_of
 
 if TYPE_CHECKING:
     from numus.runtime.pycall.builder import BytecodeBuilder
@@ -55,6 +56,7 @@ class TracedPlan:
     Args:
         scalars: the first constants of the graph, given for each run.
         in_place: pairs of an input and an output, by number, best written to its memory.
+        captured: inputs, by number, that are mostly the same from run to run.
     """
 
     def __init__(
@@ -65,9 +67,19 @@ class TracedPlan:
         inputs: Sequence[Any],
         scalars: int = 0,
         in_place: Sequence[tuple[int, int]] = (),
+        captured: Sequence[int] = (),
     ) -> None:
         pairs = [(inputs[source], outputs[at]) for source, at in in_place]
-        self.plan = plan = Plan(device, FusedGraph(graph, outputs, device.runtime.target, pairs))
+        target = device.runtime.target
+        if target.simt:  # GEMMs of GPUs read weights in place
+            captured = ()
+        sizes = [(i, size_of(inputs[i].shape) * inputs[i].dtype.itemsize) for i in captured]
+        known = hoistable(sizes)
+        fused = FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars)
+        self.plan = plan = Plan(device, fused)
+        # the inputs that hoisted values are computed from, if there are any
+        self.captured = known if plan.hoisted_bytes else []
+        self._hoisted: contract.Memory | None = None
         self.constant_leaves = graph.leaves[len(inputs) :]  # captured constants, in memory
         self.constants = graph.constants[scalars:]
         self._constant_addresses = [
@@ -93,8 +105,13 @@ class TracedPlan:
             else:
                 values[at] = scalar_part(graph.constants[which].params, part)
         self._launch: contract.BoundLaunch | None = None
+        self._launch_rest: contract.BoundLaunch | None = None  # without the hoisted kernels
+        self._rest_values = values[plan.hoisted_values :]
         if plan.prepared is not None:
             self._launch = plan.prepared.bind_values(values, changing)
+        if plan.rest is not None:
+            own = [at - plan.hoisted_values for at in changing]
+            self._launch_rest = plan.rest.bind_values(self._rest_values, own)
 
     def block(self, at: int) -> int:
         """The slot of an output's block among those that `repeat` is given."""
@@ -117,6 +134,8 @@ class TracedPlan:
         """
         addresses += self._constant_addresses
         addresses += blocks
+        if self.captured:
+            addresses.append(self._hoisted_memory().address)
         temporary = self._allocate(self._arena) if self._arena else None
         if temporary is not None:
             addresses.append(temporary.address)
@@ -126,14 +145,25 @@ class TracedPlan:
             self._values, addresses, count, steps, swaps, flag, self.plan.runtime
         )
 
-    def call_builder(self) -> BytecodeBuilder | None:
-        """A fast call around the launches, without addresses; None where unsupported."""
-        if self.plan.prepared is None or self._scalar_parts:
+    def _hoisted_memory(self) -> contract.Memory:
+        """Memory of the hoisted values, which lives as long as the plan."""
+        if self._hoisted is None:
+            self._hoisted = self._allocate(self.plan.hoisted_bytes)
+        return self._hoisted
+
+    def call_builder(self, hoisted: bool = False) -> BytecodeBuilder | None:
+        """A fast call around the launches, without addresses; None where unsupported. `hoisted`:
+        without the kernels that have run already."""
+        plan = self.plan
+        launches = plan.rest if hoisted else plan.prepared
+        if launches is None or self._scalar_parts:
             return None
         fixed = list(enumerate(self._constant_addresses, len(self._strides)))
-        code: BytecodeBuilder | None = self.plan.prepared.call_builder(
-            self._values, fixed, self._arena or None
-        )
+        if self.captured:
+            slot = self.first_block + len(self.block_sizes)
+            fixed.append((slot, self._hoisted_memory().address))
+        values = self._rest_values if hoisted else self._values
+        code: BytecodeBuilder | None = launches.call_builder(values, fixed, self._arena or None)
         return code
 
     def donatable(self, pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
@@ -154,9 +184,14 @@ class TracedPlan:
         return found
 
     def run(
-        self, addresses: list[int], numbers: Sequence[Any], donated: dict[int, Any] | None = None
+        self,
+        addresses: list[int],
+        numbers: Sequence[Any],
+        donated: dict[int, Any] | None = None,
+        hoisted: bool = False,
     ) -> list[Any]:
-        """Launch on inputs at these addresses; returns the result blocks, some `donated`."""
+        """Launch on inputs at these addresses; returns the result blocks, some `donated`.
+        `hoisted`: without the kernels whose results an earlier run has left."""
         if self._constant_addresses:
             addresses += self._constant_addresses
         allocate = self._allocate
@@ -165,10 +200,13 @@ class TracedPlan:
             block = allocate(nbytes) if donated is None or i not in donated else donated[i]
             blocks.append(block)
             addresses.append(block.address)
-        if self._launch is None:
+        launch = self._launch_rest if hoisted else self._launch
+        if launch is None:
             return blocks
+        if self.captured:
+            addresses.append(self._hoisted_memory().address)
         if self._arena:
             temporary = allocate(self._arena)
             addresses.append(temporary.address)
-        self._launch(addresses, [scalar_part(numbers[i], part) for i, part in self._scalar_parts])
+        launch(addresses, [scalar_part(numbers[i], part) for i, part in self._scalar_parts])
         return blocks

@@ -53,10 +53,12 @@ class Explanation:
             times = f", {len(others) + 1} times" if others else ""
             lines.append(
                 f"{len(p.kernels)} kernel{'s' * (len(p.kernels) != 1)}{together} on {p.device}; "
-                f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}{times}"
+                f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
+                f"{f', hoisted {_bytes(p.hoisted_bytes)}' if p.hoisted_bytes else ''}{times}"
             )
             for k in p.kernels:
-                lines.append(f"  {k.name:12} {_cost(k, p.device)}")
+                once = ", once for all calls" if k.hoisted else ""
+                lines.append(f"  {k.name:12} {_cost(k, p.device)}{once}")
                 lines.append(f"    {_shorten(k.fused)}")
         return "\n".join(lines) or "nothing had to be computed"
 

@@ -198,7 +198,7 @@ def test_low_memory_gemms_are_right(monkeypatch):
         a, b = (rng.standard_normal(s).astype("f") for s in ((k, m), (k, n)))
         want = (a * 2.0).T @ (b + 1.0)
         for low_memory in (False, True):
-            choose = lambda *a, f=low_memory: usual(*a[:-1], f)
+            choose = lambda *a, f=low_memory: usual(*a[:-2], f, a[-1])
             monkeypatch.setattr(blocking, "choose_blocking", choose)
             found = nm.jit(lambda a, b: (a * 2).T @ (b + 1))(nm.asarray(a), nm.asarray(b))
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)

@@ -32,13 +32,17 @@ class FusionGroup:
     Loops run over `space` (squeezed); `axes` of it are reduced.
     """
 
-    __slots__ = ("axes", "kind", "low_memory", "members", "position", "space", "stored")
+    __slots__ = (
+        "axes", "captured", "kind", "low_memory", "members", "position", "space", "stored",
+    )  # fmt: skip
 
     def __init__(self, val: Value, position: int) -> None:
         self.members = [val]
         self.position = position
         self.stored: set[Value] = set()
         self.low_memory = False  # lowered for less packing memory
+        # read from memory, and the same in all runs: see `compiler/hoisting.py`
+        self.captured: frozenset[Value] = frozenset()
         self.axes: Shape = ()
         shape = val.inputs[0].shape if val.kind == "reduce" else val.shape
         self.space = squeeze(shape)
@@ -67,6 +71,7 @@ class FusionGroup:
         members, stored = [new[v] for v in self.members], {new[v] for v in self.stored}
         copy = FusionGroup.with_state(self.state(), members, stored)
         copy.space = space
+        copy.captured = frozenset(new[v] for v in self.captured)
         return copy
 
     def state(self) -> tuple[object, ...]:
@@ -77,7 +82,7 @@ class FusionGroup:
     def with_state(state: Sequence[Any], members: list[Value], stored: set[Value]) -> FusionGroup:
         """The group of these values with a `state`."""
         group = FusionGroup.__new__(FusionGroup)
-        group.members, group.stored = members, stored
+        group.members, group.stored, group.captured = members, stored, frozenset()
         group.position, group.kind, group.axes, group.low_memory, group.space = state
         return group
 

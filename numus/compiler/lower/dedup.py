@@ -74,7 +74,9 @@ def _key(group: FusionGroup, values: list[Value], layouts: Layouts) -> Any:
             params = v.params[: -1 if v.op == "constant" else 0]
         read = v not in members and layout is not None
         inputs = None if read else tuple([number[x] for x in v.inputs])
-        parts.append((v.op, v.kind, None if read else params, v.shape, v.dtype, layout, inputs))
+        own = None if read else params
+        captured = v in group.captured
+        parts.append((v.op, v.kind, own, v.shape, v.dtype, layout, inputs, captured))
     stored = tuple([(number[v], v in group.stored) for v in group.members])
     return (group.kind, group.space, group.axes, group.low_memory, stored, tuple(parts))
 

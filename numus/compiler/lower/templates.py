@@ -302,7 +302,8 @@ def structure_of(group: FusionGroup, layouts: Layouts, values: list[Value], size
             else:
                 params = sizes.pattern(v.params) if v.op in SIZED_OPS else v.params
         strides = None if layout is None else sizes.pattern(layout)
-        parts.append((v.op, v.kind, params, sizes.pattern(v.shape), v.dtype, strides, inputs))
+        part = (v.op, v.kind, params, sizes.pattern(v.shape), v.dtype, strides, inputs)
+        parts.append((*part, "captured") if v in group.captured else part)
     stored = tuple([(number[v], v in group.stored) for v in group.members])
     space = sizes.pattern(group.space)
     own = (group.kind, space, group.axes, group.low_memory, stored, tuple(parts))

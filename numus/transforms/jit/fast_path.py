@@ -31,20 +31,21 @@ class FastPath:
 
     def __init__(self, special: Specialization) -> None:
         self._run = special.run if isinstance(special.run, CompiledRun) else None
-        self._threads = self._current_threads()
+        self._made_for = self._current()
         self.function: Callable[..., Any] | None = None
         if self._run is not None and _is_supported(special, self._run.plan):
-            code = self._run.plan.call_builder()
+            code = self._run.plan.call_builder(hoisted=bool(self._run.held))
             if code is not None:
-                self.function = _CallWriter(code, special, self._run.plan).write()
+                self.function = _CallWriter(code, special, self._run).write()
 
-    def _current_threads(self) -> Any:
-        """The thread count that fast calls are specialised to."""
-        prepared = None if self._run is None else self._run.plan.plan.prepared
-        return getattr(prepared, "threads", None)
+    def _current(self) -> Any:
+        """The thread count and the held inputs that fast calls are specialised to."""
+        if self._run is None:
+            return None
+        return getattr(self._run.plan.plan.prepared, "threads", None), self._run.held.version
 
     def is_current(self) -> bool:
-        return bool(self._current_threads() == self._threads)
+        return bool(self._current() == self._made_for)
 
 
 def _is_supported(special: Specialization, plan: Any) -> bool:
@@ -104,7 +105,9 @@ class _CallWriter:
     """Writes the bytecode of a call. Every object is loaded into one register only, so that
     reference counts are known."""
 
-    def __init__(self, code: BytecodeBuilder, special: Specialization, plan: Any) -> None:
+    def __init__(self, code: BytecodeBuilder, special: Specialization, run: CompiledRun) -> None:
+        plan = run.plan
+        self._held = run.held
         self._code = code
         self._special = special
         self._spec = special.spec
@@ -190,6 +193,10 @@ class _CallWriter:
         code.slot_eq(view, View, "strides", guard.strides)
         storage = code.load_slot(view, View, "storage")
         memory = code.load_slot(storage, Storage, "memory")
+        held = self._held.place(slot)
+        if held is not None:
+            code.slot_is(storage, Storage, "memory", held[0])
+            code.slot_eq(view, View, "offset", held[1])
         code.store_address(slot, memory, offset, guard.dtype.itemsize)
         self._layouts[guard.ref.key()] = _Layout(view, storage, memory)
 

@@ -13,6 +13,7 @@ from numus.lru import LruTable
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
+from numus.transforms.jit.held_inputs import HeldInputs
 from numus.transforms.subgraph import Recipe, reachable
 
 Views = Sequence[View]
@@ -24,7 +25,8 @@ _MAX_LAYOUTS = 64  # of the inputs of a program
 
 class Program:
     """A traced graph between inputs, scalars and outputs; `in_place`: numbers of an input and of an
-    output that replaces it. `effects` are computed as well, for what computing them does."""
+    output that replaces it; `captured`: inputs that are mostly the same from call to call.
+    `effects` are computed as well, for what computing them does."""
 
     def __init__(
         self,
@@ -33,8 +35,10 @@ class Program:
         scalars: Nodes,
         in_place: Sequence[Any] = (),
         effects: Nodes = (),
+        captured: Sequence[int] = (),
     ) -> None:
         self._in_place = in_place
+        self._captured = captured
         order = between((*outputs, *effects), (*inputs, *scalars))
         _run_constant_calls([*outputs, *(x for node in order for x in node.inputs)])
         self.device = _only_device(order, inputs)
@@ -72,7 +76,10 @@ class Program:
 
         graph = GraphSignature.traced(self._outputs, self._inputs, layout, self._scalars)
         scalars = len(self._scalars)
-        plan = TracedPlan(self.device, graph, self._outputs, self._inputs, scalars, self._in_place)
+        plan = TracedPlan(
+            *(self.device, graph, self._outputs, self._inputs, scalars),
+            *(self._in_place, self._captured),
+        )
         return CompiledRun(self, plan)
 
     def _values(self, views: Views, numbers: Numbers) -> tuple[list[Node], list[Node]]:
@@ -107,6 +114,7 @@ class CompiledRun:
         self.plan = plan
         self._itemsizes = program.itemsizes
         self._constant_views = [x.view for x in plan.constant_leaves]
+        self.held = HeldInputs(plan.captured)
 
     def __call__(
         self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
@@ -118,7 +126,8 @@ class CompiledRun:
             view.storage.memory.address + view.offset * size
             for view, size in zip(views, self._itemsizes, strict=True)
         ]
-        storages = [Storage(block) for block in plan.run(addresses, numbers, donated)]
+        hoisted = self.held.match(views)
+        storages = [Storage(block) for block in plan.run(addresses, numbers, donated, hoisted)]
         for done in after_run:
             done()
         found, count = [], len(views)

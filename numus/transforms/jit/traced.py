@@ -14,7 +14,7 @@ from numus.transforms.jit.inputs import ArgumentRef, GradientRef, HandleRef, Inp
 from numus.transforms.jit.program import Program
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Trace, TraceBailout, handles_of
-from numus.transforms.jit.variables import Change, Precondition, Variables
+from numus.transforms.jit.variables import Change, Precondition, VariableRef, Variables
 from numus.transforms.subgraph import reachable
 from numus.transforms.tape import is_tracked_leaf
 
@@ -61,7 +61,10 @@ class TraceReader:
         effects = sp.Effects(bindings, grads, donated, variables, in_place)
         return sp.Spec(
             name=str(trace),
-            program=Program(self._outputs, nodes, scalars, list(in_place), self._effects()),
+            program=Program(
+                *(self._outputs, nodes, scalars, list(in_place), self._effects()),
+                captured=_unchanged(inputs, effects, self._changes.changes),
+            ),
             inputs=inputs,
             numbers=numbers,
             scalars=[(number, node.dtype) for number, node in trace.scalars.values()],
@@ -264,3 +267,21 @@ class TraceReader:
             changed_arguments=changed,
             captured=sp.CapturedTensors(r for x in inputs for r in x.refs),
         )
+
+
+def _unchanged(
+    inputs: Sequence[TracedInput], effects: sp.Effects, assigned: Sequence[Change]
+) -> list[int]:
+    """The captured tensors that a call neither changes nor replaces, by number."""
+    changed = {target.key() for target, _, _ in effects.bindings}
+    variables = {("variable", id(x.namespace.container), x.key) for x in assigned}
+
+    def changes(ref: InputRef) -> bool:
+        key = ref.key()
+        return (
+            isinstance(ref, (ArgumentRef, GradientRef))
+            or key in changed
+            or (isinstance(ref, VariableRef) and key[:3] in variables)
+        )
+
+    return [i for i, x in enumerate(inputs) if not any(map(changes, x.refs))]

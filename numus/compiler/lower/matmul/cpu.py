@@ -115,7 +115,7 @@ def _pays_to_transpose(p: MatmulProblem) -> bool:
     the cost of packing A and storing the result element by element."""
     work = CpuMatmul(p)
     b = work.layout(work.b)
-    if b.mn_major or not b.in_memory:
+    if b.mn_major or not b.in_memory or work.is_captured(work.b):
         return False
     return p.m * (p.k + p.n) * TUNING.scalar_store_cost < p.n * p.k
 
@@ -133,9 +133,10 @@ def _lower(work: CpuMatmul, skinny: bool = False) -> list[LoweredKernel]:
         skinny or (aligned and k * b.k_stride <= near),
     )
     computed = (not a.in_memory, not b.in_memory)
+    captured = (work.is_captured(work.a), work.is_captured(work.b) and not skinny)
     shape = blocking.choose_blocking(
         *(target, work.dtype, work.parts, (batch, m, n, k), a.mn_major, direct),
-        *(a.mn_stride, skinny, computed, p.group.low_memory),
+        *(a.mn_stride, skinny, computed, p.group.low_memory, captured),
     )
     e = work.emitter()
     e.stores_once = True

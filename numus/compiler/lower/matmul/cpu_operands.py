@@ -7,6 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler.graph.value import Value
+from numus.compiler.hoisting import is_captured
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.elementwise import cast_value
 from numus.compiler.lower.emitter import Emitter
@@ -49,6 +50,10 @@ class CpuMatmul:
         self.dtype = dt.real_of(self.compute_dtype)  # of the accumulators
         self.parts = 2 if p.matmul.dtype.is_complex else 1
         self.layouts = p.input_layouts
+
+    def is_captured(self, x: CpuOperand) -> bool:
+        """An operand that is packed once for all runs."""
+        return is_captured(self.problem.group, x.value, self.layouts)
 
     def emitter(self) -> Emitter:
         return Emitter(dict(self.layouts))

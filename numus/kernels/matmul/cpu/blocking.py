@@ -76,12 +76,14 @@ def choose_blocking(
     skinny: bool = False,
     computed: tuple[bool, bool] = (False, False),
     low_memory: bool = False,
+    captured: tuple[bool, bool] = (False, False),
 ) -> Blocking:
     """Blocking for `size` = (batch, m, n, k).
 
     `direct`: A and B can be read in place, rows of A `a_stride` bytes apart. `skinny`: so few rows
     that B is, whatever its layout. `computed`: A and B are expressions, which cost more to pack.
-    `low_memory`: at most one operand is packed beforehand.
+    `low_memory`: at most one operand is packed beforehand. `captured`: A and B are packed once for
+    many runs, so that packing costs nothing.
     """
     batch, m, n, k = size
     width = target.vector_bytes // dtype.itemsize
@@ -91,8 +93,10 @@ def choose_blocking(
     else:
         rows, vectors = decide(_register_tile, target, dtype, parts, m, n)
     a_direct = direct[0] and (a_mn_major or not _conflicts_in_l1(target, rows, a_stride))
+    a_direct = a_direct and not captured[0]
     columns = vectors * width
     b_direct = direct[1] and (skinny or n >= columns)  # partial tiles are packed
+    b_direct = b_direct and not captured[1]
     panels_m, panels_n = -(-m // rows), -(-n // columns)
     # a block of B stays in L2, as deep as it can be
     item = dtype.itemsize * parts
@@ -105,6 +109,7 @@ def choose_blocking(
         work >= TUNING.shared_packing_work // (TUNING.computed_packing_factor if x else 1)
         for x in computed
     )
+    share_a, share_b = share_a or captured[0], share_b or captured[1]
     max_tasks = max(1, work // TUNING.thread_work)
     threads = min(target.num_cores, max_tasks)
     per_thread = (TUNING.tasks_per_thread, TUNING.tasks_per_thread_unpacked)
@@ -121,12 +126,13 @@ def choose_blocking(
     in_order = a_stride == k * item and block_k == k and not (a_mn_major or skinny)
     large = batch * m * k * item >= target.l2_bytes // 4  # less stays cached without prefetches
     share_a = share_a and tasks_n > 1 and not (low_memory and tasks_m > 1)
+    share_a, share_b = share_a or captured[0], captured[1] or (share_b and tasks_m > 1)
     return Blocking(
         *(rows, vectors, width, parts),
         fma=uses_fma(target, dtype),
         masked_stores=dtype.itemsize >= target.masked_store_min_bytes,
         a_access="direct" if a_direct else "shared" if share_a else "own",
-        b_access="direct" if b_direct else "shared" if share_b and tasks_m > 1 else "own",
+        b_access="direct" if b_direct else "shared" if share_b else "own",
         a_mn_major=a_mn_major,
         prefetches_a=a_direct and in_order and large,
         prefetches_b=not b_direct and min(k, block_k) * columns * item >= target.l1_bytes,

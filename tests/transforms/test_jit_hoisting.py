@@ -1,0 +1,200 @@
+"""Kernels of captured operands run once; whoever changes an operand makes them run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import nn, optim
+from numus.functions.interop.host_access import lend
+
+SIZE = 64
+DRAW = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray[Any, Any]:
+    return DRAW.standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def weights() -> nm.Tensor:
+    return nm.asarray(draw(SIZE, SIZE)) + 0  # memory of its own
+
+
+def product(w: nm.Tensor) -> tuple[Callable[[nm.Tensor], nm.Tensor], nm.Tensor]:
+    """A jitted product whose weights are held, and its argument."""
+    f, x = nm.jit(lambda x: nm.relu(x @ w.T)), nm.asarray(draw(48, SIZE))
+    for _ in range(3):
+        check(f, x, w)
+    return f, x
+
+
+def check(f: Callable[[nm.Tensor], nm.Tensor], x: nm.Tensor, w: nm.Tensor) -> None:
+    expected = np.maximum(np.asarray(x) @ np.asarray(w).T, 0)
+    np.testing.assert_allclose(np.asarray(f(x)), expected, rtol=1e-4, atol=1e-4)
+
+
+def hoisted(f: Callable[..., Any], *args: Any) -> list[str]:
+    return [k.name for k in nm.explain(f, *args, timed=False).kernels if k.hoisted]
+
+
+def test_weights_are_packed_once(weights: nm.Tensor) -> None:
+    f, x = product(weights)
+    assert hoisted(f, x) == ["pack"]
+    report = nm.explain(f, x, timed=False)
+    assert report.programs[0].hoisted_bytes >= weights.nbytes
+    assert "once for all calls" in str(report)
+    y = nm.asarray(draw(48, SIZE))
+    assert hoisted(nm.jit(lambda x, w: x @ w.T), y, weights) == []  # arguments may change
+
+
+def test_changed_convolution_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()).eval()
+    f, x = nm.jit(lambda x: model(x)), nm.asarray(draw(1, 32, 28, 28))
+    with nm.no_grad():
+        expected = np.asarray(model(x))
+        for _ in range(3):
+            np.testing.assert_allclose(np.asarray(f(x)), expected, rtol=1e-4, atol=1e-4)
+        model[0].weight *= 2
+        model[1].running_var += 1
+        expected = np.asarray(model(x))
+        np.testing.assert_allclose(np.asarray(f(x)), expected, rtol=1e-4, atol=1e-4)
+
+
+def write_operator(w: nm.Tensor) -> None:
+    w *= 2
+
+
+def write_row(w: nm.Tensor) -> None:
+    w[3] = 1.0
+
+
+def write_view(w: nm.Tensor) -> None:
+    w[:, 5] -= 4.0
+
+
+def write_host(w: nm.Tensor) -> None:
+    with w.data_write() as a:
+        a[1, 2] = 100
+
+
+def write_assign(w: nm.Tensor) -> None:
+    w.assign(nm.asarray(draw(SIZE, SIZE)))
+
+
+def write_jitted(w: nm.Tensor) -> None:
+    @nm.jit
+    def update(g: nm.Tensor) -> None:
+        nonlocal w
+        w -= g
+
+    for _ in range(4):
+        update(nm.ones((SIZE, SIZE)))
+
+
+WRITES = [write_operator, write_row, write_view, write_host, write_assign, write_jitted]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_writes_are_seen(weights: nm.Tensor, write: Callable[[nm.Tensor], None]) -> None:
+    f, x = product(weights)
+    for _ in range(3):
+        write(weights)
+        check(f, x, weights)
+        check(f, x, weights)
+
+
+def test_calls_while_the_host_writes(weights: nm.Tensor) -> None:
+    f, x = product(weights)
+    with weights.data_write() as a:
+        a[0] = 1
+        f(x)
+        f(x)
+        a[0] = 2
+    check(f, x, weights)
+    check(f, x, weights)
+
+
+def test_lent_memory_is_not_held(weights: nm.Tensor) -> None:
+    f, x = product(weights)
+    lent = lend(weights)
+    for value in (3.0, 4.0):
+        lent[2] = value
+        check(f, x, weights)
+        check(f, x, weights)
+
+
+def test_borrowed_memory_is_not_held() -> None:
+    array = draw(SIZE, SIZE)
+    w = nm.from_dlpack(array)
+    f, x = product(w)
+    array[7] = 5.0
+    check(f, x, w)
+
+
+def test_training_and_inference_alternate() -> None:
+    model = nn.Linear(SIZE, SIZE)
+    opt = optim.SGD(model.parameters(), lr=0.1)
+    x, y = nm.asarray(draw(32, SIZE)), nm.asarray(draw(32, SIZE))
+
+    @nm.jit
+    def step(x: nm.Tensor, y: nm.Tensor) -> nm.Tensor:
+        opt.zero_grad()
+        loss = nn.mse_loss(model(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    infer = nm.jit(lambda x: model(x))
+    for _ in range(6):
+        step(x, y)
+        with nm.no_grad():
+            expected = np.asarray(x) @ np.asarray(model.weight).T + np.asarray(model.bias)
+            for _ in range(2):
+                np.testing.assert_allclose(np.asarray(infer(x)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_changing_weights_are_updated_in_place_again(weights: nm.Tensor) -> None:
+    """Holding weights makes updates copy them: it is given up where they change at every call."""
+    f, x = product(weights)
+    w = weights
+
+    @nm.jit
+    def update(g: nm.Tensor) -> None:
+        nonlocal w
+        w -= g
+
+    g, addresses = nm.ones((SIZE, SIZE)), []
+    for _ in range(20):
+        f(x)
+        update(g)
+        view = w._node.view
+        assert view is not None
+        addresses.append(view.storage.memory.address)
+    assert len(set(addresses[-6:])) <= 2
+    check(f, x, w)
+
+
+def test_dynamic_numbers_are_not_hoisted(weights: nm.Tensor) -> None:
+    f = nm.jit(lambda x, s: x @ (weights * s).T)
+    x = nm.asarray(draw(48, SIZE))
+    for s in (1.0, 2.0, 3.0):
+        expected = np.asarray(x) @ (np.asarray(weights) * s).T
+        np.testing.assert_allclose(np.asarray(f(x, s)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_variables_that_are_replaced(weights: nm.Tensor) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.w = weights
+
+    model = Model()
+    f, x = nm.jit(lambda x: nm.relu(x @ model.w.T)), nm.asarray(draw(48, SIZE))
+    for _ in range(3):
+        for _ in range(3):
+            check(f, x, model.w)
+        model.w = nm.asarray(draw(SIZE, SIZE))
