@@ -1,5 +1,7 @@
 """Parallel device tests: each runs once, and all outcomes are reported."""
 
+import pytest
+
 from tools.device_tests import run_tests
 
 TESTS = """
@@ -43,6 +45,7 @@ def test_each_test_runs_once(tmp_path, monkeypatch):
     assert sorted(map(int, (tmp_path / "seen").read_text().split())) == list(range(30))
 
 
+@pytest.mark.slow
 def test_crashes_and_timeouts_are_reported(tmp_path, monkeypatch):
     path = given(tmp_path, monkeypatch, TESTS)
     lines, _ = run_tests(2, 60, "cpu", [str(path)], "", "of a file", default=True)

@@ -41,6 +41,7 @@ def test_tiny_transformer(tmp_path: Path) -> None:
     assert out.exists()
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path) -> None:
     said = run("images", "--epochs", 4, "--examples", 1280, "--out", tmp_path)
     assert number(said, "accuracy") > 50
@@ -56,6 +57,7 @@ def test_characters() -> None:
     assert "The wind was" in said
 
 
+@pytest.mark.slow
 def test_autoencoder(tmp_path: Path) -> None:
     said = run("autoencoder", "--epochs", 2, "--examples", 1280, "--out", tmp_path / "rings.png")
     assert number(said, "loss .* ->") < 200

@@ -14,7 +14,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import node_of
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=15, deadline=None)
 DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 DTYPES += ["bool", "float32", "float64", "complex64", "complex128"]
 

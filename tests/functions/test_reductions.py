@@ -16,7 +16,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import node_of
 
-few = settings(max_examples=24, deadline=None)
+few = settings(max_examples=12, deadline=None)
 inf, nan = math.inf, math.nan
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32", "float64"]

@@ -209,6 +209,7 @@ def test_convolutions_and_their_gradients(case, monkeypatch):
     compare(results, arrays, 3e-6)
 
 
+@pytest.mark.slow
 def test_convolutions_of_views_small_floats_and_transposed_ones(monkeypatch):
     monkeypatch.setattr(tuning, "GPU", dataclasses.replace(tuning.GPU, min_implicit_gemm_macs=0))
     rng = np.random.default_rng(1)

@@ -153,6 +153,7 @@ def test_memory_stays_constant_over_many_steps():
     assert "wgpu logged 0 warnings" in out, said
 
 
+@pytest.mark.slow
 def test_a_device_lost_during_training():
     out, said = _python(
         "import numpy as np, numus as nm\n"

@@ -89,7 +89,7 @@ FILTERS = [scipy.signal.butter(4, 0.2), ([1.0, 0.5], [1.0]), ([0.3], [2.0, -0.9]
            (scipy.signal.firwin(51, 0.3), [1.0]), ([1.0, 2, 3, 4], [1.0, 0.5])]  # fmt: skip
 
 
-@pytest.mark.parametrize("n", [1, 5, 65, 3000])
+@pytest.mark.parametrize("n", [1, 5, 65, pytest.param(3000, marks=pytest.mark.slow)])
 def test_filters_and_their_states(n):
     x = noise(2, n, 3)
     for b, a in FILTERS:
