@@ -137,6 +137,8 @@ def operation(e: ir.Expr) -> Callable[..., Any]:
         wide = np.float64 if dtype is dt.float32 else np.longdouble
         to = dtype.np
         return lambda x, y, z: (x.astype(wide) * y + z).astype(to)
+    if op in ("idiv", "irem") and e.args[1].op == "const" and ir.const_value(e.args[1]) != 0:
+        return lambda x, y: _divided(op == "irem", dtype.np, x, y)
     if op in ("popcount", "clz") or op in _UNARY:
         return _unary(op, dtype)
     return binary(op, dtype)
@@ -159,7 +161,7 @@ def _unary(op: str, dtype: Any) -> Callable[[Any], Any]:
 def binary(op: str, dtype: Any) -> Callable[[Any, Any], Any]:
     """A binary operation in a dtype."""
     if op in ("idiv", "irem"):
-        return lambda x, y: _divided(op == "irem", dtype.np, x, y)
+        return lambda x, y: _divided(op == "irem", dtype.np, x, np.where(y == 0, y + 1, y))
     if op == "mulhi":
         return lambda x, y: _mulhi(dtype, x, y)
     if op in ("shl", "lshr", "ashr"):
@@ -170,9 +172,7 @@ def binary(op: str, dtype: Any) -> Callable[[Any, Any], Any]:
 
 
 def _divided(remainder: bool, dtype: Any, x: Any, y: Any) -> Any:
-    """Rounded to zero; of a division by zero, anything."""
-    if not y.all():
-        y = np.where(y == 0, np.ones((), y.dtype), y)
+    """Rounded to zero."""
     r = np.fmod(x, y)
     return (r if remainder else (x - r) // y).astype(dtype, copy=False)[()]
 

@@ -49,10 +49,14 @@ def mma_sync(block: Any, s: ir.MmaSync, c: Any) -> None:
 def _add(block: Any, accumulators: list[ir.Register], first: int, product: Any) -> None:
     """Add 16 rows to the accumulators of a warp."""
     for i, register in enumerate(accumulators):
-        rows = _LANES // 4 + i // 2 % 2 * 8
-        columns = _LANES % 4 * 2 + i // 4 * 8 + i % 2
         values = block.registers[register][first : first + 32]
-        values[...] = (values + product[rows, columns]).astype(values.dtype)
+        values[...] = values + product[_places(i)]
+
+
+@functools.cache
+def _places(number: int) -> tuple[Any, Any]:
+    """(rows, columns) of an accumulator in the threads of a warp."""
+    return _LANES // 4 + number // 2 % 2 * 8, _LANES % 4 * 2 + number // 4 * 8 + number % 2
 
 
 @functools.cache
