@@ -37,7 +37,9 @@ def pytest_configure(config):
 # has every value of each.
 SAMPLED = {
     "test_against_reference.py": {
+        "test_arithmetic": 3,
         "test_casts": 3,
+        "test_contraction": 3,
         "test_reductions": 2,
         "test_scans_and_sorts": 5,
     },
@@ -64,8 +66,12 @@ SAMPLED = {
     "test_convolution.py": {
         "test_values_and_gradients": 4,
     },
+    "test_cosine.py": {
+        "test_types_lengths_and_norms": 3,
+    },
     "test_cpu_gemm.py": {
         "test_attention_in_narrower_vectors": 3,
+        "test_narrower_vectors_give_the_same_bits": 2,
         "test_values": 5,
     },
     "test_densities_against_torch.py": {
@@ -74,13 +80,11 @@ SAMPLED = {
     },
     "test_distribution_draws.py": {
         "test_draws": 3,
+        "test_the_same_stream_on_every_device": 2,
     },
     "test_distributions.py": {
         "test_draws_move_as_their_quantiles_do": 2,
         "test_expand": 2,
-    },
-    "test_draws.py": {
-        "test_distribution": 2,
     },
     "test_elementwise.py": {
         "test_complex_derivatives": 2,
@@ -93,8 +97,14 @@ SAMPLED = {
         "test_factorisations_on_the_device": 3,
         "test_symmetric_eigenproblems_by_tridiagonal_matrices": 3,
     },
+    "test_few_columns.py": {
+        "test_small_matrices": 3,
+    },
     "test_fft.py": {
         "test_four_steps_on_the_cpu": 3,
+    },
+    "test_formats.py": {
+        "test_odd_shapes": 2,
     },
     "test_fuzz.py": {
         "test_a_random_program_agrees_with_the_reference": 3,
@@ -104,7 +114,9 @@ SAMPLED = {
         "test_every_tile_shape": 5,
         "test_matmul": 5,
         "test_misaligned_memory": 3,
+        "test_split_k": 2,
         "test_square_warps": 3,
+        "test_wgmma_tiles_of_64_rows": 2,
     },
     "test_implicit_gemm_conv.py": {
         "test_simt_values_and_gradients": 2,
@@ -112,6 +124,12 @@ SAMPLED = {
     },
     "test_integer_arguments.py": {
         "test_every_integer_of_the_op_table": 5,
+    },
+    "test_lapack.py": {
+        "test_rectangular": 3,
+    },
+    "test_least_squares.py": {
+        "test_root": 3,
     },
     "test_llvm_addressing.py": {
         "test_strided_access": 4,
@@ -125,11 +143,21 @@ SAMPLED = {
     "test_long_chains.py": {
         "test_gradients_are_those_of_one_kernel": 2,
     },
+    "test_losses.py": {
+        "test_ctc": 2,
+    },
+    "test_manipulation.py": {
+        "test_against_numpy": 2,
+    },
     "test_math.py": {
         "test_narrower_vectors_give_the_same_bits": 2,
     },
     "test_minimize.py": {
         "test_minima": 3,
+    },
+    "test_nonsymmetric.py": {
+        "test_backward_error": 3,
+        "test_backward_error_of_pencils": 2,
     },
     "test_ops.py": {
         "test_gradients_on_the_device": 2,
@@ -137,6 +165,7 @@ SAMPLED = {
     },
     "test_optim_against_torch.py": {
         "test_state_goes_over": 3,
+        "test_ten_steps": 2,
     },
     "test_padded_gemm_conv.py": {
         "test_depthwise_values_and_gradients": 3,
@@ -152,13 +181,23 @@ SAMPLED = {
         "test_norms": 5,
     },
     "test_register_rows.py": {
+        "test_long_rows_span_several_ctas": 3,
         "test_register_rows": 3,
     },
+    "test_render_llvm.py": {
+        "test_map_has_every_tail": 5,
+    },
     "test_rules.py": {
+        "test_a_missing_tangent_is_zero": 3,
         "test_batching": 2,
+        "test_derivatives_are_linear_even_at_zero": 3,
+        "test_derivatives_in_single_precision": 3,
     },
     "test_scan.py": {
         "test_every_schedule": 2,
+    },
+    "test_scatter.py": {
+        "test_many_updates_of_few_elements": 3,
     },
     "test_scatter_gpu.py": {
         "test_other_modes_and_many_destinations": 3,
@@ -181,11 +220,20 @@ SAMPLED = {
     "test_sort.py": {
         "test_every_dtype": 5,
     },
+    "test_sparse_direct.py": {
+        "test_solutions": 5,
+    },
     "test_sparse_tensors.py": {
         "test_operations": 2,
     },
+    "test_stiff.py": {
+        "test_robertson": 2,
+    },
     "test_summation.py": {
         "test_errors_of_products_are_those_of_a_block": 3,
+    },
+    "test_template_cache.py": {
+        "test_products_are_those_of_the_first_time": 3,
     },
     "test_thread_blocks.py": {
         "test_as_rendered": 3,
@@ -198,6 +246,9 @@ SAMPLED = {
         "test_batched": 2,
         "test_derivatives_of_recurrent_layers": 3,
         "test_traced": 2,
+    },
+    "test_vjp_cache.py": {
+        "test_other_numbers_and_layouts": 5,
     },
     "test_webgpu_kernels.py": {
         "test_attention_and_its_gradients": 3,

@@ -170,6 +170,7 @@ def test_normal_pair_at_its_ends():
 # -- coefficients ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_coefficients_can_be_made_again():
     from tools.coefficients import FITS, RATIOS
 

@@ -138,6 +138,7 @@ def test_bad_input_says_so():
     assert not zeros.numpy().any()
 
 
+@pytest.mark.slow
 def test_a_small_model_keeps_its_outputs():
     tokens = small_gpt.text_tokens(20_000)
     nm.random.seed(0)

@@ -159,7 +159,7 @@ def test_norms_argmax_gradients_and_dtypes_of_rows(monkeypatch):
     got = nm.grad(lambda t: nm.sum(nm.softmax(t) * v))(y)
     s = softmax(x)
     np.testing.assert_allclose(got.numpy(), s * (w - (s * w).sum(1, keepdims=True)), atol=1e-6)
-    for part in (np.s_[1:], np.s_[:, 8:152], np.s_[:, 3:163], np.s_[::2], np.s_[:, ::-1]):
+    for part in (np.s_[:, 8:152], np.s_[::2, 3:163], np.s_[:, ::-1]):
         np.testing.assert_allclose(nm.softmax(y[part]).numpy(), softmax(x[part]), rtol=2e-6)
     both = nm.softmax(nm.concat([y, y], axis=1)).numpy()
     np.testing.assert_allclose(both, softmax(np.concatenate([x, x], axis=1)), rtol=2e-6)
@@ -253,7 +253,7 @@ def gradients(q, k, v, **how):
     ],
 )
 def test_attention_and_its_gradients(sizes, lead, how):
-    compare(lambda q, k, v: [attend(q, k, v, **how)], drawn(*sizes), 2e-6)
+    compare(lambda q, k, v: [attend(q, k, v, **how)], drawn(*sizes, lead=lead), 2e-6)
     compare(lambda q, k, v: gradients(q, k, v, **how), drawn(*sizes, lead=lead), 1e-5)
 
 
