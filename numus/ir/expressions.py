@@ -216,6 +216,11 @@ def load(buffer: Buffer, index: Expr, mask: Expr | None = None) -> Expr:
     return make("load", buffer.dtype, args, buffer)
 
 
+def load_word(buffer: Buffer, index: Expr) -> Expr:
+    """The little-endian uint32 at a byte index, aligned or not, of a buffer of bytes. CPUs only."""
+    return make("load", dt.uint32, (index,), buffer)
+
+
 def address(buffer: Buffer) -> Expr:
     """The address of a buffer, to test its alignment."""
     return make("address", INDEX, (), buffer)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.cpu import transposed
+from numus.codegen.cpu import transposed, words
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import are_consecutive, loads_of, split_constant
@@ -85,6 +85,8 @@ def load(ctx: Context, e: ir.Expr) -> Value:
     index = e.args[0]
     mask = ctx.values[e.args[1]] if len(e.args) > 1 else None
     stride = ctx.lane_stride(index)
+    if words.is_word(e):
+        return words.load(ctx, e, _masks(ctx, mask)) if stride != 0 else words.load_scalar(ctx, e)
     if stride == 0:
         return _load_uniform(ctx, buffer, index, mask)
     lane = ctx.current_lane
@@ -347,8 +349,8 @@ def store(ctx: Context, s: ir.Store) -> None:
 
 
 def prefetch(ctx: Context, s: ir.Prefetch) -> None:
-    """llvm.prefetch: into L1 (locality 3) or L2 (locality 2)."""
-    pointer = _pointer(ctx, s.buffer, ctx.uniform(s.index, "where to prefetch"))
+    """llvm.prefetch, for the first lane: into L1 (locality 3) or L2 (locality 2)."""
+    pointer = _pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))
     flags = [("i32", str(n)) for n in (int(s.write), 4 - s.level, 1)]
     ctx.t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
 

@@ -106,7 +106,7 @@ def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> list[str]:
 # -- transposes -----------------------------------------------------------------------------------
 
 
-def _transpose(ctx: Context, ty: str, registers: list[str], width: int) -> list[str]:
+def transpose(ctx: Context, ty: str, registers: list[str], width: int) -> list[str]:
     """Registers and lanes exchanged, within groups of as many lanes as there are registers."""
     count, bit = len(registers), 1
     while bit < count:
@@ -176,7 +176,7 @@ def load(ctx: Context, group: list[ir.Expr], level: int) -> None:
     how = f"align {buffer.dtype.itemsize}{ctx.tags[buffer]}"
     pieces = [t.new(f"load {piece}, ptr {p}, {how}") for p in pointers]
     registers = [_joined(ctx, scalar, pieces[i::count], count) for i in range(count)]
-    for e, name in zip(group, _transpose(ctx, ty, registers, width), strict=True):
+    for e, name in zip(group, transpose(ctx, ty, registers, width), strict=True):
         v = Value((t.from_memory(shape, buffer.dtype, name),), True, level)
         ctx.define(e, v, ctx.insertion_point(level)[0])
 
@@ -218,7 +218,7 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
         (name,) = ctx.vectors(ctx.value(s.value), dtype)
         columns.append(t.to_memory(shape, dtype, name))
     pointers = _pointers(ctx, buffer, stores[0].index)
-    registers = _transpose(ctx, ty, columns, width)
+    registers = transpose(ctx, ty, columns, width)
     how = f"align {dtype.itemsize}{ctx.tags[buffer]}"
     piece = Shape(count).of(scalar)
     for i, pointer in enumerate(pointers):

@@ -123,6 +123,8 @@ class Materialization:
             if v.kind == "packed_gemv" and self.target.simt and v not in self.leaves:
                 found |= _stored_for_strides(v.inputs[0], in_memory)
                 self._store_vector(v.inputs[0], in_memory)
+            if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
+                found.update(x for x in v.inputs if x not in in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)

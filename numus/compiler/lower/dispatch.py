@@ -35,6 +35,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
         "matmul.packed_gemv.lower_packed_gemv",
         "matmul.packed_gemv.lower_packed_gemv_gpu",
     ),
+    "blocks": ("matmul.blocks.lower_blocks", "matmul.blocks.lower_blocks"),
+    "bytes": ("matmul.blocks.lower_bytes", "matmul.blocks.lower_bytes"),
     "sparse": ("sparse.schedules.lower_sparse", "sparse.schedules.lower_sparse_gpu"),
     "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),
     "attention": ("attention.cpu.lower_attention", "attention.gpu.lower_attention"),

@@ -1,0 +1,153 @@
+"""Schedules of products with GGUF's blocks: rows of a CPU's task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import ir
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, ByteCodes
+from numus.kernels.matmul.cpu.blocks import BlockOperands, rows_of_task
+from numus.kernels.matmul.cpu.byte_gemm import (
+    ByteOperands,
+    ByteSizes,
+    ByteTile,
+    StoreScale,
+    StoreWord,
+    columns_of_task,
+)
+
+
+@dataclass(frozen=True)
+class BlocksTuning:
+    """Measured on a 2-core x86-64 (Cascade Lake)."""
+
+    min_task_bytes: int = 1 << 15
+    tasks_per_thread: int = 32
+
+
+TUNING = BlocksTuning()
+ZERO = const(0)
+
+
+@dataclass(frozen=True)
+class BlocksProblem(Problem):
+    """Inputs: x (vectors, planes, fields, low words), sums (vectors, groups, blocks), units
+    (vectors, 1), bytes of blocks (rows, bytes)."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        return LAYOUTS[self.val.params]
+
+    @property
+    def blocks(self) -> int:
+        """Of a row."""
+        return self.val.inputs[3].shape[1] // self.layout.size
+
+    def tasks(self, rows: int) -> tuple[int, int]:
+        """(rows of a task, tasks)."""
+        wanted = max(1, self.target.num_cores) * TUNING.tasks_per_thread
+        size = max(1, self.blocks * self.layout.size)
+        per_task = max(1, -(-rows // wanted), -(-TUNING.min_task_bytes // size))
+        return per_task, -(-rows // per_task)
+
+
+def _lower_tasks(p: BlocksProblem) -> Kernels:
+    x, x_sum, unit, blocks = p.val.inputs
+    vectors, rows = p.val.shape
+    e, task = Emitter(p.layouts), ir.var("task")
+    per_task, tasks = p.tasks(rows)
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+
+    def word(row: Expr, byte: Expr) -> Expr:
+        return ir.load_word(e.buffer(blocks), e.address(blocks, (row, byte)))
+
+    def store(v: int, row: Expr, value: Expr) -> list[Stmt]:
+        return e.store(p.val, (const(v), row), value * e.value(unit, (const(v), ZERO)))
+
+    operands = BlockOperands(
+        word=word,
+        x=lambda v, plane, f, w: e.value(x, (const(v), const(plane), const(f), w)),
+        x_sum=lambda v, g, block: e.value(x_sum, (const(v), const(g), block)),
+        store=store,
+    )
+    shape = (x.shape[1], vectors)
+    body, e.scratch = rows_of_task(p.layout, shape, operands, span, e.dim(p.blocks))
+    return [e.grid_kernel("blocks_matmul", task, body, tasks, (p.val.op,))]
+
+
+@dataclass(frozen=True)
+class ByteProblem(Problem):
+    """Inputs as `byte_matmul` has them."""
+
+    @property
+    def codes(self) -> ByteCodes:
+        found: ByteCodes = self.val.params
+        return found
+
+    def unpack(self, e: Emitter, row: Expr, word: StoreWord, scale: StoreScale) -> list[Stmt]:
+        """The words, scales and offsets of a row."""
+        codes, weights = self.codes, self.val.inputs[3:]
+        at, group = ir.var("unpack"), ir.var("unpack_group")
+        if codes.kind:
+            layout, blocks = codes.layout, e.dim(weights[0].shape[1] // codes.layout.size)
+
+            def load(byte: Expr) -> Expr:
+                return ir.load_word(e.buffer(weights[0]), e.address(weights[0], (row, byte)))
+
+            stores = [
+                word((at // layout.span * layout.fields + f) * layout.span + at % layout.span, code)
+                for f, code in enumerate(layout.codes(load, at))
+            ]
+            decoded, step = layout.scales(load, group)
+            fields = 1 if layout.joined else layout.fields
+            decodes: list[Stmt] = []
+            for g, (value, offset) in enumerate(decoded):
+                f, q = divmod(g, layout.spans)
+                number = (group * layout.spans + q) * fields + f
+                decodes += scale(number, value, offset * step)
+            return [
+                ir.For(at, ZERO, blocks * layout.words, "serial", stores),
+                ir.For(group, ZERO, blocks, "serial", decodes),
+            ]
+        packed, scales, offsets = weights
+        fields, mask = 8 // codes.bits, ((1 << codes.bits) - 1) * BYTES
+        own = e.value(packed, (row, at))
+        stores = [word(at * fields + f, (own >> (codes.bits * f)) & mask) for f in range(fields)]
+        values = (e.value(x, (row, group)) for x in (scales, offsets))
+        return [
+            ir.For(at, ZERO, e.dim(packed.shape[1]), "serial", stores),
+            ir.For(group, ZERO, e.dim(scales.shape[1]), "serial", scale(group, *values)),
+        ]
+
+
+def _lower_bytes(p: ByteProblem) -> Kernels:
+    x, x_sum, unit = p.val.inputs[:3]
+    (m, n), (_, words, planes, rows) = p.val.shape, x.shape
+    columns = p.target.vector_bytes // 4
+    e, task = Emitter(p.layouts), ir.var("task")
+    wanted = max(1, p.target.num_cores) * TUNING.tasks_per_thread
+    per_task = max(1, -(-n // (columns * wanted))) * columns
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(n))
+
+    def store(row: Expr, column: Expr, value: Expr, mask: Expr) -> list[Stmt]:
+        scaled = value * e.value(unit, (row, ZERO))
+        return e.store(p.val, (row, column), scaled, mask)
+
+    operands = ByteOperands(
+        x=lambda t, word, plane, i: e.value(x, (t, word, const(plane), const(i))),
+        x_sum=lambda t, group, i: e.value(x_sum, (t, group, const(i))),
+        unpack=lambda row, word, scale: p.unpack(e, row, word, scale),
+        store=store,
+    )
+    group_words = p.codes.layout.group_words if p.codes.kind else p.codes.group_words
+    tile = ByteTile(rows, planes, columns, group_words)
+    sizes = ByteSizes(e.dim(m), e.dim(n), e.dim(words), e.dim(x_sum.shape[1]))
+    body, e.scratch = columns_of_task(tile, operands, span, sizes)
+    return [e.grid_kernel("byte_gemm", task, body, -(-n // per_task), (p.val.op,))]
+
+
+lower_blocks = family(BlocksProblem, Candidate("rows per task", _lower_tasks))
+lower_bytes = family(ByteProblem, Candidate("columns per task", _lower_bytes))

@@ -1,0 +1,123 @@
+"""Products with GGUF's blocks: bytes of activations in the order in which codes are read."""
+
+from __future__ import annotations
+
+import numus as nm
+from numus.functions._base import wrap
+from numus.functions.template_cache import templated
+from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, ByteCodes
+from numus.primitives.blocks import blocks_matmul, byte_matmul
+from numus.quant.digits import byte_planes, words_of_bytes
+from numus.tensor import Tensor
+
+
+def _field_order(words: Tensor, layout: BlockLayout) -> Tensor:
+    """(..., words of a row) as (..., fields, low words)."""
+    lead = words.shape[:-1]
+    split = words.reshape(
+        *lead, words.shape[-1] // (layout.fields * layout.run), layout.fields, layout.run
+    )
+    return nm.moveaxis(split, -2, -3).reshape(
+        *lead, layout.fields, words.shape[-1] // layout.fields
+    )
+
+
+def _group_sums(whole: Tensor, layout: BlockLayout) -> Tensor:
+    """Sums of integers (rows, values) over groups: (rows, groups of a block, blocks)."""
+    rows, count = whole.shape[0], whole.shape[1] // layout.values
+    if layout.joined:
+        sums = nm.sum(whole.reshape(rows, count, layout.values), axis=-1, dtype=nm.int32)[:, None]
+    else:
+        runs, spans = layout.words // layout.run, layout.run // layout.span
+        parts = whole.reshape(rows, count, runs, layout.fields, spans, 4 * layout.span)
+        sums = nm.sum(nm.permute_dims(parts, (0, 3, 2, 4, 1, 5)), axis=-1, dtype=nm.int32)
+        sums = sums.reshape(rows, layout.groups, count)
+    return sums.astype(nm.float32)
+
+
+@templated
+def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int) -> Tensor:
+    """A few rows times the rows of a matrix of blocks."""
+    layout = LAYOUTS[kind]
+    width = blocks.shape[1] // layout.size * layout.values
+    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+    words = nm.stack([_field_order(words_of_bytes(d), layout) for d in digits], axis=1)
+    sums = _group_sums(whole, layout)
+    inputs = (words._node, sums._node, unit._node, blocks._node)
+    return wrap(blocks_matmul(inputs, kind)).astype(x.dtype, copy=False)
+
+
+def _panels(words: Tensor, rows: int) -> Tensor:
+    """(m, planes, words) in panels of a few rows: (panels, words, planes, rows)."""
+    m, planes, count = words.shape
+    short = -m % rows
+    words = nm.pad(words, [(0, short), (0, 0), (0, 0)]) if short else words
+    return nm.permute_dims(words.reshape((m + short) // rows, rows, planes, count), (0, 3, 2, 1))
+
+
+def _panel_sums(sums: Tensor, rows: int) -> Tensor:
+    """(m, groups) as (panels, groups, rows), float32."""
+    return _panels(sums[:, None], rows)[:, :, 0].astype(nm.float32)
+
+
+@templated
+def block_gemm(x: Tensor, blocks: Tensor, kind: str, planes: int, rows: int) -> Tensor:
+    """Many rows times the rows of a matrix of blocks, in panels of `rows`."""
+    layout = LAYOUTS[kind]
+    width = blocks.shape[1] // layout.size * layout.values
+    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+    words = nm.stack([_group_order(words_of_bytes(d), layout) for d in digits], axis=1)
+    size = 4 * layout.group_words
+    grouped = _value_order(whole, layout).reshape(x.shape[0], width // size, size)
+    sums = _panel_sums(nm.sum(grouped, axis=-1, dtype=nm.int32), rows)
+    inputs = (_panels(words, rows)._node, sums._node, unit._node, blocks._node)
+    return wrap(byte_matmul(inputs, ByteCodes(kind))).astype(x.dtype, copy=False)
+
+
+def _group_order(words: Tensor, layout: BlockLayout, size: int = 1) -> Tensor:
+    """The words of rows, or values of `size` to a word, with those of a group side by side."""
+    m, count = words.shape[0], words.shape[-1]
+    spans = layout.run // layout.span
+    shape = (
+        m,
+        count // (size * layout.fields * layout.run),
+        layout.fields,
+        spans,
+        layout.span * size,
+    )
+    return nm.permute_dims(words.reshape(shape), (0, 1, 3, 2, 4)).reshape(m, count)
+
+
+def _value_order(whole: Tensor, layout: BlockLayout) -> Tensor:
+    return _group_order(whole, layout, 4)
+
+
+@templated
+def integer_gemm(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    bits: int,
+    group: int,
+    zero: int,
+    planes: int,
+    rows: int,
+) -> Tensor:
+    """Many rows times the rows of a matrix of integers; `group`: values of a scale, 0: a row."""
+    m, n, fields = x.shape[0], codes.shape[0], 8 // bits
+    width = codes.shape[1] * 32 // bits
+    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+
+    def in_fields(values: Tensor) -> Tensor:
+        split = values.reshape(m, width // (4 * fields), 4, fields)
+        return nm.matrix_transpose(split).reshape(m, width)
+
+    words = nm.stack([words_of_bytes(in_fields(d)) for d in digits], axis=1)
+    count = width // group if group else 1
+    sums = nm.sum(whole.reshape(m, count, width // count), axis=-1, dtype=nm.int32)
+    scales = nm.broadcast_to(scales.astype(nm.float32, copy=False), (n, count))
+    offsets = scales * (zero if zeros is None else zeros.astype(nm.float32))
+    inputs = (_panels(words, rows), _panel_sums(sums, rows), unit, codes, scales, offsets)
+    how = ByteCodes(bits=bits, group_words=group // 4)
+    return wrap(byte_matmul(tuple(t._node for t in inputs), how)).astype(x.dtype, copy=False)

@@ -1,0 +1,131 @@
+"""Products that read GGUF's blocks and integers as bytes, against those with their values."""
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.kernels.matmul.blocks import LAYOUTS
+from numus.quant import block_products
+
+KINDS = list(LAYOUTS)
+
+
+def sample(rows, columns, m, format, device="cpu"):
+    rng = np.random.default_rng(rows + columns)
+    w = rng.standard_normal((rows, columns), dtype=np.float32)
+    x = rng.standard_normal((m, columns), dtype=np.float32)
+    q = nm.quant.quantize(nm.asarray(w, device="reference"), format)
+    return q.to(device), nm.asarray(x, device=device)
+
+
+def exact(x, q):
+    return np.float64(x.astype(nm.float32).numpy()) @ np.float64(q.dequantize().numpy()).T
+
+
+def error(y, wanted):
+    return np.abs(y.astype(nm.float32).numpy() - wanted).max() / np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layouts_give_the_values_of_blocks(kind):
+    """The references of both products, which read blocks by the layouts that kernels read."""
+    q, x = sample(5, 512, 3, kind, "reference")
+    wanted = exact(x, q)
+    assert error(block_products.matvec(x, q.parts[0], kind, 3), wanted) < 2e-6
+    assert error(block_products.block_gemm(x, q.parts[0], kind, 3, 2), wanted) < 2e-6
+
+
+@pytest.mark.parametrize("kind", ["q4_k", "q5_0", "q8_0"])
+def test_few_rows_read_blocks(kind):
+    q, x = sample(7, 512, 2, kind)
+    assert error(x @ q.T, exact(x, q)) < 2e-6
+
+
+@pytest.mark.parametrize("kind", ["q6_k", "iq4_nl"])
+def test_many_rows_read_blocks(kind):
+    q, x = sample(21, 256, 19, kind)
+    assert error(x @ q.T, exact(x, q)) < 2e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_at_all_sizes(kind):
+    for rows, columns, m in [(1, 32, 1), (37, 4096, 8), (5, 300, 9), (40, 288, 40), (3, 8192, 1)]:
+        q, x = sample(rows, columns, m, kind)
+        for dtype, bound in ((nm.float32, 5e-6), (nm.bfloat16, 1.5e-2)):
+            own = x.astype(dtype)
+            assert error(own @ q.T, exact(own, q)) < bound
+        assert error(nm.quant.matmul(x, q.T, activations="int8"), exact(x, q)) < 3e-2
+
+
+def rounded(x):
+    unit = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+    return np.round(x / unit) * np.float64(unit)
+
+
+@pytest.mark.parametrize("format", ["int8-row", "uint4-g64"])
+def test_integers_times_integers(format):
+    """Rounding a row to int8 is all that the result may differ by."""
+    q, x = sample(18, 192, 17, format)
+    wanted = rounded(x.numpy()) @ np.float64(q.dequantize().numpy()).T
+    assert error(nm.quant.matmul(x, q.T, activations="int8"), wanted) < 1e-6
+    text = str(nm.explain(lambda x: nm.quant.matmul(x, q.T, activations="int8"), x))
+    assert "byte_matmul" in text
+
+
+@pytest.mark.parametrize("format", ["int4-g32", "nf4-g64", "int3-g32", "int8-tensor"])
+def test_rounded_activations_of_all_formats(format):
+    for m in (1, 9):
+        q, x = sample(6, 64, m, format, "reference")
+        wanted = rounded(x.numpy()) @ np.float64(q.dequantize().numpy()).T
+        assert error(nm.quant.matmul(x, q.T, activations="int8"), wanted) < 1e-6
+
+
+def test_fp8_times_fp8():
+    q, x = sample(6, 256, 3, "fp8-e4m3-b128", "reference")
+    y = nm.quant.matmul(x, q.T, activations="fp8")
+    groups = x.numpy().reshape(3, 2, 128)
+    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(448)
+    codes = nm.asarray(groups / scale, device="reference").astype(nm.float8_e4m3fn)
+    own = (codes.astype(nm.float32).numpy() * scale).reshape(3, 256)
+    assert error(y, np.float64(own) @ np.float64(q.dequantize().numpy()).T) < 1e-6
+    assert 1e-3 < error(y, exact(x, q)) < 5e-2
+
+
+def test_rounded_activations_are_straight_through():
+    q, x = sample(4, 64, 9, "q8_0")
+    x.requires_grad = True
+    nm.quant.matmul(x, q.T, activations="int8").sum().backward()
+    wanted = np.ones((9, 4)) @ q.dequantize().numpy()
+    assert np.allclose(x.grad.numpy(), wanted, atol=1e-4)
+
+
+def test_vmap_and_jit_of_blocks():
+    q, x = sample(4, 64, 10, "q8_0", "reference")
+    wanted = exact(x, q)
+
+    def product(x, blocks):
+        return block_products.block_gemm(x, blocks, "q8_0", 3, 2)
+
+    stack = nm.stack([x, 2 * x])
+    assert error(nm.vmap(lambda x: product(x, q.parts[0]))(stack)[1], 2 * wanted) < 2e-6
+    few = nm.vmap(lambda x: block_products.matvec(x[None], q.parts[0], "q8_0", 3)[0])(x)
+    assert error(few, wanted) < 2e-6
+    blocks = nm.stack([q.parts[0], q.parts[0]])
+    both = nm.vmap(lambda x, b: block_products.matvec(x, b, "q8_0", 3))(stack, blocks)
+    assert error(both[0], wanted) < 2e-6
+    q, x = sample(7, 512, 2, "q8_0")
+    assert error(nm.jit(lambda x, q: x @ q.T)(x, q), exact(x, q)) < 2e-6
+
+
+def test_nan_and_inf_reach_all_columns():
+    q, x = sample(7, 512, 2, "q8_0")
+    for bad in (np.nan, np.inf):
+        y = (x + nm.asarray([[bad] + [0.0] * 511] * 2)) @ q.T
+        assert not np.isfinite(y.numpy()).any()
+
+
+def test_an_unknown_rounding_is_an_error():
+    q, x = sample(4, 64, 1, "q8_0", "reference")
+    with pytest.raises(ValueError, match='"int8" or "fp8"'):
+        nm.quant.matmul(x, q.T, activations="int4")
