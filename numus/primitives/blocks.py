@@ -69,7 +69,7 @@ class _Rows:
         """Scales and offsets (groups, rows, blocks)."""
         at = np.arange(self.count).view(_Elements)
         found, step = self.layout.scales(self._load, at)  # type: ignore[arg-type]
-        scales, offsets = (np.asarray(np.stack(x), np.float64) for x in zip(*found, strict=True))  # type: ignore[call-overload]
+        scales, offsets = (np.asarray(np.stack(x), np.float64) for x in zip(*found, strict=True))
         return scales, offsets * np.asarray(step, np.float64)
 
     def spread(self, groups: Array) -> Array:
@@ -96,7 +96,7 @@ def _reference(node: Node, x: Array, x_sum: Array, unit: Array, blocks: Array) -
 _blocks_matmul = nondifferentiable("blocks_matmul", "blocks", _reference, _batch)
 
 
-def blocks_matmul(inputs: Nodes, kind: str) -> Node:
+def blocks_matmul(inputs: tuple[Node, ...], kind: str) -> Node:
     """Vectors times the rows of a matrix of blocks: (vectors, rows), float32. CPUs only.
 
     Inputs: uint32 (vectors, planes, fields, low words), four signed bytes each, the most
@@ -158,7 +158,7 @@ def _byte_reference(node: Node, x: Array, x_sum: Array, unit: Array, *weights: A
 _byte_matmul = nondifferentiable("byte_matmul", "bytes", _byte_reference, _byte_batch)
 
 
-def byte_matmul(inputs: Nodes, codes: ByteCodes) -> Node:
+def byte_matmul(inputs: tuple[Node, ...], codes: ByteCodes) -> Node:
     """Rows of integers times the rows of a matrix of codes: (m, n), float32. CPUs only.
 
     Inputs: uint32 (panels, words, planes, rows of a panel), four signed bytes each, the most

@@ -47,12 +47,16 @@ def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int) -> Tensor:
     return wrap(blocks_matmul(inputs, kind)).astype(x.dtype, copy=False)
 
 
+def _whole_panels(x: Tensor, rows: int) -> Tensor:
+    """Rows of zeros added, so that panels of `rows` are full; float32."""
+    x, short = x.astype(nm.float32, copy=False), -x.shape[0] % rows
+    return nm.pad(x, [(0, short), (0, 0)]) if short else x
+
+
 def _panels(words: Tensor, rows: int) -> Tensor:
     """(m, planes, words) in panels of a few rows: (panels, words, planes, rows)."""
     m, planes, count = words.shape
-    short = -m % rows
-    words = nm.pad(words, [(0, short), (0, 0), (0, 0)]) if short else words
-    return nm.permute_dims(words.reshape((m + short) // rows, rows, planes, count), (0, 3, 2, 1))
+    return nm.permute_dims(words.reshape(m // rows, rows, planes, count), (0, 3, 2, 1))
 
 
 def _panel_sums(sums: Tensor, rows: int) -> Tensor:
@@ -65,12 +69,12 @@ def block_gemm(x: Tensor, blocks: Tensor, kind: str, planes: int, rows: int) -> 
     """Many rows times the rows of a matrix of blocks, in panels of `rows`."""
     layout = LAYOUTS[kind]
     width = blocks.shape[1] // layout.size * layout.values
-    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+    digits, whole, unit = byte_planes(_whole_panels(x, rows), width, planes)
     words = nm.stack([_group_order(words_of_bytes(d), layout) for d in digits], axis=1)
     size = 4 * layout.group_words
-    grouped = _value_order(whole, layout).reshape(x.shape[0], width // size, size)
-    sums = _panel_sums(nm.sum(grouped, axis=-1, dtype=nm.int32), rows)
-    inputs = (_panels(words, rows)._node, sums._node, unit._node, blocks._node)
+    groups = _group_order(whole, layout, 4).reshape(whole.shape[0], width // size, size)
+    sums = _panel_sums(nm.sum(groups, axis=-1, dtype=nm.int32), rows)
+    inputs = (_panels(words, rows)._node, sums._node, unit[: x.shape[0]]._node, blocks._node)
     return wrap(byte_matmul(inputs, ByteCodes(kind))).astype(x.dtype, copy=False)
 
 
@@ -88,10 +92,6 @@ def _group_order(words: Tensor, layout: BlockLayout, size: int = 1) -> Tensor:
     return nm.permute_dims(words.reshape(shape), (0, 1, 3, 2, 4)).reshape(m, count)
 
 
-def _value_order(whole: Tensor, layout: BlockLayout) -> Tensor:
-    return _group_order(whole, layout, 4)
-
-
 @templated
 def integer_gemm(
     x: Tensor,
@@ -105,9 +105,10 @@ def integer_gemm(
     rows: int,
 ) -> Tensor:
     """Many rows times the rows of a matrix of integers; `group`: values of a scale, 0: a row."""
-    m, n, fields = x.shape[0], codes.shape[0], 8 // bits
+    n, fields = codes.shape[0], 8 // bits
     width = codes.shape[1] * 32 // bits
-    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+    digits, whole, unit = byte_planes(_whole_panels(x, rows), width, planes)
+    m = whole.shape[0]
 
     def in_fields(values: Tensor) -> Tensor:
         split = values.reshape(m, width // (4 * fields), 4, fields)
@@ -118,6 +119,7 @@ def integer_gemm(
     sums = nm.sum(whole.reshape(m, count, width // count), axis=-1, dtype=nm.int32)
     scales = nm.broadcast_to(scales.astype(nm.float32, copy=False), (n, count))
     offsets = scales * (zero if zeros is None else zeros.astype(nm.float32))
-    inputs = (_panels(words, rows), _panel_sums(sums, rows), unit, codes, scales, offsets)
+    own = (_panels(words, rows), _panel_sums(sums, rows), unit[: x.shape[0]])
+    inputs = (*own, codes, scales, offsets)
     how = ByteCodes(bits=bits, group_words=group // 4)
     return wrap(byte_matmul(tuple(t._node for t in inputs), how)).astype(x.dtype, copy=False)

@@ -13,7 +13,7 @@ def byte_planes(x: Tensor, width: int, planes: int) -> tuple[list[Tensor], Tenso
     largest = nm.max(nm.abs(x), axis=-1, keepdims=True)
     limit = float(127 << (8 * (planes - 1)))
     unit = nm.where(largest > 1e-30, largest / limit, nm.where(nm.isnan(largest), largest, 1.0))
-    whole = nm.round(x / unit).astype(nm.int32)
+    whole = nm.round(x * (1 / unit)).astype(nm.int32)
     if width > x.shape[1]:
         whole = nm.pad(whole, [(0, 0), (0, width - x.shape[1])])
     digits, rest = [], whole

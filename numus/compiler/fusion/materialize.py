@@ -125,6 +125,7 @@ class Materialization:
                 self._store_vector(v.inputs[0], in_memory)
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
+                self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)

@@ -17,6 +17,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.blocks import BlockLayout
 
 ZERO = const(0)
+MAX_SUMS = 8
 PREFETCH_ROWS = 1  # ahead, so that headers of blocks are there when a row begins
 
 
@@ -65,7 +66,12 @@ def rows_of_task(
     planes, vectors = shape
     row, block, w = ir.var("row"), ir.var("block"), ir.var("word")
     scales = RowScales.of(layout, blocks)
-    sums = [ir.Register(f"sum{v}", dt.float32, lanes=True) for v in range(vectors)]
+    # a sum for each field: one alone would wait for itself
+    fields = 1 if layout.joined else max(1, min(layout.fields, MAX_SUMS // vectors))
+    sums = [
+        [ir.Register(f"sum{v}_{f}", dt.float32, lanes=True) for f in range(fields)]
+        for v in range(vectors)
+    ]
     offsets = [ir.Register(f"offset{v}", dt.float32, lanes=True) for v in range(vectors)]
 
     def load(byte: Expr) -> Expr:
@@ -84,19 +90,23 @@ def rows_of_task(
     ahead = o.word(row + PREFETCH_ROWS, w * layout.size // layout.words)
     step: list[Stmt] = [ir.Prefetch(ahead.attr, ahead.args[0], write=False)]
     codes = layout.codes(load, w)
-    for v, register in enumerate(sums):
-        new = ir.read(register)
+    for v, own in enumerate(sums):
         if layout.joined:
-            new = ir.fma(_dot(codes, v, planes, o, w), scales.at(0, w), new)
-        else:
-            for f, code in enumerate(codes):
-                new = ir.fma(_dot([code], v, planes, o, w, f), scales.at(f, w), new)
-        step.append(ir.Set(register, new))
-    body: list[Stmt] = [ir.Set(r, const(0.0, dt.float32)) for r in (*sums, *offsets)]
+            dot = _dot(codes, v, planes, o, w)
+            step.append(ir.Set(own[0], ir.fma(dot, scales.at(0, w), ir.read(own[0]))))
+            continue
+        for f, code in enumerate(codes):
+            register = own[f % fields]
+            dot = _dot([code], v, planes, o, w, f)
+            step.append(ir.Set(register, ir.fma(dot, scales.at(f, w), ir.read(register))))
+    registers = [*offsets, *(r for own in sums for r in own)]
+    body: list[Stmt] = [ir.Set(r, const(0.0, dt.float32)) for r in registers]
     body.append(ir.For(block, ZERO, blocks, "lanes", decode))
     body.append(ir.For(w, ZERO, blocks * layout.words, "lanes", step))
     for v in range(vectors):
-        total = ir.lanes_reduce("add", sums[v]) + ir.lanes_reduce("add", offsets[v])
+        total = ir.lanes_reduce("add", offsets[v])
+        for register in sums[v]:
+            total = total + ir.lanes_reduce("add", register)
         name = ir.var(f"total{v}", dt.float32)
         body.append(ir.Let(name, total))
         body += o.store(v, row, name)

@@ -80,7 +80,7 @@ def columns_of_task(
 
     row = ir.minimum(first + j, sizes.n - 1)  # those past the end repeat the last one
     packed = o.unpack(row, store_word, store_scale)
-    body = [ir.For(j, ZERO, const(width), "lanes", packed, width=width)]
+    body: list[Stmt] = [ir.For(j, ZERO, const(width), "lanes", packed, width=width)]
     tiles = _tile(tile, o, (codes, scales, offsets), sizes, t, first)
     panels = (sizes.m + (tile.rows - 1)) // tile.rows
     body.append(ir.For(t, ZERO, panels, "serial", [tiles]))
