@@ -266,3 +266,59 @@ def test_bad_input_says_so():
     unused.forward = unused["a"].forward
     with pytest.raises(ValueError, match="never reached"):
         nm.quant.quantize_(unused, "int4-g32-gptq", data=[nm.ones((2, 32))], at_once=2)
+
+
+def test_scales_fold_into_the_layer_before():
+    nm.random.seed(0)
+
+    class Branches(nn.Module):
+        def __init__(self):
+            self.norm = nn.LayerNorm(32)
+            self.one, self.two = nn.Linear(32, 8), nn.Linear(32, 4, bias=False)
+
+        def forward(self, x):
+            y = self.norm(x)
+            return nm.concat([self.one(y), self.two(y)], axis=-1)
+
+    model = Branches()
+    model.norm.weight = nn.Parameter(nm.asarray(np.geomspace(0.05, 20, 32).astype(np.float32)))
+    x = nm.random.normal((64, 32))
+    wanted = model(x).numpy()
+    fold = {"norm": ("one", "two")}
+    report = nm.quant.quantize_(model, "int8-g32-awq", data=[x], at_once=2, fold=fold)
+    assert [r.name for r in report.layers] == ["one", "two"]
+    assert max(r.error for r in report.layers) < 0.05
+    assert model.one.input_scale is None
+    assert model.two.input_scale is None
+    assert not np.allclose(model.norm.weight.numpy(), np.geomspace(0.05, 20, 32))
+    assert np.linalg.norm(model(x).numpy() - wanted) < 0.02 * np.linalg.norm(wanted)
+    for wrong in ({"norm": ("one", "one")}, {"nothing": ("one",)}, {"norm": ("norm",)}):
+        with pytest.raises(ValueError, match="each once"):
+            nm.quant.quantize_(Branches(), "int8-g32-awq", data=[x], fold=wrong)
+    with pytest.raises(ValueError, match="awq and smooth"):
+        nm.quant.quantize_(Branches(), "int8", fold=fold)
+
+
+def test_scales_that_differ_do_not_fold():
+    layers = [nn.QLinear.of(nn.Linear(32, 4), "int8", input_scale=nm.full(32, s)) for s in (1, 2)]
+    with pytest.raises(ValueError, match="different input scales"):
+        nn.fold_input_scale_(nn.LayerNorm(32), *layers)
+    with pytest.raises(TypeError, match="not ReLU"):
+        nn.fold_input_scale_(nn.ReLU(), layers[0])
+    before = nn.Linear(8, 32)
+    old = before.bias.numpy()
+    nn.fold_input_scale_(before, layers[1])
+    np.testing.assert_allclose(before.bias.numpy(), 2 * old)
+
+
+def test_layers_that_round_their_inputs():
+    nm.random.seed(0)
+    model = nn.Sequential(nn.Linear(64, 16))
+    x = nm.random.normal((3, 64))
+    wanted = model(x).numpy()
+    nm.quant.quantize_(model, "int8", activations="int8")
+    assert model[0].activations == "int8"
+    error = np.linalg.norm(model(x).numpy() - wanted) / np.linalg.norm(wanted)
+    assert 1e-3 < error < 0.03
+    with pytest.raises(ValueError, match="activations="):
+        nm.quant.quantize_(nn.Sequential(nn.Linear(64, 16)), "int8", activations="int2")

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403
 from numus.nn.quantized.cache import *
+from numus.nn.quantized.folding import *
 from numus.nn.quantized.huggingface import *
 from numus.nn.quantized.layers import *
 from numus.nn.quantized.lora import *

@@ -58,8 +58,11 @@ class QLinear(_Quantized):
 
     Args:
         format: as `nm.quant.quantize` takes it; the layer starts with zeros, to be loaded into.
+
+    `activations` is what `nm.quant.matmul` rounds inputs to: None, "int8" or "fp8".
     """
 
+    activations: str | None = None
     bias: Tensor | None
     input_order: Tensor | None
     input_scale: Tensor | None
@@ -118,7 +121,7 @@ class QLinear(_Quantized):
         if self.input_order is not None:
             x = nm.take(x, self.input_order, axis=-1)
         scaled = x if self.input_scale is None else x * self.input_scale.astype(x.dtype)
-        y = nm.quant.matmul(scaled, self.weight.T)
+        y = nm.quant.matmul(scaled, self.weight.T, activations=self.activations)
         if self.outlier_columns is not None and self.outlier_weight is not None:
             own = nm.take(x, self.outlier_columns, axis=-1)
             y = y + own @ self.outlier_weight.astype(x.dtype).T

@@ -8,7 +8,7 @@ is on disk, and a second run goes on from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from numus.nn.embedding import Embedding
 from numus.nn.linear import Linear
 from numus.nn.module import Module
 from numus.nn.quantized.calibration import InputStatistics, gather, show
+from numus.nn.quantized.folding import rounded_together, scale_output_
 from numus.nn.quantized.layers import QConv2d, QEmbedding, QLinear
 from numus.nn.safetensors import SafetensorsFile
 from numus.nn.saving import load_safetensors, save_safetensors
 from numus.quant import algorithms
 from numus.quant.formats import Format, as_format
 from numus.quant.integers import Integers
+from numus.tensor import Tensor
 
 __all__ = ["LayerReport", "QuantizationReport", "load_quantized", "quantize_", "save_quantized"]
 
@@ -145,11 +147,14 @@ def _rounded(layer: Layer, format: str | Format) -> QLayer:
     return QConv2d.of(layer, format)
 
 
-def layer_report(name: str, before: Layer, after: QLayer) -> LayerReport:
-    """Sizes, and how far a quantised layer is from what it was."""
+def layer_report(
+    name: str, before: Layer, after: QLayer, scale: Tensor | None = None
+) -> LayerReport:
+    """Sizes, and how far a quantised layer is from what it was; `scale`: of its inputs, folded."""
     w = np.asarray(before.weight.detach().astype(nm.float32), dtype=np.float64)
     w = w.reshape(w.shape[0], -1)
     dense = after.dense_weight() if isinstance(after, QLinear) else after.weight.dequantize()
+    dense = dense if scale is None else dense * scale
     found = np.asarray(dense.astype(nm.float32), dtype=np.float64)
     error = float(np.linalg.norm(found - w)) / max(float(np.linalg.norm(w)), 1e-300)
     held = sum(b.nbytes for n, b in after.named_buffers() if n != "bias")
@@ -164,6 +169,8 @@ def quantize_(
     data: Iterable[Any] | None = None,
     at_once: int = 1,
     checkpoint: PathLike | None = None,
+    fold: Mapping[str, Sequence[str]] | None = None,
+    activations: str | None = None,
 ) -> QuantizationReport:
     """Swap layers of a model for quantised ones, in place.
 
@@ -180,6 +187,9 @@ def quantize_(
         data: batches that the model is called with, for algorithms that calibrate; it is iterated
             once for every `at_once` layers.
         checkpoint: a folder for what is done, which a later call takes up.
+        fold: by the name of a norm or linear layer, those of the layers that alone read its
+            output: AWQ and SmoothQuant give them one input scale, which goes into the layer before.
+        activations: what linear layers round their inputs to: None, "int8" or "fp8".
     """
     format, how = parse_scheme(scheme)
     wanted = filter or _default_filter
@@ -194,11 +204,16 @@ def quantize_(
     calibrates = ALGORITHMS[how] == "data"
     if calibrates and data is None:
         raise ValueError(f"quantize_: {how} calibrates: give data=, batches for the model")
+    if fold and checkpoint is not None:
+        raise ValueError("quantize_: fold= changes layers that a checkpoint does not hold")
+    if activations not in (None, "int8", "fp8"):
+        raise ValueError(f'quantize_: activations={activations!r} must be None, "int8" or "fp8"')
     report = QuantizationReport()
     folder = None if checkpoint is None else Path(checkpoint)
     training = model.training
     model.eval()
     names = list(todo)
+    before = _folded(model, todo, fold, how)
     for start in range(0, len(names), at_once):
         some = names[start : start + at_once]
         left = [n for n in some if not _resume(model, todo[n], n, folder, scheme, format, report)]
@@ -206,6 +221,19 @@ def quantize_(
         seen = gather(model, linear, data) if calibrates and linear and data is not None else {}
         for name in left:
             layer = todo[name]
+            if name in before:
+                previous, together = before.pop(name)
+                if name != together[0]:
+                    continue  # rounded with the first
+                assert isinstance(format, Integers)
+                layers = [m for n in together if isinstance(m := todo[n], Linear)]
+                folded, scale = rounded_together(layers, format, how, seen[name])
+                scale_output_(model.get_submodule(previous), scale)
+                for n, old, own in zip(together, layers, folded, strict=True):
+                    own.input_scale = None
+                    model.set_submodule(n, own)
+                    report.layers.append(layer_report(n, old, own, scale))
+                continue
             if isinstance(layer, Linear):
                 new: QLayer = quantized_linear(layer, format, how, seen.get(name))
             else:
@@ -214,8 +242,33 @@ def quantize_(
             report.layers.append(layer_report(name, layer, new))
             _keep(new, name, folder, scheme, report.layers[-1])
         show(min(start + at_once, len(names)), len(names), some[-1])
+    for _, layer in model.named_modules():
+        if isinstance(layer, QLinear) and activations is not None:
+            layer.activations = activations
     model.train(training)
     return report
+
+
+def _folded(
+    model: Module,
+    todo: Mapping[str, Module],
+    fold: Mapping[str, Sequence[str]] | None,
+    how: str,
+) -> dict[str, tuple[str, Sequence[str]]]:
+    """By the name of a layer, the one that its input scale folds into, and all that share it."""
+    found: dict[str, tuple[str, Sequence[str]]] = {}
+    if fold and how not in ("awq", "smooth"):
+        raise ValueError(f"quantize_: fold= is for awq and smooth, and the algorithm is {how}")
+    modules = dict(model.named_modules())
+    for previous, layers in (fold or {}).items():
+        for name in layers:
+            if previous not in modules or not isinstance(todo.get(name), Linear) or name in found:
+                raise ValueError(
+                    f"quantize_: fold={{{previous!r}: {tuple(layers)}}} must name a layer and "
+                    "linear layers that are quantised, each once"
+                )
+            found[name] = (previous, layers)
+    return found
 
 
 # -- files ----------------------------------------------------------------------------------------
