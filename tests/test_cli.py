@@ -116,3 +116,24 @@ def test_quantize_writes_what_models_load(tmp_path, capsys):
         cli.main(["quantize", str(file), "--scheme", "int5"])
     with pytest.raises(SystemExit, match="no matrix"):
         cli.main(["quantize", str(file), "--only", "nothing"])
+
+
+def test_quantize_reads_and_writes_gguf(tmp_path, capsys):
+    x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+    w = nm.asarray(x, device="reference")
+    tensors = {"a.weight": nm.quant.quantize(w, "q8_0"), "b.weight": w[:, :40], "n.weight": w[0]}
+    nm.quant.save_gguf(tmp_path / "m.gguf", tensors, {"general.name": "m"})
+    cli.main(["quantize", str(tmp_path / "m.gguf"), "--scheme", "q4_k"])
+    assert "q4_k" in capsys.readouterr().out
+    found, metadata = nm.quant.load_gguf(tmp_path / "m-q4_k.gguf")
+    assert metadata == {"general.name": "m"}
+    assert found["a.weight"].format.name == "q4_k"
+    assert np.abs(found["a.weight"].numpy() - x).max() < 0.3
+    np.testing.assert_array_equal(found["b.weight"].numpy(), x[:, :40])  # no whole block
+    cli.main(["quantize", str(tmp_path / "m.gguf"), "--scheme", "int8"])
+    model = nn.ModuleDict({"a": nn.Linear(256, 4, bias=False), "b": nn.Linear(40, 4, bias=False)})
+    model["n"] = nn.RMSNorm(256)
+    nm.quant.load_quantized(model, tmp_path / "m-int8.safetensors")
+    assert np.abs(model["a"].dense_weight().numpy() - x).max() < 0.05
+    with pytest.raises(SystemExit, match="GGUF has no int8-row"):
+        cli.main(["quantize", str(tmp_path / "m.gguf"), "--scheme", "int8", "--out", "x.gguf"])

@@ -5,7 +5,7 @@ numus train CONFIG      a training that is written down in a TOML file
 numus demo              train a small transformer to add numbers
 numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
-numus quantize MODEL    round the weights in a file of safetensors to few bits
+numus quantize MODEL    round the weights in a file of safetensors or GGUF to few bits
 numus launch FILE       run a Python file as several ranks of one job
 numus generate MODEL    continue a text with a language model
 numus finetune MODEL    train a language model on a text
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="of the file's program")
 
     quantize = commands.add_parser("quantize", help="round the weights of a model to few bits")
-    quantize.add_argument("model", type=Path, help="a file of safetensors")
+    quantize.add_argument("model", type=Path, help="a file of safetensors or GGUF")
     quantize.add_argument("--scheme", default="int4", help="as int8, int4-g64-gptq (default int4)")
     quantize.add_argument("--data", type=Path, help="inputs of layers, as NAME.input, to calibrate")
     quantize.add_argument("--only", help="a regular expression that names of layers match")

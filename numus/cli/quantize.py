@@ -1,8 +1,9 @@
-"""`numus quantize`: the matrices in a file of safetensors, rounded to few bits.
+"""`numus quantize`: the matrices in a file of safetensors or GGUF, rounded to few bits.
 
 Matrices named `NAME.weight` become the buffers of `nn.QLinear`; all else is copied. The result is
 what `nm.quant.load_quantized` reads into a model. Algorithms that calibrate take the inputs of each
-layer, (rows, columns) under `NAME.input`, from a second file.
+layer, (rows, columns) under `NAME.input`, from a second file. GGUF's own formats ("q4_k") can be
+written as GGUF, with the metadata that was there.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ from typing import Any
 
 from rich.console import Console
 
+import numus as nm
 from numus import nn
 from numus.errors import NumusError
 from numus.nn.quantized import models
 from numus.nn.quantized.calibration import InputStatistics
+from numus.quant.gguf_blocks import Blocks
 
 __all__ = ["run"]
 
 
+GGUF = ".gguf"
+
+
+def _dense(tensor: Any) -> Any:
+    return tensor.dequantize() if isinstance(tensor, nm.quant.QTensor) else tensor
+
+
 def _layer(name: str, tensors: dict[str, Any]) -> nn.Linear:
-    weight = tensors[f"{name}.weight"]
+    weight = _dense(tensors[f"{name}.weight"])
     bias = tensors.get(f"{name}.bias")
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     layer.weight = nn.Parameter(weight)
@@ -57,9 +67,21 @@ def _quantize(
     calibrates = models.ALGORITHMS[how] == "data"
     if calibrates and data is None:
         raise ValueError(f"{how} calibrates: give --data, a file with the inputs of layers")
-    tensors = nn.load_safetensors(model)
+    own = isinstance(format, Blocks)
+    suffix = GGUF if own and model.suffix == GGUF else ".safetensors"
+    to = out or model.with_name(f"{model.stem}-{scheme}{suffix}")
+    if to.suffix == GGUF and not own:
+        raise ValueError(f"{to}: GGUF has no {format.name}; it has q4_0 … q8_0, q2_k … q6_k")
+    metadata: dict[str, Any] = {}
+    tensors: dict[str, Any]
+    if model.suffix == GGUF:
+        tensors, metadata = nm.quant.load_gguf(model)
+    else:
+        tensors = nn.load_safetensors(model)
     inputs = nn.load_safetensors(data) if data is not None else {}
     names = _names(tensors, only)
+    if own:  # whole blocks of its own are all that GGUF has
+        names = [n for n in names if tensors[f"{n}.weight"].shape[1] % format.group_size == 0]
     if not names:
         raise ValueError(f"{model}: there is no matrix NAME.weight of floats to quantise")
     missing = [n for n in names if calibrates and f"{n}.input" not in inputs]
@@ -78,9 +100,15 @@ def _quantize(
             seen.add(x)
         new = models.quantized_linear(layer, format, how, seen)
         report.layers.append(models.layer_report(name, layer, new))
+        if to.suffix == GGUF:
+            tensors[f"{name}.weight"] = new.weight
+            continue
         formats[name] = new.format
         del tensors[f"{name}.weight"]
         tensors.update({f"{name}.{k}": v for k, v in new.state_dict().items()})
-    to = out or model.with_name(f"{model.stem}-{scheme}.safetensors")
-    nn.save_safetensors(tensors, to, {models.LAYERS: json.dumps(formats)})
+    if to.suffix == GGUF:
+        nm.quant.save_gguf(to, tensors, metadata)
+    else:
+        tensors = {name: _dense(t) for name, t in tensors.items()}
+        nn.save_safetensors(tensors, to, {models.LAYERS: json.dumps(formats)})
     Console(highlight=False).print(f"{report}\n{to}", soft_wrap=True, markup=False)
