@@ -1,9 +1,9 @@
 """Products with quantised weights: bytes of activations times packed codes, or tiles unpacked.
 
-Activations of a few rows become integers of 16 or 24 bits, relative to the largest of their row, in
-planes of bytes (as llama.cpp's Q8 activations, with two or three of them): the product is then one
-of bytes (`numus/kernels/matmul/packed.py`), and reads the codes once. Many rows, and other formats,
-are products whose operand is the expression of unpacking, which the compiler fuses.
+Activations become integers of 16 or 24 bits, relative to the largest of their row, in planes of
+bytes (as llama.cpp's Q8 activations, with two or three of them): the product is then one of bytes
+(`numus/kernels/matmul/packed.py`, `blocks.py`), and reads the codes once. Formats that no such
+kernel reads are products whose operand is the expression of unpacking, which the compiler fuses.
 """
 
 from __future__ import annotations
