@@ -28,7 +28,7 @@ def run(name: str, *arguments: object) -> str:
 
 
 def number(text: str, before: str) -> float:
-    found = re.search(rf"^{before}\s*([-\d.]+)", text, re.MULTILINE)
+    found = re.search(rf"^{before}\s*([-\d.]+(?:e-?\d+)?)", text, re.MULTILINE)
     assert found is not None, text
     return float(found[1])
 
@@ -99,6 +99,27 @@ def test_communities(tmp_path: Path) -> None:
     said = run("communities", "--nodes", 600, "--steps", 40, "--out", tmp_path / "blocks.png")
     assert number(said, "accuracy") > number(said, "without edges") + 15
     assert (tmp_path / "blocks.png").exists()
+
+
+@pytest.mark.slow
+def test_poisson(tmp_path: Path) -> None:
+    said = run("poisson", "--size", 30, "--out", tmp_path / "poisson.png")
+    counts = [number(said, name) for name in ("none", "cholesky", "aggregation", "classical")]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < 9
+    with Image.open(tmp_path / "poisson.png") as image:
+        assert image.width == 900
+
+
+def test_sparse_solvers(tmp_path: Path) -> None:
+    said = run("drum", "--size", 40, "--modes", 4, "--out", tmp_path / "drum.png")
+    assert number(said, "largest error") < 5
+    said = run("optimal_control", "--size", 16, "--out", tmp_path / "control.png")
+    assert number(said, "gradient") < 1e-6
+    assert number(said, "objective .* ->") < 0.2 * number(said, "objective")
+    for name, wide in (("drum", 200), ("control", 2 * (3 * 17 + 1))):
+        with Image.open(tmp_path / f"{name}.png") as image:
+            assert image.width == wide
 
 
 def test_two_moons(tmp_path: Path) -> None:

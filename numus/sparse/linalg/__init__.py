@@ -20,16 +20,17 @@ from numus.sparse.linalg.operators import (
     block_jacobi_preconditioner,
     jacobi_preconditioner,
 )
+from numus.sparse.linalg.qr import SparseQR, lstsq, qr
 from numus.sparse.linalg.singular import svds
 from numus.sparse.linalg.spai import spai_preconditioner
 from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.triangular import spsolve_triangular
 
 __all__ = [
-    "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "bicgstab",
+    "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "SparseQR", "bicgstab",
     "block_jacobi_preconditioner", "cg", "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres",
     "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "ilut_preconditioner",
-    "jacobi", "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "minres", "qmr", "ruge_stuben",
-    "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve", "spsolve_triangular",
-    "ssor_preconditioner", "svds", "tfqmr",
+    "jacobi", "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "lstsq", "minres", "qmr", "qr",
+    "ruge_stuben", "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve",
+    "spsolve_triangular", "ssor_preconditioner", "svds", "tfqmr",
 ]  # fmt: skip

@@ -290,7 +290,8 @@ def splu(
 
     Args:
         a: a square sparse matrix; its values must be known.
-        ordering: "amd" (minimum degree on A + Aᵀ), "columns" (on AᵀA), "natural", or "auto".
+        ordering: "amd" (minimum degree on A + Aᵀ), "dissection" (nested dissection of it),
+            "columns" (minimum degree on AᵀA), "natural", or "auto".
         pivot_threshold: in columns, the share of the largest element that suffices for the diagonal
             one to be the pivot.
         equilibrate: scale rows and columns by powers of two first.
@@ -317,7 +318,7 @@ def cholesky(a: SparseTensor, *, ordering: str = "amd") -> SparseLU:
 
     Args:
         a: a square sparse matrix; its values must be known.
-        ordering: "amd" (minimum degree) or "natural".
+        ordering: "amd" (minimum degree), "dissection" (nested) or "natural".
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import cholesky
@@ -326,8 +327,8 @@ def cholesky(a: SparseTensor, *, ordering: str = "amd") -> SparseLU:
     [1.0, 2.0]
     """
     op = "cholesky"
-    if ordering not in ("amd", "natural"):
-        raise ValueError(f"{op}: the ordering {ordering!r} is neither 'amd' nor 'natural'")
+    if ordering not in ("amd", "dissection", "natural"):
+        raise ValueError(f"{op}: the ordering {ordering!r} is none of amd, dissection, natural")
     a = _square(op, a)
     options = {"symmetric": True, "equilibrate": True}
     return SparseLU(a, cholesky_factors(_host(op, a), ordering, op), op, options)

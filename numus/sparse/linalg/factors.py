@@ -14,10 +14,11 @@ from numus.sparse.algorithms.left_looking import Columns
 from numus.sparse.algorithms.matching import maximum_transversal
 from numus.sparse.algorithms.minimum_degree import approximate_minimum_degree
 from numus.sparse.algorithms.multifrontal import Plan, planned
+from numus.sparse.algorithms.nested_dissection import nested_dissection
 from numus.sparse.pattern import Array, Pattern, index_dtype, product_pattern
 from numus.sparse.triangles import Triangle
 
-ORDERINGS = ("auto", "amd", "columns", "natural")
+ORDERINGS = ("auto", "amd", "dissection", "columns", "natural")
 _MAX_FRONT_GROWTH = 1e3  # of elements, with pivots of the diagonal blocks
 _SYMMETRIC_SHARE = 0.7  # of entries with a partner, for an ordering of A + Aᵀ
 
@@ -127,20 +128,22 @@ def symmetry(pattern: Pattern, both: tuple[Array, Array]) -> float:
 def ordered(both: tuple[Array, Array], n: int, ordering: str) -> Array:
     if ordering == "natural":
         return np.arange(n)
+    if ordering == "dissection":
+        return nested_dissection(n, *both)
     return approximate_minimum_degree(n, *both)
 
 
 def column_order(pattern: Pattern, ordering: str) -> Array:
     """Minimum degree on AᵀA, whose pattern holds those of all U whatever the pivots are; rows with
     many entries, which would fill it, are left out."""
-    n = pattern.shape[0]
+    rows, n = pattern.shape
     if ordering == "natural":
         return np.arange(n)
     counts = pattern.counts
     keep = np.repeat(counts <= max(16, int(10 * n**0.5)), counts)
     row, column = pattern.rows.array[keep], pattern.indices.array[keep]
-    pointers = np.zeros(n + 1, index_dtype(n, pattern.nnz))
-    np.cumsum(np.bincount(row, minlength=n), out=pointers[1:])
+    pointers = np.zeros(rows + 1, index_dtype(n, pattern.nnz))
+    np.cumsum(np.bincount(row, minlength=rows), out=pointers[1:])
     thin = Pattern(pattern.shape, pointers, column)
     return approximate_minimum_degree(n, *both_ways(product_pattern(thin.transposed[0], thin)))
 
@@ -262,7 +265,7 @@ def factorised(a: Matrix, ordering: str, share: float, equilibrate: bool, op: st
             )
     if ordering != "columns" and diagonal:
         both = both_ways(a.pattern)
-        if ordering == "amd" or symmetry(a.pattern, both) >= _SYMMETRIC_SHARE:
+        if ordering in ("amd", "dissection") or symmetry(a.pattern, both) >= _SYMMETRIC_SHARE:
             found = _fronts(a, both, ordering, False).factors(a, scales, False)
             if isinstance(found, Factors):
                 return found
