@@ -2,9 +2,9 @@
 
     python examples/drum.py
 
-Points of a grid inside the circle are unknowns, those outside are held. The frequencies squared are
-those of Bessel functions' zeros, up to the grid's error. Writes a picture of the modes, red above and
-blue below, to out/drum.png.
+Points of a grid inside the circle are unknowns, those outside are held. The frequencies squared
+are those of Bessel functions' zeros, up to the grid's error. Writes a picture of the modes, red
+above and blue below, to out/drum.png.
 """
 
 from __future__ import annotations

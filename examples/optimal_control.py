@@ -3,10 +3,11 @@
     python examples/optimal_control.py
 
 The temperature u solves -Δu = f on a square that is cold at its border. The heat f may be put into
-its left half alone, and costs something: J(f) = ½‖u - wanted‖² + ½ α ‖f‖². `nm.grad` differentiates
-through the solution by one more solution, of the adjoint system, with the same factors; the product of
-the Hessian with a vector is the derivative of that. J is quadratic, so conjugate gradients with such
-products find the minimum. Writes wanted temperature, temperature and heat to out/control.png.
+its left half alone, and costs something: J(f) = ½‖u - wanted‖² + ½ α ‖f‖². `nm.grad`
+differentiates through the solution by one more solution, of the adjoint system, with the same
+factors; the product of the Hessian with a vector is the derivative of that. J is quadratic, so
+conjugate gradients with such products find the minimum. Writes wanted temperature, temperature and
+heat to out/control.png.
 """
 
 from __future__ import annotations

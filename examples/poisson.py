@@ -3,8 +3,8 @@
     python examples/poisson.py
 
 The right-hand side is that of sin(πx) sin(πy), so the error is known. Multigrid needs about as many
-iterations on any grid; the others need more as it gets finer. Writes the residuals of all methods to
-out/poisson.png.
+iterations on any grid; the others need more as it gets finer. Writes the residuals of all methods
+to out/poisson.png.
 """
 
 from __future__ import annotations
