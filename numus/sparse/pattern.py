@@ -105,7 +105,10 @@ class Pattern:
         columns, nnz = self.shape[1], self.nnz
         found = computed(primitives.csr_transpose(*self.arrays(device("cpu")), columns))
         starts, order, rows = np.split(found, (columns + 1, columns + 1 + nnz))
-        return Pattern(self.shape[::-1], starts, rows), OnDevices(order)
+        swapped = Pattern(self.shape[::-1], starts, rows)
+        if self.__dict__.get("is_canonical"):  # rows come in order, each once
+            swapped.__dict__["is_canonical"] = True
+        return swapped, OnDevices(order)
 
     @functools.cached_property
     def is_canonical(self) -> bool:

@@ -15,7 +15,7 @@ from numus.primitives import sparse as primitives
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.shapes import as_int
-from numus.sparse.algorithms.levels import find_levels
+from numus.sparse.algorithms.levels import find_levels, split_triangle
 from numus.sparse.pattern import OnDevices, Pattern, grouped, index_dtype
 from numus.sparse.products import product, taken
 from numus.tensor import Tensor
@@ -158,16 +158,18 @@ def triangle_of(pattern: Pattern, upper: bool) -> tuple[Triangle, OnDevices, Any
     element, -1 where there is none."""
     kept = pattern.__dict__.setdefault("triangles", {})
     if upper not in kept:
-        row, column = pattern.rows.array, pattern.indices.array
-        inside = np.flatnonzero(column > row if upper else column < row)
-        dtype = index_dtype(*pattern.shape, pattern.nnz)
-        pointers = np.zeros(pattern.shape[0] + 1, dtype)
-        np.cumsum(np.bincount(row[inside], minlength=pattern.shape[0]), out=pointers[1:])
-        strict = Pattern(pattern.shape, pointers, column[inside])
+        n, nnz = pattern.shape[0], pattern.nnz
+        dtype = index_dtype(*pattern.shape, nnz)
+        starts, diagonal = np.empty(n + 1, np.int64), np.empty(n, np.int64)
+        inside, columns = np.empty(nnz, np.int32), np.empty(nnz, np.int32)
+        indices = pattern.indices.array.astype(np.int32, copy=False)
+        count = split_triangle(
+            *(n, pattern.pointers.array.astype(np.int64), indices, upper, starts, inside, columns),
+            diagonal,
+        )
+        inside, columns = (x[:count].astype(dtype) for x in (inside, columns))
+        strict = Pattern(pattern.shape, starts.astype(dtype), columns)
         strict.__dict__["is_canonical"] = True
-        diagonal = np.full(pattern.shape[0], -1, np.int64)
-        on = np.flatnonzero(row == column)
-        diagonal[row[on]] = on
-        kept[upper] = Triangle(strict, upper), OnDevices(inside.astype(dtype)), diagonal
+        kept[upper] = Triangle(strict, upper), OnDevices(inside), diagonal
     found: tuple[Triangle, OnDevices, Any] = kept[upper]
     return found

@@ -20,14 +20,17 @@ def made(dense):
 
 def split(dense, theta=0.25, second_pass=False):
     pattern = made(dense).structure.rows[0]
-    strong = strong_couplings(pattern, dense[dense != 0], theta)
-    return pattern, strong, splitting(pattern, strong, second_pass)
+    where = [x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices)]
+    strong = strong_couplings(*where, dense[dense != 0], theta)
+    swapped, order = pattern.transposed
+    return pattern, strong, splitting(*where, strong, swapped, order.array, second_pass)
 
 
 def weights(dense, way, **options):
     pattern, strong, kind = split(dense, **options)
+    where = [x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices)]
     starts, columns, values = interpolation_weights(
-        *(pattern, dense[dense != 0], np.diag(dense).copy(), strong, kind, way)
+        *(*where, dense[dense != 0], np.diag(dense).copy(), strong, kind, way)
     )
     out = np.zeros((len(dense), int(columns.max()) + 1))
     out[np.repeat(np.arange(len(dense)), np.diff(starts)), columns] = values

@@ -140,26 +140,25 @@ def mend_splitting(
             mark[j] = i
 
 
-def strong_couplings(pattern: Pattern, values: Array, theta: float) -> Array:
-    """A flag of each entry of a canonical pattern."""
-    found = np.empty(pattern.nnz, np.int64)
-    where = (pattern.pointers.array.astype(np.int64), pattern.indices.array.astype(np.int64))
-    find_strong(pattern.shape[0], theta, *where, values, found)
+def strong_couplings(pointers: Array, indices: Array, values: Array, theta: float) -> Array:
+    """A flag of each entry of a canonical matrix by rows."""
+    found = np.empty(indices.size, np.int64)
+    find_strong(pointers.size - 1, theta, pointers, indices, values, found)
     return found
 
 
-def splitting(pattern: Pattern, strong: Array, second_pass: bool) -> Array:
-    """COARSE or FINE of each row."""
-    n = pattern.shape[0]
-    swapped, order = pattern.transposed
-    (pointers, indices), back = (
-        (p.pointers.array.astype(np.int64), p.indices.array.astype(np.int64))
-        for p in (pattern, swapped)
-    )
+def splitting(
+    pointers: Array, indices: Array, strong: Array, swapped: Pattern, order: Array,
+    second_pass: bool,
+) -> Array:  # fmt: skip
+    """COARSE or FINE of each row; `swapped` is the transposed pattern, and `order` has the entry
+    that each of its entries is."""
+    n = pointers.size - 1
+    back = (swapped.pointers.array.astype(np.int64), swapped.indices.array.astype(np.int64))
     weight, after, before, kind = (np.empty(n, np.int64) for _ in range(4))
     head, tail = (np.empty(2 * n + 1, np.int64) for _ in range(2))
     split_points(
-        *(n, pointers, indices, strong, *back, strong[order.array], weight, head, tail, after),
+        *(n, pointers, indices, strong, *back, strong[order], weight, head, tail, after),
         *(before, kind),
     )
     if second_pass:

@@ -8,7 +8,6 @@ import numpy as np
 from numus.codegen.cpu.sequential import FLOAT64, INDEX64, Array
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.algorithms.coarsening import COARSE, FINE
-from numus.sparse.pattern import Pattern
 
 INTERPOLATIONS = ("classical", "direct", "standard")
 _CLASSICAL, _DIRECT, _STANDARD = 0, 1, 2
@@ -148,13 +147,28 @@ def far_row(
 
 
 @sequential
+def sort_row(begin: int, end: int, columns: INDEX64, weights: FLOAT64) -> None:
+    """By insertion: rows are short."""
+    for e in range(begin + 1, end):
+        column = columns[e]
+        weight = weights[e]
+        at = e
+        while at > begin and columns[at - 1] > column:
+            columns[at] = columns[at - 1]
+            weights[at] = weights[at - 1]
+            at -= 1
+        columns[at] = column
+        weights[at] = weight
+
+
+@sequential
 def find_weights(
     n: int, way: int, pointers: INDEX64, indices: INDEX64, values: FLOAT64, strong: INDEX64,
     kind: INDEX64, number: INDEX64, pivots: FLOAT64, starts: INDEX64, place: INDEX64,
     work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64, columns: INDEX64,
     weights: FLOAT64,
 ) -> None:  # fmt: skip
-    """All rows; `number` has the coarse number of points, and columns come as they are met."""
+    """All rows, columns in order; `number` has the coarse number of points."""
     for i in range(n):
         place[i] = -1
         mark[i] = -1
@@ -207,14 +221,15 @@ def find_weights(
                 else:
                     total[1] += values[e]
             scaled_row(begin, end, weights, total, pivots[i])
+        sort_row(begin, end, columns, weights)
 
 
 def interpolation_weights(
-    pattern: Pattern, values: Array, pivots: Array, strong: Array, kind: Array, way: str
-) -> tuple[Array, Array, Array]:
-    """Pointers, columns (not sorted) and values of the prolongation of a canonical matrix."""
-    n = pattern.shape[0]
-    pointers, indices = (x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices))
+    pointers: Array, indices: Array, values: Array, pivots: Array, strong: Array, kind: Array,
+    way: str,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Pointers, columns in order and values of the prolongation of a canonical matrix."""
+    n = pivots.size
     starts, mark, place, touched = (np.empty(n + 1, np.int64) for _ in range(4))
     which = INTERPOLATIONS.index(way)
     count_weights(n, pointers, indices, strong, kind, which == _STANDARD, mark, starts)

@@ -1,4 +1,4 @@
-"""Level scheduling of triangular patterns (Anderson & Saad 1989)."""
+"""Triangular parts of patterns, and their level scheduling (Anderson & Saad 1989)."""
 
 from __future__ import annotations
 
@@ -18,3 +18,26 @@ def find_levels(n: int, pointers: INDEX64, indices: INDEX32, upper: bool, level:
         level[row] = own
         most = max(most, own)
     return most + 1
+
+
+@sequential
+def split_triangle(
+    n: int, pointers: INDEX64, indices: INDEX32, upper: bool, starts: INDEX64, inside: INDEX32,
+    columns: INDEX32, diagonal: INDEX64,
+) -> int:  # fmt: skip
+    """The entries above or below the diagonal: where rows start, which they are, their columns; and
+    the entry of each diagonal element, -1 where there is none. Their number."""
+    count = 0
+    starts[0] = 0
+    for row in range(n):
+        diagonal[row] = -1
+        for entry in range(pointers[row], pointers[row + 1]):
+            column = indices[entry]
+            if column == row:
+                diagonal[row] = entry
+            elif (column > row) == upper:
+                inside[count] = entry
+                columns[count] = column
+                count += 1
+        starts[row + 1] = count
+    return count

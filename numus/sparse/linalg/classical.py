@@ -15,6 +15,7 @@ from numus.sparse.linalg.multigrid import Multigrid, finest_level
 from numus.sparse.pattern import Array, Pattern, index_dtype
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor
+from numus.sparse.triangles import triangle_of
 
 
 def _prolongation(
@@ -23,23 +24,24 @@ def _prolongation(
     """None where no point is coarse, or all are."""
     pattern, given = parts.canonical(a.structure, a.values)
     n, values = a.shape[0], given.numpy().astype(np.float64)
-    pivots: Array = np.zeros(n)
-    on = np.flatnonzero(pattern.rows.array == pattern.indices.array)
-    pivots[pattern.indices.array[on]] = values[on]
+    pointers, indices = (x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices))
+    _, _, on = triangle_of(pattern, False)
+    pivots: Array = np.where(on < 0, 0.0, values[on])
     if (pivots == 0).any():
         raise LinAlgError(f"{where} has a zero at row {int(np.argmax(pivots == 0))}")
-    strong = strong_couplings(pattern, values, theta)
-    kind = splitting(pattern, strong, second_pass)
+    strong = strong_couplings(pointers, indices, values, theta)
+    swapped, order = pattern.transposed
+    kind = splitting(pointers, indices, strong, swapped, order.array, second_pass)
     count = int((kind != FINE).sum())
     if not 0 < count < n:
         return None
     starts, columns, weights = interpolation_weights(
-        *(pattern, values, pivots, strong, kind, interpolation)
+        *(pointers, indices, values, pivots, strong, kind, interpolation)
     )
     dtype = index_dtype(n, columns.size)
     made = Pattern((n, count), starts.astype(dtype), columns.astype(dtype))
-    tensor = nm.asarray(weights, dtype=a.dtype, device=a.device)
-    return SparseTensor(CSR(made), tensor).sum_duplicates()
+    made.__dict__["is_canonical"] = True
+    return SparseTensor(CSR(made), nm.asarray(weights, dtype=a.dtype, device=a.device))
 
 
 def ruge_stuben(
