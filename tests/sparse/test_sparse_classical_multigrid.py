@@ -20,7 +20,7 @@ def made(dense):
 
 def split(dense, theta=0.25, second_pass=False):
     pattern = made(dense).structure.rows[0]
-    where = [x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices)]
+    where = pattern.pointers.array.astype(np.int64), pattern.indices.array.astype(np.int32)
     strong = strong_couplings(*where, dense[dense != 0], theta)
     swapped, order = pattern.transposed
     return pattern, strong, splitting(*where, strong, swapped, order.array, second_pass)
@@ -28,7 +28,7 @@ def split(dense, theta=0.25, second_pass=False):
 
 def weights(dense, way, **options):
     pattern, strong, kind = split(dense, **options)
-    where = [x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices)]
+    where = pattern.pointers.array.astype(np.int64), pattern.indices.array.astype(np.int32)
     starts, columns, values = interpolation_weights(
         *(*where, dense[dense != 0], np.diag(dense).copy(), strong, kind, way)
     )

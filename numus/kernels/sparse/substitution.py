@@ -12,6 +12,8 @@ from numus.ir import Expr, Stmt, const
 
 ZERO, ONE = const(0), const(1)
 
+_CHAINS = 4  # sums of a row: as many as an addition takes cycles
+
 Number = tuple[Expr, ...]
 
 
@@ -29,6 +31,37 @@ class Substitution:
     term: Callable[[Expr, Expr], tuple[list[Stmt], Number]]
     start: Callable[[Expr, Expr], Number]
     write: Callable[[Expr, Expr, Number], list[Stmt]]
+
+    def in_chains(self, row: Expr, span: tuple[Expr, Expr]) -> list[Stmt]:
+        """One element on a CPU: most of a long row in sums of their own, which do not wait for each
+        other; the last entries, in a lower triangle the youngest solutions, one by one."""
+        low, high = span
+        chains = [
+            [ir.Register(f"sum{i}_{k}", self.dtype) for i in range(self.components)]
+            for k in range(_CHAINS)
+        ]
+        entry, rest, middle = ir.var("entry"), ir.var("rest"), ir.var("middle")
+
+        def less(sums: list[ir.Register], at: Expr) -> list[Stmt]:
+            lets, term = self.term(at, ZERO)
+            return [*lets, *(ir.Set(s, ir.read(s) - t) for s, t in zip(sums, term, strict=True))]
+
+        first = self.start(row, ZERO)
+        several = [x for k, sums in enumerate(chains) for x in less(sums, ir.add(entry, const(k)))]
+        total = [
+            (ir.read(a) + ir.read(b)) + (ir.read(c) + ir.read(d))
+            for a, b, c, d in zip(*chains, strict=True)
+        ]
+        count = ir.sub(high, low)
+        return [
+            *(ir.Set(s, x) for s, x in zip(chains[0], first, strict=True)),
+            *(ir.Set(s, const(0, self.dtype)) for sums in chains[1:] for s in sums),
+            ir.Let(middle, ir.sub(high, ir.irem(count, const(_CHAINS)))),
+            ir.For(entry, low, middle, "serial", several, step=const(_CHAINS)),
+            *(ir.Set(s, x) for s, x in zip(chains[0], total, strict=True)),
+            ir.For(rest, middle, high, "serial", less(chains[0], rest)),
+            *self.write(row, ZERO, tuple(ir.reads(chains[0]))),
+        ]
 
     def element(self, row: Expr, column: Expr, span: tuple[Expr, Expr], lanes: bool) -> list[Stmt]:
         sums = [ir.Register(f"sum{i}", self.dtype, lanes=lanes) for i in range(self.components)]
@@ -54,7 +87,7 @@ class Substitution:
 
         def body(span: tuple[Expr, Expr]) -> list[Stmt]:
             if columns is ONE:
-                return self.element(row, ZERO, span, False)
+                return self.in_chains(row, span)
             return [ir.For(column, ZERO, columns, "lanes", self.element(row, column, span, True))]
 
         return [ir.For(step, ZERO, rows, "serial", [ir.Let(row, at), *self._row(row, body)])]

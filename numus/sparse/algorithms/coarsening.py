@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import FLOAT64, INDEX64, Array
+from numus.codegen.cpu.sequential import FLOAT64, INDEX32, INDEX64, Array
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.pattern import Pattern
 
@@ -17,7 +17,7 @@ FINE, COARSE, OPEN = 0, 1, 2
 
 @sequential
 def find_strong(
-    n: int, theta: float, pointers: INDEX64, indices: INDEX64, values: FLOAT64, strong: INDEX64
+    n: int, theta: float, pointers: INDEX64, indices: INDEX32, values: FLOAT64, strong: INDEX32
 ) -> None:
     """Entries off the diagonal of at least theta times the largest of their row."""
     for row in range(n):
@@ -57,8 +57,8 @@ def move_to(
 
 @sequential
 def split_points(
-    n: int, pointers: INDEX64, indices: INDEX64, strong: INDEX64, back_pointers: INDEX64,
-    back_indices: INDEX64, back_strong: INDEX64, weight: INDEX64, head: INDEX64, tail: INDEX64,
+    n: int, pointers: INDEX64, indices: INDEX32, strong: INDEX32, back_pointers: INDEX64,
+    back_indices: INDEX32, back_strong: INDEX32, weight: INDEX64, head: INDEX64, tail: INDEX64,
     after: INDEX64, before: INDEX64, kind: INDEX64,
 ) -> None:  # fmt: skip
     """The first pass: the open point that most others depend on becomes coarse, those fine; what
@@ -108,7 +108,7 @@ def split_points(
 
 @sequential
 def mend_splitting(
-    n: int, pointers: INDEX64, indices: INDEX64, strong: INDEX64, mark: INDEX64, kind: INDEX64
+    n: int, pointers: INDEX64, indices: INDEX32, strong: INDEX32, mark: INDEX64, kind: INDEX64
 ) -> None:
     """The second pass: fine points that depend on each other get a coarse point that both depend
     on, where they have none: one of the two."""
@@ -142,7 +142,7 @@ def mend_splitting(
 
 def strong_couplings(pointers: Array, indices: Array, values: Array, theta: float) -> Array:
     """A flag of each entry of a canonical matrix by rows."""
-    found = np.empty(indices.size, np.int64)
+    found = np.empty(indices.size, np.int32)
     find_strong(pointers.size - 1, theta, pointers, indices, values, found)
     return found
 
@@ -154,7 +154,10 @@ def splitting(
     """COARSE or FINE of each row; `swapped` is the transposed pattern, and `order` has the entry
     that each of its entries is."""
     n = pointers.size - 1
-    back = (swapped.pointers.array.astype(np.int64), swapped.indices.array.astype(np.int64))
+    back = (
+        swapped.pointers.array.astype(np.int64),
+        swapped.indices.array.astype(np.int32, copy=False),
+    )
     weight, after, before, kind = (np.empty(n, np.int64) for _ in range(4))
     head, tail = (np.empty(2 * n + 1, np.int64) for _ in range(2))
     split_points(

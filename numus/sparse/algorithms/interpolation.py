@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import FLOAT64, INDEX64, Array
+from numus.codegen.cpu.sequential import FLOAT64, INDEX32, INDEX64, Array
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.algorithms.coarsening import COARSE, FINE
 
@@ -15,7 +15,7 @@ _CLASSICAL, _DIRECT, _STANDARD = 0, 1, 2
 
 @sequential
 def count_weights(
-    n: int, pointers: INDEX64, indices: INDEX64, strong: INDEX64, kind: INDEX64, far: bool,
+    n: int, pointers: INDEX64, indices: INDEX32, strong: INDEX32, kind: INDEX64, far: bool,
     mark: INDEX64, starts: INDEX64,
 ) -> None:  # fmt: skip
     """Where the weights of each row start; with `far`, coarse points behind strong fine ones
@@ -71,8 +71,8 @@ def scaled_row(begin: int, end: int, weights: FLOAT64, total: FLOAT64, diagonal:
 
 @sequential
 def classical_row(
-    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX64, values: FLOAT64,
-    strong: INDEX64, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
+    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64,
+    strong: INDEX32, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
 ) -> None:  # fmt: skip
     """Strong fine neighbours are what their own coarse couplings say, where those are of the usual
     sign; weak neighbours, and those that share no coarse point, move with the point itself."""
@@ -103,8 +103,8 @@ def classical_row(
 
 @sequential
 def far_row(
-    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX64, values: FLOAT64,
-    strong: INDEX64, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
+    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64,
+    strong: INDEX32, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
     work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64,
 ) -> None:  # fmt: skip
     """The row with its strong fine neighbours eliminated, and weights of it that are direct."""
@@ -147,7 +147,7 @@ def far_row(
 
 
 @sequential
-def sort_row(begin: int, end: int, columns: INDEX64, weights: FLOAT64) -> None:
+def sort_row(begin: int, end: int, columns: INDEX32, weights: FLOAT64) -> None:
     """By insertion: rows are short."""
     for e in range(begin + 1, end):
         column = columns[e]
@@ -163,9 +163,9 @@ def sort_row(begin: int, end: int, columns: INDEX64, weights: FLOAT64) -> None:
 
 @sequential
 def find_weights(
-    n: int, way: int, pointers: INDEX64, indices: INDEX64, values: FLOAT64, strong: INDEX64,
+    n: int, way: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64, strong: INDEX32,
     kind: INDEX64, number: INDEX64, pivots: FLOAT64, starts: INDEX64, place: INDEX64,
-    work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64, columns: INDEX64,
+    work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64, columns: INDEX32,
     weights: FLOAT64,
 ) -> None:  # fmt: skip
     """All rows, columns in order; `number` has the coarse number of points."""
@@ -234,7 +234,7 @@ def interpolation_weights(
     which = INTERPOLATIONS.index(way)
     count_weights(n, pointers, indices, strong, kind, which == _STANDARD, mark, starts)
     number = np.cumsum(kind != FINE) - 1
-    columns, weights = np.empty(int(starts[n]), np.int64), np.empty(int(starts[n]))
+    columns, weights = np.empty(int(starts[n]), np.int32), np.empty(int(starts[n]))
     find_weights(
         *(n, which, pointers, indices, values, strong, kind, number, pivots, starts, place),
         *(np.empty(n), touched, mark, np.empty(2), columns, weights),

@@ -24,7 +24,8 @@ def _prolongation(
     """None where no point is coarse, or all are."""
     pattern, given = parts.canonical(a.structure, a.values)
     n, values = a.shape[0], given.numpy().astype(np.float64)
-    pointers, indices = (x.array.astype(np.int64) for x in (pattern.pointers, pattern.indices))
+    pointers = pattern.pointers.array.astype(np.int64)
+    indices = pattern.indices.array.astype(np.int32, copy=False)
     _, _, on = triangle_of(pattern, False)
     pivots: Array = np.where(on < 0, 0.0, values[on])
     if (pivots == 0).any():
@@ -39,7 +40,7 @@ def _prolongation(
         *(pointers, indices, values, pivots, strong, kind, interpolation)
     )
     dtype = index_dtype(n, columns.size)
-    made = Pattern((n, count), starts.astype(dtype), columns.astype(dtype))
+    made = Pattern((n, count), starts.astype(dtype), columns.astype(dtype, copy=False))
     made.__dict__["is_canonical"] = True
     return SparseTensor(CSR(made), nm.asarray(weights, dtype=a.dtype, device=a.device))
 
