@@ -240,6 +240,7 @@ def child(test: str, output: str, select: str) -> None:
 
     options = ["-q", "--tb=short", "-p", "no:cacheprovider", f"--timeout={_SECONDS_PER_TEST}"]
     options += ["-W", "ignore", "--disable-warnings", "--continue-on-collection-errors"]
+    options += ["-p", "no:hypothesispytest"]  # it parses all of numus for constants
     options += ["-k", select] if select else []
     pytest.main([test, *options], plugins=[Recorder(output)])
 

@@ -32,7 +32,8 @@ _NARROW = {
 _PYTHON = {float: dt.float32, int: dt.int32, complex: dt.complex64, bool: dt.bool_}
 _HINTS = frozenset(
     "precision out_sharding indices_are_sorted unique_indices promote_integers overwrite_input "
-    "symmetrize_input kind optimize assume_unique assume_unique_indices".split()
+    "symmetrize_input kind optimize assume_unique assume_unique_indices preferred_element_type "
+    "out order copy".split()
 )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numus as nm
-from numus.functions._base import wrap
+from numus.functions.indexing import index_vectors
+from numus.functions.numeric.bits import bitcast
 from numus.jax import _callback
 from numus.jax import numpy as jnp
 from numus.jax._adapt import canonical_dtype, forwarder, narrowed, to_tensor
-from numus.primitives import elementwise as ew
 from numus.tensor import Tensor
 from numus.transforms import tree
 
@@ -37,24 +37,36 @@ _OTHER = {
 }  # fmt: skip
 
 
+# Operations close to XLA's, by the modules of numus that have them; some under another name.
 _MORE = {
-    "_windows": "conv conv_general_dilated conv_with_general_padding reduce_window",
-    "_gather": """
-        GatherDimensionNumbers ScatterDimensionNumbers gather scatter scatter_add scatter_apply
-        scatter_max scatter_min scatter_mul scatter_sub
+    "functions.indexing.index_vectors": """
+        GatherDimensionNumbers ScatterDimensionNumbers dynamic_slice dynamic_update_slice gather
+        scatter scatter_add scatter_apply scatter_max scatter_min scatter_mul scatter_sub
     """,
-    "_lax_more": """
-        approx_min_k broadcast_like broadcast_to_rank clz conv_general_dilated_patches
-        conv_transpose custom_linear_solve custom_root empty index_take mulhi platform_dependent
-        ragged_dot reduce_precision reduce_xor
+    "functions.layers.convolution": """
+        conv=conv_general conv_general_dilated=conv_general conv_with_general_padding=conv_general
     """,
+    "functions.layers.general_windows": """
+        conv_general_dilated_patches=conv_patches conv_transpose=conv_general_transpose
+        pad=pad_general reduce_window
+    """,
+    "functions.linear.general_dot": "dot_general ragged_dot",
+    "functions.numeric.bits": """
+        clz=leading_zeros mulhi=multiply_high reduce_precision shift_right_logical
+    """,
+    "optimize.implicit": "custom_linear_solve custom_root",
 }
-_ROOMS = {name: room for room, names in _MORE.items() for name in names.split()}
+_ROOMS = {
+    name.partition("=")[0]: (room, name.rpartition("=")[2])
+    for room, names in _MORE.items()
+    for name in names.split()
+}
 
 
 def _source(name: str) -> Any:
     if name in _ROOMS:
-        return getattr(importlib.import_module(f"numus.jax.{_ROOMS[name]}"), name)
+        room, own = _ROOMS[name]
+        return getattr(importlib.import_module(f"numus.{room}"), own)
     found: Any = nm
     for part in _OTHER.get(name, name).split("."):
         found = getattr(found, part)
@@ -136,10 +148,7 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Tensor:
 
 def select_n(which: Any, *cases: Any) -> Tensor:
     """Elements of the case that `which` numbers."""
-    out = to_tensor(cases[0])
-    for number, case in enumerate(cases[1:], 1):
-        out = nm.where(to_tensor(which) == number, case, out)
-    return out
+    return nm.choose(to_tensor(which), [to_tensor(case) for case in cases])
 
 
 def stop_gradient(x: Any) -> Any:
@@ -233,31 +242,13 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     return found if keepdims else nm.squeeze(found, axis=axis)
 
 
-def _window(x: Tensor, start: Sequence[Any], sizes: Sequence[int]) -> list[Tensor]:
-    """Indices of a window along each axis, moved so that it lies inside."""
-    return [
-        nm.clip(to_tensor(s), 0, n - size) + nm.arange(size, device=x.device)
-        for s, n, size in zip(start, x.shape, sizes, strict=True)
-    ]
-
-
-def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Tensor:
-    """A window whose start may be traced; it is moved inside where it would leave the tensor."""
-    x = to_tensor(operand)
-    starts = start_indices if isinstance(start_indices, (list, tuple)) else list(start_indices)
-    for axis, at in enumerate(_window(x, starts, slice_sizes)):
-        if slice_sizes[axis] != x.shape[axis]:
-            x = nm.take(x, at, axis=axis)
-    return x
-
-
 def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Tensor:
     """A window along one axis."""
     x = to_tensor(operand)
     axis %= x.ndim
     starts, sizes = [0] * x.ndim, list(x.shape)
     starts[axis], sizes[axis] = start_index, slice_size
-    return dynamic_slice(x, starts, sizes)
+    return index_vectors.dynamic_slice(x, starts, sizes)
 
 
 def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Tensor:
@@ -266,23 +257,12 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
     return found if keepdims else nm.squeeze(found, axis=axis)
 
 
-def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Tensor:
-    """A copy with a window replaced, whose start may be traced."""
-    x, new = to_tensor(operand), to_tensor(update)
-    starts = start_indices if isinstance(start_indices, (list, tuple)) else list(start_indices)
-    at = _window(x, starts, new.shape)
-    index = tuple(
-        nm.reshape(i, [-1 if axis == k else 1 for k in range(x.ndim)]) for axis, i in enumerate(at)
-    )
-    return x.at[index].set(new) if index else new
-
-
 def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Tensor:
     """A copy with a window along one axis replaced."""
     x = to_tensor(operand)
     starts: list[Any] = [0] * x.ndim
     starts[axis] = start_index
-    return dynamic_update_slice(x, update, starts)
+    return index_vectors.dynamic_update_slice(x, to_tensor(update), starts)
 
 
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Tensor:
@@ -290,23 +270,6 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
     x, new = to_tensor(operand), to_tensor(update)
     new = new if new.ndim == x.ndim else nm.expand_dims(new, axis=axis)
     return dynamic_update_slice_in_dim(x, new, index, axis)
-
-
-def pad(operand: Any, padding_value: Any, padding_config: Sequence[Sequence[int]]) -> Tensor:
-    """Padded at both ends of each axis; inner padding spreads elements, negative padding cuts."""
-    x = to_tensor(operand)
-    for axis, (low, high, inner) in enumerate(padding_config):
-        if inner and x.shape[axis]:
-            count = (x.shape[axis] - 1) * (inner + 1) + 1
-            shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-            index = (*[builtins.slice(None)] * axis, builtins.slice(None, None, inner + 1))
-            x = nm.full(shape, padding_value, dtype=x.dtype).at[index].set(x)
-        width = [(0, 0)] * x.ndim
-        width[axis] = (builtins.max(low, 0), builtins.max(high, 0))
-        x = nm.pad(x, width, constant_values=padding_value)
-        stop = x.shape[axis] + builtins.min(high, 0)
-        x = slice_in_dim(x, builtins.max(-low, 0), stop, axis=axis)
-    return x
 
 
 def iota(dtype: Any, size: int) -> Tensor:
@@ -321,16 +284,6 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, **hints: 
     return nm.broadcast_to(nm.reshape(iota(dtype, shape[dimension]), line), tuple(shape))
 
 
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, **hints: Any) -> Tensor:
-    """Of one value."""
-    return jnp.full(shape, fill_value, dtype)
-
-
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Tensor:
-    """Of one value, shaped like another."""
-    return jnp.full_like(x, fill_value, dtype, shape)
-
-
 def clamp(min: Any, x: Any, max: Any) -> Tensor:
     """x, limited. (The order of XLA's arguments.)"""
     return nm.clip(to_tensor(x), min, max)
@@ -343,10 +296,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Tensor:
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Tensor:
     """The same bits as another dtype of equal width."""
-    x, wanted = to_tensor(operand), canonical_dtype(new_dtype)
-    if x.dtype.bits != wanted.bits:
-        raise ValueError(f"bitcast_convert_type: {x.dtype} and {wanted} must have equal widths")
-    return wrap(ew.bitcast(x._node, wanted))
+    return bitcast(to_tensor(operand), canonical_dtype(new_dtype))
 
 
 def integer_pow(x: Any, y: int) -> Tensor:
@@ -370,14 +320,15 @@ reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_and, reduce_or = (
 )
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any = "int32") -> Tensor:
-    """Where the largest element of an axis is."""
-    return to_tensor(nm.argmax(to_tensor(operand), axis=axis), index_dtype)
+def _position(name: str) -> Function:
+    def find(operand: Any, axis: int, index_dtype: Any = "int32") -> Tensor:
+        return to_tensor(getattr(nm, name)(to_tensor(operand), axis=axis), index_dtype)
+
+    find.__doc__ = f"`nm.{name}` along an axis."
+    return find
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any = "int32") -> Tensor:
-    """Where the smallest element of an axis is."""
-    return to_tensor(nm.argmin(to_tensor(operand), axis=axis), index_dtype)
+argmax, argmin = _position("argmax"), _position("argmin")
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Tensor, Tensor]:
@@ -415,14 +366,6 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Any:
     return nm.split_with_sizes(to_tensor(operand), tuple(sizes), axis)
 
 
-def shift_right_logical(x: Any, y: Any) -> Tensor:
-    """Shifted right; zeros come in from the left."""
-    x = to_tensor(x)
-    unsigned = f"uint{x.dtype.bits}"
-    shifted = bitcast_convert_type(x, unsigned) >> nm.astype(to_tensor(y), unsigned)
-    return bitcast_convert_type(shifted, x.dtype)
-
-
 def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Tensor:
     """A transform along the last axes: "fft", "ifft", "rfft" or "irfft"."""
     name = str(getattr(fft_type, "name", fft_type)).lower()
@@ -430,30 +373,46 @@ def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Tensor:
     return getattr(nm.fft, f"{name}n")(to_tensor(x), s=tuple(fft_lengths), axes=axes)
 
 
-def dot_general(
-    lhs: Any, rhs: Any, dimension_numbers: Any, precision: Any = None, **hints: Any
-) -> Tensor:
-    """A product that sums over the contracting axes, batched over others."""
-    (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
-    a, b = to_tensor(lhs), to_tensor(rhs)
-    letters = iter("abcdefghijklmnopqrstuvwxyz")
-    of_a, of_b = [""] * a.ndim, [""] * b.ndim
-    for i, j in (*zip(batch_a, batch_b, strict=True), *zip(contract_a, contract_b, strict=True)):
-        of_a[i] = of_b[j] = next(letters)
-    batch = [of_a[i] for i in batch_a]
-    free = []
-    for names in (of_a, of_b):
-        for axis, name in enumerate(names):
-            if not name:
-                names[axis] = next(letters)
-                free.append(names[axis])
-    spec = f"{''.join(of_a)},{''.join(of_b)}->{''.join((*batch, *free))}"
-    return nm.einsum(spec, a, b)
-
-
 def batch_matmul(lhs: Any, rhs: Any, **hints: Any) -> Tensor:
     """Products of matrices."""
     return nm.matmul(to_tensor(lhs), to_tensor(rhs))
 
 
-approx_max_k = top_k
+def approx_min_k(operand: Any, k: int, reduction_dimension: int = -1, **hints: Any) -> Any:
+    """The k least elements and where they are, exactly."""
+    return tuple(nm.topk(to_tensor(operand), k, dim=reduction_dimension, largest=False))
+
+
+def broadcast_like(arr: Any, like_arr: Any) -> Tensor:
+    """An array in the shape of another."""
+    return nm.broadcast_to(to_tensor(arr), to_tensor(like_arr).shape)
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Tensor:
+    """An array with leading axes of one element."""
+    return jnp.array(x, copy=False, ndmin=rank)
+
+
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Tensor:
+    """Elements at an index for each of several axes, which become one, the first."""
+    x = nm.moveaxis(to_tensor(src), tuple(axes), tuple(range(len(axes))))
+    return x[tuple(to_tensor(i) for i in idxs)]
+
+
+def reduce_xor(operand: Any, axes: Sequence[int]) -> Tensor:
+    """The exclusive or of the elements along axes."""
+    return reduce(operand, 0, nm.bitwise_xor, axes)
+
+
+def platform_dependent(
+    *args: Any, default: Function | None = None, **per_platform: Function
+) -> Any:
+    """The function of the platform that the default device is of."""
+    kind = "cpu" if nm.ones(()).device.kind == "cpu" else "cuda"
+    chosen = per_platform.get(kind, default)
+    if chosen is None:
+        raise NotImplementedError(f"lax.platform_dependent: no function for {kind}, and no default")
+    return chosen(*args)
+
+
+approx_max_k, empty, full, full_like = top_k, jnp.zeros, jnp.full, jnp.full_like

@@ -10,7 +10,7 @@ from typing import Any
 import numus as nm
 from numus.dtypes import real_of
 from numus.jax._adapt import canonical_dtype, to_tensor
-from numus.random import fold_in, key
+from numus.random import _geometry, fold_in, key
 from numus.random import split as _split
 from numus.tensor import Tensor
 
@@ -198,7 +198,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = float) -> Ten
 
 def cauchy(key: Any, shape: Any = (), dtype: Any = float) -> Tensor:
     """Cauchy-distributed numbers."""
-    return nm.tan(_draw("uniform", key, shape, dtype, -0.5 * nm.pi, 0.5 * nm.pi))
+    return _draw("standard_t", key, shape, dtype, 1.0)
 
 
 def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = int) -> Tensor:
@@ -234,20 +234,14 @@ def multivariate_normal(
 
 def rademacher(key: Any, shape: Any = (), dtype: Any = int) -> Tensor:
     """1 or -1."""
-    return to_tensor(nm.where(nm.random.bernoulli(0.5, _shape(shape), key=key), 1, -1), dtype)
+    return to_tensor(_geometry.signs(_shape(shape), key=key), dtype)
 
 
 def orthogonal(key: Any, n: int, shape: Any = (), dtype: Any = float) -> Tensor:
     """Orthogonal matrices, uniform in Haar's measure."""
-    q, r = nm.linalg.qr(normal(key, (*_shape(shape), n, n), dtype))[:2]
-    return q * nm.sign(nm.linalg.diagonal(r))[..., None, :]
+    return _geometry.haar((*_shape(shape), n, n), dtype=canonical_dtype(dtype), key=key)
 
 
 def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = float) -> Tensor:
     """Points in the unit ball of a p-norm."""
-    first, second, third = split(key, 3)
-    size = (*_shape(shape), d)
-    g = _draw("gamma", first, size, dtype, 1 / p) ** (1 / p)
-    g = g * nm.where(nm.random.bernoulli(0.5, size, key=second), 1, -1)
-    e = _draw("exponential", third, _shape(shape), dtype)
-    return g / ((nm.abs(g) ** p).sum(-1) + e)[..., None] ** (1 / p)
+    return _geometry.ball(_shape(shape), d, p, dtype=canonical_dtype(dtype), key=key)

@@ -333,6 +333,10 @@ class ndarray(Tensor):  # noqa: N801
     def __copy__(self) -> Any:
         return self.copy()
 
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        found = adopt(to_tensor(array))
+        return found[()] if return_scalar and not found.shape else found
+
     def __array_namespace__(self, /, *, api_version: Any = None) -> Any:
         return sys.modules["numus.numpy"]
 

@@ -50,10 +50,13 @@ IGNORED = frozenset(
     allow_pickle fix_imports overwrite hermitian
     """.split()
 )
+# Index arrays, whose booleans and empty lists are integers; masks; sequences that are tuples.
+INDICES, MASKS = frozenset("indices ind".split()), frozenset("condition condlist mask".split())
+TUPLES = frozenset("meshgrid gradient broadcast_arrays".split())
 RENAMED = {"ddof": "correction", "a_min": "min", "a_max": "max"}
 _WEAK = (int, float, complex)
 # Options whose wrong values NumPy is asked to refuse, on arrays of one element.
-CHECKED = frozenset("mode kind order side method trim indexing UPLO".split())
+CHECKED = frozenset("mode kind ord order side method trim indexing UPLO".split())
 
 # Functions of C, which older releases of NumPy tell no signature of.
 SIGNATURES = {
@@ -146,7 +149,9 @@ class Bound:
         out, casting = bound.pop("out", None), bound.pop("casting", "same_kind")
         dtype = engine_dtype(bound.pop("dtype", None))
         defaults = self.__signature__.parameters
-        if any(n in CHECKED and bound[n] is not defaults[n].default for n in bound):
+        if self.name != "ravel_multi_index" and any(
+            n in CHECKED and bound[n] is not defaults[n].default for n in bound
+        ):
             raise_as_reference(self.reference, args, kwargs, extent=1)
         wide = dtype
         if dtype is None and out is not None and self.name in ("sum", "prod", "cumsum", "cumprod"):
@@ -161,8 +166,12 @@ class Bound:
         found = self.engine(*places, **named)
         if dtype is not None and isinstance(found, Tensor) and self.kind != "raw":
             found = cast(found, dtype)
-        if self.kind in ("index", "find"):
+        if self.kind in ("index", "find") or (self.name == "where" and isinstance(found, tuple)):
             found = _positions(found)
+        if self.kind == "write":
+            return None
+        if self.name in TUPLES and isinstance(found, list):
+            found = tuple(found)
         if out is None:
             return array_result(found) if self.keep else result(found)
         if "casting" in self.__signature__.parameters and dtype is not None:
@@ -221,7 +230,7 @@ class Bound:
                         text = 'arrays to stack must be passed as a "sequence" type such as list'
                         raise TypeError(f"{self.name}: {text} or tuple.")
                     value = list(value)
-                bound[name] = type(value)(load(x) for x in value)
+                bound[name] = type(value)(self._indexing(name, load(x)) for x in value)
                 found += [(name, i) for i in range(len(value))]
                 if self.kind == "weak":
                     weak |= {(name, i): v for i, v in enumerate(value) if type(v) in _WEAK}
@@ -232,11 +241,16 @@ class Bound:
                         raise TypeError(f"{self.name}: writes to an array, not to {kind}")
                     bound[name] = value
                 else:
-                    bound[name] = load(value)
+                    bound[name] = self._indexing(name, load(value))
                 found.append((name, None))
                 if type(value) in _WEAK and self.kind == "weak":
                     weak[name, None] = value
         self._promote(bound, [f for f in found if f[0] not in UNPROMOTED], weak, dtype, casting)
+
+    def _indexing(self, name: str, x: Tensor) -> Tensor:
+        if name in INDICES and self.kind != "index" and (x.dtype is dt.bool_ or not x.size):
+            return cast(x, dt.int64)
+        return cast(x, dt.bool_) if name in MASKS else x
 
     def _promote(
         self,

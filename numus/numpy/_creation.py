@@ -11,6 +11,7 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
+from numus.functions.indexing.coordinates import Joined, Mesh
 from numus.numpy._convert import (
     cast,
     common_dtype,
@@ -24,7 +25,6 @@ from numus.numpy._convert import (
     to_tensor,
 )
 from numus.numpy._results import adopt, array_result
-from numus.primitives.view_updates import may_overlap
 from numus.tensor import Tensor
 
 
@@ -246,8 +246,10 @@ def indices(dimensions: Any, dtype: Any = dt.int64, sparse: bool = False) -> Any
 
 def ix_(*args: Any) -> Any:
     """Vectors shaped to broadcast to an open mesh."""
-    given = [to_tensor(a) for a in args]
-    return array_result(nm.ix_(*(cast(x, dt.int64) if not x.size else x for x in given)))
+    known = (Tensor, host.ndarray)  # what has no elements and no dtype is an index
+    given = ((a, to_tensor(a)) for a in args)
+    ready = (x if x.size or isinstance(a, known) else cast(x, dt.int64) for a, x in given)
+    return array_result(nm.ix_(*ready))
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0) -> Any:
@@ -255,50 +257,35 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0) -> Any:
     return function("nonzero")(mask_func(adopt(ones((n, n), dt.int64)), k))
 
 
-def _line(cut: slice) -> Any:
-    """The points of a slice; an imaginary step counts them."""
-    start, stop = 0 if cut.start is None else cut.start, cut.stop
-    if isinstance(cut.step, complex):
-        return linspace(start, stop, int(abs(cut.step)))
-    return plain(arange(start, stop, 1 if cut.step is None else cut.step))
+class _OfFace:
+    """Meshes and joins of slices: points, dtypes and results as NumPy has them."""
+
+    def _spaced(self, *args: Any) -> Tensor:
+        found: Tensor = linspace(*args)
+        return found
+
+    def _counted(self, *args: Any) -> Tensor:
+        found: Tensor = plain(arange(*args))
+        return found
+
+    def _together(self, items: list[Any], parts: list[Tensor]) -> list[Tensor]:
+        pairs = zip(items, parts, strict=True)
+        return in_common_dtype(parts, common_dtype(*(self._kind(i, p) for i, p in pairs)))
+
+    def _kind(self, item: Any, part: Tensor) -> Any:
+        if isinstance(item, slice) and isinstance(item.step, host.floating):
+            return common_dtype(item.stop, item.step)
+        return item if type(item) in (int, float, complex) else part
+
+    def _tensor(self, x: Any) -> Tensor:
+        return to_tensor(x)
+
+    def _result(self, x: Tensor) -> Any:
+        return adopt(x)
 
 
-class _Grid:
-    """np.mgrid and np.ogrid: grids written as slices."""
-
-    def __init__(self, sparse: bool) -> None:
-        self.sparse = sparse
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, tuple):
-            return adopt(_line(key))
-        lines = in_common_dtype([_line(cut) for cut in key])
-        found = nm.meshgrid(*lines, indexing="ij", sparse=self.sparse)
-        return tuple(map(adopt, found)) if self.sparse else adopt(nm.stack(found))
-
-
-class _Joined:
-    """np.r_ and np.c_: arrays and slices put together."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-
-    def __getitem__(self, key: Any) -> Any:
-        items = list(key) if isinstance(key, tuple) else [key]
-        first = (items.pop(0),) if isinstance(items[0], str) else ()
-        if first and not set(first[0]) <= set("-0123456789, "):
-            raise ValueError(f"numus.numpy: {first[0]!r} makes a matrix; arrays have two axes")
-        parts = [_line(i) if isinstance(i, slice) else to_tensor(i) for i in items]
-        is_weak = (type(i) in (int, float, complex) for i in items)
-        kinds = [i if w else p for i, p, w in zip(items, parts, is_weak, strict=True)]
-        return adopt(self.engine[(*first, *in_common_dtype(parts, common_dtype(*kinds)))])
-
-    def __len__(self) -> int:
-        return 0
-
-
-mgrid, ogrid = _Grid(sparse=False), _Grid(sparse=True)
-r_, c_ = _Joined(nm.r_), _Joined(nm.c_)
+_grid, _join = type("Grid", (_OfFace, Mesh), {}), type("Joined", (_OfFace, Joined), {})
+mgrid, ogrid, r_, c_ = _grid(False), _grid(True), _join(False), _join(True)
 
 
 # -- files, memory, text --------------------------------------------------------------------------
@@ -340,22 +327,12 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: Any = None) -> Tensor:
     return found
 
 
-def shares_memory(a: Any, b: Any, /, max_work: Any = -1) -> bool:
-    """Whether a write to one may be seen in the other."""
-    if a is b or not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return a is b
-    own, other = a._alias, b._alias
-    if own is None or other is None or own[0] is not other[0]:
-        return False
-    return may_overlap(own[1], other[1])
-
-
 _READERS = "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt".split()
 _WRITERS = "save savetxt savez savez_compressed array2string array_repr array_str".split()
 # Those that are called as they are; the others are bound to NumPy's signatures.
 OWN: dict[str, Any] = {
     **{name: _read(name) for name in _READERS}, **{name: _write(name) for name in _WRITERS},
     "arange": arange, "astype": astype, "c_": c_, "fromfunction": fromfunction, "ix_": ix_,
-    "mask_indices": mask_indices, "may_share_memory": shares_memory, "mgrid": mgrid,
-    "ogrid": ogrid, "r_": r_, "shares_memory": shares_memory,
+    "mask_indices": mask_indices, "may_share_memory": nm.shares_memory, "mgrid": mgrid,
+    "ogrid": ogrid, "r_": r_, "shares_memory": nm.shares_memory,
 }  # fmt: skip

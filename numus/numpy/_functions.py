@@ -18,7 +18,6 @@ from numus.numpy._bind import bind, imitating
 from numus.numpy._convert import (
     NoValue,
     cast,
-    common_dtype,
     engine_dtype,
     function,
     has_tensors,
@@ -31,6 +30,7 @@ from numus.numpy._convert import (
 )
 from numus.numpy._ufuncs import ufunc
 from numus.tensor import Tensor
+from numus.transforms import tree
 
 _ROWS = """
 view    swapaxes moveaxis rollaxis squeeze expand_dims matrix_transpose permute_dims diagonal flip
@@ -158,22 +158,11 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 def block(arrays: Any) -> Any:
     """Nested lists of blocks as one array."""
-    leaves: list[Tensor] = []
-
-    def visit(x: Any) -> Any:
-        if isinstance(x, tuple):
-            raise TypeError("block: only lists are nested; a tuple is not one")
-        if isinstance(x, list):
-            return [visit(i) for i in x]
-        leaves.append(to_tensor(x))
-        return len(leaves) - 1
-
-    def place(x: Any) -> Any:
-        return [place(i) for i in x] if isinstance(x, list) else cast(leaves[x], common)
-
-    tree = visit(arrays)
-    common = common_dtype(*leaves) if leaves else None
-    return adopt(nm.copy(nm.block(place(tree))))
+    leaves, lists = tree.flatten(arrays, lambda x: not isinstance(x, list))
+    if any(isinstance(x, tuple) for x in leaves):
+        raise TypeError("block: only lists are nested; a tuple is not one")
+    parts = in_common_dtype([to_tensor(x) for x in leaves]) if leaves else []
+    return adopt(nm.copy(nm.block(tree.unflatten(lists, parts))))
 
 
 # -- elements -------------------------------------------------------------------------------------
@@ -261,23 +250,13 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any
         raise TypeError(f"Did not understand the following kwargs: {sorted(unknown)}")
     if not operands:
         raise ValueError("must specify the einstein sum subscripts string and at least one operand")
-    subscripts, given = _subscripts(operands)
-    tensors = in_common_dtype([to_tensor(x) for x in given], engine_dtype(kwargs.get("dtype")))
-    found = cast(nm.einsum(subscripts, *tensors), tensors[0].dtype)
-    return write_out(found, out, "einsum", "same_kind")
-
-
-def _subscripts(operands: Any) -> tuple[str, Any]:
-    if isinstance(operands[0], str):
-        return operands[0], operands[1:]
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-    def labels(axes: Any) -> str:
-        return "".join("..." if i is Ellipsis else letters[i] for i in axes)
-
-    text = ",".join(map(labels, operands[1::2]))
-    is_explicit = len(operands) % 2
-    return text + (f"->{labels(operands[-1])}" if is_explicit else ""), operands[:-1:2]
+    first, count = isinstance(operands[0], str), len(operands)
+    places = range(1, count) if first else range(0, count - count % 2, 2)
+    given = [to_tensor(operands[i]) for i in places]
+    tensors = in_common_dtype(given, engine_dtype(kwargs.get("dtype")))
+    ready = dict(zip(places, tensors, strict=True))
+    found = nm.einsum(*(ready.get(i, x) for i, x in enumerate(operands)))
+    return write_out(cast(found, tensors[0].dtype), out, "einsum", "same_kind")
 
 
 def einsum_path(*operands: Any, optimize: Any = "greedy", einsum_call: bool = False) -> Any:

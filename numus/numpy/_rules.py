@@ -20,15 +20,10 @@ from numus.numpy._convert import (
     holds_any,
     hosted,
     in_common_dtype,
-    is_concrete,
     normal_axes,
     plain,
     to_tensor,
 )
-from numus.numpy._histograms import histogram as histogram
-from numus.numpy._histograms import histogram2d as histogram2d
-from numus.numpy._histograms import histogram_bin_edges as histogram_bin_edges
-from numus.numpy._histograms import histogramdd as histogramdd
 from numus.numpy._results import adopt
 from numus.shapes import size_of
 from numus.tensor import Tensor
@@ -36,21 +31,21 @@ from numus.tensor import Tensor
 # -- reductions -----------------------------------------------------------------------------------
 
 
-def _counted(x: Tensor, axis: tuple[int, ...], where: Any) -> Tensor:
-    """How many elements each result is made of."""
+def _few(x: Tensor, axis: tuple[int, ...], where: Any, least: Any) -> bool:
+    """Whether some result is made of so few elements."""
     if where is None:
-        return nm.asarray(size_of(tuple(x.shape[i] for i in axis)))
-    return nm.count_nonzero(nm.broadcast_to(where, x.shape), axis=axis)
+        return size_of(tuple(x.shape[i] for i in axis)) <= least
+    counted = nm.count_nonzero(nm.broadcast_to(where, x.shape), axis=axis)
+    return holds_any(nm.less_equal(counted, least))
 
 
-def _warn_few(x: Tensor, axis: tuple[int, ...], where: Any, least: Any, text: str) -> bool:
-    if is_few := holds_any(nm.less_equal(_counted(x, axis, where), least)):
+def _warn(text: str, times: int = 1) -> None:
+    for _ in range(times):
         warnings.warn(text, RuntimeWarning, stacklevel=6)
-    return is_few
 
 
 def mean(a: Tensor, *, axis: Any, where: Any = None, **options: Any) -> Tensor:
-    _warn_few(a, axis, where, 0, "Mean of empty slice.")
+    _warn("Mean of empty slice.", _few(a, axis, where, 0))
     return nm.mean(a, axis=axis, where=where, **options)
 
 
@@ -58,9 +53,10 @@ def _spread(name: str) -> Any:
     engine = getattr(nm, name)
 
     def spread(a: Tensor, *, axis: Any, where: Any = None, **options: Any) -> Tensor:
-        few, text = options.get("correction", 0), "Degrees of freedom <= 0 for slice"
-        if _warn_few(a, axis, where, few, text) and where is None:
-            where = nm.ones((), dtype=dt.bool_)  # the division by zero is NumPy's
+        if _few(a, axis, where, options.get("correction", 0)):
+            _warn("Degrees of freedom <= 0 for slice")
+            # the division by zero is NumPy's
+            where = nm.ones((), dtype=dt.bool_) if where is None else where
         found: Tensor = engine(a, axis=axis, where=where, **options)
         return found
 
@@ -83,8 +79,9 @@ def _of_numbers(name: str, text: str = "All-NaN slice encountered") -> Any:
 
     def statistic(a: Tensor, q: Any = None, **options: Any) -> Tensor:
         found: Tensor = engine(a, *(() if q is None else (q,)), **options)
-        if holds_any(nm.isnan(found)):
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        if holds_any(none := nm.isnan(found)):
+            is_each = name == "nanmedian" and a.size  # that one warns of each slice
+            _warn(text, int(nm.count_nonzero(none).item()) if is_each else 1)
         return found
 
     return statistic
@@ -144,6 +141,49 @@ def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
     return nm.bincount(x if x.size else cast(x, dt.int64), wide, minlength)
 
 
+def _edges(bins: Any) -> Any:
+    """How many bins, an estimator's name, or edges: a tensor."""
+    if isinstance(bins, (str, int, host.integer)):
+        return bins
+    found = to_tensor(bins)
+    return found if found.ndim else int(found.item())
+
+
+def _wide(a: Tensor) -> Tensor:
+    return a if a.dtype.is_inexact else cast(a, dt.float64)
+
+
+def histogram_bin_edges(a: Tensor, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+    return nm.histogram_bin_edges(_wide(a), _edges(bins), range and tuple(range), weights)
+
+
+def histogram(
+    a: Tensor, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> Any:
+    edges = histogram_bin_edges(a, bins, range, weights)
+    x, line = in_common_dtype([_wide(a), edges])
+    counts, _ = nm.histogram(x, line, weights=weights, density=bool(density))
+    return cast(counts, dt.float64) if density else counts, edges
+
+
+def histogramdd(sample: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
+    x = cast(to_tensor(sample), dt.float64)
+    x = x if isinstance(sample, (Tensor, host.ndarray)) else nm.transpose(x)
+    is_each = isinstance(bins, (list, tuple)) and len(bins) == x.shape[-1]
+    many = [_edges(b) for b in bins] if is_each else [_edges(bins)] * x.shape[-1]
+    counts, edges = nm.histogramdd(
+        x, [b if isinstance(b, int) else _wide(b) for b in many], range, **options
+    )
+    return counts, tuple(edges)
+
+
+def histogram2d(x: Tensor, y: Tensor, bins: Any = 10, **options: Any) -> Any:
+    if x.shape != y.shape:
+        raise ValueError("x and y must have the same length.")
+    counts, edges = histogramdd(nm.stack([x, y], axis=1), bins, **options)
+    return counts, *edges
+
+
 # -- choice and order -----------------------------------------------------------------------------
 
 
@@ -184,120 +224,20 @@ def _parted(name: str) -> Any:
 partition, argpartition = _parted("partition"), _parted("argpartition")
 
 
-def searchsorted(a: Tensor, v: Tensor, side: str = "left", sorter: Any = None) -> Tensor:
-    if sorter is not None and sorter.size != a.size:
-        raise ValueError("sorter.size must equal len(a)")
-    line = a if sorter is None else nm.take(a, sorter)
-    return nm.searchsorted(line, v, side="left" if side[0] == "l" else "right")
-
-
-def take(a: Tensor, indices: Tensor, axis: int | None = None, mode: str = "raise") -> Tensor:
-    is_bool = indices.dtype is dt.bool_
-    at = cast(indices, dt.int64) if indices.size == 0 or is_bool else indices
-    return nm.take(a, at, axis, mode=mode)
-
-
-def take_along_axis(arr: Tensor, indices: Tensor, axis: int | None = -1) -> Tensor:
-    if not indices.dtype.is_integer:
-        raise IndexError("`indices` must be an integer array")
-    if indices.ndim != (1 if axis is None else arr.ndim):
-        raise ValueError("`indices` and `arr` must have the same number of dimensions")
-    return nm.take_along_axis(arr, indices, axis)
-
-
-def put(a: Any, ind: Tensor, v: Tensor, mode: str = "raise") -> None:
-    if ind.size and v.size:
-        nm.put(a, cast(ind, dt.int64), v, mode)
-
-
-def putmask(a: Any, mask: Tensor, values: Tensor) -> None:
-    nm.putmask(a, cast(mask, dt.bool_), values)
-
-
-def put_along_axis(arr: Any, indices: Tensor, values: Tensor, axis: int | None = -1) -> None:
-    if axis is None and indices.ndim != 1:
-        raise ValueError("when axis=None, `indices` must have a single dimension.")
-    nm.put_along_axis(arr, indices, values, axis)
-
-
-def place(arr: Any, mask: Tensor, vals: Tensor) -> None:
-    if not vals.size:
-        if holds_any(mask):
-            raise ValueError("Cannot insert from an empty array!")
-        return
-    nm.place(arr, cast(mask, dt.bool_), vals)
-
-
-def fill_diagonal(a: Any, val: Tensor, wrap: bool = False) -> None:
-    nm.fill_diagonal(a, val, wrap)
-
-
 def choose(a: Tensor, choices: Any, mode: str = "raise") -> Tensor:
-    x, count = cast(a, dt.int64), len(choices)
-    outside = nm.logical_or(nm.less(x, 0), nm.greater_equal(x, count))
-    if mode == "raise" and holds_any(outside):
-        raise ValueError("invalid entry in choice array")
-    return nm.choose(x, in_common_dtype(list(choices)), mode=mode)
+    return nm.choose(cast(a, dt.int64), in_common_dtype(list(choices)), mode=mode)
 
 
 def insert(arr: Tensor, obj: Any, values: Tensor, axis: int | None = None) -> Tensor:
     at: Any = obj if isinstance(obj, slice) else host.asarray(to_tensor(obj).numpy())
     if isinstance(at, host.ndarray):
-        if at.dtype == bool:
-            at = host.flatnonzero(at)
-        at = at.astype(int) if at.size == 0 else int(at) if at.ndim == 0 else at
-    return nm.insert(arr, at, cast(values, arr.dtype), axis)
-
-
-def unravel_index(indices: Tensor, shape: Any, order: str = "C") -> Any:
-    return nm.unravel_index(_read(indices), shape, order)
-
-
-def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: str = "C") -> Any:
-    return nm.ravel_multi_index([_read(i) for i in multi_index], dims, mode, order)
-
-
-def _read(index: Tensor) -> Any:
-    """The numbers of indices where they can be told: those out of range are errors then."""
-    if index.size and not index.dtype.is_integer:
-        raise TypeError("only int indices permitted")
-    return index.numpy() if is_concrete(index) else index
-
-
-def ediff1d(ary: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
-    for name, part in (("to_begin", to_begin), ("to_end", to_end)):
-        if part is not None and not host.can_cast(part.dtype.np, ary.dtype.np, "same_kind"):
-            rule = "with input `ary` under the `same_kind` rule."
-            raise TypeError(f"dtype of `{name}` must be compatible {rule}")
-    return nm.ediff1d(ary, to_end, to_begin)
+        at = host.flatnonzero(at) if at.dtype == bool else at if at.size else at.astype(int)
+        at = at if at.ndim else at[()].__index__() if at.dtype.kind in "iu" else at
+    return nm.insert(arr, at, values, axis)
 
 
 def digitize(x: Tensor, bins: Any, right: bool = False) -> Tensor:
     return nm.digitize(x, to_tensor(bins), right)
-
-
-def resize(a: Tensor, new_shape: Any) -> Tensor:
-    return nm.resize(a, new_shape)
-
-
-def unique(ar: Tensor, axis: Any = None, **options: Any) -> Any:
-    at = None if axis is None or (ar.ndim == 1 and normal_axes(axis, 1)) else axis
-    found = nm.unique(ar, axis=at, **options)
-    if not isinstance(found, (tuple, list)):
-        return found
-    return (found[0], *(cast(i, dt.int64) for i in found[1:]))
-
-
-def where(condition: Tensor, x: Any = None, y: Any = None) -> Any:
-    if (x is None) != (y is None):
-        raise ValueError("either both or neither of x and y should be given")
-    if x is None:
-        return tuple(cast(i, dt.int64) for i in nonzero(condition))
-    return nm.where(cast(condition, dt.bool_), x, y)
-
-
-def select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
-    return nm.select(list(condlist), list(choicelist), default)
 
 
 # -- elements, products, polynomials --------------------------------------------------------------
@@ -351,12 +291,7 @@ def sort_complex(a: Tensor) -> Tensor:
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy", copy: bool = True) -> Any:
     lines = [nm.reshape(to_tensor(x), -1) for x in xi]
-    return tuple(nm.meshgrid(*lines, indexing=indexing, sparse=sparse)) if lines else ()
-
-
-def gradient(f: Tensor, /, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    found = nm.gradient(f, *spacing, axis=axis, edge_order=edge_order)
-    return tuple(found) if isinstance(found, list) else found
+    return nm.meshgrid(*lines, indexing=indexing, sparse=sparse) if lines else ()
 
 
 def real_if_possible(found: Any) -> Any:
@@ -367,26 +302,12 @@ def real_if_possible(found: Any) -> Any:
     return type(found)(*map(nm.real, found)) if isinstance(found, tuple) else nm.real(found)
 
 
-def roots(p: Tensor) -> Tensor:
-    found: Tensor = real_if_possible(nm.roots(p))
-    return found
+def _real(name: str) -> Any:
+    engine = getattr(nm, name)
+    return lambda p: real_if_possible(engine(p))
 
 
-def poly(seq_of_zeros: Tensor) -> Tensor:
-    found: Tensor = real_if_possible(nm.poly(seq_of_zeros))
-    return found
-
-
-def polyder(p: Tensor, m: int = 1) -> Tensor:
-    if m < 0:
-        raise ValueError("Order of derivative must be positive (see polyint)")
-    return nm.polyder(p, m)
-
-
-def polyint(p: Tensor, m: int = 1, k: Any = None) -> Tensor:
-    if m < 0:
-        raise ValueError("Order of integral must be positive (see polyder)")
-    return nm.polyint(p, m, 0.0 if k is None else k)
+roots, poly = _real("roots"), _real("poly")
 
 
 # -- functions of functions -----------------------------------------------------------------------

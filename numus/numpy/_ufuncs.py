@@ -15,6 +15,7 @@ import numpy as host
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
+from numus.functions.reduction import folds
 from numus.numpy._array import adopt, result, write_out
 from numus.numpy._convert import (
     NoValue,
@@ -193,12 +194,15 @@ class ufunc:  # noqa: N801
             return function(_REDUCTIONS[self.__name__])(array, axis, **options)
         x = to_tensor(array)
         axes = normal_axes(axis, x.ndim)
+        if len(axes) > 1 and self.__name__ in ("subtract", "divide"):
+            text = "is not reorderable, so at most one axis may be specified"
+            raise ValueError(f"reduction operation '{self.__name__}' {text}")
         x = cast(x, self._reduced_dtype(x, dtype))
         if where is not True:
             x = nm.where(_mask(where), x, nm.full((), self.numpy.identity, dtype=x.dtype))
-        found = self._folded(x, axes) if axes else x
+        found = folds.fold(self.engine, x, axes, self.numpy.identity)
         if initial is not NoValue and initial is not None:
-            found = self.engine(found, nm.full((), hosted_number(initial), dtype=x.dtype))
+            found = self.engine(found, cast(to_tensor(initial), x.dtype))
         kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
         return write_out(nm.reshape(found, kept) if keepdims else found, out, self.__name__)
 
@@ -208,21 +212,6 @@ class ufunc:  # noqa: N801
         if self.__name__.startswith("logical") or self.__name__ in _COMPARISONS:
             return dt.bool_
         return _resolved(self.numpy, (x.dtype.np, x.dtype.np), None, "same_kind")[0][0]
-
-    def _folded(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-        identity = self.numpy.identity
-        if len(axes) > 1 and identity is None and self.__name__ in ("subtract", "divide"):
-            text = "is not reorderable, so at most one axis may be specified"
-            raise ValueError(f"reduction operation '{self.__name__}' {text}")
-        for axis in sorted(axes, reverse=True):
-            parts = [plain(p) for p in nm.unstack(x, axis=axis)]
-            if not parts and identity is None:
-                text = f"operation {self.__name__} which has no identity"
-                raise ValueError(f"zero-size array to reduction {text}")
-            rest = x.shape[:axis] + x.shape[axis + 1 :]
-            first = [] if parts else [nm.full(rest, identity, dtype=x.dtype)]
-            x = functools.reduce(lambda a, b: plain(self.engine(a, b)), [*first, *parts])
-        return x
 
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """The results of reducing the first 1, 2, … elements along an axis."""
@@ -237,10 +226,7 @@ class ufunc:  # noqa: N801
         if self.__name__ in _SCANS and x.dtype is not dt.bool_:
             found = getattr(nm, _SCANS[self.__name__])(x, axis=at)
         else:
-            parts = [plain(p) for p in nm.unstack(x, axis=at)]
-            for i in range(1, len(parts)):
-                parts[i] = plain(self._apply([parts[i - 1], parts[i]], None, "same_kind", {}))
-            found = nm.stack(parts, axis=at) if parts else x
+            found = folds.accumulate(lambda a, b: self._apply([a, b], None, "same_kind", {}), x, at)
         return write_out(found, out, self.__name__, "unsafe")
 
     def reduceat(
@@ -251,14 +237,9 @@ class ufunc:  # noqa: N801
         x = to_tensor(array)
         (at,) = normal_axes(axis, x.ndim)
         starts = [int(i) for i in to_tensor(indices).tolist()]
-        if any(not 0 <= i < x.shape[at] for i in starts):
-            raise IndexError(f"index out-of-bounds in {self.__name__}.reduceat [0, {x.shape[at]})")
-        parts = []
-        for start, stop in zip(starts, [*starts[1:], x.shape[at]], strict=True):
-            cut = (slice(None),) * at + (slice(start, max(stop, start + 1)),)
-            parts.append(to_tensor(self.reduce(adopt(plain(x)[cut]), axis=at, dtype=dtype)))
-        shape = (*x.shape[:at], 0, *x.shape[at + 1 :])
-        found = nm.stack(parts, axis=at) if parts else nm.zeros(shape, dtype=x.dtype)
+        found = folds.fold_slices(
+            lambda part: to_tensor(self.reduce(adopt(part), axis=at, dtype=dtype)), x, starts, at
+        )
         return write_out(found, out, self.__name__, "unsafe")
 
     def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
@@ -282,24 +263,15 @@ class ufunc:  # noqa: N801
             at = index if isinstance(index, tuple) else (index,)
             a.rebind(nm.index_put(values, at, change, accumulate=True)._node, "at")
             return
-        places = nm.reshape(nm.arange(values.size), values.shape)[index]
-        flat = adopt(nm.reshape(nm.copy(values), -1))
-        given = None if b is None else nm.reshape(nm.broadcast_to(to_tensor(b), places.shape), -1)
-        for i, place in enumerate(nm.reshape(places, -1).tolist()):
-            operands = (flat[place],) if given is None else (flat[place], result(given[i]))
-            flat[place] = self(*operands)
-        a.rebind(nm.reshape(plain(flat), values.shape)._node, "at")
+        given = None if b is None else to_tensor(b)
+        new = folds.updated_at(lambda *pair: self(*map(result, pair)), values, index, given)
+        a.rebind(new._node, "at")
 
     def _require_binary(self, what: str) -> None:
         if self.numpy.nin != 2:
             raise ValueError(f"{what} only supported for binary functions")
         if self.numpy.nout != 1:
             raise ValueError(f"{what} only supported for functions returning a single value")
-
-
-def hosted_number(x: Any) -> Any:
-    """A number of Python's, of what NumPy takes as one."""
-    return x.item() if hasattr(x, "item") else x
 
 
 def _signature(dtype: Any, signature: Any, nin: int, nout: int) -> Any:
@@ -345,22 +317,7 @@ def _core_call(name: str, engine: Any, ready: list[Tensor], options: dict[str, A
             raise ValueError(
                 f"{name}: Input operand {i} does not have enough dimensions (has {x.ndim}, {core})"
             )
-    axis = options.pop("axis", -1)
-    axes = options.pop("axes", None)
-    keepdims = options.pop("keepdims", False)
-    if axes is not None:
-        axes = [(a,) if isinstance(a, int) else tuple(a) for a in axes]
-        ready = [
-            nm.moveaxis(x, at, tuple(range(-len(at), 0))) if at else x
-            for x, at in zip(ready, axes, strict=False)
-        ]
-    elif axis != -1:
-        ready = [nm.moveaxis(x, axis, -1) for x in ready]
-    found = engine(*ready)
-    found = nm.expand_dims(found, axis) if keepdims else found
-    if axes is not None and len(axes) > len(ready) and axes[-1]:
-        found = nm.moveaxis(found, tuple(range(-len(axes[-1]), 0)), axes[-1])
-    return found
+    return folds.over_core_axes(engine, ready, **options)
 
 
 def _mask(where: Any) -> Tensor:

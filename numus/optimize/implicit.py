@@ -12,6 +12,7 @@ from typing import Any
 
 import numus as nm
 from numus.tensor import Tensor
+from numus.transforms import tree
 
 Residual = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -57,3 +58,59 @@ def _rule(residual: Residual, elementwise: bool, primals: Any, tangents: Any) ->
 
 
 _zero.defjvp(_rule)
+
+
+def custom_root(
+    f: Callable[[Any], Any],
+    initial_guess: Any,
+    solve: Callable[..., Any],
+    tangent_solve: Callable[..., Any],
+    has_aux: bool = False,
+) -> Any:
+    """The root of a function by a solver of yours, differentiated with a linear solver of yours: a
+    Newton step with the derivative's inverse, whose value is the root itself."""
+    found = solve(f, initial_guess)
+    root, aux = found if has_aux else (found, None)
+    fixed = tree.map(_constant, root)
+
+    def linear(v: Any) -> Any:
+        return nm.jvp(f, (fixed,), (v,))[1]
+
+    step = tangent_solve(linear, f(fixed))
+    out = tree.map(lambda r, s: r - (s - _constant(s)), fixed, step)
+    return (out, aux) if has_aux else out
+
+
+def _constant(x: Any) -> Any:
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def custom_linear_solve(
+    matvec: Callable[[Any], Any],
+    b: Any,
+    solve: Callable[..., Any],
+    transpose_solve: Callable[..., Any] | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> Any:
+    """The solution of a linear equation by a solver of yours; its gradient solves the transposed
+    one."""
+    back = solve if symmetric and transpose_solve is None else transpose_solve
+
+    @nm.custom_vjp
+    def solution(right: Any) -> Any:
+        found = solve(matvec, right)
+        return found[0] if has_aux else found
+
+    def forward(right: Any) -> Any:
+        return solution(right), right
+
+    def backward(right: Any, g: Any) -> Any:
+        if back is None:
+            raise TypeError("custom_linear_solve: the gradient needs transpose_solve=")
+        pulled = nm.vjp(matvec, tree.map(nm.zeros_like, right))[1]
+        found = back(lambda v: pulled(v)[0], g)
+        return (found[0] if has_aux else found,)
+
+    solution.defvjp(forward, backward)
+    return (solution(b), solve(matvec, b)[1]) if has_aux else solution(b)

@@ -96,6 +96,8 @@ def polyder(p: ArrayLike, m: int = 1) -> Tensor:
     >>> nm.polyder(nm.asarray([1, 1, 1])).tolist()
     [2, 1]
     """
+    if m < 0:
+        raise ValueError(f"polyder: a derivative of order {m}; polyint integrates")
     c = _coefficients("polyder", p)
     for _ in range(m):
         n = c.shape[0]
@@ -111,7 +113,10 @@ def polyint(p: ArrayLike, m: int = 1, k: Any = 0.0) -> Tensor:
     >>> nm.polyint(nm.asarray([2.0, 1.0])).tolist()
     [1.0, 1.0, 0.0]
     """
+    if m < 0:
+        raise ValueError(f"polyint: an integral of order {m}; polyder differentiates")
     c = _floats(_coefficients("polyint", p))
+    k = 0.0 if k is None else k
     constants = list(k) if isinstance(k, (list, tuple)) else [k] * m
     for constant in constants[:m]:
         n = c.shape[0]

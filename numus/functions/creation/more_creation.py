@@ -15,6 +15,7 @@ from numus.functions.creation.creation import DeviceLike
 from numus.functions.creation.spacing import ratios_between
 from numus.functions.indexing.coordinates import indices
 from numus.functions.spelling import spelled
+from numus.primitives.view_updates import may_overlap
 from numus.shapes import as_shape
 from numus.shapes import broadcast as broadcast_two
 from numus.tensor import ArrayLike, Tensor
@@ -258,11 +259,14 @@ def shares_memory(a: Tensor, b: Tensor, /, max_work: Any = None) -> bool:
     >>> nm.shares_memory(x, x[1:]), nm.shares_memory(x, x + 0)
     (True, False)
     """
-    x, y = operand("shares_memory", a), operand("shares_memory", b)
-    if x is y or x._node is y._node:
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return a is b  # a host array that is given was copied, if at all
+    if a is b or a._node is b._node:
         return True
-    own, other = x._alias, y._alias
-    return own is not None and other is not None and own[0] is other[0]
+    own, other = a._alias, b._alias
+    if own is None or other is None or own[0] is not other[0]:
+        return False
+    return may_overlap(own[1], other[1])
 
 
 may_share_memory = shares_memory

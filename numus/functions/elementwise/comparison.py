@@ -334,7 +334,7 @@ def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | t
     if x1 is None and x2 is None:
         return nonzero(condition)
     if x1 is None or x2 is None:
-        raise TypeError("where: takes a condition alone, or with both of what it chooses between")
+        raise ValueError("where: takes a condition alone, or with both of what it chooses between")
     a, b = pair("where", x1, x2, device_of(condition))
     return wrap(ew.where(_truth(condition, "where", a.device or b.device), a, b))
 

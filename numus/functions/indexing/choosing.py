@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import method, operand
+from numus.functions.indexing.index_checks import host_values
 from numus.functions.spelling import spelled
 from numus.shapes import normal_axis
 from numus.tensor import ArrayLike, Tensor
@@ -24,8 +25,8 @@ def choose(x: ArrayLike, choices: Sequence[Any], /, *, mode: str = "raise") -> T
     """Element by element, that of the choice whose number x says.
 
     Args:
-        mode: "wrap" takes numbers modulo the number of choices; otherwise ("clip", and "raise" on
-            devices) they are moved to the first or last one.
+        mode: "wrap" takes numbers modulo the number of choices, "clip" moves them to the first or
+            last one; "raise" refuses those that are not there, where they are known already.
 
     >>> nm.choose(nm.asarray([1, 0]), [nm.asarray([10, 20]), nm.asarray([30, 40])]).tolist()
     [30, 20]
@@ -39,6 +40,9 @@ def choose(x: ArrayLike, choices: Sequence[Any], /, *, mode: str = "raise") -> T
         raise ValueError(f'{op}: mode must be "raise", "wrap" or "clip", not {mode!r}')
     which = nm.astype(which, dt.int64)
     n = len(parts)
+    known = host_values(which._node) if mode == "raise" else None
+    if known is not None and known.size and not 0 <= known.min() <= known.max() < n:
+        raise ValueError(f"{op}: a number is out of range for {n} choices: invalid entry")
     which = nm.remainder(which, n) if mode == "wrap" else nm.clip(which, 0, n - 1)
     out = parts[-1]
     for number in range(n - 1):

@@ -12,6 +12,7 @@ from numus import dtypes as dt
 from numus.errors import IndexRangeError, ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, operand
+from numus.functions.indexing.index_checks import host_values
 from numus.shapes import as_int, as_shape, size_of
 from numus.tensor import ArrayLike, Tensor
 
@@ -54,7 +55,8 @@ def ix_(*args: Any) -> tuple[Tensor, ...]:
     """
     found = []
     for axis, given in enumerate(args):
-        line = nm.asarray(given) if len(given) else nm.zeros((0,), dtype=dt.int64)
+        is_index = isinstance(given, Tensor) or len(given)  # an empty list is one of integers
+        line = nm.asarray(given) if is_index else nm.zeros((0,), dtype=dt.int64)
         if line.ndim != 1:
             raise ShapeError(f"ix_: takes vectors of indices, not an array of shape {line.shape}")
         line = nm.flatnonzero(line) if line.dtype is dt.bool_ else line
@@ -140,6 +142,18 @@ def _check_order(op: str, order: str) -> None:
         raise ValueError(f'{op}: order must be "C" or "F", not {order!r}')
 
 
+def _known(op: str, indices: Any) -> np.ndarray[Any, Any]:
+    """Indices that can be looked at without computing them; none of those that cannot."""
+    if not isinstance(indices, Tensor):
+        found: Any = np.asarray(indices)
+    else:
+        found = host_values(indices._node)
+        found = np.zeros(0, indices.dtype.np) if found is None else found
+    if found.dtype.kind not in "iu" and (found.size or isinstance(indices, Tensor)):
+        raise TypeError(f"{op}: only integers are indices, not {found.dtype}")
+    return found
+
+
 def unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Tensor, ...]:
     """Flat indices as one index for each axis of a shape; those outside it are not checked on
     devices.
@@ -150,10 +164,11 @@ def unravel_index(indices: Any, shape: Any, order: str = "C") -> tuple[Tensor, .
     op = "unravel_index"
     _check_order(op, order)
     extents = as_shape(shape, op)
-    if not isinstance(indices, Tensor):
-        host = np.asarray(indices)
-        if host.size and not 0 <= host.min() <= host.max() < size_of(extents):
-            raise IndexRangeError(f"{op}: index {host.max()} is out of range for shape {extents}")
+    host = _known(op, indices)
+    if not extents and np.ndim(indices):
+        raise ShapeError(f"{op}: a shape without axes has one element, not several")
+    if host.size and not 0 <= host.min() <= host.max() < size_of(extents):
+        raise IndexRangeError(f"{op}: index {host.max()} is out of range for shape {extents}")
     rest = nm.astype(nm.asarray(indices), dt.int64)
     found = []
     for n in reversed(extents) if order == "C" else extents:
@@ -185,10 +200,11 @@ def ravel_multi_index(
     for given, n, how in parts if order == "C" else reversed(parts):
         if how not in ("raise", "wrap", "clip"):
             raise ValueError(f'{op}: mode must be "raise", "wrap" or "clip", not {how!r}')
-        if how == "raise" and not isinstance(given, Tensor):
-            host = np.asarray(given)
-            if host.size and not 0 <= host.min() <= host.max() < n:
-                raise IndexRangeError(f"{op}: an index is out of range for an axis of {n}")
+        host = _known(op, given)
+        if n == 0 and host.size:
+            raise ShapeError(f"{op}: an axis without elements has no index, whatever the mode")
+        if how == "raise" and host.size and not 0 <= host.min() <= host.max() < n:
+            raise IndexRangeError(f"{op}: an index is out of range for an axis of {n}")
         index = nm.astype(nm.asarray(given), dt.int64)
         index = nm.remainder(index, n) if how == "wrap" else index
         index = nm.clip(index, 0, n - 1) if how == "clip" else index
@@ -243,7 +259,34 @@ def combinations(x: ArrayLike, /, r: int = 2, with_replacement: bool = False) ->
     return given[nm.asarray(rows, device=given.device)]
 
 
-class _Mesh:
+class _Slices:
+    """Arrays written as indices. What makes tensors of slices and items, and finds the dtype of
+    several, can be another interface's."""
+
+    def _line(self, cut: Any) -> Tensor:
+        """The points of a slice: counted by its step, or as many as an imaginary one says."""
+        if not isinstance(cut, slice):
+            raise TypeError(f"a mesh is made of slices, not {cut!r}")
+        start = 0 if cut.start is None else cut.start
+        if isinstance(cut.step, (complex, np.complexfloating)):
+            return self._spaced(start, cut.stop, int(abs(cut.step)))
+        return self._counted(start, cut.stop, 1 if cut.step is None else cut.step)
+
+    _spaced, _counted = staticmethod(nm.linspace), staticmethod(nm.arange)
+
+    def _together(self, items: list[Any], parts: list[Tensor]) -> list[Tensor]:
+        """The parts that items became, in one dtype."""
+        dtype = nm.result_type(*parts)
+        return [nm.astype(part, dtype) for part in parts]
+
+    def _tensor(self, x: Any) -> Tensor:
+        return nm.asarray(x)
+
+    def _result(self, x: Tensor) -> Any:
+        return x
+
+
+class Mesh(_Slices):
     """`mgrid` and `ogrid`: coordinates from slices, whose step counts points if imaginary."""
 
     def __init__(self, sparse: bool) -> None:
@@ -252,28 +295,18 @@ class _Mesh:
     def __getitem__(self, key: Any) -> Any:
         """The coordinates of a mesh."""
         cuts = key if isinstance(key, tuple) else (key,)
-        lines = [_spaced(cut) for cut in cuts]
+        lines = [self._line(cut) for cut in cuts]
         if not isinstance(key, tuple):
-            return lines[0]
+            return self._result(lines[0])
         shape = tuple(line.shape[0] for line in lines)
-        dtype = nm.result_type(*lines)
-        open_ = [nm.astype(as_line(line, i, len(shape)), dtype) for i, line in enumerate(lines)]
+        lines = self._together(list(cuts), lines)
+        open_ = [as_line(line, i, len(shape)) for i, line in enumerate(lines)]
         if self._sparse:
-            return tuple(open_)
-        return nm.stack([nm.broadcast_to(line, shape) for line in open_])
+            return tuple(map(self._result, open_))
+        return self._result(nm.stack([nm.broadcast_to(line, shape) for line in open_]))
 
 
-def _spaced(cut: Any) -> Tensor:
-    """The points of a slice: counted by its step, or as many as an imaginary one says."""
-    if not isinstance(cut, slice):
-        raise TypeError(f"a mesh is made of slices, not {cut!r}")
-    start = 0 if cut.start is None else cut.start
-    if isinstance(cut.step, complex):
-        return nm.linspace(start, cut.stop, int(abs(cut.step)))
-    return nm.arange(start, cut.stop, 1 if cut.step is None else cut.step)
-
-
-class _Joined:
+class Joined(_Slices):
     """`r_` and `c_`: arrays, numbers and slices put together along an axis."""
 
     def __init__(self, columns: bool) -> None:
@@ -284,11 +317,14 @@ class _Joined:
         items = list(key) if isinstance(key, tuple) else [key]
         axis, ndim, place = (-1, 2, 0) if self._columns else (0, 1, -1)
         if isinstance(items[0], str):
-            numbers = [int(n) for n in items.pop(0).split(",")]
+            text = items.pop(0)
+            if not set(text) <= set("-0123456789, "):
+                raise ValueError(f"r_: {text!r} would make a matrix; name axes by numbers")
+            numbers = [int(n) for n in text.split(",")]
             axis, ndim, place = (*numbers, *(axis, ndim, place)[len(numbers) :])
         parts = []
-        for item in items:
-            part = _spaced(item) if isinstance(item, slice) else nm.asarray(item)
+        found = [self._line(i) if isinstance(i, slice) else self._tensor(i) for i in items]
+        for part in self._together(items, found):
             new = ndim - part.ndim
             if new > 0:
                 # the new axes go around the old ones as the third number says: -1 is before them
@@ -296,7 +332,10 @@ class _Joined:
                 shape = (1,) * first + part.shape + (1,) * (new - first)
                 part = nm.reshape(part, shape)
             parts.append(part)
-        return nm.concat(parts, axis)
+        return self._result(nm.concat(parts, axis))
+
+    def __len__(self) -> int:
+        return 0
 
 
 class _IndexExpression:
@@ -310,6 +349,6 @@ class _IndexExpression:
         return (key,) if self._always_tuple and not isinstance(key, tuple) else key
 
 
-mgrid, ogrid = _Mesh(sparse=False), _Mesh(sparse=True)
-r_, c_ = _Joined(columns=False), _Joined(columns=True)
+mgrid, ogrid = Mesh(sparse=False), Mesh(sparse=True)
+r_, c_ = Joined(columns=False), Joined(columns=True)
 s_, index_exp = _IndexExpression(always_tuple=False), _IndexExpression(always_tuple=True)

@@ -18,6 +18,7 @@ from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape
+from numus.shapes import size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argmax", "argmin", "argwhere", "flatnonzero", "nonzero", "searchsorted"]
@@ -72,8 +73,12 @@ def _hits(x: Any, op: str) -> tuple[Node, Node]:
 
 
 @method()
-def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
+def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: Any = 0) -> tuple[Tensor, ...]:
     """The indices of the elements that are not zero: an array for each axis. Evaluates x.
+
+    Args:
+        size: how many there are to be, where that must be known under `nm.jit`: nothing is
+            evaluated, and those that are too few are `fill_value` (one, or one for each axis).
 
     >>> [i.tolist() for i in nm.nonzero(nm.asarray([[0, 7], [8, 0]]))]
     [[0, 1], [1, 0]]
@@ -81,19 +86,32 @@ def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
     node = node_of(x, "nonzero")
     if node.ndim == 0:
         raise ShapeError("nonzero: an array without axes has no indices; compare it with 0")
+    if size is not None:
+        from numus.functions.ordering.sized import sized_nonzero
+
+        return sized_nonzero(wrap(node), size, fill_value)
     node, hits = _hits(x, "nonzero")
     return tuple(wrap(i) for i in unravel(hits, node.shape))
 
 
-def argwhere(x: ArrayLike, /) -> Tensor:
-    """The indices of the elements that are not zero, as the rows of a matrix. Evaluates x."""
+def argwhere(x: ArrayLike, /, *, size: int | None = None, fill_value: Any = 0) -> Tensor:
+    """The indices of the elements that are not zero, as the rows of a matrix. Evaluates x, unless
+    `size=` says how many there are to be, as for `nonzero`."""
+    if size is not None:
+        found = nonzero(x, size=size, fill_value=fill_value)
+        return wrap(concat(tuple(reshape(i._node, (size, 1)) for i in found), 1))
     node, hits = _hits(x, "argwhere")
     columns = tuple(reshape(i, (*i.shape, 1)) for i in unravel(hits, node.shape))
     return wrap(concat(columns, 1) if columns else full((*hits.shape, 0), 0, dt.int64, hits))
 
 
-def flatnonzero(x: ArrayLike, /) -> Tensor:
-    """The indices, in row-major order, of the elements that are not zero. Evaluates x."""
+def flatnonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: Any = 0) -> Tensor:
+    """The indices, in row-major order, of the elements that are not zero. Evaluates x, unless
+    `size=` says how many there are to be, as for `nonzero`."""
+    if size is not None:
+        node = node_of(x, "flatnonzero")
+        flat = wrap(reshape(node, (size_of(node.shape),)))
+        return nonzero(flat, size=size, fill_value=fill_value)[0]
     return wrap(_hits(x, "flatnonzero")[1])
 
 
@@ -141,8 +159,9 @@ def searchsorted(
     [2, 2]
     """
     op = "searchsorted"
-    if side not in ("left", "right"):
+    if side not in ("left", "right", "l", "r"):
         raise ValueError(f'{op}: side is "left" or "right", not {side!r}')
+    side = "left" if side[0] == "l" else "right"
     line, values = (require(op, n, *_REAL) for n in common(op, x1, x2))
     if line.ndim == 0 or (line.ndim > 1 and line.shape[:-1] != values.shape[:-1]):
         raise ShapeError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus import dtypes as dt
-from numus.errors import ShapeError
+from numus.errors import DTypeError, ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, operand
 from numus.functions.spelling import spelled
@@ -29,6 +29,9 @@ def _along(x: Tensor, axis: int, *cut: int | None) -> Tensor:
     return x[(slice(None),) * axis + (slice(*cut),)]
 
 
+_KINDS = ("bool", "uint", "int", "float", "complex")
+
+
 def ediff1d(x: ArrayLike, /, to_end: Any = None, to_begin: Any = None) -> Tensor:
     """The differences of consecutive elements, all axes taken as one.
 
@@ -39,6 +42,9 @@ def ediff1d(x: ArrayLike, /, to_end: Any = None, to_begin: Any = None) -> Tensor
     parts = [nm.diff(flat)]
     for ends, place in ((to_begin, 0), (to_end, len(parts) + (to_begin is not None))):
         if ends is not None:
+            kind = dt.as_dtype(ends.dtype).kind if hasattr(ends, "dtype") else "bool"
+            if _KINDS.index(kind) > _KINDS.index(flat.dtype.kind):
+                raise DTypeError(f"ediff1d: ends of {ends.dtype} do not fit {flat.dtype.name}")
             end = nm.reshape(nm.asarray(ends, dtype=flat.dtype, device=flat.device), -1)
             parts.insert(place, end)
     return nm.concat(parts)

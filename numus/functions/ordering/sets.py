@@ -156,6 +156,8 @@ def unique(
     axis: int | None = None,
     *,
     equal_nan: bool = True,
+    size: int | None = None,
+    fill_value: Any = None,
 ) -> Any:
     """The distinct elements (or parts along an axis), sorted, as NumPy gives them.
 
@@ -164,12 +166,22 @@ def unique(
         return_inverse: also which of them each element is.
         return_counts: also how often each occurs.
         equal_nan: whether all NaNs count as one element.
+        size: how many there are to be, without an axis, where it must be known under `nm.jit`:
+            nothing is evaluated; those that are too few are `fill_value`, or the smallest.
 
     >>> nm.unique(nm.asarray([[1, 2], [1, 2], [0, 5]]), axis=0).tolist()
     [[0, 5], [1, 2]]
     """
     op = "unique"
     node = node_of(x, op)
+    if axis is not None and node.ndim == 1:
+        normal_axis(axis, 1, op)
+        axis = None
+    if size is not None and axis is None:
+        from numus.functions.ordering.sized import sized_unique
+
+        flags = (return_index, return_inverse, return_counts)
+        return sized_unique(wrap(node), size, fill_value, flags)
     if axis is None and not (return_index or return_inverse):
         values, counts = _distinct_values(_flat(x, op), op, equal_nan)
         return (wrap(values), wrap(counts)) if return_counts else wrap(values)

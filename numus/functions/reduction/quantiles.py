@@ -71,7 +71,10 @@ def _position(n: Any, q: Any, how: str, xp: Any) -> tuple[Any, Any]:
 def _between(low: Tensor, high: Tensor, part: Tensor) -> Tensor:
     """Interpolation that is exact at both ends."""
     span = high - low
-    return nm.where(part < 0.5, low + span * part, high - span * (1 - part))
+    found = nm.where(part < 0.5, low + span * part, high - span * (1 - part))
+    # infinities have no span, and are no part of what is exactly at one end
+    found = nm.where((low == high) | (part == 0), low, found)
+    return nm.where(part == 1, high, found)
 
 
 def _probabilities(op: str, q: Any, scale: float) -> np.ndarray[Any, Any]:
@@ -82,8 +85,6 @@ def _probabilities(op: str, q: Any, scale: float) -> np.ndarray[Any, Any]:
             as_number(q, "q", op)  # refuses one that requires gradients
         q = q.detach().numpy()
     found: np.ndarray[Any, Any] = np.asarray(q, np.float64) / scale
-    if found.ndim > 1:
-        raise ShapeError(f"{op}: q is a number or a vector, not an array of shape {found.shape}")
     if not np.all((found >= 0) & (found <= 1)):
         raise ValueError(f"{op}: q must lie between 0 and {scale:g}, not {q}")
     return found
@@ -111,9 +112,8 @@ def _finish(
 ) -> Tensor:
     """The quantiles (the last axis of y) as the first axis of the result, or none for one q."""
     y = nm.moveaxis(y, -1, 0)
-    if keepdims:
-        y = nm.reshape(y, (q.size, *keepdims_shape(x.shape, axes)))
-    return y if q.ndim else y[0]
+    rest = keepdims_shape(x.shape, axes) if keepdims else y.shape[1:]
+    return nm.reshape(y, (*q.shape, *rest))
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def _quantiles(
     if count == 0:
         empty = nm.full((*lanes.shape[:-1], levels.size), np.nan, dtype=lanes.dtype)
         return _finish(empty.to_device(given.device), given, axes, levels, keepdims)
-    below, part = _position(count, np.atleast_1d(levels), how, np)
+    below, part = _position(count, levels.reshape(-1), how, np)
     low = np.clip(below, 0, count - 1).astype(np.int64)
     high = np.clip(below + 1, 0, count - 1).astype(np.int64)
     part = np.where(below < 0, 0.0, np.where(below >= count - 1, 1.0, part))
@@ -178,7 +178,7 @@ def _weighted(op: str, lanes: Tensor, w: Tensor, levels: np.ndarray[Any, Any], h
     total = nm.cumsum(_wide(nm.take_along_axis(w, order, axis=-1)), axis=-1)
     # elements without weight are no quantile, not even at q = 0
     total = nm.where(total == 0, -1.0, total)
-    wanted = nm.asarray(np.atleast_1d(levels), dtype=total.dtype, device=lanes.device)
+    wanted = nm.asarray(levels.reshape(-1), dtype=total.dtype, device=lanes.device)
     wanted = wanted * total[..., -1:]
     before = nm.sum(nm.expand_dims(total, -2) < nm.expand_dims(wanted, -1), axis=-1)
     index = nm.minimum(before, lanes.shape[-1] - 1)
@@ -187,17 +187,30 @@ def _weighted(op: str, lanes: Tensor, w: Tensor, levels: np.ndarray[Any, Any], h
 
 
 def _nan_quantiles(
-    op: str, x: ArrayLike, q: Any, axis: Axis, how: str, keepdims: bool, scale: float
+    op: str,
+    x: ArrayLike,
+    q: Any,
+    axis: Axis,
+    how: str,
+    keepdims: bool,
+    scale: float,
+    weights: Any = None,
 ) -> Tensor:
     _check_method(op, how)
     levels = _probabilities(op, q, scale)
     given, axes, lanes = _lanes(op, x, axis)
     if lanes.shape[-1] == 0:
-        return _quantiles(op, x, q, axis, how, keepdims, scale, None)
+        return _quantiles(op, x, q, axis, how, keepdims, scale, weights)
+    if weights is not None:  # NaN is last in order, and weighs nothing
+        none = nm.isnan(lanes)
+        w = nm.where(none, 0, _weights(op, weights, given, axes))
+        y = _weighted(op, nm.where(none, np.inf, lanes), w, levels, how)
+        y = nm.where(nm.all(none, axis=-1, keepdims=True), np.nan, y)
+        return _finish(nm.astype(y, lanes.dtype), given, axes, levels, keepdims)
     ordered = nm.sort(lanes, axis=-1)
     dtype = dt.float64 if "float64" in given.device.runtime.target.dtypes else dt.float32
     count = nm.expand_dims(nm.count_nonzero(nm.logical_not(nm.isnan(lanes)), axis=-1), -1)
-    wanted = nm.asarray(np.atleast_1d(levels), dtype=dtype, device=given.device)
+    wanted = nm.asarray(levels.reshape(-1), dtype=dtype, device=given.device)
     below, part = _position(nm.astype(count, dtype), wanted, how, nm)
     last = nm.maximum(count - 1, 0)
     low = nm.clip(nm.astype(below, dt.int64), 0, last)
@@ -255,22 +268,36 @@ def percentile(
 @method()
 @spelled
 def nanquantile(
-    x: ArrayLike, q: Any, /, axis: Axis = None, *, method: str = "linear", keepdims: bool = False
+    x: ArrayLike,
+    q: Any,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+    weights: Any = None,
 ) -> Tensor:
     """`quantile` of the elements that are not NaN; NaN where there are none.
 
     >>> nm.nanquantile(nm.asarray([1.0, float("nan"), 3.0]), 0.5).item()
     2.0
     """
-    return _nan_quantiles("nanquantile", x, q, axis, method, keepdims, 1.0)
+    return _nan_quantiles("nanquantile", x, q, axis, method, keepdims, 1.0, weights)
 
 
 @spelled
 def nanpercentile(
-    x: ArrayLike, q: Any, /, axis: Axis = None, *, method: str = "linear", keepdims: bool = False
+    x: ArrayLike,
+    q: Any,
+    /,
+    axis: Axis = None,
+    *,
+    method: str = "linear",
+    keepdims: bool = False,
+    weights: Any = None,
 ) -> Tensor:
     """`percentile` of the elements that are not NaN; NaN where there are none."""
-    return _nan_quantiles("nanpercentile", x, q, axis, method, keepdims, 100.0)
+    return _nan_quantiles("nanpercentile", x, q, axis, method, keepdims, 100.0, weights)
 
 
 @method()

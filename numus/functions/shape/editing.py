@@ -43,7 +43,7 @@ def _positions(op: str, obj: Any, extent: int, insert: bool) -> np.ndarray[Any, 
         return np.arange(*obj.indices(extent))
     found = np.asarray(obj.numpy() if isinstance(obj, Tensor) else obj)
     if found.dtype == bool:
-        if found.shape != (extent,):
+        if found.shape != (extent,) and not insert:
             raise ShapeError(f"{op}: a mask of shape {found.shape} for an axis of {extent}")
         return np.flatnonzero(found)
     if found.size and found.dtype.kind not in "iu":

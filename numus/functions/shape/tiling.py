@@ -30,19 +30,32 @@ __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
 
 
 @spelled
-def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> Tensor:
+def repeat(
+    x: ArrayLike,
+    repeats: int | Any,
+    /,
+    *,
+    axis: int | None = None,
+    total_repeat_length: int | None = None,
+) -> Tensor:
     """Each element (or each part along an axis) several times in a row.
 
     Args:
         repeats: how often; one number, or one for each index along the axis. The shape of the
             result depends on a tensor's values: it is evaluated.
         axis: without one, the elements are taken as one long axis.
+        total_repeat_length: the extent of the result, where it must be known under `nm.jit`:
+            nothing is evaluated, what is beyond is cut off, and the last element fills it up.
 
     >>> nm.repeat(nm.asarray([1, 2, 3]), nm.asarray([2, 0, 1])).tolist()
     [1, 1, 3]
     """
     node, at = flat_or_axis(node_of(x, "repeat"), axis, "repeat")
     extent = node.shape[at]
+    if total_repeat_length is not None:
+        from numus.functions.ordering.sized import sized_repeat
+
+        return sized_repeat(Tensor(node), repeats, at, total_repeat_length)
     if not isinstance(repeats, (Tensor, np.ndarray, list, tuple)):
         times = as_int(repeats, "repeats", "repeat")
     else:

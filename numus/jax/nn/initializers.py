@@ -9,6 +9,8 @@ from typing import Any
 import numus as nm
 from numus.jax import numpy as jnp
 from numus.jax import random
+from numus.jax._adapt import canonical_dtype
+from numus.random._geometry import haar
 from numus.tensor import Tensor
 
 Initializer = Callable[..., Tensor]
@@ -109,10 +111,7 @@ def orthogonal(scale: float = 1.0, column_axis: int = -1, dtype: Any = float) ->
     def init(key: Any, shape: Sequence[int], dtype: Any = dtype) -> Tensor:
         columns = shape[column_axis]
         rows = math.prod(shape) // columns
-        drawn = random.normal(key, (max(rows, columns), min(rows, columns)), dtype)
-        q, r = nm.linalg.qr(drawn)[:2]
-        q = q * nm.sign(nm.linalg.diagonal(r))
-        q = q if rows >= columns else q.T
+        q = haar((rows, columns), dtype=canonical_dtype(dtype), key=key)
         others = [n for a, n in enumerate(shape) if a != column_axis % len(shape)]
         return scale * nm.moveaxis(nm.reshape(q, (*others, columns)), -1, column_axis)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 NAMES = """
-    abs absolute acos acosh add allclose append apply_along_axis apply_over_axes arccos arccosh
+    abs absolute acos acosh add allclose angle append argwhere average flatnonzero meshgrid nonzero
+    unique apply_along_axis apply_over_axes arccos arccosh
     arcsin arcsinh arctan arctan2 arctanh argmax argmin argpartition around array_equal
     array_equiv array_repr array_split array_str asin asinh atan atan2 atanh atleast_1d
     atleast_2d atleast_3d bartlett bfloat16 bincount bitwise_and bitwise_count bitwise_invert

@@ -1,8 +1,8 @@
-"""`lax.gather` and `lax.scatter*`: windows of an array read and written at index vectors (XLA).
+"""Gather and scatter of windows at index vectors (XLA's Gather, Scatter and DynamicSlice).
 
 An index vector names where a window starts along some axes; windows are as large as the slice
 sizes say. Windows that do not fit are moved ("clip", which `gather` does), filled or dropped
-("fill", which `scatter` does).
+("fill", which `scatter` does). A dynamic slice is one window, whose start may be traced.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numus as nm
-from numus.jax._adapt import to_tensor
+from numus import dtypes as dt
+from numus.functions import api as nm
+from numus.functions._base import as_line
 from numus.tensor import Tensor
 
 
@@ -48,12 +49,12 @@ def _places(
     """The flat position of each element of each window, the windows' axes last, and whether the
     window fits."""
     lead, rank = starts.shape[:-1], len(shape)
-    flat = nm.zeros((1,) * (len(lead) + rank), dtype=nm.int64)
-    fits = nm.ones(lead, dtype=nm.bool_)
+    flat = nm.zeros((1,) * (len(lead) + rank), dtype=dt.int64)
+    fits = nm.ones(lead, dtype=dt.bool_)
     for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
-        start = nm.zeros(lead, dtype=nm.int64)
+        start = nm.zeros(lead, dtype=dt.int64)
         if axis in axes:
-            start = nm.astype(starts[..., list(axes).index(axis)], nm.int64)
+            start = nm.astype(starts[..., list(axes).index(axis)], dt.int64)
             inside = nm.logical_and(start >= 0, start <= extent - size)
             fits = nm.logical_and(fits, inside)
             start = nm.clip(start, 0, extent - size)
@@ -86,13 +87,13 @@ def gather(
     **hints: Any,
 ) -> Tensor:
     """Windows of an array at index vectors, which lie along the last axis of start_indices."""
-    x, starts, d = to_tensor(operand), to_tensor(start_indices), dimension_numbers
+    x, starts, d = nm.asarray(operand), nm.asarray(start_indices), dimension_numbers
     lead = starts.ndim - 1
     pairs = list(zip(d[3], d[4], strict=True))
     at, fits = _places(x.shape, starts, slice_sizes, d[2], pairs, _mode(mode or "clip") == "clip")
     found = nm.take(nm.reshape(x, -1), at)
     if fill_value is None:
-        fill_value = nm.nan if x.dtype.is_inexact else 0
+        fill_value = math.nan if x.dtype.is_inexact else 0
     found = nm.where(fits, found, nm.astype(nm.asarray(fill_value), x.dtype))
     gone = (*d[1], *d[3])
     found = nm.squeeze(found, tuple(lead + i for i in gone)) if gone else found
@@ -111,13 +112,11 @@ def _scatter(reduce: str) -> Callable[..., Tensor]:
         mode: Any = None,
         **hints: Any,
     ) -> Tensor:
-        x, starts, new = to_tensor(operand), to_tensor(scatter_indices), to_tensor(updates)
+        x, starts, new = nm.asarray(operand), nm.asarray(scatter_indices), nm.asarray(updates)
         d = dimension_numbers
         rest = [i for i in range(new.ndim) if i not in d[0]]
         new = nm.permute_dims(new, (*rest, *d[0]))
-        gone, sizes, windows = (*d[1], *d[3]), [], list(new.shape[len(rest) :])
-        for axis in range(x.ndim):
-            sizes.append(1 if axis in gone else windows.pop(0))
+        sizes = _sizes(x.ndim, d, list(new.shape[len(rest) :]))
         pairs = list(zip(d[3], d[4], strict=True))
         at, fits = _places(x.shape, starts, sizes, d[2], pairs, _mode(mode) == "clip")
         values = nm.reshape(nm.astype(new, x.dtype), starts.shape[:-1] + tuple(sizes))
@@ -153,16 +152,42 @@ def scatter_apply(
     **options: Any,
 ) -> Tensor:
     """An array whose windows at index vectors are replaced by a function of them."""
-    x = to_tensor(operand)
-    return scatter(x, scatter_indices, *_applied(x, scatter_indices, func, dimension_numbers,
-                                                 update_shape), **options)  # fmt: skip
+    x, starts, d = nm.asarray(operand), nm.asarray(scatter_indices), dimension_numbers
+    shape = tuple(update_shape) or starts.shape[:-1] + (1,) * len(d[0])
+    sizes = _sizes(x.ndim, d, [shape[i] for i in d[0]])
+    new = func(gather(x, starts, GatherDimensionNumbers(*d), sizes, mode="clip"))
+    return scatter(x, starts, new, d, **options)
 
 
-def _applied(x: Tensor, indices: Any, func: Any, d: Any, shape: Sequence[int]) -> tuple[Any, Any]:
-    starts = to_tensor(indices)
-    shape = tuple(shape) or starts.shape[:-1] + (1,) * len(d[0])
-    windows = [shape[i] for i in d[0]]
-    gone = (*d[1], *d[3])
-    sizes = [1 if axis in gone else windows.pop(0) for axis in range(x.ndim)]
-    numbers = GatherDimensionNumbers(d[0], d[1], d[2], d[3], d[4])
-    return func(gather(x, starts, numbers, sizes, mode="clip")), d
+def _sizes(ndim: int, d: ScatterDimensionNumbers, windows: list[int]) -> list[int]:
+    """The extents of a window along all axes: those that are not named have one element."""
+    gone = (*d.inserted_window_dims, *d.operand_batching_dims)
+    left = iter(windows)
+    return [1 if axis in gone else next(left) for axis in range(ndim)]
+
+
+def _window(x: Tensor, start: Any, sizes: Sequence[int]) -> list[Tensor]:
+    """Indices of a window along each axis, moved so that it lies inside."""
+    return [
+        nm.clip(nm.asarray(s), 0, n - size) + nm.arange(size, device=x.device)
+        for s, n, size in zip(start, x.shape, sizes, strict=True)
+    ]
+
+
+def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Tensor:
+    """A window whose start may be traced; it is moved inside where it would leave the tensor."""
+    x = nm.asarray(operand)
+    for axis, at in enumerate(_window(x, start_indices, slice_sizes)):
+        if slice_sizes[axis] != x.shape[axis]:
+            x = nm.take(x, at, axis=axis)
+    return x
+
+
+def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Tensor:
+    """A copy with a window replaced, whose start may be traced."""
+    x, new = nm.asarray(operand), nm.asarray(update)
+    if not x.ndim:
+        return new
+    out, at = nm.copy(x), _window(x, start_indices, new.shape)
+    out[tuple(as_line(i, axis, x.ndim) for axis, i in enumerate(at))] = new
+    return out
