@@ -237,3 +237,24 @@ def _merge(written: Node, new: Node, old: Node) -> Node:
         parts = (_merge(part(written), part(new), part(old)) for part in (ew.real, ew.imag))
         return ew.complex_(*parts)
     return ew.where(ew.cast(written, dt.bool_), new, old)
+
+
+def base(tensor: Handle) -> Handle | None:
+    """The tensor that this one is a view of, if it is one and that one is there."""
+    own = tensor._alias
+    return own[0].root() if own is not None and own[1] else None
+
+
+def become(tensor: Handle, view: Handle) -> None:
+    """Let a tensor be a view of itself, in another shape; its views stay related to it."""
+    own = view._alias
+    if is_shared(tensor) and own is not None:
+        if own[0].root() is tensor:  # a root that is gone
+            own[0].root = _nothing  # type: ignore[assignment]
+        tensor._alias = own
+        own[0].append(_ref(tensor))
+    tensor._bind(view._node)
+
+
+def _nothing() -> None:
+    """A weak reference to what is gone."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as _host
 
 from numus.numpy._array import ndarray
-from numus.numpy._flat import flatiter
+from numus.numpy._iteration import flatiter
 
 __version__ = _host.__version__
 __array_api_version__ = "2024.12"

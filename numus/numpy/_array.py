@@ -8,7 +8,7 @@ NumPy scalar, unless it is traced or differentiated, where a number would lose i
 
 from __future__ import annotations
 
-import operator
+import contextlib
 import pickle
 import sys
 from typing import Any
@@ -18,8 +18,11 @@ import numpy as host
 import numus as nm
 from numus import aliases
 from numus.evaluation.evaluate import elements, is_known
-from numus.numpy import _results
+from numus.functions.interop.memory_layout import Flags, element_strides, flags_of
+from numus.numpy import _convert
 from numus.numpy._convert import (
+    adopt,
+    array_result,
     cast,
     engine_dtype,
     engine_index,
@@ -28,12 +31,13 @@ from numus.numpy._convert import (
     plain,
     raise_as_numpy,
     require_cast,
+    result,
+    scalar,
     shared,
     to_tensor,
+    write_out,
 )
-from numus.numpy._flat import Flags, flatiter
-from numus.numpy._results import adopt, array_result, result, scalar, write_out
-from numus.shapes import row_major
+from numus.numpy._iteration import flatiter
 from numus.tensor import Tensor
 
 
@@ -73,34 +77,22 @@ class ndarray(Tensor):  # noqa: N801
 
     @shape.setter
     def shape(self, given: Any) -> None:
-        view = nm.reshape(shared(self), given)
-        if aliases.is_shared(self):
-            own = view._alias
-            assert own is not None
-            if own[0].root() is self:  # its views stay related, through a root that is gone
-                own[0].root = _nothing  # type: ignore[assignment]
-            self._alias = own
-            own[0].append(aliases._ref(self))
-        self._bind(view._node)
+        aliases.become(self, nm.reshape(shared(self), given))
 
     @property
     def strides(self) -> tuple[int, ...]:
         """The bytes from one element to the next along each axis, as NumPy would have them."""
-        found = aliases.layout(self) or row_major(self.shape)
-        return tuple(n * self.itemsize for n in found)
+        return tuple(n * self.itemsize for n in element_strides(self))
 
     @property
     def flags(self) -> Flags:
         """How NumPy's array would lie in memory."""
-        unit = tuple(n // max(self.itemsize, 1) for n in self.strides)
-        like = host.lib.stride_tricks.as_strided(host.empty(1, "b"), self.shape, unit)
-        return Flags(like.flags.c_contiguous, like.flags.f_contiguous, self.base is None)
+        return flags_of(self)
 
     @property
     def base(self) -> Any:
         """The array that this one is a view of."""
-        own = self._alias
-        return own[0].root() if own is not None and own[1] else None
+        return aliases.base(self)
 
     @property
     def flat(self) -> flatiter:
@@ -110,26 +102,6 @@ class ndarray(Tensor):  # noqa: N801
     @flat.setter
     def flat(self, value: Any) -> None:
         flatiter(self)[:] = value
-
-    @property
-    def real(self) -> Any:
-        """The real part, a view."""
-        return adopt(nm.real(shared(self)))
-
-    @real.setter
-    def real(self, value: Any) -> None:
-        self.real[...] = value
-
-    @property
-    def imag(self) -> Any:
-        """The imaginary part, a view of a complex array."""
-        return adopt(nm.imag(shared(self)))
-
-    @imag.setter
-    def imag(self, value: Any) -> None:
-        if not self._node.dtype.is_complex:
-            raise TypeError("array does not have imaginary part to set")
-        self.imag[...] = value
 
     # -- elements ---------------------------------------------------------------------------------
 
@@ -173,24 +145,13 @@ class ndarray(Tensor):  # noqa: N801
         nm.evaluation.host_reads.check_readable(self._node, "item()")
         return self.__array__().item(*args)
 
-    def tolist(self) -> Any:
-        """Nested lists of Python's numbers."""
-        return self.__array__().tolist()
-
-    def tobytes(self, order: Any = "C") -> bytes:
-        """The elements' bytes."""
-        return self.__array__().tobytes(order)
-
     def dumps(self) -> bytes:
         """The array pickled."""
         return pickle.dumps(self)
 
     def dump(self, file: Any) -> None:
         """The array pickled, to a file."""
-        if hasattr(file, "write"):
-            file.write(self.dumps())
-            return
-        with open(file, "wb") as opened:
+        with contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb") as opened:
             opened.write(self.dumps())
 
     def astype(  # type: ignore[override]
@@ -290,26 +251,6 @@ class ndarray(Tensor):  # noqa: N801
     def __bool__(self) -> bool:
         return bool(self.__array__()) if self.size == 1 else bool(host.empty(min(self.size, 2)))
 
-    def __int__(self) -> int:
-        return int(self._number())
-
-    def __float__(self) -> float:
-        return float(self._number())
-
-    def __complex__(self) -> complex:
-        return complex(self._number())
-
-    def _number(self) -> Any:
-        if self.size != 1:
-            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
-        nm.evaluation.host_reads.check_readable(self._node, "float()")
-        return elements(self._node).reshape(-1)[0]
-
-    def __index__(self) -> int:
-        if self.shape or not self._node.dtype.is_integer:
-            raise TypeError("only integer scalar arrays can be converted to a scalar index")
-        return operator.index(self._item())
-
     def __contains__(self, item: Any) -> bool:
         return bool(function("any")(self == item))
 
@@ -342,11 +283,7 @@ class ndarray(Tensor):  # noqa: N801
 
 
 builtin_type = type
-_results.kind_of_arrays.append(ndarray)
-
-
-def _nothing() -> None:
-    """A weak reference to what is gone."""
+_convert.kind_of_arrays.append(ndarray)
 
 
 def _rebuilt(parts: Any) -> Any:
@@ -358,6 +295,7 @@ _FUNCTIONS = """
     dot max mean min nonzero prod put ravel repeat round searchsorted squeeze std sum swapaxes take
     trace var
 """
+_PARTS = ("real", "imag")
 _VIEWS = {"T": "transpose", "mT": "matrix_transpose"}
 _BINARY = {
     **{"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide"},
@@ -377,6 +315,18 @@ def _method(name: str) -> Any:
     call.__name__, call.__qualname__ = name, f"ndarray.{name}"
     call.__doc__ = f"As `numpy.{name}` of this array."
     return call
+
+
+def _part(name: str) -> property:
+    def read(self: Any) -> Any:
+        return adopt(getattr(nm, name)(shared(self)))
+
+    def write(self: Any, value: Any) -> None:
+        if name == "imag" and not self._node.dtype.is_complex:
+            raise TypeError("array does not have imaginary part to set")
+        read(self)[...] = value
+
+    return property(read, write, doc=f"The {name} part, a view.")
 
 
 def _operator(name: str, ufunc: str, order: str = "") -> Any:
@@ -406,6 +356,8 @@ def _install() -> None:
         setattr(ndarray, name, _method(name))
     for name, of in _VIEWS.items():
         setattr(ndarray, name, property(_method(of)))
+    for name in _PARTS:
+        setattr(ndarray, name, _part(name))
     for name, of in _UNARY.items():
         setattr(ndarray, f"__{name}__", _method(of))
     for name, of in (_BINARY | _COMPARISONS).items():

@@ -18,6 +18,7 @@ import numpy as host
 from numus import dtypes as dt
 from numus.numpy._convert import (
     NoValue,
+    array_result,
     cast,
     common_dtype,
     engine_dtype,
@@ -26,10 +27,11 @@ from numus.numpy._convert import (
     normalize_axis,
     raise_as_reference,
     require_cast,
+    result,
     shared,
     to_tensor,
+    write_out,
 )
-from numus.numpy._results import array_result, result, write_out
 from numus.tensor import Tensor
 
 # Parameters of NumPy's functions that take an array, and those of them that keep their own dtype.

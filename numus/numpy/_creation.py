@@ -13,6 +13,8 @@ import numus as nm
 from numus import dtypes as dt
 from numus.functions.indexing.coordinates import Joined, Mesh
 from numus.numpy._convert import (
+    adopt,
+    array_result,
     cast,
     common_dtype,
     engine_dtype,
@@ -24,7 +26,6 @@ from numus.numpy._convert import (
     shared,
     to_tensor,
 )
-from numus.numpy._results import adopt, array_result
 from numus.tensor import Tensor
 
 
@@ -54,12 +55,7 @@ def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     return found if found.flags.c_contiguous else found.copy()
 
 
-def asfortranarray(a: Any, dtype: Any = None) -> Any:
-    """An array: memory is row-major, whatever order is asked for."""
-    return array(a, dtype, copy=None)
-
-
-asanyarray = asarray
+asanyarray = asfortranarray = asarray  # memory is row-major, whatever order is asked for
 
 
 def asarray_chkfinite(a: Any, dtype: Any = None) -> Any:
@@ -96,16 +92,17 @@ def shape_of(given: Any) -> Any:
     return tuple(map(int, given))
 
 
-def zeros(shape: Any, dtype: Any = dt.float64, *, device: Any = None) -> Tensor:
-    """An array of zeros, float64 unless told otherwise."""
-    return nm.zeros(shape_of(shape), dtype=dtype, device=device)
+def _made(name: str) -> Any:
+    engine = getattr(nm, name)
+
+    def make(shape: Any, dtype: Any = dt.float64, *, device: Any = None) -> Tensor:
+        found: Tensor = engine(shape_of(shape), dtype=dtype, device=device)
+        return found
+
+    return make
 
 
-def ones(shape: Any, dtype: Any = dt.float64, *, device: Any = None) -> Tensor:
-    """An array of ones, float64 unless told otherwise."""
-    return nm.ones(shape_of(shape), dtype=dtype, device=device)
-
-
+zeros, ones = _made("zeros"), _made("ones")
 empty = zeros  # no memory is uninitialised
 
 
@@ -219,14 +216,17 @@ hanning = _window("hann")
 # -- matrices and grids ---------------------------------------------------------------------------
 
 
-def eye(N: int, M: Any = None, k: Any = 0, dtype: Any = dt.float64) -> Tensor:
-    """Ones on a diagonal, zeros elsewhere."""
-    return nm.eye(N, M, k=k.__index__(), dtype=dtype)
+def _diagonal(name: str) -> Any:
+    engine = getattr(nm, name)
+
+    def make(N: int, M: Any = None, k: Any = 0, dtype: Any = dt.float64) -> Tensor:
+        found: Tensor = engine(N, M, k=k.__index__(), dtype=dtype)
+        return found
+
+    return make
 
 
-def tri(N: int, M: Any = None, k: Any = 0, dtype: Any = dt.float64) -> Tensor:
-    """Ones at and below a diagonal."""
-    return nm.tri(N, M, k=k, dtype=dtype)
+eye, tri = _diagonal("eye"), _diagonal("tri")
 
 
 def identity(n: int, dtype: Any = dt.float64) -> Tensor:
@@ -319,12 +319,6 @@ def _write(name: str) -> Any:
         return writer(*map(hosted, args), **{k: hosted(v) for k, v in kwargs.items()})
 
     return renamed(write, name)
-
-
-def from_dlpack(x: Any, /, *, device: Any = None, copy: Any = None) -> Tensor:
-    """An array of any object with DLPack."""
-    found: Tensor = plain(nm.from_dlpack(x, device=device, copy=copy))
-    return found
 
 
 _READERS = "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt".split()

@@ -13,20 +13,24 @@ from typing import Any
 import numpy as host
 
 import numus as nm
-from numus.numpy._array import adopt, array_result, ndarray, write_out
+from numus.numpy._array import ndarray
 from numus.numpy._bind import bind, imitating
 from numus.numpy._convert import (
     NoValue,
+    adopt,
+    array_result,
     cast,
     engine_dtype,
     function,
-    has_tensors,
     hosted,
     in_common_dtype,
     normal_axes,
+    renamed,
     require_cast,
     shared,
+    stand_in,
     to_tensor,
+    write_out,
 )
 from numus.numpy._ufuncs import ufunc
 from numus.tensor import Tensor
@@ -41,7 +45,7 @@ same    unique_counts unique_inverse packbits unpackbits extract nan_to_num binc
 same    isreal real_if_close array_equiv nancumsum nancumprod cumsum cumprod cumulative_sum
 same    cumulative_prod trace take take_along_axis insert unique choose resize round around
 same    polyder isneginf isposinf ediff1d histogram histogram_bin_edges histogramdd sort_complex
-same    vander interp quantile percentile nanquantile nanpercentile
+same    vander interp array_equal quantile percentile nanquantile nanpercentile
 array   sort partition piecewise meshgrid pad
 raw     array asarray asanyarray ascontiguousarray asfortranarray asarray_chkfinite require copy
 raw     zeros ones empty full zeros_like ones_like empty_like full_like linspace logspace geomspace
@@ -57,7 +61,7 @@ find    searchsorted
 common  append column_stack concatenate concat dstack hstack vstack row_stack stack inner isin kron
 common  setxor1d setdiff1d intersect1d union1d tensordot vdot polyadd polymul polysub polyval
 common  dot outer convolve correlate cross diff
-float   cov corrcoef gradient trapezoid i0 sinc unwrap median nanmedian
+float   allclose cov corrcoef gradient trapezoid i0 sinc unwrap median nanmedian
 float   polydiv angle roots poly polyint polyfit histogram2d
 write   put putmask place fill_diagonal put_along_axis
 """
@@ -85,6 +89,8 @@ def find(name: str) -> Any:
     """A function by NumPy's name; None where there is none."""
     if name in TABLE:
         return made(name)
+    if name == "fix":
+        return function("trunc")
     found: Any = known().get(name)
     if not hasattr(host, name) or not hasattr(found, "__code__"):
         return found
@@ -99,7 +105,7 @@ def known() -> dict[str, Any]:
 
 def names() -> list[str]:
     """All names of functions."""
-    return [*TABLE, *known()]
+    return [*TABLE, "fix", *known()]
 
 
 # -- shapes ---------------------------------------------------------------------------------------
@@ -177,11 +183,6 @@ def _part(name: str) -> Any:
     return part
 
 
-def fix(x: Any, out: Any = None) -> Any:
-    """Rounded towards zero."""
-    return function("trunc")(x, out=out)
-
-
 _clip = ufunc("clip", nm.clip, host._core.umath.clip)  # type: ignore[attr-defined]
 
 
@@ -211,20 +212,6 @@ def clip(
         one, bound = ("minimum", a_max) if a_min is None else ("maximum", a_min)
         return function(one)(x, bound, out=out, **kwargs)
     return _clip(x, a_min, a_max, out=out, **kwargs)
-
-
-def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether all elements are equal within tolerances."""
-    return bool(function("all")(function("isclose")(a, b, rtol, atol, equal_nan)))
-
-
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
-    """Whether two arrays have the same shape and elements."""
-    try:
-        x, y = to_tensor(a1), to_tensor(a2)
-    except (TypeError, ValueError):
-        return False
-    return x.shape == y.shape and bool(nm.array_equal(x, y, equal_nan=equal_nan))
 
 
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
@@ -266,35 +253,17 @@ def einsum_path(*operands: Any, optimize: Any = "greedy", einsum_call: bool = Fa
     return find(*given, optimize=optimize, einsum_call=einsum_call)
 
 
-# -- questions ------------------------------------------------------------------------------------
+# -- questions: NumPy's own answers for shapes and dtypes -----------------------------------------
 
 
-def shape(a: Any) -> tuple[int, ...]:
-    """The extents of the axes."""
-    return tuple(a.shape if hasattr(a, "shape") else to_tensor(a).shape)
+def _question(name: str) -> Any:
+    ask, by_dtype = getattr(host, name), name in ("can_cast", "result_type")
 
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        known = (x._node.dtype.np if by_dtype and isinstance(x, Tensor) else x for x in args)
+        return ask(*map(stand_in, known), **kwargs)
 
-def ndim(a: Any) -> int:
-    """The number of axes."""
-    return len(shape(a))
-
-
-def size(a: Any, axis: Any = None) -> int:
-    """The number of elements, all or along axes."""
-    found = shape(a)
-    return nm.shapes.size_of(tuple(found[i] for i in normal_axes(axis, len(found))))
-
-
-def iscomplexobj(x: Any) -> bool:
-    """Whether the dtype is complex."""
-    if isinstance(x, Tensor):
-        return x._node.dtype.is_complex
-    return host.iscomplexobj(hosted(x) if has_tensors(x) else x)
-
-
-def isrealobj(x: Any) -> bool:
-    """Whether the dtype is not complex."""
-    return not iscomplexobj(x)
+    return renamed(answer, name)
 
 
 def isfortran(a: Any) -> bool:
@@ -302,37 +271,17 @@ def isfortran(a: Any) -> bool:
     return bool(function("asarray")(a).flags.fnc)
 
 
-def _dtypes(given: Any) -> list[Any]:
-    return [x._node.dtype.np if isinstance(x, Tensor) else x for x in given]
-
-
-def result_type(*arrays_and_dtypes: Any) -> Any:
-    """The dtype that NumPy's promotion gives."""
-    return host.result_type(*_dtypes(arrays_and_dtypes))
-
-
-def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
-    """Whether a cast follows a rule."""
-    given, wanted = _dtypes([from_, to])
-    return host.can_cast(given, wanted, casting)
-
-
-def common_type(*arrays: Any) -> Any:
-    """The floating-point type that holds all."""
-    kinds = (host.empty(0, d) if isinstance(d, host.dtype) else d for d in _dtypes(arrays))
-    return host.common_type(*kinds)
-
-
 def min_scalar_type(a: Any, /) -> Any:
     """The smallest dtype that holds a scalar."""
     return host.min_scalar_type(hosted(a))
 
 
+_QUESTIONS = "can_cast common_type iscomplexobj isrealobj ndim result_type shape size".split()
 _OWN: dict[str, Any] = {
     f.__name__: f
     for f in (
-        allclose, array_equal, block, can_cast, clip, common_type, copyto, einsum, einsum_path, fix,
-        iscomplexobj, isfortran, isrealobj, min_scalar_type, ndim, ravel, reshape, result_type,
-        shape, size, transpose, trim_zeros,
+        block, clip, copyto, einsum, einsum_path, isfortran, min_scalar_type, ravel, reshape,
+        transpose, trim_zeros,
     )
 } | {"real": _part("real"), "imag": _part("imag")}  # fmt: skip
+_OWN |= {name: _question(name) for name in _QUESTIONS}

@@ -7,9 +7,17 @@ from typing import Any
 import numpy as host
 
 import numus as nm
-from numus.numpy._convert import function, has_tensors, hosted, normal_axes, plain, to_tensor
-from numus.numpy._results import adopt, result
-from numus.tensor import Tensor
+from numus.functions.interop.iteration import Broadcast, ElementIterator, FlatIterator
+from numus.numpy._convert import (
+    adopt,
+    function,
+    has_tensors,
+    hosted,
+    normal_axes,
+    plain,
+    result,
+    to_tensor,
+)
 
 
 def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,73 +87,29 @@ def ndenumerate(arr: Any) -> Any:
     return host.ndenumerate(adopt(to_tensor(arr)).__array__())
 
 
-class nditer:  # noqa: N801
-    """The elements of arrays side by side. With op_flags=["readwrite"], what is written to them is
-    in the arrays when the `with` block or the loop ends."""
+class _OfFace:
+    """Operands and results are NumPy's."""
 
-    def __init__(self, op: Any, flags: Any = None, op_flags: Any = None, **options: Any) -> None:
-        self.targets = op if isinstance(op, (list, tuple)) else [op]
-        self.copies = [None if x is None else host.array(_deep(x)) for x in self.targets]
-        modes = op_flags or [["readonly"]] * len(self.targets)
-        self.modes = [modes] * len(self.targets) if isinstance(modes[0], str) else modes
-        self.iter = host.nditer(self.copies, flags or [], self.modes, **options)
+    def _tensor(self, x: Any) -> Any:
+        return to_tensor(x)
 
-    def __iter__(self) -> Any:
-        yield from self.iter
-        self.close()
-
-    def __enter__(self) -> nditer:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.iter, name)
-
-    @property
-    def operands(self) -> Any:
-        """The operands, those that were allocated too."""
-        pairs = zip(self.targets, self.iter.operands, strict=True)
-        return tuple(t if isinstance(t, Tensor) else adopt(to_tensor(o)) for t, o in pairs)
-
-    def close(self) -> None:
-        """Write back."""
-        for target, new, mode in zip(self.targets, self.copies, self.modes, strict=True):
-            if isinstance(target, Tensor) and {"readwrite", "writeonly"} & set(mode):
-                target[...] = new
+    def _result(self, x: Any) -> Any:
+        return adopt(x)
 
 
-class broadcast:  # noqa: N801
+class flatiter(_OfFace, FlatIterator):  # noqa: N801
+    """`x.flat`: the elements in row-major order."""
+
+
+class nditer(_OfFace, ElementIterator):  # noqa: N801
+    """The elements of arrays side by side."""
+
+
+class broadcast(_OfFace, Broadcast):  # noqa: N801
     """Arrays side by side, broadcast to one shape."""
 
-    def __init__(self, *arrays: Any) -> None:
-        like = host.broadcast(*(host.broadcast_to(0, to_tensor(a).shape) for a in arrays))
-        self.shape, self.ndim, self.nd, self.size = like.shape, like.ndim, like.nd, like.size
-        self.numiter, self.index = len(arrays), 0
-        given = (a if isinstance(a, Tensor) else adopt(to_tensor(a)) for a in arrays)
-        wide = function("broadcast_to")
-        self._arrays: list[Any] = [
-            a if a.shape == self.shape else wide(a, self.shape) for a in given
-        ]
-
-    def __iter__(self) -> broadcast:
-        return self
-
-    def __next__(self) -> Any:
-        if self.index >= self.size:
-            raise StopIteration
-        self.index += 1
-        return tuple(i[self.index - 1] for i in self.iters)
-
-    @property
-    def iters(self) -> Any:
-        """An iterator of each array."""
-        return tuple(a.flat for a in self._arrays)
-
-    def reset(self) -> None:
-        """Begin again."""
-        self.index = 0
+    def _flat(self, x: Any) -> flatiter:
+        return flatiter(x)
 
 
 OWN: dict[str, Any] = {

@@ -15,16 +15,14 @@ import numpy as host
 import numus as nm
 from numus import dtypes as dt
 from numus.numpy._convert import (
+    adopt,
     cast,
     common_dtype,
     holds_any,
-    hosted,
     in_common_dtype,
-    normal_axes,
     plain,
     to_tensor,
 )
-from numus.numpy._results import adopt
 from numus.shapes import size_of
 from numus.tensor import Tensor
 
@@ -187,43 +185,6 @@ def histogram2d(x: Tensor, y: Tensor, bins: Any = 10, **options: Any) -> Any:
 # -- choice and order -----------------------------------------------------------------------------
 
 
-def nonzero(a: Tensor) -> Any:
-    if not a.ndim:
-        host.zeros(()).nonzero()  # raises
-    return nm.nonzero(a)
-
-
-def _sorted(name: str) -> Any:
-    engine = getattr(nm, name)
-
-    def order(a: Tensor, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> Tensor:
-        x = a if a.ndim else nm.reshape(a, 1)
-        if not a.ndim:
-            normal_axes(axis, 1)
-        found: Tensor = engine(x, axis=axis)
-        return found if a.ndim or axis is None else nm.reshape(found, ())
-
-    return order
-
-
-sort, argsort = _sorted("sort"), _sorted("argsort")
-
-
-def _parted(name: str) -> Any:
-    """Sorted altogether, which is partitioned at all positions."""
-    full = sort if name == "partition" else argsort
-
-    def part(a: Tensor, kth: Any, axis: int | None = -1) -> Any:
-        extent = a.size if axis is None else a.shape[axis] if a.ndim else 1
-        host.partition(host.broadcast_to(host.zeros(()), extent), to_tensor(kth).tolist())  # checks
-        return full(a, axis)
-
-    return part
-
-
-partition, argpartition = _parted("partition"), _parted("argpartition")
-
-
 def choose(a: Tensor, choices: Any, mode: str = "raise") -> Tensor:
     return nm.choose(cast(a, dt.int64), in_common_dtype(list(choices)), mode=mode)
 
@@ -253,16 +214,6 @@ def isclose(
 
 def vander(x: Tensor, N: Any = None, increasing: bool = False) -> Tensor:
     return nm.vander(cast(x, common_dtype(x, host.dtype(int))), N, increasing)
-
-
-def pad(array: Tensor, pad_width: Any, mode: Any = "constant", **options: Any) -> Tensor:
-    width = hosted(pad_width)
-    if not isinstance(width, dict) and host.asarray(width).dtype.kind != "i":
-        raise TypeError("`pad_width` must be of integral type.")
-    if "constant_values" in options:
-        value = host.asarray(hosted(options["constant_values"]))
-        options["constant_values"] = value.astype(array.dtype.np).tolist()
-    return nm.pad(array, width, mode, **{k: hosted(v) for k, v in options.items()})
 
 
 def round(a: Tensor, decimals: int = 0) -> Tensor:

@@ -16,9 +16,9 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions.reduction import folds
-from numus.numpy._array import adopt, result, write_out
 from numus.numpy._convert import (
     NoValue,
+    adopt,
     cast,
     engine_dtype,
     engine_index,
@@ -27,7 +27,9 @@ from numus.numpy._convert import (
     normal_axes,
     plain,
     raise_as_reference,
+    result,
     to_tensor,
+    write_out,
 )
 from numus.tensor import Tensor
 
@@ -37,8 +39,7 @@ _BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_
 _BOOLEAN |= {"minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and"}
 _BOOLEAN |= {"absolute": "copy"}
 _COMPARISONS = "equal not_equal less less_equal greater greater_equal".split()
-# Generalised ufuncs, which loop over leading axes: the least axes of their operands.
-_CORE = {"matmul": (1, 1), "vecdot": (1, 1), "matvec": (2, 1), "vecmat": (1, 2)}
+_CORE = ("matmul", "vecdot", "matvec", "vecmat")  # generalised ufuncs: of the last axes
 _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 _REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
 _SCANS = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
@@ -81,7 +82,16 @@ class ufunc:  # noqa: N801
         self.engine = engine or getattr(nm, name)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("nin", "nout", "nargs", "identity", "signature", "types", "ntypes"):
+        if name in (
+            "nin",
+            "nout",
+            "nargs",
+            "identity",
+            "signature",
+            "types",
+            "ntypes",
+            "resolve_dtypes",
+        ):
             return getattr(self.numpy, name)
         raise AttributeError(f"ufunc {self.__name__!r} has no attribute {name!r}")
 
@@ -90,10 +100,6 @@ class ufunc:  # noqa: N801
 
     def __reduce__(self) -> Any:
         return function, (self.__name__,)
-
-    def resolve_dtypes(self, dtypes: Any, **options: Any) -> Any:
-        """The dtypes of a call: NumPy's."""
-        return self.numpy.resolve_dtypes(dtypes, **options)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -149,7 +155,7 @@ class ufunc:  # noqa: N801
         if name == "power" and into[0].kind == "int" and holds_any(nm.less(ready[1], 0)):
             raise ValueError("Integers to negative integer powers are not allowed.")
         if name in _CORE:
-            return _core_call(name, engine, ready, options)
+            return folds.over_core_axes(engine, ready, **options)
         if options:
             raise TypeError(f"{name}() got unexpected keyword arguments {sorted(options)}")
         found = engine(*ready)
@@ -308,16 +314,6 @@ def _comparable(operands: Any, kinds: Any) -> Any:
                 operands[i] = float(operands[i])
                 return operands, tuple(map(kind_of, operands))
     return operands, kinds
-
-
-def _core_call(name: str, engine: Any, ready: list[Tensor], options: dict[str, Any]) -> Any:
-    for i, (x, n) in enumerate(zip(ready, _CORE[name], strict=True)):
-        if x.ndim < n:
-            core = f"gufunc core with signature {getattr(host, name).signature} requires {n}"
-            raise ValueError(
-                f"{name}: Input operand {i} does not have enough dimensions (has {x.ndim}, {core})"
-            )
-    return folds.over_core_axes(engine, ready, **options)
 
 
 def _mask(where: Any) -> Tensor:

@@ -8,8 +8,8 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
-from numus.numpy._array import adopt
 from numus.numpy._bind import bind
+from numus.numpy._convert import adopt
 
 _TRANSFORMS = """
     fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn

@@ -27,10 +27,6 @@ def _matrices(name: str) -> Any:
     def call(a: Tensor, *rest: Any, **options: Any) -> Any:
         if a.dtype is dt.float16:
             raise TypeError("array type float16 is unsupported in linalg")
-        if a.ndim < 2:
-            raise LinAlgError(f"{a.ndim}-dimensional array given, not at least two-dimensional")
-        if name in _SQUARE and a.shape[-1] != a.shape[-2]:
-            raise LinAlgError("Last 2 dimensions of the array must be square")
         if name.startswith("eig") and holds_any(nm.logical_not(nm.isfinite(a))):
             raise LinAlgError("Array must not contain infs or NaNs")
         found = engine(a, *rest, **options)
@@ -40,14 +36,6 @@ def _matrices(name: str) -> Any:
         return getattr(host.linalg._linalg, _RESULTS[name])(*found) if is_named else found
 
     return call
-
-
-def _eigh(a: Tensor, UPLO: str = "L") -> Any:
-    return nm.linalg.eigh(a, UPLO=UPLO.upper())
-
-
-def _eigvalsh(a: Tensor, UPLO: str = "L") -> Any:
-    return nm.linalg.eigvalsh(a, UPLO=UPLO.upper())
 
 
 def _qr(a: Tensor, mode: str = "reduced") -> Any:
@@ -105,25 +93,9 @@ def _cond(x: Tensor, p: Any = None) -> Tensor:
     return nm.linalg.cond(x, p)
 
 
-def _multi_dot(arrays: Any) -> Tensor:
-    if len(arrays) < 2:
-        raise ValueError("Expecting at least two arrays.")
-    for i, part in enumerate(arrays):
-        if part.ndim != 2 and not (part.ndim == 1 and i in (0, len(arrays) - 1)):
-            raise LinAlgError(f"{part.ndim}-dimensional array given. Array must be two-dimensional")
-    return nm.linalg.multi_dot(list(arrays))
-
-
-def _tensorinv(a: Tensor, ind: int = 2) -> Tensor:
-    if ind <= 0:
-        raise ValueError("Invalid ind argument.")
-    return nm.linalg.tensorinv(a, ind)
-
-
 _OWN: dict[str, Any] = {
-    "cond": _cond, "eigh": _eigh, "eigvalsh": _eigvalsh, "lstsq": _lstsq,
-    "matrix_power": _matrix_power, "matrix_rank": _matrix_rank, "multi_dot": _multi_dot,
-    "pinv": _pinv, "qr": _qr, "svd": _svd, "tensorinv": _tensorinv,
+    "cond": _cond, "lstsq": _lstsq, "matrix_power": _matrix_power, "matrix_rank": _matrix_rank,
+    "pinv": _pinv, "qr": _qr, "svd": _svd,
 }  # fmt: skip
 # How `Bound` treats the arrays of those that compute in other dtypes than floats.
 _KINDS = dict.fromkeys("matmul vecdot cross outer tensordot multi_dot".split(), "common")

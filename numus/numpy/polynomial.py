@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numus.numpy._convert import to_tensor
-from numus.numpy._results import result
+from numus.numpy._convert import result, to_tensor
 from numus.polynomial import Chebyshev, Hermite, HermiteE, Laguerre, Legendre, Polynomial
 from numus.polynomial import poly1d as _poly1d
 from numus.tensor import Tensor

@@ -11,8 +11,8 @@ import numpy as host
 
 from numus import dtypes as dt
 from numus import random as _random
-from numus.numpy._convert import to_tensor
-from numus.numpy._results import result
+from numus.numpy._convert import result, to_tensor
+from numus.random._generator import LegacyNames as _Legacy
 from numus.tensor import Tensor
 
 
@@ -28,43 +28,8 @@ class Generator(_random.Generator):
         return result(x)
 
 
-class RandomState(Generator):
+class RandomState(_Legacy, Generator):
     """NumPy's older generator, with its names."""
-
-    def seed(self, seed: Any = None) -> None:
-        """Start anew."""
-        Generator.__init__(self, seed)
-
-    def rand(self, *shape: int) -> Any:
-        """Uniform numbers in [0, 1)."""
-        return self.random(shape or None)
-
-    def randn(self, *shape: int) -> Any:
-        """Normal numbers of mean 0 and variance 1."""
-        return self.standard_normal(shape or None)
-
-    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
-        """Integers of a range."""
-        return self.integers(low, high, size, dtype)
-
-    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
-        """Integers from low (1) to high, both included."""
-        first, last = (1, low) if high is None else (low, high)
-        return self.integers(first, last, size, endpoint=True)
-
-    def random_sample(self, size: Any = None) -> Any:
-        """Uniform numbers in [0, 1)."""
-        return self.random(size)
-
-    def get_state(self, legacy: bool = True) -> Any:
-        """The state, for set_state."""
-        return self.state
-
-    def set_state(self, state: Any) -> None:
-        """Go on from a state."""
-        self.state = state
-
-    ranf = sample = tomaxint = random_sample
 
 
 def default_rng(seed: Any = None) -> Any:
@@ -76,14 +41,7 @@ _global = RandomState()
 SeedSequence = host.random.SeedSequence
 BitGenerator = PCG64 = PCG64DXSM = MT19937 = Philox = SFC64 = Generator
 
-_FUNCTIONS = """
-    beta binomial bytes chisquare choice dirichlet exponential f gamma geometric get_state gumbel
-    hypergeometric laplace logistic lognormal logseries multinomial multivariate_normal
-    negative_binomial noncentral_chisquare noncentral_f normal pareto permutation poisson power
-    rand randint randn random random_integers random_sample ranf rayleigh sample seed set_state
-    shuffle standard_cauchy standard_exponential standard_gamma standard_normal standard_t
-    triangular uniform vonmises wald weibull zipf
-""".split()
+_FUNCTIONS = [n for n in host.random.__all__ if n.islower() and hasattr(_global, n)]
 globals().update({name: getattr(_global, name) for name in _FUNCTIONS})
 
 __all__ = [

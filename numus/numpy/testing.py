@@ -8,15 +8,14 @@ import numpy.testing as _testing
 
 from numus.numpy._convert import renamed
 from numus.tensor import Tensor
+from numus.transforms import tree
 
 
 def _seen(x: Any) -> Any:
     """Arrays as NumPy's own, nested or not; those without axes as scalars."""
-    if isinstance(x, Tensor):
-        return x.__array__() if x.shape else x.__array__()[()]
-    if type(x) in (list, tuple):
-        return type(x)(map(_seen, x))
-    return {k: _seen(v) for k, v in x.items()} if type(x) is dict else x
+    if type(x) in (list, tuple, dict):
+        return tree.map(_seen, x, is_leaf=lambda y: y is not x)
+    return x.__array__()[() if not x.shape else ...] if isinstance(x, Tensor) else x
 
 
 def _assertion(name: Any) -> Any:

@@ -296,3 +296,38 @@ def default_rng(seed: Any = None) -> Generator:
     tensor(True)
     """
     return seed if isinstance(seed, Generator) else Generator(seed)
+
+
+class LegacyNames(Generator):
+    """A generator with the names of NumPy's older one, RandomState."""
+
+    def seed(self, seed: Any = None) -> None:
+        """Start anew."""
+        Generator.__init__(self, seed)
+
+    def rand(self, *shape: int) -> Any:
+        """Uniform numbers in [0, 1)."""
+        return self.random(shape or None)
+
+    def randn(self, *shape: int) -> Any:
+        """Normal numbers of mean 0 and variance 1."""
+        return self.standard_normal(shape or None)
+
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+        """Integers of a range."""
+        return self.integers(low, high, size, dtype)
+
+    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
+        """Integers from low (1) to high, both included."""
+        first, last = (1, low) if high is None else (low, high)
+        return self.integers(first, last, size, endpoint=True)
+
+    def get_state(self, legacy: bool = True) -> Any:
+        """The state, for set_state."""
+        return self.state
+
+    def set_state(self, state: Any) -> None:
+        """Go on from a state."""
+        self.state = state
+
+    random_sample = ranf = sample = tomaxint = Generator.random
