@@ -20,23 +20,7 @@ from numus import aliases
 from numus.evaluation.evaluate import elements, is_known
 from numus.functions.interop.memory_layout import Flags, element_strides, flags_of
 from numus.numpy import _convert
-from numus.numpy._convert import (
-    adopt,
-    array_result,
-    cast,
-    engine_dtype,
-    engine_index,
-    function,
-    is_concrete,
-    plain,
-    raise_as_numpy,
-    require_cast,
-    result,
-    scalar,
-    shared,
-    to_tensor,
-    write_out,
-)
+from numus.numpy import _convert as nc
 from numus.numpy._iteration import flatiter
 from numus.tensor import Tensor
 
@@ -56,9 +40,9 @@ class ndarray(Tensor):  # noqa: N801
         order: Any = None,
     ) -> Any:
         if buffer is None:
-            return function("zeros")(shape, dtype)
+            return nc.function("zeros")(shape, dtype)
         memory = buffer.__array__() if isinstance(buffer, Tensor) else buffer
-        return adopt(to_tensor(host.ndarray(shape, dtype, memory, offset, strides, order)))
+        return nc.adopt(nc.to_tensor(host.ndarray(shape, dtype, memory, offset, strides, order)))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything is done by `__new__`."""
@@ -77,7 +61,7 @@ class ndarray(Tensor):  # noqa: N801
 
     @shape.setter
     def shape(self, given: Any) -> None:
-        aliases.become(self, nm.reshape(shared(self), given))
+        aliases.become(self, nm.reshape(nc.shared(self), given))
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -107,29 +91,29 @@ class ndarray(Tensor):  # noqa: N801
 
     def __getitem__(self, index: Any) -> Any:
         given = index if type(index) is tuple else (index,)
-        if len(given) == len(self._node.shape) and is_concrete(self):
+        if len(given) == len(self._node.shape) and nc.is_concrete(self):
             kinds = {type(i) for i in given}
             if kinds <= {int, host.int64}:  # one element
                 return elements(self._node)[index].copy()
         try:
-            found = Tensor.__getitem__(self, engine_index(index))
+            found = Tensor.__getitem__(self, nc.engine_index(index))
         except (TypeError, ValueError, IndexError) as error:
-            raise_as_numpy(self.shape, index)
+            nc.raise_as_numpy(self.shape, index)
             raise IndexError(str(error)) from None
         if found.shape or any(i is Ellipsis for i in given):
-            return adopt(found)
-        return scalar(found)
+            return nc.adopt(found)
+        return nc.scalar(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         dtype = self._node.dtype
         if type(value) not in (int, float, bool) or not host.can_cast(type(value), dtype.np):
             if isinstance(value, int) and dtype.is_integer:
                 host.array(value, dtype.np)  # out of range is an error
-            value = cast(to_tensor(value), dtype)
+            value = nc.cast(nc.to_tensor(value), dtype)
         try:
-            Tensor.__setitem__(self, engine_index(index), value)
+            Tensor.__setitem__(self, nc.engine_index(index), value)
         except (TypeError, ValueError, IndexError):
-            raise_as_numpy(self.shape, index, value)
+            nc.raise_as_numpy(self.shape, index, value)
             raise
 
     def __delitem__(self, index: Any) -> None:
@@ -163,36 +147,36 @@ class ndarray(Tensor):  # noqa: N801
         copy: bool = True,
     ) -> Any:
         """The array in another dtype."""
-        wanted = engine_dtype(dtype)
-        require_cast(self.dtype, wanted.np, casting)
+        wanted = nc.engine_dtype(dtype)
+        nc.require_cast(self.dtype, wanted.np, casting)
         if wanted is not self._node.dtype:
-            return adopt(cast(plain(self), wanted))
+            return nc.adopt(nc.cast(nc.plain(self), wanted))
         return self.copy() if copy else self
 
     def copy(self, order: Any = "C") -> Any:
         """The array in memory of its own."""
-        return adopt(nm.copy(plain(self)))
+        return nc.adopt(nm.copy(nc.plain(self)))
 
     def view(self, dtype: Any = None, type: Any = None) -> Any:  # type: ignore[override]
         """A view, of another dtype if asked for: the same bytes."""
         is_class = dtype is None or (isinstance(dtype, builtin_type) and issubclass(dtype, Tensor))
-        if is_class or engine_dtype(dtype) is self._node.dtype:
-            return adopt(shared(self))
-        return adopt(to_tensor(self.__array__().view(engine_dtype(dtype).np)))
+        if is_class or nc.engine_dtype(dtype) is self._node.dtype:
+            return nc.adopt(nc.shared(self))
+        return nc.adopt(nc.to_tensor(self.__array__().view(nc.engine_dtype(dtype).np)))
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
         """The elements in another shape."""
         given = shape[0] if len(shape) == 1 else shape
-        return function("reshape")(self, given, order=order, copy=copy)
+        return nc.function("reshape")(self, given, order=order, copy=copy)
 
     def transpose(self, *axes: Any) -> Any:
         """The axes in another order."""
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return function("transpose")(self, given or None)
+        return nc.function("transpose")(self, given or None)
 
     def flatten(self, order: Any = "C") -> Any:  # type: ignore[override]
         """A copy with one axis."""
-        return adopt(nm.copy(plain(function("ravel")(self, order))))
+        return nc.adopt(nm.copy(nc.plain(nc.function("ravel")(self, order))))
 
     def fill(self, value: Any) -> None:  # type: ignore[override]
         """One value everywhere."""
@@ -200,36 +184,36 @@ class ndarray(Tensor):  # noqa: N801
 
     def sort(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
         """Sort in place."""
-        self.rebind(function("sort")(self, *args, **options)._node, "sort")
+        self.rebind(nc.function("sort")(self, *args, **options)._node, "sort")
 
     def partition(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
         """Partition in place."""
-        self.rebind(function("partition")(self, *args, **options)._node, "partition")
+        self.rebind(nc.function("partition")(self, *args, **options)._node, "partition")
 
     def resize(self, *shape: Any, refcheck: bool = True) -> None:  # type: ignore[override]
         """Another shape, in place: elements fall off, or zeros are added."""
         new = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         if new is None or not shape:
             return
-        wanted, flat = nm.shapes.size_of(tuple(new)), nm.reshape(plain(self), -1)
+        wanted, flat = nm.shapes.size_of(tuple(new)), nm.reshape(nc.plain(self), -1)
         flat = nm.pad(flat, (0, max(wanted - flat.shape[0], 0)))[:wanted]
         self._alias = None
         self._bind(nm.reshape(nm.copy(flat), new)._node)
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
         """The values within bounds, one of which may be left out."""
-        return function("clip")(self, min, max, out, **options)
+        return nc.function("clip")(self, min, max, out, **options)
 
     def conj(self, *args: Any, **options: Any) -> Any:
         """The complex conjugate; real numbers are the array itself."""
         is_same = not (args or options or self._node.dtype.is_complex)
-        return self if is_same else function("conjugate")(self, *args, **options)
+        return self if is_same else nc.function("conjugate")(self, *args, **options)
 
     conjugate = conj
 
     def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
         """The parts for which a condition holds."""
-        return function("compress")(condition, self, axis, out)
+        return nc.function("compress")(condition, self, axis, out)
 
     def setflags(self, write: Any = None, align: Any = None, uic: Any = None) -> None:
         """Arrays are writeable and aligned."""
@@ -238,8 +222,8 @@ class ndarray(Tensor):  # noqa: N801
 
     def byteswap(self, inplace: bool = False) -> Any:
         """The bytes of each element in reverse order."""
-        found = adopt(to_tensor(self.__array__().byteswap()))
-        return function("copyto")(self, found) or self if inplace else found
+        found = nc.adopt(nc.to_tensor(self.__array__().byteswap()))
+        return nc.function("copyto")(self, found) or self if inplace else found
 
     # -- Python's protocols -----------------------------------------------------------------------
 
@@ -252,11 +236,11 @@ class ndarray(Tensor):  # noqa: N801
         return bool(self.__array__()) if self.size == 1 else bool(host.empty(min(self.size, 2)))
 
     def __contains__(self, item: Any) -> bool:
-        return bool(function("any")(self == item))
+        return bool(nc.function("any")(self == item))
 
     def __repr__(self) -> str:
         if not is_known(self._node):
-            return Tensor.__repr__(plain(self))
+            return Tensor.__repr__(nc.plain(self))
         return host.array_repr(self.__array__())
 
     def __str__(self) -> str:
@@ -266,16 +250,16 @@ class ndarray(Tensor):  # noqa: N801
         return format(self.__array__()[()] if not self.shape else self.__array__(), spec)
 
     def __reduce__(self) -> Any:
-        return _rebuilt, (Tensor.__reduce__(plain(self)),)
+        return _rebuilt, (Tensor.__reduce__(nc.plain(self)),)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return memo.setdefault(id(self), adopt(Tensor.__deepcopy__(plain(self), memo)))
+        return memo.setdefault(id(self), nc.adopt(Tensor.__deepcopy__(nc.plain(self), memo)))
 
     def __copy__(self) -> Any:
         return self.copy()
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        found = adopt(to_tensor(array))
+        found = nc.adopt(nc.to_tensor(array))
         return found[()] if return_scalar and not found.shape else found
 
     def __array_namespace__(self, /, *, api_version: Any = None) -> Any:
@@ -287,7 +271,7 @@ _convert.kind_of_arrays.append(ndarray)
 
 
 def _rebuilt(parts: Any) -> Any:
-    return adopt(parts[0](*parts[1]))
+    return nc.adopt(parts[0](*parts[1]))
 
 
 _FUNCTIONS = """
@@ -310,7 +294,7 @@ _UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "in
 
 def _method(name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(name)(self, *args, **kwargs)
+        return nc.function(name)(self, *args, **kwargs)
 
     call.__name__, call.__qualname__ = name, f"ndarray.{name}"
     call.__doc__ = f"As `numpy.{name}` of this array."
@@ -319,7 +303,7 @@ def _method(name: str) -> Any:
 
 def _part(name: str) -> property:
     def read(self: Any) -> Any:
-        return adopt(getattr(nm, name)(shared(self)))
+        return nc.adopt(getattr(nm, name)(nc.shared(self)))
 
     def write(self: Any, value: Any) -> None:
         if name == "imag" and not self._node.dtype.is_complex:
@@ -334,9 +318,9 @@ def _operator(name: str, ufunc: str, order: str = "") -> Any:
         if _is_foreign(other):
             if name not in ("eq", "ne"):
                 return NotImplemented
-            return result(nm.full(self.shape, name == "ne", dtype=nm.bool_))
+            return nc.result(nm.full(self.shape, name == "ne", dtype=nm.bool_))
         pair = (other, self) if order == "r" else (self, other)
-        return function(ufunc)(*pair, **({"out": (self,)} if order == "i" else {}))
+        return nc.function(ufunc)(*pair, **({"out": (self,)} if order == "i" else {}))
 
     operate.__name__ = f"__{order}{name}__"
     return operate
@@ -371,4 +355,4 @@ def _install() -> None:
 
 _install()
 
-__all__ = ["adopt", "array_result", "ndarray", "result", "write_out"]
+__all__ = ["ndarray"]

@@ -16,22 +16,7 @@ from typing import Any
 import numpy as host
 
 from numus import dtypes as dt
-from numus.numpy._convert import (
-    NoValue,
-    array_result,
-    cast,
-    common_dtype,
-    engine_dtype,
-    function,
-    normal_axes,
-    normalize_axis,
-    raise_as_reference,
-    require_cast,
-    result,
-    shared,
-    to_tensor,
-    write_out,
-)
+from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
 # Parameters of NumPy's functions that take an array, and those of them that keep their own dtype.
@@ -142,19 +127,19 @@ class Bound:
         return f"<function {self.__name__} of numus.numpy>"
 
     def __reduce__(self) -> Any:
-        return function, (self.name,)
+        return nc.function, (self.name,)
 
     def _call(self, args: Any, kwargs: dict[str, Any]) -> Any:
         bound = dict(self.__signature__.bind(*args, **kwargs).arguments)
-        for name in [n for n, value in bound.items() if value is NoValue]:
+        for name in [n for n, value in bound.items() if value is nc.NoValue]:
             del bound[name]
         out, casting = bound.pop("out", None), bound.pop("casting", "same_kind")
-        dtype = engine_dtype(bound.pop("dtype", None))
+        dtype = nc.engine_dtype(bound.pop("dtype", None))
         defaults = self.__signature__.parameters
         if self.name != "ravel_multi_index" and any(
             n in CHECKED and bound[n] is not defaults[n].default for n in bound
         ):
-            raise_as_reference(self.reference, args, kwargs, extent=1)
+            nc.raise_as_reference(self.reference, args, kwargs, extent=1)
         wide = dtype
         if dtype is None and out is not None and self.name in ("sum", "prod", "cumsum", "cumprod"):
             wide = (out[0] if isinstance(out, tuple) else out)._node.dtype
@@ -167,7 +152,7 @@ class Bound:
             named["dtype"] = wide
         found = self.engine(*places, **named)
         if dtype is not None and isinstance(found, Tensor) and self.kind != "raw":
-            found = cast(found, dtype)
+            found = nc.cast(found, dtype)
         if self.kind in ("index", "find") or (self.name == "where" and isinstance(found, tuple)):
             found = _positions(found)
         if self.kind == "write":
@@ -175,13 +160,13 @@ class Bound:
         if self.name in TUPLES and isinstance(found, list):
             found = tuple(found)
         if out is None:
-            return array_result(found) if self.keep else result(found)
+            return nc.array_result(found) if self.keep else nc.result(found)
         if "casting" in self.__signature__.parameters and dtype is not None:
             raise TypeError(f"{self.name}() only takes `out` or `dtype` as an argument, not both")
         if isinstance(found, Tensor) and found.shape != _shape_of(out):
             raise ValueError(f"{self.name}: Output array is the wrong shape: {_shape_of(out)}")
         strict = self.kind in ("index", "find", "common")
-        return write_out(found, out, self.name, casting if strict else "unsafe")
+        return nc.write_out(found, out, self.name, casting if strict else "unsafe")
 
     def _placed(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The engine's arguments: by place, and by name."""
@@ -192,7 +177,7 @@ class Bound:
             mine = name if name in self.names else RENAMED.get(name, name)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 kept = (Tensor, bool, int, float, complex, host.generic)
-                places.extend(x if isinstance(x, kept) else to_tensor(x) for x in value)
+                places.extend(x if isinstance(x, kept) else nc.to_tensor(x) for x in value)
             elif parameter.kind is parameter.VAR_KEYWORD:
                 named |= value
             elif self.positional.get(name) == len(places) or (self.takes_more and name in ARRAYS):
@@ -211,81 +196,61 @@ class Bound:
         axis = bound.get("axis")
         x = first[0] if isinstance(first, (list, tuple)) and first else first
         if self.kind in ("reduce", "mean") and isinstance(x, Tensor):
-            bound["axis"] = normal_axes(axis, x.ndim)
+            bound["axis"] = nc.normal_axes(axis, x.ndim)
         elif isinstance(axis, int) and isinstance(x, Tensor) and x.ndim:
-            normalize_axis(axis, x.ndim + (self.name in ("stack", "expand_dims")))
+            nc.normalize_axis(axis, x.ndim + (self.name in ("stack", "expand_dims")))
 
     def _convert(self, bound: dict[str, Any], dtype: Any, casting: str) -> None:
+        """Make tensors of what names arrays, in the dtypes that NumPy computes in."""
         if self.kind == "raw":
             return
-        load: Callable[[Any], Tensor] = shared if self.kind == "view" else to_tensor
-        found: list[tuple[str, int | None]] = []
-        weak: dict[tuple[str, int | None], Any] = {}
+        load: Callable[[Any], Tensor] = nc.shared if self.kind == "view" else nc.to_tensor
+        slots: list[tuple[str, Any, Any, Any]] = []  # a name, where its tensor is, what was given
         for name, value in list(bound.items()):
-            if name == "q" and type(value) in _WEAK:
-                continue
             if value is None or (name == "where" and value is True):
                 bound.pop(name) if name == "where" else None
-            elif name in SEQUENCES:
-                if not isinstance(value, (list, tuple)):
-                    if not isinstance(value, (Tensor, host.ndarray)):
-                        text = 'arrays to stack must be passed as a "sequence" type such as list'
-                        raise TypeError(f"{self.name}: {text} or tuple.")
-                    value = list(value)
-                bound[name] = type(value)(self._indexing(name, load(x)) for x in value)
-                found += [(name, i) for i in range(len(value))]
-                if self.kind == "weak":
-                    weak |= {(name, i): v for i, v in enumerate(value) if type(v) in _WEAK}
-            elif name in ARRAYS and (self.name, name) != ("cond", "p"):
-                if self.kind == "write" and not found:
-                    if not isinstance(value, Tensor):
-                        kind = type(value).__name__
-                        raise TypeError(f"{self.name}: writes to an array, not to {kind}")
-                    bound[name] = value
-                else:
-                    bound[name] = self._indexing(name, load(value))
-                found.append((name, None))
-                if type(value) in _WEAK and self.kind == "weak":
-                    weak[name, None] = value
-        self._promote(bound, [f for f in found if f[0] not in UNPROMOTED], weak, dtype, casting)
+                continue
+            if name in SEQUENCES:
+                if not isinstance(value, (list, tuple, Tensor, host.ndarray)):
+                    text = 'arrays to stack must be passed as a "sequence" type such as list'
+                    raise TypeError(f"{self.name}: {text} or tuple.")
+                holder: Any = list(value)
+                bound[name], keys = holder, list(range(len(holder)))
+            elif name in ARRAYS and not (name == "q" and type(value) in _WEAK):
+                holder, keys = bound, [name] if (self.name, name) != ("cond", "p") else []
+            else:
+                continue
+            for key in keys:
+                slots.append((name, holder, key, holder[key]))
+                if self.kind != "write" or len(slots) > 1:
+                    holder[key] = self._indexing(name, load(holder[key]))
+                elif not isinstance(value, Tensor):
+                    kind = type(value).__name__
+                    raise TypeError(f"{self.name}: writes to an array, not to {kind}")
+        self._promote([slot for slot in slots if slot[0] not in UNPROMOTED], dtype, casting)
 
     def _indexing(self, name: str, x: Tensor) -> Tensor:
         if name in INDICES and self.kind != "index" and (x.dtype is dt.bool_ or not x.size):
-            return cast(x, dt.int64)
-        return cast(x, dt.bool_) if name in MASKS else x
+            return nc.cast(x, dt.int64)
+        return nc.cast(x, dt.bool_) if name in MASKS else x
 
-    def _promote(
-        self,
-        bound: dict[str, Any],
-        found: list[tuple[str, int | None]],
-        weak: dict[tuple[str, int | None], Any],
-        dtype: Any,
-        casting: str,
-    ) -> None:
-        """Cast the arrays to the dtype that NumPy computes in."""
-        tensors = [bound[n] if i is None else bound[n][i] for n, i in found]
-        if not tensors or self.kind in ("same", "view", "index"):
+    def _promote(self, slots: list[tuple[str, Any, Any, Any]], dtype: Any, casting: str) -> None:
+        if not slots or self.kind in ("same", "view", "index"):
             return
         if self.kind == "write":
-            dtype = tensors[0]._node.dtype
-            found, tensors, casting = found[1:], tensors[1:], "unsafe"
+            dtype, casting = slots[0][3]._node.dtype, "unsafe"
+            slots = slots[1:]
         strict = dtype is not None and self.kind in ("common", "weak")
         if dtype is None and self.kind != "reduce":
-            kinds = [weak.get(f, t) for f, t in zip(found, tensors, strict=True)]
-            if self.kind in ("float", "mean"):
-                kinds = [k for k in kinds if isinstance(k, Tensor)]
-                kinds = [k if k.dtype.is_inexact else float for k in kinds]
-                kinds = [host.dtype(float) if k is float else k for k in kinds]
-            dtype = common_dtype(*kinds)
-        for (name, i), x in zip(found, tensors, strict=True):
+            is_weak, is_float = self.kind == "weak", self.kind in ("float", "mean")
+            kinds = [g if is_weak and type(g) in _WEAK else holder[k] for _, holder, k, g in slots]
+            if is_float:
+                kinds = [k if k.dtype.is_inexact else host.dtype(float) for k in kinds]
+            dtype = nc.common_dtype(*kinds)
+        for _, holder, key, _ in slots:
             if strict:
-                require_cast(x.dtype.np, dtype.np, casting)
-            if i is None:
-                bound[name] = cast(x, dtype)
-            else:
-                parts = list(bound[name])
-                parts[i] = cast(x, dtype)
-                bound[name] = type(bound[name])(parts)
+                nc.require_cast(holder[key].dtype.np, dtype.np, casting)
+            holder[key] = nc.cast(holder[key], dtype)
 
 
 def _shape_of(out: Any) -> Any:
@@ -298,14 +263,14 @@ def _shape_of(out: Any) -> Any:
 def _positions(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return type(x)(map(_positions, x))
-    return cast(x, dt.int64) if isinstance(x, Tensor) else x
+    return nc.cast(x, dt.int64) if isinstance(x, Tensor) else x
 
 
 def raise_if_numpy_does(error: Exception, reference: Any, args: Any, kwargs: Any) -> None:
     """Raise NumPy's own error where the engine refused shapes, axes or dtypes."""
     is_own = str(error).startswith("numus.numpy: ")  # a dtype that is not there
     if not (is_own or isinstance(error, host.linalg.LinAlgError)):
-        raise_as_reference(reference, args, kwargs)
+        nc.raise_as_reference(reference, args, kwargs)
 
 
 def imitating(call: Callable[..., Any], reference: Any) -> Callable[..., Any]:

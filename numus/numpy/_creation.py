@@ -12,20 +12,7 @@ import numpy as host
 import numus as nm
 from numus import dtypes as dt
 from numus.functions.indexing.coordinates import Joined, Mesh
-from numus.numpy._convert import (
-    adopt,
-    array_result,
-    cast,
-    common_dtype,
-    engine_dtype,
-    function,
-    hosted,
-    in_common_dtype,
-    plain,
-    renamed,
-    shared,
-    to_tensor,
-)
+from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
 
@@ -36,12 +23,12 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, ndmin: int = 0) -
     if copy is False and (changes if is_tensor else not isinstance(object, host.ndarray)):
         raise ValueError("Unable to avoid copy while creating an array as requested.")
     if is_tensor and not changes:
-        found = nm.copy(plain(object)) if copy else object
-        found = found if type(found) is not Tensor or copy else shared(found)
+        found = nm.copy(nc.plain(object)) if copy else object
+        found = found if type(found) is not Tensor or copy else nc.shared(found)
     else:
-        found = to_tensor(object, dtype)
+        found = nc.to_tensor(object, dtype)
     missing = ndmin - found.ndim
-    return nm.reshape(shared(found), (1,) * missing + found.shape) if missing > 0 else found
+    return nm.reshape(nc.shared(found), (1,) * missing + found.shape) if missing > 0 else found
 
 
 def asarray(a: Any, dtype: Any = None, *, copy: Any = None) -> Any:
@@ -51,7 +38,7 @@ def asarray(a: Any, dtype: Any = None, *, copy: Any = None) -> Any:
 
 def ascontiguousarray(a: Any, dtype: Any = None) -> Any:
     """A row-major array of one axis at least."""
-    found = adopt(array(a, dtype, copy=None, ndmin=1))
+    found = nc.adopt(array(a, dtype, copy=None, ndmin=1))
     return found if found.flags.c_contiguous else found.copy()
 
 
@@ -60,7 +47,7 @@ asanyarray = asfortranarray = asarray  # memory is row-major, whatever order is 
 
 def asarray_chkfinite(a: Any, dtype: Any = None) -> Any:
     """An array without NaN and infinity."""
-    nm.asarray_chkfinite(to_tensor(a))
+    nm.asarray_chkfinite(nc.to_tensor(a))
     return asarray(a, dtype)
 
 
@@ -79,7 +66,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     """An array in another dtype."""
     if not isinstance(x, (Tensor, host.generic)):
         raise TypeError(f"Input should be a NumPy array. It is of type {type(x)}.")
-    return x.astype(dtype) if isinstance(x, host.generic) else adopt(x).astype(dtype, copy=copy)
+    return x.astype(dtype) if isinstance(x, host.generic) else nc.adopt(x).astype(dtype, copy=copy)
 
 
 def shape_of(given: Any) -> Any:
@@ -108,12 +95,12 @@ empty = zeros  # no memory is uninitialised
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
     """An array of one value, in its dtype unless told otherwise."""
-    return nm.copy(nm.broadcast_to(to_tensor(fill_value, dtype), shape_of(shape)))
+    return nm.copy(nm.broadcast_to(nc.to_tensor(fill_value, dtype), shape_of(shape)))
 
 
 def _like(make: Any) -> Any:
     def like(a: Any, *value: Any, dtype: Any = None, shape: Any = None, **options: Any) -> Tensor:
-        x = to_tensor(a)
+        x = nc.to_tensor(a)
         given = tuple(options.pop(n) for n in ("fill_value",) if n in options)
         options["device"] = options.get("device") or x.device
         extents = x.shape if shape is None else shape
@@ -151,11 +138,11 @@ def arange(
         raise TypeError("arange() requires stop to be specified.")
     start, end = (0, first) if stop is None else (0 if first is None else first, stop)
     given = (start, end, 1 if step is None else step)
-    wanted = engine_dtype(dtype) or common_dtype(host.dtype(int), *given)
+    wanted = nc.engine_dtype(dtype) or nc.common_dtype(host.dtype(int), *given)
     if wanted.is_complex or wanted is dt.bool_:
         raise TypeError(f"numus.numpy: arange counts in real numbers, not in {wanted.name}")
     low, high, by = map(_number, given)
-    return adopt(nm.arange(low, high, by, dtype=wanted, device=device))
+    return nc.adopt(nm.arange(low, high, by, dtype=wanted, device=device))
 
 
 def _spaced(name: str) -> Any:
@@ -176,24 +163,24 @@ def _spaced(name: str) -> Any:
         if count < 0:
             raise ValueError(f"Number of samples, {count}, must be non-negative.")
         given = [start, stop, *base.values()]
-        given = [x if host.isscalar(x) else to_tensor(x) for x in given]
+        given = [x if host.isscalar(x) else nc.to_tensor(x) for x in given]
         first, last, *root = [x if getattr(x, "ndim", 0) else _number(x) for x in given]
-        wide = common_dtype(first, last, 1.0)
+        wide = nc.common_dtype(first, last, 1.0)
         compute = dt.complex128 if wide.is_complex else dt.float64
         options = {"endpoint": endpoint, "axis": axis, **dict(zip(base, root, strict=True))}
         found = engine(first, last, count, dtype=compute, **options)
         if dtype is not None and dtype.is_integer:
             found = nm.floor(found)
-        made = cast(found, dtype or wide)
+        made = nc.cast(found, dtype or wide)
         return (made, _step(first, last, count - 1 if endpoint else count)) if retstep else made
 
     return make
 
 
 def _step(first: Any, last: Any, parts: int) -> Any:
-    ends = (adopt(x) if isinstance(x, Tensor) else x for x in (last, first))
-    between = function("subtract")(*ends)
-    return function("true_divide")(between, parts) if parts else host.float64("nan")
+    ends = (nc.adopt(x) if isinstance(x, Tensor) else x for x in (last, first))
+    between = nc.function("subtract")(*ends)
+    return nc.function("true_divide")(between, parts) if parts else host.float64("nan")
 
 
 linspace, logspace, geomspace = map(_spaced, ("linspace", "logspace", "geomspace"))
@@ -236,7 +223,7 @@ def identity(n: int, dtype: Any = dt.float64) -> Tensor:
 
 def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
     """A function of the coordinates of each element."""
-    return function(*array_result(indices(shape, engine_dtype(dtype))), **kwargs)
+    return nc.function(*nc.array_result(indices(shape, nc.engine_dtype(dtype))), **kwargs)
 
 
 def indices(dimensions: Any, dtype: Any = dt.int64, sparse: bool = False) -> Any:
@@ -247,14 +234,14 @@ def indices(dimensions: Any, dtype: Any = dt.int64, sparse: bool = False) -> Any
 def ix_(*args: Any) -> Any:
     """Vectors shaped to broadcast to an open mesh."""
     known = (Tensor, host.ndarray)  # what has no elements and no dtype is an index
-    given = ((a, to_tensor(a)) for a in args)
-    ready = (x if x.size or isinstance(a, known) else cast(x, dt.int64) for a, x in given)
-    return array_result(nm.ix_(*ready))
+    given = ((a, nc.to_tensor(a)) for a in args)
+    ready = (x if x.size or isinstance(a, known) else nc.cast(x, dt.int64) for a, x in given)
+    return nc.array_result(nm.ix_(*ready))
 
 
 def mask_indices(n: int, mask_func: Any, k: Any = 0) -> Any:
     """Indices of an n × n array, where a function of it is not zero."""
-    return function("nonzero")(mask_func(adopt(ones((n, n), dt.int64)), k))
+    return nc.function("nonzero")(mask_func(nc.adopt(ones((n, n), dt.int64)), k))
 
 
 class _OfFace:
@@ -265,23 +252,23 @@ class _OfFace:
         return found
 
     def _counted(self, *args: Any) -> Tensor:
-        found: Tensor = plain(arange(*args))
+        found: Tensor = nc.plain(arange(*args))
         return found
 
     def _together(self, items: list[Any], parts: list[Tensor]) -> list[Tensor]:
         pairs = zip(items, parts, strict=True)
-        return in_common_dtype(parts, common_dtype(*(self._kind(i, p) for i, p in pairs)))
+        return nc.in_common_dtype(parts, nc.common_dtype(*(self._kind(i, p) for i, p in pairs)))
 
     def _kind(self, item: Any, part: Tensor) -> Any:
         if isinstance(item, slice) and isinstance(item.step, host.floating):
-            return common_dtype(item.stop, item.step)
+            return nc.common_dtype(item.stop, item.step)
         return item if type(item) in (int, float, complex) else part
 
     def _tensor(self, x: Any) -> Tensor:
-        return to_tensor(x)
+        return nc.to_tensor(x)
 
     def _result(self, x: Tensor) -> Any:
-        return adopt(x)
+        return nc.adopt(x)
 
 
 _grid, _join = type("Grid", (_OfFace, Mesh), {}), type("Joined", (_OfFace, Joined), {})
@@ -294,7 +281,7 @@ mgrid, ogrid, r_, c_ = _grid(False), _grid(True), _join(False), _join(True)
 def _from_host(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return type(x)(map(_from_host, x))
-    return adopt(to_tensor(x)) if isinstance(x, host.ndarray) else x
+    return nc.adopt(nc.to_tensor(x)) if isinstance(x, host.ndarray) else x
 
 
 def _read(name: str) -> Any:
@@ -308,7 +295,7 @@ def _read(name: str) -> Any:
                 return {key: _from_host(found[key]) for key in found.files}
         return _from_host(found)
 
-    return renamed(read, name)
+    return nc.renamed(read, name)
 
 
 def _write(name: str) -> Any:
@@ -316,9 +303,9 @@ def _write(name: str) -> Any:
     writer = getattr(host, name)
 
     def write(*args: Any, **kwargs: Any) -> Any:
-        return writer(*map(hosted, args), **{k: hosted(v) for k, v in kwargs.items()})
+        return writer(*map(nc.hosted, args), **{k: nc.hosted(v) for k, v in kwargs.items()})
 
-    return renamed(write, name)
+    return nc.renamed(write, name)
 
 
 _READERS = "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt".split()

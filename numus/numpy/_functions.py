@@ -13,25 +13,9 @@ from typing import Any
 import numpy as host
 
 import numus as nm
+from numus.numpy import _convert as nc
 from numus.numpy._array import ndarray
 from numus.numpy._bind import bind, imitating
-from numus.numpy._convert import (
-    NoValue,
-    adopt,
-    array_result,
-    cast,
-    engine_dtype,
-    function,
-    hosted,
-    in_common_dtype,
-    normal_axes,
-    renamed,
-    require_cast,
-    shared,
-    stand_in,
-    to_tensor,
-    write_out,
-)
 from numus.numpy._ufuncs import ufunc
 from numus.tensor import Tensor
 from numus.transforms import tree
@@ -90,7 +74,7 @@ def find(name: str) -> Any:
     if name in TABLE:
         return made(name)
     if name == "fix":
-        return function("trunc")
+        return nc.function("trunc")
     found: Any = known().get(name)
     if not hasattr(host, name) or not hasattr(found, "__code__"):
         return found
@@ -131,35 +115,35 @@ def reshape(a: Any, /, shape: Any = None, order: Any = "C", *, copy: Any = None)
     wanted = shape.tolist() if isinstance(shape, Tensor) else shape
     many = isinstance(wanted, (tuple, list))
     wanted = tuple(map(_extent, wanted)) if many else (_extent(wanted),)
-    x = shared(a)
+    x = nc.shared(a)
     if not _by_columns(a, order):
-        return adopt(nm.reshape(x, wanted, copy=copy))
-    return adopt(nm.transpose(nm.reshape(nm.transpose(x), wanted[::-1], copy=copy)))
+        return nc.adopt(nm.reshape(x, wanted, copy=copy))
+    return nc.adopt(nm.transpose(nm.reshape(nm.transpose(x), wanted[::-1], copy=copy)))
 
 
 def ravel(a: Any, order: Any = "C") -> Any:
     """The elements with one axis; a view where NumPy gives one."""
-    x = shared(a)
+    x = nc.shared(a)
     if order == "K" and isinstance(a, ndarray):
         by = sorted(range(a.ndim), key=lambda i: -abs(a.strides[i]))
-        return adopt(nm.reshape(nm.permute_dims(x, by), -1))
-    return adopt(nm.reshape(nm.transpose(x) if _by_columns(a, order) else x, -1))
+        return nc.adopt(nm.reshape(nm.permute_dims(x, by), -1))
+    return nc.adopt(nm.reshape(nm.transpose(x) if _by_columns(a, order) else x, -1))
 
 
 def transpose(a: Any, axes: Any = None) -> Any:
     """The axes in reverse order, or in the one given."""
-    x = shared(a)
+    x = nc.shared(a)
     if axes is None:
-        return adopt(nm.transpose(x))
+        return nc.adopt(nm.transpose(x))
     if len(axes) != x.ndim:
         raise ValueError("axes don't match array")
-    return adopt(nm.permute_dims(x, normal_axes(tuple(axes), x.ndim)) if x.ndim else x)
+    return nc.adopt(nm.permute_dims(x, nc.normal_axes(tuple(axes), x.ndim)) if x.ndim else x)
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     """A sequence without zeros at its ends."""
-    found = nm.trim_zeros(to_tensor(filt), trim.lower(), axis)
-    return found.tolist() if isinstance(filt, list) else adopt(found)
+    found = nm.trim_zeros(nc.to_tensor(filt), trim.lower(), axis)
+    return found.tolist() if isinstance(filt, list) else nc.adopt(found)
 
 
 def block(arrays: Any) -> Any:
@@ -167,8 +151,8 @@ def block(arrays: Any) -> Any:
     leaves, lists = tree.flatten(arrays, lambda x: not isinstance(x, list))
     if any(isinstance(x, tuple) for x in leaves):
         raise TypeError("block: only lists are nested; a tuple is not one")
-    parts = in_common_dtype([to_tensor(x) for x in leaves]) if leaves else []
-    return adopt(nm.copy(nm.block(tree.unflatten(lists, parts))))
+    parts = nc.in_common_dtype([nc.to_tensor(x) for x in leaves]) if leaves else []
+    return nc.adopt(nm.copy(nm.block(tree.unflatten(lists, parts))))
 
 
 # -- elements -------------------------------------------------------------------------------------
@@ -178,7 +162,7 @@ def _part(name: str) -> Any:
     def part(val: Any) -> Any:
         if isinstance(val, (ndarray, host.generic)) or type(val) in (int, float, complex, bool):
             return getattr(val, name)
-        return array_result(getattr(nm, name)(to_tensor(val)))
+        return nc.array_result(getattr(nm, name)(nc.to_tensor(val)))
 
     return part
 
@@ -188,29 +172,31 @@ _clip = ufunc("clip", nm.clip, host._core.umath.clip)  # type: ignore[attr-defin
 
 def clip(
     a: Any,
-    a_min: Any = NoValue,
-    a_max: Any = NoValue,
+    a_min: Any = nc.NoValue,
+    a_max: Any = nc.NoValue,
     out: Any = None,
     *,
-    min: Any = NoValue,
-    max: Any = NoValue,
+    min: Any = nc.NoValue,
+    max: Any = nc.NoValue,
     **kwargs: Any,
 ) -> Any:
     """Values within bounds."""
-    if a_min is NoValue and a_max is NoValue:
-        a_min, a_max = (None if v is NoValue else v for v in (min, max))
-    elif a_min is NoValue or a_max is NoValue or min is not NoValue or max is not NoValue:
+    if a_min is nc.NoValue and a_max is nc.NoValue:
+        a_min, a_max = (None if v is nc.NoValue else v for v in (min, max))
+    elif (
+        a_min is nc.NoValue or a_max is nc.NoValue or min is not nc.NoValue or max is not nc.NoValue
+    ):
         host.clip(0, a_min, a_max, min=min, max=max)  # raises
-    x = a if isinstance(a, (Tensor, host.generic)) else adopt(to_tensor(a))
+    x = a if isinstance(a, (Tensor, host.generic)) else nc.adopt(nc.to_tensor(a))
     if x.dtype.kind in "iu":  # Python's integers beyond the dtype's range bound nothing
         low, high = (int(v) for v in (host.iinfo(x.dtype).min, host.iinfo(x.dtype).max))
         a_min = None if type(a_min) is int and a_min <= low else a_min
         a_max = None if type(a_max) is int and a_max >= high else a_max
     if a_min is None and a_max is None:
-        return function("positive")(x, out=out, **kwargs)
+        return nc.function("positive")(x, out=out, **kwargs)
     if a_min is None or a_max is None:
         one, bound = ("minimum", a_max) if a_min is None else ("maximum", a_min)
-        return function(one)(x, bound, out=out, **kwargs)
+        return nc.function(one)(x, bound, out=out, **kwargs)
     return _clip(x, a_min, a_max, out=out, **kwargs)
 
 
@@ -218,13 +204,13 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     """Copy values into an array, where a mask holds."""
     if not isinstance(dst, Tensor):
         raise TypeError(f"copyto() argument 1 must be numpy.ndarray, not {type(dst).__name__}")
-    value, into = to_tensor(src), dst._node.dtype
+    value, into = nc.to_tensor(src), dst._node.dtype
     if type(src) in (int, float, bool):
         host.copyto(host.zeros((), into.np), src, casting=casting)  # type: ignore[arg-type]
     else:
-        require_cast(value.dtype.np, into.np, casting)
-    mask = True if where is True else to_tensor(where)
-    nm.copyto(dst, cast(value, into), "unsafe", mask)
+        nc.require_cast(value.dtype.np, into.np, casting)
+    mask = True if where is True else nc.to_tensor(where)
+    nm.copyto(dst, nc.cast(value, into), "unsafe", mask)
 
 
 # -- products and polynomials ---------------------------------------------------------------------
@@ -239,11 +225,11 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **kwargs: Any
         raise ValueError("must specify the einstein sum subscripts string and at least one operand")
     first, count = isinstance(operands[0], str), len(operands)
     places = range(1, count) if first else range(0, count - count % 2, 2)
-    given = [to_tensor(operands[i]) for i in places]
-    tensors = in_common_dtype(given, engine_dtype(kwargs.get("dtype")))
+    given = [nc.to_tensor(operands[i]) for i in places]
+    tensors = nc.in_common_dtype(given, nc.engine_dtype(kwargs.get("dtype")))
     ready = dict(zip(places, tensors, strict=True))
     found = nm.einsum(*(ready.get(i, x) for i, x in enumerate(operands)))
-    return write_out(cast(found, tensors[0].dtype), out, "einsum", "same_kind")
+    return nc.write_out(nc.cast(found, tensors[0].dtype), out, "einsum", "same_kind")
 
 
 def einsum_path(*operands: Any, optimize: Any = "greedy", einsum_call: bool = False) -> Any:
@@ -261,19 +247,19 @@ def _question(name: str) -> Any:
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         known = (x._node.dtype.np if by_dtype and isinstance(x, Tensor) else x for x in args)
-        return ask(*map(stand_in, known), **kwargs)
+        return ask(*map(nc.stand_in, known), **kwargs)
 
-    return renamed(answer, name)
+    return nc.renamed(answer, name)
 
 
 def isfortran(a: Any) -> bool:
     """Whether memory is column-major and not row-major."""
-    return bool(function("asarray")(a).flags.fnc)
+    return bool(nc.function("asarray")(a).flags.fnc)
 
 
 def min_scalar_type(a: Any, /) -> Any:
     """The smallest dtype that holds a scalar."""
-    return host.min_scalar_type(hosted(a))
+    return host.min_scalar_type(nc.hosted(a))
 
 
 _QUESTIONS = "can_cast common_type iscomplexobj isrealobj ndim result_type shape size".split()

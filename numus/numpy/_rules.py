@@ -14,15 +14,7 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
-from numus.numpy._convert import (
-    adopt,
-    cast,
-    common_dtype,
-    holds_any,
-    in_common_dtype,
-    plain,
-    to_tensor,
-)
+from numus.numpy import _convert as nc
 from numus.shapes import size_of
 from numus.tensor import Tensor
 
@@ -34,7 +26,7 @@ def _few(x: Tensor, axis: tuple[int, ...], where: Any, least: Any) -> bool:
     if where is None:
         return size_of(tuple(x.shape[i] for i in axis)) <= least
     counted = nm.count_nonzero(nm.broadcast_to(where, x.shape), axis=axis)
-    return holds_any(nm.less_equal(counted, least))
+    return nc.holds_any(nm.less_equal(counted, least))
 
 
 def _warn(text: str, times: int = 1) -> None:
@@ -66,7 +58,7 @@ std, var = map(_spread, ("std", "var"))
 
 def average(a: Tensor, axis: Any = None, weights: Any = None, **options: Any) -> Any:
     found = nm.average(a, axis, weights, **options | {"returned": True})
-    if weights is not None and holds_any(nm.equal(found[1], 0)):
+    if weights is not None and nc.holds_any(nm.equal(found[1], 0)):
         raise ZeroDivisionError("Weights sum to zero, can't be normalized")
     return found if options.get("returned") else found[0]
 
@@ -77,7 +69,7 @@ def _of_numbers(name: str, text: str = "All-NaN slice encountered") -> Any:
 
     def statistic(a: Tensor, q: Any = None, **options: Any) -> Tensor:
         found: Tensor = engine(a, *(() if q is None else (q,)), **options)
-        if holds_any(none := nm.isnan(found)):
+        if nc.holds_any(none := nm.isnan(found)):
             is_each = name == "nanmedian" and a.size  # that one warns of each slice
             _warn(text, int(nm.count_nonzero(none).item()) if is_each else 1)
         return found
@@ -97,7 +89,7 @@ def _nan_position(name: str) -> Any:
 
     def find(a: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
         found: Tensor = engine(a, axis=axis, keepdims=keepdims)
-        if holds_any(nm.less(found, 0)):
+        if nc.holds_any(nm.less(found, 0)):
             raise ValueError("All-NaN slice encountered")
         return found
 
@@ -115,11 +107,11 @@ def _quantile(name: str) -> Any:
 
     def quantile(a: Tensor, q: Any, *, method: str = "linear", **options: Any) -> Tensor:
         options = {k: v for k, v in options.items() if v is not None}
-        wide = a if a.dtype.is_inexact else cast(a, dt.float64)
-        wide = cast(wide, common_dtype(wide, q)) if method not in _CHOICES else wide
-        share = cast(q, dt.real_of(wide.dtype)) if isinstance(q, Tensor) else q
+        wide = a if a.dtype.is_inexact else nc.cast(a, dt.float64)
+        wide = nc.cast(wide, nc.common_dtype(wide, q)) if method not in _CHOICES else wide
+        share = nc.cast(q, dt.real_of(wide.dtype)) if isinstance(q, Tensor) else q
         found: Tensor = engine(wide, share, method=method, **options)
-        return cast(found, a.dtype) if method in _CHOICES else found
+        return nc.cast(found, a.dtype) if method in _CHOICES else found
 
     return quantile
 
@@ -130,25 +122,25 @@ quantile, percentile, nanquantile, nanpercentile = map(
 
 
 def interp(x: Tensor, xp: Tensor, fp: Tensor, *args: Any, **options: Any) -> Tensor:
-    values = cast(fp, dt.complex128 if fp.dtype.is_complex else dt.float64)
-    return nm.interp(cast(x, dt.float64), cast(xp, dt.float64), values, *args, **options)
+    values = nc.cast(fp, dt.complex128 if fp.dtype.is_complex else dt.float64)
+    return nm.interp(nc.cast(x, dt.float64), nc.cast(xp, dt.float64), values, *args, **options)
 
 
 def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
-    wide = None if weights is None else cast(weights, dt.float64)
-    return nm.bincount(x if x.size else cast(x, dt.int64), wide, minlength)
+    wide = None if weights is None else nc.cast(weights, dt.float64)
+    return nm.bincount(x if x.size else nc.cast(x, dt.int64), wide, minlength)
 
 
 def _edges(bins: Any) -> Any:
     """How many bins, an estimator's name, or edges: a tensor."""
     if isinstance(bins, (str, int, host.integer)):
         return bins
-    found = to_tensor(bins)
+    found = nc.to_tensor(bins)
     return found if found.ndim else int(found.item())
 
 
 def _wide(a: Tensor) -> Tensor:
-    return a if a.dtype.is_inexact else cast(a, dt.float64)
+    return a if a.dtype.is_inexact else nc.cast(a, dt.float64)
 
 
 def histogram_bin_edges(a: Tensor, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
@@ -159,13 +151,13 @@ def histogram(
     a: Tensor, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
 ) -> Any:
     edges = histogram_bin_edges(a, bins, range, weights)
-    x, line = in_common_dtype([_wide(a), edges])
+    x, line = nc.in_common_dtype([_wide(a), edges])
     counts, _ = nm.histogram(x, line, weights=weights, density=bool(density))
-    return cast(counts, dt.float64) if density else counts, edges
+    return nc.cast(counts, dt.float64) if density else counts, edges
 
 
 def histogramdd(sample: Any, bins: Any = 10, range: Any = None, **options: Any) -> Any:
-    x = cast(to_tensor(sample), dt.float64)
+    x = nc.cast(nc.to_tensor(sample), dt.float64)
     x = x if isinstance(sample, (Tensor, host.ndarray)) else nm.transpose(x)
     is_each = isinstance(bins, (list, tuple)) and len(bins) == x.shape[-1]
     many = [_edges(b) for b in bins] if is_each else [_edges(bins)] * x.shape[-1]
@@ -186,11 +178,11 @@ def histogram2d(x: Tensor, y: Tensor, bins: Any = 10, **options: Any) -> Any:
 
 
 def choose(a: Tensor, choices: Any, mode: str = "raise") -> Tensor:
-    return nm.choose(cast(a, dt.int64), in_common_dtype(list(choices)), mode=mode)
+    return nm.choose(nc.cast(a, dt.int64), nc.in_common_dtype(list(choices)), mode=mode)
 
 
 def insert(arr: Tensor, obj: Any, values: Tensor, axis: int | None = None) -> Tensor:
-    at: Any = obj if isinstance(obj, slice) else host.asarray(to_tensor(obj).numpy())
+    at: Any = obj if isinstance(obj, slice) else host.asarray(nc.to_tensor(obj).numpy())
     if isinstance(at, host.ndarray):
         at = host.flatnonzero(at) if at.dtype == bool else at if at.size else at.astype(int)
         at = at if at.ndim else at[()].__index__() if at.dtype.kind in "iu" else at
@@ -198,7 +190,7 @@ def insert(arr: Tensor, obj: Any, values: Tensor, axis: int | None = None) -> Te
 
 
 def digitize(x: Tensor, bins: Any, right: bool = False) -> Tensor:
-    return nm.digitize(x, to_tensor(bins), right)
+    return nm.digitize(x, nc.to_tensor(bins), right)
 
 
 # -- elements, products, polynomials --------------------------------------------------------------
@@ -207,17 +199,17 @@ def digitize(x: Tensor, bins: Any, right: bool = False) -> Tensor:
 def isclose(
     a: Tensor, b: Tensor, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    pair = [cast(t, t.dtype if t.dtype.is_inexact else dt.float64) for t in (a, b)]
-    bounds = [to_tensor(t) if host.ndim(t) else float(t) for t in (rtol, atol)]
+    pair = [nc.cast(t, t.dtype if t.dtype.is_inexact else dt.float64) for t in (a, b)]
+    bounds = [nc.to_tensor(t) if host.ndim(t) else float(t) for t in (rtol, atol)]
     return nm.isclose(*pair, rtol=bounds[0], atol=bounds[1], equal_nan=equal_nan)
 
 
 def vander(x: Tensor, N: Any = None, increasing: bool = False) -> Tensor:
-    return nm.vander(cast(x, common_dtype(x, host.dtype(int))), N, increasing)
+    return nm.vander(nc.cast(x, nc.common_dtype(x, host.dtype(int))), N, increasing)
 
 
 def round(a: Tensor, decimals: int = 0) -> Tensor:
-    return nm.round(cast(a, dt.float16) if a.dtype is dt.bool_ else a, decimals)
+    return nm.round(nc.cast(a, dt.float16) if a.dtype is dt.bool_ else a, decimals)
 
 
 def _slid(name: str) -> Any:
@@ -237,18 +229,18 @@ convolve, correlate = _slid("convolve"), _slid("correlate")
 
 def sort_complex(a: Tensor) -> Tensor:
     is_short = a.dtype.is_integer and a.dtype.itemsize < 4
-    return nm.sort_complex(cast(a, dt.complex64 if is_short else common_dtype(a, 1j)))
+    return nm.sort_complex(nc.cast(a, dt.complex64 if is_short else nc.common_dtype(a, 1j)))
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy", copy: bool = True) -> Any:
-    lines = [nm.reshape(to_tensor(x), -1) for x in xi]
+    lines = [nm.reshape(nc.to_tensor(x), -1) for x in xi]
     return nm.meshgrid(*lines, indexing=indexing, sparse=sparse) if lines else ()
 
 
 def real_if_possible(found: Any) -> Any:
     """Results for real operands are real where no imaginary part is left."""
     values = found[0] if isinstance(found, tuple) else found
-    if not values.dtype.is_complex or holds_any(nm.not_equal(nm.imag(values), 0)):
+    if not values.dtype.is_complex or nc.holds_any(nm.not_equal(nm.imag(values), 0)):
         return found
     return type(found)(*map(nm.real, found)) if isinstance(found, tuple) else nm.real(found)
 
@@ -269,20 +261,20 @@ def piecewise(x: Tensor, condlist: Any, funclist: Any, /, *args: Any, **kw: Any)
     is_one = isinstance(condlist, (bool, host.bool_)) or (
         not isinstance(condlist[0], (list, Tensor, host.ndarray)) and x.ndim != 0
     )
-    hits = [cast(to_tensor(c), dt.bool_) for c in ([condlist] if is_one else condlist)]
+    hits = [nc.cast(nc.to_tensor(c), dt.bool_) for c in ([condlist] if is_one else condlist)]
     count, n = len(hits), len(funclist)
     if n == count + 1:
         hits.append(nm.logical_not(functools.reduce(nm.logical_or, hits)))
     elif n != count:
         both = f"either {count} or {count + 1} functions are expected"
         raise ValueError(f"with {count} condition(s), {both}")
-    out = adopt(nm.zeros(x.shape, dtype=x.dtype))
+    out = nc.adopt(nm.zeros(x.shape, dtype=x.dtype))
     for hit, f in zip(hits, funclist, strict=True):
-        at = adopt(nm.broadcast_to(hit, x.shape))
-        part = adopt(plain(x))[at] if callable(f) else None
+        at = nc.adopt(nm.broadcast_to(hit, x.shape))
+        part = nc.adopt(nc.plain(x))[at] if callable(f) else None
         if part is None:
             out[at] = f
         elif part.size:
             out[at] = f(part, *args, **kw)
-    found: Tensor = plain(out)
+    found: Tensor = nc.plain(out)
     return found

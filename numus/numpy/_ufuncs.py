@@ -16,21 +16,7 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions.reduction import folds
-from numus.numpy._convert import (
-    NoValue,
-    adopt,
-    cast,
-    engine_dtype,
-    engine_index,
-    function,
-    holds_any,
-    normal_axes,
-    plain,
-    raise_as_reference,
-    result,
-    to_tensor,
-    write_out,
-)
+from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
 _WEAK = (int, float, complex)
@@ -51,7 +37,7 @@ def _resolved(ufunc: Any, kinds: Any, signature: Any, casting: str) -> tuple[Any
     missing = (None,) * ufunc.nout
     options = {} if signature is None else {"signature": signature}
     found = ufunc.resolve_dtypes(kinds + missing, casting=casting, **options)
-    known = tuple(engine_dtype(d) for d in found)
+    known = tuple(nc.engine_dtype(d) for d in found)
     return known[: ufunc.nin], known[ufunc.nin :]
 
 
@@ -69,7 +55,7 @@ def as_operand(x: Any) -> Any:
     """An operand: scalars stay, everything else becomes a tensor."""
     if isinstance(x, Tensor) or type(x) in _WEAK or isinstance(x, _SCALARS):
         return x
-    return to_tensor(x)
+    return nc.to_tensor(x)
 
 
 class ufunc:  # noqa: N801
@@ -99,7 +85,7 @@ class ufunc:  # noqa: N801
         return f"<ufunc '{self.__name__}'>"
 
     def __reduce__(self) -> Any:
-        return function, (self.__name__,)
+        return nc.function, (self.__name__,)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -136,7 +122,7 @@ class ufunc:  # noqa: N801
         try:
             found = self._apply(operands, wanted, casting, dict(options))
         except (ShapeError, DTypeError):
-            raise_as_reference(self.numpy, operands, options)
+            nc.raise_as_reference(self.numpy, operands, options)
             raise
         results = found if isinstance(found, tuple) else (found,)
         given = [self._write(x, o, where, casting) for x, o in zip(results, outs, strict=True)]
@@ -152,7 +138,7 @@ class ufunc:  # noqa: N801
         engine = self.engine
         if into[0] is dt.bool_ and name in _BOOLEAN:
             engine = getattr(nm, _BOOLEAN[name])
-        if name == "power" and into[0].kind == "int" and holds_any(nm.less(ready[1], 0)):
+        if name == "power" and into[0].kind == "int" and nc.holds_any(nm.less(ready[1], 0)):
             raise ValueError("Integers to negative integer powers are not allowed.")
         if name in _CORE:
             return folds.over_core_axes(engine, ready, **options)
@@ -160,22 +146,22 @@ class ufunc:  # noqa: N801
             raise TypeError(f"{name}() got unexpected keyword arguments {sorted(options)}")
         found = engine(*ready)
         if isinstance(found, tuple):
-            return tuple(cast(x, d) for x, d in zip(found, outputs, strict=True))
-        return cast(found, outputs[0])
+            return tuple(nc.cast(x, d) for x, d in zip(found, outputs, strict=True))
+        return nc.cast(found, outputs[0])
 
     def _write(self, x: Any, out: Any, where: Any, casting: str) -> Any:
         if self.__name__ == "matmul" and out is not None and out.shape[-2:] != x.shape[-2:]:
             text = f"of shape {out.shape} has a mismatch in its core dimension with {x.shape}"
             raise ValueError(f"matmul: Output operand 0 {text}")
         if where is True:
-            return write_out(x, out, self.__name__, casting)
+            return nc.write_out(x, out, self.__name__, casting)
         mask = _mask(where)
         shape = host.broadcast_shapes(x.shape, mask.shape, () if out is None else out.shape)
-        old = nm.zeros((), dtype=x.dtype) if out is None else plain(out)
+        old = nm.zeros((), dtype=x.dtype) if out is None else nc.plain(out)
         if out is not None and not host.can_cast(x.dtype.np, old.dtype.np, casting):  # type: ignore[arg-type]
-            return write_out(x, out, self.__name__, casting)  # raises
-        new = nm.where(mask, cast(x, old.dtype), old)
-        return write_out(nm.broadcast_to(new, shape), out, self.__name__, casting)
+            return nc.write_out(x, out, self.__name__, casting)  # raises
+        new = nm.where(mask, nc.cast(x, old.dtype), old)
+        return nc.write_out(nm.broadcast_to(new, shape), out, self.__name__, casting)
 
     # -- along axes -------------------------------------------------------------------------------
 
@@ -186,35 +172,35 @@ class ufunc:  # noqa: N801
         dtype: Any = None,
         out: Any = None,
         keepdims: bool = False,
-        initial: Any = NoValue,
+        initial: Any = nc.NoValue,
         where: Any = True,
     ) -> Any:
         """Combine the elements along axes."""
         self._require_binary("reduce")
         options = {"keepdims": keepdims, "where": where, "out": out}
         if self.__name__ in _REDUCTIONS:
-            if initial is not NoValue and not self.__name__.startswith("logical"):
+            if initial is not nc.NoValue and not self.__name__.startswith("logical"):
                 options["initial"] = initial
             if self.__name__ in ("add", "multiply"):
                 options["dtype"] = dtype
-            return function(_REDUCTIONS[self.__name__])(array, axis, **options)
-        x = to_tensor(array)
-        axes = normal_axes(axis, x.ndim)
+            return nc.function(_REDUCTIONS[self.__name__])(array, axis, **options)
+        x = nc.to_tensor(array)
+        axes = nc.normal_axes(axis, x.ndim)
         if len(axes) > 1 and self.__name__ in ("subtract", "divide"):
             text = "is not reorderable, so at most one axis may be specified"
             raise ValueError(f"reduction operation '{self.__name__}' {text}")
-        x = cast(x, self._reduced_dtype(x, dtype))
+        x = nc.cast(x, self._reduced_dtype(x, dtype))
         if where is not True:
             x = nm.where(_mask(where), x, nm.full((), self.numpy.identity, dtype=x.dtype))
         found = folds.fold(self.engine, x, axes, self.numpy.identity)
-        if initial is not NoValue and initial is not None:
-            found = self.engine(found, cast(to_tensor(initial), x.dtype))
+        if initial is not nc.NoValue and initial is not None:
+            found = self.engine(found, nc.cast(nc.to_tensor(initial), x.dtype))
         kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-        return write_out(nm.reshape(found, kept) if keepdims else found, out, self.__name__)
+        return nc.write_out(nm.reshape(found, kept) if keepdims else found, out, self.__name__)
 
     def _reduced_dtype(self, x: Tensor, dtype: Any) -> Any:
         if dtype is not None:
-            return engine_dtype(dtype)
+            return nc.engine_dtype(dtype)
         if self.__name__.startswith("logical") or self.__name__ in _COMPARISONS:
             return dt.bool_
         return _resolved(self.numpy, (x.dtype.np, x.dtype.np), None, "same_kind")[0][0]
@@ -222,39 +208,42 @@ class ufunc:  # noqa: N801
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """The results of reducing the first 1, 2, … elements along an axis."""
         self._require_binary("accumulate")
-        x = to_tensor(array)
+        x = nc.to_tensor(array)
         if not x.ndim:
             raise TypeError("cannot accumulate on a scalar")
         if self.__name__ in ("add", "multiply"):
-            return function(_SCANS[self.__name__])(x, axis, dtype, out)
-        (at,) = normal_axes(axis, x.ndim)
-        x = cast(x, self._reduced_dtype(x, dtype))
+            return nc.function(_SCANS[self.__name__])(x, axis, dtype, out)
+        (at,) = nc.normal_axes(axis, x.ndim)
+        x = nc.cast(x, self._reduced_dtype(x, dtype))
         if self.__name__ in _SCANS and x.dtype is not dt.bool_:
             found = getattr(nm, _SCANS[self.__name__])(x, axis=at)
         else:
             found = folds.accumulate(lambda a, b: self._apply([a, b], None, "same_kind", {}), x, at)
-        return write_out(found, out, self.__name__, "unsafe")
+        return nc.write_out(found, out, self.__name__, "unsafe")
 
     def reduceat(
         self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
     ) -> Any:
         """Reduce slices between successive indices along an axis."""
         self._require_binary("reduceat")
-        x = to_tensor(array)
-        (at,) = normal_axes(axis, x.ndim)
-        starts = [int(i) for i in to_tensor(indices).tolist()]
+        x = nc.to_tensor(array)
+        (at,) = nc.normal_axes(axis, x.ndim)
+        starts = [int(i) for i in nc.to_tensor(indices).tolist()]
         found = folds.fold_slices(
-            lambda part: to_tensor(self.reduce(adopt(part), axis=at, dtype=dtype)), x, starts, at
+            lambda part: nc.to_tensor(self.reduce(nc.adopt(part), axis=at, dtype=dtype)),
+            x,
+            starts,
+            at,
         )
-        return write_out(found, out, self.__name__, "unsafe")
+        return nc.write_out(found, out, self.__name__, "unsafe")
 
     def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
         """The function of all pairs of elements."""
         self._require_binary("outer")
         if isinstance(a, _WEAK) or isinstance(b, _WEAK):
             return self(a, b, **options)
-        x, y = to_tensor(a), to_tensor(b)
-        return self(adopt(nm.reshape(x, x.shape + (1,) * y.ndim)), adopt(y), **options)
+        x, y = nc.to_tensor(a), nc.to_tensor(b)
+        return self(nc.adopt(nm.reshape(x, x.shape + (1,) * y.ndim)), nc.adopt(y), **options)
 
     def at(self, a: Any, indices: Any, b: Any = None, /) -> None:
         """Apply the function in place at indices, once for each time they name an element."""
@@ -262,15 +251,15 @@ class ufunc:  # noqa: N801
             raise TypeError("ufunc.at: the first operand must be an array")
         if (self.numpy.nin == 1) != (b is None):
             raise ValueError("second operand needed for ufunc" if b is None else "only one operand")
-        index, values = engine_index(indices), plain(a)
+        index, values = nc.engine_index(indices), nc.plain(a)
         if self.__name__ in ("add", "subtract") and values.dtype is not dt.bool_:
-            change = cast(to_tensor(b), values.dtype)
+            change = nc.cast(nc.to_tensor(b), values.dtype)
             change = nm.negative(change) if self.__name__ == "subtract" else change
             at = index if isinstance(index, tuple) else (index,)
             a.rebind(nm.index_put(values, at, change, accumulate=True)._node, "at")
             return
-        given = None if b is None else to_tensor(b)
-        new = folds.updated_at(lambda *pair: self(*map(result, pair)), values, index, given)
+        given = None if b is None else nc.to_tensor(b)
+        new = folds.updated_at(lambda *pair: self(*map(nc.result, pair)), values, index, given)
         a.rebind(new._node, "at")
 
     def _require_binary(self, what: str) -> None:
@@ -297,7 +286,7 @@ def _signature(dtype: Any, signature: Any, nin: int, nout: int) -> Any:
 
 def _loaded(x: Any, dtype: Any, device: Any) -> Tensor:
     if isinstance(x, Tensor):
-        return cast(plain(x), dtype)
+        return nc.cast(nc.plain(x), dtype)
     if type(x) is int and dtype.is_integer:
         host.array(x, dtype.np)  # out of range is an error
     with host.errstate(all="ignore"):
@@ -317,7 +306,7 @@ def _comparable(operands: Any, kinds: Any) -> Any:
 
 
 def _mask(where: Any) -> Tensor:
-    mask = to_tensor(where)
+    mask = nc.to_tensor(where)
     if mask.dtype is not dt.bool_:
         raise TypeError("Cannot cast array data for 'where' to bool according to the rule 'safe'")
     return mask
