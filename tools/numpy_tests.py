@@ -2,8 +2,9 @@
 
 `python -m tools.numpy_tests` runs the files of the installed NumPy one after the other, each in a
 process of its own; names of files (`test_numeric`) run those only, `-k` selects tests, `--write`
-puts the rows into docs/conformance.md. A test file is copied with its imports rewritten: `numpy` is
-`numus.numpy` there. `tools/numpy_tests_deselected.py` says which tests are left out, and why.
+puts the rows into docs/conformance.md, where those of files that were not run stay. A test file is
+copied with its imports rewritten: `numpy` is `numus.numpy` there. `tools/numpy_tests_deselected.py`
+says which tests are left out, and why; `--reasons` counts them.
 """
 
 from __future__ import annotations
@@ -277,6 +278,17 @@ def reasons(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines + [f"| {why} | {n} |" for why, n in counts.most_common()])
 
 
+def known_rows() -> dict[str, dict[str, Any]]:
+    """The rows that the page has, by file."""
+    pattern = r"^\| (\w+)/(test_\w+) \| (\d+) \| (\d+) \| [\d.]+% \| (\d+) \|$"
+    found = re.findall(pattern, PAGE.read_text(), re.MULTILINE)
+    return {
+        f"{folder}/tests/{name}": {"file": f"{folder}/tests/{name}", "passed": int(passed),
+                                   "failed": int(failed), "out": int(out)}
+        for folder, name, passed, failed, out in found
+    }  # fmt: skip
+
+
 def write(text: str) -> None:
     """Put the tables between the marks of the page."""
     page = PAGE.read_text()
@@ -291,6 +303,9 @@ def main() -> None:
     parser.add_argument("-k", default="", help="pytest's expression")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
     parser.add_argument("--failures", action="store_true", help="print what failed, and how")
+    parser.add_argument(
+        "--reasons", action="store_true", help="print how many are left out, and why"
+    )
     parser.add_argument("--verbose", action="store_true", help="pytest's own output")
     options = parser.parse_args()
     chosen = [f for f in FILES if not options.files or any(p in f for p in options.files)]
@@ -303,10 +318,15 @@ def main() -> None:
             for name, message in found[-1]["messages"].items():
                 print(f"  {name}: {message}".replace("\n", " ")[:260])
     print(table(rows))
+    if options.reasons:
+        print(reasons(found))
     if options.write:
-        today = datetime.datetime.now(datetime.UTC).date()
-        intro = f"{today}; NumPy {numpy.__version__}, Python {sys.version.split()[0]}."
-        write("\n\n".join([intro, table(rows), reasons(found)]))
+        today = f"{datetime.datetime.now(datetime.UTC):%d %B %Y}"
+        device = os.environ.get("NUMUS_DEVICE", "cpu")
+        versions = f"NumPy {numpy.__version__}, Python {sys.version.split()[0]}"
+        merged = known_rows() | {r["file"]: r for r in rows}
+        every = [merged[f] for f in FILES if f in merged]
+        write("\n".join(["", f"{today}; {versions}; device {device}.", "", table(every), ""]))
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def _real(x: Tensor, wanted: str) -> Any:
 
 
 def _index(self: Tensor) -> int:
-    if self.ndim or not self.dtype.is_integer:
+    if self.ndim or not self._node.dtype.is_integer:
         raise TypeError(
             f"only integer tensors without axes can be used as an index, not "
             f"{self.dtype.name}{list(self.shape)}"

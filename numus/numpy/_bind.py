@@ -37,8 +37,9 @@ IGNORED = frozenset(
     allow_pickle fix_imports overwrite hermitian
     """.split()
 )
-# Index arrays, whose booleans and empty lists are integers; masks; sequences that are tuples.
-INDICES, MASKS = frozenset("indices ind".split()), frozenset("condition condlist mask".split())
+# Indices of functions whose booleans and empty lists are integers; masks; lists that are tuples.
+INDEXED, INDICES = ("take", "put"), ("indices", "ind")
+MASKS = frozenset("condition condlist mask".split())
 TUPLES = frozenset("meshgrid gradient broadcast_arrays".split())
 RENAMED = {"ddof": "correction", "a_min": "min", "a_max": "max"}
 _WEAK = (int, float, complex)
@@ -230,7 +231,7 @@ class Bound:
         self._promote([slot for slot in slots if slot[0] not in UNPROMOTED], dtype, casting)
 
     def _indexing(self, name: str, x: Tensor) -> Tensor:
-        if name in INDICES and self.kind != "index" and (x.dtype is dt.bool_ or not x.size):
+        if self.name in INDEXED and name in INDICES and (x.dtype is dt.bool_ or not x.size):
             return nc.cast(x, dt.int64)
         return nc.cast(x, dt.bool_) if name in MASKS else x
 

@@ -112,6 +112,13 @@ def value_and_grad(
 ) -> ValueAndGradient[T, P, R]: ...
 @overload
 def value_and_grad(
+    f: Callable[P, R],
+    argnums: tuple[int, ...],
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[P, tuple[R, tuple[Any, ...]]]: ...
+@overload
+def value_and_grad(
     f: Function, argnums: Argnums, has_aux: bool = False, holomorphic: bool = False
 ) -> Function: ...
 @overload
@@ -190,6 +197,13 @@ def grad(
     has_aux: Literal[False] = False,
     holomorphic: bool = False,
 ) -> Gradient[T, P]: ...
+@overload
+def grad(
+    f: Callable[P, Any],
+    argnums: tuple[int, ...],
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+) -> Callable[P, tuple[Any, ...]]: ...
 @overload
 def grad(
     f: Function, argnums: Argnums, has_aux: bool = False, holomorphic: bool = False

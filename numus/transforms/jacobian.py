@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec
+from typing import Any, Concatenate, Literal, ParamSpec, overload
 
 from numus import dtypes as dt
 from numus.errors import GradientError
@@ -14,6 +14,7 @@ from numus.primitives.broadcast import broadcast, full_like
 from numus.primitives.source import iota, placeholder
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
+from numus.tensor import Tensor
 from numus.transforms.functional import Argnums, by_argument, conjugate, trace_call
 from numus.transforms.trace import Trace, require_function
 from numus.transforms.tree import unflatten
@@ -25,9 +26,20 @@ Function = Callable[..., Any]
 P = ParamSpec("P")
 
 
+@overload
+def jacrev(
+    f: Callable[Concatenate[Tensor, P], Tensor],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+@overload
 def jacrev(
     f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[P, Any]:
+) -> Callable[P, Any]: ...
+def jacrev(
+    f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     """A function that gives the Jacobian of f, row by row in reverse mode.
 
     For an output of shape (m, …) and an argument of shape (n, …) it has the shape (m, …, n, …);
@@ -50,9 +62,20 @@ def jacrev(
     return _jacobian("jacrev", f, argnums, has_aux, rows)
 
 
+@overload
+def jacfwd(
+    f: Callable[Concatenate[Tensor, P], Tensor],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+@overload
 def jacfwd(
     f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[P, Any]:
+) -> Callable[P, Any]: ...
+def jacfwd(
+    f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
     """A function that gives the Jacobian of f as `jacrev` does, column by column in forward mode.
 
     Best where f has few inputs.
@@ -69,7 +92,19 @@ def jacfwd(
     return _jacobian("jacfwd", f, argnums, has_aux, rows)
 
 
-def hessian(f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[P, Any]:
+@overload
+def hessian(
+    f: Callable[Concatenate[Tensor, P], Tensor],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+@overload
+def hessian(
+    f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[P, Any]: ...
+def hessian(
+    f: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that gives the second derivatives of f: forward over reverse.
 
     >>> import numus as nm

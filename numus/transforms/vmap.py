@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from numus.dispatch.apply import apply
 from numus.errors import ShapeError
@@ -91,9 +91,20 @@ def move_axis(x: Node, source: int, target: int) -> Node:
     return permute(x, tuple(order))
 
 
+@overload
+def vmap(
+    f: Callable[Concatenate[Tensor, P], R],
+    in_axes: Axes = 0,
+    out_axes: Axes = 0,
+    axis_size: int | None = None,
+) -> Callable[Concatenate[Tensor, P], R]: ...
+@overload
 def vmap(
     f: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
-) -> Callable[P, R]:
+) -> Callable[P, R]: ...
+def vmap(
+    f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
+) -> Callable[..., Any]:
     """Map f over an axis of its arguments, as one computation instead of a loop.
 
     `in_axes` says which axis of each positional argument is mapped: an integer for all, or a

@@ -31,4 +31,20 @@ both: nm.Tensor = nm.value_and_grad(lambda x: (x * x).sum())(nm.ones(3))[1]
 value, slope = nm.value_and_grad(energy)(nm.ones(3))
 again: nm.Tensor = cheap(nm.ones(3), stiffness=3.0)
 print(end, energies.shape, value, slope, again, fast(nm.ones(3)))
+bowl: nm.Tensor = nm.hessian(lambda x: (x**3).sum())(nm.ones(3))
+curved: nm.Tensor = nm.hessian(energy)(nm.ones(3), stiffness=2.0)
+slopes: nm.Tensor = nm.jacrev(lambda x: x * x)(nm.ones(3))
+dots: nm.Tensor = nm.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(
+    nm.ones((2, 3)), nm.ones(3)
+)
+
+
+def spring(a: nm.Tensor, b: nm.Tensor, rest: float = 1.0) -> nm.Tensor:
+    return ((a - b) ** 2).sum() - rest
+
+
+first, second = nm.grad(spring, argnums=(0, 1))(nm.ones(2), nm.zeros(2), rest=2.0)
+total, (left, right) = nm.value_and_grad(spring, argnums=(0, 1))(nm.ones(2), nm.zeros(2))
+last: nm.Tensor = nm.grad(spring, argnums=1)(nm.ones(2), nm.zeros(2))
+print(bowl.shape, curved.shape, slopes.shape, dots.shape, first, second, total, left, right, last)
 print(cubic, number, quick, both)
