@@ -7,6 +7,7 @@ numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
 numus quantize MODEL    round the weights in a file of safetensors or GGUF to few bits
 numus launch FILE       run a Python file as several ranks of one job
+numus plan MODEL        memory and time of a training step on any number of GPUs
 numus generate MODEL    continue a text with a language model
 numus finetune MODEL    train a language model on a text
 """
@@ -41,11 +42,32 @@ def _count(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
+        return _positive(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds") from None
+
+
+def _positive(text: str) -> float:
+    try:
         if 0 < float(text) < 1e6:
             return float(text)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="memory and time of a step on any number of GPUs")
+    plan.add_argument("config", type=Path, help="sizes of a model: see docs/distributed.md")
+    plan.add_argument("--gpus", type=_count, help="ranks (default: those of the mesh)")
+    plan.add_argument("--mesh", help="as data=64,shard=2,tensor=8,pipe=2 (default: all data)")
+    plan.add_argument("--microbatch", type=_count, default=1, help="sequences at once (default 1)")
+    plan.add_argument("--machine", default="h100", help="h100, h200, a100 or cpu (default h100)")
+    plan.add_argument("--memory", type=_positive, help="of a device, GiB")
+    plan.add_argument("--node-link", type=_positive, help="of a device within a node, GB/s")
+    plan.add_argument("--network-link", type=_positive, help="of a device to other nodes, GB/s")
+    plan.add_argument("--per-node", type=_count, help="devices of a node")
+    plan.add_argument("--search", action="store_true", help="find the quickest mesh that fits")
 
 
 def _add_language_commands(commands: Any) -> None:
@@ -144,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     launch.add_argument("script", type=Path)
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
 
+    _add_plan(commands)
     _add_language_commands(commands)
     options = vars(parser.parse_args(arguments))
     command = options.pop("command")

@@ -7,7 +7,7 @@ numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,16 @@ class Counts:
 class NullMemory:
     """A size without memory."""
 
-    __slots__ = ("__weakref__", "_counts", "address", "nbytes")
+    __slots__ = ("__weakref__", "_counts", "_taken", "address", "nbytes")
 
-    def __init__(self, address: int, nbytes: int, counts: Counts) -> None:
+    def __init__(self, address: int, nbytes: int, taken: int, counts: Counts) -> None:
         self.address = address
         self.nbytes = nbytes
+        self._taken = taken
         self._counts = counts
 
     def __del__(self) -> None:
-        self._counts.bytes_in_use -= self.nbytes
+        self._counts.bytes_in_use -= self._taken
 
 
 class NullProgram(KernelProgram):
@@ -93,6 +94,7 @@ class NullRuntime(Backend):
         self.launched: list[NullProgram] = []  # in order
         self._programs: dict[str, NullProgram] = {}
         self._next_address = 64
+        self.size_class: Callable[[int], int] = int  # what a pool takes for a request
 
     def reset(self) -> Counts:
         """Reset the counts, except memory in use; gives the counts so far."""
@@ -107,13 +109,14 @@ class NullRuntime(Backend):
 
     def allocate(self, nbytes: int) -> NullMemory:
         counts = self.counts
+        taken = self.size_class(nbytes)
         counts.allocations += 1
-        counts.bytes_allocated += nbytes
-        counts.bytes_in_use += nbytes
+        counts.bytes_allocated += taken
+        counts.bytes_in_use += taken
         counts.peak = max(counts.peak, counts.bytes_in_use)
         address = self._next_address
         self._next_address += (nbytes + 127) & ~63
-        return NullMemory(address, nbytes, counts)
+        return NullMemory(address, nbytes, taken, counts)
 
     def upload(self, memory: NullMemory, array: Array) -> None:
         """Keeps nothing."""
