@@ -77,12 +77,11 @@ class Group:
                 return nccl
         if self.size == 1:
             return None
-        from numus.distributed.mpi import MpiTransport
+        from numus.distributed.hierarchical import HierarchicalTransport, grid
 
-        assert _state.watch is not None
-        found = MpiTransport(self._communicator, _state.notes, self.ranks, _state.watch)
-        _state.transports.append(found)
-        return found
+        flat = _new_mpi(self._communicator, self.ranks)
+        ranks = grid([_state.nodes[r] for r in self.ranks])
+        return flat if ranks is None else HierarchicalTransport(flat, ranks, self, _new_mpi)
 
     def _nccl(self, device: Device) -> Transport | None:
         """NCCL, where it is there and asked for or of use."""
@@ -100,6 +99,16 @@ class Group:
         return nccl.NcclTransport(self, device, self._communicator, _state.watch, agree)
 
 
+def _new_mpi(communicator: Any, ranks: tuple[int, ...]) -> Any:
+    """The transport of a communicator, closed when this process leaves the world."""
+    from numus.distributed.mpi import MpiTransport
+
+    assert _state.watch is not None
+    found = MpiTransport(communicator, _state.notes, ranks, _state.watch)
+    _state.transports.append(found)
+    return found
+
+
 class _State:
     """The world of this process."""
 
@@ -112,6 +121,7 @@ class _State:
         self.backend: str | None = None
         self.server: Any = None  # of PMI, on rank 0
         self.groups = 0
+        self.nodes: list[str] = []  # of the ranks
         self.finalizes = False  # MPI is ours to finalise
         self.transports: list[Any] = []  # with requests that MPI wants back
 
@@ -190,6 +200,9 @@ def _join(environment: Environment, timeout: float) -> Group:
         )
     communicator, _state.notes = whole.Dup(), whole.Dup()
     processes = [Process(*p) for p in whole.allgather(tuple(Process.this()))]
+    from numus.distributed.hierarchical import node_names
+
+    _state.nodes = node_names([p.host for p in processes])
     _state.watch = Watch(_state.notes, processes, timeout)
     _watch_exceptions(_state.watch)
     atexit.register(finalize)

@@ -74,6 +74,7 @@ def test_command(tmp_path, capsys):
     assert "the mesh data=8 has 8 ranks, not --gpus 3" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="did you mean 'tensor'"):
         parse_mesh("tensors=2", 1)
+    path.write_text(f"[model]\n{sizes}[training]\nbatch = 2\n".replace("s = 2", "s = 1"))
     with pytest.raises(SystemExit):
         main(["plan", str(path), "--memory", "0.00001", "--search", "--gpus", "2"])
     assert "no layout of 2 ranks fits" in capsys.readouterr().err

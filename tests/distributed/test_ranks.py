@@ -10,6 +10,7 @@ from numus.distributed.environment import detect
 from numus.errors import DistributedError
 
 jobs.require_mpich()
+from numus.distributed.hierarchical import grid, node_names  # noqa: E402 (it needs mpi4py)
 
 
 def test_two_ranks():
@@ -26,6 +27,19 @@ def test_more_ranks(size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_collective_dtype_size_and_subgroup(size):
     jobs.run(size, "rank_checks.py", "--all", seconds=280)
+
+
+@pytest.mark.slow
+def test_two_nodes_of_two_ranks():
+    jobs.run(4, "rank_nodes.py", NUMUS_RANKS_PER_NODE="2")
+
+
+def test_nodes(monkeypatch):
+    assert grid(["a", "b", "b", "a"]).tolist() == [[0, 3], [1, 2]]
+    for nodes in (["a", "a"], ["a", "b"], ["a", "a", "b"]):  # one, or of one, or unequal
+        assert grid(nodes) is None
+    monkeypatch.setenv("NUMUS_RANKS_PER_NODE", "3")
+    assert node_names(["here"] * 4) == ["0", "0", "0", "1"]
 
 
 def failing(way, size=2):

@@ -17,7 +17,7 @@ def search(sizes: Transformer, ranks: int, machine: Machine, shown: int = 5) -> 
     """The quickest layouts that fit into memory, the best first.
 
     >>> from numus.distributed import planning
-    >>> sizes = planning.Transformer(64, 32, 2, 2, length=16, batch=8)
+    >>> sizes = planning.Transformer(64, 32, 1, 1, length=16, batch=2)
     >>> [e.layout.ranks for e in planning.search(sizes, 2, planning.MACHINES["h100"], shown=1)]
     [2]
     """
