@@ -159,3 +159,13 @@ def test_augmentations(tmp_path: Path) -> None:
         assert number(said, name) > 1
     with Image.open(out) as image:
         assert image.size == (3 * 26 + 2, 7 * 26 + 2)
+
+
+def test_distributed_poisson() -> None:
+    said = run("distributed_poisson", "--points", 24, "--check")
+    assert "at most 0.0e+00 from the solution of one process" in said
+
+
+@pytest.mark.slow
+def test_data_parallel() -> None:
+    assert number(run("data_parallel", "--steps", 100), "1 ranks: loss .* ->") < 0.1

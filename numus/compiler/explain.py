@@ -11,7 +11,7 @@ from typing import Any
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.value import PACKED
-from numus.compiler.hooks import before_run
+from numus.compiler.hooks import before_run, under_way
 from numus.compiler.plan import Plan
 from numus.compiler.schedule.order import reads, writes
 
@@ -54,12 +54,14 @@ class ProgramReport:
     temporary_bytes: int
     scratch_bytes: int  # of these, the most that the workers of a wave need
     hoisted_bytes: int = 0  # of values that hoisted kernels have left, such as packed weights
+    under_way: tuple[str, ...] = ()  # collectives that had begun, and were not waited for yet
 
     @property
     def structure(self) -> tuple[object, ...]:
         """All but the times: equal for runs of the same plan."""
         kernels = tuple((k.name, k.fused, k.bytes_read, k.bytes_written) for k in self.kernels)
-        return self.device, kernels, self.waves, self.result_bytes, self.temporary_bytes
+        memory = self.result_bytes, self.temporary_bytes
+        return self.device, kernels, self.waves, *memory, self.under_way
 
 
 @contextlib.contextmanager
@@ -113,4 +115,5 @@ def report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
             KernelReport(step.kernel.name, fused, step.grid, *moved, count, took, program, once)
         )
     memory = sum(plan.result_bytes), plan.arena, plan.scratch_bytes, plan.hoisted_bytes
-    return ProgramReport(device.name, tuple(kernels), len(plan.waves), *memory)
+    meanwhile = tuple(map(str, under_way))
+    return ProgramReport(device.name, tuple(kernels), len(plan.waves), *memory, meanwhile)

@@ -56,6 +56,8 @@ class Explanation:
                 f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
                 f"{f', hoisted {_bytes(p.hoisted_bytes)}' if p.hoisted_bytes else ''}{times}"
             )
+            if p.under_way:
+                lines.append(f"  while {_shorten(p.under_way, 4)} is under way")
             for k in p.kernels:
                 once = ", once for all calls" if k.hoisted else ""
                 lines.append(f"  {k.name:12} {_cost(k, p.device)}{once}")

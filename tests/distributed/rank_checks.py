@@ -171,6 +171,8 @@ def check_jit():
         m = 0.5 * m + (w - 1) * 2  # meanwhile
         return w + second + first / n, m
 
+    text = str(nm.explain(update, nm.ones(100_000), m + 0, nm.asarray(float(me)), timed=False))
+    assert "while all_reduce(sum) of float32[100000] is under way" in text
     w, m = update(w, m, nm.asarray(float(me)))
     same(w[:2], np.full(2, 1 + (1 + (n - 1) / 2) * n + (n - 1) / 2))
     same(m[:2], np.zeros(2))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from numus.compiler import hooks
 from numus.graph import Node, Nodes, View
 from numus.primitives.control import Effect, Started
 from numus.primitives.source import value
@@ -143,8 +144,9 @@ class SegmentedRun:
                 ]
                 if step.starts:
                     started = call.start(device, operands)
+                    hooks.under_way.append(call)
                     for x, which in step.elements:
-                        under_way[x] = _Result(started, which)
+                        under_way[x] = _Result(started, which, call)
                 else:
                     found = call.run(device, operands)
                     for x, which in step.elements:
@@ -205,12 +207,14 @@ def _donated_blocks(
 class _Result:
     """One result of an effect under way."""
 
-    __slots__ = ("started", "which")
+    __slots__ = ("call", "started", "which")
 
-    def __init__(self, started: Started, which: int) -> None:
-        self.started, self.which = started, which
+    def __init__(self, started: Started, which: int, call: Any) -> None:
+        self.started, self.which, self.call = started, which, call
 
     def views(self) -> list[View]:
+        if self.call in hooks.under_way:
+            hooks.under_way.remove(self.call)
         return [self.started.views()[self.which]]
 
 
