@@ -7,10 +7,11 @@ import functools
 import sys
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from numus.distributed.environment import Environment, detect
 from numus.distributed.transport import Agreement, Buffer, Transport
+from numus.distributed.transports.nodes import grid, node_names
 from numus.distributed.watch import Process, Watch
 from numus.errors import DistributedError
 from numus.runtime.devices import Device, device
@@ -77,11 +78,13 @@ class Group:
                 return nccl
         if self.size == 1:
             return None
-        from numus.distributed.hierarchical import HierarchicalTransport, grid
-
         flat = _new_mpi(self._communicator, self.ranks)
         ranks = grid([_state.nodes[r] for r in self.ranks])
-        return flat if ranks is None else HierarchicalTransport(flat, ranks, self, _new_mpi)
+        if ranks is None:
+            return cast("Transport", flat)
+        from numus.distributed.transports.hierarchical import HierarchicalTransport
+
+        return HierarchicalTransport(flat, ranks, self, _new_mpi)
 
     def _nccl(self, device: Device) -> Transport | None:
         """NCCL, where it is there and asked for or of use."""
@@ -200,8 +203,6 @@ def _join(environment: Environment, timeout: float) -> Group:
         )
     communicator, _state.notes = whole.Dup(), whole.Dup()
     processes = [Process(*p) for p in whole.allgather(tuple(Process.this()))]
-    from numus.distributed.hierarchical import node_names
-
     _state.nodes = node_names([p.host for p in processes])
     _state.watch = Watch(_state.notes, processes, timeout)
     _watch_exceptions(_state.watch)

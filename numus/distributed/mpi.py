@@ -1,6 +1,6 @@
 """MPI as a transport (mpi4py): nonblocking collectives on host memory, without a copy.
 
-Before each collective, ranks compare a number that stands for what they call (`mpi_header.py`);
+Before each collective, ranks compare a number that stands for what they call (`transports/header.py`);
 small payloads travel at the same time. Ranks that call different things all get an error that says
 who called what.
 """
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
-from numus.distributed import progress
-from numus.distributed.mpi_header import Finish, Header, finisher, new_header
 from numus.distributed.transport import (
     SMALL_BYTES,
     Buffer,
@@ -25,6 +23,8 @@ from numus.distributed.transport import (
     clear_bytes,
     copy_bytes,
 )
+from numus.distributed.transports import progress
+from numus.distributed.transports.header import Finish, Header, finisher, new_header
 from numus.errors import DistributedError, DTypeError
 
 if TYPE_CHECKING:

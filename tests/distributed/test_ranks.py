@@ -7,10 +7,10 @@ import pytest
 
 import numus as nm
 from numus.distributed.environment import detect
+from numus.distributed.transports.nodes import grid, node_names
 from numus.errors import DistributedError
 
 jobs.require_mpich()
-from numus.distributed.hierarchical import grid, node_names  # noqa: E402 (it needs mpi4py)
 
 
 def test_two_ranks():

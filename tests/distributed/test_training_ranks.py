@@ -26,6 +26,18 @@ def test_data_parallel_training(ranks, tmp_path):
         assert (tmp_path / f"rank-{rank}.log").read_text() == f"rank {rank}: all right\n"
 
 
+@pytest.mark.slow
+def test_examples_give_the_same_on_several_ranks():
+    examples = jobs.HERE.parent.parent / "examples"
+    done = launch("-n", 3, examples / "poisson.py", "--points", 40, "--check")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    losses = [
+        launch("-n", n, examples / "data_parallel.py", "--steps", 20).stdout.split("loss ")[1]
+        for n in (1, 4)
+    ]
+    assert losses[0] == losses[1]  # to the five digits that it prints
+
+
 def script(tmp_path, code):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(code))

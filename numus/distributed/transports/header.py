@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from numus.distributed.slots_source import reducer
 from numus.distributed.transport import Operation
+from numus.distributed.transports.slots_source import reducer
 
 _CODE_BYTES = 16  # of a slot; keeps the payload aligned
 _SLOT_BYTES = 1024 + _CODE_BYTES

@@ -1,0 +1,1 @@
+"""Parts of transports: headers of calls, progress beside computation, nodes and their hierarchy."""
