@@ -1,8 +1,8 @@
 """MPI as a transport (mpi4py): nonblocking collectives on host memory, without a copy.
 
-Before each collective, ranks compare a number that stands for what they call (`transports/header.py`);
-small payloads travel at the same time. Ranks that call different things all get an error that says
-who called what.
+Before each collective, ranks compare a number that stands for what they call (`transports/`); small
+payloads travel at the same time. Ranks that call different things all get an error that says who
+called what.
 """
 
 from __future__ import annotations
