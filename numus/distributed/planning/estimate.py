@@ -149,8 +149,10 @@ class _Stage:
             buffers += 3 * (block or low.parameters / max(1, self._layers))
         gradients = self._scaled(low.gradients, high.gradients)
         optimizer = self._scaled(low.optimizer, high.optimizer)
-        static = (part * x / shard for x in (parameters, gradients, optimizer))
-        return Memory(*static, activations, buffers)
+        share = part / shard
+        return Memory(
+            share * parameters, share * gradients, share * optimizer, activations, buffers
+        )
 
     def traffic(self, count: int) -> list[Traffic]:
         """What a rank sends in a step of this many microbatches."""

@@ -10,20 +10,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from numus import dtypes as dt
-from numus.distributed.calls import collective
-from numus.distributed.groups import Group
 from numus.distributed.mpi import MpiTransport
 from numus.distributed.transport import Agreement, Buffer, Operation, Pending, SmallTransport
 
 _MIN_BYTES = 1 << 15  # smaller ones take one message
 _KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 
-Step = tuple[str, Group, Any, Any, dict[str, Any]]  # kind, group, from, to, options
+Step = tuple[str, "_Part", Any, Any, dict[str, Any]]  # kind, ranks, from, to, options
+
+
+@dataclass
+class _Part:
+    """The ranks of a node, or of a place in each node, and what carries bytes between them."""
+
+    ranks: tuple[int, ...]
+    rank: int
+    name: str
+    transport: MpiTransport
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class HierarchicalTransport(SmallTransport):
@@ -36,7 +52,7 @@ class HierarchicalTransport(SmallTransport):
         self,
         flat: MpiTransport,
         ranks: np.ndarray[Any, Any],
-        group: Group,
+        group: Any,
         new: Callable[[Any, tuple[int, ...]], MpiTransport],
     ) -> None:
         self._flat, self._ranks = flat, ranks
@@ -47,13 +63,12 @@ class HierarchicalTransport(SmallTransport):
         self._between = self._part("place", communicator.Split(self._place, self._node), group, new)
         self._queue: deque[_Steps] = deque()
 
-    def _part(self, name: str, communicator: Any, group: Group, new: Any) -> Group:
+    def _part(self, name: str, communicator: Any, group: Any, new: Any) -> _Part:
         index = self._node if name == "node" else self._place
         chosen = self._ranks[index] if name == "node" else self._ranks[:, index]
         ranks = tuple(group.ranks[r] for r in chosen)
-        found = Group(ranks, communicator.rank, communicator, f"{name} {index} of {group}")
-        found._transports["host"] = new(communicator, ranks)
-        return found
+        name = f"{name} {index} of {group}"
+        return _Part(ranks, communicator.rank, name, new(communicator, ranks))
 
     def small(self, call: Operation) -> Callable[[int, int], None]:
         if self._is_hierarchical(call):
@@ -80,7 +95,8 @@ class HierarchicalTransport(SmallTransport):
             return self._flat.start(call, source, target)
         agreement = Agreement(call.text, call.group)
         agreed = self._flat.start(agreement, Buffer(0, 0), Buffer(0, 0))
-        found = _Steps(self, agreed, self._steps(call, source, target), (source, target))
+        steps = self._steps(call, source, target)
+        found = _Steps(self, call.text, agreed, steps, (source, target))
         self._queue.append(found)
         return found
 
@@ -151,9 +167,15 @@ class _Steps:
     """A collective in steps: the comparison of calls, and then one after the other."""
 
     def __init__(
-        self, owner: HierarchicalTransport, agreed: Pending, steps: Iterator[Step], keep: Any
+        self,
+        owner: HierarchicalTransport,
+        text: str,
+        agreed: Pending,
+        steps: Iterator[Step],
+        keep: Any,
     ) -> None:
-        self._owner, self._pending, self._steps, self._keep = owner, agreed, steps, keep
+        self._owner, self._text = owner, text
+        self._pending, self._steps, self._keep = agreed, steps, keep
         self._is_done = False
 
     def go_on(self) -> bool:
@@ -169,11 +191,11 @@ class _Steps:
         if step is None:
             self._is_done, self._keep = True, None
             return
-        kind, group, given, taken, options = step
-        call = collective(kind, group, given.shape, **options)
-        transport = group._transports["host"]
-        assert transport is not None
-        self._pending = transport.start(call, _buffer(given), _buffer(taken))
+        kind, part, given, taken, options = step
+        text = f"{kind} of {given.nbytes} bytes, a step of {self._text}"
+        sizes = given.nbytes, taken.nbytes
+        call = Agreement(text, part, kind, sizes=sizes, **options)
+        self._pending = part.transport.start(call, _buffer(given), _buffer(taken))
 
     def done(self) -> bool:
         self._owner.advance()
@@ -191,7 +213,7 @@ def _array(buffer: Buffer, dtype: dt.DType) -> Any:
     """Host memory as an array."""
     from mpi4py import MPI
 
-    memory = MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
+    memory: Any = MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
     return np.frombuffer(memory, dtype.np)
 
 

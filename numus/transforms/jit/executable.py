@@ -27,8 +27,7 @@ from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
 from numus.transforms.jit.fast_path import FastPath
 from numus.transforms.jit.inputs import InputRef
-from numus.transforms.jit.program import CompiledRun, Run, Views
-from numus.transforms.jit.segments import SegmentedRun
+from numus.transforms.jit.program import CompiledRun, Run, SegmentedRun, Views
 from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization, Values
 from numus.transforms.jit.tracing import TraceBailout
 
