@@ -1,7 +1,7 @@
 """Poisson's equation on a grid that several processes share, by conjugate gradients.
 
-    python examples/distributed_poisson.py                           # one process
-    numus launch -n 4 examples/distributed_poisson.py                # four, each with a band of rows
+    python examples/distributed_poisson.py                         # one process
+    numus launch -n 4 examples/distributed_poisson.py              # four, each with a band of rows
     mpiexec -n 64 python examples/distributed_poisson.py --points 8192
 
 Each rank has some rows of the grid. An application of the Laplacian needs the rows next to them: a
