@@ -162,7 +162,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=10.0,
         help="seconds that ranks have to end by themselves after one has failed (default 10)",
     )
-    launch.add_argument("--restarts", type=int, default=0, help="of a job that fails (default 0)")
+    launch.add_argument(
+        *("--max-restarts", "--restarts"),
+        type=int,
+        default=0,
+        dest="restarts",
+        help="how often a job that fails is started again (default 0)",
+    )
+    launch.add_argument(
+        "--min-ranks",
+        type=_count,
+        help="let a restart go on without the rank that failed, down to this number of ranks",
+    )
     launch.add_argument("script", type=Path)
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
 

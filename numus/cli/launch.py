@@ -29,17 +29,40 @@ def run(
     log_dir: Path | None,
     grace: float,
     restarts: int,
+    min_ranks: int | None = None,
 ) -> None:
     """Run the job; exits with the code of the first rank that ended badly."""
+    command = [sys.executable, str(script), *arguments]
+    sys.exit(run_command(ranks, command, log_dir, grace, restarts, min_ranks))
+
+
+def run_command(
+    ranks: int,
+    command: list[str],
+    log_dir: Path | None = None,
+    grace: float = 10.0,
+    restarts: int = 0,
+    min_ranks: int | None = None,
+) -> int:
+    """Run a command as several ranks; the exit code of the first rank that ended badly.
+
+    With `min_ranks`, each restart has a rank less than the attempt before, down to that number: the
+    script goes on from a checkpoint that any number of ranks can load.
+    """
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
     for attempt in range(restarts + 1):
-        code = _Job(ranks, [sys.executable, str(script), *arguments], log_dir, attempt).run(grace)
+        code = _Job(ranks, command, log_dir, attempt).run(grace)
         if code in (0, 128 + signal.SIGINT):
             break
         if attempt < restarts:
-            _say(f"starting again ({attempt + 1} of {restarts})")
-    sys.exit(code)
+            ranks = ranks if min_ranks is None else max(min(min_ranks, ranks), ranks - 1)
+            _say(f"starting again ({attempt + 1} of {restarts}) with {_counted(ranks)}")
+    return code
+
+
+def _counted(ranks: int) -> str:
+    return f"{ranks} rank{'s' * (ranks != 1)}"
 
 
 def _say(text: str) -> None:

@@ -14,13 +14,25 @@ from rich.console import Console
 
 import numus as nm
 from numus import data, nn, optim
+from numus.cli import launch
 from numus.cli.config import Config, ConfigError, Table, meant, named
+from numus.distributed.environment import detect
 from numus.errors import NonFiniteError, NumusError, OutOfMemoryError
 from numus.tensor import Tensor
 
 __all__ = ["run"]
 
-TABLES = ("run", "model", "data", "loss", "metrics", "optimizer", "scheduler", "trainer")
+TABLES = (
+    "run",
+    "model",
+    "data",
+    "loss",
+    "metrics",
+    "optimizer",
+    "scheduler",
+    "trainer",
+    "parallel",
+)
 
 
 def _classes(module: Any, base: type) -> dict[str, Any]:
@@ -67,14 +79,15 @@ def run(
         allow: modules and Python files whose code the file may name.
     """
     try:
-        return _run(Config(config, allow), epochs, device)
+        return _run(Config(config, allow), epochs, device, allow)
     except ConfigError as error:
         print(f"numus train: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
 
-def _run(config: Config, epochs: int | None, device: str | None) -> History:
+def _run(config: Config, epochs: int | None, device: str | None, allow: Sequence[str]) -> History:
     config.check_tables(TABLES)
+    strategy = _strategy(config, epochs, device, allow)
     table = config.table("run")
     name = table.take("name", str, config.path.stem)
     folder = config.path.parent / table.take("folder", str, f"out/{name}")
@@ -84,7 +97,7 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
         raise table.error("epochs", f"is at least 1, not {written}")
     if epochs is not None and epochs < 1:
         raise ConfigError(f"--epochs is at least 1, not {epochs}")
-    epochs, device = epochs or written, device or configured
+    epochs, device = epochs or written, _of_rank(device or configured, strategy)
     with table.errors():
         nm.random.seed(table.take("seed", int, 0))
         nm.zeros(1, device=device)
@@ -100,15 +113,63 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     callbacks, every = _callbacks(trainer_table)
     metrics = _metrics(config.table("metrics"))
     scheduler = _scheduler(config.table("scheduler"), optimizer, len(train) * epochs)
-    trainer = _trainer(trainer_table, optimizer, model, loss, metrics, scheduler)
-    console = Console()
-    console.print(f"{name}: {model.num_parameters():,} parameters on {device}, files in {folder}")
+    size = model.num_parameters()
+    trainer = _trainer(trainer_table, optimizer, model, loss, metrics, scheduler, strategy)
+    console = Console(quiet=not trainer.strategy.is_first)
+    console.print(f"{name}: {size:,} parameters on {device}, files in {folder}")
     options = {"validation": validation, "callbacks": callbacks, "checkpoint_every": every}
     with _failures(config):
         history = trainer.fit(train, epochs, folder=folder, **options)
-        nn.save_model(model, folder / "model.safetensors")
+        state = _weights(trainer.model)
+        if trainer.strategy.is_first:
+            nn.save_safetensors(state, folder / "model.safetensors")
     console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
     return history
+
+
+# -- several ranks --------------------------------------------------------------------------------
+
+
+def _strategy(
+    config: Config, epochs: int | None, device: str | None, allow: Sequence[str]
+) -> optim.Strategy | None:
+    """What `[parallel]` says; starts the ranks where this process is none of them."""
+    table = config.table("parallel")
+    if not table:
+        return None
+    ranks, restarts = table.take("ranks", int, 1), table.take("max_restarts", int, 0)
+    name = table.take("strategy", str, "ddp")
+    options: dict[str, Any] = {}
+    if name == "fsdp":
+        options = {"cpu_offload": table.take("cpu_offload", bool, False)}
+        options["reshard_after_forward"] = table.take("reshard_after_forward", bool, True)
+    table.end()
+    if name not in ("ddp", "fsdp"):
+        raise table.error("strategy", f"is ddp or fsdp, not {name!r}")
+    if ranks < 1 or restarts < 0:
+        raise table.error("ranks", f"is at least 1, not {ranks}, and max_restarts at least 0")
+    if ranks > 1 and detect().launcher == "alone":
+        given = {"--epochs": epochs, "--device": device}
+        command = [sys.executable, "-m", "numus", "train", str(config.path)]
+        command += [str(x) for pair in given.items() if pair[1] is not None for x in pair]
+        command += [x for entry in allow for x in ("--allow", entry)]
+        raise SystemExit(launch.run_command(ranks, command, restarts=restarts))
+    return nm.distributed.strategy(name, **options)
+
+
+def _of_rank(device: str, strategy: optim.Strategy | None) -> str:
+    """The device of this rank, where there are several of a kind."""
+    gpus = [d for d in nm.devices() if str(d).startswith("cuda")]
+    if strategy is None or device != "cuda" or len(gpus) < 2:
+        return device
+    return f"cuda:{nm.distributed.local_rank() % len(gpus)}"
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    """The state of a model, by the names that it has without ranks."""
+    plain = isinstance(model, nm.distributed.DistributedDataParallel)
+    state: dict[str, Tensor] = (model.module if plain else model).state_dict()
+    return state
 
 
 _WRONG_VALUES = (NumusError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
@@ -284,7 +345,13 @@ def _callbacks(table: Table) -> tuple[list[optim.Callback], int | None]:
 
 
 def _trainer(
-    table: Table, optimizer: Any, model: Any, loss: Any, metrics: Any, scheduler: Any
+    table: Table,
+    optimizer: Any,
+    model: Any,
+    loss: Any,
+    metrics: Any,
+    scheduler: Any,
+    strategy: optim.Strategy | None,
 ) -> optim.Trainer:
     decay = table.take("ema", float)
     options: dict[str, Any] = {
@@ -301,4 +368,5 @@ def _trainer(
     with table.errors():
         if decay is not None:
             options["ema"] = optim.EMA(model, decay)
+        options["strategy"] = strategy
         return optim.Trainer(optimizer, model, loss, metrics=metrics, **options)

@@ -199,9 +199,17 @@ class DataLoader:
 
     # -- resuming ---------------------------------------------------------------------------------
 
+    def _examples_per_batch(self) -> int:
+        """Examples that all processes together take at once."""
+        assert self.batch_size is not None
+        return self.batch_size * int(getattr(self.sampler, "num_replicas", 1))
+
     def state_dict(self) -> dict[str, Any]:
-        """The number of batches given in this epoch, and the key and epoch of the sampler."""
+        """The number of batches given in this epoch, the key and epoch of the sampler, and how many
+        examples all processes were given: it can be loaded by another number of processes."""
         state: dict[str, Any] = {"given": self._given}
+        if self.batch_size is not None:
+            state["examples"] = self._given * self._examples_per_batch()
         if hasattr(self.sampler, "state_dict"):
             state["sampler"] = self.sampler.state_dict()
             if self._given:  # the current epoch is resumed
@@ -218,6 +226,14 @@ class DataLoader:
         given = operator.index(state_dict["given"])
         if given < 0:
             raise ValueError(f"DataLoader.load_state_dict: {given} batches cannot have been given")
+        if state_dict.get("examples") and self.batch_size is not None:  # of all processes
+            given, rest = divmod(operator.index(state_dict["examples"]), self._examples_per_batch())
+            if rest:
+                raise ValueError(
+                    f"DataLoader.load_state_dict: {state_dict['examples']} examples had been given "
+                    f"of this epoch, which are no multiple of the {self._examples_per_batch()} "
+                    "that all processes take at once now; let them take as many as before"
+                )
         load = None
         if "sampler" in state_dict:
             if not hasattr(self.sampler, "load_state_dict"):

@@ -7,12 +7,14 @@ carry the bytes; see docs/distributed.md.
 import importlib
 from typing import Any
 
+from numus.distributed.checkpoint import *  # noqa: F403
 from numus.distributed.collectives import *  # noqa: F403
 from numus.distributed.data_parallel import *  # noqa: F403
 from numus.distributed.fsdp import *  # noqa: F403
 from numus.distributed.groups import *  # noqa: F403
 from numus.distributed.layers import *  # noqa: F403
 from numus.distributed.mesh import *  # noqa: F403
+from numus.distributed.strategies import *  # noqa: F403
 from numus.distributed.tracing import *  # noqa: F403
 from numus.distributed.work import *  # noqa: F403
 

@@ -26,7 +26,7 @@ __all__ = [
     "save_safetensors",
 ]  # fmt: skip
 
-_GENERATION = "numus.generation"  # of a sharded save, in the metadata of its files
+GENERATION = "numus.generation"  # of a sharded save, in the metadata of its files
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -69,15 +69,16 @@ def save_safetensors(
         if len(shards) > 1:
             return _write_shards(path, shards, metadata)
         write(path, tensors, metadata)
-        _index_of(path).unlink(missing_ok=True)
-        _remove_shards(path, keep=())
+        index_of(path).unlink(missing_ok=True)
+        remove_shards(path, keep=())
     return [path]
 
 
 # -- shards ---------------------------------------------------------------------------------------
 
 
-def _index_of(path: Path) -> Path:
+def index_of(path: Path) -> Path:
+    """The file that lists the shards of a save."""
     return path.with_name(path.name + ".index.json")
 
 
@@ -96,27 +97,27 @@ def _write_shards(
     where: dict[str, str] = {}
     try:
         for file, shard in zip(written, shards, strict=True):
-            write(file, shard, {**(metadata or {}), _GENERATION: generation})
+            write(file, shard, {**(metadata or {}), GENERATION: generation})
             where |= dict.fromkeys(shard, file.name)
         total = sum(math.prod(x.shape) * x.dtype.itemsize for s in shards for x in s.values())
-        notes = {"total_size": total, **(metadata or {}), _GENERATION: generation}
+        notes = {"total_size": total, **(metadata or {}), GENERATION: generation}
         text = json.dumps({"metadata": notes, "weight_map": where}, indent=2).encode()
-        atomically(_index_of(path), lambda file: file.write(text))
+        atomically(index_of(path), lambda file: file.write(text))
     except BaseException:
-        if generation not in _text(_index_of(path)):  # else an interrupt came after the switch
+        if generation not in _text(index_of(path)):  # else an interrupt came after the switch
             for file in written:
                 file.unlink(missing_ok=True)
         raise
     path.unlink(missing_ok=True)  # an earlier save in one file, which would be loaded first
-    _remove_shards(path, keep=written)
-    return [*written, _index_of(path)]
+    remove_shards(path, keep=written)
+    return [*written, index_of(path)]
 
 
 def _text(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def _remove_shards(path: Path, keep: Sequence[Path]) -> None:
+def remove_shards(path: Path, keep: Sequence[Path]) -> None:
     """Remove the shards of other generations, and what killed writers left of some."""
     shard = (
         rf"{re.escape(path.stem)}-\d{{5,}}-of-\d{{5,}}(-[0-9a-f]{{16}})?{re.escape(path.suffix)}"
@@ -172,7 +173,7 @@ def load_safetensors(
 def _version(path: Path) -> list[Any]:
     """What differs after a save: the identities of the file, or folder, and of the index."""
     found: list[Any] = []
-    for file in (path, _index_of(path)):
+    for file in (path, index_of(path)):
         try:
             status = os.stat(file)
             found.append((status.st_ino, status.st_mtime_ns, status.st_size))
@@ -184,7 +185,7 @@ def _version(path: Path) -> list[Any]:
 def _loaded(file: Path, device: Any, mmap: bool) -> dict[str, Tensor]:
     if file.suffix != ".json":
         return dict(SafetensorsFile(file, device, mmap=mmap))
-    where, files = _indexed(file, device, mmap)
+    where, files = indexed(file, device, mmap)
     return {name: files[shard][name] for name, shard in where.items()}
 
 
@@ -195,10 +196,10 @@ def _chosen(path: Path) -> Path:
         if len(found) != 1:
             raise RecordError(f"load_safetensors: {path} has {len(found)} files to choose from")
         return found[0]
-    return _index_of(path) if not path.exists() and _index_of(path).exists() else path
+    return index_of(path) if not path.exists() and index_of(path).exists() else path
 
 
-def _indexed(
+def indexed(
     index: Path, device: Any, mmap: bool
 ) -> tuple[dict[str, str], dict[str, SafetensorsFile]]:
     """Which file each tensor is in, and the files, in the folder of the index."""
@@ -206,7 +207,7 @@ def _indexed(
         head = json.loads(index.read_bytes())
         where = head["weight_map"]
         names = {str(name): index.with_name(name) for name in set(where.values())}
-        generation = head.get("metadata", {}).get(_GENERATION)
+        generation = head.get("metadata", {}).get(GENERATION)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{index} is not an index of safetensors files: {error}") from None
     absent = [name for name, path in names.items() if not path.is_file()]
@@ -217,10 +218,10 @@ def _indexed(
     except FileNotFoundError as error:
         raise RecordError(f"{index} names a file that is not there: {error.filename}") from None
     for name, file in files.items():
-        if generation is not None and file.metadata.get(_GENERATION) != generation:
+        if generation is not None and file.metadata.get(GENERATION) != generation:
             raise RecordError(
                 f"{name} is not of the save that {index} lists (generation "
-                f"{file.metadata.get(_GENERATION)}, not {generation}): the files are a mixture"
+                f"{file.metadata.get(GENERATION)}, not {generation}): the files are a mixture"
             )
     lacking = [name for name, file in where.items() if name not in files[file]]
     if lacking:
@@ -255,7 +256,7 @@ def save_checkpoint(path: PathLike, **parts: Any) -> None:
     """
     tensors: dict[str, Any] = {}
     states = {n: p.state_dict() if hasattr(p, "state_dict") else p for n, p in parts.items()}
-    tree = {"parts": _described(states, "", tensors), "random": list(nm.random.get_state())}
+    tree = {"parts": described(states, "", tensors), "random": list(nm.random.get_state())}
     write(path, tensors, {"format": _FORMAT, "tree": json.dumps(tree)})
 
 
@@ -270,8 +271,8 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
         raise RecordError(f"{path} is not a checkpoint of numus")
     try:
         tree = json.loads(file.metadata["tree"])
-        states = _rebuilt(tree["parts"], file)
-        generator = _generator_state(tree["random"])
+        states = rebuilt(tree["parts"], file)
+        generator = generator_state(tree["random"])
         if not isinstance(states, dict):
             raise ValueError(f"its states are {type(states).__name__}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -287,8 +288,8 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
 def save_tree(tree: Any, path: PathLike) -> None:
     """Write tensors, numbers, strings and containers of them to one file, as they are nested."""
     tensors: dict[str, Any] = {}
-    described = json.dumps(_described(tree, "", tensors))
-    write(path, tensors, {"format": _TREE, "tree": described})
+    text = json.dumps(described(tree, "", tensors))
+    write(path, tensors, {"format": _TREE, "tree": text})
 
 
 def load_tree(path: PathLike, device: Any = None) -> Any:
@@ -297,32 +298,33 @@ def load_tree(path: PathLike, device: Any = None) -> Any:
     if file.metadata.get("format") != _TREE:
         return dict(file)
     try:
-        return _rebuilt(json.loads(file.metadata["tree"]), file)
+        return rebuilt(json.loads(file.metadata["tree"]), file)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path} is damaged: its tree cannot be read: {error}") from None
 
 
-def _generator_state(given: Any) -> tuple[int, int, int]:
+def generator_state(given: Any) -> tuple[int, int, int]:
+    """The state of a random generator that a file has, checked."""
     first, second, taken = given
     if any(type(n) is not int or n < 0 for n in given) or max(first, second) >> 32 or taken >> 64:
         raise ValueError(f"no state of a random generator: {given}")
     return first, second, taken
 
 
-def _described(x: Any, path: str, tensors: dict[str, Any]) -> Any:
+def described(x: Any, path: str, tensors: dict[str, Any]) -> Any:
     """A tree as JSON, its tensors taken out: what JSON cannot tell apart is marked."""
     if isinstance(x, (Tensor, np.ndarray, np.generic)):
         name = path or "/"
         tensors[name] = x if isinstance(x, Tensor) else np.asarray(x)
         return {"tensor": name}
     if isinstance(x, Mapping):
-        items = [[k, _described(v, f"{path}/{k}", tensors)] for k, v in x.items()]
+        items = [[k, described(v, f"{path}/{k}", tensors)] for k, v in x.items()]
         if any(not isinstance(k, (str, int, float, bool, type(None))) for k in x):
             raise TypeError(f"save_checkpoint: {path or 'the state'} has keys that JSON lacks")
         return {"dict": items}
     if isinstance(x, (list, tuple)):
         kind = "tuple" if isinstance(x, tuple) else "list"
-        return {kind: [_described(v, f"{path}/{i}", tensors) for i, v in enumerate(x)]}
+        return {kind: [described(v, f"{path}/{i}", tensors) for i, v in enumerate(x)]}
     if x is None or isinstance(x, (bool, int, float, str)):
         return {"value": x}
     raise TypeError(
@@ -331,15 +333,16 @@ def _described(x: Any, path: str, tensors: dict[str, Any]) -> Any:
     )
 
 
-def _rebuilt(tree: dict[str, Any], file: SafetensorsFile) -> Any:
+def rebuilt(tree: dict[str, Any], file: Mapping[str, Any]) -> Any:
+    """What `described` has taken apart."""
     ((kind, x),) = tree.items()
     if kind == "tensor":
         return file[x]
     if kind == "dict":
-        return {k: _rebuilt(v, file) for k, v in x}
+        return {k: rebuilt(v, file) for k, v in x}
     if kind == "value":
         return x
     if kind not in ("list", "tuple"):
         raise ValueError(f"there is no {kind!r}")
-    parts = [_rebuilt(v, file) for v in x]
+    parts = [rebuilt(v, file) for v in x]
     return tuple(parts) if kind == "tuple" else parts

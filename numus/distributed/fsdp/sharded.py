@@ -395,7 +395,7 @@ def _resharded(
 
 def _chosen(module: Module, units: Any) -> list[tuple[str, Module]]:
     """The modules that are units, outer ones first."""
-    named = [(n, m) for n, m in module.named_modules() if n]
+    named: list[tuple[str, Module]] = [(n, m) for n, m in module.named_modules() if n]
     if units is None:
         found: list[tuple[str, Module]] = []
         for name, inner in named:
@@ -403,6 +403,7 @@ def _chosen(module: Module, units: Any) -> list[tuple[str, Module]]:
             if is_entry and not any(name.startswith(f"{outer}.") for outer, _ in found):
                 found.append((name, inner))
         return found
+    chosen: list[tuple[str, Module]]
     if isinstance(units, (type, tuple)):
         chosen = [(n, m) for n, m in named if isinstance(m, units)]
     else:
@@ -435,8 +436,9 @@ def _units(
     modules = {"": module, **dict(chosen)}
     by_home: dict[str, list[tuple[str, Parameter]]] = {}
     for name, p in named:
-        home = homes[id(p)]
-        by_home.setdefault(next(iter(home)) if len(home) == 1 else "", []).append((name, p))
+        within_units = homes[id(p)]
+        shared = len(within_units) > 1
+        by_home.setdefault("" if shared else min(within_units), []).append((name, p))
     if not by_home:
         raise ValueError(f"FSDP: {type(module).__name__} has no parameters to shard")
     found = []

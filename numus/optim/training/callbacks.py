@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from numus.nn.state import require
 from numus.optim.training.records import Record, Records
+from numus.optim.training.strategies import Strategy
 
 __all__ = ["Callback", "EarlyStopping"]
 
@@ -19,6 +20,7 @@ class TrainerState(Protocol):
     epoch: int
     history: list[Record]
     records: Records | None  # files that the history is written to
+    strategy: Strategy
 
     def stop(self) -> None: ...
 

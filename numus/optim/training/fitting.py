@@ -58,7 +58,7 @@ class Fit:
         return self.done == self.batches_per_epoch()
 
     def begin(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.trainer.strategy.is_first:
             self.trainer.records = Records(self.folder, self.trainer.step)
         for callback in self.callbacks:
             callback.on_fit_begin(self.trainer)
@@ -94,7 +94,7 @@ class Fit:
 
     def resume(self) -> None:
         """Take the folder's last checkpoint, if there is one."""
-        if self.folder is None or not (self.folder / LAST).exists():
+        if self.folder is None or not self.trainer.strategy.exists(self.folder / LAST):
             return
         loader: Any = self.loader
         stateful = {"loader": loader} if hasattr(loader, "load_state_dict") else {}

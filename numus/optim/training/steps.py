@@ -17,10 +17,11 @@ import numus as nm
 from numus.errors import TracingError
 from numus.graph import current_trace
 from numus.optim.averaging import EMA
-from numus.optim.gradients import GradScaler, clip_grad_norm_
+from numus.optim.gradients import GradScaler
 from numus.optim.lbfgs import LBFGS
 from numus.optim.optimizer import Optimizer
 from numus.optim.training.closures import Reached
+from numus.optim.training.strategies import Strategy
 from numus.tensor import Tensor
 from numus.transforms.jit.tracing import handles_of
 
@@ -41,6 +42,7 @@ class Step:
     ema: EMA | None
     accumulate: int
     check_finite: bool
+    strategy: Strategy
 
     def __post_init__(self) -> None:
         # a step that looks at values itself cannot be undone; scalers skip bad steps themselves
@@ -84,9 +86,13 @@ class Step:
         part = loss if self.accumulate == 1 else loss * (1 / self.accumulate)
         (self.scaler.scale(part) if self.scaler else part).backward()
         loss = loss.detach()
+        out = packed(loss, numbers)
+        if self.strategy.size > 1:  # all ranks decide alike
+            out = self.strategy.mean(out)
+            loss = out.reshape(-1)[0]
         if last:
             self._update(loss)
-        return packed(loss, numbers)
+        return out
 
     def _update(self, loss: Tensor) -> None:
         optimizer, scaler = self.optimizer, self.scaler
@@ -94,7 +100,7 @@ class Step:
             scaler.unscale_(optimizer)
         norm = None
         if self.max_grad_norm is not None:
-            norm = clip_grad_norm_(optimizer._parameters(), self.max_grad_norm)
+            norm = self.strategy.clip(optimizer, self.max_grad_norm)
         if scaler is not None:
             scaler.step(optimizer)
             scaler.update()

@@ -26,6 +26,7 @@ from numus.optim.training.losses import Losses, Sums, Taken
 from numus.optim.training.progress import Bar
 from numus.optim.training.records import Record, Records
 from numus.optim.training.steps import ClosureSteps, Compute, Computed, Step, packed
+from numus.optim.training.strategies import Strategy, strategy_of
 from numus.tensor import Tensor
 
 __all__ = ["Trainer"]
@@ -70,6 +71,9 @@ class Trainer:
         ema: an average of the weights that goes along, and is what validations look at.
         jit: trace steps; where one cannot be, a warning says why, and it runs as it is.
         check_finite: raise `NonFiniteError` when a loss is not finite, naming the operation.
+        strategy: "ddp" or "fsdp" on the ranks of a job (`numus launch`), a Ray cluster's workers
+            by `nm.distributed.RayStrategy`: see docs/distributed.md. The model is wrapped, and the
+            loader's batches are those of all ranks, each of which gets its part.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Trainer:
         ema: EMA | None = None,
         jit: bool = True,
         check_finite: bool = True,
+        strategy: str | Strategy | None = None,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"Trainer: model is a Module, not a {type(model).__name__}")
@@ -118,13 +123,33 @@ class Trainer:
         plateau = isinstance(scheduler, ReduceLROnPlateau)
         self._scheduler_every = scheduler_every or ("epoch" if plateau else "step")
         options = (max_grad_norm, precision, scaler, ema, accumulate, check_finite)
-        self._step = Step(optimizer, *options)
+        self._step = Step(optimizer, *options, Strategy())
+        self.strategy: Strategy = self._step.strategy
+        self.set_strategy(strategy_of(strategy))
         self._losses = Losses(self._step, check_finite)
         self._jit = jit and self._step.traceable
         self._start()
         self._names: list[str] = []  # of what a batch gives beside its loss
         self._sums = Sums()
         self._look_at = 0.0  # when losses are looked at next
+
+    def set_strategy(self, strategy: Strategy) -> None:
+        """Train by another strategy; one of several ranks wraps the model."""
+        if strategy.size > 1 and not self._step.traceable:
+            name = type(self.optimizer).__name__
+            raise ValueError(f"Trainer: {name} looks at losses of this process alone: no strategy")
+        if type(strategy) is not Strategy and not strategy.runs_elsewhere:
+            if self.model is None:
+                raise ValueError("Trainer: a strategy of several ranks needs a model to wrap")
+            before = list(self.optimizer._parameters())
+            self.model = strategy.prepare(self.model, self.optimizer)
+            moved = [p is not q for p, q in zip(before, self.optimizer._parameters(), strict=False)]
+            if any(moved) and (self.ema is not None or self.scaler is not None):
+                raise ValueError(
+                    "Trainer: ranks have parts of parameters, of which neither an EMA nor a "
+                    "GradScaler knows; leave ema out, and take precision='bf16'"
+                )
+        self.strategy = self._step.strategy = strategy
 
     def _start(self) -> None:
         """What belongs to this process: programs, and open files."""
@@ -267,12 +292,14 @@ class Trainer:
         self.model.eval()
         try:
             with self.ema.applied() if self.ema else contextlib.nullcontext():
-                for batch in loader:
+                for batch in self.strategy.loader(loader):
                     placed, size = self._placed(batch)
                     out = self._run(self._jitted_losses, self._batch_losses, placed)
                     sums.add([float(x) for x in out.numpy().ravel()], size)
         finally:
             self.model.train(training)
+        if self.strategy.size > 1:
+            sums.weight, *sums.totals = self.strategy.total([sums.weight, *sums.totals])
         if not sums.weight:
             raise ValueError("Trainer.evaluate: the loader gave no batch")
         return sums.means(self._names)
@@ -303,12 +330,20 @@ class Trainer:
         """
         if self.model is None:
             raise ValueError("Trainer: fit needs a model, and a loss (or compute)")
+        if self.strategy.runs_elsewhere:
+            more = {"validation": validation, "callbacks": callbacks, "folder": folder}
+            more |= {"resume": resume, "checkpoint_every": checkpoint_every, "monitor": monitor}
+            found: list[Record] = self.strategy.fit(
+                self, loader, epochs, {**more, "progress": progress}
+            )
+            return found
+        loader = self.strategy.loader(loader)
         run = Fit(self, loader, callbacks, Path(folder) if folder else None, checkpoint_every)
         self.should_stop = False
         self._sums = Sums()
         if resume:
             run.resume()
-        bar = Bar(epochs) if progress else None
+        bar = Bar(epochs) if progress and self.strategy.is_first else None
         self.model.train()
         try:
             run.begin()
@@ -333,7 +368,7 @@ class Trainer:
             placed, size = self._placed(batch)
             first, last = self._place()
             out = self._run(self._jitted_step, self._batch_step, placed, first, last)
-            items += size
+            items += size * self.strategy.size
             run.done += 1
             self._after_step(out, size, lambda placed=placed: self._computed(placed))  # type: ignore[misc]
             if bar is not None and len(self._losses) == 0:
@@ -401,12 +436,13 @@ class Trainer:
         return commit
 
     def save(self, path: str | Path, **more: Any) -> None:
-        """Write the model, the optimiser and all that goes with them to one file."""
+        """Write the model, the optimiser and all that goes with them to one file; with a strategy
+        of several ranks to a folder, by all of them."""
         self._look()
         if self.records is not None:
             self.records.flush()  # before the checkpoint: the log has every step up to it
-        nn.save_checkpoint(path, trainer=self, **self._parts(), **more)
+        self.strategy.save(Path(path), trainer=self, **self._parts(), **more)
 
     def load(self, path: str | Path, **more: Any) -> dict[str, Any]:
         """Take what `save` wrote, and go on from there."""
-        return nn.load_checkpoint(path, trainer=self, **self._parts(), **more)
+        return self.strategy.load(Path(path), trainer=self, **self._parts(), **more)
