@@ -36,6 +36,8 @@ PACKAGES = (
     "numus.optim",
     "numus.optim.lr_scheduler",
     "numus.optim.training",
+    "numus.distributed.fsdp",
+    "numus.distributed.checkpoint",
     "numus.data",
     "numus.models",
     "numus.models.vision",

@@ -190,7 +190,7 @@ def _prepare_optimizer(
     for p in optimizer._parameters():
         entries: dict[str, Any] = {}
         for key, value in optimizer.state[p].items():
-            first = names[id(p)]
+            first = names[id(p)][0]
             if value.shape == p.shape and p.ndim and file.has(f"{name}/{key}", first):
                 holder = held[id(p)]
                 like = Holder(value, holder.pieces, holder.is_sharded)

@@ -72,15 +72,7 @@ def holders(model: nn.Module, group: Group) -> list[Holder]:
     return [Holder(p, (Piece(name, p.shape, 0, 0, p.size),), False) for name, p in named]
 
 
-def names_of(model: nn.Module) -> dict[int, str]:
-    """For each tensor of a model that optimisers know, the name of a parameter in it."""
-    if isinstance(model, FullyShardedDataParallel):
-        flats = [flat for unit in model._units for flat in unit.flats]
-        return {id(flat.shard): flat.entries[0].name for flat in flats}
-    return {id(p): name for name, p in inner(model).named_parameters()}
-
-
-def all_names_of(model: nn.Module) -> dict[int, list[str]]:
+def names_of(model: nn.Module) -> dict[int, list[str]]:
     """For each tensor of a model that optimisers know, the names of all parameters in it."""
     if isinstance(model, FullyShardedDataParallel):
         flats = [flat for unit in model._units for flat in unit.flats]

@@ -85,7 +85,7 @@ def _optimizer(
 ) -> list[dict[str, Any]]:
     """State by parameter; gives the hyperparameters of the groups."""
     held = {id(h.tensor): h for m in models.values() for h in parts_of.holders(m, group)}
-    names = {i: n for m in models.values() for i, n in parts_of.all_names_of(m).items()}
+    names = {i: n for m in models.values() for i, n in parts_of.names_of(m).items()}
     for p in optimizer._parameters():
         holder = held[id(p)]
         for key, value in optimizer.state[p].items():

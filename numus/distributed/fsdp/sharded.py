@@ -206,7 +206,7 @@ class FullyShardedDataParallel(Module):
 
         >>> model = nm.distributed.FSDP(nm.nn.Linear(2, 1))
         >>> with model.summon_full_params() as module:
-        ...     module.weight.assign(nm.ones((1, 2)))
+        ...     _ = module.weight.assign(nm.ones((1, 2)))
         >>> with model.summon_full_params():
         ...     model.module.weight.tolist()
         [[1.0, 1.0]]

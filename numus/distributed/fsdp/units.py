@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import numus as nm
 from numus.distributed.calls import collective
 from numus.distributed.collectives import scatter
@@ -223,9 +221,3 @@ def _started(kind: str, x: Tensor, group: Group, after: Sequence[Node], **option
         return wrap(y)
     found: Tensor = start(lambda: wrap(run_now(call, node))).result
     return found
-
-
-def slice_of(values: Any, low: int, high: int) -> np.ndarray[Any, Any]:
-    """Elements of a flattened array."""
-    flat: np.ndarray[Any, Any] = np.asarray(values).reshape(-1)[low:high]
-    return flat
