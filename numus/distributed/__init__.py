@@ -20,6 +20,6 @@ from numus.distributed.work import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ray":  # imported when it is asked for: few jobs run on a Ray cluster
-        return importlib.import_module("numus.distributed.ray")
+    if name in ("parallel", "ray"):  # imported when they are asked for: few jobs need them
+        return importlib.import_module(f"numus.distributed.{name}")
     raise AttributeError(f"module 'numus.distributed' has no attribute {name!r}")

@@ -83,6 +83,8 @@ class MpiTransport(SmallTransport):
         self._count = 0
         self._under_way: list[MpiPending | _Message] = []  # nobody may wait for them
         self._queue: deque[MpiPending] = deque()  # whose headers are under way
+        # receives from each rank whose headers have not come: payloads are taken in their order
+        self.announced: dict[int, list[_Message]] = {}
         self._headers = [new_header(communicator) for _ in range(_HEADERS)]
 
     def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
@@ -365,11 +367,19 @@ class _Message:
             self._told = bytearray(_HEADER_BYTES)
             self._header = comm.Irecv(self._told, peer, _HEADER_TAG)
             self._payload = None
+            transport.announced.setdefault(peer, []).append(self)
 
     def _both(self) -> bool:
-        if self._payload is None:
-            if not self._header.Test():
+        waiting = self._transport.announced.get(self._call.peer)
+        while self._payload is None and waiting:
+            if not waiting[0]._take():  # an earlier one, or this
                 return False
+            waiting.pop(0)
+        return bool(self._header.Test() and self._payload.Test())
+
+    def _take(self) -> bool:
+        """Begin to receive the payload, where the header has come."""
+        if self._header.Test():
             if self._told != self._what:
                 told = bytes(self._told).decode(errors="replace").strip()
                 raise self._transport.watch.fail(
@@ -378,7 +388,7 @@ class _Message:
                 )
             comm = self._transport.communicator
             self._payload = comm.Irecv(_memory(self._target), self._call.peer, _PAYLOAD_TAG)
-        return bool(self._header.Test() and self._payload.Test())
+        return self._payload is not None
 
     def done(self) -> bool:
         return self._both()

@@ -46,6 +46,8 @@ class GPT2Config(Config):
 class GPT2Attention(nn.Module):
     """Self-attention whose queries, keys and values are one projection."""
 
+    attend = staticmethod(attend)
+
     def __init__(self, config: GPT2Config, layer: int) -> None:
         self.layer, self.heads = layer, config.n_head
         self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
@@ -55,15 +57,15 @@ class GPT2Attention(nn.Module):
             self.scale /= layer + 1
 
     def forward(self, x: Tensor, seen: Pass) -> Tensor:
-        width = x.shape[-1]
         parts = self.c_attn(x)
+        width = parts.shape[-1] // 3
         query, key, value = (
             split_heads(parts[..., i * width : (i + 1) * width], self.heads) for i in range(3)
         )
         if seen.cache is not None:
             key, value = seen.cache.update(self.layer, key, value, seen)
         causal = seen.is_plainly_causal(None)
-        out = attend(query, key, value, seen.mask(), scale=self.scale, is_causal=causal)
+        out = self.attend(query, key, value, seen.mask(), scale=self.scale, is_causal=causal)
         return self.c_proj(out)
 
 

@@ -109,6 +109,7 @@ class LlamaAttention(nn.Module):
             self.q_norm = RMSNorm(self.size, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.size, config.rms_norm_eps)
 
+    attend = staticmethod(attend)
     q_norm: RMSNorm | None = None
     k_norm: RMSNorm | None = None
     softcap: float | None
@@ -124,7 +125,7 @@ class LlamaAttention(nn.Module):
             key, value = seen.cache.update(self.layer, key, value, seen)
         mask, causal = seen.mask(self.window), seen.is_plainly_causal(self.window)
         options: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap}
-        return self.o_proj(attend(query, key, value, mask, is_causal=causal, **options))
+        return self.o_proj(self.attend(query, key, value, mask, is_causal=causal, **options))
 
 
 class LlamaLayer(nn.Module):
