@@ -39,6 +39,7 @@ PACKAGES = (
     "numus.distributed.fsdp",
     "numus.distributed.checkpoint",
     "numus.data",
+    "numus.distributed.parallel",
     "numus.models",
     "numus.models.vision",
     "numus.models.diffusion",

@@ -37,7 +37,8 @@ class Mesh:
         if math.prod(self.shape.values()) != whole.size:
             raise DistributedError(
                 f"Mesh: {self} has places for {math.prod(map(abs, self.shape.values()))} ranks, "
-                f"but the world has {whole.size}"
+                f"but the world has {whole.size}; start as many processes, or choose axes "
+                "that divide the world (one of them may be -1: what is left)"
             )
         self._groups: dict[tuple[str, ...], Group] = {}
         self._coordinates: dict[str, int] = {}

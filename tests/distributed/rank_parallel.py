@@ -90,14 +90,17 @@ def part(x, group, axis=0):
     return nm.asarray(np.split(np.asarray(x), group.size, axis)[group.rank])
 
 
-def train(name, make, model, mesh, loss_of, steps, *, compiled, state=None, clip=0.7, **options):
+def train(
+    name, make, model, mesh, loss_of, steps, *, compiled, state=None, clip=0.7, averages=True
+):
     """Train as one process does; equal to 1e-5. `loss_of(x, y)` has backward() behind it."""
     optimizer = optimizer_of(model)
 
     def step(x, y):
         optimizer.zero_grad()
         loss = loss_of(x, y)
-        par.average_gradients(model, mesh)
+        if averages:  # DistributedDataParallel does it by itself
+            par.average_gradients(model, mesh)
         norm = par.clip_grad_norm_(model, clip, mesh=mesh)
         optimizer.step()
         return loss, norm
@@ -194,7 +197,8 @@ def check_data_tensor(steps):
     model = llama()
     par.parallelize(model, mesh)
     parallel = dist.DistributedDataParallel(model, group=mesh.group("data"))
-    train("data x tensor", llama, model, mesh, data_loss(parallel, mesh), steps, compiled=False)
+    loss_of = data_loss(parallel, mesh)
+    train("data x tensor", llama, model, mesh, loss_of, steps, compiled=False, averages=False)
 
 
 # -- pipelines ------------------------------------------------------------------------------------

@@ -81,9 +81,8 @@ def shards(module: Module) -> dict[str, tuple[Shard, ...]]:
     for path, inner in module.named_modules():
         own: Mapping[str, tuple[Shard, ...]] = getattr(inner, "shards", {})
         for name, shard in own.items():
-            for full, _ in inner.named_parameters() if name == "*" else ((name, None),):
-                key = f"{path}.{full}" if path else full
-                found[key] = (*found.get(key, ()), *shard)
+            key = f"{path}.{name}" if path else name
+            found[key] = (*found.get(key, ()), *shard)
     return found
 
 
