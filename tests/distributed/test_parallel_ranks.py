@@ -5,7 +5,7 @@ import pytest
 
 jobs.require_mpich()
 
-TRAINED = ("tensor", "sequence", "pipeline", "context", "experts")
+TRAINED = ("tensor", "sequence", "gpipe", "1f1b", "interleaved", "context", "experts")
 MESHES = ("data_tensor", "pipe_meshes", "context_meshes", "data_expert")
 
 
@@ -36,7 +36,7 @@ def test_training_on_meshes_of_two_by_two(way):
 def test_the_same_bits_from_run_to_run():
     lines = []
     for _ in range(2):
-        outputs = jobs.run(2, "rank_parallel.py", "tensor", "pipeline", "--steps", 3, seconds=280)
+        outputs = jobs.run(2, "rank_parallel.py", "tensor", "1f1b", "--steps", 3, seconds=280)
         lines.append([line for line in outputs[0].splitlines() if "bits" in line])
     assert lines[0]
     assert lines[0] == lines[1]
