@@ -224,7 +224,7 @@ def check_moe():
 
 
 def main():
-    dist.init(timeout=100)
+    dist.init(timeout=250)
     for check in (check_messages, check_errors, check_regions, check_stages, check_ring, check_moe):
         begin = time.perf_counter()
         try:

@@ -384,7 +384,7 @@ TRAINED = {
 
 
 def main():
-    dist.init(timeout=100)
+    dist.init(timeout=250)
     args = sys.argv[1:]
     steps = int(args.pop(args.index("--steps") + 1)) if "--steps" in args else 3
     for name in args:
