@@ -30,6 +30,7 @@ class BlockingTuning:
     skinny_max_rows: int = 3  # for which packing B costs more than it gains
     skinny_max_vectors: int = 8  # of a register tile
     max_tile_rows: int = 8
+    tall_tiles_max_rows: int = 256  # of C, where A must be packed for tall tiles
     many_tiles: int = 32  # tiles, or vectors, of which a partial one does not count
     fma_latency: int = 8  # accumulators that hide it
 
@@ -91,7 +92,10 @@ def choose_blocking(
         fitting = (target.vector_registers - 2) // (m + 1)
         rows, vectors = m, min(TUNING.skinny_max_vectors, fitting)
     else:
-        rows, vectors = decide(_register_tile, target, dtype, parts, m, n)
+        # in tall tiles less of B comes from L2 for each multiplication
+        conflicts = _conflicts_in_l1(target, TUNING.max_tile_rows, a_stride)
+        tall = captured[1] and (m < TUNING.tall_tiles_max_rows or not conflicts)
+        rows, vectors = decide(_register_tile, target, dtype, parts, m, n, tall)
     a_direct = direct[0] and (a_mn_major or not _conflicts_in_l1(target, rows, a_stride))
     a_direct = a_direct and not captured[0]
     columns = vectors * width
@@ -152,10 +156,14 @@ def uses_fma(target: Target, dtype: DType) -> bool:
 
 
 @functools.lru_cache(1024)  # asked for by every guard of a template
-def _register_tile(target: Target, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
+def _register_tile(
+    target: Target, dtype: DType, parts: int, m: int, n: int, tall: bool
+) -> tuple[int, int]:
     """Rows and vectors: accumulators, a row of B and an element of A fill the registers."""
     width = target.vector_bytes // dtype.itemsize
     candidates = _register_tiles(target, dtype, parts, -(-n // width))
+    if tall:
+        candidates = sorted(candidates, key=lambda tile: -tile[0])
     rows, vectors = candidates[0]
     min_tiles = TUNING.many_tiles
     if m >= min_tiles * rows:
