@@ -139,9 +139,14 @@ def _broadcast(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
 @index_rule("slice")
 def _slice(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     starts, steps = val.params
+    # a step of 2 along the lanes is part of the code: such loads are vector loads, not gathers
+    factors = [
+        ir.const(2) if axis == len(steps) - 1 and step == 2 else e.dim(step)
+        for axis, step in enumerate(steps)
+    ]
     moved = tuple(
-        ir.add(ir.mul(i, e.dim(step)), e.dim(start))
-        for i, start, step in zip(index, starts, steps, strict=True)
+        ir.add(ir.mul(i, factor), e.dim(start))
+        for i, start, factor in zip(index, starts, factors, strict=True)
     )
     return (yield val.inputs[0], moved, mask)
 
