@@ -96,6 +96,10 @@ def _add_language_commands(commands: Any) -> None:
     finetune.add_argument("--batch", type=_count, default=4, help="texts of a step (default 4)")
     finetune.add_argument("--length", type=_count, default=128, help="of a text (default 128)")
     finetune.add_argument("--rate", type=float, default=1e-4, help="of learning (default 1e-4)")
+    finetune.add_argument(
+        "--layer-decay", type=float, default=1.0, help="rate of a block over the next one's"
+    )
+    finetune.add_argument("--ema", type=float, help="decay of an average that is written instead")
     finetune.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
     finetune.add_argument(
         "--recompute", action="store_true", help="compute blocks again backwards: less memory"

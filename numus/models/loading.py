@@ -26,7 +26,7 @@ _QUANTIZED = "numus_quantization"  # formats by the names of layers, in config.j
 
 
 def from_config(config: Any, **changes: Any) -> Any:
-    """A language model with random weights: of a configuration, a dict, or a `config.json`.
+    """A language model, or CLIP, of random weights: by a configuration, a dict, or a `config.json`.
 
     >>> sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
     >>> type(nm.models.from_config({"model_type": "gpt2"}, **sizes)).__name__
@@ -78,7 +78,7 @@ def load(
     quantize: Any = None,
     progress: bool | None = None,
 ) -> Any:
-    """A language model from a folder (config.json, safetensors) or from a GGUF file.
+    """A language model, or CLIP, from a folder (config.json, safetensors) or from a GGUF file.
 
     Tensors are read one after the other; memory is that of the model and one tensor.
 
@@ -150,7 +150,7 @@ def save(model: Any, folder: PathLike, *, max_shard_size: int | str | None = "5G
     target.mkdir(parents=True, exist_ok=True)
     layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.QLinear)}
     described = {k: v for k, v in config.to_dict().items() if k != _QUANTIZED}
-    described["architectures"] = [type(model).__name__]
+    described["architectures"] = [getattr(model, "architecture", type(model).__name__)]
     if layers:
         described[_QUANTIZED] = {name: layer.format for name, layer in layers.items()}
     state = model.state_dict(keep_vars=True)

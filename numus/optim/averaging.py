@@ -114,19 +114,28 @@ class EMA:
     ...     halfway = model.weight.item()
     >>> model.weight.item(), halfway != 0
     (0.0, True)
+
+    Args:
+        trainable_only: leave out parameters that are fixed, whose average they are.
     """
 
-    def __init__(self, model: Module, decay: float = 0.999) -> None:
+    def __init__(
+        self, model: Module, decay: float = 0.999, *, trainable_only: bool = False
+    ) -> None:
         if not 0.0 <= decay <= 1.0:
             raise ValueError(f"EMA: decay is a share, not {decay}")
         self.model = model
         self.decay = decay
-        self.shadow = {n: _wide(p).clone() for n, p in model.named_parameters()}
+        self.shadow = {
+            n: _wide(p).clone()
+            for n, p in model.named_parameters()
+            if p.requires_grad or not trainable_only
+        }
 
     def update(self) -> None:
         """Take the weights that the model has now into the average."""
         with nm.no_grad():
-            for name, p in self.model.named_parameters():
+            for name, p in self._averaged(self.model):
                 average = self.shadow[name]
                 average.assign(average + (_wide(p) - average) * (1 - self.decay))
         evaluate_all(self.shadow.values())
@@ -134,20 +143,24 @@ class EMA:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """The model with its averages, for the length of a `with`."""
-        before = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        before = {n: p.detach().clone() for n, p in self._averaged(self.model)}
         self.copy_to(self.model)
         try:
             yield
         finally:
             with nm.no_grad():
-                for name, p in self.model.named_parameters():
+                for name, p in self._averaged(self.model):
                     p.assign(before[name])
 
     def copy_to(self, model: Module) -> None:
         """Give a model the averages for its weights."""
         with nm.no_grad():
-            for name, p in model.named_parameters():
+            for name, p in self._averaged(model):
                 p.assign(self.shadow[name])
+
+    def _averaged(self, model: Module) -> Iterator[tuple[str, Tensor]]:
+        """The parameters that are averaged."""
+        return ((n, p) for n, p in model.named_parameters() if n in self.shadow)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages by name."""

@@ -255,3 +255,23 @@ def test_gguf_files_that_do_not_fit(model, tmp_path):
     write_gguf(model, path, **{"llama.block_count": 3})
     with pytest.raises(RecordError, match=r"missing \(9\): model.layers.2"):
         load(path)
+
+
+def test_clip_from_a_folder(tmp_path):
+    nm.random.seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    text = {**sizes, "num_attention_heads": 2, "vocab_size": 30, "eos_token_id": 29}
+    vision = {**sizes, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    config = {"model_type": "clip", "text_config": text, "vision_config": vision}
+    model = nm.models.from_config(config, projection_dim=8).to("reference").eval()
+    nm.models.save(model, tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["architectures"] == ["CLIPModel"]
+    assert written["text_config"] == text
+    loaded = nm.models.load(tmp_path, device="reference")
+    images = nm.ones((2, 3, 8, 8), device="reference")
+    words = nm.asarray([[1, 5, 29], [4, 29, 29]], device="reference")
+    want, found = (m(words, images).logits_per_image.numpy() for m in (model, loaded))
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+    with pytest.raises(ValueError, match="text_config is 3"):
+        nm.models.from_config({"model_type": "clip", "text_config": 3})

@@ -91,6 +91,8 @@ class Decoder(nn.Module):
 class CausalLM(Decoder):
     """A decoder of texts alone: `logits = model(input_ids)`."""
 
+    conv1d_layers: tuple[str, ...] = ()  # last names of linear layers that are stored transposed
+
     def recompute_blocks_(self, on: bool = True) -> Self:
         """Let backward compute the values inside of each block again, instead of keeping them."""
         for module in self.modules():

@@ -103,5 +103,14 @@ class Conv1D(nn.Module):
         layer.bias = nn.Parameter(self.bias.detach())
         return layer
 
+    @staticmethod
+    def of(layer: nn.Linear) -> Conv1D:
+        """A linear layer in this form."""
+        made = Conv1D(0, 0)
+        made.weight = nn.Parameter(layer.weight.detach().T)
+        bias = nm.zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+        made.bias = nn.Parameter(bias.to(layer.weight.device))
+        return made
+
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

@@ -1,4 +1,4 @@
-"""Families of language models by the `model_type` of a configuration."""
+"""Families of language models, and CLIP, by the `model_type` of a configuration."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ __all__ = ["FAMILIES", "Family", "family_of"]
 
 
 class Family(NamedTuple):
-    """A module of this package, its configuration, and the class of its models."""
+    """A module of `numus.models`, its configuration, and the class of its models."""
 
     module: str
     config: str
     model: str
 
     def load(self) -> tuple[Any, Any]:
-        """The classes of the configuration and of the model."""
-        module = importlib.import_module(f"numus.models.language.{self.module}")
-        return getattr(module, self.config), getattr(module, self.model)
+        """The class of the configuration, and what makes a model of one."""
+        module = importlib.import_module(f"numus.models.{self.module}")
+        model = getattr(module, self.model)
+        return getattr(module, self.config), getattr(model, "from_config", model)
 
 
-_LLAMA = Family("llama", "LlamaConfig", "LlamaForCausalLM")
+_GEMMA = Family("language.gemma", "GemmaConfig", "GemmaForCausalLM")
+_LLAMA = Family("language.llama", "LlamaConfig", "LlamaForCausalLM")
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
     **dict.fromkeys(
-        ("gemma", "gemma2", "gemma3_text"), Family("gemma", "GemmaConfig", "GemmaForCausalLM")
+        ("gemma", "gemma2", "gemma3_text"),
+        Family("language.gemma", "GemmaConfig", "GemmaForCausalLM"),
     ),
-    "mixtral": Family("mixtral", "MixtralConfig", "MixtralForCausalLM"),
-    "bert": Family("bert", "BertConfig", "BertForMaskedLM"),
-    "roberta": Family("bert", "BertConfig", "RobertaForMaskedLM"),
-    "t5": Family("t5", "T5Config", "T5ForConditionalGeneration"),
-    "whisper": Family("whisper", "WhisperConfig", "WhisperForConditionalGeneration"),
-    "gpt2": Family("gpt2", "GPT2Config", "GPT2LMHeadModel"),
+    "mixtral": Family("language.mixtral", "MixtralConfig", "MixtralForCausalLM"),
+    "bert": Family("language.bert", "BertConfig", "BertForMaskedLM"),
+    "roberta": Family("language.bert", "BertConfig", "RobertaForMaskedLM"),
+    "t5": Family("language.t5", "T5Config", "T5ForConditionalGeneration"),
+    "whisper": Family("language.whisper", "WhisperConfig", "WhisperForConditionalGeneration"),
+    "clip": Family("vision.clip", "CLIPConfig", "CLIP"),
+    "gpt2": Family("language.gpt2", "GPT2Config", "GPT2LMHeadModel"),
 }
 
 

@@ -124,6 +124,7 @@ class GPT2LMHeadModel(CausalLM):
 
     config: GPT2Config
     base_prefix = "transformer"
+    conv1d_layers = ("c_attn", "c_fc", "c_proj")
 
     def __init__(self, config: GPT2Config) -> None:
         self.config = config

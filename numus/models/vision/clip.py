@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numus as nm
 from numus import nn
 from numus.errors import ShapeError
 from numus.models.blocks import Renamed
+from numus.models.language.config import Config
 from numus.models.registry import factory
 from numus.nn import functional as F
 from numus.nn import init
 from numus.tensor import Tensor
 
 __all__ = [
-    "CLIP", "CLIPOutput", "CLIPTower", "clip_loss", "clip_vit_base_patch16",
+    "CLIP", "CLIPConfig", "CLIPOutput", "CLIPTower", "clip_loss", "clip_vit_base_patch16",
     "clip_vit_base_patch32", "clip_vit_large_patch14",
 ]  # fmt: skip
 
@@ -56,6 +57,39 @@ class CLIPTower:
     def from_config(cls, config: Mapping[str, Any]) -> CLIPTower:
         """The part `text_config` or `vision_config` of a config.json; other entries are unused."""
         return cls(**{f.name: config[f.name] for f in fields(cls) if f.name in config})
+
+
+# What configurations leave out.
+_TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
+_VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIPConfig(Config):
+    """The fields of CLIP's config.json, of which each encoder has its own."""
+
+    model_type: str = "clip"
+    text_config: Any = field(default_factory=dict)
+    vision_config: Any = field(default_factory=dict)
+    projection_dim: int = 512
+    logit_scale_init_value: float = math.log(1 / 0.07)
+
+    def __post_init__(self) -> None:
+        for name in ("text_config", "vision_config"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(
+                    f"CLIPConfig: {name} is {getattr(self, name)!r}, which should be "
+                    "a dict of sizes"
+                )
+
+    @property
+    def towers(self) -> tuple[CLIPTower, CLIPTower]:
+        """The sizes of the encoders of texts and of images."""
+        layers = {"num_hidden_layers": 12}
+        return (
+            CLIPTower.from_config({**layers, **_TEXT, **self.text_config}),
+            CLIPTower.from_config({**layers, **_VISION, **self.vision_config}),
+        )
 
 
 class CLIPOutput(NamedTuple):
@@ -215,6 +249,8 @@ class CLIP(Renamed):
     """
 
     old_names = ((r".*\.position_ids$", ""),)  # once stored with the weights, but no weights
+    architecture = "CLIPModel"  # in a config.json
+    config: CLIPConfig
 
     def __init__(
         self,
@@ -229,6 +265,13 @@ class CLIP(Renamed):
         self.visual_projection = nn.Linear(vision.hidden_size, projection_dim, bias=False)
         self.text_projection = nn.Linear(text.hidden_size, projection_dim, bias=False)
         self._reset(text, vision)
+        self.config = CLIPConfig(
+            vocab_size=text.vocab_size,
+            text_config=asdict(text),
+            vision_config=asdict(vision),
+            projection_dim=projection_dim,
+            logit_scale_init_value=logit_scale_init_value,
+        )
 
     def _reset(self, text: CLIPTower, vision: CLIPTower) -> None:
         """Draw first values: smaller ones where more layers add theirs to the same sum."""
@@ -255,12 +298,12 @@ class CLIP(Renamed):
         init.normal_(self.visual_projection.weight, std=vision.hidden_size**-0.5)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> CLIP:
+    def from_config(cls, config: CLIPConfig | Mapping[str, Any]) -> CLIP:
         """The model of a config.json of transformers, with random weights."""
-        text = CLIPTower.from_config(config["text_config"])
-        vision = CLIPTower.from_config(config["vision_config"])
-        names = ("projection_dim", "logit_scale_init_value")
-        return cls(text, vision, **{name: config[name] for name in names if name in config})
+        given = config if isinstance(config, CLIPConfig) else CLIPConfig.from_dict(config)
+        model = cls(*given.towers, given.projection_dim, given.logit_scale_init_value)
+        model.config = given
+        return model
 
     def get_text_features(self, input_ids: Any, attention_mask: Any = None) -> Tensor:
         """The features of texts (batch, tokens), before they are normalised."""
