@@ -194,7 +194,7 @@ def _complex(self: Tensor) -> complex:
 
 
 def _real(x: Tensor, wanted: str) -> Any:
-    if x.dtype.is_complex:
+    if x._node.dtype.is_complex:
         raise DTypeError(f"{wanted}(): a complex tensor has no order; take nm.real(x) or nm.abs(x)")
     return x._item()
 

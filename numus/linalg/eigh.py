@@ -130,6 +130,7 @@ class EighResult(NamedTuple):
 
 
 def _checked(op: str, x: ArrayLike, uplo: str, b: ArrayLike | None) -> EighResult:
+    uplo = uplo.upper() if isinstance(uplo, str) else uplo
     if uplo not in ("L", "U"):
         raise ValueError(f"linalg.{op}: UPLO={uplo!r} is neither 'L' nor 'U'")
     if b is not None:

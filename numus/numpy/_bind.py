@@ -206,6 +206,7 @@ class Bound:
         if self.kind == "raw":
             return
         load: Callable[[Any], Tensor] = nc.shared if self.kind == "view" else nc.to_tensor
+        keys: Any
         slots: list[tuple[str, Any, Any, Any]] = []  # a name, where its tensor is, what was given
         for name, value in list(bound.items()):
             if value is None or (name == "where" and value is True):
@@ -216,7 +217,7 @@ class Bound:
                     text = 'arrays to stack must be passed as a "sequence" type such as list'
                     raise TypeError(f"{self.name}: {text} or tuple.")
                 holder: Any = list(value)
-                bound[name], keys = holder, list(range(len(holder)))
+                bound[name], keys = holder, range(len(holder))
             elif name in ARRAYS and not (name == "q" and type(value) in _WEAK):
                 holder, keys = bound, [name] if (self.name, name) != ("cond", "p") else []
             else:

@@ -223,7 +223,7 @@ def identity(n: int, dtype: Any = dt.float64) -> Tensor:
 
 def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
     """A function of the coordinates of each element."""
-    return nc.function(*nc.array_result(indices(shape, nc.engine_dtype(dtype))), **kwargs)
+    return function(*nc.array_result(indices(shape, nc.engine_dtype(dtype))), **kwargs)
 
 
 def indices(dimensions: Any, dtype: Any = dt.int64, sparse: bool = False) -> Any:

@@ -29,7 +29,7 @@ same    unique_counts unique_inverse packbits unpackbits extract nan_to_num binc
 same    isreal real_if_close array_equiv nancumsum nancumprod cumsum cumprod cumulative_sum
 same    cumulative_prod trace take take_along_axis insert unique choose resize round around
 same    polyder isneginf isposinf ediff1d histogram histogram_bin_edges histogramdd sort_complex
-same    vander interp array_equal quantile percentile nanquantile nanpercentile
+same    vander interp quantile percentile nanquantile nanpercentile
 array   sort partition piecewise meshgrid pad
 raw     array asarray asanyarray ascontiguousarray asfortranarray asarray_chkfinite require copy
 raw     zeros ones empty full zeros_like ones_like empty_like full_like linspace logspace geomspace
@@ -200,6 +200,14 @@ def clip(
     return _clip(x, a_min, a_max, out=out, **kwargs)
 
 
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
+    """Whether two arrays have the same shape and elements."""
+    try:
+        return bool(nm.array_equal(nc.to_tensor(a1), nc.to_tensor(a2), equal_nan=equal_nan))
+    except (TypeError, ValueError):
+        return False
+
+
 def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     """Copy values into an array, where a mask holds."""
     if not isinstance(dst, Tensor):
@@ -266,8 +274,8 @@ _QUESTIONS = "can_cast common_type iscomplexobj isrealobj ndim result_type shape
 _OWN: dict[str, Any] = {
     f.__name__: f
     for f in (
-        block, clip, copyto, einsum, einsum_path, isfortran, min_scalar_type, ravel, reshape,
-        transpose, trim_zeros,
+        array_equal, block, clip, copyto, einsum, einsum_path, isfortran, min_scalar_type, ravel,
+        reshape, transpose, trim_zeros,
     )
 } | {"real": _part("real"), "imag": _part("imag")}  # fmt: skip
 _OWN |= {name: _question(name) for name in _QUESTIONS}

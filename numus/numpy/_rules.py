@@ -177,6 +177,17 @@ def histogram2d(x: Tensor, y: Tensor, bins: Any = 10, **options: Any) -> Any:
 # -- choice and order -----------------------------------------------------------------------------
 
 
+def argsort(a: Tensor, axis: int | None = -1, **options: Any) -> Tensor:
+    return nm.argsort(a if a.ndim else nm.reshape(a, 1), axis=axis)
+
+
+def pad(array: Tensor, pad_width: Any, mode: Any = "constant", **options: Any) -> Tensor:
+    if "constant_values" in options:
+        value = host.asarray(nc.hosted(options["constant_values"]))
+        options["constant_values"] = value.astype(array.dtype.np).tolist()
+    return nm.pad(array, nc.hosted(pad_width), mode, **options)
+
+
 def choose(a: Tensor, choices: Any, mode: str = "raise") -> Tensor:
     return nm.choose(nc.cast(a, dt.int64), nc.in_common_dtype(list(choices)), mode=mode)
 
@@ -187,6 +198,10 @@ def insert(arr: Tensor, obj: Any, values: Tensor, axis: int | None = None) -> Te
         at = host.flatnonzero(at) if at.dtype == bool else at if at.size else at.astype(int)
         at = at if at.ndim else at[()].__index__() if at.dtype.kind in "iu" else at
     return nm.insert(arr, at, values, axis)
+
+
+def resize(a: Tensor, new_shape: Any) -> Tensor:
+    return nm.resize(a, new_shape)
 
 
 def digitize(x: Tensor, bins: Any, right: bool = False) -> Tensor:

@@ -38,9 +38,9 @@ def choose(x: ArrayLike, choices: Sequence[Any], /, *, mode: str = "raise") -> T
         raise TypeError(f"{op}: takes integers and at least one choice, not {which.dtype.name}")
     if mode not in ("raise", "wrap", "clip"):
         raise ValueError(f'{op}: mode must be "raise", "wrap" or "clip", not {mode!r}')
+    known = host_values(which._node) if mode == "raise" else None
     which = nm.astype(which, dt.int64)
     n = len(parts)
-    known = host_values(which._node) if mode == "raise" else None
     if known is not None and known.size and not 0 <= known.min() <= known.max() < n:
         raise ValueError(f"{op}: a number is out of range for {n} choices: invalid entry")
     which = nm.remainder(which, n) if mode == "wrap" else nm.clip(which, 0, n - 1)

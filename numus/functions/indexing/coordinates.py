@@ -269,7 +269,7 @@ class _Slices:
             raise TypeError(f"a mesh is made of slices, not {cut!r}")
         start = 0 if cut.start is None else cut.start
         if isinstance(cut.step, (complex, np.complexfloating)):
-            return self._spaced(start, cut.stop, int(abs(cut.step)))
+            return self._spaced(start, cut.stop, int(abs(complex(cut.step))))
         return self._counted(start, cut.stop, 1 if cut.step is None else cut.step)
 
     _spaced, _counted = staticmethod(nm.linspace), staticmethod(nm.arange)

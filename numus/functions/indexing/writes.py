@@ -8,7 +8,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, method, operand, wrap
-from numus.functions.indexing.index_checks import host_values, normal_index
+from numus.functions.indexing.index_checks import normal_index
 from numus.functions.indexing.indexing import cast_value, fit_value
 from numus.primitives import elementwise as ew
 from numus.shapes import as_int, normal_axis, size_of
@@ -95,8 +95,7 @@ def place(x: Tensor, /, mask: Any, vals: Any) -> Tensor:
         raise ShapeError(f"{op}: a mask of shape {hit.shape} for an array of {target.shape}")
     value = nm.reshape(wrap(cast_value(nm.asarray(vals), target._node, op)), -1)
     if value.size == 0:
-        known = host_values(hit._node)
-        if known is not None and not known.any():
+        if not hit.detach().numpy().any():
             return target
         raise ValueError(f"{op}: there must be at least one value")
     flat = nm.reshape(hit, -1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
@@ -18,6 +20,7 @@ __all__ = [
 
 
 def _check_kth(op: str, kth: Any, extent: int) -> None:
+    kth = kth.tolist() if isinstance(kth, (Tensor, np.ndarray)) and kth.ndim else kth
     for k in kth if isinstance(kth, (tuple, list)) else (kth,):
         at = as_int(k, "kth", op)
         if not -extent <= at < extent:
