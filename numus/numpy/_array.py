@@ -235,6 +235,11 @@ class ndarray(Tensor):  # noqa: N801
     def __bool__(self) -> bool:
         return bool(self.__array__()) if self.size == 1 else bool(host.empty(min(self.size, 2)))
 
+    def _item(self) -> Any:
+        if self.size != 1:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        return Tensor._item(self)
+
     def __contains__(self, item: Any) -> bool:
         return bool(nc.function("any")(self == item))
 

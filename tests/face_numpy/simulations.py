@@ -1,4 +1,4 @@
-"""Three programs as their authors write them with NumPy, for a test to run with both libraries.
+"""Programs as their authors write them with NumPy, for a test to run with both libraries.
 
 Each is the text of a module whose first line imports NumPy.
 """
@@ -135,4 +135,35 @@ def main(n=10, trials=12):
     points = rng.uniform(-1, 1, size=(4000, 2))
     inside = (points**2).sum(axis=1) <= 1
     return shares, 4 * inside.mean()
+"""
+
+BOIDS = """
+import numpy as np
+
+
+def limit(v, top):
+    speed = np.linalg.norm(v, axis=1, keepdims=True)
+    return np.where(speed > top, v * top / np.maximum(speed, 1e-12), v)
+
+
+def main(n=12, steps=5):
+    t = np.arange(n)
+    pos = np.stack([np.cos(t), np.sin(2 * t)], axis=1) * 10
+    vel = np.column_stack((np.sin(t), np.cos(t)))
+    for _ in range(steps):
+        delta = pos[:, np.newaxis] - pos[np.newaxis]
+        distance = np.hypot(delta[..., 0], delta[..., 1])
+        np.fill_diagonal(distance, np.inf)
+        near = distance < 8
+        count = np.maximum(near.sum(axis=1), 1).reshape(-1, 1)
+        alignment = np.dot(near, vel) / count - vel
+        cohesion = near.astype(float) @ pos / count - pos
+        close = (distance < 2)[..., None]
+        push = delta / np.maximum(distance, 1e-9)[..., None] ** 2
+        separation = np.add.reduce(np.where(close, push, 0), axis=1)
+        vel += limit(alignment, 0.3) + 0.05 * cohesion + separation
+        vel = limit(vel, 2.0)
+        pos = (pos + vel + 20) % 40 - 20
+    order = np.abs(np.mean(vel[:, 0] + 1j * vel[:, 1])) / np.linalg.norm(vel, axis=1).mean()
+    return pos, vel, order
 """

@@ -23,7 +23,7 @@ def assert_same(mine, theirs):
     assert numpy.asarray(mine).dtype == numpy.asarray(theirs).dtype
 
 
-@pytest.mark.parametrize("name", ["GAME_OF_LIFE", "HEAT", "N_BODY"])
+@pytest.mark.parametrize("name", ["BOIDS", "GAME_OF_LIFE", "HEAT", "N_BODY"])
 def test_simulation_agrees_with_numpy(name):
     text = getattr(simulations, name)
     mine = run(text, "numus.numpy")

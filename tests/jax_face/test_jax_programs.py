@@ -12,6 +12,7 @@ EXPECTED = {
     "maml": (60, lambda before, after: after < 0.9 * before),
     "neural_ode": (40, lambda before, after: after < 0.7 * before),
     "sgd_pytrees": (40, lambda before, after: after < 0.2),
+    "fourier_features": (60, lambda before, after: after < 0.5 * before),
     "scan_rnn": (40, lambda before, after: after < 0.5 * before),
 }
 

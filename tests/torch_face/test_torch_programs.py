@@ -17,9 +17,10 @@ def test_only_import_lines_change():
     "name",
     [
         "lstm_tagger",
+        "word2vec",
         *(
             pytest.param(n, marks=pytest.mark.slow)
-            for n in ("ddpm", "dqn", "nanogpt", "resnet", "vae")
+            for n in ("ddpm", "dqn", "gan", "nanogpt", "resnet", "vae")
         ),
     ],
 )

@@ -1,8 +1,8 @@
 """An image learned from coordinates through random Fourier features (Tancik and others 2020)."""
 
-import jax
-import jax.numpy as jnp
-from jax import random
+import numus.jax as jax
+import numus.jax.numpy as jnp
+from numus.jax import random
 
 
 def target(coords):
@@ -47,7 +47,7 @@ def adam_update(params, grads, state, lr=5e-3, b1=0.9, b2=0.999):
     return params, (m, v, t)
 
 
-def train(steps=300, size=16):
+def main(steps=300, size=16):
     key = random.PRNGKey(0)
     B = random.normal(key, (24, 2)) * 2.0
     axis = jnp.linspace(0, 1, size, endpoint=False)
@@ -69,4 +69,4 @@ def train(steps=300, size=16):
 
 
 if __name__ == "__main__":
-    print(train())
+    print(main())
