@@ -16,12 +16,12 @@ from numus.tensor import Tensor
 
 def haar(shape: Any, *, dtype: Any = None, key: Tensor | None = None) -> Tensor:
     """Matrices with orthonormal columns, or rows where those are fewer: shape is (…, m, n)."""
-    from numus.linalg import diagonal, qr
+    from numus.linalg.qr import qr
 
     *lead, m, n = as_shape(shape, "haar")
     q, r = qr(normal((*lead, max(m, n), min(m, n)), dtype=dtype, key=key))[:2]
     # signs that the factorisation chooses would not be uniform
-    q = q * nm.expand_dims(nm.sign(diagonal(r)), axis=-2)
+    q = q * nm.expand_dims(nm.sign(nm.diagonal(r, axis1=-2, axis2=-1)), axis=-2)
     return q if m >= n else nm.matrix_transpose(q)
 
 

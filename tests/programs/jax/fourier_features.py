@@ -21,7 +21,9 @@ def init_network(key, sizes):
     params = []
     for n_in, n_out in zip(sizes[:-1], sizes[1:]):
         key, sub = random.split(key)
-        params.append({"w": random.normal(sub, (n_in, n_out)) * jnp.sqrt(2.0 / n_in), "b": jnp.zeros(n_out)})
+        params.append(
+            {"w": random.normal(sub, (n_in, n_out)) * jnp.sqrt(2.0 / n_in), "b": jnp.zeros(n_out)}
+        )
     return params
 
 
@@ -43,7 +45,9 @@ def adam_update(params, grads, state, lr=5e-3, b1=0.9, b2=0.999):
     m = jax.tree_util.tree_map(lambda m, g: b1 * m + (1 - b1) * g, m, grads)
     v = jax.tree_util.tree_map(lambda v, g: b2 * v + (1 - b2) * g**2, v, grads)
     scale = jnp.sqrt(1 - b2**t) / (1 - b1**t)
-    params = jax.tree_util.tree_map(lambda p, m, v: p - lr * scale * m / (jnp.sqrt(v) + 1e-8), params, m, v)
+    params = jax.tree_util.tree_map(
+        lambda p, m, v: p - lr * scale * m / (jnp.sqrt(v) + 1e-8), params, m, v
+    )
     return params, (m, v, t)
 
 
