@@ -30,6 +30,7 @@ Numbers = Sequence[Any]
 Run = Callable[[Views, Numbers], list[View]]
 
 _MAX_LAYOUTS = 64  # of the inputs of a program
+_HEAVY = ("contract", "convolve")  # kinds of primitives that are worth a program of their own
 
 
 class Program:
@@ -187,28 +188,54 @@ class SegmentedRun:
         self._in_place = {(inputs[i], outputs[o]) for i, o in in_place}
         known = dict.fromkeys(inputs)
         self.steps: list[Step] = []
-        for whole in [x for x in order if x.prim.name == "call"]:
-            self._add(list(whole.inputs), known, set(outputs), whole)
-            known.update(dict.fromkeys(self._users.get(whole, ())))
-        self._add(list(outputs), known, set(), None)
+        late: set[Node] = set()  # results of effects that nobody has waited for yet
+        done: set[Node] = set()  # calls
+        calls = [x for x in order if x.prim.name == "call"]
+        for whole in (*calls, None):
+            wanted = list(outputs) if whole is None else list(whole.inputs)
+            waits = late & self._read(wanted, known)
+            if waits:
+                early = _heavy_before(order, known, waits, done)
+                if early:  # to be computed while others are under way
+                    self._add(early, known, set(outputs), None)
+                late -= waits
+            self._add(wanted, known, set(outputs), whole, is_last=whole is None)
+            if whole is not None:
+                done.add(whole)
+                elements = self._users.get(whole, ())
+                known.update(dict.fromkeys(elements))
+                if isinstance(whole.params, Effect):
+                    late.update(elements)
         self._find_last_uses()
         self._pairs: list[tuple[int, int]] = []  # of the last step: an input, an output
 
     def _slot(self, x: Node) -> int:
         return self._slots.setdefault(x, len(self._slots))
 
+    def _read(self, wanted: Nodes, known: dict[Node, None]) -> set[Node]:
+        """What a program for the wanted values reads."""
+        made = _between(wanted, (*known, *self._scalars))
+        return {*wanted, *(x for node in made for x in node.inputs)}
+
     def _add(
-        self, wanted: Nodes, known: dict[Node, None], final: set[Node], whole: Node | None
+        self,
+        wanted: Nodes,
+        known: dict[Node, None],
+        final: set[Node],
+        whole: Node | None,
+        is_last: bool = False,
     ) -> None:
         """A program for the wanted values, and for those it computes that are used later."""
         made = dict.fromkeys(_between(wanted, (*known, *self._scalars)))
-        later = [x for x in made if x in final or not made.keys() >= {*self._users.get(x, ())}]
+        later: list[Node] = []
+        if not is_last:
+            later = [x for x in made if x in final or not made.keys() >= {*self._users.get(x, ())}]
         outputs = list(dict.fromkeys([*(x for x in wanted if x not in known), *later]))
         read = {x for node in made for x in node.inputs}
         inputs = [x for x in known if x in read]
         at, to = ({x: i for i, x in enumerate(nodes)} for nodes in (inputs, outputs))
         pairs = [(at[x], to[y]) for x, y in self._in_place if x in at and y in to]
-        program = Program(outputs, inputs, self._scalars, pairs if whole is None else ())
+        program = Program(outputs, inputs, self._scalars, pairs if is_last else ())
         step = Step(program, [self._slot(x) for x in inputs], [self._slot(x) for x in outputs])
         if whole is not None:
             step.call = whole.params
@@ -329,6 +356,21 @@ def _donated_blocks(
         if id(memory) in memories and users[id(memory)] == 1:
             blocks[block] = memory
     return blocks
+
+
+def _heavy_before(
+    order: Nodes, known: dict[Node, None], waits: set[Node], done: set[Node]
+) -> list[Node]:
+    """Products that can be computed before these results have come."""
+    blocked, found = set(waits), []
+    for node in order:
+        if node in known:
+            continue
+        if (node.prim.name == "call" and node not in done) or not blocked.isdisjoint(node.inputs):
+            blocked.add(node)
+        elif node.prim.kind in _HEAVY:
+            found.append(node)
+    return found
 
 
 class _Result:
