@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from numus.distributed.transport import Agreement, Buffer, Transport
 from numus.distributed.transports.nodes import grid, node_names
 from numus.distributed.watch import Process, Watch
 from numus.errors import DistributedError
+from numus.functions.inspect import get_num_threads, set_num_threads
 from numus.runtime.devices import Device, device
 
 __all__ = [
@@ -205,9 +207,21 @@ def _join(environment: Environment, timeout: float) -> Group:
     processes = [Process(*p) for p in whole.allgather(tuple(Process.this()))]
     _state.nodes = node_names([p.host for p in processes])
     _state.watch = Watch(_state.notes, processes, timeout)
+    _share_cores(sum(p.host == processes[whole.rank].host for p in processes))
     _watch_exceptions(_state.watch)
     atexit.register(finalize)
     return Group(tuple(range(whole.size)), whole.rank, communicator, "world")
+
+
+def _share_cores(ranks: int) -> None:
+    """Give kernels a part of the cores where the ranks of a machine have all of them: threads of
+    ranks that take each other's cores wait for each other. A chosen number stays, and so does what
+    a launcher has bound this rank to."""
+    cores = os.cpu_count() or 1
+    bound = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < cores
+    chosen = "NUMUS_NUM_THREADS" in os.environ or get_num_threads() != cores
+    if ranks > 1 and not bound and not chosen:
+        set_num_threads(max(1, cores // ranks))
 
 
 def _is_running() -> bool:

@@ -6,6 +6,7 @@ import jobs
 import pytest
 
 import numus as nm
+from numus.distributed import groups
 from numus.distributed.environment import detect
 from numus.distributed.transports.nodes import grid, node_names
 from numus.errors import DistributedError
@@ -40,6 +41,21 @@ def test_nodes(monkeypatch):
         assert grid(nodes) is None
     monkeypatch.setenv("NUMUS_RANKS_PER_NODE", "3")
     assert node_names(["here"] * 4) == ["0", "0", "0", "1"]
+
+
+def test_ranks_share_the_cores_of_a_machine(monkeypatch):
+    chosen = []
+    monkeypatch.delenv("NUMUS_NUM_THREADS", raising=False)
+    monkeypatch.setattr(groups, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(groups, "set_num_threads", chosen.append)
+    monkeypatch.setattr(groups.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(groups.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for ranks in (1, 2, 16):
+        groups._share_cores(ranks)
+    assert chosen == [4, 1]
+    monkeypatch.setattr(groups.os, "sched_getaffinity", lambda _: {3}, raising=False)
+    groups._share_cores(2)  # a launcher has bound it
+    assert chosen == [4, 1]
 
 
 def failing(way, size=2):
