@@ -184,10 +184,12 @@ class MpiTransport(SmallTransport):
             self._under_way = [p for p in under_way if p is not pending]
 
     def close(self) -> None:
-        """Give persistent requests back, before MPI ends."""
-        for header in self._headers:
-            if header.pending is None:
-                header.request.Free()
+        """Give persistent requests back, before MPI ends; what is under way is left alone."""
+        with self.lock:
+            self._under_way, self._queue = [], deque()
+            for header in self._headers:
+                if header.pending is None:
+                    header.request.Free()
 
     def payload(self, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
         """Start the transfer itself; its requests."""
