@@ -18,7 +18,7 @@ from numus.tensor import Tensor
 from numus.transforms.functional import Argnums, by_argument, conjugate, trace_call
 from numus.transforms.trace import Trace, require_function
 from numus.transforms.tree import unflatten
-from numus.transforms.vmap import batch
+from numus.transforms.vmap import OfTensor, batch
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
 
@@ -32,7 +32,7 @@ def jacrev(
     argnums: Literal[0] = 0,
     has_aux: Literal[False] = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+) -> OfTensor[P, Tensor]: ...
 @overload
 def jacrev(
     f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
@@ -68,7 +68,7 @@ def jacfwd(
     argnums: Literal[0] = 0,
     has_aux: Literal[False] = False,
     holomorphic: bool = False,
-) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+) -> OfTensor[P, Tensor]: ...
 @overload
 def jacfwd(
     f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
@@ -97,7 +97,7 @@ def hessian(
     f: Callable[Concatenate[Tensor, P], Tensor],
     argnums: Literal[0] = 0,
     has_aux: Literal[False] = False,
-) -> Callable[Concatenate[Tensor, P], Tensor]: ...
+) -> OfTensor[P, Tensor]: ...
 @overload
 def hessian(
     f: Callable[P, Any], argnums: Argnums = 0, has_aux: bool = False

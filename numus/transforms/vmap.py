@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from numus.dispatch.apply import apply
 from numus.errors import ShapeError
@@ -26,6 +26,7 @@ Axes = Any  # an integer, None, or a container of them
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 def batch(
@@ -91,13 +92,19 @@ def move_axis(x: Node, source: int, target: int) -> Node:
     return permute(x, tuple(order))
 
 
+class OfTensor(Protocol[P, R_co]):
+    """A function of a tensor and what else there is; lambdas get their types by it."""
+
+    def __call__(self, x: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
 @overload
 def vmap(
     f: Callable[Concatenate[Tensor, P], R],
     in_axes: Axes = 0,
     out_axes: Axes = 0,
     axis_size: int | None = None,
-) -> Callable[Concatenate[Tensor, P], R]: ...
+) -> OfTensor[P, R]: ...
 @overload
 def vmap(
     f: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
