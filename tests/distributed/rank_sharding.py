@@ -15,13 +15,34 @@ from numus import nn, optim
 from numus.errors import GradientError
 
 dist = nm.distributed
-STEPS = 20
+
+
+class Quick:
+    """A smaller problem than that of `tiny_gpt`, with fewer kernels."""
+
+    @staticmethod
+    def model():
+        nm.random.seed(3)
+        return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4))
+
+    @staticmethod
+    def loss_of(model, x, y):
+        return ((model(x) - y) ** 2).mean()
+
+    @staticmethod
+    def batches(steps, size):
+        rng = np.random.default_rng(1)
+        for _ in range(steps):
+            yield rng.normal(size=(2, size, 4)).astype("f4")
+
+
+problem, STEPS = (Quick, 6) if "--quick" in sys.argv else (tiny, 20)
 
 
 def trainer(model, optimizer):
     def step(x, y):
         optimizer.zero_grad()
-        loss = tiny.loss_of(model, x, y)
+        loss = problem.loss_of(model, x, y)
         loss.backward()
         optimizer.step()
         return loss
@@ -31,9 +52,9 @@ def trainer(model, optimizer):
 
 def alone():
     """The weights of one process after training, and before the last step but one."""
-    model = tiny.model()
+    model = problem.model()
     step = nm.jit(trainer(model, optim.AdamW(model.parameters(), lr=1e-2)))
-    for x, y in tiny.batches(STEPS, 8):
+    for x, y in problem.batches(STEPS, 8):
         step(nm.asarray(x), nm.asarray(y))
     return model.state_dict()
 
@@ -41,7 +62,7 @@ def alone():
 def check_training(how):
     """Eager steps, one of them in two parts, then compiled ones, against one process."""
     n, me = dist.world_size(), dist.rank()
-    shared = tiny.model()
+    shared = problem.model()
     if me:  # the first rank's parameters count
         for p in shared.parameters():
             p.assign(p.detach() * 0)
@@ -49,17 +70,17 @@ def check_training(how):
     optimizer = optim.AdamW(model.parameters(), lr=1e-2)
     eager = trainer(model, optimizer)
     step = nm.jit(eager)
-    for i, (x, y) in enumerate(tiny.batches(STEPS, 8)):
+    for i, (x, y) in enumerate(problem.batches(STEPS, 8)):
         mine = [tiny.part(z, me, n) for z in (x, y)]
         if i == 1:
             optimizer.zero_grad()
             halves = [np.split(z.numpy(), 2) for z in mine]
             with model.no_sync():
                 a, b = (nm.asarray(h[0]) for h in halves)
-                (tiny.loss_of(model, a, b) / 2).backward()
+                (problem.loss_of(model, a, b) / 2).backward()
             assert all(p.grad is None for p in model.parameters())
             a, b = (nm.asarray(h[1]) for h in halves)
-            (tiny.loss_of(model, a, b) / 2).backward()
+            (problem.loss_of(model, a, b) / 2).backward()
             optimizer.step()
         else:
             (eager if i < 3 else step)(*mine)
@@ -155,7 +176,7 @@ def check_precision_and_frozen_parameters():
 def check_trace(model, optimizer):
     """Parameters of the next layer are under way while a layer computes."""
     step = nm.jit(trainer(model, optimizer))
-    mine = [tiny.part(z, dist.rank(), dist.world_size()) for z in next(tiny.batches(1, 8))]
+    mine = [tiny.part(z, dist.rank(), dist.world_size()) for z in next(problem.batches(1, 8))]
     step(*mine)
     folder = Path(tempfile.mkdtemp())
     with dist.trace(folder / "step.json"):

@@ -14,7 +14,12 @@ def bits(outputs):
 
 
 def test_two_ranks():
-    assert len(bits(jobs.run(2, "rank_sharding.py"))) == 1
+    assert len(bits(jobs.run(2, "rank_sharding.py", "--quick"))) == 1
+
+
+@pytest.mark.slow
+def test_a_small_gpt_on_two_ranks():
+    assert len(bits(jobs.run(2, "rank_sharding.py", seconds=280))) == 1
 
 
 @pytest.mark.slow

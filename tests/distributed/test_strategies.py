@@ -45,7 +45,7 @@ def test_parallel_table(tmp_path):
     (tmp_path / "rows.py").write_text(textwrap.dedent(ROWS))
     found = []
     for extra in ("", '[parallel]\nranks = 2\nstrategy = "fsdp"\n'):
-        (tmp_path / "c.toml").write_text(CONFIG.replace("out", f"out{len(found)}") + extra)
+        (tmp_path / "c.toml").write_text(CONFIG.replace('"out"', f'"out{len(found)}"') + extra)
         command = [sys.executable, "-m", "numus", "train", "c.toml", "--allow", "rows.py"]
         environment = {**os.environ, "NUMUS_NUM_THREADS": "1"}
         done = subprocess.run(
