@@ -47,12 +47,12 @@ class DDPStrategy(Strategy):
         self._options = options
 
     @property
-    def size(self) -> int:  # type: ignore[override]
+    def size(self) -> int:
         """The number of ranks."""
         return world().size
 
     @property
-    def is_first(self) -> bool:  # type: ignore[override]
+    def is_first(self) -> bool:
         """Whether this is rank 0."""
         return world().rank == 0
 

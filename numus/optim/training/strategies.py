@@ -23,9 +23,17 @@ class Strategy:
     1
     """
 
-    size = 1  # of the world
-    is_first = True  # whether this process writes records, and shows a bar
     runs_elsewhere = False  # `fit` is that of the strategy
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        return 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes records, and shows a bar."""
+        return True
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         """The model to train; the optimiser is given its parameters."""
