@@ -331,8 +331,9 @@ class Trainer:
         if self.model is None:
             raise ValueError("Trainer: fit needs a model, and a loss (or compute)")
         if self.strategy.runs_elsewhere:
-            more = {"validation": validation, "callbacks": callbacks, "folder": folder}
-            more |= {"resume": resume, "checkpoint_every": checkpoint_every, "monitor": monitor}
+            more: dict[str, Any] = {"validation": validation, "callbacks": callbacks}
+            more |= {"folder": folder, "resume": resume, "monitor": monitor}
+            more["checkpoint_every"] = checkpoint_every
             found: list[Record] = self.strategy.fit(
                 self, loader, epochs, {**more, "progress": progress}
             )
