@@ -285,7 +285,7 @@ def test_scales_fold_into_the_layer_before():
     x = nm.random.normal((64, 32))
     wanted = model(x).numpy()
     fold = {"norm": ("one", "two")}
-    report = nm.quant.quantize_(model, "int8-g32-awq", data=[x], at_once=2, fold=fold)
+    report = nm.quant.quantize_(model, "int8-g32-awq", data=[x], fold=fold)
     assert [r.name for r in report.layers] == ["one", "two"]
     assert max(r.error for r in report.layers) < 0.05
     assert model.one.input_scale is None

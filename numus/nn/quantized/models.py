@@ -216,15 +216,14 @@ def quantize_(
     before = _folded(model, todo, fold, how)
     for start in range(0, len(names), at_once):
         some = names[start : start + at_once]
-        left = [n for n in some if not _resume(model, todo[n], n, folder, scheme, format, report)]
+        left = [n for n in some if n not in before or n == before[n][1][0]]  # one for all
+        left = [n for n in left if not _resume(model, todo[n], n, folder, scheme, format, report)]
         linear = {n: m for n in left if isinstance(m := todo[n], Linear)}
         seen = gather(model, linear, data) if calibrates and linear and data is not None else {}
         for name in left:
             layer = todo[name]
             if name in before:
-                previous, together = before.pop(name)
-                if name != together[0]:
-                    continue  # rounded with the first
+                previous, together = before[name]
                 assert isinstance(format, Integers)
                 layers = [m for n in together if isinstance(m := todo[n], Linear)]
                 folded, scale = rounded_together(layers, format, how, seen[name])
@@ -242,9 +241,9 @@ def quantize_(
             report.layers.append(layer_report(name, layer, new))
             _keep(new, name, folder, scheme, report.layers[-1])
         show(min(start + at_once, len(names)), len(names), some[-1])
-    for _, layer in model.named_modules():
-        if isinstance(layer, QLinear) and activations is not None:
-            layer.activations = activations
+    for _, module in model.named_modules():
+        if isinstance(module, QLinear) and activations is not None:
+            module.activations = activations
     model.train(training)
     return report
 
