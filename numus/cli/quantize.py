@@ -73,11 +73,12 @@ def _quantize(
     if to.suffix == GGUF and not own:
         raise ValueError(f"{to}: GGUF has no {format.name}; it has q4_0 … q8_0, q2_k … q6_k")
     metadata: dict[str, Any] = {}
-    tensors: dict[str, Any]
+    tensors: dict[str, Any] = {}
     if model.suffix == GGUF:
-        tensors, metadata = nm.quant.load_gguf(model)
+        found, metadata = nm.quant.load_gguf(model)
+        tensors.update(found)
     else:
-        tensors = nn.load_safetensors(model)
+        tensors.update(nn.load_safetensors(model))
     inputs = nn.load_safetensors(data) if data is not None else {}
     names = _names(tensors, only)
     if own:  # whole blocks of its own are all that GGUF has
