@@ -7,6 +7,7 @@ here and are let pass.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 from collections.abc import Callable, Iterable
@@ -127,7 +128,8 @@ def forwarder(
         is_function = callable(found) and not isinstance(found, (type, ModuleType, DType))
         if is_function:
             found = adapt(found, renames.get(name))
-        setattr(sys.modules[module], name, found)
+        if not hasattr(builtins, name):  # `bool`, `max`: the module's own functions use Python's
+            setattr(sys.modules[module], name, found)
         return found
 
     def listing() -> list[str]:

@@ -255,3 +255,11 @@ def test_unknown_names_are_named():
         _ = jnp.nothing
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = jax.nothing
+
+
+def test_names_of_python_stay_pythons():
+    for module, names in ((jnp, ("bool", "abs", "sum")), (lax, ("max", "min"))):
+        for name in names:
+            getattr(module, name)
+    assert jnp.asarray([1.0], copy=True).shape == (1,)
+    assert lax.dynamic_slice(jnp.arange(4), (3,), (2,)).tolist() == [2, 3]
