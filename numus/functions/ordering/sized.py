@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numus as nm  # public names: those who offer `size=` are among them
 from numus import dtypes as dt
-from numus.functions import api as nm
-from numus.functions.reduction.segments import segment_sum
 from numus.tensor import Tensor
 
 
 def sized_nonzero(x: Tensor, size: int, fill_value: Any) -> tuple[Tensor, ...]:
     """The indices of the first `size` elements that are not zero, filled up."""
-    from numus.functions.indexing.coordinates import unravel_index
-
     # a stable sort brings the positions that count to the front, in their order
     hit = nm.reshape(nm.not_equal(x, 0), (-1,))
     order = nm.argsort(nm.astype(nm.logical_not(hit), dt.int8), stable=True)[:size]
     order = nm.pad(order, (0, size - order.shape[0]))
     is_found = nm.less(nm.arange(size), nm.sum(nm.astype(hit, dt.int32)))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * x.ndim
-    pairs = zip(unravel_index(order, x.shape), fills, strict=True)
+    pairs = zip(nm.unravel_index(order, x.shape), fills, strict=True)
     return tuple(nm.where(is_found, i, f) for i, f in pairs)
 
 
@@ -45,7 +42,7 @@ def sized_unique(x: Tensor, size: int, fill_value: Any, flags: tuple[bool, bool,
         which = nm.index_put(nm.zeros_like(group), (order,), group)
         out.append(nm.reshape(which, x.shape))
     if flags[2]:
-        out.append(segment_sum(nm.ones_like(group), group, size))
+        out.append(nm.segment_sum(nm.ones_like(group), group, size))
     return out[0] if len(out) == 1 else tuple(out)
 
 
