@@ -45,7 +45,7 @@ find    searchsorted
 common  append column_stack concatenate concat dstack hstack vstack row_stack stack inner isin kron
 common  setxor1d setdiff1d intersect1d union1d tensordot vdot polyadd polymul polysub polyval
 common  dot outer convolve correlate cross diff
-float   allclose cov corrcoef gradient trapezoid i0 sinc unwrap median nanmedian
+float   cov corrcoef gradient trapezoid i0 sinc unwrap median nanmedian
 float   polydiv angle roots poly polyint polyfit histogram2d
 write   put putmask place fill_diagonal put_along_axis
 """
@@ -200,6 +200,10 @@ def clip(
     return _clip(x, a_min, a_max, out=out, **kwargs)
 
 
+def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> bool:
+    return bool(nc.function("all")(nc.function("isclose")(a, b, rtol, atol, equal_nan)))
+
+
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     """Whether two arrays have the same shape and elements."""
     try:
@@ -274,8 +278,8 @@ _QUESTIONS = "can_cast common_type iscomplexobj isrealobj ndim result_type shape
 _OWN: dict[str, Any] = {
     f.__name__: f
     for f in (
-        array_equal, block, clip, copyto, einsum, einsum_path, isfortran, min_scalar_type, ravel,
-        reshape, transpose, trim_zeros,
+        allclose, array_equal, block, clip, copyto, einsum, einsum_path, isfortran,
+        min_scalar_type, ravel, reshape, transpose, trim_zeros,
     )
 } | {"real": _part("real"), "imag": _part("imag")}  # fmt: skip
 _OWN |= {name: _question(name) for name in _QUESTIONS}
