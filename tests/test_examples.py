@@ -33,6 +33,7 @@ def number(text: str, before: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.slow
 def test_tiny_transformer(tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     small = ("--epochs", 4, "--examples", 1024, "--vocabulary", 16)

@@ -1,6 +1,6 @@
 """Layers that are divided among ranks, against whole ones; checks that every rank runs.
 
-`python rank_layers.py [--all]`: with all cases, compiled as well.
+`python rank_layers.py [--all] [CHECK ...]`: with all cases, compiled as well; some checks only.
 """
 
 import copy
@@ -225,7 +225,11 @@ def check_moe():
 
 def main():
     dist.init(timeout=250)
-    for check in (check_messages, check_errors, check_regions, check_stages, check_ring, check_moe):
+    checks = (check_messages, check_errors, check_regions, check_stages, check_ring, check_moe)
+    named = [name for name in sys.argv[1:] if not name.startswith("-")]
+    for check in checks:
+        if named and check.__name__.removeprefix("check_") not in named:
+            continue
         begin = time.perf_counter()
         try:
             check()

@@ -10,7 +10,7 @@ MESHES = ("data_tensor", "pipe_meshes", "context_meshes", "data_expert")
 
 
 def test_layers_on_two_ranks():
-    jobs.run(2, "rank_layers.py", seconds=200)
+    jobs.run(2, "rank_layers.py", "messages", "errors", "regions", seconds=200)
 
 
 @pytest.mark.slow

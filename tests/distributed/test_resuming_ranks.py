@@ -46,6 +46,7 @@ def assert_close(one, other):
         np.testing.assert_allclose(one[name].numpy(), other[name].numpy(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_killed_twice_and_resumed_by_one_process(tmp_path):
     """A rank is killed in the first attempt; in the second, the first rank while it commits a
     checkpoint. The third ends with the bits of a training that nobody disturbed."""

@@ -3,6 +3,8 @@
 NUMUS_TEST_DEVICES=webgpu pytest tests/test_ops.py -k "test_values or on_the_device"
 """
 
+import itertools
+
 import pytest
 import test_ops
 from ops import ROWS
@@ -22,7 +24,7 @@ def sampled(row):
 
 @pytest.mark.parametrize("row", [sampled(r) for r in ROWS[5::24]])
 def test_values(row):
-    test_ops.check_values(row, "webgpu", lambda calls: calls)
+    test_ops.check_values(row, "webgpu", lambda calls: itertools.islice(calls, None, None, 3))
 
 
 @pytest.mark.parametrize("row", [sampled(r) for r in SMOOTH[3::24]])
