@@ -36,6 +36,15 @@ def pytest_configure(config):
 # a product of parameters, n has no factor in common with the length of the inner one: the sample
 # has every value of each.
 SAMPLED = {
+    "test_lowering_templates.py": {
+        "test_numbers_are_those_of_lowering": 2,
+    },
+    "test_searching.py": {
+        "test_sort_dtypes": 3,
+    },
+    "test_webgpu_ops.py": {
+        "test_gradients": 2,
+    },
     "test_against_reference.py": {
         "test_arithmetic": 3,
         "test_casts": 3,
@@ -123,7 +132,7 @@ SAMPLED = {
         "test_values_and_gradients": 5,
     },
     "test_integer_arguments.py": {
-        "test_every_integer_of_the_op_table": 5,
+        "test_every_integer_of_the_op_table": 11,
     },
     "test_lapack.py": {
         "test_rectangular": 3,
@@ -218,7 +227,7 @@ SAMPLED = {
         "test_backward_error_of_lu": 5,
     },
     "test_sort.py": {
-        "test_every_dtype": 5,
+        "test_every_dtype": 13,
     },
     "test_sparse_direct.py": {
         "test_solutions": 5,

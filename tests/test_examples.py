@@ -112,6 +112,7 @@ def test_poisson(tmp_path: Path) -> None:
         assert image.width == 900
 
 
+@pytest.mark.slow
 def test_sparse_solvers(tmp_path: Path) -> None:
     said = run("drum", "--size", 40, "--modes", 4, "--out", tmp_path / "drum.png")
     assert number(said, "largest error") < 5

@@ -66,6 +66,7 @@ def test_the_losses_are_those_of_pytorch():
     np.testing.assert_allclose(*found, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_script_runs():
     command = [
         sys.executable,
