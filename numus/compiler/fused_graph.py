@@ -31,7 +31,7 @@ class FusedGraph:
         donated: pairs of a leaf and a root that is best written over it.
         sizes: instead of the graph's own, in the order of its `numbers`.
         captured: leaves, by number, that are the same in all runs.
-        changing: so many of the first constants are given for each run.
+        changing: the number of constants, the first ones, that are given for each run.
 
     Attributes:
         views: layouts of the roots, the live-out nodes and those saved for gradients, in the

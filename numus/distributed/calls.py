@@ -32,8 +32,12 @@ _GIVES_PARTS = ("all_gather", "all_to_all", "gather")
 _MAX_KEPT = 4096  # collectives of a group
 # Told of every collective: it begins (True), its results are waited for (None), it is over (False).
 watchers: list[Callable[[Any, Any, bool | None], None]] = []
-
 _ROOT_GIVES = ("broadcast", "scatter")  # others' operands are not read
+
+
+def _tell(key: Any, call: Any, state: bool | None) -> None:
+    for watcher in watchers:
+        watcher(key, call, state)
 
 
 @dataclass(eq=False)
@@ -161,20 +165,18 @@ class Collective(Effect):
             return None
         memory = allocate(nbytes)
         offset = at.offset * self.dtype.itemsize
-        for tell in watchers:
-            tell(memory, self, True)
+        _tell(memory, self, True)
         run(at.storage.memory.address + offset, memory.address)
-        for tell in watchers:
-            tell(memory, self, False)
+        _tell(memory, self, False)
         shape, dtype = self.result
         return value(View(Storage(memory), 0, result_strides), shape, dtype, dev)
 
     def start(self, dev: Device, operands: Nodes) -> StartedCollective:
         """Begin it, of the first operand; others are waited for, and not read."""
         found = self._started(dev, operands)
-        for tell in watchers:
+        if watchers:
             found.call = self
-            tell(found, self, True)
+            _tell(found, self, True)
         return found
 
     def _started(self, dev: Device, operands: Nodes) -> StartedCollective:
@@ -240,8 +242,7 @@ class StartedCollective:
     def views(self) -> list[View]:
         """Wait for the results."""
         if self.call is not None:
-            for tell in watchers:
-                tell(self, self.call, None)
+            _tell(self, self.call, None)
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
@@ -249,8 +250,7 @@ class StartedCollective:
                 self._finish()
                 self._finish = None
         if self.call is not None:
-            for tell in watchers:
-                tell(self, self.call, False)
+            _tell(self, self.call, False)
             self.call = None
         return self._views
 
