@@ -32,7 +32,7 @@ TESTS = (
 _WHAT = "of the op table (values, gradients), all GEMM and convolution schedules and the runtime"
 PARTS = (
     *("tests", "engine", "programs", "sanitizer"),
-    *("rows", "long", "gemm", "small", "attention", "state"),
+    *("rows", "long", "gemm", "small", "attention", "families", "state"),
 )
 # All tests can run with another default device, except those that name theirs (an emulated GPU or
 # WebGPU), which are slow; the op table has run on the device already.
@@ -93,7 +93,7 @@ def main() -> None:
     given = parser.parse_args()
     parts = given.only.split(",")
     import numus as nm
-    from tools import cuda_bench, cuda_small, cuda_state
+    from tools import cuda_bench, cuda_families, cuda_small, cuda_state
 
     target = nm.device("cuda").runtime.target
     lines: list[str] = []
@@ -132,7 +132,7 @@ def main() -> None:
         text = sanitizer.report(say, 40)
         if given.log:
             Path(given.log + ".sanitizer").write_text(text)
-    if any(part in parts for part in ("rows", "long", "gemm", "small", "attention")):
+    if any(part in parts for part in ("rows", "long", "gemm", "small", "attention", "families")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {
             "rows": ("Speed against PyTorch", bench.table, cuda_bench.rows),
@@ -140,8 +140,9 @@ def main() -> None:
             "gemm": ("GEMM", bench.gemm_table, cuda_bench.gemms),
             "small": ("Small computations", partial(cuda_small.table, bench), cuda_small.rows),
             "attention": ("Attention and convolutions", bench.table, cuda_bench.attention),
+            "families": ("Families", partial(cuda_families.table, bench), cuda_families.cases),
         }
-        about = {**cuda_bench.ABOUT, "small": cuda_small.ABOUT}
+        about = {**cuda_bench.ABOUT, "small": cuda_small.ABOUT, "families": cuda_families.ABOUT}
         for part, (title, write, rows) in tables.items():
             if part in parts:
                 say(f"\n## {title}\n\n{about[part]}\n")
