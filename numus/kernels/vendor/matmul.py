@@ -95,9 +95,8 @@ def _native_is_faster(p: GemmProblem) -> bool:
     t, min_side, matrix = TUNING, min(p.m, p.n), max(p.m, p.n) * p.k
     if p.batch == 1 and min_side == 1:  # GEMV
         k_major = p.b.transposed if p.m == 1 else not p.a.transposed
-        small = k_major and p.dtype in ("float32", "float64")
         known = p.dtype in ("float32", "float64", *_FLOAT16) and not p.tf32
-        return known and (small or matrix >= t.matrix_elements)
+        return known and (k_major or matrix >= t.matrix_elements)
     if p.k <= t.small_k and min_side >= t.small_k_extent and p.dtype in ("float32", *_FLOAT16):
         return True
     if p.dtype == "float32" and not p.tf32:
