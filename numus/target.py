@@ -42,6 +42,7 @@ class Target:
     mma: frozenset[str] = field(default_factory=frozenset)  # dtypes of warp-level MMA (mma.sync)
     wgmma: bool = False  # warpgroup MMA on operands that TMA brings to shared memory
     max_cluster_size: int = 1  # blocks that read each other's shared memory
+    elides_copies: bool = False  # kernels that would copy a buffer to itself are not launched
     forward_progress: bool = False  # blocks start in order and run on: they may wait for earlier
 
     @property

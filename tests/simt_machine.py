@@ -36,6 +36,7 @@ TARGET = Target(
     language="none",
     block_size=BLOCK_SIZE,
     shared_bytes=48 << 10,
+    elides_copies=True,
 )
 WGMMA = replace(
     TARGET,
@@ -87,6 +88,8 @@ class Prepared(LaunchList):
             count = len(kernel.scalars)
             grid, scalars = values[at], values[at + 1 : at + 1 + count]
             at += count + 1
+            if kernel.copies and len({addresses[b[0]] + b[1] for b in step.buffers}) == 1:
+                continue
             arguments = [
                 None if b is None else self.runtime.view(addresses[b[0]] + b[1])
                 for b in step.buffers

@@ -152,9 +152,10 @@ class Plan(ScheduledPlan):
         """An output may be written over a leaf: all readers of the leaf run before, or are the
         kernel that writes, element by element."""
         slot, _ = self.outputs[output]
+        target = self.runtime.target
         if (
             slot < self.leaf_count
-            or self.runtime.target.block_size
+            or (target.simt and not target.elides_copies)
             or any(other == leaf for other, _ in self.outputs)
         ):
             return False
@@ -172,7 +173,7 @@ class Plan(ScheduledPlan):
         }  # which do nothing in place
         if copiers and len(writes) > 1:
             writes = [(i, at) for i, at in writes if i not in copiers]
-        if len(writes) != 1:
+        if len(writes) != 1 or (target.simt and not copiers):
             return False
         ((writer, dest),) = writes
         for i, step in enumerate(self.steps):

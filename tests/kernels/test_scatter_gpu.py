@@ -90,3 +90,43 @@ def test_few_updates_are_compared(mode, columns):
         return scattered(base, on(device, index), values, mode).numpy()
 
     np.testing.assert_array_equal(updated("scattering"), updated("cpu"))
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "max"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+def test_few_updates_are_written_to_a_copy(mode, dtype):
+    if (mode, dtype) == ("max", "complex64"):
+        return
+    rng = np.random.default_rng(2)
+    index = np.array([5, 5, -40, 2, 5, 300, 2])  # repeated, and outside
+    updates = rng.integers(-9, 9, (7, 33)).astype(np.float32)
+
+    def updated(device):
+        base = on(device, np.ones((260, 33), np.float32)).astype(dtype)
+        new = scattered(base, on(device, index), on(device, updates).astype(dtype), mode)
+        return new.astype("complex64").numpy(), base.astype("complex64").numpy()
+
+    for ours, theirs in zip(updated("scattering"), updated("cpu"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_cache_is_updated_in_place(machine):
+    cache = nm.zeros((2, 300, 16), device="scattering")
+    nm.eval(cache)
+
+    @nm.jit
+    def step(new, at):
+        cache[:, at] = new
+        return cache.sum(axis=1)
+
+    for n in range(4):
+        memory = cache._node.view.storage.memory.address
+        machine.launched.clear()
+        total = step(
+            on("scattering", np.full((2, 1, 16), n + 1.0)), on("scattering", np.array([n]))
+        )
+        np.testing.assert_array_equal(total.numpy(), np.full((2, 16), (n + 1) * (n + 2) / 2))
+    names = [program.name for program in machine.launched]
+    assert "scatter_set" in names
+    assert "pointwise" not in names
+    assert cache._node.view.storage.memory.address == memory

@@ -129,6 +129,7 @@ class CudaContext:
             block_size=_BLOCK_SIZE,
             shared_bytes=shared,
             max_block_size=self._attribute("MAX_THREADS_PER_BLOCK"),
+            elides_copies=True,
             **capability_fields(self.capability),
         )
 

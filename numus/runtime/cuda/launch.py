@@ -370,6 +370,7 @@ class CudaLaunchList(LaunchList):
                 *(program.address, at(value), program.block_size, self._shared[n]),
                 *(at(parameters), program.num_buffers, at(references), at(buffers)),
                 *(len(program.tensor_maps), at(maps), vendor, at(attribute) if overlaps else 0),
+                int(program.kernel.copies),
             ]
             given: list[Any] = [*step.buffers, *([None] * program.num_buffers)]
             for i, reference in enumerate(given[: program.num_buffers]):

@@ -8,7 +8,7 @@ from numus.runtime.llvm_macros import RESOLVE_BUFFERS, expand
 # Words of a launch.
 RECORD = (
     *("function", "grid", "block_size", "shared", "parameters", "count", "references", "buffers"),
-    *("map_count", "maps", "vendor", "attributes"),
+    *("map_count", "maps", "vendor", "attributes", "copies"),
 )
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a kernel may begin while the one
 # before it ends, and waits for its results by itself.
@@ -50,6 +50,13 @@ ask:
 buffer:
   ?i64 r.count, ptr references, ptr buffers, i64 map_count, ptr maps = RECORD of %r
   call void @resolve_buffers(ptr %buffers, ptr %references, i64 %r.count, ptr %slots)
+  ?i64 copies = RECORD of %r
+  br eq i64 %copies, 0, label %works, label %copier
+copier:  ; there is nothing to copy in place
+  %c.from = i64 %buffers[0]
+  %c.to = i64 %buffers[1]
+  br eq i64 %c.from, %c.to, label %n.latch, label %works
+works:
   for %j in 0..%map_count
   %map = getelementptr [$TENSOR_MAP$ x i64], ptr %maps, i64 %j
   ?i64 slot, i64 offset, ptr encoded, i32 dtype, ptr extents, ptr strides = TENSOR_MAP of %map

@@ -15,12 +15,12 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO, delinearize, temporary
+from numus.compiler.lower.axis import ZERO, delinearize, temporary
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
+from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem, load_element
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import identity
@@ -182,11 +182,5 @@ def _store_element(e: Emitter, val: Value, at: Index, value: Any) -> list[Stmt]:
 def _combined(e: Emitter, val: Value, at: Index, value: Any, mode: str) -> Any:
     if mode == "set":
         return value
-    address = e.address(val, at, row_major(val.shape))
-    buffer = e.buffer(val, "write")
-    if val.dtype.is_complex:
-        twice = ir.mul(address, const(2))
-        old: Any = (ir.load(buffer, twice), ir.load(buffer, ir.add(twice, ONE)))
-    else:
-        old = ir.load(buffer, address)
+    old = load_element(e, val, at)
     return lower(COMBINE[mode], [old, value], [val.dtype, val.dtype], val.dtype, None)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.axis import ONE
+from numus.compiler.lower.emitter import Emitter, Index
 from numus.compiler.lower.schedule import Problem
-from numus.shapes import Shape
+from numus.ir import const
+from numus.shapes import Shape, row_major
 
 COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}  # mode -> operation
 
@@ -36,3 +42,13 @@ class ScatterProblem(Problem):
     def count(self) -> int:
         """Updates."""
         return math.prod(self.index_shape)
+
+
+def load_element(e: Emitter, val: Value, at: Index) -> Any:
+    """An element of the result, as it is now."""
+    address = e.address(val, at, row_major(val.shape))
+    buffer = e.buffer(val, "write")
+    if not val.dtype.is_complex:
+        return ir.load(buffer, address)
+    twice = ir.mul(address, const(2))
+    return ir.load(buffer, twice), ir.load(buffer, ir.add(twice, ONE))
