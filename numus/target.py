@@ -43,6 +43,7 @@ class Target:
     wgmma: bool = False  # warpgroup MMA on operands that TMA brings to shared memory
     max_cluster_size: int = 1  # blocks that read each other's shared memory
     elides_copies: bool = False  # kernels that would copy a buffer to itself are not launched
+    dependent_launch: bool = False  # a kernel may begin before the one ahead of it ends
     forward_progress: bool = False  # blocks start in order and run on: they may wait for earlier
 
     @property

@@ -263,6 +263,8 @@ class _Block:
         elif isinstance(s, (ir.AtomicAdd, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait)):
             assert c.ids is not None, "outside a lanes loop"
             self.sync(s, c)
+        elif isinstance(s, (ir.Prefetch, ir.DependencyWait)):
+            pass
         elif isinstance(s, simt_tensor_core.STATEMENTS):
             simt_tensor_core.statement(self, s, c)
         else:

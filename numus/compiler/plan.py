@@ -23,6 +23,7 @@ from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.plan_template import structure_of
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
+from numus.compiler.schedule.horizontal import HorizontalFusion
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
 from numus.compiler.schedule.rematerialize import (
     Liveness,
@@ -101,15 +102,24 @@ class Plan(ScheduledPlan):
             steps = pack_one_operand(steps, analyse, lower, ignored_peak)
             steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
         self.steps, self.group_of_step, self.in_place, self.waves = [], [], [], []
+        fusion = HorizontalFusion(self.runtime.target)
         for part in (once, steps):
             in_place = [in_place_pairs(step, group.stored, external) for step, group in part]
             found = kernel_order.waves(
                 *([step for step, _ in part], temporary, in_place, self._donated, self.workers)
             )
-            self.steps += [part[i][0] for wave in found for i in wave]
-            self.group_of_step += [part[i][1] for wave in found for i in wave]
-            self.in_place += [in_place[i] for wave in found for i in wave]
-            self.waves += map(len, found)  # numbers of steps that may run concurrently
+            for wave in found:
+                launches = fusion.partition([part[i][0] for i in wave])
+                for numbers in launches:
+                    together = [wave[n] for n in numbers]
+                    step, group = part[together[0]]
+                    if len(together) > 1:
+                        step = fusion.join([part[i][0] for i in together])
+                        group = FusionGroup.union([part[i][1] for i in together])
+                    self.steps.append(step)
+                    self.group_of_step.append(group)
+                    self.in_place.append([pair for i in together for pair in in_place[i]])
+                self.waves.append(len(launches))  # steps that may run concurrently
 
     def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
         """All temporaries together, and the most scratch memory, are more bytes than this."""

@@ -73,6 +73,7 @@ from numus.ir.printer import kernel_text
 from numus.ir.statements import (
     BlockReduce,
     BlockScan,
+    DependencyWait,
     For,
     If,
     Kernel,
@@ -111,9 +112,9 @@ from numus.ir.visit import (
 
 __all__ = [
     "BINARY", "COMPARES", "INDEX", "SWIZZLE_BYTES", "UNARY", "AsyncCommit", "AsyncCopy",
-    "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer", "Expr",
-    "FlagRead", "For", "If", "Kernel", "Let", "LoopParts", "MmaOperand", "MmaSync", "Operand",
-    "Prefetch", "Register", "ScalarKind", "Set", "SetFlag", "SpinWait", "Stmt", "Store",
+    "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer", "DependencyWait",
+    "Expr", "FlagRead", "For", "If", "Kernel", "Let", "LoopParts", "MmaOperand", "MmaSync",
+    "Operand", "Prefetch", "Register", "ScalarKind", "Set", "SetFlag", "SpinWait", "Stmt", "Store",
     "TmaTensor", "WarpMultisplit", "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait",
     "accumulator_element", "add", "address", "approx_div", "approx_rsqrt", "assign", "binary",
     "bind", "block_range", "body_expressions", "cast", "const", "const_value", "dot4",

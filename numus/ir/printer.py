@@ -12,6 +12,7 @@ from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.statements import (
     BlockReduce,
     BlockScan,
+    DependencyWait,
     For,
     If,
     Kernel,
@@ -176,6 +177,8 @@ class _Printer:
             case Prefetch():
                 use = "write" if s.write else "read"
                 return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}"
+            case DependencyWait():
+                return "wait for earlier kernels"
             case AtomicAdd():
                 return f"{names[s.buffer]}[{args[0]}] += {args[1]}"
             case WarpMultisplit():

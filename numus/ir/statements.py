@@ -118,6 +118,13 @@ class Prefetch(Stmt):
 
 
 @dataclass(eq=False, slots=True)
+class DependencyWait(Stmt):
+    """Wait for the kernels before this one, where a kernel may begin before they end (programmatic
+    dependent launch). Statements before it load and store nothing. A kernel without one waits
+    first of all."""
+
+
+@dataclass(eq=False, slots=True)
 class Kernel:
     """`scalars` are (name, dtype) in argument order; `notes` list the fused operations.
 

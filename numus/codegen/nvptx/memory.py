@@ -181,6 +181,15 @@ def _load_consecutive(r: ThreadContext, lets: list[ir.Stmt]) -> bool:
     return True
 
 
+def prefetch(r: ThreadContext, s: ir.Prefetch) -> None:
+    """Into L2 alone: other warps hide the latency of that."""
+    if s.level != 2:
+        return
+    for pointer in pointers(r, s.buffer, s.index):
+        address = f"{r.spaces[s.buffer]} {pointer}"
+        r.t.do(f'call void asm sideeffect "prefetch.global.L2 [$0];", "l"({address})')
+
+
 def store(r: ThreadContext, s: ir.Store) -> None:
     """A store of the thread's iterations."""
     t, dtype = r.t, s.buffer.dtype

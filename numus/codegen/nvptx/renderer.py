@@ -101,8 +101,9 @@ class Renderer(KernelContext):
     def module(self, symbol: str) -> str:
         if has_dependent_launch(self.capability):
             # the next kernel may be scheduled while this one ends
-            for what in ("launch_dependents", "wait"):
-                self.asm(f"griddepcontrol.{what};", "~{memory}")
+            self.asm("griddepcontrol.launch_dependents;", "~{memory}")
+            if not any(isinstance(s, ir.DependencyWait) for s in statements(self.kernel.body)):
+                self.wait_for_earlier_kernels()
         cluster.arrive(self)
         arguments = ", ".join(self._prologue())
         self.write_kernel(self.kernel.body, needs_grid=True)
@@ -118,6 +119,10 @@ class Renderer(KernelContext):
             *("!0 = !{}", ""),
         ]
         return "\n".join(lines)
+
+    def wait_for_earlier_kernels(self) -> None:
+        if has_dependent_launch(self.capability):
+            self.asm("griddepcontrol.wait;", "~{memory}")
 
     def _prologue(self) -> list[str]:
         """Bind thread indices and arguments; returns the parameters."""
@@ -295,7 +300,8 @@ class Renderer(KernelContext):
 
 Renderer.handlers = {
     ir.Store: Renderer.store,
-    ir.Prefetch: lambda r, s: None,  # other warps hide the latency
+    ir.Prefetch: lambda r, s: memory.prefetch(r.x, s),
+    ir.DependencyWait: lambda r, s: r.wait_for_earlier_kernels(),
     ir.BlockReduce: block_reduce.reduce,
     ir.BlockScan: block_reduce.scan,
     ir.AtomicAdd: grid_sync.atomic_add,

@@ -66,6 +66,12 @@ class FusionGroup:
         """A group of one value, which is stored."""
         return FusionGroup.of([val], {val}, position)
 
+    @staticmethod
+    def union(groups: Sequence[FusionGroup]) -> FusionGroup:
+        """The values of several groups, for reports."""
+        members = [m for group in groups for m in group.members]
+        return FusionGroup.of(members, {m for g in groups for m in g.stored}, groups[0].position)
+
     def on(self, new: Mapping[Value, Value], space: Shape) -> FusionGroup:
         """The same group of other values."""
         members, stored = [new[v] for v in self.members], {new[v] for v in self.stored}

@@ -25,5 +25,6 @@ def capability_fields(capability: int) -> dict[str, Any]:
         "mma": frozenset(name for name, since in _MMA_SYNC.items() if capability >= since),
         "wgmma": hopper,
         "max_cluster_size": _MAX_CLUSTER_SIZE if capability >= _CLUSTERS else 1,
+        "dependent_launch": capability >= _CLUSTERS,
         "forward_progress": True,
     }

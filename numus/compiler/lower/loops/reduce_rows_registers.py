@@ -18,6 +18,7 @@ from numus.compiler.fusion.group import squeeze
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Kernels, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags, max_waiting_blocks
+from numus.compiler.lower.loops.early_prefetch import early_prefetch
 from numus.compiler.lower.loops.nest import ZERO, delinearize
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import RegisterTiling, RowEmitter, Stages
@@ -31,7 +32,8 @@ def lower_register_rows(p: LoopProblem) -> Kernels | None:
     """One CTA per row, by the tiling of least cost; None where registers have no room."""
     n = p.nest.row_size
     # so many short rows that blocks of one each could not start fast enough
-    many_short = _is_saturated(p) and n * sum(_itemsizes(p.work)) < TUNING.packed_row_max_bytes
+    short = n * sum(_itemsizes(p.work)) < TUNING.packed_row_max_bytes
+    many_short = short and _packed_rows(p) > 1
 
     def cost(tiling: RegisterTiling) -> tuple[float, int]:
         room = max(TUNING.register_slack, tiling.threads * tiling.per_thread / n)
@@ -71,8 +73,13 @@ def lower_cluster_rows(p: LoopProblem) -> Kernels | None:
     return [clear_flags(flags, p.target), _kernel(p, tiling, flags)]
 
 
-def _is_saturated(p: LoopProblem) -> bool:
-    return p.nest.row_count >= TUNING.packed_rows * p.work.saturating_blocks()
+def _packed_rows(p: LoopProblem) -> int:
+    """Rows of a block of one warp each: as many as leave a block for every SM, for starting a block
+    takes longer than a short row."""
+    packed = 1
+    while packed < TUNING.packed_rows and 2 * packed * p.target.num_cores <= p.nest.row_count:
+        packed *= 2
+    return packed
 
 
 def register_tilings(p: LoopProblem, ctas: int = 1) -> list[RegisterTiling]:
@@ -85,7 +92,8 @@ def register_tilings(p: LoopProblem, ctas: int = 1) -> list[RegisterTiling]:
     width = vector_width(p.work, n)
     while width > 1 and n < WARP * width:  # an element for every thread
         width //= 2
-    max_elements = min(TUNING.register_max_elements, TUNING.register_max_words // max(1, words))
+    room = TUNING.register_max_elements * (1 if words or min_itemsize(p.work) > 2 else 2)
+    max_elements = min(room, TUNING.register_max_words // words if words else room)
     found: list[RegisterTiling] = []
     threads = WARP
     while threads <= max(p.target.max_block_size, p.work.threads):
@@ -103,8 +111,8 @@ def _kernel(p: LoopProblem, tiling: RegisterTiling, flags: Value | None = None) 
     e.block_size, e.cluster_size = tiling.threads * tiling.ctas, tiling.ctas
     if flags is not None:
         e.flags = e.buffer(flags, "write"), flags.size // count
-    if tiling.threads == WARP and _is_saturated(p):
-        e.packed_blocks = TUNING.packed_rows
+    if tiling.threads == WARP:
+        e.packed_blocks = _packed_rows(p)
     g = ir.var("g")
     # rows that fill their block need no predicates: a kernel of its own
     exact = e.block_size * tiling.per_thread == n
@@ -113,6 +121,8 @@ def _kernel(p: LoopProblem, tiling: RegisterTiling, flags: Value | None = None) 
     row = RowEmitter(p, e, at, [(ZERO, end)], p.lane, tiling=tiling)
     row.cache_in_registers()
     body = row.stages() + row.results()
+    if tiling.ctas == 1:
+        body = early_prefetch(e, p.target, g, body, n) + body
     return e.grid_kernel("register_row_reduction", g, body, count, p.work.notes)
 
 

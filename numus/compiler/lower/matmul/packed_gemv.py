@@ -8,6 +8,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.loops.early_prefetch import fetch_row, is_fetched
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.matmul.packed import CodesProblem
@@ -82,6 +83,13 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
     shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, paired=x.dtype.itemsize == 2)
     sizes = (block * rows, e.dim(p.rows), e.dim(p.chunks))
     body = packed_gemv(shape, operands, *sizes)
+    where = operands.codes.address
+    if where is not None and is_fetched(codes, p.target):
+        starts = [
+            where(ZERO, ir.minimum(block * rows + i, e.dim(p.rows) - 1), ZERO) for i in range(rows)
+        ]
+        fetches = [fetch_row(*start, codes.shape[2], i) for i, start in enumerate(starts)]
+        body = [*fetches, ir.DependencyWait(), *body]
     return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), (p.val.op,))]
 
 

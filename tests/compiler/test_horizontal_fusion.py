@@ -1,0 +1,51 @@
+"""Independent small kernels that share a launch, and prefetches before a dependent launch."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus import ir
+from numus.runtime import devices
+
+
+@pytest.fixture(scope="module")
+def machine():
+    devices.BACKENDS["joining"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
+    return nm.device("joining").runtime
+
+
+def test_projections_of_one_vector_share_a_launch(machine):
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal(s).astype(np.float32) for s in ((1, 64), (96, 64), (7, 64), (96, 64))
+    ]
+
+    def projections(x, *weights):
+        scaled = x / nm.sqrt((x * x).mean(axis=-1, keepdims=True))
+        return [scaled @ w.T for w in weights]
+
+    want = projections(*map(nm.asarray, arrays))
+    given = [nm.asarray(a, device="joining") for a in arrays]
+    nm.eval(*given)
+    machine.launched.clear()
+    got = nm.jit(projections)(*given)
+    nm.eval(*got)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=2e-5, atol=2e-5)
+    blocks = [p.kernel.body[0].var.attr for p in machine.launched]
+    assert blocks.count("joint_block") == 1
+    assert len(blocks) == 3
+
+
+def test_large_inputs_are_prefetched_before_the_wait(machine):
+    x, w = nm.ones((1, 1024), device="joining"), nm.ones((40, 1024), device="joining")
+    nm.eval(x, w)
+    machine.launched.clear()
+    y = x @ w.T
+    assert y.numpy().tolist() == [[1024.0] * 40]
+    (program,) = machine.launched
+    found = [type(s) for s in ir.statements(program.kernel.body)]
+    wait = found.index(ir.DependencyWait)
+    assert ir.Prefetch in found[:wait]
+    assert ir.Set not in found[:wait]
