@@ -6,6 +6,7 @@ cache that holds the keys of earlier calls. Layers ask it for masks and hand it 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import numus as nm
@@ -119,6 +120,8 @@ def attend(
         softcap: scores become softcap * tanh(score / softcap) (Gemma 2).
         bias: added to the scores (T5).
     """
+    if softcap is None and query.shape[2] == 1 and _has_warps(query):
+        return _attend_split(query, key, value, mask, scale, bias)
     if query.shape[2] <= FEW_QUERIES or softcap is not None:
         return _attend_few(query, key, value, mask, scale, softcap, bias, is_causal)
     if bias is not None:
@@ -129,6 +132,34 @@ def attend(
         is_causal = False
     options: dict[str, Any] = {"scale": scale, "is_causal": is_causal, "enable_gqa": True}
     return merge_heads(nm.scaled_dot_product_attention(query, key, value, mask, **options))
+
+
+# Heads that share keys, as the queries of one matrix: what a kernel that splits keys takes at most.
+_MAX_SHARED = 8
+
+
+def _has_warps(query: Tensor) -> bool:
+    """Threads exchange registers: a kernel splits the keys of a few queries among blocks."""
+    return nm.device(query.device).runtime.target.subgroup_size > 0
+
+
+def _attend_split(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """One query of each head. Heads that share keys are rows of one matrix: keys are read once."""
+    rows, heads, _, size = query.shape
+    shared = math.gcd(heads // key.shape[1], _MAX_SHARED)
+    if bias is not None:
+        bias = bias.reshape(bias.shape[0], heads // shared, shared, bias.shape[-1])
+        mask = bias if mask is None else nm.where(mask, bias, -nm.inf)
+    grouped = query.reshape(rows, heads // shared, shared, size)
+    out = nm.scaled_dot_product_attention(grouped, key, value, mask, scale=scale, enable_gqa=True)
+    return out.reshape(rows, 1, heads * value.shape[-1])
 
 
 # A kernel of attention lays queries across SIMD lanes or the rows of a tile; one query alone is

@@ -13,13 +13,21 @@ from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
 from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
+from numus.compiler.lower.axis import temporary
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.dtypes import DType
 from numus.ir import Expr
-from numus.kernels.attention.gpu import simt_backward, simt_forward, wgmma_backward, wgmma_forward
+from numus.kernels.attention.gpu import (
+    simt_backward,
+    simt_forward,
+    split_keys,
+    wgmma_backward,
+    wgmma_forward,
+)
 from numus.kernels.attention.gpu.block import BwdOperands, FwdOperands, Sizes, Tiling
 from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
+from numus.kernels.math import exp_decay
 from numus.target import Target
 
 ZERO = ir.const(0)
@@ -111,7 +119,64 @@ def _simt_backward(p: AttentionProblem) -> Tiling | None:
     return simt_backward.choose(p.target, _compute_dtype(p), *dims, list(p.outputs))
 
 
+class SplitKeys(InOrder):
+    """Few queries of many keys: splits of the keys, and their combination."""
+
+    name = "attention_split_keys"
+
+    def supports(self, problem: AttentionProblem, target: Target) -> bool:
+        has_output = "out" in problem.outputs and problem.is_forward
+        return has_output and _has_elements(problem) and self._tiling(problem) is not None
+
+    def _tiling(self, p: AttentionProblem) -> split_keys.SplitTiling | None:
+        itemsize = max(p.inputs[name].dtype.itemsize for name in "qkv")
+        return split_keys.choose(p.target, itemsize, *p.dims)
+
+    def lower(self, problem: AttentionProblem) -> Kernels:
+        p, tiling = problem, self._tiling(problem)
+        assert tiling is not None
+        queries, keys, _, value_dim = p.dims
+        splits = split_keys.split_count(p.target, tiling, p.batch, keys)
+        chunk = round_up(-(-keys // splits), tiling.step)
+        splits = -(-keys // chunk)
+        dtype = _compute_dtype(p)
+        shapes = ((p.batch, queries, splits),) * 2 + ((p.batch, queries, splits, value_dim),)
+        memory = [temporary(shape, dtype) for shape in shapes]
+        approximate = p.target.approx_math and p.wgmma_dtype is not None
+        decay = split_keys.approx_decay if approximate else exp_decay
+        e, reader, operands = self._operands(p, tiling.threads)
+        sizes = self._sizes(e, p, splits, chunk)
+        partials = split_keys.Partials(*(e.buffer(x, "write") for x in memory))
+        given = (operands, partials, p.target.dependent_launch, decay)
+        first = split_keys.SplitKeysKernel(tiling, sizes, dtype, ir.var("g"), *given)
+        steps = [reader.kernel(self.name, first, p.batch * splits)]
+        threads = split_keys.TUNING.combine_threads
+        e, reader, operands = self._operands(p, threads)
+        sizes = self._sizes(e, p, splits, chunk)
+        partials = split_keys.Partials(*(e.buffer(x) for x in memory))
+        counts = (queries, splits)
+        second = split_keys.CombineKernel(
+            sizes, dtype, ir.var("g"), operands, partials, counts, threads, decay
+        )
+        return [*steps, reader.kernel("attention_combine", second, p.batch * queries)]
+
+    def _operands(self, p: AttentionProblem, threads: int) -> tuple[Emitter, Reader, FwdOperands]:
+        layouts = p.group.input_layouts(p.layouts)
+        e = Emitter(layouts, block_size=threads)
+        reader = Reader(p, e, _compute_dtype(p))
+        return e, reader, reader.forward_operands(partial(_matrix, reader, layouts))
+
+    def _sizes(
+        self, e: Emitter, p: AttentionProblem, splits: int, chunk: int
+    ) -> split_keys.SplitSizes:
+        _, keys, head_dim, value_dim = map(e.dim, p.dims)
+        return split_keys.SplitSizes(
+            keys, head_dim, value_dim, e.scalar_arg(splits), e.scalar_arg(chunk)
+        )
+
+
 FORWARD: Sequence[Schedule[AttentionProblem]] = (
+    SplitKeys(),
     GpuSchedule("attention_wgmma", _wgmma_forward, wgmma_forward.ForwardKernel, True),
     GpuSchedule("attention_simt", _simt_forward, simt_forward.ForwardKernel, False),
     CpuForward(),

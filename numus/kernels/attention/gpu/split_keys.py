@@ -1,0 +1,457 @@
+"""Flash-Decoding (Dao et al. 2023): attention of a few queries, split along the keys.
+
+A block has a range of the keys of one head, and all queries. The lanes of a warp form teams, one
+for each key at a time, whose threads have a vector of the head each; keys and values go from memory
+straight into registers. Every team runs an online softmax of its own. Teams are merged by shuffles,
+warps through shared memory, and the blocks of a head by a second kernel, all in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from numus import ir
+from numus.dtypes import DType, bool_
+from numus.ir import Expr, Stmt, const, select
+from numus.kernels.attention.gpu.block import FwdOperands
+from numus.kernels.attention.gpu.wgmma_forward import LOG2E, tree_reduce
+from numus.kernels.common.smem_tiles import Matrix
+from numus.kernels.math import FUNCTIONS, exp_decay
+from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, multiply_add, next_power_of_two
+from numus.target import Target
+
+ZERO, TRUE, WARP = const(0), const(True, bool_), 32
+
+Decay = Callable[[Expr], Expr]  # e**x for x <= 0
+
+
+def approx_decay(x: Expr) -> Expr:
+    """e**x by the special-function unit, for results that are rounded to 16 bits."""
+    return ir.exp2(x * const(LOG2E, x.dtype))
+
+
+@dataclass(frozen=True)
+class SplitKeysTuning:
+    """Measured on one H200."""
+
+    max_queries: int = 8
+    min_keys: int = 64
+    threads: int = 256
+    keys_in_flight: int = 4  # of a team,
+    few_queries: int = 4  # with more queries half as many: registers
+    max_splits: int = 32  # of a head, which the second kernel reads
+    combine_threads: int = 64
+    line_bytes: int = 128
+
+
+TUNING = SplitKeysTuning()
+
+
+@dataclass(frozen=True)
+class SplitTiling:
+    """Compile-time sizes."""
+
+    threads: int
+    queries: int
+    vector: int  # elements of a thread
+    team: int  # threads that share a key
+    unroll: int  # keys of a team in flight
+
+    @property
+    def teams(self) -> int:
+        return self.threads // self.team
+
+    @property
+    def warps(self) -> int:
+        return self.threads // WARP
+
+    @property
+    def step(self) -> int:
+        """Keys of a main-loop iteration."""
+        return self.teams * self.unroll
+
+
+def choose(
+    target: Target, itemsize: int, queries: int, keys: int, head_dim: int, value_dim: int
+) -> SplitTiling | None:
+    """None for many queries or few keys, and for heads that a warp cannot hold as vectors."""
+    few = queries <= TUNING.max_queries and keys >= TUNING.min_keys
+    if not (few and target.vector_access_bytes and target.subgroup_size == WARP):
+        return None
+    vector = MAX_ACCESS_BYTES // itemsize
+    team = next_power_of_two(-(-max(head_dim, value_dim) // vector))
+    if team > WARP or head_dim % vector or value_dim % vector:
+        return None
+    unroll = TUNING.keys_in_flight // (1 if queries <= TUNING.few_queries else 2)
+    return SplitTiling(TUNING.threads, queries, vector, team, unroll)
+
+
+def split_count(target: Target, tiling: SplitTiling, batch: int, keys: int) -> int:
+    """Blocks of a head: enough for all SMs, each with work for all of its teams."""
+    wanted = min(TUNING.max_splits, -(-target.num_cores // batch))
+    return max(1, min(wanted, -(-keys // tiling.step)))
+
+
+@dataclass(slots=True)
+class SplitSizes:
+    """Launch arguments."""
+
+    keys: Expr
+    head_dim: Expr
+    value_dim: Expr
+    splits: Expr
+    chunk: Expr  # keys of a split
+
+
+@dataclass(slots=True)
+class Partials:
+    """Results of the splits: (matrix, query, split) maxima and sums, and the columns of each."""
+
+    maxima: ir.Buffer
+    sums: ir.Buffer
+    columns: ir.Buffer
+
+
+class _Softmax:
+    """A running maximum, the sum of exponentials below it, and the columns they weigh."""
+
+    def __init__(self, name: str, dtype: DType, columns: int, decay: Decay) -> None:
+        self.name, self.dtype, self.decay = name, dtype, decay
+        self.maximum, self.sum = (
+            ir.Register(f"{name}_{word}", dtype, lanes=True) for word in ("max", "sum")
+        )
+        self.columns = [ir.Register(f"{name}_{i}", dtype, lanes=True) for i in range(columns)]
+
+    @property
+    def state(self) -> list[Expr]:
+        return [ir.read(r) for r in (self.maximum, self.sum, *self.columns)]
+
+    def clear(self) -> list[Stmt]:
+        zero = const(0, self.dtype)
+        return [
+            ir.Set(self.maximum, const(-math.inf, self.dtype)),
+            *(ir.Set(r, zero) for r in (self.sum, *self.columns)),
+        ]
+
+    def rescaled(self, largest: Expr, tag: str) -> tuple[list[Stmt], Expr, Expr]:
+        """Statements, what to subtract from scores for a new maximum, and the factor of the old
+        sums."""
+        infinite = const(-math.inf, self.dtype)
+        names = (f"{self.name}_{word}{tag}" for word in ("largest", "shift", "rescale"))
+        new, shift, rescale = (ir.var(name, self.dtype) for name in names)
+        old = ir.read(self.maximum)
+        lets: list[Stmt] = [
+            ir.Let(new, ir.maximum(old, largest)),
+            ir.Let(shift, select(new.eq(infinite), const(0, self.dtype), new)),
+            ir.Let(rescale, self.decay(old - shift)),
+            ir.Set(self.maximum, new),
+        ]
+        return lets, shift, rescale
+
+    def add(
+        self, scores: list[Expr], weigh: Callable[[int, Expr], Expr], rows: list[list[Expr]]
+    ) -> list[Stmt]:
+        """Keys with these scores, whose probabilities (after `weigh`) multiply rows of values."""
+        body, shift, rescale = self.rescaled(tree_reduce(scores, ir.maximum), "")
+        probs = [ir.var(f"{self.name}_prob{u}", self.dtype) for u in range(len(scores))]
+        body += [ir.Let(p, self.decay(s - shift)) for p, s in zip(probs, scores, strict=True)]
+        total = tree_reduce(list(probs), ir.add)
+        body.append(ir.Set(self.sum, multiply_add(ir.read(self.sum), rescale, total)))
+        weights = [weigh(u, p) for u, p in enumerate(probs)]
+        for i, register in enumerate(self.columns):
+            new = ir.read(register) * rescale
+            for weight, row in zip(weights, rows, strict=True):
+                new = multiply_add(weight, row[i], new)
+            body.append(ir.Set(register, new))
+        return body
+
+    def merge(self, other: list[Expr], tag: str) -> list[Stmt]:
+        """The softmax of other keys, in the order of `state`."""
+        names = [ir.var(f"{self.name}_other{tag}_{i}", self.dtype) for i in range(len(other))]
+        body: list[Stmt] = [ir.Let(name, x) for name, x in zip(names, other, strict=True)]
+        lets, shift, rescale = self.rescaled(names[0], tag)
+        factor = ir.var(f"{self.name}_factor{tag}", self.dtype)
+        body += [*lets, ir.Let(factor, self.decay(names[0] - shift))]
+        for register, x in zip((self.sum, *self.columns), names[1:], strict=True):
+            body.append(ir.Set(register, multiply_add(x, factor, ir.read(register) * rescale)))
+        return body
+
+
+class SplitKeysKernel:
+    """The first kernel: a split of the keys, for all queries of a head."""
+
+    def __init__(
+        self,
+        tiling: SplitTiling,
+        sizes: SplitSizes,
+        dtype: DType,
+        block: Expr,
+        operands: FwdOperands,
+        partials: Partials,
+        early: bool,
+        decay: Decay = exp_decay,
+    ) -> None:
+        self.tiling, self.sizes, self.dtype = tiling, sizes, dtype
+        self.o, self.partials, self.early = operands, partials, early
+        self.decay = decay
+        self.n, self.split = block // sizes.splits, block % sizes.splits
+        t = tiling
+        width = t.team * t.vector
+        self.width = width
+        self.queries = ir.Buffer("queries", dtype, "scratch", const(t.queries * width))
+        self.stage = ir.Buffer("stage", dtype, "scratch", const(t.warps * t.queries * width))
+        self.stats = ir.Buffer("stats", dtype, "scratch", const(2 * t.warps * t.queries))
+        self.scratch = [self.queries, self.stage, self.stats]
+        self.rows = [_Softmax(f"q{r}", dtype, t.vector, decay) for r in range(t.queries)]
+        self.begin = self.split * sizes.chunk
+        self.end = ir.minimum(self.begin + sizes.chunk, sizes.keys)
+
+    def body(self) -> list[Stmt]:
+        found = [m.memory for m in (self.o.k, self.o.v) if m is not None]
+        memory = [m for m in found if m is not None]
+        if len(memory) < 2:
+            body = self._teams(False)
+        else:
+            aligned = memory[0].aligned(self.n) & memory[1].aligned(self.n)
+            body = [ir.If(aligned, self._teams(True)), ir.If(~aligned, self._teams(False))]
+        return [*self._early_prefetch(), self._load_queries(), *body, self._merge_warps()]
+
+    def _early_prefetch(self) -> list[Stmt]:
+        """Keys and values are in L2, or on their way, when the kernels before this one end."""
+        if not self.early:
+            return []
+        key, fetches = ir.var("fetched"), list[Stmt]()
+        for matrix, extent in ((self.o.k, self.sizes.head_dim), (self.o.v, self.sizes.value_dim)):
+            memory = None if matrix is None else matrix.memory
+            if memory is None or any(
+                x.op == "load" for x in ir.walk(memory.offset(self.n), lambda x: True)
+            ):
+                return []
+            row = ir.minimum(self.begin + key, self.end - 1) * memory.stride
+            itemsize = memory.buffer.dtype.itemsize
+            for line in range(-(-self.width * itemsize // TUNING.line_bytes)):
+                column = ir.minimum(const(line * TUNING.line_bytes // itemsize), extent - 1)
+                at = memory.offset(self.n) + row + column
+                fetches.append(ir.Prefetch(memory.buffer, at, write=False, level=2))
+        loop = ir.For(key, ZERO, self.sizes.chunk, "lanes", fetches)
+        return [loop, ir.DependencyWait()]
+
+    def _load_queries(self) -> Stmt:
+        i, t, s = ir.var("query_element"), self.tiling, self.sizes
+        r, column = i // self.width, i % self.width
+        at = ir.minimum(column, s.head_dim - 1)
+        x = self.o.q.read(self.n, r, at, TRUE).cast(self.dtype)
+        value = select(column < s.head_dim, x, const(0, self.dtype))
+        store = ir.Store(self.queries, i, value)
+        return ir.For(i, ZERO, const(t.queries * self.width), "lanes", [store])
+
+    def _teams(self, vectors: bool) -> list[Stmt]:
+        t, lane = self.tiling, ir.var("lane")
+        member, team = lane % t.team, lane // t.team
+        first = member * t.vector
+        body: list[Stmt] = []
+        for row in self.rows:
+            body += row.clear()
+        k0 = ir.var("key_block")
+        loop = self._keys(k0, team, first, vectors)
+        body.append(ir.For(k0, self.begin, self.end, "serial", loop, step=const(t.step)))
+        mask = t.team
+        while mask < WARP:
+            for row in self.rows:
+                body += row.merge([ir.lanes_xor(x, mask) for x in row.state], str(mask))
+            mask *= 2
+        warp, is_first = lane // WARP, (lane % WARP) < t.team
+        store: list[Stmt] = []
+        for r, row in enumerate(self.rows):
+            maximum, total, *columns = row.state
+            at = warp * t.queries + r
+            store += [
+                ir.Store(self.stage, at * self.width + first + i, x) for i, x in enumerate(columns)
+            ]
+            store += [
+                ir.Store(self.stats, at * 2, maximum),
+                ir.Store(self.stats, at * 2 + 1, total),
+            ]
+        body.append(ir.If(is_first, store))
+        return [ir.For(lane, ZERO, const(t.threads), "lanes", body)]
+
+    def _keys(self, k0: Expr, team: Expr, first: Expr, vectors: bool) -> list[Stmt]:
+        """One iteration: the scores of some keys by every team, and their values."""
+        t, s, o = self.tiling, self.sizes, self.o
+        assert o.v is not None
+        body: list[Stmt] = []
+        keys = [k0 + (u * t.teams) + team for u in range(t.unroll)]
+        inside = [ir.minimum(key, s.keys - 1) for key in keys]
+        load = self._load
+        ks = [
+            load(body, o.k, key, first, s.head_dim, f"k{u}", vectors)
+            for u, key in enumerate(inside)
+        ]
+        vs = [
+            load(body, o.v, key, first, s.value_dim, f"v{u}", vectors)
+            for u, key in enumerate(inside)
+        ]
+        infinite = const(-math.inf, self.dtype)
+        for r, row in enumerate(self.rows):
+            query = self._query(body, r, first)
+            scores: list[Expr] = []
+            for u, key in enumerate(keys):
+                total = query[0] * ks[u][0]
+                for i in range(1, t.vector):
+                    total = multiply_add(query[i], ks[u][i], total)
+                mask = 1
+                while mask < t.team:
+                    total = total + ir.lanes_xor(total, mask)
+                    mask *= 2
+                value = total * o.scale
+                if o.bias is not None:
+                    value = value + o.bias(self.n, const(r), inside[u])
+                limit = ir.minimum(self.end, const(r + 1)) if o.causal else self.end
+                name = ir.var(f"score{r}_{u}", self.dtype)
+                body.append(ir.Let(name, select(key < limit, value, infinite)))
+                scores.append(name)
+
+            def weigh(u: int, prob: Expr, r: int = r) -> Expr:
+                return prob if o.keep is None else prob * o.keep(self.n, const(r), inside[u])
+
+            body += row.add(scores, weigh, vs)
+        return body
+
+    def _query(self, out: list[Stmt], r: int, first: Expr) -> list[Expr]:
+        """A thread's vector of a query, from shared memory."""
+        width = MAX_ACCESS_BYTES // self.dtype.itemsize
+        names = [ir.var(f"query{r}_{i}", self.dtype) for i in range(self.tiling.vector)]
+        for i, name in enumerate(names):
+            x = ir.load(self.queries, first + (r * self.width + i))
+            out.append(ir.Let(name, x, vector=0 if i % width else min(width, len(names))))
+        return list(names)
+
+    def _load(
+        self,
+        out: list[Stmt],
+        matrix: Matrix,
+        row: Expr,
+        first: Expr,
+        extent: Expr,
+        tag: str,
+        vectors: bool,
+    ) -> list[Expr]:
+        """A thread's vector of a row, or the last one again."""
+        count = self.tiling.vector
+        at = ir.minimum(first, extent - count)
+        if not vectors:
+            lets = [
+                ir.Let(
+                    ir.var(f"{tag}_{i}", self.dtype),
+                    matrix.read(self.n, row, at + i, TRUE).cast(self.dtype),
+                )
+                for i in range(count)
+            ]
+            out += lets
+            return [let.var for let in lets]
+        memory = matrix.memory
+        assert memory is not None
+        start = memory.offset(self.n) + row * memory.stride + at
+        names = [ir.var(f"{tag}_{i}", memory.buffer.dtype) for i in range(count)]
+        for i, name in enumerate(names):
+            out.append(ir.Let(name, ir.load(memory.buffer, start + i), vector=0 if i else count))
+        return [name.cast(self.dtype) for name in names]
+
+    def _merge_warps(self) -> Stmt:
+        t, s, p = self.tiling, self.sizes, self.partials
+        i = ir.var("i")
+        r, column = i // s.value_dim, i % s.value_dim
+        all_warps = range(t.warps)
+        maxima = [ir.load(self.stats, (r + w * t.queries) * 2) for w in all_warps]
+        sums = [ir.load(self.stats, (r + w * t.queries) * 2 + 1) for w in all_warps]
+        columns = [
+            ir.load(self.stage, (r + w * t.queries) * self.width + column) for w in all_warps
+        ]
+        names = ("merged_max", "merged_shift")
+        largest, shift = (ir.var(name, self.dtype) for name in names)
+        infinite, zero = const(-math.inf, self.dtype), const(0, self.dtype)
+        body: list[Stmt] = [
+            ir.Let(largest, tree_reduce(maxima, ir.maximum)),
+            ir.Let(shift, select(largest.eq(infinite), zero, largest)),
+        ]
+        factors = [ir.var(f"warp_factor{w}", self.dtype) for w in all_warps]
+        body += [ir.Let(f, self.decay(m - shift)) for f, m in zip(factors, maxima, strict=True)]
+        total, value = zero, zero
+        for f, x, c in zip(factors, sums, columns, strict=True):
+            total, value = multiply_add(x, f, total), multiply_add(c, f, value)
+        at = (self.n * t.queries + r) * s.splits + self.split
+        body.append(ir.Store(p.columns, at * s.value_dim + column, value))
+        stats: list[Stmt] = [ir.Store(p.maxima, at, largest), ir.Store(p.sums, at, total)]
+        body.append(ir.If(column.eq(0), stats))
+        return ir.For(i, ZERO, s.value_dim * t.queries, "lanes", body)
+
+
+@dataclass(slots=True)
+class CombineKernel:
+    """The second kernel: a block for each (matrix, query), from the partials of all splits."""
+
+    sizes: SplitSizes
+    dtype: DType
+    row: Expr  # number of the block
+    operands: FwdOperands
+    partials: Partials
+    counts: tuple[int, int]  # of queries and splits
+    threads: int
+    decay: Decay
+    scratch: list[ir.Buffer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        _, splits = self.counts
+        self.scratch = [
+            ir.Buffer(name, self.dtype, "scratch", const(splits)) for name in ("factors", "sums")
+        ]
+
+    def body(self) -> list[Stmt]:
+        queries, splits = self.counts
+        p, dtype, first = self.partials, self.dtype, self.row * splits
+        n, r = self.row // queries, self.row % queries
+        factors, sums = self.scratch
+        infinite, zero, one = const(-math.inf, dtype), const(0, dtype), const(1, dtype)
+        part, lane = ir.var("part"), ir.var("lane")
+        names = [ir.var(f"maximum{s}", dtype) for s in range(splits)]
+        largest, shift = ir.var("largest", dtype), ir.var("shift", dtype)
+        maxima: list[Stmt] = [
+            ir.Let(name, ir.load(p.maxima, first + s)) for s, name in enumerate(names)
+        ]
+        maxima += [
+            ir.Let(largest, tree_reduce(list(names), ir.maximum)),
+            ir.Let(shift, select(largest.eq(infinite), zero, largest)),
+        ]
+        factor = ir.var("factor", dtype)
+        weigh: list[Stmt] = [
+            *maxima,
+            ir.Let(factor, self.decay(ir.load(p.maxima, first + part) - shift)),
+            ir.Store(factors, part, factor),
+            ir.Store(sums, part, ir.load(p.sums, first + part) * factor),
+        ]
+        values = [ir.var(f"value{s}", dtype) for s in range(splits)]
+        total, result = ir.var("total", dtype), ir.var("result", dtype)
+        add: list[Stmt] = [
+            ir.Let(x, ir.load(p.columns, (first + s) * self.sizes.value_dim + lane))
+            for s, x in enumerate(values)
+        ]
+        new, whole = zero, zero
+        for s, x in enumerate(values):
+            new = multiply_add(x, ir.load(factors, const(s)), new)
+            whole = whole + ir.load(sums, const(s))
+        none = total.eq(zero)
+        add += [
+            ir.Let(total, whole),
+            ir.Let(result, new * select(none, zero, one / total)),
+            *self.operands.write(n, r, lane, result),
+        ]
+        lse = select(none, const(math.inf, dtype), largest + FUNCTIONS["log"](total))
+        told = self.operands.write_lse(n, r, lse)
+        if told:
+            add += [*maxima, ir.If(lane.eq(0), told)]
+        return [
+            ir.For(part, ZERO, const(splits), "lanes", weigh),
+            ir.For(lane, ZERO, self.sizes.value_dim, "lanes", add),
+        ]
