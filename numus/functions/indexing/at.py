@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numus.errors import DTypeError
 from numus.functions import api as nm
+from numus.functions._base import wrap
+from numus.functions.indexing.indexing import assign
 from numus.tensor import Tensor, attribute
 
 __all__ = ["At", "AtIndexer"]
 
 Combine = Callable[[Tensor, Any], Tensor]
+_NAMES = {"add": "add", "mul": "multiply", "min": "min", "max": "max"}
 
 
 class AtIndexer:
@@ -57,7 +61,7 @@ class At:
 
     def add(self, values: Any) -> Tensor:
         """With values added."""
-        return self._combined("sum", nm.add, values)
+        return self._combined("add", nm.add, values)
 
     def subtract(self, values: Any) -> Tensor:
         """With values subtracted."""
@@ -65,7 +69,7 @@ class At:
 
     def multiply(self, values: Any) -> Tensor:
         """With values multiplied."""
-        return self._combined("prod", nm.multiply, values)
+        return self._combined("mul", nm.multiply, values)
 
     def divide(self, values: Any) -> Tensor:
         """With the elements divided by values."""
@@ -74,11 +78,11 @@ class At:
 
     def min(self, values: Any) -> Tensor:
         """With the smaller of each element and its values."""
-        return self._combined("amin", nm.minimum, values)
+        return self._combined("min", nm.minimum, values)
 
     def max(self, values: Any) -> Tensor:
         """With the larger of each element and its values."""
-        return self._combined("amax", nm.maximum, values)
+        return self._combined("max", nm.maximum, values)
 
     def power(self, values: Any) -> Tensor:
         """With the elements raised to a power."""
@@ -90,19 +94,15 @@ class At:
 
     mul, sub = multiply, subtract
 
-    def _combined(self, reduce: str, combine: Combine, values: Any) -> Tensor:
+    def _combined(self, mode: str, combine: Combine, values: Any) -> Tensor:
         x = self._x
         if _names_once(self._index):
             return self.set(combine(self.get(), values))
-        # positions of the elements: a scatter along the one axis counts all that are named twice
-        positions = nm.reshape(nm.arange(x.size, device=x.device), x.shape)[self._index]
-        values = nm.broadcast_to(nm.asarray(values, device=x.device), positions.shape)
-        flat = nm.scatter_reduce(
-            nm.reshape(x, (-1,)),
-            *(0, nm.reshape(positions, (-1,)), nm.reshape(nm.astype(values, x.dtype), (-1,))),
-            reduce,
-        )
-        return nm.reshape(flat, x.shape)
+        op = f"at[].{_NAMES[mode]}"
+        if x.dtype.kind == ("complex" if mode in ("max", "min") else "bool"):
+            raise DTypeError(f"{op} is not defined for {x.dtype.name}")
+        given = nm.astype(nm.asarray(values, device=x.device), x.dtype)
+        return wrap(assign(x._node, self._index, given._node, mode, op))
 
 
 def _names_once(index: Any) -> bool:

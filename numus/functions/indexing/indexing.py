@@ -392,8 +392,9 @@ def fit_value(value: Node, shape: Shape, op: str) -> Node:
 
 
 def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
-    """x with a value set (or added) at an index."""
-    mask = _only_mask(index, x, op)
+    """x with a value set (or added, or otherwise combined: a mode of `scatter`) at an index; one
+    other than set or added needs an index array."""
+    mask = _only_mask(index, x, op) if mode in ("set", "add") else None
     lead = 0 if mask is None else max(value.ndim - (x.ndim - mask.ndim), 0)
     if mask is not None and all(n == 1 for n in value.shape[:lead]):
         # one value for the whole mask: nothing has to be counted, so nothing is evaluated
