@@ -1,12 +1,11 @@
 """Stream compaction (nonzero): the indices of true elements.
 
-CPUs count, scan and compact blocks; GPUs scan the mask and scatter indices to their ranks.
+CPUs count, scan and compact blocks; GPUs scan the mask and store indices at their ranks.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
@@ -14,13 +13,13 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.axis import ONE, ZERO, row_index, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
-from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.scan.gpu import lower_scan_gpu
-from numus.compiler.lower.scatter.gpu import lower_scatter_gpu
-from numus.ir import Expr
+from numus.ir import Expr, const
 from numus.kernels.sort import nonzero
-from numus.shapes import Shape, row_major
+from numus.shapes import row_major
 from numus.target import Target
+
+COMPACTED_PER_THREAD = 8  # elements of a GPU's thread
 
 
 def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
@@ -64,42 +63,45 @@ def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> Kerne
 
 
 def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> Kernels:
-    """Scatter the index of every true element to its rank, an inclusive sum of the mask less 1."""
+    """Store the index of every true element at its rank, an inclusive sum of the mask less 1."""
     (val,) = group.members
     mask = val.inputs[0]
-    length, wanted = mask.shape[-1], val.shape[-1]
-    rows = math.prod(mask.shape[:-1])
-    shape = (rows, length)
-
-    def make(op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape) -> Value:
-        return Value.fresh(op, kind, inputs, params, shape, dt.int64)
-
-    def view(op: str, x: Value, *shape: int) -> Value:
-        return make(op, "view", (x,), shape, shape)
-
-    def iota(count: int) -> Value:
-        return make("iota", "source", (), None, (count,))
-
+    layouts = group.input_layouts(layouts)
+    length = mask.shape[-1]
+    shape = (math.prod(mask.shape[:-1]), length)
+    dtype = dt.index_dtype(length)
     flat = Value.fresh("reshape", "view", (mask,), shape, shape, mask.dtype)
-    hit = make("cast", "elementwise", (flat,), None, shape)
-    running = make("scan", "scan", (hit,), ("sum", 1, False), shape)
-    one = make("constant", "source", (), (1, None), ())
-    # -1, which a scatter drops, where the mask is false
-    ranked = make("mul", "elementwise", (running, hit), None, shape)
-    rank = make("sub", "elementwise", (ranked, one), None, shape)
-    row = view("broadcast", view("reshape", iota(rows), rows, 1), *shape)
-    column = view("broadcast", iota(length), *shape)
-    padding = view("broadcast", make("extent", "source", (), length, ()), rows, wanted)
-    inputs = (padding, column, row, rank)
-    found = make("scatter", "scatter", inputs, ((0, 1), "set"), (rows, wanted))
-    result = view("reshape", found, *val.shape)
-    copy = make("copy", "barrier", (result,), None, val.shape)
-    layouts = {**layouts, running: row_major(shape), found: row_major(found.shape)}
-    scan, scatter, copied = (
-        FusionGroup.of_stored(v, group.position) for v in (running, found, copy)
-    )
-    return [
-        *lower_scan_gpu(scan, layouts, target),
-        *lower_scatter_gpu(scatter, layouts, target),
-        *lower_loops(copied, layouts, target, redirect={copy: (val, 0, 0)}),
-    ]
+    hit = Value.fresh("cast", "elementwise", (flat,), None, shape, dtype)
+    running = Value.fresh("scan", "scan", (hit,), ("sum", 1, False), shape, dtype)
+    scan = lower_scan_gpu(FusionGroup.of_stored(running, group.position), layouts, target)
+    return [*scan, _compact(val, flat, running, layouts, target)]
+
+
+def _compact(
+    val: Value, mask: Value, running: Value, layouts: Layouts, target: Target
+) -> LoweredKernel:
+    """Ranks are distinct: no two threads store to one place."""
+    (rows, length), wanted = mask.shape, val.shape[-1]
+    threads = target.block_size
+    e = Emitter({**layouts, running: row_major(mask.shape)}, block_size=threads)
+    g, i, k = ir.var("g"), ir.var("i"), ir.var("k")
+    per_row = -(-max(length, wanted, 1) // (threads * COMPACTED_PER_THREAD))
+    row, part = divmod(g, e.scalar_arg(per_row)) if per_row > 1 else (g, ZERO)
+    at_row = row if rows > 1 else ZERO
+    out = row_index(e, row, val.shape, len(val.shape) - 1)
+    size = const(threads * COMPACTED_PER_THREAD)
+
+    def loop(index: Expr, extent: int, condition: Expr, to: Expr, value: Expr) -> ir.For:
+        span = ir.block_range(part, size, e.dim(extent))
+        return ir.For(
+            index, *span, "lanes", [ir.If(condition, e.store(val, out(to), value.cast(val.dtype)))]
+        )
+
+    rank = ir.sub(e.value(running, (at_row, i)).cast(dt.int64), ONE)
+    body: list[ir.Stmt] = []
+    total: Expr = ZERO
+    if length:
+        body.append(loop(i, length, e.value(mask, (at_row, i)) & (rank < e.dim(wanted)), rank, i))
+        total = e.value(running, (at_row, ir.sub(e.dim(length), ONE))).cast(dt.int64)
+    body.append(loop(k, wanted, k >= total, k, e.dim(length)))
+    return e.grid_kernel("nonzero_compact", g, body, rows * per_row, (val.op,))
