@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
@@ -113,9 +113,11 @@ def histogram(
     given = require(op, node_of(x, op), "bool", "uint", "int", "float")
     node = reshape(given, (size_of(given.shape),))
     is_count = not is_sequence(bins)
+    even = None
     if is_count:
         bins = as_int(bins, "bins", op)
-        edges = equal_edges(node, bins, range)
+        even = even_edges(node, bins, range)
+        edges = even.line(node)
     else:
         edges = require(op, node_of(bins, op), "uint", "int", "float")
         if edges.ndim != 1 or edges.shape[0] < 1:
@@ -123,9 +125,9 @@ def histogram(
     count = edges.shape[0] - 1
     line, values = common(op, wrap(edges), wrap(node))
     # among more bins than this a quotient may miss by more than one
-    even = is_count and bins <= 1 << 16
-    bins = even_bins(line, values) if even else search_bins(line, values)
-    found = counted(bins, _weights(weights, given, op), count)
+    divides = even is not None and count <= 1 << 16
+    index = even_bins(even, values) if even and divides else search_bins(line, values)
+    found = counted(index, _weights(weights, given, op), count)
     if density:
         widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
         heights, widths = common(op, wrap(found), wrap(widths))
@@ -143,29 +145,26 @@ def search_bins(edges: Node, values: Node) -> Node:
     return ew.where(ew.eq(values, last), int_constant(count - 1), bins)
 
 
-def even_bins(edges: Node, values: Node) -> Node:
-    """The bins of equal width of values: a quotient, corrected by the neighbouring edges.
+class EvenEdges(NamedTuple):
+    """The edges of bins of equal width, scalars in a float dtype that tells the values apart."""
 
-    In 32 bits, which hold any number of bins that a float's quotient is good for.
-    """
-    count = edges.shape[0] - 1
-    first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
-    one, top = constant(1, dt.int32), constant(count - 1, dt.int32)
-    scale = ew.div(constant(float(count), edges.dtype), ew.sub(last, first))
-    quotient = ew.mul(ew.sub(values, first), scale)
-    bounds = constant(0.0, edges.dtype), constant(float(count - 1), edges.dtype)
-    guess = ew.cast(ew.minimum(ew.maximum(quotient, bounds[0]), bounds[1]), dt.int32)
-    at = ew.cast(guess, dt.int64)
-    left, right = (gather(edges, (i,), (0,)) for i in (at, ew.add(at, int_constant(1))))
-    guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
-    guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
-    in_range = ew.and_(ew.le(first, values), ew.le(values, last))
-    found = ew.where(in_range, ew.minimum(guess, top), constant(count, dt.int32))
-    return ew.cast(found, dt.int64)
+    first: Node
+    end: Node
+    step: Node
+    bins: int
+
+    def at(self, index: Node) -> Node:
+        """The edges of these numbers (int64)."""
+        dtype = self.first.dtype
+        inner = ew.add(ew.mul(ew.cast(index, dtype), self.step), self.first)
+        return ew.where(ew.eq(index, int_constant(self.bins)), self.end, inner)
+
+    def line(self, like: Node) -> Node:
+        """All of them."""
+        return self.at(iota(self.bins + 1, dt.int64, like.device))
 
 
-def equal_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
-    """The edges of bins of equal width, in a float dtype that tells the values apart."""
+def even_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> EvenEdges:
     if bins < 1:
         raise ValueError(f"histogram: needs at least one bin, not {bins}")
     dtype = dt.promote(node.dtype, dt.default_float)
@@ -182,10 +181,30 @@ def equal_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> No
         first, end = (ew.cast(r(node, (0,)), dtype) for r in (reduce_min, reduce_max))
     half = ew.where(ew.eq(first, end), constant(0.5, dtype), constant(0.0, dtype))
     first, end = ew.sub(first, half), ew.add(end, half)
-    count = iota(bins + 1, dt.int64, node.device)
     step = ew.div(ew.sub(end, first), constant(float(bins), dtype))
-    inner = ew.add(ew.mul(ew.cast(count, dtype), step), first)
-    return ew.where(ew.eq(count, int_constant(bins)), end, inner)
+    return EvenEdges(first, end, step, bins)
+
+
+def even_bins(edges: EvenEdges, values: Node) -> Node:
+    """The bins of equal width of values (of the edges' dtype): a quotient, corrected by the
+    neighbouring edges, which are computed again rather than read.
+
+    In 32 bits, which hold any number of bins that a float's quotient is good for.
+    """
+    first, end, _, count = edges
+    dtype = first.dtype
+    one, top = constant(1, dt.int32), constant(count - 1, dt.int32)
+    scale = ew.div(constant(float(count), dtype), ew.sub(end, first))
+    quotient = ew.mul(ew.sub(values, first), scale)
+    bounds = constant(0.0, dtype), constant(float(count - 1), dtype)
+    guess = ew.cast(ew.minimum(ew.maximum(quotient, bounds[0]), bounds[1]), dt.int32)
+    at = ew.cast(guess, dt.int64)
+    left, right = (edges.at(i) for i in (at, ew.add(at, int_constant(1))))
+    guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
+    guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
+    in_range = ew.and_(ew.le(first, values), ew.le(values, end))
+    found = ew.where(in_range, ew.minimum(guess, top), constant(count, dt.int32))
+    return ew.cast(found, dt.int64)
 
 
 def digitize(x: ArrayLike, bins: Any, /, right: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, common, method, node_of, operand, require, wrap
-from numus.functions.reduction.histograms import counted, equal_edges, even_bins, search_bins
+from numus.functions.reduction.histograms import counted, even_bins, even_edges, search_bins
 from numus.primitives.views import reshape
 from numus.shapes import as_int, is_sequence, size_of
 from numus.tensor import ArrayLike, Tensor
@@ -40,7 +40,8 @@ def histogram_bin_edges(
     node = require(op, node_of(x, op), "bool", "uint", "int", "float")
     if is_sequence(bins):
         return nm.asarray(bins)
-    return wrap(equal_edges(reshape(node, (size_of(node.shape),)), as_int(bins, "bins", op), range))
+    flat = reshape(node, (size_of(node.shape),))
+    return wrap(even_edges(flat, as_int(bins, "bins", op), range).line(flat))
 
 
 def histogramdd(
@@ -106,10 +107,11 @@ def _bins(op: str, x: Tensor, bins: Any, limits: Any) -> tuple[Tensor, Tensor]:
         line, values = common(op, edges, x)
         return edges, wrap(search_bins(line, values))
     number = as_int(bins, "bins", op)
-    edges = wrap(equal_edges(node, number, limits))
+    even = even_edges(node, number, limits)
+    edges = wrap(even.line(node))
     line, values = common(op, edges, x)
-    find = even_bins if number <= _MAX_EVEN_BINS else search_bins
-    return edges, wrap(find(line, values))
+    divides = number <= _MAX_EVEN_BINS
+    return edges, wrap(even_bins(even, values) if divides else search_bins(line, values))
 
 
 def histogram2d(

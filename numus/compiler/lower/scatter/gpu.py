@@ -21,7 +21,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
 from numus.compiler.lower.scatter.gpu_few import FEW_UPDATES
-from numus.compiler.lower.scatter.gpu_histogram import PRIVATIZED_HISTOGRAM
+from numus.compiler.lower.scatter.gpu_histogram import INTEGER_ATOMICS, PRIVATIZED_HISTOGRAM
 from numus.compiler.lower.scatter.gpu_problem import GpuScatterProblem, linear_destination
 from numus.compiler.lower.scatter.problem import COMBINE
 from numus.compiler.lower.schedule import Candidate, family
@@ -53,6 +53,7 @@ lower_scatter_gpu = family(
     GpuScatterProblem,
     FEW_UPDATES,
     PRIVATIZED_HISTOGRAM,
+    INTEGER_ATOMICS,
     Candidate("sorted updates, warp per destination", _warp_per_destination, _supports_warps),
     Candidate("sorted updates, thread per element", _thread_per_element),
 )

@@ -1,8 +1,8 @@
-"""Scatter-add of integers on GPUs by privatized histograms in shared memory (Podlozhnyuk 2007).
+"""Scatter-add of integers on GPUs by atomics: sums of integers do not depend on their order.
 
-Every block counts its part of the updates in a table of its own in shared memory, several copies of
-it against conflicts, and adds the table to the result's counts in global memory. Sums of integers
-do not depend on their order, so the result is the same from run to run.
+Few destinations have privatized histograms in shared memory (Podlozhnyuk 2007): every block counts
+its part of the updates in a table of its own, several copies of it against conflicts, and adds the
+table to the result's counts in global memory. Others are added to in global memory at once.
 """
 
 from __future__ import annotations
@@ -38,23 +38,27 @@ TUNING = HistogramTuning()
 def _counter(problem: GpuScatterProblem) -> dt.DType:
     """Unsigned, so that sums wrap: as wide as the result, or 32 bits for counts."""
     counts_ones = is_constant(problem.val.inputs[1], 1) and problem.count < 1 << 32
-    is_narrow = counts_ones or problem.val.dtype.itemsize == 4
+    is_narrow = counts_ones or problem.val.dtype.itemsize <= 4
     return dt.uint32 if is_narrow else dt.uint64
 
 
-def _supports(problem: GpuScatterProblem) -> bool:
+def _supports_atomics(problem: GpuScatterProblem) -> bool:
     # targets with forward progress have atomics as well
     is_sum = problem.mode == "add" and problem.val.dtype.is_integer
-    if not (problem.target.forward_progress and is_sum and problem.val.dtype.itemsize >= 4):
-        return False
+    return problem.target.forward_progress and is_sum and not problem.compares
+
+
+def _supports_tables(problem: GpuScatterProblem) -> bool:
     counters = problem.destination_count
     fits = (counters + 1) * _counter(problem).itemsize <= TUNING.table_bytes
     return (
-        problem.columns == 1 and fits and problem.count >= TUNING.min_updates_per_counter * counters
+        _supports_atomics(problem)
+        and (problem.columns == 1 and fits)
+        and problem.count >= TUNING.min_updates_per_counter * counters
     )
 
 
-def _lower(problem: GpuScatterProblem) -> Kernels:
+def _privatized(problem: GpuScatterProblem) -> Kernels:
     counts = temporary((problem.destination_count,), _counter(problem))
     return [
         clear_flags(counts, problem.target),
@@ -63,7 +67,17 @@ def _lower(problem: GpuScatterProblem) -> Kernels:
     ]
 
 
-PRIVATIZED_HISTOGRAM = Candidate("privatized histogram", _lower, _supports)
+def _global(problem: GpuScatterProblem) -> Kernels:
+    counts = temporary((problem.val.size,), _counter(problem))
+    return [
+        clear_flags(counts, problem.target),
+        _count_globally(problem, counts),
+        _add_base(problem, counts),
+    ]
+
+
+PRIVATIZED_HISTOGRAM = Candidate("privatized histogram", _privatized, _supports_tables)
+INTEGER_ATOMICS = Candidate("integer atomics", _global, _supports_atomics)
 
 
 def _count(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
@@ -109,15 +123,39 @@ def _count(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
     return e.grid_kernel("scatter_histogram", g, body, -(-problem.count // part), (val.op,))
 
 
+def _count_globally(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
+    val, threads, columns = problem.val, problem.target.block_size, problem.columns
+    e = Emitter(problem.layouts, block_size=threads)
+    g, u = ir.var("g"), ir.var("u")
+    number = u if columns == 1 else ir.idiv(u, e.dim(columns))
+    column = ZERO if columns == 1 else ir.irem(u, e.dim(columns))
+    at = tuple(delinearize(e, number, list(problem.index_shape)))
+    at_rest = delinearize(e, column, [val.shape[a] for a in problem.other_axes])
+    update = e.value(val.inputs[1], (*at, *at_rest)).cast(counts.dtype)
+    destination = ir.var("destination")
+    where = ir.add(ir.mul(destination, e.dim(columns)), column)
+    add = ir.AtomicAdd(e.buffer(counts, "write"), where, update)
+    body: list[ir.Stmt] = [
+        ir.Let(destination, linear_destination(e, problem, at)),
+        ir.If(destination < e.dim(problem.destination_count), [add]),
+    ]
+    size = const(threads * TUNING.vector)
+    span = ir.block_range(g, size, e.dim(problem.count * columns))
+    loop = ir.For(u, *span, "lanes", body)
+    grid = -(-problem.count * columns // (threads * TUNING.vector))
+    return e.grid_kernel("scatter_atomics", g, [loop], grid, (val.op,))
+
+
 def _add_base(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
     """The result: the base and the counts."""
-    val, threads = problem.val, problem.target.block_size
+    val, threads, columns = problem.val, problem.target.block_size, problem.columns
     e = Emitter({**problem.layouts, counts: (1,)}, block_size=threads)
-    g, d = ir.var("g"), ir.var("destination")
-    index = problem.index(e, d, ZERO)
-    start, stop = ir.block_range(g, const(threads), e.dim(problem.destination_count))
+    g, d = ir.var("g"), ir.var("d")
+    destination, column = (d, ZERO) if columns == 1 else divmod(d, e.dim(columns))
+    index = problem.index(e, destination, column)
+    start, stop = ir.block_range(g, const(threads), e.dim(val.size))
     base = e.value(val.inputs[0], index)
     found = e.value(counts, (d,)).cast(val.dtype)
     loop = ir.For(d, start, stop, "lanes", e.store(val, index, base + found))
-    grid = -(-problem.destination_count // threads)
+    grid = -(-val.size // threads)
     return e.grid_kernel("scatter_add_counts", g, [loop], grid, (val.op,))
