@@ -187,6 +187,12 @@ class SortProblem(AxisProblem):
     def key(self) -> DType:
         return key_dtype(self.source.dtype)
 
+    @property
+    def key_bits(self) -> int:
+        """Low bits in which keys differ: all, unless the third parameter of a sort of unsigned
+        integers says how many."""
+        return int(self.val.params[2]) if len(self.val.params) > 2 else self.key.bits
+
     def sort_key(self, e: Emitter, index: Index) -> Expr:
         return encode(e.value(self.source, index), self.val.params[1], ties=self.argsort)
 

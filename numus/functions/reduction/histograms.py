@@ -14,7 +14,7 @@ from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
-from numus.primitives.indexing import gather, scatter
+from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_max, reduce_min
 from numus.primitives.source import constant, iota
 from numus.primitives.views import flip, reshape, take_range

@@ -28,8 +28,9 @@ def items_per_thread(nbytes: int) -> int:
     return 16 if nbytes <= 8 else 8
 
 
-def passes(key: DType) -> int:
-    return -(-key.bits // RADIX_BITS)
+def passes(bits: int) -> int:
+    """Passes over keys of so many bits."""
+    return -(-bits // RADIX_BITS)
 
 
 def digit_of(key: Expr, shift: Expr) -> Expr:

@@ -59,12 +59,12 @@ class RadixSelect:
         """`take` each of the k least; equal keys in order of their index."""
         zero = const(0, self.row.dtype)
         p = ir.var("digit_p")
-        shift = ir.mul(ir.sub(const(passes(self.row.dtype) - 1), p), const(RADIX_BITS))
+        shift = ir.mul(ir.sub(const(passes(self.row.dtype.bits) - 1), p), const(RADIX_BITS))
         return [
             ir.Set(self.prefix, zero),
             ir.Set(self.mask, zero),
             ir.Set(self.rank_in_prefix, self.row.count),
-            ir.For(p, ZERO, const(passes(self.row.dtype)), "serial", self._digit(shift)),
+            ir.For(p, ZERO, const(passes(self.row.dtype.bits)), "serial", self._digit(shift)),
             *self._compact(take),
         ]
 

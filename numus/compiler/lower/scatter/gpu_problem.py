@@ -27,11 +27,6 @@ class GpuScatterProblem(ScatterProblem):
         return math.prod(self.val.shape[k] for k in self.other_axes)
 
     @property
-    def has_segments(self) -> bool:
-        """The first update of every destination is tabulated, not searched per element."""
-        return not self.compares and self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
-
-    @property
     def compares(self) -> bool:
         """Updates are so few that they need no order."""
         return 0 < self.count <= MAX_COMPARED

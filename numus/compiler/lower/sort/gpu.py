@@ -39,7 +39,7 @@ def _item_dtypes(problem: SortProblem) -> tuple[dt.DType, ...]:
 
 
 def _result(problem: SortProblem, item: Sequence[Expr]) -> Expr:
-    return item[1].cast(dt.int64) if problem.argsort else problem.sort_value(item[0])
+    return item[1].cast(problem.val.dtype) if problem.argsort else problem.sort_value(item[0])
 
 
 # -- one block per row ----------------------------------------------------------------------------
@@ -93,8 +93,9 @@ def _block_sort(problem: SortProblem) -> Kernels:
         passes += ranks.count(length, read, bit)
         passes += lets
         passes.append(ranks.scatter(length, read, bit, starts, move))
-    step = const(2 * RADIX_BITS)
-    body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=step))
+    step = 2 * RADIX_BITS
+    bits = -(-problem.key_bits // step) * step
+    body.append(ir.For(shift, ZERO, const(bits), "serial", passes, step=const(step)))
     o = ir.var("o")
     result = _result(problem, [ir.load(b[0], padded(o)) for b in (keys, indices) if b])
     body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
@@ -115,7 +116,7 @@ def _onesweep(problem: SortProblem) -> Kernels:
     dtypes = _item_dtypes(problem)
     items = gpu_onesweep.items_per_thread(sum(k.itemsize for k in dtypes))
     tiles = -(-problem.length // (threads * items))
-    layout = gpu_onesweep.StatusWords(problem.length, tiles, gpu_onesweep.passes(problem.key))
+    layout = gpu_onesweep.StatusWords(problem.length, tiles, gpu_onesweep.passes(problem.key_bits))
     status = temporary((problem.rows * layout.size,), layout.dtype)
     buffers = _double_buffer(problem, dtypes)
     kernels = [clear_flags(status, problem.target), _histogram(problem, layout, status)]
@@ -215,7 +216,7 @@ def _multi_pass(problem: SortProblem) -> Kernels:
     layouts = {**problem.layouts, counts: (RADIX * parts, 1)}
     kernels: Kernels = []
     source: tuple[Value, ...] = ()
-    for number in range(-(-problem.key.bits // RADIX_BITS)):
+    for number in range(-(-problem.key_bits // RADIX_BITS)):
         dest = buffers[number % 2]
         radix_pass = _RadixPass(problem, threads, parts, source, number * RADIX_BITS)
         kernels.append(radix_pass.histogram(counts))
