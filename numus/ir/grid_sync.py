@@ -10,7 +10,7 @@ from numus.ir.statements import Stmt
 
 @dataclass(eq=False, slots=True)
 class AtomicAdd(Stmt):
-    """Relaxed atomic add of an integer, without a result."""
+    """Relaxed atomic add of a 32- or 64-bit integer or float, without a result."""
 
     buffer: Buffer
     index: Expr

@@ -17,9 +17,10 @@ def atomic_add(r: KernelContext, s: ir.AtomicAdd) -> None:
     values = x.value(s.value).names
     pointers = memory.pointers(x, s.buffer, s.index)
     ty, space = register_type(s.buffer.dtype), x.spaces[s.buffer]
+    op = "fadd" if s.buffer.dtype.is_floating else "add"
     count = max(len(values), len(pointers))
     for pointer, value in zip(*(per_iteration(n, count) for n in (pointers, values)), strict=True):
-        t.do(f"atomicrmw add {space} {pointer}, {ty} {value} monotonic")
+        t.do(f"atomicrmw {op} {space} {pointer}, {ty} {value} monotonic")
     x.invalidate((s.buffer,))
 
 
