@@ -15,8 +15,9 @@ from typing import Any
 
 from numus.errors import DTypeError
 from numus.functions import api as nm
-from numus.functions._base import wrap
+from numus.functions._base import node_of, wrap
 from numus.functions.indexing.indexing import assign
+from numus.primitives import elementwise as ew
 from numus.tensor import Tensor, attribute
 
 __all__ = ["At", "AtIndexer"]
@@ -101,8 +102,10 @@ class At:
         op = f"at[].{_NAMES[mode]}"
         if x.dtype.kind == ("complex" if mode in ("max", "min") else "bool"):
             raise DTypeError(f"{op} is not defined for {x.dtype.name}")
-        given = nm.astype(nm.asarray(values, device=x.device), x.dtype)
-        return wrap(assign(x._node, self._index, given._node, mode, op))
+        if not isinstance(values, Tensor):
+            values = nm.asarray(values, device=x.device)
+        given = ew.cast(node_of(values, op, x.device), x.dtype)
+        return wrap(assign(x._node, self._index, given, mode, op))
 
 
 def _names_once(index: Any) -> bool:
