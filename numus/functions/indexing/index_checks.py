@@ -111,16 +111,18 @@ def as_index(node: Node) -> Node:
     return ew.cast(node, dt.int64)
 
 
+COUNT_HINT = (
+    "the number of results would depend on it: use nm.where(mask, x, other), masked_fill or a "
+    "sum over x * mask, whose shapes do not, or move the call outside"
+)
+
+
 def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     """The indices, in row-major order, at which a bool array of any shape holds (int64, 1-d).
 
     Their number depends on the values: the mask is evaluated, together with `also`.
     """
-    hint = (
-        "the number of results would depend on it: use nm.where(mask, x, other), masked_fill or a "
-        "sum over x * mask, whose shapes do not, or move the call outside"
-    )
-    check_known(mask, op, hint)
+    check_known(mask, op, COUNT_HINT)
     size = size_of(mask.shape)
     if size == 0:
         return full((0,), 0, dt.int64, mask)

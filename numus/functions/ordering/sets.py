@@ -10,10 +10,12 @@ import itertools
 from typing import Any, NamedTuple
 
 from numus import dtypes as dt
+from numus.evaluation.evaluate import check_known
 from numus.functions._base import common, method, node_of, wrap
-from numus.functions.indexing.index_checks import int_constant, mask_positions
+from numus.functions.indexing.index_checks import COUNT_HINT, int_constant, mask_positions
 from numus.functions.indexing.searching import count_before
 from numus.functions.ordering.sorting import lexical_order, order
+from numus.functions.reduction.histograms import counted, host_ends
 from numus.functions.spelling import spelled
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -22,7 +24,7 @@ from numus.primitives.indexing import gather, scatter
 from numus.primitives.reduce import reduce_max
 from numus.primitives.scan import scan
 from numus.primitives.sort import sort
-from numus.primitives.source import iota
+from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import permute, reshape, take_range
 from numus.shapes import normal_axis, size_of
@@ -32,6 +34,8 @@ __all__ = [
     "intersect1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all",
     "unique_counts", "unique_inverse", "unique_values",
 ]  # fmt: skip
+
+MIN_COUNTED = 1 << 16  # integers that are counted rather than sorted, where they can be
 
 
 class UniqueAll(NamedTuple):
@@ -109,9 +113,35 @@ def _distinct_values(flat: Node, op: str, equal_nan: bool) -> tuple[Node, Node]:
     if flat.dtype.is_complex or flat.shape[0] == 0:
         values, _, _, counts = _distinct(flat, op, equal_nan)
         return values, counts
+    if flat.dtype.is_integer and flat.shape[0] >= MIN_COUNTED:
+        return _distinct_integers(flat, op)
     line = sort(flat, 0)
     at = mask_positions(_starts(line, equal_nan), op, line)
     return gather(line, (at,), (0,)), _lengths(at, flat.shape[0])
+
+
+def _distinct_integers(flat: Node, op: str) -> tuple[Node, Node]:
+    """By a table of counts, where the integers are close together; else sorted, by their distances
+    from the smallest where those are narrower."""
+    count, dtype = flat.shape[0], flat.dtype
+    check_known(flat, op, COUNT_HINT)
+    low, high = host_ends(flat)
+    wide = dtype if dtype.itemsize == 8 else dt.int64
+    first = constant(low, wide)
+    span = high - low + 1
+    if span <= 2 * count:
+        distance = ew.cast(ew.sub(ew.cast(flat, wide), first), dt.int64)
+        counts = counted(distance, None, span)
+        at = mask_positions(ew.ne(counts, int_constant(0)), op, counts)
+        values = ew.cast(ew.add(ew.cast(at, wide), first), dtype)
+        return values, gather(counts, (at,), (0,))
+    narrow = dtype.itemsize == 8 and span < 1 << 32
+    line = sort(ew.cast(ew.sub(flat, first), dt.uint32) if narrow else flat, 0)
+    at = mask_positions(_starts(line, False), op, line)
+    values = gather(line, (at,), (0,))
+    if narrow:
+        values = ew.add(ew.cast(values, dtype), first)
+    return values, _lengths(at, count)
 
 
 def unique_all(x: ArrayLike, /) -> UniqueAll:

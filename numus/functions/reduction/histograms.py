@@ -11,17 +11,21 @@ from numus.evaluation.evaluate import check_known, evaluate, host_array
 from numus.functions._base import as_number, common, method, node_of, require, wrap
 from numus.functions.indexing.index_checks import as_index, int_constant
 from numus.functions.indexing.searching import count_before
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_max, reduce_min
 from numus.primitives.source import constant, iota
+from numus.primitives.structure import concat
 from numus.primitives.views import flip, reshape, take_range
 from numus.shapes import as_int, is_sequence, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["bincount", "digitize", "histogram"]
+
+MAX_EVEN_BINS = 1 << 16  # among more a quotient may miss by more than one
 
 
 def counted(index: Node, weights: Node | None, length: int) -> Node:
@@ -78,12 +82,19 @@ def _span(index: Node) -> int:
     check_known(index, "bincount", "give the number of bins by length=")
     if size_of(index.shape) == 0:
         return 0
-    ends = reduce_min(index, (0,)), reduce_max(index, (0,))
-    evaluate(ends)
-    low, high = (int(host_array(n)) for n in ends)
+    low, high = host_ends(index)
     if low < 0:
         raise ValueError(f"bincount: there is no bin for {low}: elements must not be negative")
     return high + 1
+
+
+def host_ends(node: Node) -> tuple[int, int]:
+    """The least and the largest of a vector of integers, evaluated with it: one transfer."""
+    least, most = (reshape(r(node, (0,)), (1,)) for r in (reduce_min, reduce_max))
+    ends = concat((least, most), 0)
+    evaluate((ends, node))
+    low, high = host_array(ends).tolist()
+    return low, high
 
 
 def histogram(
@@ -111,23 +122,22 @@ def histogram(
     """
     op = "histogram"
     given = require(op, node_of(x, op), "bool", "uint", "int", "float")
-    node = reshape(given, (size_of(given.shape),))
-    is_count = not is_sequence(bins)
-    even = None
-    if is_count:
+    if not is_sequence(bins):
         bins = as_int(bins, "bins", op)
-        even = even_edges(node, bins, range)
-        edges = even.line(node)
+        limits = bins, *_limits(bins, range)
+        edges = _even_line(wrap(given), *limits)._node
+        if weights is None:
+            found = _even_counts(wrap(given), *limits)._node
+        else:
+            found = counted(_even_index(given, *limits), _weights(weights, given, op), bins)
     else:
         edges = require(op, node_of(bins, op), "uint", "int", "float")
         if edges.ndim != 1 or edges.shape[0] < 1:
             raise ShapeError(f"{op}: edges are a vector, not an array of shape {edges.shape}")
+        line, values = common(op, wrap(edges), wrap(_flat(given)))
+        index = search_bins(line, values)
+        found = counted(index, _weights(weights, given, op), edges.shape[0] - 1)
     count = edges.shape[0] - 1
-    line, values = common(op, wrap(edges), wrap(node))
-    # among more bins than this a quotient may miss by more than one
-    divides = even is not None and count <= 1 << 16
-    index = even_bins(even, values) if even and divides else search_bins(line, values)
-    found = counted(index, _weights(weights, given, op), count)
     if density:
         widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
         heights, widths = common(op, wrap(found), wrap(widths))
@@ -135,6 +145,43 @@ def histogram(
             heights, widths = (ew.cast(n, dt.default_float) for n in (heights, widths))
         found = ew.div(ew.div(heights, widths), reduce_sum(heights, (0,)))
     return wrap(found), wrap(edges)
+
+
+def _flat(node: Node) -> Node:
+    return reshape(node, (size_of(node.shape),))
+
+
+def _limits(bins: int, limits: tuple[float, float] | None) -> tuple[float, float] | tuple[()]:
+    """Where bins of equal width begin and end, if that is given."""
+    if bins < 1:
+        raise ValueError(f"histogram: needs at least one bin, not {bins}")
+    if limits is None:
+        return ()
+    low, high = (float(as_number(x, "range", "histogram")) for x in limits)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(f"histogram: {limits} is not a range of finite numbers, least first")
+    return low, high
+
+
+@templated
+def _even_line(x: Tensor, bins: int, *limits: float) -> Tensor:
+    return wrap(_even_edges(_flat(x._node), bins, limits).line(x._node))
+
+
+@templated
+def _even_counts(x: Tensor, bins: int, *limits: float) -> Tensor:
+    return wrap(counted(_even_index(x._node, bins, *limits), None, bins))
+
+
+def _even_index(node: Node, bins: int, *limits: float) -> Node:
+    """The bin of equal width of each value."""
+    flat = _flat(node)
+    return even_index(_even_edges(flat, bins, limits), flat, "histogram")
+
+
+def even_index(edges: EvenEdges, values: Node, op: str) -> Node:
+    line, values = common(op, wrap(edges.line(values)), wrap(values))
+    return even_bins(edges, values) if edges.bins <= MAX_EVEN_BINS else search_bins(line, values)
 
 
 def search_bins(edges: Node, values: Node) -> Node:
@@ -165,16 +212,16 @@ class EvenEdges(NamedTuple):
 
 
 def even_edges(node: Node, bins: int, limits: tuple[float, float] | None) -> EvenEdges:
-    if bins < 1:
-        raise ValueError(f"histogram: needs at least one bin, not {bins}")
+    """Of a vector; between its least and largest element, unless limits are given."""
+    return _even_edges(node, bins, _limits(bins, limits))
+
+
+def _even_edges(node: Node, bins: int, limits: tuple[float, ...]) -> EvenEdges:
     dtype = dt.promote(node.dtype, dt.default_float)
     if node.dtype.is_integer and node.dtype.itemsize > 2:
         dtype = dt.float64
-    if limits is not None:
-        low, high = (float(as_number(x, "range", "histogram")) for x in limits)
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise ValueError(f"histogram: {limits} is not a range of finite numbers, least first")
-        first, end = constant(low, dtype), constant(high, dtype)
+    if limits:
+        first, end = (constant(x, dtype) for x in limits)
     elif node.shape[0] == 0:
         first, end = constant(0.0, dtype), constant(1.0, dtype)
     else:

@@ -11,14 +11,12 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions import api as nm
 from numus.functions._base import as_line, common, method, node_of, operand, require, wrap
-from numus.functions.reduction.histograms import counted, even_bins, even_edges, search_bins
+from numus.functions.reduction.histograms import counted, even_edges, even_index, search_bins
 from numus.primitives.views import reshape
 from numus.shapes import as_int, is_sequence, size_of
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["bucketize", "histc", "histogram2d", "histogram_bin_edges", "histogramdd"]
-
-_MAX_EVEN_BINS = 1 << 16  # among more a quotient may miss by more than one
 
 
 def histogram_bin_edges(
@@ -108,10 +106,7 @@ def _bins(op: str, x: Tensor, bins: Any, limits: Any) -> tuple[Tensor, Tensor]:
         return edges, wrap(search_bins(line, values))
     number = as_int(bins, "bins", op)
     even = even_edges(node, number, limits)
-    edges = wrap(even.line(node))
-    line, values = common(op, edges, x)
-    divides = number <= _MAX_EVEN_BINS
-    return edges, wrap(even_bins(even, values) if divides else search_bins(line, values))
+    return wrap(even.line(node)), wrap(even_index(even, node, op))
 
 
 def histogram2d(
