@@ -9,9 +9,20 @@ from typing import Any
 
 from numus.kernels.vendor import lapack as _lapack  # noqa: F401  registers LAPACK
 from numus.kernels.vendor import matmul as _matmul  # noqa: F401  registers NVIDIA's
-from numus.kernels.vendor.registry import Vendor, available, prefer, preference, register
+from numus.kernels.vendor.registry import (
+    Vendor,
+    available,
+    deterministic,
+    is_deterministic,
+    prefer,
+    preference,
+    register,
+)
 
-__all__ = ["CustomOp", "Spec", "Vendor", "available", "prefer", "preference", "register"]
+__all__ = [
+    "CustomOp", "Spec", "Vendor", "available", "deterministic", "is_deterministic", "prefer",
+    "preference", "register",
+]  # fmt: skip
 
 # Loads `CustomOp` and `Spec`, classes of the layer of functions, when they are first asked for;
 # `numus/__init__.py` sets it.

@@ -98,12 +98,14 @@ def get_float32_matmul_precision() -> str:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Nothing to switch: the same inputs give the same bits, on any number of threads."""
+    """Whether the same inputs have to give the same bits: `nm.kernels.deterministic`, which is on
+    until it is switched off."""
+    nm.kernels.deterministic(mode)
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """True: the same inputs give the same bits."""
-    return True
+    """Whether the same inputs have to give the same bits, as they do by default."""
+    return nm.kernels.is_deterministic()
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -43,20 +43,22 @@ class Vendor:
 
 class _State:
     preferred = "auto"
+    deterministic = True
     registered: tuple[Vendor, ...] = ()
     registrations = 0
     key = "auto"
 
 
-def _set(preferred: str) -> None:
-    _State.preferred = preferred
+def _set(preferred: str, deterministic: bool) -> None:
+    _State.preferred, _State.deterministic = preferred, deterministic
     count = _State.registrations
-    _State.key = f"{preferred} {count}" if count else preferred
+    key = f"{preferred} {count}" if count else preferred
+    _State.key = key if deterministic else f"{key} unordered"
 
 
 def kernel_choice_key() -> str:
-    """Preference and registrations as a key: programs compiled under one are not used under
-    another."""
+    """Preference, registrations and determinism as a key: programs compiled under one are not used
+    under another."""
     return _State.key
 
 
@@ -68,7 +70,7 @@ def register(vendor: Vendor) -> None:
     others = [v for v in _State.registered if (v.name, v.operation) != own]
     _State.registered = (*others, vendor)
     _State.registrations += 1
-    _set(_State.preferred)
+    _set(_State.preferred, _State.deterministic)
 
 
 def available() -> tuple[str, ...]:
@@ -94,9 +96,36 @@ def prefer(which: str) -> AbstractContextManager[object]:
     if which not in PREFERENCES:
         raise ValueError(f"prefer: {which!r} is none of 'native', 'vendor', 'auto'")
     restore = ExitStack()
-    restore.callback(_set, _State.preferred)
-    _set(which)
+    restore.callback(_set, _State.preferred, _State.deterministic)
+    _set(which, _State.deterministic)
     return restore
+
+
+def deterministic(enabled: bool = True) -> AbstractContextManager[object]:
+    """Whether the same inputs have to give the same bits from here on, as they do by default.
+
+    Where they need not, sums of floats at indices (`x.at[i].add`, `index_add`, `segment_sum`,
+    gradients of reads at indices) are added up by atomics, in whatever order updates arrive, on
+    devices where that is quicker: NVIDIA GPUs, for rows of fewer than 16 elements. All else is
+    deterministic anyway. In a `with` statement, the setting holds inside. It is one setting for all
+    threads. A jitted function keeps the kernels it was compiled with.
+
+    >>> with nm.kernels.deterministic(False):
+    ...     y = nm.zeros(2).at[nm.asarray([0, 1, 0])].add(1.0)
+    >>> y.tolist()
+    [2.0, 1.0]
+    """
+    if not isinstance(enabled, bool):
+        raise TypeError(f"deterministic: takes True or False, not {enabled!r}")
+    restore = ExitStack()
+    restore.callback(_set, _State.preferred, _State.deterministic)
+    _set(_State.preferred, enabled)
+    return restore
+
+
+def is_deterministic() -> bool:
+    """Whether the same inputs have to give the same bits."""
+    return _State.deterministic
 
 
 def choose_vendor(operation: str, problem: Any, target: Any) -> Vendor | None:

@@ -17,7 +17,11 @@ from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
 from numus.compiler.lower.scatter.gpu_few import FEW_UPDATES
 from numus.compiler.lower.scatter.gpu_exact import EXACT_SUMS
-from numus.compiler.lower.scatter.gpu_histogram import INTEGER_ATOMICS, PRIVATIZED_HISTOGRAM
+from numus.compiler.lower.scatter.gpu_histogram import (
+    FLOAT_ATOMICS,
+    INTEGER_ATOMICS,
+    PRIVATIZED_HISTOGRAM,
+)
 from numus.compiler.lower.scatter.gpu_problem import MIN_TABLE_COLUMNS, GpuScatterProblem
 from numus.compiler.lower.scatter.gpu_rows import SORTED_ROWS
 from numus.compiler.lower.scatter.gpu_sorted import (
@@ -56,9 +60,10 @@ lower_scatter_gpu = family(
     GpuScatterProblem,
     FEW_UPDATES,
     PRIVATIZED_HISTOGRAM,
-    INTEGER_ATOMICS,
-    EXACT_SUMS,
     SORTED_ROWS,
+    INTEGER_ATOMICS,
+    FLOAT_ATOMICS,
+    EXACT_SUMS,
     Candidate("compared updates, warp per destination", _compared_by_warps, _supports_warps),
     Candidate("sorted updates, thread per element", _thread_per_element),
 )

@@ -1,4 +1,5 @@
-"""Scatter-add of integers on GPUs by atomics: sums of integers do not depend on their order.
+"""Scatter-add on GPUs by atomics: of integers, whose sums do not depend on their order, and of
+floats where they may.
 
 Few destinations have privatized histograms in shared memory (Podlozhnyuk 2007): every block counts
 its part of the updates in a table of its own, several copies of it against conflicts, and adds the
@@ -17,7 +18,8 @@ from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.scatter.gpu_problem import GpuScatterProblem, linear_destination
 from numus.compiler.lower.schedule import Candidate
-from numus.ir import const
+from numus.ir import const, select
+from numus.kernels.vendor.registry import is_deterministic
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,17 @@ class HistogramTuning:
     min_block_updates: int = 1 << 12  # worth clearing and adding a table
     blocks_per_core: int = 8
     vector: int = 4  # consecutive updates of a thread
+    min_unordered: int = 512  # floats that are added to in any order
 
 
 TUNING = HistogramTuning()
 
 
 def _counter(problem: GpuScatterProblem) -> dt.DType:
-    """Unsigned, so that sums wrap: as wide as the result, or 32 bits for counts."""
+    """Floats of 32 bits or more. Unsigned integers, so that sums wrap: as wide as the result, or 32
+    bits for counts."""
+    if problem.val.dtype.is_floating:
+        return dt.compute_dtype(problem.val.dtype)
     counts_ones = is_constant(problem.val.inputs[1], 1) and problem.count < 1 << 32
     is_narrow = counts_ones or problem.val.dtype.itemsize <= 4
     return dt.uint32 if is_narrow else dt.uint64
@@ -46,6 +52,13 @@ def _supports_atomics(problem: GpuScatterProblem) -> bool:
     # targets with forward progress have atomics as well
     is_sum = problem.mode == "add" and problem.val.dtype.is_integer
     return problem.target.forward_progress and is_sum and not problem.compares
+
+
+def _supports_unordered(problem: GpuScatterProblem) -> bool:
+    """Few destinations are better off with exact sums in shared memory."""
+    is_sum = problem.mode == "add" and problem.val.dtype.is_floating
+    is_wanted = is_sum and problem.target.forward_progress and not is_deterministic()
+    return is_wanted and not problem.compares and problem.val.size >= TUNING.min_unordered
 
 
 def _supports_tables(problem: GpuScatterProblem) -> bool:
@@ -68,7 +81,7 @@ def _privatized(problem: GpuScatterProblem) -> Kernels:
 
 
 def _global(problem: GpuScatterProblem) -> Kernels:
-    counts = temporary((problem.val.size,), _counter(problem))
+    counts = temporary((problem.val.size + 1,), _counter(problem))
     return [
         clear_flags(counts, problem.target),
         _count_globally(problem, counts),
@@ -78,6 +91,7 @@ def _global(problem: GpuScatterProblem) -> Kernels:
 
 PRIVATIZED_HISTOGRAM = Candidate("privatized histogram", _privatized, _supports_tables)
 INTEGER_ATOMICS = Candidate("integer atomics", _global, _supports_atomics)
+FLOAT_ATOMICS = Candidate("float atomics", _global, _supports_unordered)
 
 
 def _count(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
@@ -132,16 +146,17 @@ def _count_globally(problem: GpuScatterProblem, counts: Value) -> LoweredKernel:
     at = tuple(delinearize(e, number, list(problem.index_shape)))
     at_rest = delinearize(e, column, [val.shape[a] for a in problem.other_axes])
     update = e.value(val.inputs[1], (*at, *at_rest)).cast(counts.dtype)
-    destination = ir.var("destination")
-    where = ir.add(ir.mul(destination, e.dim(columns)), column)
-    add = ir.AtomicAdd(e.buffer(counts, "write"), where, update)
-    body: list[ir.Stmt] = [
-        ir.Let(destination, linear_destination(e, problem, at)),
-        ir.If(destination < e.dim(problem.destination_count), [add]),
-    ]
+    where = destination = linear_destination(e, problem, at)
+    if columns > 1:
+        inside = destination < e.dim(problem.destination_count)
+        element = ir.add(ir.mul(destination, e.dim(columns)), column)
+        where = select(inside, element, e.dim(val.size))
+    # the last counter is for updates out of bounds
+    body: list[ir.Stmt] = [ir.AtomicAdd(e.buffer(counts, "write"), where, update)]
     size = const(threads * TUNING.vector)
     span = ir.block_range(g, size, e.dim(problem.count * columns))
-    loop = ir.For(u, *span, "lanes", body)
+    width = TUNING.vector if columns == 1 else 1
+    loop = ir.For(u, *span, "lanes", body, width=width)
     grid = -(-problem.count * columns // (threads * TUNING.vector))
     return e.grid_kernel("scatter_atomics", g, [loop], grid, (val.op,))
 

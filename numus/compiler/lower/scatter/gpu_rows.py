@@ -36,7 +36,7 @@ class RowTuning:
     """Measured on one H200."""
 
     min_columns: int = 16  # for half a warp
-    in_flight: int = 8  # updates whose loads a warp issues together
+    in_flight: int = 4  # updates whose loads a warp issues together
     chunk: tuple[int, int] = (64, 256)  # updates that one warp combines, at least and at most
 
 
