@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
@@ -29,6 +30,19 @@ def test_indices_are_per_row():
             hits = np.flatnonzero(line)[:count]
             np.testing.assert_array_equal(row[: hits.size], hits)
             assert (row[hits.size :] == line.size).all()
+
+
+@pytest.mark.parametrize("shape", [(3000,), (3, 70), (2, 2, 31)])
+def test_gpus_store_indices_at_their_ranks(shape):
+    simt_machine.install()
+    for share in (0, 0.3, 1):
+        mask = RNG.random(shape) < share
+        for count in (1, shape[-1], shape[-1] + 5):
+            ours, cpu = (
+                wrap(nonzero(nm.asarray(mask, device=d)._node, count)).numpy()
+                for d in ("simt_ordered", "cpu")
+            )
+            np.testing.assert_array_equal(ours, cpu)
 
 
 def test_topk_of_equal_or_sorted_elements():

@@ -130,3 +130,27 @@ def test_a_cache_is_updated_in_place(machine):
     assert "scatter_set" in names
     assert "pointwise" not in names
     assert cache._node.view.storage.memory.address == memory
+
+
+@pytest.mark.parametrize("mode", ["add", "max"])
+def test_destinations_of_many_updates_are_combined_in_chunks(mode, machine):
+    """Some destinations have more updates than a chunk, others none; some updates are outside."""
+    rng = np.random.default_rng(2)
+    index = np.where(rng.random(700) < 0.6, rng.choice([2, 5], 700), rng.integers(-1, 12, 700))
+    updates = rng.integers(-9, 9, (700, 36)).astype(np.float32)
+
+    def updated(device):
+        base = nm.ones((12, 36), device=device)
+        return scattered(base, on(device, index), on(device, updates), mode).numpy()
+
+    machine.launched.clear()
+    ours = updated("scattering")
+    assert "scatter_chunks" in [p.name for p in machine.launched]
+    np.testing.assert_array_equal(ours, updated("cpu"))
+
+
+def test_updated_copies_scatter_rows():
+    x, i = nm.zeros((5, 40)), nm.asarray([1, 1, 3])
+    node = x.at[i].add(nm.ones((3, 40)))._node
+    assert node.prim.name == "scatter"
+    assert [n.shape for n in node.inputs] == [(5, 40), (3, 40), (3,)]
