@@ -6,21 +6,28 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm.builder import register_type
 from numus.codegen.nvptx import memory
-from numus.codegen.nvptx.context import KernelContext, per_iteration
+from numus.codegen.nvptx.context import GLOBAL, KernelContext, per_iteration
 
 FULL_WARP = ("i32", "-1")
 
 
 def atomic_add(r: KernelContext, s: ir.AtomicAdd) -> None:
-    """Without a result, so that LLVM emits `red`."""
+    """Without a result. LLVM writes `atom` all the same, which returns one: not to global memory."""
     x, t = r.x, r.t
+    dtype = s.buffer.dtype
     values = x.value(s.value).names
     pointers = memory.pointers(x, s.buffer, s.index)
-    ty, space = register_type(s.buffer.dtype), x.spaces[s.buffer]
-    op = "fadd" if s.buffer.dtype.is_floating else "add"
+    ty, space = register_type(dtype), x.spaces[s.buffer]
+    op = "fadd" if dtype.is_floating else "add"
+    kind = f"f{dtype.bits}" if dtype.is_floating else f"u{dtype.bits}"
+    constraint = {"float": "f", "double": "d", "i64": "l"}.get(ty, "r")
     count = max(len(values), len(pointers))
     for pointer, value in zip(*(per_iteration(n, count) for n in (pointers, values)), strict=True):
-        t.do(f"atomicrmw {op} {space} {pointer}, {ty} {value} monotonic")
+        if space == GLOBAL:
+            arguments = f"{space} {pointer}, {ty} {value}"
+            r.asm(f"red.global.add.{kind} [$0], $1;", f"l,{constraint},~{{memory}}", arguments)
+        else:
+            t.do(f"atomicrmw {op} {space} {pointer}, {ty} {value} monotonic")
     x.invalidate((s.buffer,))
 
 

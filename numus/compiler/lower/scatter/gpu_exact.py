@@ -110,7 +110,8 @@ class _Exact:
         lines = self.windows.count + 1
         # elements of each window; the last is for updates out of bounds
         self.table = temporary((lines * (self.size + 1),), dt.uint64)
-        self.is_surveyed = self.table.size * 8 >= TUNING.surveyed_bytes
+        is_large = self.table.size * 8 >= TUNING.surveyed_bytes
+        self.is_surveyed = is_large and not self.is_private
         self.used = temporary((lines,), dt.uint32)  # blocks that have updates in each window
 
     def kernels(self) -> Kernels:
@@ -250,32 +251,30 @@ class _Exact:
         destination, column = (i, ZERO) if columns == 1 else divmod(i, e.dim(columns))
         index = self.problem.index(e, destination, column)
         extent = ir.add(e.dim(self.size), ONE)
-        total = ir.Register("total", dt.float64, lanes=True)
-
-        def sum_of(window: int) -> Expr:
-            found: Expr = e.value(self.table, (ir.add(ir.mul(const(window), extent), i),))
-            return found
-
-        body: list[Stmt] = [ir.Set(total, const(0.0, dt.float64))]
+        # all loads first: those of windows that are not used are masked
         top = self.windows.count
-        infinite = const(float("inf"), dt.float64)
-        for window in range(top, -1, -1):
-            if window == top:
-                above = (sum_of(top) & const((1 << 32) - 1, dt.uint64)).ne(0)
-                below = ir.binary("lshr", sum_of(top), const(32, dt.uint64)).ne(0)
-                none = const(0.0, dt.float64)
-                term = select(above, infinite, none) + select(below, -infinite, none)
-            else:
-                number = sum_of(window).bitcast(dt.int64).cast(dt.float64)
-                term = number * const(self.windows.scale(window), dt.float64)
-            add: list[Stmt] = [ir.Set(total, ir.read(total) + term)]
-            if self.is_surveyed and not self.is_private:
-                used = e.value(self.used, (const(window),)).ne(0)
-                add = [ir.If(used, add)]
-            body += add
+        windows = range(top, -1, -1)
+        sums = [ir.var(f"sum{w}", dt.uint64) for w in windows]
+        uses = [ir.var(f"used{w}", dt.uint32) for w in windows]
+        body: list[Stmt] = []
+        if self.is_surveyed:
+            body += ir.lets(uses, [e.value(self.used, (const(w),)) for w in windows])
+        for w, name, used in zip(windows, sums, uses, strict=True):
+            at = (ir.add(ir.mul(const(w), extent), i),)
+            mask = used.ne(0) if self.is_surveyed else None
+            body.append(ir.Let(name, e.value(self.table, at, mask)))
+        infinite, none = (const(x, dt.float64) for x in (float("inf"), 0.0))
+        above = (sums[0] & const((1 << 32) - 1, dt.uint64)).ne(0)
+        below = ir.binary("lshr", sums[0], const(32, dt.uint64)).ne(0)
+        total = select(above, infinite, none) + select(below, -infinite, none)
+        for w, number in zip(windows[1:], sums[1:], strict=True):
+            scale = const(self.windows.scale(w), dt.float64)
+            total = total + number.bitcast(dt.int64).cast(dt.float64) * scale
+        found = ir.var("total", dt.float64)
+        body.append(ir.Let(found, total))
         base = e.value(val.inputs[0], index)
-        both = (base.cast(dt.float64) + ir.read(total)).cast(val.dtype)
-        result = select(ir.read(total).eq(0), base, both)  # -0.0 stays what it is
+        both = (base.cast(dt.float64) + found).cast(val.dtype)
+        result = select(found.eq(0.0), base, both)  # -0.0 stays what it is
         body += e.store(val, index, result)
         span = ir.block_range(g, const(threads), e.dim(self.size))
         loop = ir.For(i, *span, "lanes", body)
