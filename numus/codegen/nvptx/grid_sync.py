@@ -12,7 +12,7 @@ FULL_WARP = ("i32", "-1")
 
 
 def atomic_add(r: KernelContext, s: ir.AtomicAdd) -> None:
-    """Without a result. LLVM writes `atom` all the same, which returns one: not to global memory."""
+    """Without a result; `red` in assembly, as LLVM writes `atom`, which returns one."""
     x, t = r.x, r.t
     dtype = s.buffer.dtype
     values = x.value(s.value).names
