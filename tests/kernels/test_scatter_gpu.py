@@ -132,16 +132,15 @@ def test_a_cache_is_updated_in_place(machine):
     assert cache._node.view.storage.memory.address == memory
 
 
-@pytest.mark.parametrize("mode", ["add", "max"])
-def test_destinations_of_many_updates_are_combined_in_chunks(mode, machine):
+def test_destinations_of_many_updates_are_combined_in_chunks(machine):
     """Some destinations have more updates than a chunk, others none; some updates are outside."""
     rng = np.random.default_rng(2)
-    index = np.where(rng.random(700) < 0.6, rng.choice([2, 5], 700), rng.integers(-1, 12, 700))
-    updates = rng.integers(-9, 9, (700, 36)).astype(np.float32)
+    index = np.where(rng.random(250) < 0.8, rng.choice([2, 5], 250), rng.integers(-1, 12, 250))
+    updates = rng.integers(-9, 9, (250, 36)).astype(np.float32)
 
     def updated(device):
         base = nm.ones((12, 36), device=device)
-        return scattered(base, on(device, index), on(device, updates), mode).numpy()
+        return scattered(base, on(device, index), on(device, updates), "add").numpy()
 
     machine.launched.clear()
     ours = updated("scattering")
