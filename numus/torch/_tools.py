@@ -100,7 +100,7 @@ def get_float32_matmul_precision() -> str:
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Whether the same inputs have to give the same bits: `nm.kernels.deterministic`, which is on
     until it is switched off."""
-    nm.kernels.deterministic(mode)
+    nm.kernels.deterministic(bool(mode))
 
 
 def are_deterministic_algorithms_enabled() -> bool:

@@ -109,3 +109,15 @@ def test_sums_may_be_unordered():
     assert "scatter_exact" in added(base, index, updates)[1]
     with pytest.raises(TypeError, match="takes True or False"):
         nm.kernels.deterministic("no")
+
+
+def test_the_pytorch_face_sets_it():
+    import numus.torch as face
+
+    assert face.are_deterministic_algorithms_enabled()
+    face.use_deterministic_algorithms(False)
+    try:
+        assert not nm.kernels.is_deterministic()
+    finally:
+        face.use_deterministic_algorithms(True)
+    assert nm.kernels.is_deterministic()
