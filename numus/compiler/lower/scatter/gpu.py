@@ -15,8 +15,8 @@ from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
-from numus.compiler.lower.scatter.gpu_few import FEW_UPDATES
 from numus.compiler.lower.scatter.gpu_exact import EXACT_SUMS
+from numus.compiler.lower.scatter.gpu_few import FEW_UPDATES
 from numus.compiler.lower.scatter.gpu_histogram import (
     FLOAT_ATOMICS,
     INTEGER_ATOMICS,
