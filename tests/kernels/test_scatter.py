@@ -54,3 +54,20 @@ def test_columns_are_owned_by_one_block_each(columns):
     np.add.at(wanted, index, updates)
     found = scattered(np.zeros((50, columns)), (index,), updates, (0,), "add")
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [*MODES, "set"])
+def test_single_elements_are_owned_by_one_block_each(mode):
+    shape, count = (301, 199), 70_003
+    i, j = RNG.integers(-2, shape[0] + 2, count), RNG.integers(-2, shape[1] + 2, count)
+    updates = RNG.integers(1, 4, count).astype(np.float32)
+    inside = (i >= 0) & (i < shape[0]) & (j >= 0) & (j < shape[1])
+    wanted = np.ones(shape, np.float32)
+    if mode == "set":
+        wanted[i[inside], j[inside]] = updates[inside] * 2
+    else:
+        MODES[mode].at(wanted, (i[inside], j[inside]), updates[inside] * 2)
+    doubled = (nm.asarray(updates) * 2)._node
+    base = node(np.ones(shape, np.float32))
+    found = wrap(scatter(base, (node(i), node(j)), doubled, (0, 1), mode)).numpy()
+    np.testing.assert_array_equal(found, wanted)

@@ -207,3 +207,24 @@ def test_llvm_objects_have_no_destructors(monkeypatch):
     gc.collect()
     assert calls[-4:] == ["LLVMPY_ContextCreate", "LLVMPY_ContextDispose"] * 2
     assert "destructor" not in calls
+
+
+def test_loads_one_by_one_where_gathers_wait():
+    """Instructions of a gather, with and without the feature that turns them into loads."""
+    import llvmlite.binding as llvm
+
+    if LlvmTarget(llvm.get_process_triple(), "", "").arch != "x86":
+        pytest.skip("a feature of x86")
+    text = f"""
+    target triple = "{llvm.get_process_triple()}"
+    declare <8 x float> @llvm.masked.gather.v8f32.v8p0(<8 x ptr>, <8 x i1>, <8 x float>)
+    define <8 x float> @f(<8 x ptr> %p) {{
+      %x = call <8 x float> @llvm.masked.gather.v8f32.v8p0(
+        <8 x ptr> align 4 %p, <8 x i1> splat (i1 true), <8 x float> zeroinitializer)
+      ret <8 x float> %x
+    }}"""
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    for more, gathers in (("", True), (",+prefer-no-gather", False)):
+        features = "+avx2,+avx512f,+avx512vl,+avx512dq,+avx512bw" + more
+        machine = target.create_target_machine(cpu="skylake-avx512", features=features)
+        assert ("vgather" in machine.emit_assembly(llvm.parse_assembly(text))) == gathers

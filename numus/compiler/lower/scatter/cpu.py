@@ -20,6 +20,12 @@ from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
+from numus.compiler.lower.scatter.cpu_elements import (
+    element_owners,
+    element_tables,
+    merge_tables,
+    supports_elements,
+)
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem, load_element
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
@@ -93,8 +99,10 @@ def _supports_tables(problem: ScatterProblem) -> bool:
 def _privatized(problem: ScatterProblem) -> Kernels:
     """A private table per block, then their reduction."""
     tables = _tables(problem)
+    if supports_elements(problem):
+        return element_tables(problem, tables)
     memory = temporary((tables, *problem.val.shape), problem.val.dtype)
-    return [_fill_tables(problem, memory, tables), _merge_tables(problem, memory, tables)]
+    return [_fill_tables(problem, memory, tables), merge_tables(problem, memory, tables)]
 
 
 def _fill_tables(problem: ScatterProblem, memory: Value, tables: int) -> LoweredKernel:
@@ -118,24 +126,6 @@ def _fill_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowered
     return e.grid_kernel(f"scatter_{mode}_tables", g, body, tables, (val.op,))
 
 
-def _merge_tables(problem: ScatterProblem, memory: Value, tables: int) -> LoweredKernel:
-    val, mode = problem.val, problem.mode
-    e = Emitter(problem.layouts)
-    g, t, i = ir.var("g"), ir.var("table"), e.variable("i", e.dim(val.size))
-    stop = ir.minimum(ir.add(g, const(LOOPS.small_elements)), e.dim(val.size))
-    total = ir.Register("total", val.dtype, lanes=True)
-    part = ir.load(e.buffer(memory), ir.add(ir.mul(t, e.dim(val.size)), i))
-    at = tuple(delinearize(e, i, list(val.shape)))
-    both = lower(COMBINE[mode], [ir.read(total), part], [val.dtype] * 2, val.dtype, None)
-    merge = ir.For(t, ZERO, e.scalar_arg(tables), "serial", [ir.Set(total, both)])
-    store = e.store(val, at, ir.read(total))
-    body = [ir.Set(total, e.value(val.inputs[0], at)), merge, *store]
-    loop = ir.For(i, g, stop, "lanes", body)
-    size = LOOPS.small_elements
-    grid = ir.For(g, ZERO, e.dim(val.size), "grid", [loop], step=const(size))
-    return e.finish(f"scatter_{mode}_merge", [grid], -(-val.size // size), (val.op,))
-
-
 def _owner_computes(problem: ScatterProblem) -> Kernels:
     """A copy of the base, then all updates in order, blocks owning columns."""
     val, target = problem.val, problem.target
@@ -148,6 +138,8 @@ def _owner_computes(problem: ScatterProblem) -> Kernels:
             step.kernel.copies = step.buffers == [base, val]
     if updates.size == 0:
         return kernels
+    if supports_elements(problem):
+        return [*kernels, element_owners(problem)]
     e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
     u = _Updates(e, problem)
     # whole cache lines per block, and one block per core: every block reads all the indices
