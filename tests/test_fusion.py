@@ -161,7 +161,8 @@ BACKWARD = {
     "fifty operations": (chain, [(1000,)], 1),
     "linear": (lambda x, w, b: x @ w + b, [MATRIX, (COLUMNS, 256), (256,)], 3),
     "gelu": (nm.gelu, [MATRIX], 1),
-    "max pool": (lambda x: nm.max_pool2d(x, 3, 2, 1), [(2, 4, 16, 16)], 2),
+    # the maxima, their taps, and the cotangent with its neighbours: then all loads are in order
+    "max pool": (lambda x: nm.max_pool2d(x, 3, 2, 1), [(2, 4, 16, 16)], 4),
     "mean pool": (lambda x: nm.avg_pool2d(x, 2), [(2, 4, 16, 16)], 1),
     "bilinear": (
         *(lambda x: nm.interpolate(x, scale_factor=2, mode="bilinear"), [(2, 4, 8, 8)], 2),

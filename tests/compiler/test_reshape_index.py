@@ -40,3 +40,16 @@ def test_index_whose_affine_terms_cancel(n):
     expected = np.diag(np.diag(a))
     np.testing.assert_array_equal(nm.jit(lambda x: nm.diag(nm.diag(x)))(nm.asarray(a)), expected)
     np.testing.assert_array_equal(nm.diag(nm.diag(nm.asarray(a) + 0)), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.bool_, np.float16])
+def test_every_element_twice_from_any_place_on(dtype):
+    """Short vectors, each element for two lanes: odd and even beginnings, with remainders."""
+    for length in (1, 3, 8, 20, 37):
+        x = (np.arange(length) % 5).astype(dtype)
+        twice = nm.reshape(nm.broadcast_to(nm.asarray(x)[:, None], (length, 2)), (2 * length,))
+        wanted = np.repeat(x, 2)
+        for start in (0, 1, 2, 3):
+            for stop in (2 * length, 2 * length - 1):
+                found = (twice[start:stop] == nm.asarray(wanted[start:stop])).numpy()
+                assert found.all(), (length, start, stop)

@@ -3,7 +3,8 @@
 Stride 0 is a scalar access, 1 a vector, -1 a reversed vector, 2 and -2 two shuffled vectors
 (interleaved real and imaginary parts); any other is a gather or scatter, or, of adjacent elements,
 transposed in registers (transposed.py). An index divided by a power of two (packed codes, scales of
-groups) is a short vector whose elements are repeated. Masked elements are never accessed.
+groups) is a short vector whose elements are repeated; by 2, from any number on. Masked
+elements are never accessed.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ def load(ctx: Context, e: ir.Expr) -> Value:
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     elif mask is None and (repeated := _repeated(ctx, index)) is not None:
         names = _load_repeated(ctx, buffer, *repeated, masks)
+    elif (halved := _halved(ctx, index)) is not None:
+        names = _load_halved(ctx, buffer, *halved, masks)
     elif mask is None and (group := transposed.load_group(ctx, e)) is not None:
         transposed.load(ctx, group, level(ctx, e))
         return ctx.values[e]
@@ -162,6 +165,80 @@ def _load_repeated(
         lanes = [min(i // count, short.width - 1) for i in range(width)]
         names.append(t.shuffle(short.of(scalar), loaded, "poison", lanes))
     return names
+
+
+def _halved(ctx: Context, index: ir.Expr) -> tuple[list[ir.Expr], ir.Expr] | None:
+    """(uniform terms, dividend) of an index that is their sum and consecutive numbers over 2."""
+    width = ctx.current_lane.shape.width
+    uniform: list[ir.Expr] = []
+    dividend: ir.Expr | None = None
+    pending = [index]
+    while pending:
+        e = pending.pop()
+        if ctx.lane_stride(e) == 0:
+            uniform.append(e)
+        elif e.op == "add":
+            pending += e.args
+        elif dividend is None and e.op == "idiv" and e.args[1].op == "const":
+            if e.args[1].attr != 2 or ctx.lane_stride(e.args[0]) != 1:
+                return None
+            dividend = e.args[0]
+        else:
+            return None
+    return (uniform, dividend) if dividend is not None and width > 2 and width % 2 == 0 else None
+
+
+def _load_halved(
+    ctx: Context,
+    buffer: ir.Buffer,
+    uniform: list[ir.Expr],
+    dividend: ir.Expr,
+    masks: tuple[str | None, ...],
+) -> list[str]:
+    """Each element for two lanes, the first of them for one if its number is odd: two short vectors
+    that begin at the elements of the first and, then, of the second lane."""
+    t, lane = ctx.t, ctx.current_lane
+    shape, scalar = lane.shape, memory_type(buffer.dtype)
+    width = shape.width
+    half = Shape(width // 2)
+    first = ctx.base(dividend).names[0]
+    odd = t.new(f"trunc i64 {first} to i1")
+    start = t.new(f"ashr i64 {first}, 1")  # rounds down, as masked lanes before 0 may need
+    for e in uniform:
+        start = t.new(f"add i64 {start}, {ctx.value(e).names[0]}")
+    step = t.new(f"zext i1 {odd} to i64")
+    evens = [i // 2 for i in range(width)]
+    odds = [0, *(half.width + (i - 1) // 2 for i in range(1, width))]
+    names = []
+    for u, mask in enumerate(masks):
+        at = start if not u else t.new(f"add i64 {start}, {u * half.width}")
+        parts = []
+        for k, place in enumerate((at, t.new(f"add i64 {at}, {step}"))):
+            there = None if mask is None else _half_mask(ctx, shape, half, mask, odd, k)
+            parts.append(_vector_load(ctx, buffer, _pointer(ctx, buffer, place), there, half))
+        low, high = parts
+        both = (t.shuffle(half.of(scalar), low, high, lanes) for lanes in (odds, evens))
+        typed = (f"{shape.of(scalar)} {name}" for name in both)
+        names.append(t.new(f"select i1 {odd}, {', '.join(typed)}"))
+    return names
+
+
+def _half_mask(ctx: Context, shape: Shape, half: Shape, mask: str, odd: str, k: int) -> str:
+    """The elements that active lanes need of the first (k = 0) or second short vector."""
+    t, bits, count = ctx.t, shape.of("i1"), half.width
+
+    def lanes(numbers: list[int]) -> str:
+        return t.shuffle(bits, mask, "zeroinitializer", numbers)
+
+    first, second = lanes([2 * i for i in range(count)]), lanes([2 * i + 1 for i in range(count)])
+    ty = half.of("i1")
+    pair = t.new(f"or {ty} {first}, {second}")
+    if k == 0:
+        shifted = lanes([0, *[shape.width] * (count - 1)])
+    else:
+        third = lanes([2 * i + 2 for i in range(count)])  # beyond the last lane: false
+        shifted = t.new(f"or {ty} {second}, {third}")
+    return t.new(f"select i1 {odd}, {ty} {shifted}, {ty} {pair}")
 
 
 def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value | None) -> Value:

@@ -85,7 +85,8 @@ def reshape_index(e: Emitter, index: Index, shape: Shape, target: Shape) -> Inde
         """The outer index of the next axis, of extent `first`; the inner one is left over."""
         i, n = old.pop(0)
         if n > first and n % first == 0:
-            inner = e.dim(n // first)
+            # parts of 2 are part of the code: loads of each element twice are short vectors
+            inner = const(2) if n == 2 * first else e.dim(n // first)
             if i.op == "add":  # loops with matching strides save the division
                 e.accesses.append(i)
             old.insert(0, (remainder(i, inner, e.extents), n // first))

@@ -19,7 +19,15 @@ from numus.errors import ShapeError
 from numus.functions._base import like
 from numus.functions.indexing.index_checks import int_constant, upload
 from numus.functions.layers import windows as win
+from numus.functions.layers.small_windows import (
+    are_small,
+    cover_few,
+    covering,
+    taps_along,
+    taps_of_all,
+)
 from numus.functions.layers.windows import Sizes, Windows, by_rank, pooled, unbatched, windows_of
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full, reduce_sum
@@ -28,7 +36,7 @@ from numus.primitives.indexing import scatter
 from numus.primitives.reduce import argmax, reduce_max
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import copy
-from numus.primitives.views import pad, reshape, slice_
+from numus.primitives.views import reshape
 from numus.shapes import Shape, as_int, size_of
 from numus.tensor import ArrayLike, Tensor
 
@@ -52,55 +60,48 @@ def _lowest(x: Node) -> float:
 
 
 def _best(x: Node, axes: Sequence[Windows]) -> Node:
-    """The largest of each window: one axis after the other where windows are small.
-
-    Not where a gradient may be asked for, whose kernels would compute the expression once more for
-    every window that covers an element.
-    """
-    small = all(a.starts is None and a.taps <= _MOST_TAPS_UNROLLED for a in axes)
-    if small and not x.tracked:
-        for axis, a in enumerate(axes, x.ndim - len(axes)):
-            x = _best_along(x, axis, a)
-        # stored once: a convolution that reads it would compute each element for all of its taps
-        return copy(x)
-    seen = _seen(x, axes)
-    return reduce_max(seen, win.taps_of(seen, len(axes)))
+    """The largest of each window: one axis after the other where windows are small."""
+    if not are_small(axes):
+        seen = _seen(x, axes)
+        return reduce_max(seen, win.taps_of(seen, len(axes)))
+    for axis, a in enumerate(axes, x.ndim - len(axes)):
+        x = functools.reduce(ew.maximum, taps_along(x, axis, a, _lowest(x)))
+    # stored once: a convolution that reads it would compute each element for all of its taps
+    return copy(x)
 
 
-# The maximum of few elements is an expression, whose loop is over windows; of more, a loop over
-# taps. 3 × 3 windows with a stride of 2 over 64 × 112² elements take 1.6 ms (4.6) on two cores,
-# 5 × 5 with a stride of 1 take 2.1 ms (3.4).
-_MOST_TAPS_UNROLLED = 5
-
-
-def _best_along(x: Node, axis: int, a: Windows) -> Node:
-    """The largest of windows along one axis: the maximum of their taps, each a slice."""
-    reach = (a.count - 1) * a.stride + (a.taps - 1) * a.dilation + 1
-    low, high = a.low, max(0, reach - a.low - a.size)
-    if low or high:
-        ends = [tuple(n if i == axis else 0 for i in range(x.ndim)) for n in (low, high)]
-        extent = low + a.size + high
-        at = iota(extent, dt.int64, x.device)
-        inside = ew.and_(ew.le(int_constant(low), at), ew.lt(at, int_constant(low + a.size)))
-        inside = reshape(inside, tuple(extent if i == axis else 1 for i in range(x.ndim)))
-        x = ew.where(inside, pad(x, *ends), constant(_lowest(x), x.dtype))
-    shape = tuple(a.count if i == axis else n for i, n in enumerate(x.shape))
-    steps = tuple(a.stride if i == axis else 1 for i in range(x.ndim))
-    taps = []
-    for k in range(a.taps):
-        starts = tuple(k * a.dilation if i == axis else 0 for i in range(x.ndim))
-        taps.append(slice_(x, starts, steps, shape))
-    return functools.reduce(ew.maximum, taps)
+def _which(x: Node, axes: Sequence[Windows]) -> Node:
+    """The first tap of each window that is the largest element, row-major, in 32 bits."""
+    lead = x.ndim - len(axes)
+    if not are_small(axes):
+        seen = _seen(x, axes)
+        flat = reshape(seen, (*seen.shape[: x.ndim], size_of(tuple(a.taps for a in axes))))
+        which = argmax(flat, x.ndim)
+        if any(a.low for a in axes):
+            ks = zip(_taps(which, axes), _first_inside(axes, x.device), strict=True)
+            which = _raveled([ew.maximum(*pair) for pair in ks], [a.taps for a in axes])
+        return ew.cast(which, dt.int32)
+    # NaN is the largest; of windows of nothing but -inf the first tap that is no padding
+    shape = (*x.shape[:lead], *(a.count for a in axes))
+    best: Node = broadcast(constant(_lowest(x), x.dtype), shape)
+    first = _raveled(_first_inside(axes, x.device), [a.taps for a in axes])
+    which = broadcast(ew.cast(first, dt.int32), shape)
+    for k, tap in enumerate(taps_of_all(x, axes, _lowest(x))):
+        larger = ew.lt(best, tap)
+        if x.dtype.is_floating:
+            larger = ew.or_(larger, ew.and_(ew.ne(tap, tap), ew.eq(best, best)))
+        best = ew.where(larger, tap, best)
+        which = ew.where(larger, constant(k, dt.int32), which)
+    return which
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     """The largest of each window, and its index: row-major over space."""
-    best = _best(x, axes)
     # from x detached: a tracked copy would be saved for backward
-    seen = _seen(ew.stop_gradient(x), axes)
-    shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
-    which = _first_inside(argmax(reshape(seen, shape), best.ndim), axes, x.device)
-    return custom(_First(tuple(axes)), 0, best, (x, which)), _flat_index(which, axes, x.device)
+    alone = ew.stop_gradient(x)
+    best, which = _best(alone, axes), _which(alone, axes)
+    index = _flat_index(ew.cast(which, dt.int64), axes, x.device)
+    return custom(_First(tuple(axes)), 0, best, (x, which)), index
 
 
 class _First:
@@ -113,39 +114,49 @@ class _First:
 
     def _chosen(self, which: Node) -> Node:
         taps = tuple(a.taps for a in self.axes)
-        tap = reshape(iota(size_of(taps), dt.int64, which.device), taps)
+        tap = reshape(iota(size_of(taps), dt.int32, which.device), taps)
         return ew.eq(tap, reshape(which, (*which.shape, *(1,) * len(taps))))
 
     def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
         (g,), (_, which) = cotangents, operands
         if g is None:
             return None, None
+        if cover_few(self.axes):
+            total, zero, one = like(g, 0), like(g, 0), constant(1, dt.int32)
+            numbers = ew.add(which, one)  # from 1: 0 is no window
+            for tap, seen, (part, chosen) in covering((g, numbers), self.axes):
+                mine = ew.eq(chosen, ew.add(tap, one))
+                mine = mine if seen is None else ew.and_(mine, seen)
+                total = ew.add(total, ew.where(mine, part, zero))
+            return copy(total), None
         wide = reshape(g, (*g.shape, *(1,) * len(self.axes)))
-        return win.from_windows(ew.where(self._chosen(which), wide, like(g, 0)), self.axes), None
+        chosen = self._chosen(copy(which))
+        return win.from_windows(ew.where(chosen, wide, like(g, 0)), self.axes), None
 
     def jvp(self, operands: Sequence[Node], tangents: Nodes) -> Nodes:
         t, which = tangents[0], operands[1]
         if t is None:
             return (None,)
         wide, _ = windows_of(t, self.axes)
-        chosen = ew.where(self._chosen(which), wide, like(t, 0))
+        chosen = ew.where(self._chosen(copy(which)), wide, like(t, 0))
         return (reduce_sum(chosen, win.taps_of(chosen, len(self.axes))),)
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> _First:
         return self  # windows are over the last axes, however many come before
 
 
-def _first_inside(which: Node, axes: Sequence[Windows], device: Any) -> Node:
-    """Taps; of windows of nothing but -inf, the first tap that is not padding."""
-    if not any(a.low for a in axes):
-        return which
-    ks = []
-    for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
+def _first_inside(axes: Sequence[Windows], device: Any) -> list[Node]:
+    """Along each axis, the first tap of every window that is not padding."""
+    found = []
+    for i, a in enumerate(axes):
+        first: Node = int_constant(0)
         if a.low:
             ahead = ew.sub(int_constant(a.low + a.dilation - 1), _starts(i, axes, device, 0))
-            k = ew.maximum(k, ew.floor_divide(ahead, int_constant(a.dilation)))
-        ks.append(k)
-    return _raveled(ks, [a.taps for a in axes])
+            if a.dilation > 1:
+                ahead = ew.floor_divide(ahead, int_constant(a.dilation))
+            first = ew.maximum(first, ahead)
+        found.append(first)
+    return found
 
 
 def _flat_index(which: Node, axes: Sequence[Windows], device: Any) -> Node:
@@ -198,11 +209,20 @@ def max_pool(
     return_indices: bool = False,
 ) -> Any:
     """The largest element of every window over `rank` axes."""
+    given = (rank, x, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_and_indices(*given) if return_indices else _max_alone(*given)
+
+
+def _max_and_indices(rank: int, x: ArrayLike, *sizes: Any) -> tuple[Tensor, Tensor]:
     op = f"max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
-    axes = win.strided_windows(op, node, kernel_size, stride, padding, dilation, ceil_mode)
-    found = [unbatched(y, has_batch) for y in _largest(node, axes)]
-    return tuple(found) if return_indices else found[0]
+    best, index = _largest(node, win.strided_windows(op, node, *sizes))
+    return unbatched(best, has_batch), unbatched(index, has_batch)
+
+
+@templated
+def _max_alone(rank: int, x: ArrayLike, *sizes: Any) -> Tensor:
+    return _max_and_indices(rank, x, *sizes)[0]
 
 
 max_pool1d, max_pool2d, max_pool3d = by_rank(

@@ -15,12 +15,16 @@ from numus import dtypes as dt
 from numus.functions._base import as_number, like, method, node_of, require, widened, wrap
 from numus.functions.indexing.index_checks import int_constant, upload
 from numus.functions.layers import windows as win
-from numus.functions.layers.max_pooling import max_pool
+from numus.functions.layers.max_pooling import Nodes, max_pool
+from numus.functions.layers.small_windows import cover_few, sums_over_windows, window_sums
 from numus.functions.layers.windows import Sizes, Windows, by_rank, pooled, unbatched, windows_of
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import reduce_sum
+from numus.primitives.custom import custom
 from numus.primitives.source import iota
+from numus.primitives.structure import copy
 from numus.primitives.views import reshape
 from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor
@@ -33,10 +37,35 @@ __all__ = [
 
 def _sum(x: Node, axes: Sequence[Windows]) -> Node:
     """The sum of every window; low-precision floats come out in float32."""
-    wide, _ = windows_of(widened(x), axes)
+    wide = widened(x)
+    if cover_few(axes):
+        found = copy(window_sums(ew.stop_gradient(wide), axes))
+        return custom(_Sums(tuple(axes)), 0, found, (wide,))
+    wide, _ = windows_of(wide, axes)
     return reduce_sum(wide, win.taps_of(wide, len(axes)))
 
 
+class _Sums:
+    """The derivative of sums of small windows."""
+
+    count = 1
+
+    def __init__(self, axes: tuple[Windows, ...]) -> None:
+        self.axes = axes
+
+    def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
+        g = cotangents[0]
+        return (None if g is None else copy(sums_over_windows(g, self.axes)),)
+
+    def jvp(self, operands: Sequence[Node], tangents: Nodes) -> Nodes:
+        t = tangents[0]
+        return (None if t is None else copy(window_sums(t, self.axes)),)
+
+    def batched(self, size: int, flags: tuple[bool, ...]) -> _Sums:
+        return self  # windows are over the last axes, however many come before
+
+
+@templated
 def _avg_pool(
     rank: int,
     x: ArrayLike,
