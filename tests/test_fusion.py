@@ -427,3 +427,10 @@ def test_a_scan_fuses_its_operand_and_its_epilogue():
     found = cost(lambda x: nm.cumsum(nm.exp(x)) * 2 + 1, given(1 << 20))
     assert found.names == ["scan_sum_totals", "scan_sum_carries", "scan_sum_parts"]
     assert found.bytes_written < (FLOAT << 20) + 4096
+
+
+def test_tall_columns_are_read_in_order():
+    """Stages over columns too long for a cache are kernels of their own, which read whole lines."""
+    found = cost(lambda x: nm.softmax(x, axis=0), given(4096, 64))
+    assert "row_reduction" not in found.names
+    assert cost(lambda x: nm.softmax(x, axis=0), given(512, 64)).names == ["row_reduction"]

@@ -123,6 +123,9 @@ class Legality:
         large = rows * TUNING.column_min_row < size > TUNING.column_min_elements
         if cooperative and large and self._is_column_reduction(group):
             return rows >= enough * self.target.block_size * TUNING.column_blocks_per_sm
+        tall = not self.target.block_size and size > rows * TUNING.multistage_max_column
+        if tall and self._is_column_reduction(group):
+            return False
         in_shared = size * TUNING.strided_row_bytes <= rows * self.target.shared_bytes
         if cooperative and large and _has_axis_gaps(group) and not in_shared:
             return False

@@ -20,6 +20,7 @@ class FusionTuning:
     # Rows of several stages: enough of them to run in parallel, or short ones.
     multistage_min_rows: int = 16
     multistage_max_row: int = 1 << 16  # elements
+    multistage_max_column: int = 1 << 10  # of a row that is a column, a few of which L2 holds
 
     # Column reductions keep nothing in registers. Those of more than so many elements a row, too
     # large for caches in all, need several blocks for every SM.
