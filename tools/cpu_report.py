@@ -36,6 +36,11 @@ SECTIONS = {
         ("--jit", *_NAMES),
         f"numus runs one compiled program. {_RATIOS}",
     ),
+    "families": (
+        "Families of kernels",
+        ("--compile", "family_"),
+        f"Sizes that no schedule was tuned for, odd ones, in two dtypes. {_RATIOS}",
+    ),
     "training": (
         "Training steps",
         ("--compile", "train", "adamw"),

@@ -33,9 +33,11 @@ class BlockingTuning:
     tall_tiles_max_rows: int = 256  # of C, where A must be packed for tall tiles
     many_tiles: int = 32  # tiles, or vectors, of which a partial one does not count
     fma_latency: int = 8  # accumulators that hide it
+    by_rows_max_k: int = 128  # where storing C counts, tasks are rows of it
 
 
 TUNING = BlockingTuning()
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,10 @@ def choose_blocking(
     free = share_b or (b_direct and not skinny)
     tasks_m, tasks_n = 1, -(-panels_n // max_panels_n)
     enough = wanted if free and not low_memory else -(-threads // batch)
-    if panels_n >= enough and (a_direct or n >= m):
+    # strips of columns would find each row of C on a page of its own, for little work
+    pages = n * item >= PAGE_BYTES and k <= TUNING.by_rows_max_k
+    by_rows = pages and free and tasks_n == 1 and panels_m >= wanted_unpacked
+    if panels_n >= enough and (a_direct or n >= m) and not by_rows:
         tasks_n = _tasks(panels_n, wanted_unpacked, max_panels_n)
     else:
         needed = wanted_unpacked if free else -(-threads // batch)
