@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
 from numus.compiler.fusion.long_chains import LongChains
+from numus.compiler.fusion.nested import nested_reductions
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph import cost_model
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
@@ -42,6 +43,7 @@ class Materialization:
     def initial(self) -> set[Value]:
         """Values stored however the graph is fused."""
         stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
+        stored -= nested_reductions(self.order, self.roots, self.leaves, self.target)
         stored |= self._epilogue_results()
         in_memory = stored | self.leaves
         stored |= self._expensive_operands(in_memory)

@@ -33,6 +33,13 @@ class FusionTuning:
     large_pointwise_elements: int = 1 << 16
     max_scalar_siblings: int = 6
 
+    # Nested reductions, which are expressions of their terms.
+    nested_max_terms: int = 256  # whose operands are kept in registers, or close to them
+    nested_max_ops: int = 512  # of all terms
+    nested_max_elements: int = 16  # of a row that a thread computes with one nested reduction
+    nested_min_results: int = 1 << 18  # fewer are stored as quickly
+    nested_max_users: int = 4  # that compute the terms, each for itself
+
     # Materialisation.
     max_index_maps: int = 8  # by which views read a value before it is stored: each copies its code
     wgmma_min_extent: int = 128  # of M, N and K, so that operands are worth relayout kernels

@@ -82,6 +82,7 @@ class Emitter:
         self.flags: tuple[ir.Buffer, int] | None = None  # words by which these signal each other
         self.persistent = False  # blocks loop over the grid
         self.stores_once = False  # each element of a result is stored a single time
+        self.static = False  # sizes are constants of the code: for short code of few structures
         self.alignment = 1  # divisible sizes are emitted as k * alignment: provably aligned
         self.bindings: dict[Value, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
@@ -99,7 +100,7 @@ class Emitter:
 
     def dim(self, n: int) -> Expr:
         """A size, stride or offset: a symbolic dimension, passed at launch."""
-        if -1 <= n <= 1:
+        if self.static or -1 <= n <= 1:
             return const(n)
         if self.alignment > 1 and n > 1 and n % self.alignment == 0:
             multiple = ir.mul(self._dim(n // self.alignment), const(self.alignment))
@@ -117,8 +118,18 @@ class Emitter:
             self.extents[found] = None
         return found
 
+    def times(self, index: Expr, size: Expr) -> Expr:
+        """An index times a size. Constants are multiplied apart where sizes are, too: neighbours
+        then have addresses in common."""
+        if self.static and index.op == "add" and index.args[1].op == size.op == "const":
+            rest, offset = index.args
+            return ir.add(self.times(rest, size), const(offset.attr * size.attr))
+        return ir.mul(index, size)
+
     def scalar_arg(self, n: int) -> Expr:
         """A number of the schedule, which no code is specialised on."""
+        if self.static:
+            return const(n)
         self.scalar_args.append(n)
         return ir.scalar(f"s{len(self.scalar_args) - 1}")
 
@@ -161,7 +172,7 @@ class Emitter:
         total = ZERO
         for i, s, n in zip(index, strides, shape, strict=True):
             if n != 1 and s != 0:
-                total = ir.add(total, ir.mul(i, self.dim(s)))
+                total = ir.add(total, self.times(i, self.dim(s)))
         return total
 
     def load(

@@ -5,6 +5,7 @@ A view maps the index of an element to one of its operand; a source is computed 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from numus import dtypes as dt
@@ -21,6 +22,7 @@ from numus.compiler.lower.emitter import (
     index_rule,
 )
 from numus.compiler.lower.index_simplify import quotient, remainder
+from numus.compiler.lower.reducers import Reducer, reducer
 from numus.dtypes import DType
 from numus.ir import Expr, const
 from numus.shapes import Shape, find_reshape_strides, row_major, size_of
@@ -146,7 +148,7 @@ def _slice(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
         for axis, step in enumerate(steps)
     ]
     moved = tuple(
-        ir.add(ir.mul(i, factor), e.dim(start))
+        ir.add(e.times(i, factor), e.dim(start))
         for i, start, factor in zip(index, starts, factors, strict=True)
     )
     return (yield val.inputs[0], moved, mask)
@@ -205,7 +207,7 @@ def _shear(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     axis, along, extent, scale, slope, offset, divide = val.params
     i, j = index[axis], index[along]
-    at = ir.add(ir.add(ir.mul(i, e.dim(scale)), ir.mul(j, e.dim(slope))), e.dim(offset))
+    at = ir.add(ir.add(e.times(i, e.dim(scale)), ir.mul(j, e.dim(slope))), e.dim(offset))
     e.accesses.append(at)
     in_bounds: Expr | None = None
     ends = [
@@ -265,7 +267,45 @@ def _extent(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     yield
 
 
+# -- reductions of few terms ----------------------------------------------------------------------
+
+_TERMS_IN_ORDER = 16
+REDUCTIONS_OF_TERMS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
+
+
+def _merged_term(how: Reducer, total: list[Expr], term: list[Expr]) -> list[Expr]:
+    """The terms of a sum of products are rounded once, as those of a matrix product are."""
+    (product,) = term
+    if how.op == "sum" and product.op == "mul" and product.dtype.kind == "float":
+        x, y = product.args
+        return [ir.fma(x, y, total[0], allow_unfused=True)]
+    return how.merge(total, term)
+
+
+def _reduced_terms(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
+    """A nested reduction (`fusion/nested.py`): an expression of all of its terms. Those of some
+    are combined in order, and the results pairwise: a short way through many terms, and accurate.
+    """
+    x, how = val.inputs[0], reducer(val)
+    parts: list[list[Expr]] = []
+    extents = [x.shape[a] for a in val.params]
+    for number, taps in enumerate(itertools.product(*map(range, extents))):
+        rest, at = iter(index), dict(zip(val.params, taps, strict=True))
+        point = tuple(const(at[i]) if i in at else next(rest) for i in range(len(x.shape)))
+        value = yield x, point, mask
+        if val.op not in REDUCTIONS_OF_TERMS:  # positions count from the first term on
+            parts[:] = [how.step(parts[0] if parts else how.initial(), value, const(number))]
+        elif number % _TERMS_IN_ORDER == 0:
+            parts.append(how.element(value))
+        else:
+            parts[-1] = _merged_term(how, parts[-1], how.element(value))
+    return how.finish(how.pairwise(parts))
+
+
 INLINE = frozenset(INDEX_RULES) - {"copy"} | {"barrier"}
+
+for _op in (*REDUCTIONS_OF_TERMS, "argmax", "argmin"):
+    index_rule(_op)(_reduced_terms)
 
 
 def is_inline(val: Value) -> bool:

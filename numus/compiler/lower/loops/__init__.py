@@ -15,6 +15,8 @@ from numus.compiler.lower.loops.nest import Loop, LoopNest, analyse, ceil_div
 from numus.compiler.lower.loops.pointwise import POINTWISE, pointwise_lane
 from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_columns import lower_columns
+from numus.compiler.lower.loops.reduce_pairs import lower_pairs, supports_pairs
+from numus.compiler.lower.loops.reduce_pairs_stored import lower_pair_matrix, supports_pair_matrix
 from numus.compiler.lower.loops.reduce_rows import lower_rows
 from numus.compiler.lower.loops.reduce_rows_registers import lower_cluster_rows, lower_register_rows
 from numus.compiler.lower.loops.reduce_rows_subwarp import SubwarpRows, supports_subwarp
@@ -99,6 +101,8 @@ SIMD_REDUCTIONS = (
 )
 
 SIMT_REDUCTIONS = (
+    attempt("pair reduction", lower_pairs, supports_pairs),
+    attempt("pair matrix", lower_pair_matrix, supports_pair_matrix),
     Candidate("sub-warp rows", lambda p: SubwarpRows(p).lower(), supports_subwarp),
     Candidate("split reduction", lower_split, supports_simt_split),
     attempt("register-resident rows", lower_register_rows),

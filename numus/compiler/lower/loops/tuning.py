@@ -59,6 +59,24 @@ class LoopTuning:
     packed_rows: int = 8  # of a block of one warp each, where they are many and
     packed_row_max_bytes: int = 5 << 10  # memory moves each while a block starts
 
+    # Windows.
+    window_min_elements: int = 1 << 14  # fewer are not worth code of their own
+    window_max_taps: int = 32  # of a reduction
+    window_min_loads: int = 3  # of one operand
+    window_max_loads: int = 128
+    window_max_step: int = 4  # elements from thread to thread
+    window_threads: int = 256  # of a block
+    window_rows: int = 2  # of a thread, which shares the taps that they have in common
+
+    # Broadcast reductions.
+    pair_min_elements: int = 1 << 20  # in all, below which there is little to gain
+    pair_min_terms: int = 32  # of a split, and of half a row
+    pair_threads: int = 128  # of a block
+    pair_threads_per_sm: int = 1536  # that hide the latency of arithmetic
+    pair_max_unrolled: int = 16  # elements of the short axes of a row
+    pair_matrix_rows: int = 32  # of a block, one after the other
+    pair_max_registers: int = 72  # of the operands and results of a thread's rows
+
     # Split reductions.
     split_elements: int = 1 << 15  # of a row, for one SIMD block
     serial_elements: int = 1 << 10  # summed one after the other: bounds the rounding error
