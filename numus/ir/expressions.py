@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import operator
 import struct
 from collections.abc import Callable, Mapping
@@ -362,9 +363,28 @@ def irem(a: Expr, b: Expr) -> Expr:
     return binary("irem", a, b)
 
 
+def _is_exact(e: Expr, dtype: DType, depth: int = 32) -> bool:
+    """Whether a float is one of this smaller dtype, so that rounding to it changes nothing: it was
+    chosen among such."""
+    if e.op == "cast":
+        return e.args[0].dtype is dtype and dtype.is_low_precision
+    if e.op == "const":
+        return const_value(e) in (-math.inf, 0, math.inf) and dtype.is_low_precision
+    if e.op not in ("max", "min", "select") or depth == 0:
+        return False
+    chosen = e.args[1:] if e.op == "select" else e.args
+    return all(_is_exact(x, dtype, depth - 1) for x in chosen)
+
+
 def cast(a: Expr, dtype: DType) -> Expr:
     if a.dtype is dtype:
         return a
+    if a.op == "cast" and dtype is a.args[0].dtype and _is_exact(a.args[0], a.dtype):
+        return a.args[0]
+    if a.op == "select" and a.dtype.is_low_precision and dtype is dt.float32:
+        condition, *chosen = a.args
+        if any(x.op == "cast" and x.args[0].dtype is dtype for x in chosen):
+            return select(condition, *(cast(x, dtype) for x in chosen))
     if a.op == "const" and not a.dtype.is_low_precision and not dtype.is_low_precision:
         value = const_value(a)
         if dtype.kind != "float" and isinstance(value, float):

@@ -38,6 +38,20 @@ def stored_buffers(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
     return (s.counters,) if isinstance(s, ir.WarpMultisplit) else ()
 
 
+def counter_bounds(kernel: ir.Kernel) -> dict[ir.Expr, int]:
+    """The largest value of each loop variable that runs between constants, the first not
+    negative."""
+    loops = [s for s in statements(kernel.body) if isinstance(s, ir.For)]
+    ends: dict[ir.Expr, int] = {}
+    unknown = set()
+    for s in loops:
+        if s.start.op == s.stop.op == "const" and s.start.attr >= 0:
+            ends[s.var] = max(ends.get(s.var, 0), s.stop.attr - 1)
+        else:
+            unknown.add(s.var)
+    return {v: end for v, end in ends.items() if v not in unknown}
+
+
 # -- resident loops -------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ class ThreadContext(Expressions):
 
     spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
     counters: set[ir.Expr] = field(default_factory=set)  # loop variables
+    counter_bounds: dict[ir.Expr, int] = field(default_factory=dict)  # the largest they get
     block_indices: set[ir.Expr] = field(default_factory=set)  # variables of the grid
     halves: dict[str, tuple[str, int]] = field(default_factory=dict)  # (word, 1: upper half)
 

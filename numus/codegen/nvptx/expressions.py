@@ -189,7 +189,7 @@ class ThreadExpressions(ThreadContext):
         t, ty = self.t, register_type(e.dtype)
         op = "div" if e.op == "idiv" else "rem"
         divisor = e.args[1]
-        if self._is_block_index(e):  # below 2**31
+        if self._is_block_index(e) or self._is_small(e):  # below 2**31
             words = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
             return t.new(f"zext i32 {t.new(f'u{op} i32 {words[0]}, {words[1]}')} to i64")
         if e.dtype.kind == "uint" or _is_size(divisor) or self._is_non_negative(e):
@@ -201,6 +201,26 @@ class ThreadExpressions(ThreadContext):
         result = t.new(f"s{op} {ty} {x}, {safe}")
         special = "0" if op == "rem" else t.new(f"sub {ty} 0, {x}")
         return t.new(f"select i1 {minus}, {ty} {special}, {ty} {result}")
+
+    def _is_small(self, e: ir.Expr) -> bool:
+        """Whether both operands of a division are provably below 2**31 and not negative."""
+        dividend, divisor = (self._upper_bound(a) for a in e.args)
+        if dividend is None or divisor is None or e.dtype is not ir.INDEX:
+            return False
+        return max(dividend, divisor) < 1 << 31
+
+    def _upper_bound(self, e: ir.Expr) -> int | None:
+        """The largest value of an expression that is never negative; None: unknown."""
+        if e.op == "const":
+            return int(e.attr) if e.dtype is ir.INDEX and e.attr >= 0 else None
+        if e in self.counter_bounds:
+            return self.counter_bounds[e]
+        if e.op not in ("add", "mul", "idiv", "irem", "min"):
+            return None
+        a, b = (self._upper_bound(x) for x in e.args)
+        if a is None or b is None:
+            return None
+        return {"add": a + b, "mul": a * b, "idiv": a, "irem": min(a, b), "min": min(a, b)}[e.op]
 
     def _is_block_index(self, e: ir.Expr) -> bool:
         """Whether an expression is a block index, or one divided by schedule constants."""

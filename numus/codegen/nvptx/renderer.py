@@ -88,6 +88,7 @@ class Renderer(KernelContext):
 
         x = ThreadExpressions(self.plan, self.t, {}, {}, tags, block_reduce=reduce)
         x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
+        x.counter_bounds.update(analysis.counter_bounds(kernel))
         self.x = x
         cluster.check(self)
         self.shapes = thread_loops.loop_shapes(kernel, self.plan)

@@ -23,6 +23,7 @@ from numus.compiler.lower.loops.reduce_rows_subwarp import SubwarpRows, supports
 from numus.compiler.lower.loops.reduce_split import lower_split, supports_simt_split
 from numus.compiler.lower.loops.stages import Redirect, StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING
+from numus.compiler.lower.loops.windows import lower_windows, supports_windows
 from numus.compiler.lower.reducers import reducer
 from numus.compiler.lower.schedule import Candidate, select
 from numus.shapes import Shape
@@ -103,6 +104,7 @@ SIMD_REDUCTIONS = (
 SIMT_REDUCTIONS = (
     attempt("pair reduction", lower_pairs, supports_pairs),
     attempt("pair matrix", lower_pair_matrix, supports_pair_matrix),
+    attempt("windows", lower_windows, supports_windows),
     Candidate("sub-warp rows", lambda p: SubwarpRows(p).lower(), supports_subwarp),
     Candidate("split reduction", lower_split, supports_simt_split),
     attempt("register-resident rows", lower_register_rows),

@@ -44,6 +44,7 @@ class LoopNest:
     loops: list[Loop]
     accesses: list[Coefficients]
     variables: list[Expr]  # of the axes, in `accesses`
+    divides: bool = False  # whether addresses need divisions, whatever the loops
 
     @property
     def rows(self) -> list[Loop]:
@@ -112,6 +113,7 @@ def analyse(work: StagedGroup) -> LoopNest:
     for m in work.stored:
         e.store(m, index_of(m.shape, names if work.is_full(m) else rows), (None, None))
     found = accesses(e)
+    divides = any(x.op == "idiv" for at in e.accesses for x in ir.walk(at, lambda x: True))
     for r in work.reductions:  # arg-reductions count positions along their axis
         if r.op in ("argmax", "argmin"):
             found.append({names[a]: 1 for a in group.axes})
@@ -122,7 +124,7 @@ def analyse(work: StagedGroup) -> LoopNest:
         if adjacent and collapsible(names[i - 1], names[i], n, found):
             d = Loop(loops.pop().extent * n, d.reduced, i)
         loops.append(d)
-    return LoopNest(len(group.space), group.axes, loops, found, names)
+    return LoopNest(len(group.space), group.axes, loops, found, names, divides)
 
 
 def _dummy(v: Value) -> Expr | tuple[Expr, Expr]:

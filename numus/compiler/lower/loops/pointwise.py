@@ -19,6 +19,7 @@ from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize, vector_width
 from numus.compiler.lower.loops.stages import StagedGroup
 from numus.compiler.lower.loops.tuning import TUNING, WARP
+from numus.compiler.lower.loops.windows import lower_windows, supports_windows
 from numus.compiler.lower.schedule import Candidate
 from numus.ir import Stmt
 
@@ -343,6 +344,7 @@ def _wants_several_rows(p: LoopProblem) -> bool:
 
 POINTWISE = (
     Candidate("scalar", _scalar, lambda p: not p.nest.loops),
+    attempt("windows", lower_windows, supports_windows),
     attempt("transpose", _transpose, lambda p: bool(p.work.threads)),
     Candidate("tiled", _tiled, lambda p: _strided_loop(p) is not None),
     attempt("horizontal", _horizontal),

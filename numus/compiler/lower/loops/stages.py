@@ -47,7 +47,7 @@ class StagedGroup:
         self.stage = self._stages()
         self.notes = group.notes
         # element counts of means: known only where the loops are
-        self.counts = [v for v in self._inlined(self.members) if v.op == "count"]
+        self.counts = [v for v in self.inlined(self.members) if v.op == "count"]
 
     def _stages(self) -> dict[Value, int]:
         """The number of reduction passes that must finish before each member."""
@@ -95,7 +95,7 @@ class StagedGroup:
         found.stage = {m: 0 if m in sums else max(1, n) for m, n in found.stage.items()}
         return found
 
-    def _inlined(self, values: Iterable[Value]) -> Iterator[Value]:
+    def inlined(self, values: Iterable[Value]) -> Iterator[Value]:
         """Values and their transitive operands that are not in memory, each once."""
         found = walk(values, lambda x: x not in self.layouts)
         return (x for x in found if x not in self.layouts)
@@ -163,7 +163,7 @@ class StagedGroup:
 
     def cost(self) -> int:
         """Arithmetic of an element, as a multiple of a memory-bound one."""
-        expensive = sum(x.op in EXPENSIVE_OPS for x in self._inlined(self.members))
+        expensive = sum(x.op in EXPENSIVE_OPS for x in self.inlined(self.members))
         return min(16, 1 + expensive * 2)
 
     def block_elements(self) -> int:
@@ -171,7 +171,7 @@ class StagedGroup:
 
     def rows_per_block(self) -> int:
         """Rows that a block takes at a time, so that enough loads are in flight."""
-        light = [x for x in self._inlined(self.members) if x.kind == "elementwise"]
+        light = [x for x in self.inlined(self.members) if x.kind == "elementwise"]
         ops = len(light) + 8 * (self.cost() - 1)
         return next((n for n in (4, 2) if n * ops <= TUNING.multi_row_max_ops), 1)
 
