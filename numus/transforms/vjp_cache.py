@@ -2,7 +2,8 @@
 
 The cotangents' graph depends only on the tape: primitives, parameters, shapes, dtypes and layouts.
 When a tape comes again, a template (`dispatch/templates`) guards the graph from the results on and
-makes the nodes that the primitives' VJP rules made. Tapes that call user functions are walked.
+makes the nodes that the primitives' VJP rules made. Tapes that call user functions are walked; a
+custom rule whose `is_pure` is true depends on its structure alone, and equal ones act alike.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def record(order: Nodes, seeds: Seeds, wanted: Nodes, found: Seeds, since: int) 
         return
     if not _cache.is_due(tuple([(x.prim, x.shape, x.dtype) for x in (*order, *seeds.values())])):
         return
-    if any(call_of(x) or x.prim.name in _OPAQUE for x in order):
+    if any(_calls_user(x) or x.prim.name in _OPAQUE for x in order):
         return
     template = templates.new_template(order)
     if template is None:
@@ -64,6 +65,12 @@ def record(order: Nodes, seeds: Seeds, wanted: Nodes, found: Seeds, since: int) 
         pairs = [template.registers[x] for pair in found.items() for x in pair]
         call = template.function(len(arguments), code.new_tuple(pairs))
         _site(order, seeds, wanted).promote(call)
+
+
+def _calls_user(node: Node) -> bool:
+    """Whether a node is differentiated by a rule that may act otherwise when called again."""
+    call = call_of(node)
+    return call is not None and not getattr(call[0], "is_pure", False)
 
 
 def _match_tape(template: templates.TemplateBuilder, tape: set[Node], wanted: set[Node]) -> bool:

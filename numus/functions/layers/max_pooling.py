@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def _lowest(x: Node) -> float:
 
 def _best(x: Node, axes: Sequence[Windows]) -> Node:
     """The largest of each window: one axis after the other where windows are small."""
-    if not are_small(axes):
+    if not are_small(axes, x.device):
         seen = _seen(x, axes)
         return reduce_max(seen, win.taps_of(seen, len(axes)))
     for axis, a in enumerate(axes, x.ndim - len(axes)):
@@ -71,16 +72,16 @@ def _best(x: Node, axes: Sequence[Windows]) -> Node:
 
 
 def _which(x: Node, axes: Sequence[Windows]) -> Node:
-    """The first tap of each window that is the largest element, row-major, in 32 bits."""
+    """The first tap of each window that is the largest element, row-major, in few bits."""
     lead = x.ndim - len(axes)
-    if not are_small(axes):
+    taps = size_of(tuple(a.taps for a in axes))
+    if not are_small(axes, x.device):
         seen = _seen(x, axes)
-        flat = reshape(seen, (*seen.shape[: x.ndim], size_of(tuple(a.taps for a in axes))))
-        which = argmax(flat, x.ndim)
-        if any(a.low for a in axes):
-            ks = zip(_taps(which, axes), _first_inside(axes, x.device), strict=True)
-            which = _raveled([ew.maximum(*pair) for pair in ks], [a.taps for a in axes])
-        return ew.cast(which, dt.int32)
+        which = argmax(reshape(seen, (*seen.shape[: x.ndim], taps)), x.ndim)
+        if any(a.low for a in axes):  # no tap of the data comes before the first inside
+            first = _raveled(_first_inside(axes, x.device), [a.taps for a in axes])
+            which = ew.maximum(which, first)
+        return ew.cast(which, dt.uint8 if taps <= 256 else dt.int32)
     # NaN is the largest; of windows of nothing but -inf the first tap that is no padding
     shape = (*x.shape[:lead], *(a.count for a in axes))
     best: Node = broadcast(constant(_lowest(x), x.dtype), shape)
@@ -104,24 +105,24 @@ def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     return custom(_First(tuple(axes)), 0, best, (x, which)), index
 
 
+@dataclass(frozen=True)
 class _First:
     """The derivative of a sum over windows in which all but the first largest element are zero."""
 
+    axes: tuple[Windows, ...]
     count = 1
-
-    def __init__(self, axes: tuple[Windows, ...]) -> None:
-        self.axes = axes
+    is_pure = True
 
     def _chosen(self, which: Node) -> Node:
         taps = tuple(a.taps for a in self.axes)
-        tap = reshape(iota(size_of(taps), dt.int32, which.device), taps)
+        tap = reshape(iota(size_of(taps), which.dtype, which.device), taps)
         return ew.eq(tap, reshape(which, (*which.shape, *(1,) * len(taps))))
 
     def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
         (g,), (_, which) = cotangents, operands
         if g is None:
             return None, None
-        if cover_few(self.axes):
+        if cover_few(self.axes, g.device):
             total, zero, one = like(g, 0), like(g, 0), constant(1, dt.int32)
             numbers = ew.add(which, one)  # from 1: 0 is no window
             for tap, seen, (part, chosen) in covering((g, numbers), self.axes):

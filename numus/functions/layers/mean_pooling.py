@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numus.functions.layers.windows import Sizes, Windows, by_rank, pooled, unba
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.broadcast import reduce_sum
+from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.source import iota
 from numus.primitives.structure import copy
@@ -38,28 +39,37 @@ __all__ = [
 def _sum(x: Node, axes: Sequence[Windows]) -> Node:
     """The sum of every window; low-precision floats come out in float32."""
     wide = widened(x)
-    if cover_few(axes):
-        found = copy(window_sums(ew.stop_gradient(wide), axes))
-        return custom(_Sums(tuple(axes)), 0, found, (wide,))
-    wide, _ = windows_of(wide, axes)
+    return custom(_Sums(tuple(axes)), 0, _totals(ew.stop_gradient(wide), axes), (wide,))
+
+
+def _totals(x: Node, axes: Sequence[Windows]) -> Node:
+    if cover_few(axes, x.device):
+        return copy(window_sums(x, axes))
+    wide, _ = windows_of(x, axes)
     return reduce_sum(wide, win.taps_of(wide, len(axes)))
 
 
+@dataclass(frozen=True)
 class _Sums:
-    """The derivative of sums of small windows."""
+    """The derivative of sums of windows."""
 
+    axes: tuple[Windows, ...]
     count = 1
-
-    def __init__(self, axes: tuple[Windows, ...]) -> None:
-        self.axes = axes
+    is_pure = True
 
     def vjp(self, operands: Sequence[Node], cotangents: Nodes) -> Nodes:
         g = cotangents[0]
-        return (None if g is None else copy(sums_over_windows(g, self.axes)),)
+        if g is None:
+            return (None,)
+        if cover_few(self.axes, g.device):
+            return (copy(sums_over_windows(g, self.axes)),)
+        wide = reshape(g, (*g.shape, *(1,) * len(self.axes)))
+        wide = broadcast(wide, (*g.shape, *(a.taps for a in self.axes)))
+        return (win.from_windows(wide, self.axes),)
 
     def jvp(self, operands: Sequence[Node], tangents: Nodes) -> Nodes:
         t = tangents[0]
-        return (None if t is None else copy(window_sums(t, self.axes)),)
+        return (None if t is None else _totals(t, self.axes),)
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> _Sums:
         return self  # windows are over the last axes, however many come before

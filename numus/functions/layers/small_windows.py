@@ -27,18 +27,21 @@ _MOST_TAPS_UNROLLED = 5
 _MOST_WINDOWS_UNROLLED = 9  # that cover an element
 
 
-def are_small(axes: Sequence[Windows]) -> bool:
-    """Windows are evenly spaced, and have few taps."""
+def are_small(axes: Sequence[Windows], device: Any) -> bool:
+    """Windows are evenly spaced, and have few taps. Threads unroll the loops over taps by
+    themselves: short graphs serve them better."""
+    if device is not None and device.runtime.target.simt:
+        return False
     return all(a.starts is None and a.taps <= _MOST_TAPS_UNROLLED for a in axes)
 
 
-def cover_few(axes: Sequence[Windows]) -> bool:
+def cover_few(axes: Sequence[Windows], device: Any) -> bool:
     """Windows are small, and few cover an element."""
     covers = 1
     for a in axes:
         covers *= -(-a.taps // a.stride)
     near = all(a.dilation == 1 and a.count > 0 for a in axes)
-    return are_small(axes) and near and covers <= _MOST_WINDOWS_UNROLLED
+    return are_small(axes, device) and near and covers <= _MOST_WINDOWS_UNROLLED
 
 
 # -- taps of a window -----------------------------------------------------------------------------

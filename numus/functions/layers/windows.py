@@ -164,30 +164,53 @@ def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
 
 
 def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:
-    """The transpose of `windows_of`: each element sums over the windows that cover it."""
+    """The transpose of `windows_of`: each element sums over the windows that cover it.
+
+    Polyphase: an element stride * q + r of an axis with its margin is covered by windows q - m, at
+    taps stride * m + r. These are ceil(taps / stride) windows, and none of them has to be tested.
+    """
     rank = len(axes)
     lead = wide.ndim - 2 * rank
     sheared = [i for i, a in enumerate(axes) if a.starts is None and not a.are_blocks]
-    for i in sheared:
-        a = axes[i]
-        wide = shear(wide, lead + i, lead + rank + i, a.size, 1, -a.dilation, a.low, a.stride)
+    # of each axis: windows that cover an element, and elements between windows
+    phases = {i: 1 if axes[i].dilation > 1 else axes[i].stride for i in sheared}
+    covers = {i: -(-axes[i].taps // n) for i, n in phases.items()}
+    after = [covers.get(i, 1) * phases.get(i, a.taps) - a.taps for i, a in enumerate(axes)]
+    if any(after):
+        wide = pad(wide, (0,) * wide.ndim, (0,) * (lead + rank) + tuple(after))
+    tail = [(covers[i], phases[i]) if i in phases else (a.taps,) for i, a in enumerate(axes)]
+    wide = reshape(wide, (*wide.shape[: lead + rank], *(n for pair in tail for n in pair)))
+    for i in reversed(sheared):
+        a, at = axes[i], lead + rank + sum(map(len, tail[:i]))
+        steps = (-(-(a.low + a.size) // a.stride), 1, -1, 0, 1)
+        if a.dilation > 1:
+            steps = (a.size, 1, -a.dilation, a.low, a.stride)
+        wide = shear(wide, lead + i, at, *steps)
+        wide = _merged(wide, at + 1, lead + i)
+        if a.dilation == 1:
+            wide = take_range(wide, lead + i, a.low, a.low + a.size)
     summed = tuple(lead + rank + i for i in sheared)
     shape = tuple(1 if i in summed else n for i, n in enumerate(wide.shape))
     wide = reshape(reduce_sum(wide, summed), shape)
     for i, a in reversed(list(enumerate(axes))):
-        if i in sheared:
+        if i in phases:
             continue
-        wide = permute(wide, _moved(wide.ndim, lead + rank + i, lead + i + 1))
-        shape = (*wide.shape[: lead + i], a.count * a.taps, *wide.shape[lead + i + 2 :])
-        wide = reshape(wide, shape)
+        wide = _merged(wide, lead + rank + i, lead + i)
         if a.starts is not None:
             wide = resample(wide, lead + i, a.table.transposed)
         else:
-            after = tuple(a.size - n if k == lead + i else 0 for k, n in enumerate(wide.shape))
-            wide = pad(wide, (0,) * wide.ndim, after)
+            behind = tuple(a.size - n if k == lead + i else 0 for k, n in enumerate(wide.shape))
+            wide = pad(wide, (0,) * wide.ndim, behind)
         shape = (*wide.shape[: lead + rank + i], 1, *wide.shape[lead + rank + i :])
         wide = reshape(wide, shape)
     return reshape(wide, wide.shape[: lead + rank])
+
+
+def _merged(x: Node, source: int, target: int) -> Node:
+    """An axis made the fast part of another one before it."""
+    x = permute(x, _moved(x.ndim, source, target + 1))
+    both = x.shape[target] * x.shape[target + 1]
+    return reshape(x, (*x.shape[:target], both, *x.shape[target + 2 :]))
 
 
 def _moved(ndim: int, source: int, target: int) -> Shape:
