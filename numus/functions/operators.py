@@ -146,6 +146,20 @@ _install_fast("add", arithmetic.add, ew.add)
 _install_fast("sub", arithmetic.subtract, ew.sub)
 _install_fast("mul", arithmetic.multiply, ew.mul)
 _install_fast("truediv", arithmetic.divide, ew.div)
+_divided, _times = Tensor.__truediv__, Tensor.__mul__
+_POWERS_OF_TWO = frozenset(2.0**n for n in range(-14, 15) if n)  # inverses are exact in all dtypes
+
+
+def _over(self: Tensor, other: Any) -> Tensor:
+    """x / y; a product where that is the same number: division takes ten times as long."""
+    kind = other.__class__
+    is_number = kind is int or kind is float
+    if is_number and other in _POWERS_OF_TWO and self._node.dtype.kind == "float":
+        return _times(self, 1.0 / other)
+    return _divided(self, other)
+
+
+_set_method("__truediv__", _over)
 _add_methods("floordiv", *_guarded(arithmetic.floor_divide))
 _add_methods("mod", *_guarded(arithmetic.remainder))
 _add_methods("pow", *_guarded(arithmetic.pow))
