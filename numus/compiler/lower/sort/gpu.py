@@ -14,6 +14,7 @@ from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS, lower_scan_gpu
 from numus.compiler.lower.schedule import Candidate, family
+from numus.compiler.lower.sort.gpu_bitonic import BITONIC_SORT
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD, padded, padded_size
 from numus.kernels.sort import gpu_onesweep
@@ -344,6 +345,7 @@ class _RadixPass:
 
 lower_sort_gpu = family(
     SortProblem,
+    BITONIC_SORT,
     Candidate("block radix sort", _block_sort, _fits_block),
     Candidate("onesweep", _onesweep, _supports_onesweep),
     Candidate("multi-pass radix sort", _multi_pass),

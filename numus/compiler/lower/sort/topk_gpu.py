@@ -11,6 +11,7 @@ from numus.compiler.lower.axis import ZERO, TopkProblem, row_index, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sort.gpu import lower_sort_gpu
+from numus.compiler.lower.sort.gpu_bitonic import BITONIC_TOPK
 from numus.compiler.lower.sort.topk_cpu import sort_topk
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD
@@ -28,6 +29,8 @@ class RadixSelectTuning:
     part_elements: int = 1 << 14  # of a row that is worth a block, where rows are few
     parts_per_core: int = 4
     min_large_block_elements: int = 1 << 13  # worth the largest blocks
+    min_length: int = 1 << 10  # of rows; shorter ones are sorted,
+    small_key_min_length: int = 1 << 11  # as are those of 16-bit keys
 
 
 TUNING = RadixSelectTuning()
@@ -37,8 +40,11 @@ def _supports_radix_select(p: TopkProblem) -> bool:
     target = p.target
     # targets with forward progress have atomics as well; a thread per digit
     atomics = target.forward_progress and target.block_size >= RADIX
-    fits_block = p.length <= target.block_size * ITEMS_PER_THREAD  # sorted by one block
-    return atomics and not fits_block and 0 < p.count <= min(TUNING.max_k, p.length // 4)
+    # below, a block, or a part of one, sorts a row
+    shortest = target.block_size * ITEMS_PER_THREAD
+    if target.subgroup_size:
+        shortest = TUNING.min_length if p.key.bits > 16 else TUNING.small_key_min_length
+    return atomics and p.length > shortest and 0 < p.count <= min(TUNING.max_k, p.length // 4)
 
 
 def _radix_select(p: TopkProblem) -> Kernels:
@@ -62,6 +68,7 @@ def _radix_select(p: TopkProblem) -> Kernels:
 lower_topk_gpu = family(
     TopkProblem,
     Candidate("radix select", _radix_select, _supports_radix_select),
+    BITONIC_TOPK,
     sort_topk(lower_sort_gpu),
 )
 
