@@ -18,41 +18,55 @@ from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
 def lgamma(x: Expr) -> Expr:
     """log |gamma(x)|. 3 ulp, of at least 1 near the zeros of negative arguments.
 
-    [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x).
-    Beyond 3, Stirling's series.
+    [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x);
+    from -4 to 0 the recurrence up to z in [1, 2]: lgamma(z) - log |x (x + 1) ... (z - 1)|. All of
+    these have one polynomial and one logarithm in common. Beyond, slow paths: Stirling's series,
+    and for negative arguments `_lgamma_negative`.
     """
-    a = absolute(x)
-    positive = _lgamma_positive32(a) if is32(x) else _lgamma_positive64(a)
-    positive = select(a.eq(math.inf), a, positive)
-    return slow_path_select(x < 0.0, _lgamma_negative(x, a, positive), positive)
+    a, negative = absolute(x), x < 0.0
+    whole = unary("floor", x)
+    below = a < 1.0
+    if is32(x):
+        shifted, argument = a, select(negative, absolute(_rising(x, _FEW_STEPS)), a)
+    else:
+        shifted, argument = _recurrence(a, negative)
+        argument = select(negative | ~below, argument, a)
+    v = select(negative, x - whole, select(below, a, shifted - 1.0))
+    u = v - 1.0
+    logarithm = log(argument)
+    above = like(x, 0.0) if is32(x) else logarithm  # +0 at 1
+    near = u * v * polynomial(u, table.LGAMMA) + select(negative | below, -logarithm, above)
+    near = select(negative & x.eq(whole), like(x, math.inf), near)  # the poles
+    few = like(x, _FEW_STEPS - 1)
+    far = _lgamma_far(a)
+    slow = select(negative, _lgamma_negative(x, a, far), far)
+    return slow_path_select(
+        a >= select(negative, few, like(x, 3.0 if is32(x) else 8.0)), slow, near
+    )
 
 
-def _lgamma_positive32(a: Expr) -> Expr:
-    """One logarithm, of a itself, serves both ends, and nothing else is computed per range: half
-    the instructions of the float64 variant."""
-    below, beyond = a < 1.0, a >= 3.0
-    logarithm = log(a)
-    u = select(below, a - 1.0, a - 2.0)
-    core = u * select(below, a, a - 1.0) * polynomial(u, table.LGAMMA)
-    near = core + select(below, -logarithm, like(a, 0.0))  # +0 at 1
-    inverse = approx_div(like(a, 1.0), a)
-    less_1 = natural(*reduce_log(a), less=1.0)  # log(a) - 1, where it is small as well
-    return select(beyond, _stirling(a, inverse, less_1), near)
-
-
-def _lgamma_positive64(a: Expr) -> Expr:
-    """From 3 up to 8, lgamma(a - k) + log((a - 1) ... (a - k)): the series is too long there."""
-    below, beyond = a < 1.0, a >= 8.0
+def _recurrence(a: Expr, negative: Expr) -> tuple[Expr, Expr]:
+    """(a - k, (a - 1) ... (a - k)) with a - k in [2, 3] for a in [3, 8): Stirling's series would be
+    too long there. For negative arguments, the product up to the first factor below 1."""
     product, shifted = like(a, 1.0), a
-    for j in range(1, 6):
-        step = a >= float(j + 2)
-        product = select(step, product * (a - float(j)), product)
-        shifted = select(step, a - float(j), shifted)
-    logarithm = log(select(below | beyond, a, product))
-    u = select(below, a - 1.0, shifted - 2.0)
-    core = u * select(below, a, shifted - 1.0) * polynomial(u, table.LGAMMA)
-    near = core + select(below, -logarithm, logarithm)
-    return select(beyond, _stirling(a, 1.0 / a, logarithm - 1.0), near)
+    steps = select(negative, a + 3.0, a)  # so near an integer that it is rounded, factors are 1
+    for j in range(6):
+        step = steps >= float(j + 2)
+        if j == 0:
+            step = step & negative
+        factor = a - float(j)
+        product = select(step, product * factor, product)
+        shifted = select(step, factor, shifted)
+    return shifted, absolute(product)
+
+
+def _lgamma_far(a: Expr) -> Expr:
+    """Stirling's series."""
+    if is32(a):  # log(a) - 1, where it is small as well
+        found = _stirling(a, approx_div(like(a, 1.0), a), natural(*reduce_log(a), less=1.0))
+    else:
+        found = _stirling(a, 1.0 / a, log(a) - 1.0)
+    return select(a.eq(math.inf), a, found)
 
 
 def _stirling(a: Expr, inverse: Expr, log_less_1: Expr) -> Expr:
@@ -67,17 +81,16 @@ _FEW_STEPS = 5  # of the recurrence, for arguments that are not far below 0
 
 
 def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
-    """lgamma(x) for x = -a < 0, given lgamma(a).
+    """lgamma(x) for x = -a < 1 - `_FEW_STEPS`, given lgamma(a).
 
     Down to where the zeros between the poles are too narrow for floats to come near, the recurrence
-    up to z in [1, 2]: lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms small where the result
-    is. Beyond, the reflection -lgamma(a) - log(a |sin(pi a)| / pi).
+    up to z in [1, 2], both terms small where the result is. Beyond, the reflection
+    -lgamma(a) - log(a |sin(pi a)| / pi).
     """
     steps = 16 if is32(x) else 24
     near = a < float(steps - 1)
     s, _ = _sin_cos_half_turns(a)
-    many = select(near, _rising(x, steps), a * s * (1 / math.pi))
-    product = slow_path_select(a >= float(_FEW_STEPS - 1), many, _rising(x, _FEW_STEPS))
+    product = select(near, _rising(x, steps), a * s * (1 / math.pi))
     whole = unary("floor", x)
     u = (x - whole) - 1.0
     core = u * (x - whole) * polynomial(u, table.LGAMMA)
