@@ -23,7 +23,7 @@ from numus.ir import kernel_text
 
 BARRIER_TIMEOUT = 120  # seconds
 _me = threading.local()
-_INT, _FLOAT = ctypes.c_int32, ctypes.c_float
+_INT, _FLOAT, _DOUBLE = ctypes.c_int32, ctypes.c_float, ctypes.c_double
 _SHARED = re.compile(r"^@shared\d+ = internal", re.MULTILINE)
 
 
@@ -108,6 +108,11 @@ def _reciprocal(x: float) -> float:
         return float(np.float32(1) / np.float32(x))
 
 
+def _reciprocal64(x: float) -> float:
+    with np.errstate(all="ignore"):  # about 20 bits of it
+        return float(1 / np.float64(x) * (1 - 2.0**-20))
+
+
 _DEVICE: dict[str, Any] = {
     "llvm.nvvm.read.ptx.sreg.tid.x": (_INT, (), lambda: _me.thread),
     "llvm.nvvm.read.ptx.sreg.ctaid.x": (_INT, (), lambda: _me.block.number),
@@ -129,6 +134,7 @@ _DEVICE: dict[str, Any] = {
     "llvm.nvvm.shfl.sync.up.i32": (_INT, (_INT,) * 4, _shuffle_up),
     "llvm.nvvm.shfl.sync.idx.i32": (_INT, (_INT,) * 4, _shuffle_idx),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
+    "llvm.nvvm.rcp.approx.ftz.d": (_DOUBLE, (_DOUBLE,), _reciprocal64),
     "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _rsqrt),
 }
 _FLAG_LOAD = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")

@@ -14,11 +14,12 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm import arithmetic
-from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, register_type
 from numus.codegen.llvm.context import lanes_outside_loop
 from numus.codegen.llvm.expressions import Expressions
 from numus.codegen.nvptx import memory, warp
 from numus.codegen.nvptx.context import ThreadContext
+from numus.dtypes import DType
 from numus.errors import CompileError
 from numus.ir import ScalarKind
 
@@ -137,8 +138,8 @@ class ThreadExpressions(ThreadContext):
                 return Value(tuple(self._widened(*self.halves[n]) for n in names), True)
         if self._rounds_to_bfloat16(e):
             return self.each(e.args[0].args, lambda s, x: self._rounded(x))
-        if e.op == "div" and e.attr == "approx" and e.dtype is dt.float32:
-            return self.each(e.args, lambda s, x, y: self._ratio(x, y))
+        if e.op == "div" and e.attr == "approx" and e.dtype in (dt.float32, dt.float64):
+            return self.each(e.args, lambda s, x, y: self._ratio(e.dtype, x, y))
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
         if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
@@ -160,14 +161,20 @@ class ThreadExpressions(ThreadContext):
     def _approx(self, op: str, x: str) -> str:
         return self.t.call("float", _APPROX[op], ("float", x))
 
-    def _ratio(self, x: str, y: str) -> str:
-        """Approximate reciprocal and one correction of the residual."""
-        t = self.t
-        inverse = self._approx("reciprocal", y)
-        near = t.new(f"fmul float {x}, {inverse}")
-        minus = t.new(f"fneg float {y}")
-        rest = arithmetic.fma(t, SCALAR, dt.float32, near, minus, x)
-        return arithmetic.fma(t, SCALAR, dt.float32, rest, inverse, near)
+    def _ratio(self, dtype: DType, x: str, y: str) -> str:
+        """Approximate reciprocal, of 20 bits in float64 and doubled twice there, and one correction
+        of the residual."""
+        t, ty = self.t, register_type(dtype)
+        fma = functools.partial(arithmetic.fma, t, SCALAR, dtype)
+        minus = t.new(f"fneg {ty} {y}")
+        if dtype is dt.float32:
+            inverse = self._approx("reciprocal", y)
+        else:
+            inverse = t.call("double", "llvm.nvvm.rcp.approx.ftz.d", ("double", y))
+            for _ in range(2):
+                inverse = fma(fma(minus, inverse, literal(1.0, dtype)), inverse, inverse)
+        near = t.new(f"fmul {ty} {x}, {inverse}")
+        return fma(fma(near, minus, x), inverse, near)
 
     def _mixed(self, x: str, y: str) -> str:
         """An add of a random-bit mixing function, opaque to LLVM, whose reassociation takes a
