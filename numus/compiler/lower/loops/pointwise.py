@@ -15,6 +15,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops import nest
 from numus.compiler.lower.loops.nest import ZERO, Loop, ceil_div, delinearize
 from numus.compiler.lower.loops.pointwise_transpose import lower_transpose
+from numus.compiler.lower.loops.pointwise_unaligned import lower_unaligned
 from numus.compiler.lower.loops.problem import LoopProblem, attempt
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize, vector_width
 from numus.compiler.lower.loops.stages import StagedGroup
@@ -29,6 +30,8 @@ def pointwise_lane(work: StagedGroup, loops: list[Loop]) -> Loop | None:
     if not loops:
         return None
     width = work.vector_lanes()
+    if work.target.subgroup_size:  # threads go on with the next row
+        width = min(width, TUNING.max_vector_elements)
     if loops[-1].extent * 2 > width:
         return loops[-1]
     return max(loops, key=lambda d: (min(d.extent, 4 * width), d.axis))
@@ -112,8 +115,16 @@ def _is_unrollable(found: set[ir.Expr]) -> bool:
     return not predicated and len(found) <= TUNING.unrolled_max_ops
 
 
-def _vectors(p: LoopProblem) -> Kernels | None:
-    """Many small blocks, whose threads have a vector or two: some load while others store."""
+def _gathers(found: set[ir.Expr]) -> bool:
+    """Whether loads wait for indices."""
+    return any(
+        y.op == "load" for x in found if x.op == "load" for y in ir.walk(x.args[0], lambda y: True)
+    )
+
+
+def _vectors(p: LoopProblem, only_gathers: bool = False) -> Kernels | None:
+    """Many small blocks, whose threads have a vector or two: some load while others store. Where
+    they wait for indices, more; short rows then have a warp."""
     work, lane, outer = p.work, p.lanes, _outer(p)
     width = vector_width(work, lane.extent)
     if not _has_vectors(p, width):
@@ -131,12 +142,25 @@ def _vectors(p: LoopProblem) -> Kernels | None:
     e.extents[j] = extent
     stores = _stores(p, e, {**delinearize(e, row, outer), lane: j})
     found = _expressions(stores)
-    if not _is_unrollable(found):
+    gathers = _gathers(found)
+    if not _is_unrollable(found) or (only_gathers and not gathers):
         return None
     reads = [x for x in found if x.op == "load" and t in ir.walk(x.args[0], lambda x: True)]
     light = len(found) <= TUNING.light_max_ops
     e.block_size, vectors = TUNING.light_block if light else TUNING.heavy_block
-    if len(reads) > 1:  # ptxas sinks further loads below arithmetic
+    if len(found) > TUNING.arithmetic_min_ops:  # narrow vectors leave registers to more threads
+        itemsize = min_itemsize(work)
+        width = min(width, max(2, TUNING.arithmetic_vector_bytes // itemsize))
+        if len(found) > TUNING.long_min_ops:
+            width = min(width, 2)
+        e.block_size, vectors = TUNING.arithmetic_block
+        vectors = vectors // 2 if itemsize > 4 else vectors
+    if gathers:
+        e.block_size, vectors = TUNING.gather_block
+        if lane.extent <= WARP * width * TUNING.gather_warp_vectors:
+            e.block_size, e.packed_blocks = WARP, TUNING.packed_rows
+            vectors = ceil_div(lane.extent, WARP * width)
+    elif len(reads) > 1:  # ptxas sinks further loads below arithmetic
         vectors = 1
     per_block = e.block_size * vectors * width
     blocks = ceil_div(lane.extent, per_block)
@@ -144,7 +168,18 @@ def _vectors(p: LoopProblem) -> Kernels | None:
     exact = lane.extent % per_block == 0
     end = ir.const(per_block) if exact else ir.minimum(size, ir.sub(extent, start))
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, resident=True)
-    return [e.grid_kernel("pointwise", g, [loop], blocks * nest.iterations(outer), work.notes)]
+    body = [*_row_indices(stores, t), loop]
+    return [e.grid_kernel("pointwise", g, body, blocks * nest.iterations(outer), work.notes)]
+
+
+def _row_indices(stores: Sequence[Stmt], t: ir.Expr) -> list[Stmt]:
+    """Bindings of the indices of a block's row: with them, the alignment of accesses is known."""
+    found: dict[ir.Expr, None] = {}
+    for x in ir.loads(list(stores)):
+        for y in ir.walk(x.args[0], lambda y: True):
+            if y.op == "load" and t not in ir.walk(y.args[0], lambda z: True):
+                found[y] = None
+    return [ir.Let(ir.var(f"row{i}", x.dtype), x) for i, x in enumerate(found)]
 
 
 def _short_row_vectors(p: LoopProblem) -> Kernels | None:
@@ -348,8 +383,10 @@ POINTWISE = (
     attempt("transpose", _transpose, lambda p: bool(p.work.threads)),
     Candidate("tiled", _tiled, lambda p: _strided_loop(p) is not None),
     attempt("horizontal", _horizontal),
+    attempt("unaligned", lower_unaligned),
     attempt("short-row vectors", _short_row_vectors, _fills_no_block),
     Candidate("flat", _flat, _fills_no_block),
+    attempt("gathered rows", lambda p: _vectors(p, only_gathers=True), _wants_several_rows),
     Candidate("multi-row", _multi_row, _wants_several_rows),
     attempt("vectors", _vectors),
     Candidate("blocked", _blocked),
