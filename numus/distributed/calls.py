@@ -171,6 +171,11 @@ class Collective(Effect):
         shape, dtype = self.result
         return value(View(Storage(memory), 0, result_strides), shape, dtype, dev)
 
+    def is_on_stream(self, dev: Device) -> bool:
+        """NCCL's collectives are; messages are not, whose ranks do not all call them."""
+        transport = self.group.transport(dev)
+        return transport is not None and not transport.on_host and self.peer < 0
+
     def start(self, dev: Device, operands: Nodes) -> StartedCollective:
         """Begin it, of the first operand; others are waited for, and not read."""
         found = self._started(dev, operands)

@@ -101,6 +101,17 @@ class Group:
                     "nvidia-nccl-cu13 (or -cu12), or leave the backend out: MPI carries then"
                 )
             return None
+        if self.size > 1:
+            agree(f"NCCL of {self}", self)  # ranks that are not there are found out here
+            shared = nccl.ranks_that_share(device, self, self._communicator)
+            if shared and _state.backend == "nccl":
+                raise DistributedError(
+                    f"init(backend='nccl'): ranks {shared} have the same GPU, and NCCL takes one "
+                    "rank for each; choose the device by nm.distributed.local_rank(), or leave the "
+                    "backend out: MPI carries then"
+                )
+            if shared:
+                return None
         return nccl.NcclTransport(self, device, self._communicator, _state.watch, agree)
 
 

@@ -9,6 +9,7 @@ it, ranks compare their calls through MPI, as everywhere.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,16 @@ def is_available() -> bool:
     return _library() is not None
 
 
+def ranks_that_share(device: Device, group: Any, communicator: Any) -> list[int]:
+    """Ranks of the group that have a GPU together with others: NCCL takes one rank for each."""
+    from numus.runtime.cuda import driver
+
+    runtime: Any = device.runtime
+    mine = bytes(driver.call("cuDeviceGetUuid", runtime.device).bytes)
+    gpus = communicator.allgather(mine)
+    return [rank for rank, gpu in zip(group.ranks, gpus, strict=True) if gpus.count(gpu) > 1]
+
+
 def _call(name: str, *args: Any) -> None:
     library = _library()
     status = getattr(library, name)(*args)
@@ -123,7 +134,6 @@ class NcclTransport:
         if group.rank == 0:
             _call("ncclGetUniqueId", ctypes.byref(unique))
         if group.size > 1:
-            agree(f"NCCL of {group}", group)  # ranks that are not there are found out here
             memory = bytearray(bytes(unique))
             communicator.Bcast(memory, 0)
             unique = _UniqueId.from_buffer_copy(memory)
@@ -135,11 +145,21 @@ class NcclTransport:
             self._watch.check()
         if call.group.size > 1 and call.peer < 0:
             self._agree(call.text, call.group)
+        if source.nbytes or target.nbytes:
+            # work that is kept must not keep memory, which the stream's order makes safe to reuse
+            where = call, source._replace(owner=None), target._replace(owner=None)
+            recording = self._runtime.recording
+            if recording is None:
+                self._run(*where)
+            else:
+                key = (id(self), id(call), source.address, target.address)
+                recording.add(key, functools.partial(self._run, *where))
+        return _ON_STREAM
+
+    def _run(self, call: Operation, source: Buffer, target: Buffer) -> None:
         self._runtime.activate()
         self._runtime.early_results = {}
-        if source.nbytes or target.nbytes:
-            _START[call.kind](self, call, source, target)
-        return _ON_STREAM
+        _START[call.kind](self, call, source, target)
 
     @property
     def tail(self) -> tuple[Any, int]:

@@ -46,6 +46,11 @@ class Effect:
         """Begin to compute the results from realised operands."""
         raise NotImplementedError
 
+    def is_on_stream(self, device: Any) -> bool:
+        """Whether it is work on the stream of a device, in order with kernels: such effects may be
+        recorded (`runtime.recorder`)."""
+        return False
+
 
 class Started(Protocol):
     """An effect under way."""

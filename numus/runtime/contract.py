@@ -38,6 +38,17 @@ Array = np.ndarray[Any, Any]
 Block = TypeVar("Block", bound=Memory)
 
 
+class Recorder(Protocol):
+    """Takes what would be launched within a `with` block, and launches it at its end."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    def stop(self) -> None:
+        """Launch what there is, and record no more before the end of the block."""
+
+
 class Runtime(Protocol[Block]):
     """One device, with its own type of memory blocks."""
 
@@ -80,6 +91,11 @@ class Runtime(Protocol[Block]):
         """Run launches in order, by default as a launch list. May return before they are done."""
         ...
 
+    def recorder(self) -> Recorder | None:
+        """Records runs of several launch lists, to launch them as one; None, as for `Backend`,
+        where that gains nothing."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until everything launched is done; errors of the work are raised here."""
         ...
@@ -100,6 +116,9 @@ class Backend:
         return [self.compile(kernel) for kernel in kernels]
 
     def prepare_unsized(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList | None:
+        return None
+
+    def recorder(self) -> Recorder | None:
         return None
 
     def missing_feature(self, dtype: str) -> str:

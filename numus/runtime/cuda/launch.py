@@ -26,6 +26,7 @@ from numus.runtime.cuda.staging import MAX_EARLY_BYTES
 from numus.runtime.pycall.builder import MAX_RECYCLED_BYTES, BytecodeBuilder
 
 if TYPE_CHECKING:
+    from numus.runtime.cuda.recording import RunRecorder
     from numus.runtime.memory_pool import Memory
 
 
@@ -162,6 +163,9 @@ class CudaLaunchList(LaunchList):
         except IndexError:
             commands = self._build()
         self._pack(commands.data, 0, *addresses, *scratch, *values)
+        if context.recording is not None:
+            self._record(context.recording, commands)
+            return
         graphs = len(self.steps) >= TUNING.min_graph_steps and self._capturable
         if not graphs or not self._replay(commands):
             self._launch(commands)
@@ -170,6 +174,17 @@ class CudaLaunchList(LaunchList):
         context.last_call.value = 0
         events = self._early_events.items()
         context.early_results = {addresses[slot]: event for slot, event in events}
+
+    def _record(self, recording: RunRecorder, commands: _CommandBuffer) -> None:
+        """Launch these contents later, as a part of a run that may become a graph."""
+
+        def work() -> None:
+            self._launch_range(commands, 0, len(self.steps))
+            self._context.last_launched = self
+            self._context.last_call.value = 0
+
+        content = bytes(memoryview(commands.data)[: self._format.size])
+        recording.add((id(self), content), work, lambda: self._free.append(commands))
 
     def _launch(self, commands: _CommandBuffer, captured: bool = False) -> None:
         first, context = 0, self._context

@@ -24,6 +24,7 @@ from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.launch import CudaLaunchList
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
+from numus.runtime.cuda.recording import RunRecorder
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
@@ -116,6 +117,9 @@ class CudaRuntime(CudaContext, Backend):
         while self.retired_graphs:
             driver.call("cuGraphExecDestroy", self.retired_graphs.pop())
         return CudaLaunchList(self, steps, slots)
+
+    def recorder(self) -> RunRecorder:
+        return RunRecorder(self)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they may still be under way on return."""

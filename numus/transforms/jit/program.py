@@ -20,6 +20,7 @@ from numus.graph import Node, Nodes, Storage, View, grad_mode
 from numus.lru import LruTable
 from numus.primitives.control import Effect, Started
 from numus.primitives.source import constant, placeholder, value
+from numus.runtime.contract import Recorder
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
 from numus.transforms.jit.held_inputs import HeldInputs
@@ -207,6 +208,8 @@ class SegmentedRun:
                 if isinstance(whole.params, Effect):
                     late.update(elements)
         self._find_last_uses()
+        self._recorder: Recorder | None = None
+        self._has_run = False
         self._pairs: list[tuple[int, int]] = []  # of the last step: an input, an output
 
     def _slot(self, x: Node) -> int:
@@ -280,6 +283,27 @@ class SegmentedRun:
         self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
     ) -> list[View]:
         """`donated` has the memory of inputs that nothing else references, by number."""
+        recorder = self._recorder
+        if recorder is None or before_run:
+            found = self._run(views, numbers, donated)
+            if not self._has_run:  # by now, effects know what carries them
+                self._has_run = True
+                self._recorder = self._new_recorder()
+            return found
+        with recorder:
+            return self._run(views, numbers, donated)
+
+    def _new_recorder(self) -> Recorder | None:
+        """Records runs, where all calls are work on the device's stream."""
+        calls = [step.call for step in self.steps if step.call is not None]
+        if all(isinstance(c, Effect) and c.is_on_stream(self._device) for c in calls):
+            found: Recorder | None = self._device.runtime.recorder()
+            return found
+        return None
+
+    def _run(
+        self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
+    ) -> list[View]:
         values: list[View | None] = [None] * len(self._slots)
         for slot, given in zip(self._inputs, views, strict=True):
             values[slot] = given
@@ -325,6 +349,8 @@ class SegmentedRun:
         given = [_arrived(x, values, under_way) for x in step.inputs]
         layout = [view.strides for view in given]
         if step.run is None or layout != step.layout:
+            if self._recorder is not None:
+                self._recorder.stop()
             step.run, step.layout = step.program.runner(tuple(layout)), layout
             step.donations = None
         run = step.run
