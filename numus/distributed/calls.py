@@ -131,11 +131,11 @@ class Collective(Effect):
 
     def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
         """The collective of whole batches: one message for all entries."""
-        (x,) = operands
+        x, *others = operands
         if self.kind in _TAKES_PARTS:
             x = permute(x, (1, 0, *range(2, x.ndim)))
         tokens = (size, *self.tokens) if self.kind == "send" else ()
-        return replace(self, shape=x.shape, tokens=tokens), (x,)
+        return replace(self, shape=x.shape, tokens=tokens), (x, *others)
 
     @cached_property
     def is_small(self) -> bool:

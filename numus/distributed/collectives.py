@@ -92,7 +92,7 @@ def _linked(shape: Shape, empty: Node) -> Node:
 
 def apply_collective(call: Collective, x: Node) -> Node:
     """The result of a collective of a node, with its derivatives."""
-    if x.abstract or has_active_hook():
+    if x.abstract or has_active_hook() or mode.effects is not None:
         (y,) = control.call(call, (x,))
     else:
         y = run_now(call, x)

@@ -52,6 +52,11 @@ class Effect:
         return False
 
 
+def has_effects(call: Any) -> bool:
+    """Whether a call is an effect, or a loop or branch with effects in its body."""
+    return isinstance(call, Effect) or bool(getattr(call, "has_effects", False))
+
+
 class Started(Protocol):
     """An effect under way."""
 
@@ -86,15 +91,32 @@ def get_tuple_element(whole: Node, index: int) -> Node:
     """One result of a call."""
     shape, dtype = whole.params.results[index]
     node = apply(_get_tuple_element, (whole,), index, shape, dtype)
-    if isinstance(whole.params, Effect):
+    if has_effects(whole.params):
         if not node.abstract:
             graph.realise(node)
+        elif mode.effects is not None and mode.effects.index() is not None:
+            mode.effects.runs(node)
         elif mode.trace is not None and node.abstract is mode.trace:
             mode.trace.effects.append(node)
     return node
 
 
+def _repeated(operands: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The operands of an effect, with what makes it run as often as it is called: in each iteration
+    of a loop, and in each call of a traced function, also where they are the same every time. An
+    effect reads the first operand only."""
+    if mode.effects is not None:
+        index = mode.effects.index()
+        if index is not None:
+            return (*operands, index)
+    if mode.trace is None or any(x.abstract or graph.is_captured(x) for x in operands):
+        return operands
+    return (mode.trace.lift(operands[0]), *operands[1:])
+
+
 def call(what: Call, operands: tuple[Node, ...]) -> list[Node]:
     """The results of a call."""
+    if isinstance(what, Effect):
+        operands = _repeated(operands)
     whole = apply(_call, operands, what, (), bool_)
     return [get_tuple_element(whole, i) for i in range(len(what.results))]

@@ -11,10 +11,13 @@ import weakref
 from numus import dtypes as dt
 from numus.errors import TracingError
 from numus.evaluation.evaluate import user_line
-from numus.graph import Node, now
+from numus.graph import Node, Nodes, mode, now
+from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant, placeholder
 from numus.tensor import GradSlot, Tensor
+from numus.transforms.subgraph import dependents
 
 Words = tuple[Node, Node]
 
@@ -27,6 +30,7 @@ class EffectCheck:
     def __init__(self, op: str) -> None:
         self._op = op
         self._since = now()
+        self._outer = mode.effects
         self._born: dict[int, weakref.ref[Tensor]] = {}  # tensors made by it on older nodes
 
     def binds(self, handle: Tensor, node: Node) -> None:
@@ -47,6 +51,16 @@ class EffectCheck:
         """The words of a generator's key, for each iteration."""
         return words
 
+    def index(self) -> Node | None:
+        """The number of the iteration, in a loop."""
+        found: Node | None = None if self._outer is None else self._outer.index()
+        return found
+
+    def runs(self, result: Node) -> None:
+        """A call that others take part in has this result."""
+        if self._outer is not None:
+            self._outer.runs(result)
+
     def _refuse(self, what: str, hint: str) -> None:
         raise TracingError(
             f"{self._op}: the function changes {what} in place that was made outside of it"
@@ -56,19 +70,39 @@ class EffectCheck:
 
 
 class BranchEffects(EffectCheck):
-    """Both branches run in Python: neither may change outer tensors."""
+    """Both branches run in Python: neither may change outer tensors. Calls that others take part in
+    run where a branch is taken, or in each iteration: they depend on a number that only its body
+    knows."""
 
     _refuses_all = True
+
+    def __init__(self, op: str) -> None:
+        super().__init__(op)
+        self.iteration: Node | None = None  # its index, if something asks for it
+        self._results: list[Node] = []  # of calls that run whether they are used or not
+
+    def index(self) -> Node:
+        if self.iteration is None:
+            self.iteration = placeholder((), dt.uint32, None, self._op)
+        return self.iteration
+
+    def runs(self, result: Node) -> None:
+        self._results.append(result)
+
+    def numbers(self, outputs: Nodes) -> list[Node]:
+        """A number from each such call that the outputs of the body do not depend on: as one more
+        output of the body, it makes the call run."""
+        used = set(dependents(outputs, [self.index()])) if self._results else set()
+        found = []
+        for x in self._results:
+            if x not in used:
+                x = ew.cast(ew.real(x) if x.dtype.is_complex else x, dt.uint32)
+                found.append(reduce_sum(x, tuple(range(x.ndim))) if x.ndim else x)
+        return found
 
 
 class LoopEffects(BranchEffects):
     """A loop's body runs in Python once. Random numbers differ between iterations."""
 
-    def __init__(self, op: str) -> None:
-        super().__init__(op)
-        self.iteration: Node | None = None  # its index, if random numbers are drawn
-
     def draws(self, words: Words) -> Words:
-        if self.iteration is None:
-            self.iteration = placeholder((), dt.uint32, None, self._op)
-        return threefry(*words, constant(0, dt.uint32), self.iteration)
+        return threefry(*words, constant(0, dt.uint32), self.index())

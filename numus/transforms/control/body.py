@@ -21,6 +21,7 @@ from numus.lru import LruTable
 from numus.primitives import elementwise as ew
 from numus.primitives import structure as st
 from numus.primitives.broadcast import broadcast
+from numus.primitives.control import has_effects
 from numus.primitives.source import placeholder, value
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device, default
@@ -71,6 +72,7 @@ class Body:
         self.recipe = Recipe(order, arguments, outputs)
         self.inputs, self.results = types_of(arguments), types_of(outputs)
         standalone = {n.prim.name for n in order if n.prim.name in STANDALONE}
+        self.has_effects = any(n.prim.name == "call" and has_effects(n.params) for n in order)
         self._is_one_program = not standalone
         self._has_stages = standalone == {"get_tuple_element"}
         self._stages: dict[Device, Stages] = {}

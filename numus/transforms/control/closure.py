@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numus.dtypes import uint32
 from numus.graph import grad_mode
+from numus.primitives.source import constant
 from numus.tensor import Tensor
 from numus.transforms.control import body as bodies
 from numus.transforms.control.body import Body
@@ -30,14 +32,21 @@ def closure_convert(
         nodes += found
         structures.append(structure)
     arguments = bodies.placeholders(bodies.types_of(nodes), bodies.device_of(nodes), op, True)
+    effects = BranchEffects(op)
     with grad_mode(True):
-        answer = bodies.call_on(f, structures, arguments, BranchEffects(op))
+        answer = bodies.call_on(f, structures, arguments, effects)
     outputs, out_structure = nodes_of(answer, op, "the result")
+    count, first = len(outputs), []
+    if effects.iteration is not None:
+        outputs += effects.numbers(outputs)
+        arguments.append(effects.iteration)
+        first.append(constant(0, uint32))
     constants = bodies.constants_of(arguments, outputs)
     body = Body([*arguments, *constants], outputs)
 
     def converted(held: Any, *args: Any) -> Any:
         given = [x for i, arg in enumerate(args) for x in nodes_of(arg, op, f"argument {i}")[0]]
-        return tensors(out_structure, body([*given, *(x._node for x in held)]))
+        found = body([*given, *first, *(x._node for x in held)])
+        return tensors(out_structure, found[:count])
 
     return converted, [Tensor(x) for x in constants]

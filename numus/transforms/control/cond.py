@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numus.dtypes import bool_
+from numus.dtypes import bool_, uint32
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import elements
 from numus.graph import Node, Nodes, Tangents, View, grad_mode, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.control import BoundCall
+from numus.primitives.source import constant
 from numus.runtime.devices import Device
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
@@ -43,6 +44,7 @@ class BodyCall:
     def __init__(self, body: Body) -> None:
         self.body = body
         self.results = body.results
+        self.has_effects = body.has_effects
         self.batch_axes = [0] * len(body.results)
 
     def run(self, dev: Device, operands: Nodes) -> list[View]:
@@ -61,6 +63,7 @@ class CondCall:
         self.branches = branches
         self.shared = shared
         self.results = branches[0].results
+        self.has_effects = any(b.has_effects for b in branches)
         self.batch_axes = [0] * len(self.results)
 
     def parts(self, rest: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -118,11 +121,14 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
         nodes, structure = nodes_of(operand, op, f"operand {i}")
         given += nodes
         structures.append(structure)
-    effects = BranchEffects(op)
+    effects = BranchEffects(op), BranchEffects(op)
     arguments = bodies.placeholders(types_of(given), bodies.device_of([test, *given]), op)
     (left, shape), (right, other_shape) = (
-        nodes_of(bodies.call_on(f, structures, arguments, effects), op, f"the result of {name}")
-        for f, name in ((true_fun, "the true branch"), (false_fun, "the false branch"))
+        nodes_of(bodies.call_on(f, structures, arguments, check), op, f"the result of {name}")
+        for f, name, check in (
+            (true_fun, "the true branch", effects[0]),
+            (false_fun, "the false branch", effects[1]),
+        )
     )
     if shape != other_shape:
         where = tree.difference(shape, other_shape)
@@ -133,14 +139,21 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
                 f"cond: the branches differ at result{path}: {a.type_text} where true, "
                 f"{b.type_text} where false; cast or reshape one of them"
             )
-    constants = [bodies.constants_of(arguments, found) for found in (left, right)]
-    branches = Body([*arguments, *constants[0]], left), Body([*arguments, *constants[1]], right)
+    count, own = len(left), [arguments, arguments]
+    if any(check.iteration is not None for check in effects):
+        own = [[*arguments, check.index()] for check in effects]
+        given.append(constant(0, uint32))
+        numbers = [c.numbers(found) for c, found in zip(effects, (left, right), strict=True)]
+        zeros = [[constant(0, uint32)] * len(n) for n in numbers]
+        left, right = [*left, *numbers[0], *zeros[1]], [*right, *zeros[0], *numbers[1]]
+    constants = [bodies.constants_of(*x) for x in zip(own, (left, right), strict=True)]
+    branches = Body([*own[0], *constants[0]], left), Body([*own[1], *constants[1]], right)
     call = CondCall(branches, len(given))
     every = (test, *given, *constants[0], *constants[1])
     results = control.call(call, every)
     if mode.grad and any(x.tracked for x in every):
         results = differentiated(CondRule(len(results), call), results, every)
-    return tensors(shape, results)
+    return tensors(shape, results[:count])
 
 
 @dataclass(eq=False)

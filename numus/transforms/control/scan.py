@@ -50,6 +50,7 @@ class ScanCall:
         last, rows = self.body.results[: self.carried], self.body.results[self.carried :]
         self.results = [*last, *(((self.length, *shape), dtype) for shape, dtype in rows)]
         self.batch_axes = [0] * len(last) + [1] * len(rows)
+        self.has_effects = self.body.has_effects
         if self.innermost:
             self.batch_axes = [len(shape) - 1 for shape, _ in self.results]
 
@@ -156,7 +157,9 @@ def scan(
     count = len(traced.carry)
     carry = dict(zip(traced.arguments, traced.carry, strict=False))
     slices = dict(zip(traced.arguments[count:], sliced, strict=True))
-    results = _loop(carry, slices, [*traced.after, *ys], traced.effects, length, reverse)
+    outputs = [*traced.after, *ys]
+    given = [*outputs, *traced.effects.numbers(outputs)]
+    results = _loop(carry, slices, given, traced.effects, length, reverse)[: len(outputs)]
     return tensors(traced.structure, results[:count]), tensors(ys_structure, results[count:])
 
 

@@ -44,6 +44,7 @@ class WhileCall:
         self.body = body
         self.carried = carried
         self.results = body.results[:carried]
+        self.has_effects = body.has_effects
         self.batch_axes = [len(shape) - 1 if innermost else 0 for shape, _ in self.results]
 
     def batched(self, operands: Nodes, flags: Sequence[bool], size: int) -> BoundCall:
@@ -130,6 +131,10 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     if shape.kind is not None or answers[0].shape != () or answers[0].dtype is not bool_:
         raise ShapeError("while_loop: the condition must give one bool, a tensor without axes")
     count = len(carry)
+    for number in effects.numbers([*after, *answers]):
+        arguments += placeholders([((), uint32)], None, op)
+        after.append(number)
+        carry.append(constant(0, uint32))
     if effects.iteration is not None:
         arguments.append(effects.iteration)
         after.append(ew.add(effects.iteration, constant(1, uint32)))

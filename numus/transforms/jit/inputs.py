@@ -57,6 +57,20 @@ class HandleRef(InputRef):
         return ("handle", id(self._handle()))
 
 
+class ConstantRef(InputRef):
+    """A tensor that the function itself has made, the same in every call; kept alive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.reader = lambda: tensor
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        return self._tensor
+
+    def key(self) -> Any:
+        return ("constant", id(self._tensor))
+
+
 class GradientRef(InputRef):
     """The `.grad` of a tensor."""
 

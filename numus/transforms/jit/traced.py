@@ -10,7 +10,14 @@ from numus.graph import Node
 from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms import tree
 from numus.transforms.jit import spec as sp
-from numus.transforms.jit.inputs import ArgumentRef, GradientRef, HandleRef, InputRef, TracedInput
+from numus.transforms.jit.inputs import (
+    ArgumentRef,
+    ConstantRef,
+    GradientRef,
+    HandleRef,
+    InputRef,
+    TracedInput,
+)
 from numus.transforms.jit.program import Program
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Trace, TraceBailout, handles_of
@@ -228,6 +235,9 @@ class TraceReader:
             if refs:  # else nothing can ever replace its value
                 found.append(TracedInput(node, refs))
                 nodes.append(node)
+        for spot, held in trace.lifted.values():
+            found.append(TracedInput(held._node, [ConstantRef(held)]))
+            nodes.append(spot)
         # of one tensor given several times, the last argument is the input
         distinct = {id(inner): i for i, (_, inner) in arguments.items()}
         for i in sorted(distinct.values()):

@@ -15,7 +15,7 @@ from numus import dtypes as dt
 from numus.errors import TracingError
 from numus.graph import Node, mode, now, tracing
 from numus.primitives.source import placeholder
-from numus.tensor import GradSlot, Tensor
+from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.tape import is_leaf
 
@@ -43,6 +43,7 @@ class Trace:
         self.grads_written: dict[GradSlot, Any] = {}  # values before
         self.scalars: dict[tuple[int, dt.DType], tuple[Scalar, Node]] = {}
         self.keys: list[tuple[Any, Node, Node]] = []  # generator, and its two words
+        self.lifted: dict[Node, tuple[Node, Tensor]] = {}  # constants: placeholders, and tensors
         self.effects: list[Node] = []  # results of calls that others take part in
 
     def __str__(self) -> str:
@@ -121,6 +122,14 @@ class Trace:
         node = placeholder(shape, dtype, device, str(self))
         node.abstract = self
         return node
+
+    def lift(self, node: Node) -> Node:
+        """A constant as an input, so that an effect on it is a step of the function."""
+        found = self.lifted.get(node)
+        if found is None:
+            held = Tensor(detached(node, sees_writes=False))
+            found = self.lifted[node] = self.unknown(node.shape, node.dtype, node.device), held
+        return found[0]
 
     # -- life time --------------------------------------------------------------------------------
 
