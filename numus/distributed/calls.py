@@ -22,7 +22,6 @@ from numus.evaluation.evaluate import elements
 from numus.functions.custom_op import dense
 from numus.graph import Node, Nodes, Storage, View
 from numus.primitives.control import BoundCall, Effect
-from numus.primitives.source import value
 from numus.primitives.views import permute
 from numus.runtime.devices import Device
 from numus.shapes import Shape, row_major, size_of
@@ -143,33 +142,36 @@ class Collective(Effect):
         return max(self.sizes) <= SMALL_BYTES and self.kind not in ("send", "recv")
 
     def run(self, dev: Device, operands: Nodes) -> list[View]:
-        if self.is_small:
-            found = self.run_small(dev, operands[0])
-            if found is not None and found.view is not None:
-                return [found.view]
-        return self.start(dev, operands).views()
+        view = operands[0].view
+        found = None if view is None else self.run_at(dev, view)
+        return self.start(dev, operands).views() if found is None else [found]
 
-    def run_small(self, dev: Device, operand: Node) -> Node | None:
+    def run_at(self, dev: Device, at: View) -> View | None:
         """The result of a small collective of contiguous host memory; None for others."""
         known = self._small
         if known is None or known[0] is not dev:
-            transport = self.group.transport(dev)
-            if not dev.on_host or not isinstance(transport, SmallTransport):
-                return None
-            run = transport.small(self)
-            given, taken = self.strides
-            known = self._small = (dev, run, dev.runtime.allocate, self.sizes[1], given, taken)
-        _, run, allocate, nbytes, strides, result_strides = known
-        at = operand.view
-        if at is None or at.strides != strides:
+            known = self._small = self._prepare_small(dev)
+        _, run, allocate, nbytes, strides, result_strides, itemsize = known
+        if at.strides != strides:
             return None
         memory = allocate(nbytes)
-        offset = at.offset * self.dtype.itemsize
-        _tell(memory, self, True)
-        run(at.storage.memory.address + offset, memory.address)
-        _tell(memory, self, False)
-        shape, dtype = self.result
-        return value(View(Storage(memory), 0, result_strides), shape, dtype, dev)
+        if watchers:
+            _tell(memory, self, True)
+        run(at.storage.memory.address + at.offset * itemsize, memory.address)
+        if watchers:
+            _tell(memory, self, False)
+        return View(Storage(memory), 0, result_strides)
+
+    def _prepare_small(self, dev: Device) -> tuple[Any, ...]:
+        """What `run_at` needs on a device: no strides are those of others."""
+        if self.is_small and dev.on_host:
+            transport = self.group.transport(dev)
+            if isinstance(transport, SmallTransport):
+                given, taken = self.strides
+                run = transport.small(self)
+                size = self.dtype.itemsize
+                return dev, run, dev.runtime.allocate, self.sizes[1], given, taken, size
+        return dev, None, None, 0, None, None, 0
 
     def is_on_stream(self, dev: Device) -> bool:
         """NCCL's collectives are; messages are not, whose ranks do not all call them."""

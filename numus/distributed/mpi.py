@@ -7,6 +7,7 @@ called what.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,52 +21,31 @@ from numus.distributed.transport import (
     Operation,
     Pending,
     SmallTransport,
-    clear_bytes,
-    copy_bytes,
 )
 from numus.distributed.transports import progress
-from numus.distributed.transports.header import Finish, Header, finisher, new_header
-from numus.errors import DistributedError, DTypeError
+from numus.distributed.transports.header import (
+    ExchangedHeader,
+    Finish,
+    Header,
+    exchange,
+    finisher,
+    new_header,
+)
+from numus.distributed.transports.payloads import START, memory
+from numus.distributed.transports.slots_source import ARRIVED, DONE
+from numus.errors import DistributedError
 
 if TYPE_CHECKING:
     from numus.distributed.watch import Watch
 
 _TESTS = range(2000)  # of a request, before the peers are looked at
-_HEADER_TAG, _PAYLOAD_TAG, _PERMUTE_TAG = 1, 2, 3
+_HEADER_TAG, _PAYLOAD_TAG = 1, 2
 _CALL_TAG = 1  # on the communicator of notes: what a rank has called
 _HEADER_BYTES = 256
 _SEQUENCE_BITS = 20
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 _HEADERS = 16  # collectives whose headers may be under way
 _MESSAGES = ("send", "recv")
-
-_TYPES = {
-    **{"int8": MPI.INT8_T, "int16": MPI.INT16_T, "int32": MPI.INT32_T, "int64": MPI.INT64_T},
-    **{"uint8": MPI.UINT8_T, "uint16": MPI.UINT16_T},
-    **{"uint32": MPI.UINT32_T, "uint64": MPI.UINT64_T},
-    **{"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "bool": MPI.C_BOOL},
-    **{"complex64": MPI.C_FLOAT_COMPLEX, "complex128": MPI.C_DOUBLE_COMPLEX},
-}
-_OPERATIONS = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
-_OF_BOOLS = {"max": MPI.LOR, "min": MPI.LAND}
-
-
-def _memory(buffer: Buffer) -> Any:
-    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
-
-
-def _numbers(call: Operation, buffer: Buffer) -> list[Any]:
-    """A buffer of numbers that MPI computes with."""
-    name = call.dtype.name
-    if name not in _TYPES:
-        raise DTypeError(
-            f"{call.kind}: MPI does not reduce {name}; cast it to one of {', '.join(_TYPES)}"
-        )
-    return [_memory(buffer), buffer.nbytes // call.dtype.itemsize, _TYPES[name]]
-
-
-def _operation(call: Operation) -> Any:
-    return (_OF_BOOLS if call.dtype.name == "bool" else _OPERATIONS)[call.reduction]
 
 
 class MpiTransport(SmallTransport):
@@ -85,7 +65,7 @@ class MpiTransport(SmallTransport):
         self._queue: deque[MpiPending] = deque()  # whose headers are under way
         # receives from each rank whose headers have not come: payloads are taken in their order
         self.announced: dict[int, list[_Message]] = {}
-        self._headers = [new_header(communicator) for _ in range(_HEADERS)]
+        self._headers = [new_header(communicator, i) for i in range(_HEADERS)]
 
     def start(self, call: Operation, source: Buffer, target: Buffer) -> Pending:
         watch = self.watch
@@ -140,16 +120,27 @@ class MpiTransport(SmallTransport):
         object for what is under way."""
         given, taken = call.sizes
         code, finish = call.digest << _SEQUENCE_BITS, self._finish(call)
+        sent = given if call.reads else 0
+        watch, headers = self.watch, self._headers
+        plans = None if finish is None else self._plans(call, sent)
+        native = exchange()
+        addresses = [] if plans is None else [ctypes.addressof(p) for p in plans]
 
         def run(source: int, target: int) -> None:
-            if self.watch.failure is not None or self._under_way:
+            if watch.failure is not None or self._under_way:
                 self.start(call, Buffer(source, given), Buffer(target, taken)).wait()
                 return
             self._count = count = self._count + 1
-            header: Any = self._headers[count % _HEADERS]
+            header: Any = headers[count % _HEADERS]
             requests = None
-            if finish is not None:
-                header.start_with(code | (count & _SEQUENCE_MASK), source, given)
+            if plans is not None and finish is not None:
+                at = addresses[count % _HEADERS]
+                state = native(at, code | (count & _SEQUENCE_MASK), source, target)
+                if state == DONE or (state == ARRIVED and finish(header, target)):
+                    return
+                header.started(sent)
+            elif finish is not None:
+                header.start_with(code | (count & _SEQUENCE_MASK), source, sent)
                 test = header.request.Test
                 for _ in _TESTS:
                     if test():
@@ -168,6 +159,14 @@ class MpiTransport(SmallTransport):
             pending.wait()
 
         return run
+
+    def _plans(self, call: Operation, nbytes: int) -> list[Any] | None:
+        """What native code needs to exchange a payload with each of the headers."""
+        if not isinstance(self._headers[0], ExchangedHeader):
+            return None
+        headers = cast("list[ExchangedHeader]", self._headers)
+        found = [header.plan(call, nbytes) for header in headers]
+        return None if None in found else found
 
     def _finish(self, call: Operation) -> Finish | None:
         """How a payload that its header carries becomes the result."""
@@ -195,7 +194,7 @@ class MpiTransport(SmallTransport):
         """Start the transfer itself; its requests."""
         if not source.nbytes and not target.nbytes:
             return []
-        return _START[call.kind](self.communicator, call, source, target)
+        return START[call.kind](self.communicator, call, source, target)
 
 
 class MpiPending:
@@ -236,7 +235,7 @@ class MpiPending:
         requests = None
         if transport._finish(call) is not None:
             carrying: Any = header
-            carrying.start_with(code, source.address, source.nbytes)
+            carrying.start_with(code, source.address, source.nbytes if call.reads else 0)
         else:
             header.start(code)
             small = source.nbytes <= SMALL_BYTES and target.nbytes <= SMALL_BYTES
@@ -364,7 +363,7 @@ class _Message:
         comm, peer = transport.communicator, call.peer
         if call.kind == "send":
             self._header = comm.Isend(self._what, peer, _HEADER_TAG)
-            self._payload = comm.Isend(_memory(source), peer, _PAYLOAD_TAG)
+            self._payload = comm.Isend(memory(source), peer, _PAYLOAD_TAG)
         else:
             self._told = bytearray(_HEADER_BYTES)
             self._header = comm.Irecv(self._told, peer, _HEADER_TAG)
@@ -389,7 +388,7 @@ class _Message:
                     f"{self._transport.ranks[self._call.peer]} sent is {told}"
                 )
             comm = self._transport.communicator
-            self._payload = comm.Irecv(_memory(self._target), self._call.peer, _PAYLOAD_TAG)
+            self._payload = comm.Irecv(memory(self._target), self._call.peer, _PAYLOAD_TAG)
         return self._payload is not None
 
     def done(self) -> bool:
@@ -405,85 +404,3 @@ class _Message:
         describe = lambda: f"{self._call} of {self._call.group}"  # noqa: E731
         transport.watch.wait(self._both, describe, ranks, busy=False)
         transport.finished(self)
-
-
-# -- the payload of each kind ---------------------------------------------------------------------
-
-
-def _all_reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    known = call.prepared
-    if known is None:
-        known = call.prepared = (*_numbers(call, source)[1:], _operation(call))
-    count, kind, operation = known
-    memory = MPI.buffer.fromaddress
-    given = [memory(source.address, source.nbytes), count, kind]
-    taken = [memory(target.address, target.nbytes), count, kind]
-    return [comm.Iallreduce(given, taken, operation)]
-
-
-def _reduce(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    mine = call.root == call.group.rank
-    if not mine:
-        clear_bytes(target)
-    into = _numbers(call, target) if mine else None
-    return [comm.Ireduce(_numbers(call, source), into, _operation(call), call.root)]
-
-
-def _broadcast(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    if call.root == call.group.rank:
-        copy_bytes(source, target)
-    return [comm.Ibcast(_memory(target), call.root)]
-
-
-def _all_gather(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    return [comm.Iallgather(_memory(source), _memory(target))]
-
-
-def _reduce_scatter(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    into = _numbers(call, target)
-    whole = [_memory(source), *into[1:]]  # mpi4py counts the numbers of one part
-    return [comm.Ireduce_scatter_block(whole, into, _operation(call))]
-
-
-def _all_to_all(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    return [comm.Ialltoall(_memory(source), _memory(target))]
-
-
-def _gather(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    into = _memory(target) if call.root == call.group.rank else None
-    return [comm.Igather(_memory(source), into, call.root)]
-
-
-def _scatter(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    whole = _memory(source) if call.root == call.group.rank else None
-    return [comm.Iscatter(whole, _memory(target), call.root)]
-
-
-def _permute(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    me = call.group.rank
-    to = [b for a, b in call.pairs if a == me]
-    sources = [a for a, b in call.pairs if b == me]
-    if not sources:
-        clear_bytes(target)
-    elif sources[0] == me:
-        copy_bytes(source, target)
-    requests = [comm.Irecv(_memory(target), a, _PERMUTE_TAG) for a in sources if a != me]
-    return requests + [comm.Isend(_memory(source), b, _PERMUTE_TAG) for b in to if b != me]
-
-
-def _barrier(comm: Any, call: Operation, source: Buffer, target: Buffer) -> list[Any]:
-    return []  # the header is one
-
-
-_START: dict[str, Callable[[Any, Operation, Buffer, Buffer], list[Any]]] = {
-    "all_reduce": _all_reduce,
-    "reduce": _reduce,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "gather": _gather,
-    "scatter": _scatter,
-    "permute": _permute,
-    "barrier": _barrier,
-}

@@ -54,6 +54,10 @@ class Operation(Protocol):
     def is_root(self) -> bool:
         """Whether this rank gives or gets everything."""
 
+    @property
+    def reads(self) -> bool:
+        """Whether the operand of this rank counts."""
+
 
 @dataclass
 class Agreement:
@@ -72,6 +76,7 @@ class Agreement:
     text_of_operand: str = ""
     sizes: tuple[int, int] = (0, 0)
     is_root: bool = False
+    reads: bool = False
 
     @property
     def digest(self) -> int:

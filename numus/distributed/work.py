@@ -48,10 +48,10 @@ def run_now(call: Collective, x: Node) -> Node:
     with storage_lock.lock:
         if storage_lock.writers and x.view is not None:
             storage_lock.wait_for_writers((x.view.storage,))
-        if call.is_small and _scope.started is None:
-            found = call.run_small(device, x)
+        if _scope.started is None and x.view is not None and x.device is device:
+            found = call.run_at(device, x.view)
             if found is not None:
-                return found
+                return value(found, *call.result, device)
         started = call.start(device, (x,))
         if _scope.started is None:
             (view,) = started.views()

@@ -46,6 +46,11 @@ class Effect:
         """Begin to compute the results from realised operands."""
         raise NotImplementedError
 
+    def run_at(self, device: Any, at: View) -> View | None:
+        """The result of a short effect with one operand and one result, of memory as it lies there;
+        None where it is to be started and waited for."""
+        return None
+
     def is_on_stream(self, device: Any) -> bool:
         """Whether it is work on the stream of a device, in order with kernels: such effects may be
         recorded (`runtime.recorder`)."""

@@ -159,6 +159,7 @@ class Step:
     call: Any = None
     operands: list[tuple[int, Shape, Any]] = field(default_factory=list)
     elements: list[tuple[int, int]] = field(default_factory=list)  # slots, and which result
+    is_direct: bool = False  # an effect of one operand with one result, which is needed next
     starts: bool = False  # an effect whose result is needed later, so that it is only begun
     dead: list[int] = field(default_factory=list)  # not used after it
     layout: list[Shape] | None = None
@@ -208,6 +209,7 @@ class SegmentedRun:
                 if isinstance(whole.params, Effect):
                     late.update(elements)
         self._find_last_uses()
+        self._only = self._only_effect()
         self._recorder: Recorder | None = None
         self._has_run = False
         self._pairs: list[tuple[int, int]] = []  # of the last step: an input, an output
@@ -258,9 +260,21 @@ class SegmentedRun:
             live |= here
             needed = any(x in reads for x, _ in step.elements)
             step.starts = isinstance(step.call, Effect) and not needed
+            sizes = len(step.operands), len(step.elements)
+            step.is_direct = isinstance(step.call, Effect) and needed and sizes == (1, 1)
             if step.outputs:
                 reads = set(step.inputs)
             reads |= {x[0] for x in step.operands}
+
+    def _only_effect(self) -> tuple[Any, int] | None:
+        """The effect and the number of its operand, where there is nothing else to do."""
+        first, *others = self.steps
+        if not first.is_direct or any(s.outputs or s.call is not None for s in others):
+            return None
+        at = first.operands[0][0]
+        if first.outputs or at not in self._inputs or self._outputs != [first.elements[0][0]]:
+            return None
+        return first.call, self._inputs.index(at)
 
     def donatable(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Which pairs of an input and an output may share memory, where the last program computes
@@ -283,6 +297,11 @@ class SegmentedRun:
         self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
     ) -> list[View]:
         """`donated` has the memory of inputs that nothing else references, by number."""
+        if self._only is not None:
+            call, number = self._only
+            result = call.run_at(self._device, views[number])
+            if result is not None:
+                return [result]
         recorder = self._recorder
         if recorder is None or before_run:
             found = self._run(views, numbers, donated)
@@ -315,6 +334,11 @@ class SegmentedRun:
             if step.outputs:
                 self._compute(step, values, under_way, numbers, donated)
             call = step.call
+            if step.is_direct and (at := values[step.operands[0][0]]) is not None:
+                result = call.run_at(device, at)
+                if result is not None:
+                    values[step.elements[0][0]] = result
+                    call = None
             if call is not None:
                 operands = [
                     value(values[x] or _arrived(x, values, under_way), shape, dtype, device)
