@@ -169,19 +169,25 @@ class DistributedSampler(_Keyed):
     """This process's share of all positions; the shares are of one size.
 
     Args:
+        num_replicas, rank: how many processes there are, and which one this is; by default those of
+            `nm.distributed`.
         drop_last: drop the remainder, instead of giving some positions twice.
     """
 
     def __init__(
         self,
         data_source: Sized,
-        num_replicas: int,
-        rank: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
         *,
         key: Tensor | None = None,
     ) -> None:
+        if num_replicas is None:
+            num_replicas = nm.distributed.world_size()
+        if rank is None:
+            rank = nm.distributed.rank()
         if not 0 <= rank < num_replicas:
             raise ValueError(f"DistributedSampler: rank {rank} is not one of {num_replicas}")
         # all processes have to shuffle alike

@@ -13,12 +13,15 @@ from typing import Any
 import numus as nm
 from numus.distributed.collectives import all_reduce, broadcast
 from numus.distributed.groups import Group, world
-from numus.distributed.work import start
+from numus.distributed.work import Work, start
 from numus.errors import DistributedError
+from numus.graph import View, current_trace, mode
 from numus.nn.functional_call import functional_call
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
+from numus.primitives.source import value
 from numus.runtime.devices import device, present
+from numus.shapes import row_major
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.tape import tape
@@ -27,6 +30,7 @@ __all__ = ["AllReduceSync", "DataParallel", "DistributedDataParallel", "MultiGpu
 
 _MIB = 1 << 20
 _FIRST_BUCKET_MIB = 1.0  # the first one leaves early, while most of backward is still to come
+_EAGER_MIB = 8.0  # outside of a trace: what an evaluation costs, others send meanwhile
 _SHOWN = 5  # parameters that an error names
 
 
@@ -52,6 +56,8 @@ class DistributedDataParallel(Module):
         bucket_mib: how many MiB of gradients travel together; of the first ones, at most 1.
         find_unused_parameters: look in each forward pass for parameters that the result does not
             depend on; their gradients count as zero. Without it, such parameters are an error.
+        static_graph: every step uses the same parameters: look for unused ones in the first pass
+            only.
 
     >>> model = nm.distributed.DistributedDataParallel(nm.nn.Linear(2, 1))
     >>> model(nm.ones((3, 2))).sum().backward()
@@ -66,10 +72,13 @@ class DistributedDataParallel(Module):
         group: Group | None = None,
         bucket_mib: float = 25.0,
         find_unused_parameters: bool = False,
+        static_graph: bool = False,
     ) -> None:
         self.module = module
         self._group = world() if group is None else group
-        self._finds_unused = find_unused_parameters
+        self._finds_unused = find_unused_parameters and not static_graph
+        self._is_static = static_graph
+        self._unused: list[Parameter] | None = None  # of a static graph, once they are known
         self._syncs = True
         self._names = {id(p): name for name, p in module.named_parameters()}
         with nm.no_grad():
@@ -79,6 +88,8 @@ class DistributedDataParallel(Module):
         self._bucket_of: dict[int, _Bucket] = {}
         self._fill(bucket_mib * _MIB)
         self._next = 0  # the bucket that leaves next: all ranks send them in the same order
+        self._filled: list[_Bucket] = []
+        self._under_way: list[tuple[list[Parameter], Work]] = []
         self._reset()
 
     def _fill(self, limit: float) -> None:
@@ -100,6 +111,7 @@ class DistributedDataParallel(Module):
 
     def _reset(self) -> None:
         self._next = 0
+        self._filled, self._under_way = [], []
         for bucket in self._buckets:
             bucket.missing = {id(p) for p in bucket.parameters}
 
@@ -114,19 +126,29 @@ class DistributedDataParallel(Module):
                 "depend on all parameters"
             )
         result = self.module(*args, **kwargs)
-        if self._finds_unused and self._syncs:
-            roots = [x._node for x in tree.leaves(result) if isinstance(x, Tensor)]
-            reached = set(tape(roots))
-            unused = [p for b in self._buckets for p in b.parameters if p._node not in reached]
-            for p in unused:
+        if self._syncs and (self._finds_unused or self._is_static):
+            for p in self._find_unused(result):
                 self._bucket_of[id(p)].missing.discard(id(p))
         return result
+
+    def _find_unused(self, result: Any) -> list[Parameter]:
+        """Parameters that the result does not depend on."""
+        if self._unused is not None:
+            return self._unused
+        roots = [x._node for x in tree.leaves(result) if isinstance(x, Tensor)]
+        reached = set(tape(roots))
+        found = [p for b in self._buckets for p in b.parameters if p._node not in reached]
+        if self._is_static and mode.grad:
+            self._unused = found
+        return found
 
     def _begun(self) -> bool:
         """Whether some gradients of a bucket have come, and others have not."""
         if self._finds_unused:
             return False
-        return any(0 < len(b.missing) < len(b.parameters) for b in self._buckets)
+        partly = [b for b in self._buckets if 0 < len(b.missing) < len(b.parameters)]
+        unused = {id(p) for p in self._unused or ()}
+        return any(b.missing != {id(p) for p in b.parameters} - unused for b in partly)
 
     def _ready(self, leaf: Tensor) -> None:
         """A gradient is complete: send all buckets that are full now."""
@@ -134,23 +156,50 @@ class DistributedDataParallel(Module):
             return
         self._bucket_of[id(leaf)].missing.discard(id(leaf))
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
-            self._send(self._buckets[self._next])
+            self._filled.append(self._buckets[self._next])
             self._next += 1
+            if self._leaves():
+                self._send([p for b in self._filled for p in b.parameters])
+                self._filled = []
         if self._next == len(self._buckets):
+            self._receive()
             self._reset()
 
-    def _send(self, bucket: _Bucket) -> None:
-        """Begin to average a bucket; gradients wait for it when they are read."""
+    def _leaves(self) -> bool:
+        """Whether full buckets are to be sent. Outside of a trace, each time evaluates what came
+        before: small buckets wait for the next there."""
+        if current_trace() is not None or self._next == len(self._buckets):
+            return True
+        first, following = self._filled[0].parameters[0], self._buckets[self._next].parameters[0]
+        enough = min(self._filled[0].limit, _EAGER_MIB * _MIB)
+        return first.dtype is not following.dtype or sum(b.nbytes for b in self._filled) >= enough
+
+    def _send(self, parameters: list[Parameter]) -> None:
+        """Begin to average gradients. In a trace, they are parts of the result; outside, they are
+        set when backward has sent the last bucket."""
         with nm.no_grad():
-            grads = [
-                nm.zeros_like(p.detach()) if p.grad is None else p.grad for p in bucket.parameters
-            ]
-            flat = nm.concat([g.reshape(-1) for g in grads])
-            mean = start(all_reduce, flat, "mean", group=self._group).result
+            grads = [nm.zeros_like(p.detach()) if p.grad is None else p.grad for p in parameters]
+            count = self._group.size
+            flat = nm.concat([g.reshape(-1) / count for g in grads])
+            work = start(all_reduce, flat, group=self._group)
+            if current_trace() is None:
+                self._under_way.append((parameters, work))
+                return
             at = 0
-            for p, g in zip(bucket.parameters, grads, strict=True):
-                p.grad = mean[at : at + g.size].reshape(g.shape)
+            for p, g in zip(parameters, grads, strict=True):
+                p.grad = work.result[at : at + g.size].reshape(g.shape)
                 at += g.size
+
+    def _receive(self) -> None:
+        """Wait for all buckets: gradients are parts of their memory."""
+        under_way, self._under_way = self._under_way, []
+        for parameters, work in under_way:
+            node = work.wait()._node
+            storage, at = node.view.storage, node.view.offset
+            for p in parameters:
+                view = View(storage.copy(), at, row_major(p.shape))
+                p.grad = Tensor(value(view, p.shape, p.dtype, node.device))
+                at += p.size
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -86,6 +86,27 @@ def check_unused():
     strict(nm.ones((1, 2)), False).sum().backward()
     with pytest.raises(DistributedError, match="reached no gradient of spare"):
         strict(nm.ones((1, 2)), False)
+    static = dist.DistributedDataParallel(Net(), static_graph=True)
+    for i in range(3):
+        static(nm.ones((1, 2)) * (me + i), False)  # without a backward pass
+        static(nm.ones((1, 2)) * (me + i), False).sum().backward()
+        weight = static.module.used.weight
+        assert np.allclose(weight.grad.numpy(), i + (n - 1) / 2)
+        assert not static.module.spare.bias.grad.numpy().any()
+        weight.grad = None
+    broken = dist.DistributedDataParallel(Net(), static_graph=True)
+    for both in (True, False):
+        broken(nm.ones((1, 2)), both).sum().backward()
+    with pytest.raises(DistributedError, match="reached no gradient of spare"):
+        broken(nm.ones((1, 2)), False)
+
+
+def check_samplers():
+    n, me = dist.world_size(), dist.rank()
+    sampler = nm.data.DistributedSampler(range(8 * n))
+    mine = nm.asarray([list(sampler)])
+    assert (sampler.num_replicas, sampler.rank) == (n, me)
+    assert sorted(dist.all_gather(mine).reshape(-1).tolist()) == list(range(8 * n))
 
 
 def check_batch_norm():
@@ -141,6 +162,7 @@ def main():
     check_mesh()
     check_training()
     check_unused()
+    check_samplers()
     check_batch_norm()
     check_clipping_and_hooks()
     print(f"rank {dist.rank()}: all right", flush=True)
