@@ -76,7 +76,7 @@ class Agreement:
     text_of_operand: str = ""
     sizes: tuple[int, int] = (0, 0)
     is_root: bool = False
-    reads: bool = False
+    reads: bool = True
 
     @property
     def digest(self) -> int:
