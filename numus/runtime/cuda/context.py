@@ -19,7 +19,6 @@ from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import driver, graph_source
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
 from numus.runtime.cuda.properties import capability_fields
-from numus.runtime.cuda.recording import RunRecorder
 from numus.runtime.memory_pool import MemoryPool, gib
 from numus.runtime.pycall.vm import Launcher
 from numus.target import Target
@@ -105,7 +104,7 @@ class CudaContext:
         # not called during a capture.
         self.pending_releases: list[Callable[[], bool]] = []
         self.capturing = False
-        self.recording: RunRecorder | None = None  # takes what would be launched
+        self.recording: Any = None  # a `RunRecorder` that takes what would be launched
         self.last_launched: NamedSteps | None = None  # named in errors
         self.early_results: dict[int, Any] = {}  # events of results ready before their program ends
         CudaContext.latest = self
