@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import numus as nm
 from numus.png import write_png
+from numus.terminal import Line, bar, table
 
 POINTS = 400  # per spiral
 HIDDEN = 64
@@ -95,20 +93,13 @@ def train_step(network: Network, optimiser: Adam, x: nm.Tensor, labels: nm.Tenso
     return loss
 
 
-def train(network: Network, x: nm.Tensor, labels: nm.Tensor, steps: int, console: Console) -> float:
+def train(network: Network, x: nm.Tensor, labels: nm.Tensor, steps: int) -> float:
     """Fit the network with a progress bar, and return the last loss."""
     optimiser = Adam(network.parameters)
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TextColumn("step {task.completed}/{task.total}  loss {task.fields[loss]:.4f}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("training", total=steps, loss=float("nan"))
-        for _ in range(steps):
+    with Line() as line:
+        for i in range(1, steps + 1):
             loss = train_step(network, optimiser, x, labels)
-            progress.update(task, advance=1, loss=float(loss))
+            line.show(f"training {bar(i / steps)} step {i}/{steps}  loss {float(loss):.4f}")
     return float(loss)
 
 
@@ -118,18 +109,13 @@ def kernels_per_step(x: nm.Tensor, labels: nm.Tensor) -> int:
     return len(nm.explain(lambda: train_step(network, optimiser, x, labels), timed=False).kernels)
 
 
-def kernel_table() -> Table:
+def kernel_table() -> str:
     """What numus compiled on the way, or found in its cache from an earlier run."""
-    table = Table(title="kernels")
-    table.add_column("kernel")
-    table.add_column("fuses", overflow="fold")
-    table.add_column("made by")
-    table.add_column("ms", justify="right")
-    for record in nm.compile_log():
-        table.add_row(
-            record.name, " ".join(record.notes), record.cause, f"{record.seconds * 1e3:.1f}"
-        )
-    return table
+    rows = [
+        [record.name, " ".join(record.notes), record.cause, f"{record.seconds * 1e3:.1f}"]
+        for record in nm.compile_log()
+    ]
+    return table("kernels", ["kernel", "fuses", "made by", "ms"], rows, numbers=["ms"])
 
 
 def main() -> None:
@@ -139,22 +125,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/spirals.png"))
     options = parser.parse_args()
 
-    console = Console()
     nm.set_default_device(options.device)
     nm.random.seed(0)
     points, labels = spirals(POINTS)
     x, y = nm.asarray(points), nm.asarray(labels)
     network = Network()
-    loss = train(network, x, y, options.steps, console)
+    loss = train(network, x, y, options.steps)
     with nm.no_grad():
         accuracy = float(((network(x) > 0) == (y > 0.5)).mean())
 
     write_png(options.out, picture(network, points, labels))
-    console.print(kernel_table())
-    console.print(f"loss     {loss:.4f}")
-    console.print(f"accuracy {accuracy:.1%}")
-    console.print(f"kernels  {kernels_per_step(x, y)} in a training step")
-    console.print(f"picture  {options.out}")
+    print(kernel_table())
+    print(f"loss     {loss:.4f}")
+    print(f"accuracy {accuracy:.1%}")
+    print(f"kernels  {kernels_per_step(x, y)} in a training step")
+    print(f"picture  {options.out}")
 
 
 # --- The picture: plain NumPy on the network's answers ----------------------------------------

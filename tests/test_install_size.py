@@ -9,5 +9,5 @@ def test_libraries_count_with_their_package(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(size))
     packages, bytecode = sizes(tmp_path)
-    assert packages == {"a": 8, "b.py": 7}
+    assert packages == {"a": 19, "b.py": 7}
     assert bytecode == 11

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = "llvmlite ml_dtypes rich safetensors scipy wgpu"
+HEAVY = "llvmlite ml_dtypes scipy wgpu"
 LATER = (
     "cli codegen compiler.plan data fft ir linalg nn optim runtime.cpu runtime.cuda runtime.webgpu"
 )
@@ -57,7 +57,9 @@ def test_first_operation_imports_no_other_family(name, evaluated):
     assert "numus.compiler.lower.loops" in evaluated
 
 
-@pytest.mark.parametrize("name", ["numus.codegen.nvptx", "numus.codegen.wgsl", "rich", "wgpu"])
+@pytest.mark.parametrize(
+    "name", ["numus.codegen.nvptx", "numus.codegen.wgsl", "numus.terminal", "wgpu"]
+)
 def test_first_operation_needs_no_other_backend(name, evaluated):
     assert name not in evaluated
 

@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import numus as nm
 from numus import nn, optim
 from numus.functions.inspect import limits
+from numus.terminal import table
 
 __all__ = ["run"]
 
@@ -53,9 +51,8 @@ def run(names: list[str], device: str | None, seconds: float) -> None:
     dev = device or "cpu"
     bandwidth, flops = limits(dev)
     title = f"{dev}: copies at {bandwidth / 1e9:.1f} GB/s, products at {flops / 1e9:.0f} GFLOP/s"
-    table = Table(title=title)
-    for column in ("what", "ms", "GB/s", "GFLOP/s", "of what the device allows"):
-        table.add_column(column, justify="left" if column == "what" else "right")
+    columns = ["what", "ms", "GB/s", "GFLOP/s", "of what the device allows"]
+    rows = []
     runtime = nm.device(dev).runtime
     workloads = _workloads(dev)
     chosen = [n for n in workloads if not names or any(word in n for word in names)]
@@ -77,5 +74,5 @@ def run(names: list[str], device: str | None, seconds: float) -> None:
             best = min(best, time.perf_counter() - began)
         share = max(moved / bandwidth, operations / flops) / best
         numbers = [f"{moved / best / 1e9:.1f}", f"{operations / best / 1e9:.0f}", f"{share:.0%}"]
-        table.add_row(name, f"{best * 1e3:.3f}", *numbers)
-    Console().print(table)
+        rows.append([name, f"{best * 1e3:.3f}", *numbers])
+    print(table(title, columns, rows, numbers=columns[1:]))

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import numus as nm
 from numus import nn, optim
 from numus.png import curves, write_png
 from numus.tensor import Tensor
+from numus.terminal import Line, bar, left_text
 
 __all__ = ["run"]
 
@@ -105,7 +104,6 @@ def accuracy(model: nn.Module, sums: Sums, count: int, device: str) -> float:
 
 def run(device: str | None, digits: int, steps: int, out: Path) -> float:
     """Train, save, load and ask; gives the accuracy on sums that were never shown."""
-    console = Console()
     nm.random.seed(0)
     sums = Sums(digits)
     try:
@@ -130,19 +128,11 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
         return loss.detach()
 
     rng = np.random.default_rng(0)
-    losses, exact = [], []
-    console.print(f"{model.num_parameters():,} parameters on {device}")
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]:.4f}"),
-        TextColumn("unseen sums right {task.fields[right]:.1%}"),
-        TextColumn("{task.fields[rate]:,.0f} sums/s"),
-        TimeRemainingColumn(),
-    )
-    began = time.perf_counter()
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, loss=float("nan"), right=0.0, rate=0.0)
+    losses: list[tuple[int, float]] = []
+    exact: list[tuple[int, float]] = []
+    print(f"{model.num_parameters():,} parameters on {device}")
+    began = time.monotonic()
+    with Line() as line:
         for i in range(1, steps + 1):
             a, b = sums.draw(rng, BATCH, unseen=False)
             loss = step(nm.asarray(sums.encode(a, b), device=device))
@@ -150,11 +140,12 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
                 schedule.step()
             if i % 10 == 0 or i == steps:
                 losses.append((i, float(loss)))
-                rate = i * BATCH / (time.perf_counter() - began)
-                progress.update(task, completed=i, loss=losses[-1][1], rate=rate)
+                rate = i * BATCH / (time.monotonic() - began)
+                seen = f"unseen sums right {exact[-1][1]:.1%}" if exact else ""
+                now = f"{i}/{steps}  loss {losses[-1][1]:.4f}  {seen}  {rate:,.0f} sums/s"
+                line.show(f"training {bar(i / steps)} {now}  {left_text(began, i / steps)}")
             if i % max(1, steps // 8) == 0:
                 exact.append((i, accuracy(model, sums, 256, device)))
-                progress.update(task, right=exact[-1][1])
 
     weights = out / "addition.safetensors"
     nn.save_model(model, weights)
@@ -167,7 +158,7 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
     write_png(picture, curves(panels, logarithmic=["loss"]))
     a, b = sums.draw(np.random.default_rng(2), 5, unseen=True)
     for x, y, z in zip(a, b, answers(again, sums, a, b, device), strict=True):
-        console.print(f"  {x} + {y} = {z}" + ("" if x + y == z else f"   (no: {x + y})"))
-    console.print(f"{right:.2%} of 2000 unseen sums are right, after saving and loading")
-    console.print(f"weights {weights}\ncurves  {picture}")
+        print(f"  {x} + {y} = {z}" + ("" if x + y == z else f"   (no: {x + y})"))
+    print(f"{right:.2%} of 2000 unseen sums are right, after saving and loading")
+    print(f"weights {weights}\ncurves  {picture}")
     return right

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import numus as nm
 from numus.tensor import Tensor
 
@@ -18,7 +16,6 @@ __all__ = ["run"]
 
 def run(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> None:
     """Run a Python file, evaluate its global tensors, and print the kernels that ran."""
-    console = Console(highlight=False)
     if not file.is_file():
         raise SystemExit(f"numus explain: there is no file {file}")
 
@@ -30,7 +27,7 @@ def run(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> N
             names = runpy.run_path(str(file), run_name="__main__")
         except SystemExit as end:  # which ends the program, not this one
             if end.code not in (None, 0):
-                console.print(f"{file} ended with {end.code}", markup=False, soft_wrap=True)
+                print(f"{file} ended with {end.code}")
             return []
         finally:
             sys.argv, sys.path = before
@@ -38,10 +35,9 @@ def run(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> N
 
     found = nm.explain(program)
     if not found.kernels:
-        console.print(f"{file} computes nothing with numus", markup=False, soft_wrap=True)
+        print(f"{file} computes nothing with numus")
         return
-    console.print(str(found), markup=False, soft_wrap=True)
+    print(found)
     if source:
         for kernel in {k.ir: k for k in found.kernels}.values():
-            console.rule(kernel.name)
-            console.print(kernel.ir, markup=False, soft_wrap=True)
+            print(f"-- {kernel.name} {'-' * max(76 - len(kernel.name), 2)}\n{kernel.ir}")

@@ -6,21 +6,17 @@ import os
 import platform
 import warnings
 
-from rich.console import Console
-from rich.table import Table
-
 import numus as nm
 from numus.functions.inspect import limits
+from numus.terminal import table
 
 __all__ = ["run"]
 
 
 def run(*, quick: bool = False) -> None:
     """Print a table of the devices; `quick`: measure nothing."""
-    console = Console()
-    table = Table(title=f"numus {nm.__version__} on Python {platform.python_version()}")
-    for column in ("device", "what it is", "features", "memory", "GB/s", "GFLOP/s (f32)"):
-        table.add_column(column, overflow="fold")
+    columns = ["device", "what it is", "features", "memory", "GB/s", "GFLOP/s (f32)"]
+    rows = []
     for name in ("cpu", *(str(d) for d in nm.devices() if str(d) != "cpu")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of software, which the table says
@@ -34,9 +30,10 @@ def run(*, quick: bool = False) -> None:
             speeds = [f"{bandwidth / 1e9:.1f}", f"{flops / 1e9:.0f}"]
         memory = target.memory_bytes or (_host_memory() if name == "cpu" else 0)
         size = f"{memory / 1e9:.1f} GB" if memory else "-"
-        table.add_row(name, target.description, features, size, *speeds)
-    console.print(table)
-    console.print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
+        rows.append([name, target.description, features, size, *speeds])
+    title = f"numus {nm.__version__} on Python {platform.python_version()}"
+    print(table(title, columns, rows, numbers=columns[3:]))
+    print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
 
 
 def _host_memory() -> int:

@@ -13,8 +13,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import numus as nm
 from numus import nn
 from numus.errors import NumusError
@@ -112,4 +110,4 @@ def _quantize(
     else:
         tensors = {name: _dense(t) for name, t in tensors.items()}
         nn.save_safetensors(tensors, to, {models.LAYERS: json.dumps(formats)})
-    Console(highlight=False).print(f"{report}\n{to}", soft_wrap=True, markup=False)
+    print(f"{report}\n{to}")

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import numus as nm
 from numus import data, nn, optim
 from numus.cli import launch
@@ -115,15 +113,17 @@ def _run(config: Config, epochs: int | None, device: str | None, allow: Sequence
     scheduler = _scheduler(config.table("scheduler"), optimizer, len(train) * epochs)
     size = model.num_parameters()
     trainer = _trainer(trainer_table, optimizer, model, loss, metrics, scheduler, strategy)
-    console = Console(quiet=not trainer.strategy.is_first)
-    console.print(f"{name}: {size:,} parameters on {device}, files in {folder}")
+    is_first = trainer.strategy.is_first
+    if is_first:
+        print(f"{name}: {size:,} parameters on {device}, files in {folder}")
     options = {"validation": validation, "callbacks": callbacks, "checkpoint_every": every}
     with _failures(config):
         history = trainer.fit(train, epochs, folder=folder, **options)
         state = _weights(trainer.model)
-        if trainer.strategy.is_first:
+        if is_first:
             nn.save_safetensors(state, folder / "model.safetensors")
-    console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
+    if is_first:
+        print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
     return history
 
 

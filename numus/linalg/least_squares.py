@@ -171,6 +171,7 @@ def cond(x: ArrayLike, /, p: Any = None) -> Tensor:
     if p in (None, 2, -2):
         s = values_of(a)
         found = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+        found = where((s == 0).all(axis=-1), float("inf"), found)  # not 0 / 0
     else:
         inverse, info = inv_ex(a)
         found = matrix_norm(a, ord=p) * matrix_norm(inverse, ord=p)

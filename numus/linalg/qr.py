@@ -8,8 +8,11 @@ from numus.errors import GradientError
 from numus.functions._base import wrap
 from numus.functions.autocast import autocast, widens
 from numus.functions.creation.creation import eye, zeros
+from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
+from numus.functions.shape.splitting import diagonal
+from numus.functions.shape.tiling import pad
 from numus.graph import grad_mode
 from numus.linalg import blocked, lapack, small, triangular
 from numus.linalg._base import (
@@ -87,6 +90,37 @@ def _no_tangent(*_: object) -> Tensor:
 _COMPLETE = Implicit(_no_tangent)
 
 
+def _no_raw_tangent(*_: object) -> Tensor:
+    raise GradientError(
+        "linalg.qr: reflectors (mode='raw') have no derivative here; use mode='reduced'"
+    )
+
+
+_RAW = Implicit(_no_raw_tangent)
+
+
+def _packed(a: Tensor) -> Tensor:
+    """R over the reflectors below its diagonal, and a last row of their factors tau."""
+    m, n = a.shape[-2:]
+    lead = a.shape[:-2]
+    if not a.size:
+        return zeros((*lead, m + 1, n), dtype=a.dtype, device=a.device)
+    scale = scale_of(a)
+    r, reflectors = blocked.qr(stacked(a / scale))
+    packed = pad(r * stacked(scale), ((0, 0), (0, m - r.shape[-2]), (0, 0)))
+    factors, start = [], 0
+    for v, inverse in reflectors:
+        width = v.shape[-1]
+        around = ((0, 0), (start, 0), (start, n - start - width))
+        packed = packed + pad(v.tril(-1), around)
+        # a reflector that is none has no unit on its diagonal
+        idle = diagonal(v, axis1=-2, axis2=-1) == 0
+        factors.append(where(idle, 0.0, 1 / diagonal(inverse, axis1=-2, axis2=-1)))
+        start += width
+    tau = pad(concat(factors, axis=-1), ((0, 0), (0, n - start)))
+    return unstacked(concat([packed, tau[:, None, :]], axis=-2), lead)
+
+
 def reduced(a: Tensor) -> tuple[Tensor, Tensor]:
     """Q (m, k) and R (k, n), differentiated."""
     m = a.shape[-2]
@@ -125,7 +159,8 @@ def qr(
 
     Args:
         mode: "reduced" gives Q (m, k) and R (k, n), k being the smaller extent; "complete" Q (m, m)
-            and R (m, n); "r" R (k, n) alone.
+            and R (m, n); "r" R (k, n) alone; "raw" what LAPACK's geqrf leaves, as NumPy has it: H
+            (n, m), in whose transpose reflectors stand below R, and their factors tau (k).
         pivoting: permute columns, so that the diagonal of R falls in absolute value, and give their
             order P, too: x[:, P] = Q R.
 
@@ -133,14 +168,19 @@ def qr(
     >>> bool(nm.all(nm.abs(q @ r - nm.asarray([[3.0, 1.0], [4.0, 2.0]])) < 1e-5))
     True
     """
-    if mode not in ("reduced", "complete", "r"):
-        raise ValueError(f"linalg.qr: mode={mode!r} is none of 'reduced', 'complete', 'r'")
+    if mode not in ("reduced", "complete", "r", "raw"):
+        raise ValueError(f"linalg.qr: mode={mode!r} is none of 'reduced', 'complete', 'r', 'raw'")
+    if mode == "raw" and pivoting:
+        raise ValueError("linalg.qr: mode='raw' takes no pivoting")
     a, dtype = matrices("qr", x)
     if pivoting:
         order = pivot_order(a)
         found = qr(columns_at(a, order).astype(dtype), mode=mode)
         return (found, order) if isinstance(found, Tensor) else PivotedQRResult(*found[:2], order)
     m, n = a.shape[-2:]
+    if mode == "raw":
+        packed = differentiated(_RAW, _packed, a).astype(dtype)
+        return packed[..., :m, :].mT, packed[..., m, : min(m, n)]
     if mode == "complete" and m > n:
 
         def compute(a: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from numus.nn.quantized.models import parse_scheme, quantized_linear
 from numus.nn.safetensors import SafetensorsFile
 from numus.quant.qtensor import QTensor
 from numus.tensor import Tensor
+from numus.terminal import Line, bar, bytes_text
 
 __all__ = ["Shards", "progress_bar", "read_into"]
 
@@ -104,18 +107,17 @@ class Shards(Mapping[str, Tensor]):
 @contextmanager
 def progress_bar(shown: bool | None, label: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar of bytes on the error stream; None: if that is a terminal."""
-    from rich import progress
-    from rich.console import Console
+    began, done = time.monotonic(), 0
 
-    console = Console(stderr=True)
-    if not (console.is_terminal if shown is None else shown):
-        yield lambda count: None
-        return
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn())
-    more = (progress.DownloadColumn(), progress.TransferSpeedColumn())
-    with progress.Progress(*columns, *more, console=console) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        pace = bytes_text(done / max(time.monotonic() - began, 1e-9))
+        of = f"{bytes_text(done)} of {bytes_text(total)}"
+        line.show(f"{label} {bar(done / max(total, 1))} {of}  {pace}/s", now=done >= total)
+
+    with Line(sys.stderr, shown) as line:
+        yield advance
 
 
 # -- names ----------------------------------------------------------------------------------------

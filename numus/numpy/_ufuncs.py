@@ -15,6 +15,7 @@ import numpy as host
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
+from numus.functions.elementwise.comparison import compare_lexicographic
 from numus.functions.reduction import folds
 from numus.numpy import _convert as nc
 from numus.tensor import Tensor
@@ -136,6 +137,8 @@ class ufunc:  # noqa: N801
         like = next((x.device for x in operands if isinstance(x, Tensor)), None)
         ready = [_loaded(x, d, like) for x, d in zip(operands, into, strict=True)]
         engine = self.engine
+        if into[0].is_complex and name in _COMPARISONS[2:]:
+            engine = functools.partial(compare_lexicographic, name)
         if into[0] is dt.bool_ and name in _BOOLEAN:
             engine = getattr(nm, _BOOLEAN[name])
         if name == "power" and into[0].kind == "int" and nc.holds_any(nm.less(ready[1], 0)):

@@ -25,7 +25,7 @@ def _matrices(name: str) -> Any:
     engine = _OWN.get(name) or getattr(nm.linalg, name)
 
     def call(a: Tensor, *rest: Any, **options: Any) -> Any:
-        if a.dtype is dt.float16:
+        if a.dtype is dt.float16 and name != "matrix_power":
             raise TypeError("array type float16 is unsupported in linalg")
         if name.startswith("eig") and holds_any(nm.logical_not(nm.isfinite(a))):
             raise LinAlgError("Array must not contain infs or NaNs")
@@ -38,11 +38,11 @@ def _matrices(name: str) -> Any:
     return call
 
 
-def _qr(a: Tensor, mode: str = "reduced") -> Any:
-    if mode not in ("reduced", "complete", "r"):
-        raise ValueError(f"Unrecognized mode {mode!r}")
-    found: Any = nm.linalg.qr(a, mode="reduced" if mode == "r" else mode)
-    return found[1] if mode == "r" else tuple(found)
+def _cross(x1: Tensor, x2: Tensor, *, axis: int = -1) -> Tensor:
+    if x1.shape[axis] != 3 or x2.shape[axis] != 3:
+        both = f"but instead they are {x1.shape[axis]} and {x2.shape[axis]}-dimensional"
+        raise ValueError(f"input arrays must be (arrays of) 3-dimensional vectors, {both}")
+    return nm.linalg.cross(x1, x2, axis=axis)
 
 
 def _svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
@@ -80,6 +80,8 @@ def _matrix_rank(A: Tensor, tol: Any = None, *, rtol: Any = None) -> Any:
 
 
 def _pinv(a: Tensor, rcond: Any = None, *, rtol: Any = NoValue) -> Tensor:
+    if rcond is not None and rtol is not NoValue:
+        raise ValueError("`rtol` and `rcond` can't be both set.")
     cut = rcond if rtol is NoValue else rtol
     if cut is None:
         return nm.linalg.pinv(a, rtol=1e-15 if rtol is NoValue else None)
@@ -94,8 +96,8 @@ def _cond(x: Tensor, p: Any = None) -> Tensor:
 
 
 _OWN: dict[str, Any] = {
-    "cond": _cond, "lstsq": _lstsq, "matrix_power": _matrix_power, "matrix_rank": _matrix_rank,
-    "pinv": _pinv, "qr": _qr, "svd": _svd,
+    "cond": _cond, "cross": _cross, "lstsq": _lstsq, "matrix_power": _matrix_power,
+    "matrix_rank": _matrix_rank, "pinv": _pinv, "svd": _svd,
 }  # fmt: skip
 # How `Bound` treats the arrays of those that compute in other dtypes than floats.
 _KINDS = dict.fromkeys("matmul vecdot cross outer tensordot multi_dot".split(), "common")

@@ -1,4 +1,4 @@
-"""A spinner with a count, for compilations that take longer than a moment."""
+"""A count of compiled kernels, for compilations that take longer than a moment."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ class CompileProgress:
     def __init__(self, total: int) -> None:
         self._total = total
         self._began = time.monotonic()
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._status: Any = None
+        self._line: Any = None
 
     def __enter__(self) -> CompileProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._line is not None:
+            self._line.clear()
 
     def update(self, done: int) -> None:
-        if not self._is_terminal or time.monotonic() - self._began < SHOW_AFTER_SECONDS:
+        if sys.stderr is None or time.monotonic() - self._began < SHOW_AFTER_SECONDS:
             return
-        text = f"compiling kernels: {done} of {self._total}"
-        if self._status is None:
-            from rich.console import Console  # imported late: few compilations show it
+        if self._line is None:
+            from numus.terminal import Line  # imported late: few compilations show it
 
-            self._status = Console(stderr=True).status(text)
-            self._status.start()
-        self._status.update(text)
+            self._line = Line(sys.stderr)
+        self._line.show(f"compiling kernels: {done} of {self._total}", now=True)

@@ -28,6 +28,25 @@ def test_backward_error_of_qr(dtype):
             assert not np.tril(r, -1).any()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_reflectors_of_qr_give_the_matrix(dtype):
+    for shape in ((2, 40, 34), (3, 5), (4, 4)):
+        a = drawn(shape, dtype)
+        h, tau = nm.linalg.qr(nm.asarray(a), mode="raw")
+        assert h.shape == (*shape[:-2], shape[-1], shape[-2])
+        assert tau.shape == (*shape[:-2], min(shape[-2:]))
+        k = min(shape[-2:])
+        q = nm.linalg.householder_product(h.mT[..., :k], tau).numpy()
+        assert np.max(np.abs(q @ np.triu(h.mT.numpy())[..., :k, :] - a)) <= bound(a, 40)
+    assert not nm.linalg.qr(nm.zeros((2, 2)), mode="raw")[1].any()  # nothing to reflect
+
+
+def test_condition_number_of_nothing_is_infinite():
+    a = nm.asarray([[[0.0, 0.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 1.0]]])
+    assert nm.linalg.cond(a).tolist() == [np.inf, 2.0]
+    assert nm.linalg.cond(a, -2).tolist() == [np.inf, 0.5]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_backward_error_of_svd(dtype):
     for a in kinds(24, dtype):
@@ -105,6 +124,10 @@ def test_errors():
         nm.linalg.matrix_norm(nm.eye(2), ord=3)
     with pytest.raises(GradientError, match="mode='complete'"):
         nm.grad(lambda a: nm.linalg.qr(a, mode="complete")[0].sum())(nm.ones((3, 2)))
+    with pytest.raises(GradientError, match="mode='raw'"):
+        nm.grad(lambda a: nm.linalg.qr(a, mode="raw")[0].sum())(nm.ones((3, 2)))
+    with pytest.raises(ValueError, match="no pivoting"):
+        nm.linalg.qr(nm.eye(2), mode="raw", pivoting=True)
 
 
 def test_expm_of_large_and_mixed_norms():

@@ -59,6 +59,16 @@ def _compare(
     return wrap(build(x, y))
 
 
+def compare_lexicographic(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
+    """A comparison of complex numbers in the order that sorts have: by real parts, and where those
+    are equal by imaginary ones."""
+    x, y = pair(op, x1, x2)
+    (a, b), (c, d) = ((ew.real(n), ew.imag(n)) for n in (x, y))
+    less, strictly = op.startswith("less"), not op.endswith("equal")
+    (a, b), (c, d) = ((a, b), (c, d)) if less else ((c, d), (a, b))
+    return wrap(ew.where(ew.eq(a, c), (ew.lt if strictly else ew.le)(b, d), ew.lt(a, c)))
+
+
 def _compare_signs(x: Node, y: Node, build: Binary, larger: bool, smaller: bool) -> Node:
     """Signed integers against uint64, which float64 would round: a negative one is below all."""
     result = build(ew.cast(x, dt.uint64), ew.cast(y, dt.uint64))

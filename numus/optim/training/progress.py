@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from rich import progress
-from rich.console import Console
-
-_UNITS = ("B", "KB", "MB", "GB", "TB")
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes in three digits."""
-    unit = 0
-    while count >= 1000 and unit < len(_UNITS) - 1:
-        count /= 1000
-        unit += 1
-    return f"{count:.3g} {_UNITS[unit]}"
+from numus.terminal import Line, bar, bytes_text, duration_text, left_text
 
 
 def number_text(x: Any) -> str:
@@ -27,35 +16,30 @@ def number_text(x: Any) -> str:
 class Bar:
     """One bar for each epoch, and a line when it has ended."""
 
-    def __init__(self, epochs: int, console: Console | None = None) -> None:
-        self.console = console or Console()
+    def __init__(self, epochs: int) -> None:
         self.epochs = epochs
-        self._progress = progress.Progress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("epoch {task.fields[epoch]}"),
-            progress.BarColumn(bar_width=None),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[numbers]}"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-        )
-        self._task: Any = None
+        self._line = Line()
+        self._epoch, self._total, self._skipped = 0, 0, 0
+        self._began = time.monotonic()
 
     def begin(self, epoch: int, total: int | None, done: int) -> None:
         """An epoch of `total` batches, if that is known."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        shown: dict[str, Any] = {"epoch": f"{epoch}/{self.epochs}", "numbers": ""}
-        self._task = self._progress.add_task("", total=total, completed=done, **shown)
-        self._progress.start()
+        self._epoch, self._total, self._skipped = epoch, total or 0, done
+        self._began = time.monotonic()
 
     def show(self, done: int, loss: float, rate: float, items_per_s: float, memory: int) -> None:
         """The numbers of now."""
-        numbers = f"loss {loss:.4g}  lr {rate:.3g}  {items_per_s:,.0f}/s  {bytes_text(memory)}"
-        self._progress.update(self._task, completed=done, numbers=numbers)
+        text = f"epoch {self._epoch}/{self.epochs}  "
+        if self._total:
+            text += f"{bar(done / self._total)} {done}/{self._total}  "
+        else:
+            text += f"{done}  "
+        text += f"loss {loss:.4g}  lr {rate:.3g}  {items_per_s:,.0f}/s  {bytes_text(memory)}  "
+        text += duration_text(time.monotonic() - self._began)
+        if self._total > self._skipped:  # the pace is that of the batches since it began
+            share = (done - self._skipped) / (self._total - self._skipped)
+            text += f"  {left_text(self._began, share)}"
+        self._line.show(text)
 
     def end(self, record: dict[str, Any]) -> None:
         """An epoch's line."""
@@ -64,9 +48,9 @@ class Bar:
         memory = bytes_text(shown.pop("memory"))
         seconds, items = shown.pop("seconds"), shown.pop("items_per_s")
         numbers = "  ".join(f"{k} {number_text(v)}" for k, v in shown.items())
-        line = f"{numbers}  {items:,.0f}/s  {memory}  {seconds:.1f} s"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self._line.clear()
+        print(f"{numbers}  {items:,.0f}/s  {memory}  {seconds:.1f} s")
 
     def close(self) -> None:
         """No more bar."""
-        self._progress.stop()
+        self._line.clear()

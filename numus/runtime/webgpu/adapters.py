@@ -51,6 +51,8 @@ def software_count() -> int:
 
 
 def unavailable_hint() -> str:
+    if importlib.util.find_spec("wgpu") is None:
+        return "WebGPU takes the package wgpu: pip install numus[webgpu]"
     return (
         "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
         "package mesa-vulkan-drivers)"
