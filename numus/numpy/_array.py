@@ -19,6 +19,7 @@ import numus as nm
 from numus import aliases
 from numus.evaluation.evaluate import elements, is_known
 from numus.functions.interop.memory_layout import Flags, element_strides, flags_of
+from numus.functions.interop.numpy_errors import raise_as_index
 from numus.numpy import _convert
 from numus.numpy import _convert as nc
 from numus.numpy._iteration import flatiter
@@ -98,7 +99,7 @@ class ndarray(Tensor):  # noqa: N801
         try:
             found = Tensor.__getitem__(self, nc.engine_index(index))
         except (TypeError, ValueError, IndexError) as error:
-            nc.raise_as_numpy(self.shape, index)
+            raise_as_index(self.shape, index)
             raise IndexError(str(error)) from None
         if found.shape or any(i is Ellipsis for i in given):
             return nc.adopt(found)
@@ -113,7 +114,7 @@ class ndarray(Tensor):  # noqa: N801
         try:
             Tensor.__setitem__(self, nc.engine_index(index), value)
         except (TypeError, ValueError, IndexError):
-            nc.raise_as_numpy(self.shape, index, value)
+            raise_as_index(self.shape, index, value)
             raise
 
     def __delitem__(self, index: Any) -> None:

@@ -8,7 +8,6 @@ are done here, and where the engine refuses shapes, axes or options, NumPy's own
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as host
 
 from numus import dtypes as dt
+from numus.functions.interop.numpy_errors import raise_as_reference, raise_if_numpy_does
 from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
@@ -37,10 +37,11 @@ IGNORED = frozenset(
     allow_pickle fix_imports overwrite hermitian
     """.split()
 )
-# Indices of functions whose booleans and empty lists are integers; masks; lists that are tuples.
+# Indices of functions whose booleans and empty lists are integers; masks; tuples, and lists.
 INDEXED, INDICES = ("take", "put"), ("indices", "ind")
 MASKS = frozenset("condition condlist mask".split())
-TUPLES = frozenset("meshgrid gradient broadcast_arrays".split())
+TUPLES = dict.fromkeys("meshgrid gradient broadcast_arrays".split(), tuple)
+SERIES = TUPLES | dict.fromkeys("array_split dsplit hsplit split vsplit".split(), list)
 RENAMED = {"ddof": "correction", "a_min": "min", "a_max": "max"}
 _WEAK = (int, float, complex)
 # Options whose wrong values NumPy is asked to refuse, on arrays of one element.
@@ -140,7 +141,7 @@ class Bound:
         if self.name != "ravel_multi_index" and any(
             n in CHECKED and bound[n] is not defaults[n].default for n in bound
         ):
-            nc.raise_as_reference(self.reference, args, kwargs, extent=1)
+            raise_as_reference(self.reference, args, kwargs, extent=1)
         wide = dtype
         if dtype is None and out is not None and self.name in ("sum", "prod", "cumsum", "cumprod"):
             wide = (out[0] if isinstance(out, tuple) else out)._node.dtype
@@ -158,8 +159,8 @@ class Bound:
             found = _positions(found)
         if self.kind == "write":
             return None
-        if self.name in TUPLES and isinstance(found, list):
-            found = tuple(found)
+        if isinstance(found, (list, tuple)) and self.name in SERIES:
+            found = SERIES[self.name](found)
         if out is None:
             return nc.array_result(found) if self.keep else nc.result(found)
         if "casting" in self.__signature__.parameters and dtype is not None:
@@ -268,26 +269,5 @@ def _positions(x: Any) -> Any:
     return nc.cast(x, dt.int64) if isinstance(x, Tensor) else x
 
 
-def raise_if_numpy_does(error: Exception, reference: Any, args: Any, kwargs: Any) -> None:
-    """Raise NumPy's own error where the engine refused shapes, axes or dtypes."""
-    is_own = str(error).startswith("numus.numpy: ")  # a dtype that is not there
-    if not (is_own or isinstance(error, host.linalg.LinAlgError)):
-        nc.raise_as_reference(reference, args, kwargs)
-
-
-def imitating(call: Callable[..., Any], reference: Any) -> Callable[..., Any]:
-    """A function that raises NumPy's own errors."""
-
-    @functools.wraps(call)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except (TypeError, ValueError, IndexError) as error:
-            raise_if_numpy_does(error, reference, args, kwargs)
-            raise
-
-    return checked
-
-
 bind = Bound
-__all__ = ["Bound", "bind", "imitating"]
+__all__ = ["Bound", "bind"]

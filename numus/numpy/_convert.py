@@ -12,11 +12,13 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
-from numus.errors import DTypeError
 from numus.evaluation.evaluate import elements, is_known
+from numus.functions.interop.numpy_errors import has_tensors
+from numus.functions.interop.ufunc_dtypes import as_engine_dtype
 from numus.tensor import Tensor, registered
 
 NoValue: Any = host._NoValue
+engine_dtype = as_engine_dtype
 normalize_axis: Callable[[int, int], int] = host.lib.array_utils.normalize_axis_index
 
 
@@ -40,17 +42,6 @@ def is_concrete(x: Tensor) -> bool:
 def holds_any(x: Tensor) -> bool:
     """Whether some element of a mask is true, where that can be told."""
     return is_concrete(x) and bool(nm.any(x).item())
-
-
-def engine_dtype(given: Any) -> Any:
-    """The engine's dtype of what NumPy takes as one; None stays None."""
-    if given is None or isinstance(given, dt.DType):
-        return given
-    found = host.dtype(given)
-    try:
-        return dt.as_dtype(found.newbyteorder("=") if found.byteorder == ">" else found)
-    except DTypeError as error:
-        raise TypeError(f"numus.numpy: {error}") from None
 
 
 def plain(x: Any) -> Any:
@@ -84,20 +75,6 @@ def to_tensor(x: Any, dtype: Any = None) -> Tensor:
             array = host.asarray(x, wanted.np)  # out of range is an error
         found = nm.asarray(array)
     return found if wanted is None else cast(found, wanted)
-
-
-def has_tensors(x: Any) -> bool:
-    """Whether nested sequences hold a tensor."""
-    if isinstance(x, Tensor):
-        return True
-    return isinstance(x, (list, tuple)) and any(map(has_tensors, x))
-
-
-def hosted(x: Any) -> Any:
-    """NumPy's own arrays of tensors, nested or not; the rest as it is."""
-    if isinstance(x, Tensor):
-        return x.__array__()
-    return to_tensor(x).__array__() if isinstance(x, list) and has_tensors(x) else x
 
 
 def common_dtype(*kinds: Any) -> Any:
@@ -169,35 +146,6 @@ def _index_item(item: Any) -> Any:
     return item
 
 
-def raise_as_numpy(shape: tuple[int, ...], index: Any, value: Any = None) -> None:
-    """Raise what NumPy does for an index of an array of this shape, if it does."""
-    dummy = host.lib.stride_tricks.as_strided(host.zeros(1, "b"), shape, (0,) * len(shape))
-    items = tuple(map(hosted, index)) if isinstance(index, tuple) else hosted(index)
-    if value is None:
-        dummy[items]
-    else:
-        dummy[items] = host.broadcast_to(host.zeros((), "b"), host.shape(hosted(value)))
-
-
-def stand_in(x: Any, extent: int | None = None) -> Any:
-    """Host memory for tensors, nested or not, in their shapes or with one extent."""
-    if isinstance(x, Tensor):
-        shape = x.shape if extent is None else (extent,) * x.ndim
-        one = host.ones if x._node.dtype.is_inexact else host.zeros  # weights, and indices
-        return host.broadcast_to(one((), x._node.dtype.np), shape)
-    return type(x)(stand_in(i, extent) for i in x) if type(x) in (list, tuple) else x
-
-
-def raise_as_reference(
-    reference: Any, args: Any, kwargs: dict[str, Any], extent: int | None = None
-) -> None:
-    """Raise what NumPy's function does for arrays of these shapes and dtypes, if it does."""
-    options = {k: stand_in(v, extent) for k, v in kwargs.items() if k != "out"}
-    with host.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        reference(*(stand_in(a, extent) for a in args), **options)
-
-
 # -- results: arrays, scalars, and what is written to `out` ----------------------------------------
 
 kind_of_arrays: list[type[Tensor]] = []  # ndarray, which is made of these functions
@@ -260,3 +208,20 @@ def write_out(x: Any, out: Any, op: str, casting: Any = "same_kind") -> Any:
         raise ValueError(f"{op}: non-broadcastable output operand with {both}")
     out.rebind(nm.copy(nm.broadcast_to(cast(value, into), out.shape))._node, op)
     return out
+
+
+class OfFace:
+    """Objects of the engine whose operands and results are NumPy's."""
+
+    def _tensor(self, x: Any, dtype: Any = None) -> Tensor:
+        return to_tensor(x, dtype)
+
+    def _result(self, x: Any) -> Any:
+        return result(x)
+
+
+class OfArrays(OfFace):
+    """The same; results without axes stay arrays."""
+
+    def _result(self, x: Any) -> Any:
+        return adopt(x)

@@ -12,6 +12,7 @@ import numpy as host
 import numus as nm
 from numus import dtypes as dt
 from numus.functions.indexing.coordinates import Joined, Mesh
+from numus.functions.interop.numpy_errors import hosted
 from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
@@ -244,7 +245,7 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0) -> Any:
     return nc.function("nonzero")(mask_func(nc.adopt(ones((n, n), dt.int64)), k))
 
 
-class _OfFace:
+class _OfFace(nc.OfArrays):
     """Meshes and joins of slices: points, dtypes and results as NumPy has them."""
 
     def _spaced(self, *args: Any) -> Tensor:
@@ -263,12 +264,6 @@ class _OfFace:
         if isinstance(item, slice) and isinstance(item.step, host.floating):
             return nc.common_dtype(item.stop, item.step)
         return item if type(item) in (int, float, complex) else part
-
-    def _tensor(self, x: Any) -> Tensor:
-        return nc.to_tensor(x)
-
-    def _result(self, x: Tensor) -> Any:
-        return nc.adopt(x)
 
 
 _grid, _join = type("Grid", (_OfFace, Mesh), {}), type("Joined", (_OfFace, Joined), {})
@@ -303,7 +298,7 @@ def _write(name: str) -> Any:
     writer = getattr(host, name)
 
     def write(*args: Any, **kwargs: Any) -> Any:
-        return writer(*map(nc.hosted, args), **{k: nc.hosted(v) for k, v in kwargs.items()})
+        return writer(*map(hosted, args), **{k: hosted(v) for k, v in kwargs.items()})
 
     return nc.renamed(write, name)
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as host
 
 import numus as nm
+from numus.functions.interop.numpy_errors import hosted, imitating, stand_in
 from numus.numpy import _convert as nc
 from numus.numpy._array import ndarray
-from numus.numpy._bind import bind, imitating
+from numus.numpy._bind import bind
 from numus.numpy._ufuncs import ufunc
 from numus.tensor import Tensor
 from numus.transforms import tree
@@ -259,7 +260,7 @@ def _question(name: str) -> Any:
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         known = (x._node.dtype.np if by_dtype and isinstance(x, Tensor) else x for x in args)
-        return ask(*map(nc.stand_in, known), **kwargs)
+        return ask(*map(stand_in, known), **kwargs)
 
     return nc.renamed(answer, name)
 
@@ -271,7 +272,7 @@ def isfortran(a: Any) -> bool:
 
 def min_scalar_type(a: Any, /) -> Any:
     """The smallest dtype that holds a scalar."""
-    return host.min_scalar_type(nc.hosted(a))
+    return host.min_scalar_type(hosted(a))
 
 
 _QUESTIONS = "can_cast common_type iscomplexobj isrealobj ndim result_type shape size".split()

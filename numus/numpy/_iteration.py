@@ -6,33 +6,18 @@ from typing import Any
 
 import numpy as host
 
-import numus as nm
 from numus.functions.interop.iteration import Broadcast, ElementIterator, FlatIterator
-from numus.numpy._convert import (
-    adopt,
-    function,
-    has_tensors,
-    hosted,
-    normal_axes,
-    plain,
-    result,
-    to_tensor,
-)
+from numus.functions.interop.numpy_errors import has_tensors, hosted
+from numus.functions.interop.python_calls import along_axis
+from numus.numpy._convert import OfArrays, adopt, function, normal_axes, result, to_tensor
 
 
 def apply_along_axis(func1d: Any, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """A function of the vectors along an axis."""
     x = to_tensor(arr)
     (at,) = normal_axes(axis, x.ndim)
-    lines = nm.moveaxis(x, at, -1)
-    lead = lines.shape[:-1]
-    if 0 in lead:
-        raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
-    vectors = (adopt(plain(lines)[i]) for i in host.ndindex(*lead))
-    parts = [to_tensor(func1d(v, *args, **kwargs)) for v in vectors]
-    found = nm.reshape(nm.stack(parts), lead + parts[0].shape)
-    order = [*range(at), *range(len(lead), found.ndim), *range(at, len(lead))]
-    return adopt(nm.permute_dims(found, order)) if found.ndim else result(found)
+    call = lambda vector: to_tensor(func1d(adopt(vector), *args, **kwargs))  # noqa: E731
+    return result(along_axis(call, at, x))
 
 
 def apply_over_axes(func: Any, a: Any, axes: Any) -> Any:
@@ -87,25 +72,15 @@ def ndenumerate(arr: Any) -> Any:
     return host.ndenumerate(adopt(to_tensor(arr)).__array__())
 
 
-class _OfFace:
-    """Operands and results are NumPy's."""
-
-    def _tensor(self, x: Any) -> Any:
-        return to_tensor(x)
-
-    def _result(self, x: Any) -> Any:
-        return adopt(x)
-
-
-class flatiter(_OfFace, FlatIterator):  # noqa: N801
+class flatiter(OfArrays, FlatIterator):  # noqa: N801
     """`x.flat`: the elements in row-major order."""
 
 
-class nditer(_OfFace, ElementIterator):  # noqa: N801
+class nditer(OfArrays, ElementIterator):  # noqa: N801
     """The elements of arrays side by side."""
 
 
-class broadcast(_OfFace, Broadcast):  # noqa: N801
+class broadcast(OfArrays, Broadcast):  # noqa: N801
     """Arrays side by side, broadcast to one shape."""
 
     def _flat(self, x: Any) -> flatiter:

@@ -6,7 +6,6 @@ in, and gives their results NumPy's types.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as host
 
 import numus as nm
 from numus import dtypes as dt
+from numus.functions.interop.numpy_errors import hosted
+from numus.functions.interop.python_calls import in_pieces
 from numus.numpy import _convert as nc
 from numus.shapes import size_of
 from numus.tensor import Tensor
@@ -183,9 +184,9 @@ def argsort(a: Tensor, axis: int | None = -1, **options: Any) -> Tensor:
 
 def pad(array: Tensor, pad_width: Any, mode: Any = "constant", **options: Any) -> Tensor:
     if "constant_values" in options:
-        value = host.asarray(nc.hosted(options["constant_values"]))
+        value = host.asarray(hosted(options["constant_values"]))
         options["constant_values"] = value.astype(array.dtype.np).tolist()
-    return nm.pad(array, nc.hosted(pad_width), mode, **options)
+    return nm.pad(array, hosted(pad_width), mode, **options)
 
 
 def choose(a: Tensor, choices: Any, mode: str = "raise") -> Tensor:
@@ -276,20 +277,10 @@ def piecewise(x: Tensor, condlist: Any, funclist: Any, /, *args: Any, **kw: Any)
     is_one = isinstance(condlist, (bool, host.bool_)) or (
         not isinstance(condlist[0], (list, Tensor, host.ndarray)) and x.ndim != 0
     )
-    hits = [nc.cast(nc.to_tensor(c), dt.bool_) for c in ([condlist] if is_one else condlist)]
-    count, n = len(hits), len(funclist)
-    if n == count + 1:
-        hits.append(nm.logical_not(functools.reduce(nm.logical_or, hits)))
-    elif n != count:
-        both = f"either {count} or {count + 1} functions are expected"
-        raise ValueError(f"with {count} condition(s), {both}")
-    out = nc.adopt(nm.zeros(x.shape, dtype=x.dtype))
-    for hit, f in zip(hits, funclist, strict=True):
-        at = nc.adopt(nm.broadcast_to(hit, x.shape))
-        part = nc.adopt(nc.plain(x))[at] if callable(f) else None
-        if part is None:
-            out[at] = f
-        elif part.size:
-            out[at] = f(part, *args, **kw)
-    found: Tensor = nc.plain(out)
-    return found
+    hits = [nc.to_tensor(c) for c in ([condlist] if is_one else condlist)]
+
+    def piece(f: Any) -> Any:
+        return lambda part: nc.to_tensor(f(nc.adopt(part), *args, **kw))
+
+    given = [piece(f) if callable(f) else nc.to_tensor(f) for f in funclist]
+    return in_pieces(x, hits, given)

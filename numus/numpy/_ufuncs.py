@@ -16,11 +16,13 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions.elementwise.comparison import compare_lexicographic
+from numus.functions.interop.numpy_errors import raise_as_reference
+from numus.functions.interop.ufunc_dtypes import WEAK, as_signature, comparable, kind_of, resolved
 from numus.functions.reduction import folds
 from numus.numpy import _convert as nc
 from numus.tensor import Tensor
 
-_WEAK = (int, float, complex)
+_OF_NUMPY = "nin nout nargs identity signature types ntypes resolve_dtypes".split()
 _SCALARS = (bool, int, float, complex, host.generic)
 _BOOLEAN = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or"}
 _BOOLEAN |= {"minimum": "logical_and", "fmax": "logical_or", "fmin": "logical_and"}
@@ -32,29 +34,9 @@ _REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
 _SCANS = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin"}
 
 
-@functools.lru_cache(8192)
-def _resolved(ufunc: Any, kinds: Any, signature: Any, casting: str) -> tuple[Any, Any]:
-    """The dtypes that operands are cast to, and those of results."""
-    missing = (None,) * ufunc.nout
-    options = {} if signature is None else {"signature": signature}
-    found = ufunc.resolve_dtypes(kinds + missing, casting=casting, **options)
-    known = tuple(nc.engine_dtype(d) for d in found)
-    return known[: ufunc.nin], known[ufunc.nin :]
-
-
-def kind_of(x: Any) -> Any:
-    """What NumPy's resolution is told about an operand: a dtype, or a Python type that is weak."""
-    if isinstance(x, Tensor):
-        return x._node.dtype.np
-    kind = type(x)
-    if kind in _WEAK:
-        return kind
-    return host.dtype(bool) if kind is bool else x.dtype
-
-
 def as_operand(x: Any) -> Any:
     """An operand: scalars stay, everything else becomes a tensor."""
-    if isinstance(x, Tensor) or type(x) in _WEAK or isinstance(x, _SCALARS):
+    if isinstance(x, Tensor) or type(x) in WEAK or isinstance(x, _SCALARS):
         return x
     return nc.to_tensor(x)
 
@@ -69,16 +51,7 @@ class ufunc:  # noqa: N801
         self.engine = engine or getattr(nm, name)
 
     def __getattr__(self, name: str) -> Any:
-        if name in (
-            "nin",
-            "nout",
-            "nargs",
-            "identity",
-            "signature",
-            "types",
-            "ntypes",
-            "resolve_dtypes",
-        ):
+        if name in _OF_NUMPY:
             return getattr(self.numpy, name)
         raise AttributeError(f"ufunc {self.__name__!r} has no attribute {name!r}")
 
@@ -119,11 +92,11 @@ class ufunc:  # noqa: N801
         on_host = not any(isinstance(x, Tensor) for x in operands)
         if on_host and where is True and all(c is None for c in choices):
             return self.numpy(*operands)
-        wanted = _signature(dtype, signature if signature is not None else sig, nin, nout)
+        wanted = as_signature(dtype, signature if signature is not None else sig, nin, nout)
         try:
             found = self._apply(operands, wanted, casting, dict(options))
         except (ShapeError, DTypeError):
-            nc.raise_as_reference(self.numpy, operands, options)
+            raise_as_reference(self.numpy, operands, options)
             raise
         results = found if isinstance(found, tuple) else (found,)
         given = [self._write(x, o, where, casting) for x, o in zip(results, outs, strict=True)]
@@ -132,8 +105,8 @@ class ufunc:  # noqa: N801
     def _apply(self, operands: Any, wanted: Any, casting: str, options: dict[str, Any]) -> Any:
         name, kinds = self.__name__, tuple(map(kind_of, operands))
         if wanted is None and name in _COMPARISONS:
-            operands, kinds = _comparable(operands, kinds)
-        into, outputs = _resolved(self.numpy, kinds, wanted, casting)
+            operands, kinds = comparable(operands, kinds)
+        into, outputs = resolved(self.numpy, kinds, wanted, casting)
         like = next((x.device for x in operands if isinstance(x, Tensor)), None)
         ready = [_loaded(x, d, like) for x, d in zip(operands, into, strict=True)]
         engine = self.engine
@@ -206,7 +179,7 @@ class ufunc:  # noqa: N801
             return nc.engine_dtype(dtype)
         if self.__name__.startswith("logical") or self.__name__ in _COMPARISONS:
             return dt.bool_
-        return _resolved(self.numpy, (x.dtype.np, x.dtype.np), None, "same_kind")[0][0]
+        return resolved(self.numpy, (x.dtype.np, x.dtype.np), None, "same_kind")[0][0]
 
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """The results of reducing the first 1, 2, … elements along an axis."""
@@ -243,7 +216,7 @@ class ufunc:  # noqa: N801
     def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
         """The function of all pairs of elements."""
         self._require_binary("outer")
-        if isinstance(a, _WEAK) or isinstance(b, _WEAK):
+        if isinstance(a, WEAK) or isinstance(b, WEAK):
             return self(a, b, **options)
         x, y = nc.to_tensor(a), nc.to_tensor(b)
         return self(nc.adopt(nm.reshape(x, x.shape + (1,) * y.ndim)), nc.adopt(y), **options)
@@ -272,21 +245,6 @@ class ufunc:  # noqa: N801
             raise ValueError(f"{what} only supported for functions returning a single value")
 
 
-def _signature(dtype: Any, signature: Any, nin: int, nout: int) -> Any:
-    if signature is None:
-        return None if dtype is None else (None,) * nin + (host.dtype(dtype),) * nout
-    if dtype is not None:
-        raise TypeError("cannot specify both 'signature' and 'dtype'")
-    if isinstance(signature, str):
-        left, _, right = signature.partition("->")
-        if not right:
-            return (None,) * nin + tuple(map(host.dtype, left))
-        return tuple(map(host.dtype, left + right))
-    given = tuple(signature) if isinstance(signature, tuple) else (signature,)
-    given = tuple(None if d is None else host.dtype(d) for d in given)
-    return (None,) * nin + given * nout if len(given) == 1 else given
-
-
 def _loaded(x: Any, dtype: Any, device: Any) -> Tensor:
     if isinstance(x, Tensor):
         return nc.cast(nc.plain(x), dtype)
@@ -296,18 +254,6 @@ def _loaded(x: Any, dtype: Any, device: Any) -> Tensor:
         return nm.full((), host.asarray(x).astype(dtype.np)[()].item(), dtype=dtype, device=device)
 
 
-def _comparable(operands: Any, kinds: Any) -> Any:
-    """Comparisons with a Python integer that the array's dtype does not hold are still exact."""
-    for i, other in ((0, 1), (1, 0)):
-        if kinds[i] is int and not isinstance(kinds[other], type) and kinds[other].kind in "iu":
-            low, high = dt.int_range(dt.as_dtype(kinds[other]))
-            if not low <= operands[i] <= high:
-                operands = list(operands)
-                operands[i] = float(operands[i])
-                return operands, tuple(map(kind_of, operands))
-    return operands, kinds
-
-
 def _mask(where: Any) -> Tensor:
     mask = nc.to_tensor(where)
     if mask.dtype is not dt.bool_:
@@ -315,4 +261,4 @@ def _mask(where: Any) -> Tensor:
     return mask
 
 
-__all__ = ["as_operand", "kind_of", "ufunc"]
+__all__ = ["as_operand", "ufunc"]

@@ -11,21 +11,14 @@ import numpy as host
 
 from numus import dtypes as dt
 from numus import random as _random
-from numus.numpy._convert import result, to_tensor
+from numus.numpy._convert import OfFace
 from numus.random._generator import LegacyNames as _Legacy
-from numus.tensor import Tensor
 
 
-class Generator(_random.Generator):
+class Generator(OfFace, _random.Generator):
     """Draws from a key; each one counts. Floats are float64."""
 
     float_dtype = dt.float64
-
-    def _tensor(self, x: Any, dtype: Any = None) -> Tensor:
-        return to_tensor(x, dtype)
-
-    def _result(self, x: Tensor) -> Any:
-        return result(x)
 
 
 class RandomState(_Legacy, Generator):

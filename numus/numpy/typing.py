@@ -1,0 +1,4 @@
+"""`numpy.typing`: NumPy's own."""
+
+# ruff: noqa: F403
+from numpy.typing import *
