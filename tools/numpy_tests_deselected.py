@@ -33,18 +33,17 @@ IDENTIFIERS = {
     r"[-\[]>[iufc]\d": _MEMORY,
     r"subarray": _RECORDS,
     r"TestTrimZeros::test_(basic|leading_skip|trailing_skip|all_zero)": _OBJECTS,
-    r"TestArrayComparisons": _OBJECTS,
     r"[Oo]bject|\[O[-\]]|-O\]": _OBJECTS,
-    r"[Ss]tring|[Uu]nicode|[Ss]tr_|bytes|[Cc]har(?!ge)|\[[SU]\d*[-\]]": _TEXT,
+    r"[Ss]tring|[Uu]nicode|[Ss]tr_|(?<!to)bytes|[Cc]har(?!ge)|\[[SU]\d*[-\]]": _TEXT,
     r"datetime|timedelta|[Bb]usday|nat\b|NaT|\[[mM]8": _TIME,
     r"longdouble|longcomplex|float128|complex256|clongdouble|\[[gG][-\]]|-[gG]\]": _WIDE,
-    r"[Rr]ecord|struct|[Ff]ield|[Vv]oid|TestRational": _RECORDS,
-    r"align|[Bb]yteorder|[Bb]yteswap|[Ff]lags|[Bb]uffer|refc|[Ww]riteable": _MEMORY,
+    r"[Rr]ecord|[Ss]truct(ure|_)|[Ff]ields?_|[Vv]oid|TestRational": _RECORDS,
+    r"align|[Bb]yteorder|[Bb]yteswap|[Ff]lags|[Bb]uffer(_|Protocol)|refc|[Ww]riteable": _MEMORY,
     r"memmap|fortran|contig": _MEMORY,
     r"TestLikeFuncs::test_(ones|zeros|empty|filled)_like": _MEMORY,
     r"TestKeepdims": _SUBCLASS,
     r"[Ss]ubclass|[Mm]atrix_|masked|subok|PEP3118|NewBufferProtocol": _SUBCLASS,
-    r"TestFPE|errstate|seterr|fpe|FloatExceptions|[Ww]arning": _STATUS,
+    r"TestFPE|errstate|seterr|fpe|FloatExceptions": _STATUS,
     r"array_interface|ctypes|Interface|TestCFunc|capi|TestSizeOf|TestHash|c_array": _INTERNAL,
 }
 
@@ -58,11 +57,10 @@ SOURCES = {
     r"datetime64|timedelta64|M8|m8": _TIME,
     r"longdouble|clongdouble|longcomplex|np\.float128": _WIDE,
     r"dtype=\[\(|np\.dtype\(\[|dtype\(\[\(|np\.void|recarray|rational|np\.dtype\(\{": _RECORDS,
-    r"order=['\"][FAK]['\"]|\.flags|asfortranarray|byteswap|newbyteorder|setflags|['\"]>[iufc]|"
-    r"refcount|memoryview|\.ctypes|__array_interface__|\.strides|as_strided|getbuffer": _MEMORY,
+    r"order=['\"][FAK]['\"]|asfortranarray|byteswap|newbyteorder|setflags|['\"]>[iufc]|"
+    r"refcount|memoryview|\.ctypes|__array_interface__|as_strided|getbuffer": _MEMORY,
     r"np\.matrix|asmatrix|\bmatrix\(|\(np\.ndarray\)|\(ndarray\)|np\.ma\b|\bma\.|__array_wrap__|"
     r"__array_finalize__|__array_ufunc__|__array_prepare__|__array_function__|subok": _SUBCLASS,
     r"seterr|FloatingPointError": _STATUS,
-    r"simplefilter\('error": _STATUS,
     r"_umath_tests|_multiarray_tests|ncu_tests|deprecat|Deprecat|np\.core|nfb\.|UFUNC_": _INTERNAL,
 }

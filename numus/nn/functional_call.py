@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numus.functions.shape.concatenation import stack
 from numus.nn.module import Module, member
 from numus.tensor import Tensor
 
-__all__ = ["functional_call"]
+__all__ = ["functional_call", "stack_module_state"]
+
+
+def stack_module_state(
+    models: Sequence[Module],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and buffers of models of one kind, stacked by name: an ensemble for `nm.vmap`.
+
+    >>> from numus import nn
+    >>> params, buffers = nn.stack_module_state([nn.Linear(2, 1) for _ in range(5)])
+    >>> params["weight"].shape, buffers
+    ((5, 1, 2), {})
+    """
+    if not models or len({type(m) for m in models}) > 1:
+        raise ValueError("stack_module_state: takes models, all of one class")
+    named = [dict(m.named_parameters()) for m in models]
+    params = {name: stack([m[name].detach() for m in named]) for name in named[0]}
+    for name, tensor in params.items():
+        tensor.requires_grad = named[0][name].requires_grad
+    held = [dict(m.named_buffers()) for m in models]
+    return params, {name: stack([m[name] for m in held]) for name in held[0]}
 
 
 def functional_call(

@@ -13,14 +13,41 @@ from numus.nn.state import require
 from numus.optim.optimizer import evaluate_all
 from numus.tensor import Tensor
 
-__all__ = ["EMA", "AveragedModel", "get_ema_avg_fn", "update_bn"]
+__all__ = [
+    "EMA", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn",
+    "get_swa_multi_avg_fn", "update_bn",
+]  # fmt: skip
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
+Averages = Callable[[list[Tensor], list[Tensor], Tensor], None]
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
     """Of the old average a share `decay`, of the new weights the rest."""
     return lambda averaged, new, count: averaged + (new - averaged) * (1 - decay)
+
+
+def get_swa_avg_fn() -> Average:
+    """The mean of all weights so far."""
+    return _mean
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
+    """`get_ema_avg_fn` for lists of averages, which it writes to, and of new weights."""
+    return _multi(get_ema_avg_fn(decay))
+
+
+def get_swa_multi_avg_fn() -> Averages:
+    """`get_swa_avg_fn` for lists of averages, which it writes to, and of new weights."""
+    return _multi(_mean)
+
+
+def _multi(average: Average) -> Averages:
+    def update(averaged: list[Tensor], new: list[Tensor], count: Tensor) -> None:
+        for own, other in zip(averaged, new, strict=True):
+            own.assign(average(own, other, count.to(own.device).astype(own.dtype, copy=False)))
+
+    return update
 
 
 def _mean(averaged: Tensor, new: Tensor, count: Tensor) -> Tensor:
@@ -31,17 +58,30 @@ class AveragedModel(Module):
     """A copy of a model that holds the average of its weights: `update_parameters` after steps.
 
     Args:
+        device: where the averages are; where the weights are, unless it is given.
         avg_fn: the new average from (average, weights, how many were averaged); their mean, unless
             it is given.
+        multi_avg_fn: in its place, a function that writes to a list of averages, from a list of
+            weights and how many were averaged.
         use_buffers: average buffers as well, instead of taking the model's.
     """
 
     def __init__(
-        self, model: Module, avg_fn: Average | None = None, use_buffers: bool = False
+        self,
+        model: Module,
+        device: Any = None,
+        avg_fn: Average | None = None,
+        multi_avg_fn: Averages | None = None,
+        use_buffers: bool = False,
     ) -> None:
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ValueError("AveragedModel: takes avg_fn or multi_avg_fn, not both")
         self.module = copy.deepcopy(model)
+        if device is not None:
+            self.module.to(device)
         self.module.requires_grad_(False)
         self.avg_fn = avg_fn
+        self.multi_avg_fn = multi_avg_fn
         self.use_buffers = use_buffers
         self.n_averaged: Tensor
         self.register_buffer("n_averaged", nm.zeros((), dtype=nm.int64))
@@ -54,13 +94,19 @@ class AveragedModel(Module):
         average = self.avg_fn or _mean
         with nm.no_grad():
             count = self.n_averaged.astype(nm.float32, copy=False)
-            for own, new in self._pairs(model, averaged=True):
+            pairs = [(own, new.to(own.device)) for own, new in self._pairs(model, averaged=True)]
+            if self.multi_avg_fn is not None and self.n_averaged.item():
+                self.multi_avg_fn(
+                    [own for own, _ in pairs], [new.detach() for _, new in pairs], count
+                )
+                pairs = []
+            for own, new in pairs:
                 mixed = average(
                     own, new.detach(), count.to(own.device).astype(own.dtype, copy=False)
                 )
                 own.assign(nm.where(self.n_averaged.to(own.device) == 0, new.detach(), mixed))
             for own, new in self._pairs(model, averaged=False):
-                own.assign(new.detach())
+                own.assign(new.detach().to(own.device))
             self.n_averaged += 1
         evaluate_all([*self.parameters(), *self.buffers()])
 

@@ -73,6 +73,21 @@ class Device:
         return self.kind
 
     @property
+    def platform(self) -> str:
+        """Its kind, under the name that JAX gives it: "cpu", or "gpu"."""
+        return "cpu" if self.on_host else "gpu"
+
+    @property
+    def id(self) -> int:
+        """Its number among those of its kind, under the name that JAX gives it."""
+        return self.index
+
+    @property
+    def device_kind(self) -> str:
+        """What it is, under the name that JAX gives it."""
+        return self.runtime.target.description
+
+    @property
     def on_host(self) -> bool:
         """Whether its memory is the host's: reading a value takes no copy."""
         return self.kind in ("cpu", "reference")

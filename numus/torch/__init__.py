@@ -40,7 +40,7 @@ from numus.dtypes import (
     uint32,
     uint64,
 )
-from numus.torch import _creation, _functions
+from numus.torch import _creation, _functions, _rooms
 from numus.torch._creation import (
     Generator,
     default_generator,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         distributions,
         fft,
         func,
+        jit,
         linalg,
         nn,
         optim,
@@ -95,7 +96,7 @@ inference_mode, set_grad_enabled = nm.inference_mode, nm.set_grad_enabled
 is_grad_enabled = nm.is_grad_enabled
 
 _ROOMS = """
-    amp autograd backends cuda distributions fft func linalg nn optim random sparse special
+    amp autograd backends cuda distributions fft func jit linalg nn optim random sparse special
     utils
 """.split()
 _IN_ROOMS = {"GradScaler": "amp", "vmap": "func", "get_rng_state": "random"}
@@ -197,3 +198,4 @@ def _install_methods() -> None:
 
 
 _install_methods()
+_rooms.install()

@@ -68,7 +68,12 @@ def _compiled(kind: type) -> type:
             programs[self] = owning(nm.jit(seeing_own(bound)))
         return programs[self](*args, **kwargs)
 
-    return type(kind)(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    def reduce(self: Any, protocol: Any) -> Any:
+        # as the class that has a name
+        return (kind.__new__, (kind,), *kind.__reduce_ex__(self, protocol)[2:])  # type: ignore[call-arg]
+
+    body = {"forward": forward, "__module__": kind.__module__, "__reduce_ex__": reduce}
+    return type(kind)(kind.__name__, (kind,), body)
 
 
 def set_default_dtype(d: Any) -> None:
@@ -141,9 +146,13 @@ def load(f: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
 
 
 def _read(path: Any) -> Any:
-    from numus.torch import _pickles  # few programs have such files
+    from numus.data import torch_archives  # few programs have such files
 
-    return _pickles.read(path) if _pickles.is_archive(path) else nm.nn.saving.load_tree(path)
+    return (
+        torch_archives.read(path)
+        if torch_archives.is_archive(path)
+        else nm.nn.saving.load_tree(path)
+    )
 
 
 def is_tensor(obj: Any) -> bool:
@@ -156,3 +165,13 @@ def checkpoint(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     for name in ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn"):
         options.pop(name, None)
     return owning(nm.checkpoint(seeing_own(function)))(*args, **options)
+
+
+def checkpoint_sequential(functions: Any, segments: int, input: Any, **options: Any) -> Any:
+    """Modules one after the other, in segments that are computed anew in the backward pass."""
+    parts = list(functions.children()) if isinstance(functions, nm.nn.Module) else list(functions)
+    size = -(-len(parts) // segments)
+    for start in range(0, len(parts), size):
+        run = nm.nn.Sequential(*parts[start : start + size])
+        input = checkpoint(run, input, **options)
+    return input

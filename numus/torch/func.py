@@ -7,9 +7,22 @@ from typing import Any
 import numus as nm
 from numus.torch._owned import own, owning, seeing_own, transforming
 
-grad, grad_and_value = transforming(nm.grad), None
+grad = transforming(nm.grad)
+stack_module_state = owning(nm.nn.stack_module_state)
 jacrev, jacfwd, hessian = (transforming(f) for f in (nm.jacrev, nm.jacfwd, nm.hessian))
 functional_call = owning(nm.nn.functional_call)
+
+
+def grad_and_value(func: Any, argnums: Any = 0, has_aux: bool = False) -> Any:
+    """The gradient of a function, and its value."""
+    both = transforming(nm.value_and_grad)(func, argnums, has_aux=has_aux)
+    return lambda *args, **kwargs: both(*args, **kwargs)[::-1]
+
+
+def linearize(func: Any, *primals: Any) -> Any:
+    """The value, and the derivative there as a function of tangents."""
+    value, tangent = nm.linearize(seeing_own(func), *primals)
+    return own(value), owning(tangent)
 
 
 def vmap(func: Any, in_dims: Any = 0, out_dims: Any = 0, **options: Any) -> Any:

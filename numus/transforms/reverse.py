@@ -210,12 +210,17 @@ def gradients(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
     grad_outputs: Any = None,
-    *,
+    retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    *,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of tensors with respect to others, without touching any `.grad`: public as
     `nm.autograd.grad`, like `torch.autograd.grad`.
+
+    Inputs that the outputs do not depend on are an error, unless `allow_unused` gives None for them
+    or `materialize_grads` zeros. `retain_graph` has no effect: graphs never change.
     """
     op = "autograd.grad"
     results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
@@ -232,6 +237,8 @@ def gradients(
     out: list[Tensor | None] = []
     for i, x in enumerate(sources):
         g = found.get(x._node)
+        if g is None and materialize_grads:
+            g = full_like(x._node, 0)
         if g is None and not allow_unused:
             raise GradientError(
                 f"{op}: the outputs do not depend on inputs[{i}]; pass allow_unused=True to get "

@@ -263,3 +263,28 @@ def test_names_of_python_stay_pythons():
             getattr(module, name)
     assert jnp.asarray([1.0], copy=True).shape == (1,)
     assert lax.dynamic_slice(jnp.arange(4), (3,), (2,)).tolist() == [2, 3]
+
+
+def test_positions_out_of_range_by_mode():
+    x = jnp.arange(6.0).reshape(2, 3)
+    at = jnp.array([0, 7, -1])
+    assert x.at[at, 1].get(mode="fill", fill_value=-1).tolist() == [1, -1, 4]
+    assert x.at[at].get(mode="clip").tolist() == [[0, 1, 2], [3, 4, 5], [3, 4, 5]]
+    assert np.isnan(float(x.at[5, 5].get(mode="fill")))
+    assert x.at[at, ..., 0].set(9, mode="drop").tolist() == [[9, 1, 2], [9, 4, 5]]
+    assert x.at[..., jnp.array([1, 3, 1])].add(10, mode="drop").tolist() == [[0, 21, 2], [3, 24, 5]]
+    assert x.at[7].set(1, mode="drop", unique_indices=True).tolist() == x.tolist()
+    with pytest.raises(ValueError, match="none of"):
+        x.at[0].set(1, mode="wrap")
+
+
+def test_containers_become_vectors_and_return():
+    from numus.jax.flatten_util import ravel_pytree
+
+    flat, unravel = ravel_pytree({"w": jnp.ones((2, 2)), "b": [1, jnp.zeros(1)]})
+    assert flat.shape == (6,)
+    assert unravel(flat)["b"][0].dtype == jnp.int32
+    assert unravel(2 * flat)["w"].tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(ValueError, match="unravel"):
+        unravel(flat[1:])
+    assert jax.devices()[0].platform in ("cpu", "gpu")

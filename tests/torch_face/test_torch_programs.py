@@ -20,7 +20,10 @@ def test_only_import_lines_change():
         "word2vec",
         *(
             pytest.param(n, marks=pytest.mark.slow)
-            for n in ("ddpm", "dqn", "gan", "nanogpt", "resnet", "vae")
+            for n in (
+                *("ddpm", "dqn", "gan", "idioms", "mixed_precision", "nanogpt", "ppo", "resnet"),
+                *("spectral_gan", "translation", "unet", "vae"),
+            )
         ),
     ],
 )

@@ -5,14 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from numus import autograd as _engine
-from numus.torch._owned import own, owning
+from numus import debug_nans
+from numus import vmap as _vmap
+from numus.torch._owned import own
 from numus.torch.autograd import functional
 
-__all__ = ["Function", "Variable", "backward", "enable_grad", "functional", "grad", "no_grad"]
+__all__ = [
+    "Function", "Variable", "backward", "enable_grad", "functional", "grad", "gradcheck",
+    "no_grad",
+]  # fmt: skip
 
 no_grad, enable_grad = _engine.no_grad, _engine.enable_grad
 set_grad_enabled, inference_mode = _engine.set_grad_enabled, _engine.inference_mode
-grad = owning(_engine.grad)
+gradcheck = _engine.gradcheck
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
+    """The gradients of tensors with respect to others; no `.grad` is touched."""
+
+    def pull(seeds: Any) -> Any:
+        options: Any = {"allow_unused": allow_unused, "materialize_grads": materialize_grads}
+        return _engine.grad(outputs, inputs, seeds, retain_graph, create_graph, **options)
+
+    return own(_vmap(pull)(grad_outputs) if is_grads_batched else pull(grad_outputs))
+
+
+def detect_anomaly(check_nan: bool = True) -> Any:
+    """Name the operation that makes the first NaN."""
+    return debug_nans()
 
 
 def backward(

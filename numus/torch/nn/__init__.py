@@ -10,7 +10,7 @@ from numus.torch._modules import Module, Parameter, reflected
 from numus.torch._owned import own
 
 if TYPE_CHECKING:
-    from numus.torch.nn import functional, init, modules, parameter, utils  # noqa: F401
+    from numus.torch.nn import functional, init, parameter, utils  # noqa: F401
 
 __all__ = ["Buffer", "Module", "Parameter", "functional", "init", "utils"]
 

@@ -2,3 +2,4 @@
 
 # ruff: noqa: F403
 from numus.optim.lr_scheduler import *
+from numus.optim.lr_scheduler import LRScheduler as _LRScheduler  # noqa: F401
