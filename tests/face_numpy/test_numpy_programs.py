@@ -5,6 +5,7 @@ import io
 import pathlib
 import re
 
+import numpy
 import pytest
 
 PROGRAMS = pathlib.Path(__file__).parents[1] / "programs" / "numpy"
@@ -13,7 +14,7 @@ SLOW = {"cells", "images", "learning", "physics"}
 
 def printed(text, name):
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), numpy.printoptions():
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
     return re.sub(r"-(0\.0*\b)", r"\1", out.getvalue())  # the sign of a zero is rounding's
 
