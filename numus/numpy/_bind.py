@@ -213,7 +213,7 @@ class Bound:
             if value is None or (name == "where" and value is True):
                 bound.pop(name) if name == "where" else None
                 continue
-            if name in SEQUENCES:
+            if name in SEQUENCES and self.name != "piecewise":
                 if not isinstance(value, (list, tuple, Tensor, host.ndarray)):
                     text = 'arrays to stack must be passed as a "sequence" type such as list'
                     raise TypeError(f"{self.name}: {text} or tuple.")

@@ -51,8 +51,8 @@ class Alias(ModuleType):
         if name in _PRIVATE:
             return _PRIVATE[name]
         if name in _BASES:
-            room, _, base = _BASES[name].partition(".")
-            return getattr(importlib.import_module(f"numus.nn.{room}"), base)
+            family, _, base = _BASES[name].partition(".")
+            return getattr(importlib.import_module(f"numus.nn.{family}"), base)
         parent, _, own = self.__name__.rpartition(".")
         room = importlib.import_module(parent)
         if hasattr(room, name):

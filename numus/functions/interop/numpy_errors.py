@@ -46,6 +46,9 @@ def raise_as_reference(
 ) -> None:
     """Raise what NumPy's function does for arrays of these shapes and dtypes, if it does."""
     options = {k: stand_in(v, extent) for k, v in kwargs.items() if k != "out"}
+    for name in options.keys() & {"weights", "fweights", "aweights"}:
+        if isinstance(options[name], np.ndarray):  # zeros weigh nothing, and are refused
+            options[name] = np.ones_like(options[name])
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference(*(stand_in(a, extent) for a in args), **options)
