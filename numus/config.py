@@ -43,6 +43,18 @@ def default_threads() -> int:
         return os.cpu_count() or 1
 
 
+OPT_LEVELS = (0, 2)
+
+
+def opt_level() -> int:
+    """How far LLVM's code generator for CPUs optimises (`NUMUS_OPT_LEVEL` overrides it): 2, or 0,
+    which compiles in a fifth of the time what may run several times slower."""
+    given = os.environ.get("NUMUS_OPT_LEVEL") or "2"
+    if given not in map(str, OPT_LEVELS):
+        raise ValueError(f"NUMUS_OPT_LEVEL must be 0 or 2, not {given!r}")
+    return int(given)
+
+
 # A pending graph is evaluated by itself past these bounds, so that a loop which never asks for a
 # value still runs in constant memory.
 MAX_PENDING_DEPTH = 512

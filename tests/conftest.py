@@ -24,7 +24,15 @@ def pytest_addoption(parser):
     )
 
 
+# Tests that compile kernels as users run them.
+OPTIMISED = ("tests/kernels/", "tests/compiler/test_cpu_gemm.py", "tests/test_ops.py")
+
+
 def pytest_configure(config):
+    # Most tests run each of their kernels once, on little data: LLVM's code generator takes longer
+    # than everything else if it optimises. In slow tests it does.
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("NUMUS_OPT_LEVEL", "0")
     if "simt" in os.environ.get("NUMUS_TEST_DEVICES", "").split(","):
         import simt_machine
 
@@ -313,6 +321,19 @@ def _templates_in_memory():
     from numus.compiler.lower import stored_templates
 
     stored_templates.enabled = False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _opt_level(request):
+    """Kernels of some tests are compiled as users run them."""
+    from numus.runtime import devices
+
+    compiler = devices.device("cpu").runtime.compiler
+    given = compiler.opt_level
+    if request.node.nodeid.startswith(OPTIMISED):
+        compiler.opt_level = 2
+    yield
+    compiler.opt_level = given
 
 
 @pytest.fixture(autouse=True, scope="module")

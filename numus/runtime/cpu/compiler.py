@@ -67,6 +67,7 @@ class Compiler:
 
     def __init__(self) -> None:
         self.log = CompileLog()
+        self.opt_level = config.opt_level()
         self._lock = new_lock(Rank.COMPILER)
         self._programs: LruTable[bytes, CpuProgram] = LruTable(MAX_PROGRAMS)
         self._jit: Jit | None = None
@@ -119,7 +120,8 @@ class Compiler:
                 for kernel in kernels:
                     began = time.perf_counter()
                     source = self._render(kernel)
-                    task = workers.submit(self._timed_object_code, source, kernel.small, began)
+                    is_short = self._is_short(kernel)
+                    task = workers.submit(self._timed_object_code, source, is_short, began)
                     tasks.append((self._key(kernel_digest(kernel)), task))
                     progress.update(sum(t.done() for _, t in tasks))
                 for done, (key, task) in enumerate(tasks):
@@ -132,6 +134,10 @@ class Compiler:
         code = self.jit.object_code(source, small)
         return code, time.perf_counter() - began
 
+    def _is_short(self, kernel: Any) -> bool:
+        """Whether a kernel is compiled without optimisation."""
+        return self.opt_level == 0 or bool(kernel.small)
+
     def _render(self, kernel: Any) -> str:
         # Imported late: with a warm disk cache nothing is rendered.
         from numus.codegen.cpu.renderer import render
@@ -140,12 +146,12 @@ class Compiler:
 
     def _key(self, digest: bytes) -> str:
         """The key of code on disk, for the digest of its text."""
-        parts = (digest.hex(), *self._generator)
+        parts = (digest.hex(), *self._generator, f"O{self.opt_level}")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     @cached_property
     def _generator(self) -> tuple[str, str]:
-        """What code depends on, besides a kernel."""
+        """What code depends on, besides a kernel and the optimisation level."""
         return cache.version(_JIT, *_CODEGEN), repr(self.jit.target)
 
     def compile(self, kernel: Any) -> CpuProgram:
@@ -163,7 +169,7 @@ class Compiler:
     def _compile(self, kernel: Any, digest: bytes) -> CpuProgram:
         began = time.perf_counter()
         render = partial(self._render, kernel)
-        code, key, cause = self._load(digest, render, ("kernel",), kernel.small)
+        code, key, cause = self._load(digest, render, ("kernel",), self._is_short(kernel))
         program = CpuProgram(kernel, key, code, render)
         seconds = time.perf_counter() - began + self._objects.pop(key, (b"", 0.0))[1]
         record = (kernel.name, key, kernel.notes, cause, seconds, weakref.ref(program))
