@@ -154,6 +154,7 @@ def test_segmentation(tmp_path: Path) -> None:
     assert (tmp_path / "shapes.png").exists()
 
 
+@pytest.mark.slow
 def test_augmentations(tmp_path: Path) -> None:
     out = tmp_path / "sheet.png"
     said = run("augmentations", "--size", 24, "--columns", 3, "--out", out)
