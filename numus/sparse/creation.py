@@ -41,7 +41,9 @@ def _shape(shape: Any, op: str, ndim: int | None = 2) -> Shape:
 
 
 def _in_range(index: Array, extent: int, op: str, what: str) -> None:
-    if index.size and (index.min() < 0 or index.max() >= extent):
+    # negative indices are large without their sign: one walk over the array
+    plain = index.view(np.dtype(f"u{index.itemsize}")) if index.dtype.isnative else index
+    if index.size and (plain.max() >= extent or (plain is index and index.min() < 0)):
         bad = index[(index < 0) | (index >= extent)].flat[0]
         raise IndexRangeError(f"{op}: {what} {bad} is out of range for an axis of {extent}")
 
@@ -63,10 +65,11 @@ def _pattern(pointers: Any, indices: Any, shape: tuple[int, int], op: str) -> Pa
             f"{op}: {shape[0] + 1} pointers and one axis of indices are needed; they have shapes "
             f"{starts.shape} and {columns.shape}"
         )
-    if starts[0] != 0 or starts[-1] != columns.size or (np.diff(starts) < 0).any():
+    descends = bool((starts[1:] < starts[:-1]).any())
+    if starts[0] != 0 or starts[-1] != columns.size or descends:
         raise ShapeError(
             f"{op}: pointers ascend from 0 to the number of indices, {columns.size}; these go from "
-            f"{starts[0]} to {starts[-1]}" + (", and back" if (np.diff(starts) < 0).any() else "")
+            f"{starts[0]} to {starts[-1]}" + (", and back" if descends else "")
         )
     _in_range(columns, shape[1], op, "index")
     dtype = index_dtype(*shape, columns.size)

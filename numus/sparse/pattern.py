@@ -7,20 +7,26 @@ each entry, copies on devices) is found once and kept.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import numus as nm
+from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import elements
 from numus.graph import Node, grad_mode
 from numus.primitives import sparse as primitives
+from numus.primitives.elementwise import cast
+from numus.primitives.indexing import gather
 from numus.runtime.devices import Device, device
+from numus.shapes import Shape
 
 Array = np.ndarray[Any, Any]
 
 _INT32_END = 2**31 - 1
+_PARALLEL_PICKS = 1 << 16  # elements from which a kernel is faster than NumPy's loop
 
 
 def index_dtype(*sizes: int) -> np.dtype[Any]:
@@ -38,12 +44,13 @@ def frozen(array: Array) -> Array:
 class OnDevices:
     """Host arrays and their copies on devices, each made when it is first asked for."""
 
-    __slots__ = ("_copies", "array", "patterns")
+    __slots__ = ("_copies", "array", "patterns", "rules")
 
     def __init__(self, array: Array) -> None:
         self.array = frozen(np.ascontiguousarray(array))
         self._copies: dict[Any, Node] = {}
         self.patterns: dict[int, Pattern] = {}  # that select this order, by the number of entries
+        self.rules: dict[Shape, Any] = {}  # of derivatives, by the shape of what is selected from
 
     def on(self, dev: Device | None) -> Node:
         """The array on a device; on the CPU it is the same memory."""
@@ -102,45 +109,61 @@ class Pattern:
     @functools.cached_property
     def transposed(self) -> tuple[Pattern, OnDevices]:
         """The pattern by columns, and the entry that each of its entries is."""
-        columns, nnz = self.shape[1], self.nnz
-        found = computed(primitives.csr_transpose(*self.arrays(device("cpu")), columns))
-        starts, order, rows = np.split(found, (columns + 1, columns + 1 + nnz))
-        swapped = Pattern(self.shape[::-1], starts, rows)
-        if self.__dict__.get("is_canonical"):  # rows come in order, each once
-            swapped.__dict__["is_canonical"] = True
+        swapped, order = _transposed(self)
         return swapped, OnDevices(order)
 
     @functools.cached_property
     def is_canonical(self) -> bool:
         """Columns ascend in every row: none of them is twice in one."""
-        inner = np.ones(self.nnz, bool)
-        starts = self.pointers.array[:-1]
-        inner[starts[starts < self.nnz]] = False
-        steps = np.diff(self.indices.array, prepend=self.indices.array[:1])
-        return bool(np.all(steps[inner] > 0))
+        return bool(self._new(np.greater).all())
+
+    def _new(self, compare: Callable[[Array, Array], Array]) -> Array:
+        """For each entry whether it starts a row, or compares so with the one before."""
+        new = np.ones(self.nnz, bool)
+        columns, starts = self.indices.array, self.pointers.array[:-1]
+        new[1:] = compare(columns[1:], columns[:-1])
+        new[starts[starts < self.nnz]] = True
+        return new
 
     @functools.cached_property
     def canonical(self) -> tuple[Pattern, Pattern]:
         """The pattern with columns sorted and duplicates merged, and which entries each of its
         entries adds up: a pattern itself, of rows (entries of the new) × entries of the old."""
-        _, by_column = grouped(self.indices.array, self.shape[1])
-        rows = self.rows.array[by_column]
-        _, by_row = grouped(rows, self.shape[0])
-        order = by_column[by_row]
-        row, column = self.rows.array[order], self.indices.array[order]
-        new = np.ones(self.nnz, bool)
-        new[1:] = (row[1:] != row[:-1]) | (column[1:] != column[:-1])
-        first = np.flatnonzero(new)
-        dtype = index_dtype(*self.shape, self.nnz)
-        pointers = np.zeros(self.shape[0] + 1, dtype)
-        pointers[1:] = np.cumsum(np.bincount(row[first], minlength=self.shape[0]))
-        merged = Pattern(self.shape, pointers, column[first])
+        by_column, first = _transposed(self)
+        ordered, second = _transposed(by_column)
+        order = picked(first, second)
+        new = ordered._new(np.not_equal)
+        before = np.zeros(self.nnz + 1, order.dtype)
+        np.cumsum(new, out=before[1:])
+        merged = ordered
+        if before[-1] != self.nnz:
+            pointers = before[ordered.pointers.array]
+            merged = Pattern(self.shape, pointers, ordered.indices.array[new])
         merged.__dict__["is_canonical"] = True
-        ends = np.append(first, self.nnz).astype(dtype)
-        return merged, Pattern((first.size, self.nnz), ends, order.astype(dtype))
+        ends = np.append(np.flatnonzero(new), self.nnz).astype(order.dtype)
+        return merged, Pattern((merged.nnz, self.nnz), ends, order)
 
     def __repr__(self) -> str:
         return f"Pattern({self.shape[0]}×{self.shape[1]}, nnz={self.nnz})"
+
+
+def _transposed(pattern: Pattern) -> tuple[Pattern, Array]:
+    """The pattern by columns, and the order of its entries, by a counting sort."""
+    columns, nnz = pattern.shape[1], pattern.nnz
+    found = computed(primitives.csr_transpose(*pattern.arrays(device("cpu")), columns))
+    starts, order, rows = np.split(found, (columns + 1, columns + 1 + nnz))
+    swapped = Pattern(pattern.shape[::-1], starts, rows)
+    if pattern.__dict__.get("is_canonical"):  # rows come in order, each once
+        swapped.__dict__["is_canonical"] = True
+    return swapped, order
+
+
+def picked(array: Array, order: Array) -> Array:
+    """array[order] of one axis; long ones on all cores."""
+    if order.size < _PARALLEL_PICKS:
+        return array[order]
+    with grad_mode(False):
+        return computed(gather(on_cpu(array), (cast(on_cpu(order), dt.int64),), (0,)))
 
 
 def grouped(keys: Array, count: int) -> tuple[Array, Array]:
@@ -155,7 +178,7 @@ def from_coordinates(rows: Array, columns: Array, shape: tuple[int, int]) -> tup
     """The pattern of entries in any order, and the order in which it has them."""
     dtype = index_dtype(*shape, rows.shape[0])
     starts, order = grouped(rows, shape[0])
-    return Pattern(shape, starts, columns[order].astype(dtype, copy=False)), order
+    return Pattern(shape, starts, picked(columns.astype(dtype, copy=False), order)), order
 
 
 def product_pattern(a: Pattern, b: Pattern) -> Pattern:

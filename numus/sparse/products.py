@@ -21,7 +21,7 @@ from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import gather
 from numus.primitives.views import reshape
-from numus.shapes import size_of
+from numus.shapes import Shape, size_of
 from numus.sparse.pattern import OnDevices, Pattern, index_dtype
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule
@@ -75,6 +75,38 @@ def rule_of(owner: Pattern, key: object, make: Callable[[], Bilinear]) -> Biline
 def at_positions(values: Node, order: OnDevices) -> Node:
     """Elements of a vector by number; the kernel that reads the result reads through it."""
     return gather(values, (ew.cast(order.on(values.device), dt.int64),), (0,))
+
+
+@dataclass(eq=False)
+class Selected(CallRule):
+    """The rule of elements by number: its transpose adds up, in the order of the entries."""
+
+    order: OnDevices
+    operand: Shape
+
+    def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
+        (g,) = cotangents
+        if g is None:
+            return [None]
+        count, *rest = self.operand
+        ones = full((g.shape[0],), 1, g.dtype)
+        columns = reshape(g, (g.shape[0], size_of(tuple(rest))))
+        out = transposed_product_nodes(_selection(self.order, count), ones, columns)
+        return [reshape(out, self.operand)]
+
+    def jvp(self, operands: Nodes, tangents: Tangents) -> Tangents:
+        (t,) = tangents
+        return [None if t is None else taken_nodes(t, self.order)]
+
+
+def taken_nodes(values: Node, order: OnDevices) -> Node:
+    """Elements along the first axis by number."""
+    with grad_mode(False):
+        found = at_positions(values, order)
+    if not (mode.grad and values.tracked):
+        return found
+    rule = order.rules.setdefault(values.shape, Selected(1, order, values.shape))
+    return custom(rule, 0, found, (values,))
 
 
 def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
@@ -167,15 +199,12 @@ def masked(a: Pattern, b: Pattern, mask: Pattern, values: Tensor, others: Tensor
 
 
 def taken(values: Tensor, order: OnDevices) -> Tensor:
-    """values[order], as the product with a matrix that has a one in each row: its derivative is the
-    product with the transpose, which adds up in the order of the entries."""
+    """values[order], whose derivative is that of a matrix with a one in each row: the product with
+    its transpose, which adds up in the order of the entries."""
+    node = values._node
     if values.dtype is dt.bool_ or values.shape[0] == 0:
-        return Tensor(at_positions(values._node, order))
-    count, rest = values.shape[0], values.shape[1:]
-    ones = full((order.array.shape[0],), 1, values.dtype)
-    columns = reshape(values._node, (count, size_of(rest)))
-    out = product_nodes(_selection(order, count), ones, columns)
-    return Tensor(reshape(out, (order.array.shape[0], *rest)))
+        return Tensor(at_positions(node, order))
+    return Tensor(taken_nodes(node, order))
 
 
 def _selection(order: OnDevices, count: int) -> Pattern:
