@@ -127,7 +127,8 @@ def dense_product(a: Any, columns: int) -> dict[str, Call]:
 
 def sparse_product(a: Any) -> dict[str, Call]:
     def own() -> Any:
-        return computed((fresh(a) @ fresh(a)).values)
+        matrix = fresh(a)
+        return computed((matrix @ matrix).values)
 
     assert np.allclose(np.asarray(own()), _int32(a @ a).data)
     calls = {"numus": own, "scipy": lambda: a @ a}

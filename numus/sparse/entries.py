@@ -24,7 +24,7 @@ from numus.primitives.indexing import gather
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 from numus.sparse.pattern import OnDevices, Pattern
-from numus.sparse.products import Bilinear, at_positions, differentiated, product_nodes, rule_of
+from numus.sparse.products import Bilinear, at_positions, differentiated, product_nodes
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule
 
@@ -187,7 +187,7 @@ def _heads_product(pattern: Pattern, weight: Node, x: Node) -> Node:
         apply = functools.partial(_heads_product, pattern)
         return Bilinear(1, apply, first=by_weight, second=by_columns)
 
-    return differentiated(rule_of(pattern, "heads", make), compute, weight, x)
+    return differentiated(pattern, "heads", make, compute, weight, x)
 
 
 def heads_product(pattern: Pattern, weight: Tensor, x: Tensor) -> Tensor:

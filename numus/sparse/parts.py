@@ -231,7 +231,7 @@ def matmul_sparse(a: Parts, b: Parts) -> Parts:
     """A B, whose structure is kept with those of A and B."""
     left, values = canonical(*a)
     right, others = canonical(*b)
-    key = ("product", right)
+    key = right if right is not left else None  # a pattern that kept itself would stay for long
     found = left.__dict__.setdefault("products", {})
     if key not in found:
         found[key] = CSR(product_pattern(left, right))

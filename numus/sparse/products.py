@@ -55,21 +55,19 @@ class Bilinear(CallRule):
         return [functools.reduce(ew.add, parts) if parts else None]
 
 
-def differentiated(rule: Bilinear, compute: Compute, a: Node, b: Node) -> Node:
+def differentiated(
+    owner: Pattern, key: object, make: Callable[[], Bilinear], compute: Compute, a: Node, b: Node
+) -> Node:
+    """compute(a, b), with a rule that the pattern keeps: the same object each time, as caches of
+    graphs ask. It refers to the pattern, so that none is made before it is needed."""
     with grad_mode(False):
         value = compute(a, b)
     if not (mode.grad and (a.tracked or b.tracked)):
         return value
-    return custom(rule, 0, value, (a, b))
-
-
-def rule_of(owner: Pattern, key: object, make: Callable[[], Bilinear]) -> Bilinear:
-    """The rule of an operation on a pattern: the same object each time, as caches of graphs ask."""
     rules = owner.__dict__.setdefault("rules", {})
     if key not in rules:
         rules[key] = make()
-    found: Bilinear = rules[key]
-    return found
+    return custom(rules[key], 0, value, (a, b))
 
 
 def at_positions(values: Node, order: OnDevices) -> Node:
@@ -125,7 +123,7 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
             second=lambda g, values: transposed_product_nodes(pattern, values, g),
         )
 
-    return differentiated(rule_of(pattern, "product", make), compute, values, x)
+    return differentiated(pattern, "product", make, compute, values, x)
 
 
 def transposed_product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
@@ -150,7 +148,7 @@ def sampled_nodes(pattern: Pattern, a: Node, b: Node) -> Node:
             second=lambda g, a: transposed_product_nodes(pattern, g, a),
         )
 
-    return differentiated(rule_of(pattern, "sampled", make), compute, a, b)
+    return differentiated(pattern, "sampled", make, compute, a, b)
 
 
 def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: Node) -> Node:
@@ -175,7 +173,7 @@ def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: No
     def make() -> Bilinear:
         return Bilinear(1, functools.partial(masked_nodes, a, b, mask), by_first, by_second)
 
-    return differentiated(rule_of(mask, ("masked", a, b), make), compute, values, others)
+    return differentiated(mask, ("masked", a, b), make, compute, values, others)
 
 
 # -- on tensors -----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Sparse × sparse products row by row (Gustavson 1978), in a symbolic and a numeric phase.
 
-Symbolic: a table has for each column the last row that it was found in, so that new ones are known
-without clearing it. To be put in order, those of a row are marked in a bitmap, and in one of its
-words, and read back. Numeric: a row is added up in a dense accumulator, of which only the positions
-of a mask are cleared before and read after, so that a product that is wanted in a few places costs
-no more.
+Symbolic: rows of the second operand are compressed to words of a bitmap (Deveci, Trott and
+Rajamanickam 2018), so that neighbouring columns are one product; a row of the result is the union
+of words, of which those that are not empty are listed, put in order by a bitmap of words, and read
+back. Numeric: a row is added up in a dense accumulator, of which only the positions of a mask are
+cleared before and read after, so that a product that is wanted in a few places costs no more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ZERO, ONE = const(0), const(1)
 WORD_BITS = 64
 _SHIFT, _MASK = const(6), const(WORD_BITS - 1)
 _BIT = const(1, dt.uint64)
+_UNROLL = 4  # products of the numeric phase, and columns of a word, at a time
 
 Bounds = Callable[[Expr], tuple[Expr, Expr]]
 At = Callable[[Expr], Expr]
@@ -67,19 +68,13 @@ class Bitmap:
             for b in (self.words, self.summary)
         ]
 
-    def mark(self, column: Expr) -> list[Stmt]:
-        at, word, block = ir.var("at"), ir.var("word"), ir.var("block")
-
-        def marked(buffer: ir.Buffer, index: Expr, number: Expr) -> Stmt:
-            bit = ir.binary("shl", _BIT, (number & _MASK).cast(dt.uint64))
-            return ir.Store(buffer, index, ir.load(buffer, index) | bit)
-
+    def mark_word(self, word: Expr) -> list[Stmt]:
+        """Enter a word that is not empty into the summary."""
+        block, bit = ir.var("block"), (word & _MASK).cast(dt.uint64)
+        marked = ir.load(self.summary, block) | ir.binary("shl", _BIT, bit)
         return [
-            ir.Let(at, column),
-            ir.Let(word, ir.binary("ashr", at, _SHIFT)),
             ir.Let(block, ir.binary("ashr", word, _SHIFT)),
-            marked(self.words, word, at),
-            marked(self.summary, block, word),
+            ir.Store(self.summary, block, marked),
         ]
 
     def drain(self, low: Expr, high: Expr, visit: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
@@ -122,104 +117,195 @@ def _for_bits(bits: Expr, base: Expr, tag: str, number: Expr, body: list[Stmt]) 
 
 
 @dataclass(frozen=True)
-class _Found:
-    """The different columns of a row: a table of the last row of each, and a list."""
+class Words:
+    """Rows as words of a bitmap: entry `low` … `end` of a row are (number of the word, bits)."""
 
-    last: ir.Buffer
-    listed: ir.Buffer | None
-
-    def clear(self) -> Stmt:
-        i = ir.var("i")
-        empty = ir.Store(self.last, i, const(-1, self.last.dtype))
-        return ir.For(i, ZERO, self.last.scratch_size, "lanes", [empty])
-
-    def add(self, count: ir.Register, row: Expr, column: Expr) -> list[Stmt]:
-        at, place, is_new = ir.var("at"), ir.var("place"), ir.var("is_new", dt.bool_)
-        own = row.cast(self.last.dtype)
-        out: list[Stmt] = [
-            ir.Let(at, column),
-            ir.Let(is_new, ir.load(self.last, at).ne(own)),
-            ir.Store(self.last, at, own),
-            ir.Let(place, ir.read(count)),
-        ]
-        if self.listed is not None:  # the next column overwrites one that was not new
-            out.append(ir.Store(self.listed, place, at.cast(self.listed.dtype)))
-        return [*out, ir.Set(count, ir.add(place, is_new.cast(ir.INDEX)))]
+    low: At
+    end: At
+    number: At
+    bits: At
 
 
-def _for_products(
-    a: Matrix, b: Matrix, row: Expr, body: Callable[[Expr], list[Stmt]]
+def compress(
+    b: Matrix, rows: tuple[Expr, Expr], numbers: ir.Buffer, bits: ir.Buffer, ends: ir.Buffer
 ) -> list[Stmt]:
-    """For the column of each product of a row."""
+    """The words of a range of rows, from where each row starts on; one that neighbouring columns
+    share is written once for each of them."""
+    row = ir.var("row")
+    at, number = ir.Register("at", ir.INDEX), ir.Register("number", ir.INDEX)
+    marked = ir.Register("marked", dt.uint64)
+    column, word, place = ir.var("column"), ir.var("word"), ir.var("place")
+    is_new, all_bits = ir.var("is_new", dt.bool_), ir.var("all_bits", dt.uint64)
+    bit = ir.binary("shl", _BIT, (column & _MASK).cast(dt.uint64))
+    before = ir.select(is_new, const(0, dt.uint64), ir.read(marked))
 
-    def inner(entry: Expr) -> list[Stmt]:
-        k = ir.var("k")
-        return [ir.Let(k, a.column(entry)), *b.for_row(k, "b", lambda q: body(b.column(q)))]
+    def visit(entry: Expr) -> list[Stmt]:
+        return [
+            ir.Let(column, b.column(entry)),
+            ir.Let(word, ir.binary("ashr", column, _SHIFT)),
+            ir.Let(is_new, word.ne(ir.read(number))),
+            ir.Let(place, ir.add(ir.read(at), is_new.cast(ir.INDEX))),
+            ir.Let(all_bits, before | bit),
+            ir.Store(numbers, place, word.cast(numbers.dtype)),
+            ir.Store(bits, place, all_bits),
+            ir.Set(at, place),
+            ir.Set(number, word),
+            ir.Set(marked, all_bits),
+        ]
 
-    return a.for_row(row, "a", inner)
+    first = ir.var("first")
+    body = [
+        ir.Let(first, b.bounds(row)[0]),
+        ir.Set(at, ir.sub(first, ONE)),
+        ir.Set(number, const(-1)),
+        ir.Set(marked, const(0, dt.uint64)),
+        *b.for_row(row, "b", visit),
+        ir.Store(ends, row, ir.add(ir.read(at), ONE).cast(ends.dtype)),
+    ]
+    return [ir.For(row, *rows, "serial", body)]
+
+
+@dataclass(frozen=True)
+class _Union:
+    """The words of a row of the product, and a list of those that are not empty."""
+
+    bitmap: Bitmap
+    listed: ir.Buffer
+    count: ir.Register
+
+    @staticmethod
+    def of(columns: Expr) -> _Union:
+        bitmap = Bitmap.of(columns)
+        room = ir.add(bitmap.words.scratch_size, ONE)
+        listed = ir.Buffer("listed", dt.int32, "scratch", room)
+        return _Union(bitmap, listed, ir.Register("count", ir.INDEX))
+
+    @property
+    def scratch(self) -> list[ir.Buffer]:
+        return [self.bitmap.words, self.bitmap.summary, self.listed]
+
+    def collect(self, a: Matrix, b: Words, row: Expr) -> list[Stmt]:
+        k, q, low, high = (ir.var(n) for n in ("k", "q", "b_low", "b_high"))
+        word, place = ir.var("word"), ir.var("place")
+        held, words = ir.var("held", dt.uint64), self.bitmap.words
+        add: list[Stmt] = [
+            ir.Let(word, b.number(q)),
+            ir.Let(held, ir.load(words, word)),
+            ir.Store(words, word, held | b.bits(q)),
+            ir.Let(place, ir.read(self.count)),
+            # the next word overwrites one that was not new
+            ir.Store(self.listed, place, word.cast(self.listed.dtype)),
+            ir.Set(self.count, ir.add(place, held.eq(const(0, dt.uint64)).cast(ir.INDEX))),
+        ]
+
+        def inner(entry: Expr) -> list[Stmt]:
+            return [
+                ir.Let(k, a.column(entry)),
+                ir.Let(low, b.low(k)),
+                ir.Let(high, b.end(k)),
+                ir.For(q, low, high, "serial", add),
+            ]
+
+        return [ir.Set(self.count, ZERO), *a.for_row(row, "a", inner)]
+
+    def for_listed(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+        i, word = ir.var("i"), ir.var("listed_word")
+        own = ir.load(self.listed, i).cast(ir.INDEX)
+        return ir.For(i, ZERO, ir.read(self.count), "serial", [ir.Let(word, own), *body(word)])
 
 
 def count_columns(
     a: Matrix,
-    b: Matrix,
+    b: Words,
     rows: tuple[Expr, Expr],
     columns: Expr,
     write: Callable[[Expr, Expr], list[Stmt]],
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """write(row, the number of its columns) for a range of rows."""
-    found = _Found(ir.Buffer("last", dt.int32, "scratch", columns), None)
-    row, count = ir.var("row"), ir.Register("count", ir.INDEX)
+    union = _Union.of(columns)
+    row, total, words = ir.var("row"), ir.Register("total", ir.INDEX), union.bitmap.words
+
+    def add(word: Expr) -> list[Stmt]:
+        bits = ir.unary("popcount", ir.load(words, word)).cast(ir.INDEX)
+        return [
+            ir.Set(total, ir.add(ir.read(total), bits)),
+            ir.Store(words, word, const(0, dt.uint64)),
+        ]
+
     body = [
-        ir.Set(count, ZERO),
-        *_for_products(a, b, row, lambda column: found.add(count, row, column)),
-        *write(row, ir.read(count)),
+        *union.collect(a, b, row),
+        ir.Set(total, ZERO),
+        union.for_listed(add),
+        *write(row, ir.read(total)),
     ]
-    return [found.clear(), ir.For(row, *rows, "serial", body)], [found.last]
+    return [*union.bitmap.clear(), ir.For(row, *rows, "serial", body)], union.scratch
 
 
 def list_columns(
     a: Matrix,
-    b: Matrix,
+    b: Words,
     rows: tuple[Expr, Expr],
     columns: Expr,
-    write: Callable[[Expr, Expr, Expr], list[Stmt]],
+    place: Bounds,
+    write: Callable[[Expr, Expr], list[Stmt]],
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """write(row, rank, column) for the columns of a range of rows, in order."""
-    bitmap = Bitmap.of(columns)
-    listed = ir.Buffer("listed", dt.int32, "scratch", ir.add(columns, ONE))
-    found = _Found(ir.Buffer("last", dt.int32, "scratch", columns), listed)
-    row, i, column = ir.var("row"), ir.var("i"), ir.var("column")
-    count, low, high, rank = (
-        ir.Register(n, ir.INDEX) for n in ("count", "lowest", "highest", "rank")
-    )
-    own, block, now = ir.var("own"), ir.var("own_block"), ir.var("now")
-    mark: list[Stmt] = [
-        ir.Let(own, ir.load(listed, i).cast(ir.INDEX)),
-        ir.Let(block, ir.binary("ashr", own, const(12))),
-        ir.Set(low, ir.minimum(ir.read(low), block)),
-        ir.Set(high, ir.maximum(ir.read(high), block)),
-        *bitmap.mark(own),
-    ]
+    """write(position, column) for the columns of a range of rows, in order; `place(row)` are the
+    positions of a row."""
+    union = _Union.of(columns)
+    ordered = ir.Buffer("ordered", dt.int32, "scratch", ir.add(columns, const(_UNROLL)))
+    row, i = ir.var("row"), ir.var("i")
+    low, high, rank = (ir.Register(n, ir.INDEX) for n in ("lowest", "highest", "rank"))
+    own, start, room = ir.var("own_block"), ir.var("start"), ir.var("room")
 
-    def visit(word: Expr, bits: Expr) -> list[Stmt]:
-        body = [
-            ir.Let(now, ir.read(rank)),
-            *write(row, now, column),
-            ir.Set(rank, ir.add(now, ONE)),
+    def mark(word: Expr) -> list[Stmt]:
+        return [
+            ir.Let(own, ir.binary("ashr", word, _SHIFT)),
+            ir.Set(low, ir.minimum(ir.read(low), own)),
+            ir.Set(high, ir.maximum(ir.read(high), own)),
+            *union.bitmap.mark_word(word),
         ]
-        return _for_bits(bits, word, "columns", column, body)
 
+    first, last = place(row)
+    copy = ir.For(i, ZERO, room, "lanes", write(ir.add(start, i), ir.load(ordered, i)))
     body = [
-        ir.Set(count, ZERO),
-        *_for_products(a, b, row, lambda column: found.add(count, row, column)),
+        *union.collect(a, b, row),
         ir.Set(low, ir.idiv(columns, const(4096))),
         ir.Set(high, const(-1)),
         ir.Set(rank, ZERO),
-        ir.For(i, ZERO, ir.read(count), "serial", mark),
-        *bitmap.drain(ir.read(low), ir.read(high), visit),
+        union.for_listed(mark),
+        *union.bitmap.drain(
+            *(ir.read(low), ir.read(high)), lambda word, bits: _expand(word, bits, ordered, rank)
+        ),
+        ir.Let(start, first),
+        ir.Let(room, ir.minimum(ir.read(rank), ir.sub(last, start))),
+        copy,
     ]
-    scratch = [bitmap.words, bitmap.summary, listed, found.last]
-    return [*bitmap.clear(), found.clear(), ir.For(row, *rows, "serial", body)], scratch
+    scratch = [*union.scratch, ordered]
+    return [*union.bitmap.clear(), ir.For(row, *rows, "serial", body)], scratch
+
+
+def _expand(word: Expr, bits: Expr, out: ir.Buffer, rank: ir.Register) -> list[Stmt]:
+    """Columns of a word's bits from `rank` on, a few at a time: what is written beyond the last is
+    overwritten by the next word's."""
+    left, i, at = ir.Register("left", dt.uint64), ir.var("chunk"), ir.var("at")
+    base, count = ir.var("base"), ir.var("bit_count")
+    chunk: list[Stmt] = [ir.Let(at, ir.add(ir.read(rank), i))]
+    before: Expr = ir.read(left)
+    for j in range(_UNROLL):
+        now = ir.var(f"now{j}", dt.uint64)
+        lowest = now & ir.sub(const(0, dt.uint64), now)
+        position = ir.unary("popcount", ir.sub(lowest, _BIT)).cast(dt.int64)
+        column = ir.add(base, position).cast(out.dtype)
+        chunk += [ir.Let(now, before), ir.Store(out, ir.add(at, const(j)), column)]
+        before = now & ir.sub(now, _BIT)
+    chunk.append(ir.Set(left, before))
+    return [
+        ir.Let(base, ir.mul(word, const(WORD_BITS))),
+        ir.Let(count, ir.unary("popcount", bits).cast(dt.int64)),
+        ir.Set(left, bits),
+        ir.For(i, ZERO, count, "serial", chunk, step=const(_UNROLL)),
+        ir.Set(rank, ir.add(ir.read(rank), count)),
+    ]
 
 
 # -- numeric --------------------------------------------------------------------------------------
@@ -248,17 +334,34 @@ def numeric(
         return [ir.Let(at, mask.column(entry)), *(ir.Store(s, at, zero) for s in sums)]
 
     def add(entry: Expr) -> list[Stmt]:
-        k, at = ir.var("k"), ir.var("at")
+        k = ir.var("k")
         lets, factor = ir.bind(value(entry), "factor")
 
-        def one(q: Expr) -> list[Stmt]:
-            terms = term(tuple(factor), q)
-            lets, names = ir.bind(
-                [ir.load(s, at) + t for s, t in zip(sums, terms, strict=True)], "t"
-            )
-            return [ir.Let(at, b.column(q)), *lets, *_stores(sums, at, names)]
+        def some(q: Expr, count: int) -> list[Stmt]:
+            """Products first, then sums, one after the other: two may be of one column."""
+            products: list[Stmt] = []
+            updates: list[Stmt] = []
+            for i in range(count):
+                own, at = ir.add(q, const(i)), ir.var(f"at{i}")
+                bound, terms = ir.bind(term(tuple(factor), own), f"term{i}_")
+                products += [ir.Let(at, b.column(own)), *bound]
+                total = [ir.load(s, at) + t for s, t in zip(sums, terms, strict=True)]
+                bound, names = ir.bind(total, f"total{i}_")
+                updates += [*bound, *_stores(sums, at, names)]
+            return products + updates
 
-        return [ir.Let(k, a.column(entry)), *lets, *b.for_row(k, "b", one)]
+        low, high, middle, q = (ir.var(f"b_{name}") for name in ("low", "high", "middle", "entry"))
+        first, last = b.bounds(k)
+        whole = ir.mul(ir.idiv(ir.sub(high, low), const(_UNROLL)), const(_UNROLL))
+        return [
+            ir.Let(k, a.column(entry)),
+            *lets,
+            ir.Let(low, first),
+            ir.Let(high, ir.maximum(last, low)),
+            ir.Let(middle, ir.add(low, whole)),
+            ir.For(q, low, middle, "serial", some(q, _UNROLL), step=const(_UNROLL)),
+            ir.For(q, middle, high, "serial", some(q, 1)),
+        ]
 
     def read(entry: Expr) -> list[Stmt]:
         at = ir.var("found")

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import ONE, ZERO
-from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.axis import ONE, ZERO, temporary
+from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped, multiply, parts
 from numus.ir import Expr, Stmt, const
 from numus.kernels.sparse.gustavson import (
     Matrix,
     Number,
+    Words,
+    compress,
     count_columns,
     list_columns,
     lower_bound,
@@ -48,29 +50,47 @@ def _tasks(p: ProductProblem, rows: int) -> tuple[int, int]:
 
 
 def lower_symbolic(p: ProductProblem) -> Kernels:
-    """Counts of rows, or their columns."""
+    """Words of the second operand's rows, then counts of rows, or their columns."""
     val, columns = p.val, int(p.val.params)
     ap, ai, bp, bi = val.inputs[:4]
-    rows = ap.shape[0] - 1
+    rows, inner, nnz = ap.shape[0] - 1, bp.shape[0] - 1, bi.shape[0]
+    numbers, bits = temporary((max(1, nnz),), dt.int32), temporary((max(1, nnz),), dt.uint64)
+    ends = temporary((max(1, inner),), dt.int64)
+
+    def words() -> LoweredKernel:
+        per_task, tasks = _tasks(p, inner)
+        e, g = Emitter(p.layouts), ir.var("g")
+        span = ir.block_range(g, e.scalar_arg(per_task), e.dim(inner))
+        out = [e.buffer(t, "write") for t in (numbers, bits, ends)]
+        body = compress(matrix_of(e, bp, bi, columns), span, *out)
+        return e.grid_kernel(f"{val.op}_words", g, body, tasks, (val.op,))
+
     per_task, tasks = _tasks(p, rows)
     e = Emitter(p.layouts)
     g = ir.var("g")
-    a = matrix_of(e, ap, ai, bp.shape[0] - 1)
-    b = matrix_of(e, bp, bi, columns)
+    a = matrix_of(e, ap, ai, inner)
+    number, marked, end = (e.buffer(t) for t in (numbers, bits, ends))
+    b = Words(
+        lambda k: bounds(e, bp, k, nnz)[0],
+        lambda k: ir.load(end, k),
+        lambda q: ir.load(number, q).cast(dt.int64),
+        lambda q: ir.load(marked, q),
+    )
     span = ir.block_range(g, e.scalar_arg(per_task), e.dim(rows))
     width = e.dim(columns)
     if val.op == "csr_product_counts":
         body, e.scratch = count_columns(a, b, span, width, lambda r, n: e.store(val, (r,), n))
     else:
-        starts = val.inputs[4]
+        starts, total = val.inputs[4], val.shape[0]
 
-        def write(row: Expr, rank: Expr, column: Expr) -> list[Stmt]:
-            at = ir.add(e.value(starts, (row,)).cast(dt.int64), rank)
-            room = at < e.dim(val.shape[0])
-            return [ir.If(room, e.store(val, (at,), column.cast(val.dtype)))]
+        def write(at: Expr, column: Expr) -> list[Stmt]:
+            return e.store(val, (at,), column.cast(val.dtype))
 
-        body, e.scratch = list_columns(a, b, span, width, write)
-    return [e.grid_kernel(val.op, g, body, tasks, (val.op,))]
+        def place(row: Expr) -> tuple[Expr, Expr]:
+            return bounds(e, starts, row, total)
+
+        body, e.scratch = list_columns(a, b, span, width, place, write)
+    return [words(), e.grid_kernel(val.op, g, body, tasks, (val.op,))]
 
 
 def lower_numeric(p: ProductProblem) -> Kernels:

@@ -1,0 +1,88 @@
+"""Patterns of compressed rows: transposes, sorted and merged columns, patterns of products."""
+
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import sparse
+from numus.sparse.pattern import Pattern, product_pattern
+from numus.sparse.structure import CSR
+
+RNG = np.random.default_rng(0)
+
+
+def rows_of(pattern):
+    ends = pattern.pointers.array
+    return [pattern.indices.array[a:b].tolist() for a, b in itertools.pairwise(ends)]
+
+
+def pattern_of(rows, columns, dtype):
+    ends = np.cumsum([0, *map(len, rows)]).astype(dtype)
+    flat = np.array([c for row in rows for c in row], dtype)
+    return Pattern((len(rows), columns), ends, flat)
+
+
+def drawn(rows, columns, most, dtype="i4"):
+    """Columns in any order, some of them twice; some rows without any, one in runs."""
+    found = [RNG.integers(0, columns, RNG.integers(0, most)).tolist() for _ in range(rows)]
+    found[rows // 2] = []
+    if columns > 300:
+        found[-1] = [*range(columns - 200, columns), *range(60, 70), 0]
+    return pattern_of(found, columns, dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((40, 9), "i4"), ((30, 13_000), "i4"), ((2, 1), "i4"), ((9, 70), "i8")]
+)
+def test_sorted_and_merged_columns(shape, dtype):
+    pattern = drawn(*shape, 12, dtype)
+    merged, sums = pattern.canonical
+    assert rows_of(merged) == [sorted(set(row)) for row in rows_of(pattern)]
+    assert merged.is_canonical
+    entries = pattern.rows.array * shape[1] + pattern.indices.array
+    mine = merged.rows.array * shape[1] + merged.indices.array
+    for place, group in zip(mine, rows_of(sums), strict=True):
+        assert group == np.flatnonzero(entries == place).tolist()
+    swapped, order = pattern.transposed
+    by_column = np.argsort(pattern.indices.array, kind="stable")
+    np.testing.assert_array_equal(order.array, by_column)
+    np.testing.assert_array_equal(swapped.indices.array, pattern.rows.array[by_column])
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(1, "i4"), (64, "i4"), (9000, "i4"), (65, "i8")])
+def test_patterns_of_products(columns, dtype):
+    a = drawn(25, 31, 8, dtype).canonical[0]
+    b = drawn(31, columns, 40, dtype).canonical[0]
+    found, others = product_pattern(a, b), rows_of(b)
+    wanted = [sorted({c for k in row for c in others[k]}) for row in rows_of(a)]
+    assert rows_of(found) == wanted
+    values = [nm.asarray(RNG.standard_normal(p.nnz)) for p in (a, b)]
+    left, right = (sparse.SparseTensor(CSR(p), v) for p, v in zip((a, b), values, strict=True))
+    product = (left @ right).to_dense().numpy()
+    dense = left.to_dense().numpy() @ right.to_dense().numpy()
+    np.testing.assert_allclose(product, dense, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 5)), ((3, 0), (0, 5)), ((3, 4), (4, 0))])
+def test_products_without_entries(shapes):
+    a, b = (sparse.from_dense(nm.zeros(shape, dtype="float64")) for shape in shapes)
+    product = a @ b
+    assert product.shape == (shapes[0][0], shapes[1][1])
+    assert product.nnz == 0
+
+
+def test_patterns_go_with_their_last_tensor():
+    a = sparse.from_dense(nm.eye(5, dtype="float64") + 1)
+    product = a @ a
+    nm.eval(product.values, a @ nm.ones(5, dtype="float64"))
+    kept = [weakref.ref(x.structure.pattern) for x in (a, product)]
+    gc.disable()
+    try:
+        del a, product
+        assert [r() for r in kept] == [None, None]
+    finally:
+        gc.enable()
