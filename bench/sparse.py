@@ -29,7 +29,7 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 
 Call = Callable[[], Any]
-_SECONDS = 1.5  # of a row, about
+_SECONDS = 1.0  # of a row, about
 
 
 def in_turns(calls: dict[str, Call]) -> dict[str, float]:
