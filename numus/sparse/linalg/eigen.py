@@ -108,7 +108,8 @@ class Basis:
             end = min(at + block.shape[0], mix.shape[-1])
             if end == at:
                 break
-            part = mix[..., at:end] @ block[: end - at]
+            whole = end - at == block.shape[0]
+            part = mix[..., at:end] @ (block if whole else block[: end - at])
             total = part if total is None else total + part
             at = end
         assert total is not None
@@ -118,18 +119,19 @@ class Basis:
         """Coefficients of the vectors in w, the norm of the rest, and the rest; at least `passes`
         times, and again where little is left (Daniel, Gragg, Kaufman & Stewart 1976)."""
         total = np.zeros(self.count, np.result_type(w.dtype.np, np.float64))
-        before = float(nm.linalg.norm(w))
-        size = before
+        first, before, size = nm.linalg.norm(w), 0.0, 0.0
         for k in range(4):
-            if self._blocks:
-                adjoint = [nm.conj(b) if b.dtype.is_complex else b for b in self._blocks]
-                h = nm.concatenate([b @ w for b in adjoint])
-                w = w - self.combined(h)
-                total += h.numpy()
-            size = float(nm.linalg.norm(w))
+            parts = [(nm.conj(b) if b.dtype.is_complex else b) @ w for b in self._blocks]
+            for part, block in zip(parts, self._blocks, strict=True):
+                w = w - part @ block
+            found = nm.concatenate(parts) if parts else None
+            left = nm.linalg.norm(w)
+            nm.eval(w, left, first, found)  # together: a pass is one evaluation
+            if found is not None:
+                total += found.numpy()
+            before, size = float(first) if k == 0 else size, float(left)
             if k + 1 >= passes and size > 0.7 * before:
                 break
-            before = size
         return total, size, w
 
     def extend(self, w: Tensor, size: float, scale: float) -> float:
@@ -188,12 +190,17 @@ def krylov_schur(
         for j in range(p, ncv):
             w = apply(basis[j])
             three_terms = hermitian and j > p
-            if three_terms:  # first the vector before, so that one pass over all suffices
+            along: Tensor | None = None
+            if three_terms:  # first the two vectors before, so that one pass over all suffices
+                own = basis[j]
                 w = w - float(h[j, j - 1].real) * basis[j - 1]
+                along = nm.real(nm.vecdot(own, w))
+                w = w - along.astype(dtype) * own
             found, size, w = basis.orthogonalised(w, 1 if three_terms else 2)
             h[: j + 1, j] = found
-            if three_terms:
+            if along is not None:
                 h[j - 1, j] += h[j, j - 1].real
+                h[j, j] += float(along)
             if not np.isfinite(size):
                 raise LinAlgError(f"{op}: a product with the matrix is not finite")
             h[j + 1, j] = basis.extend(w, size, float(np.abs(found).max(initial=size)))
