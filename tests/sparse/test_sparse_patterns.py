@@ -86,3 +86,23 @@ def test_patterns_go_with_their_last_tensor():
         assert [r() for r in kept] == [None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_products_of_rows_alike_and_others(dtype):
+    lengths = [3, 3, 3, 3, 2, 3, 3, 3, 0, 0, 0, 0, 5, 5, 5]  # by fours, the last three left over
+    rows = [sorted(RNG.choice(17, n, replace=False).tolist()) for n in lengths]
+
+    def product(order):
+        pattern = pattern_of([rows[i] for i in order], 17, "i4")
+        own = np.concatenate([values[i] for i in order])
+        a = sparse.SparseTensor(CSR(pattern), nm.asarray(own.astype(dtype)))
+        return a, (a @ x).numpy()
+
+    values = [RNG.standard_normal(n) for n in lengths]
+    x = nm.asarray(RNG.standard_normal(17).astype(dtype))
+    a, found = product(range(15))
+    dense = a.to_dense().numpy() @ x.numpy()
+    np.testing.assert_allclose(found, dense, rtol=1e-5, atol=1e-6)
+    other = RNG.permutation(15)
+    np.testing.assert_array_equal(product(other)[1], found[other])  # whatever is beside a row

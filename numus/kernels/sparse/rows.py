@@ -1,15 +1,18 @@
 """Products of compressed sparse rows with dense columns (SpMV, SpMM), and over semirings of
 extremes, of which they give the entry that attains each.
 
-One column: a row is a sum of one product after the other; hardware gathers are no faster where
-rows are short. Many columns: lanes run along them, and accumulators stay in registers over the
-entries of a row, so that the products, nnz × columns of them, are never in memory.
+One column: a row is a sum of one product after the other, and rows of one length are summed side by
+side; hardware gathers are no faster where rows are short. Many columns: lanes run along them, and
+accumulators stay in registers over the entries of a row, so that the products, nnz × columns of
+them, are never in memory.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from numus import dtypes as dt
 from numus import ir
@@ -17,6 +20,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 
 ZERO, ONE = const(0), const(1)
+_ROWS = 4  # of one length, whose sums do not wait for each other
 
 Number = tuple[Expr, ...]  # its real parts
 
@@ -58,14 +62,54 @@ class Rows:
         return [*lets, *self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
 
     def in_turn(self, start: Expr, stop: Expr) -> list[Stmt]:
-        """A range of rows, two entries at a time; the end of a row is where the next starts."""
-        sums, entry, row = self.registers(False), ir.var("entry"), ir.var("row")
-        at = ir.Register("at", ir.INDEX)
+        """A range of rows, a few that are as long as each other side by side, others one after the
+        other, two entries at a time; the end of a row is where the next starts."""
+        at, row = ir.Register("at", ir.INDEX), ir.var("row")
+        ends = [ir.var(f"end{i}") for i in range(_ROWS + 1)]
+        lengths = [ir.sub(b, a) for a, b in pairwise(ends)]
+        last = ir.sub(stop, ONE)
+        lets: list[Stmt] = [ir.Let(ends[0], ir.read(at))]
+        for i, end in enumerate(ends[1:]):
+            own = ir.minimum(ir.add(row, const(i)), last)
+            lets.append(ir.Let(end, self.bounds(own)[1]))
+        inside = ir.add(row, const(_ROWS - 1)) < stop
+        alike = ir.var("alike", dt.bool_)
+        same = functools.reduce(lambda x, y: x & y, [n.eq(lengths[0]) for n in lengths[1:]])
+        following = ir.var("following")
+        single = self._single(at, following)
+        until = ir.minimum(ir.add(row, const(_ROWS)), stop)
+        body = [
+            *lets,
+            ir.Let(alike, inside & same),
+            ir.If(alike, [*self._abreast(row, ends, lengths[0]), ir.Set(at, ends[-1])]),
+            ir.If(~alike, [ir.For(following, row, until, "serial", single)]),
+        ]
+        loop = ir.For(row, start, stop, "serial", body, step=const(_ROWS))
+        return [ir.Set(at, self.bounds(start)[0]), loop]
+
+    def _abreast(self, row: Expr, starts: list[Expr], length: Expr) -> list[Stmt]:
+        """Rows of one length, a sum of each."""
+        sums = [
+            [ir.Register(f"sum{i}_{r}", self.dtype) for i in range(self.components)]
+            for r in range(_ROWS)
+        ]
+        j = ir.var("j")
+        step: list[Stmt] = []
+        out: list[Stmt] = []
+        for r, own in enumerate(sums):
+            step += self._accumulate(own, ir.add(starts[r], j), ZERO)
+            out += self.write(ir.add(row, const(r)), ZERO, tuple(ir.reads(own)))
+        clear = [x for own in sums for x in self._clear(own)]
+        return [*clear, ir.For(j, ZERO, length, "serial", step), *out]
+
+    def _single(self, at: ir.Register, row: Expr) -> list[Stmt]:
+        """The row whose entries start at a register's number."""
+        sums, entry = self.registers(False), ir.var("entry")
         low, high = ir.var("low"), ir.var("high")
         last = ir.sub(high, ONE)
         pair = [x for i in (entry, ir.add(entry, ONE)) for x in self._accumulate(sums, i, ZERO)]
         is_odd = (low < high) & (ir.sub(high, low) & ONE).eq(ONE)
-        body = [
+        return [
             ir.Let(low, ir.read(at)),
             ir.Let(high, self.bounds(row)[1]),
             *self._clear(sums),
@@ -74,7 +118,6 @@ class Rows:
             *self.write(row, ZERO, tuple(ir.reads(sums))),
             ir.Set(at, high),
         ]
-        return [ir.Set(at, self.bounds(start)[0]), ir.For(row, start, stop, "serial", body)]
 
     def along_columns(self, row: Expr, columns: Expr, unroll: int) -> list[Stmt]:
         """`unroll` vectors of columns are summed side by side over the entries of the row."""
