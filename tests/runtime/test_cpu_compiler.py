@@ -230,18 +230,23 @@ def test_loads_one_by_one_where_gathers_wait():
         features = "+avx2,+avx512f,+avx512vl,+avx512dq,+avx512bw" + more
         machine = target.create_target_machine(cpu="skylake-avx512", features=features)
         assert ("vgather" in machine.emit_assembly(llvm.parse_assembly(text))) == gathers
+
+
 def test_code_of_another_optimisation_level_is_stored_apart(tmp_path, monkeypatch):
     def cause(level):
         monkeypatch.setenv("NUMUS_OPT_LEVEL", level)
         compiler = Compiler()
         compiler.compile(kernels.affine())
         return [r.cause for r in compiler.log]
+
     assert cause("2") == cause("0") == ["compiled"]
     first, second = files(tmp_path)
     assert first.read_bytes()[100:] != second.read_bytes()[100:]
     assert cause("0") == cause("2") == ["disk"]
     with pytest.raises(ValueError, match="NUMUS_OPT_LEVEL must be 0 or 2, not '3'"):
         cause("3")
+
+
 def test_optimisation_changes_no_bit(monkeypatch):
     cpu = nm.device("cpu").runtime
     x = nm.asarray(np.random.default_rng(0).normal(size=(33, 300)).astype("float32"))

@@ -14,10 +14,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numus.errors import DTypeError
 import numpy as np
 
 from numus import dtypes as dt
+from numus.errors import DTypeError
 from numus.functions import api as nm
 from numus.functions._base import node_of, wrap
 from numus.functions.indexing.indexing import assign
