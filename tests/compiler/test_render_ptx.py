@@ -10,6 +10,8 @@ import test_snapshots
 
 import numus as nm
 from numus import dtypes as dt
+from numus import ir
+from numus.codegen.llvm.divergence import is_computable
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.compiler.plan import clear_plans
@@ -372,3 +374,11 @@ def test_concat_of_many_arrays_shares_kernels(machine):
         nm.eval(join(xs))
         assert len(machine.made) <= 5
         assert all(len(kernel.buffers) <= 40 for kernel, _ in machine.made)
+
+
+def test_indices_of_shared_operands_are_walked_once():
+    index = ir.var("i")
+    for _ in range(80):  # 2**80 paths
+        index = ir.make("mul", index.dtype, (index, index))
+    assert is_computable(index, (), ir.var("i"))
+    assert not is_computable(index, ())

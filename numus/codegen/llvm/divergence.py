@@ -257,11 +257,12 @@ def written_by(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
 
 def is_computable(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr) -> bool:
     """Whether an index is arithmetic on known values and loop variables alone."""
-    stack = [index]
+    stack, seen = [index], set[ir.Expr]()
     while stack:
         e = stack.pop()
-        if e in counters or e in known:
+        if e in counters or e in known or e in seen:
             continue
+        seen.add(e)  # operands are shared: an index may come from a hash of hundreds of operations
         if e.op in ("load", "read", "lanes_reduce", "lanes_min_where", "var", "slow_path", "carry"):
             return False
         stack.extend(e.args)
