@@ -23,7 +23,6 @@ from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.plan_template import structure_of
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
-from numus.compiler.schedule.horizontal import HorizontalFusion
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
 from numus.compiler.schedule.rematerialize import (
     Liveness,
@@ -102,14 +101,20 @@ class Plan(ScheduledPlan):
             steps = pack_one_operand(steps, analyse, lower, ignored_peak)
             steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
         self.steps, self.group_of_step, self.in_place, self.waves = [], [], [], []
-        fusion = HorizontalFusion(self.runtime.target)
+        fusion: Any = None
+        if self.runtime.target.dependent_launch:
+            from numus.compiler.schedule.horizontal import HorizontalFusion  # late: for GPUs only
+
+            fusion = HorizontalFusion(self.runtime.target)
         for part in (once, steps):
             in_place = [in_place_pairs(step, group.stored, external) for step, group in part]
             found = kernel_order.waves(
                 *([step for step, _ in part], temporary, in_place, self._donated, self.workers)
             )
             for wave in found:
-                launches = fusion.partition([part[i][0] for i in wave])
+                launches = [[n] for n in range(len(wave))]
+                if fusion is not None:
+                    launches = fusion.partition([part[i][0] for i in wave])
                 for numbers in launches:
                     together = [wave[n] for n in numbers]
                     step, group = part[together[0]]

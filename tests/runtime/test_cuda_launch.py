@@ -104,6 +104,7 @@ def test_tensor_maps_are_encoded_at_every_launch():
         stream_id=5,
         last_launched=None,
         retired_graphs=[],
+        recording=None,
         free_events=[],
         last_call=ctypes.c_int64(0),
         run_launches=SIGNATURE(address),

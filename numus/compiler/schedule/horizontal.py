@@ -41,8 +41,6 @@ class HorizontalFusion:
 
     def partition(self, wave: Sequence[LoweredKernel]) -> list[list[int]]:
         """Numbers of a wave's steps, those together that share a launch; the order is kept."""
-        if not self._target.dependent_launch:
-            return [[i] for i in range(len(wave))]
         found: list[list[int]] = []
         open_: dict[Any, list[int]] = {}
         for i, step in enumerate(wave):

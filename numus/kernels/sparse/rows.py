@@ -73,16 +73,16 @@ class Rows:
             own = ir.minimum(ir.add(row, const(i)), last)
             lets.append(ir.Let(end, self.bounds(own)[1]))
         inside = ir.add(row, const(_ROWS - 1)) < stop
-        alike = ir.var("alike", dt.bool_)
+        equal_lengths = ir.var("equal_lengths", dt.bool_)
         same = functools.reduce(lambda x, y: x & y, [n.eq(lengths[0]) for n in lengths[1:]])
         following = ir.var("following")
         single = self._single(at, following)
         until = ir.minimum(ir.add(row, const(_ROWS)), stop)
         body = [
             *lets,
-            ir.Let(alike, inside & same),
-            ir.If(alike, [*self._abreast(row, ends, lengths[0]), ir.Set(at, ends[-1])]),
-            ir.If(~alike, [ir.For(following, row, until, "serial", single)]),
+            ir.Let(equal_lengths, inside & same),
+            ir.If(equal_lengths, [*self._abreast(row, ends, lengths[0]), ir.Set(at, ends[-1])]),
+            ir.If(~equal_lengths, [ir.For(following, row, until, "serial", single)]),
         ]
         loop = ir.For(row, start, stop, "serial", body, step=const(_ROWS))
         return [ir.Set(at, self.bounds(start)[0]), loop]

@@ -18,7 +18,6 @@ from numus.compiler.fusion.group import squeeze
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Kernels, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags, max_waiting_blocks
-from numus.compiler.lower.loops.early_prefetch import early_prefetch
 from numus.compiler.lower.loops.nest import ZERO, delinearize
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import RegisterTiling, RowEmitter, Stages
@@ -121,7 +120,9 @@ def _kernel(p: LoopProblem, tiling: RegisterTiling, flags: Value | None = None) 
     row = RowEmitter(p, e, at, [(ZERO, end)], p.lane, tiling=tiling)
     row.cache_in_registers()
     body = row.stages() + row.results()
-    if tiling.ctas == 1:
+    if tiling.ctas == 1 and p.target.dependent_launch:
+        from numus.compiler.lower.loops.early_prefetch import early_prefetch  # late: for GPUs only
+
         body = early_prefetch(e, p.target, g, body, n) + body
     return e.grid_kernel("register_row_reduction", g, body, count, p.work.notes)
 
