@@ -117,31 +117,34 @@ class _Toolchain:
         # standard pipelines give the same code at ten times the compile time.
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         self._builder = llvm.create_pass_builder(self.machine, options)
-        self._passes = passes = llvm.create_new_module_pass_manager()
-        passes.add_sroa_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
+        self._passes, self._o0_passes = (llvm.create_new_module_pass_manager() for _ in range(2))
+        for passes in (self._passes, self._o0_passes):
+            passes.add_sroa_pass()
+            passes.add_simplify_cfg_pass()
+        # as long as code generation without optimisation, which gains nothing by it
+        self._passes.add_instruction_combine_pass()
+        self._passes.add_simplify_cfg_pass()
 
     @contextlib.contextmanager
-    def _module(self, source: str) -> Iterator[Any]:
-        """An optimised module."""
+    def _module(self, source: str, passes: Any) -> Iterator[Any]:
+        """A module after these passes."""
         # LLVM ends the process when memory runs out
         nbytes = _HEADROOM_BYTES + _HEADROOM_BYTES_PER_CHARACTER * len(source)
         require_headroom(nbytes, "compile a kernel")
         library = self._llvm.ffi.lib
         with parsed(library, source) as module:
             run = unlocked(library.LLVMPY_RunNewModulePassManager)
-            run(self._passes, module, self._builder)
+            run(passes, module, self._builder)
             yield module
 
     def object_code(self, source: str, small: bool) -> bytes:
         machine = self._o0_machine if small else self.machine
-        with self._module(source) as module:
+        passes = self._o0_passes if small else self._passes
+        with self._module(source, passes) as module:
             return emitted(self._llvm.ffi.lib, machine, module, as_object=True)
 
     def assembly(self, source: str) -> str:
-        with self._module(source) as module:
+        with self._module(source, self._passes) as module:
             return emitted(self._llvm.ffi.lib, self.machine, module, as_object=False).decode()
 
 
