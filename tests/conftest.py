@@ -25,7 +25,7 @@ def pytest_addoption(parser):
 
 
 # Tests that compile kernels as users run them.
-OPTIMISED = ("tests/kernels/", "tests/compiler/test_cpu_gemm.py", "tests/test_ops.py")
+OPTIMISED = ("tests/kernels/", "tests/compiler/test_cpu_gemm.py")
 
 
 def pytest_configure(config):
