@@ -233,7 +233,7 @@ def _loaders(table: Table) -> tuple[Any, Any]:
         names = [*inputs, target]
         for entry in names:
             _check_entry(table, sets[0], entry)
-        sets = [None if s is None else _Picked(s, names) for s in sets]
+        sets = [None if s is None else _SelectedEntries(s, names) for s in sets]
     loader = functools.partial(data.DataLoader, batch_size=size, num_workers=workers)
     with table.errors():
         train = loader(sets[0], shuffle=shuffle, drop_last=drop_last, key=nm.random.key(1))
@@ -274,7 +274,7 @@ def _dataset(table: Table, key: str) -> Any:
         return data.RecordDataset.open(path)
 
 
-class _Picked(data.Dataset):
+class _SelectedEntries(data.Dataset):
     """Of each record, which is a dict, the entries of some names."""
 
     def __init__(self, dataset: Any, names: list[str]) -> None:

@@ -246,7 +246,7 @@ class ScheduleTemplate:
             values.append(grid)
             values += scalars
             if own_scratch:
-                offsets += _scratch_places(scratch[wave], own_scratch)
+                offsets += _scratch_offsets(scratch[wave], own_scratch)
                 pitches.append(placed.pitch[wave])
         for at, _, _ in shared.scalar_patches:
             values[at] = 0
@@ -272,7 +272,7 @@ class ScheduleTemplate:
             return None
         spaces = [sizes[i] for i in self._in_arena]
         spaces += [min(self._workers, blocks[w]) * pitch[w] for w in self._with_scratch]
-        starts, total = self._place(spaces)
+        starts, total = self._arena_offsets(spaces)
         if total > runtime.target.l2_bytes:
             return None
         return _Placed(arguments, sizes, starts, total, pitch)
@@ -368,7 +368,7 @@ class ScheduleTemplate:
                 pitch[wave] = max(pitch[wave], sum(map(aligned, scratch)))
         return pitch, blocks
 
-    def _place(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+    def _arena_offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """Offsets in the arena, each above those that are live together with it and were below;
         and its bytes."""
         ends = [0] * len(sizes)
@@ -389,7 +389,7 @@ def _starts(slots: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple([(slot, 0) for slot in slots])
 
 
-def _scratch_places(start: int, sizes: Sequence[int]) -> list[int]:
+def _scratch_offsets(start: int, sizes: Sequence[int]) -> list[int]:
     """Where the first worker's scratch buffers lie."""
     places = []
     for size in sizes:

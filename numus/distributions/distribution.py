@@ -130,12 +130,12 @@ class Distribution:
         default = Distribution._default_validate_args
         self._validate_args = default if validate_args is None else bool(validate_args)
 
-    def _held(self) -> dict[str, Tensor]:
-        """The parameters that this object holds, by name."""
+    def _given_parameters(self) -> dict[str, Tensor]:
+        """The parameters that this object has, by name."""
         return {n: self.__dict__[n] for n in self.arg_constraints if n in self.__dict__}
 
     def _first(self) -> tuple[str, Tensor]:
-        return next(iter(self._held().items()))
+        return next(iter(self._given_parameters().items()))
 
     @property
     def batch_shape(self) -> Shape:
@@ -167,7 +167,7 @@ class Distribution:
         shape = as_shape(batch_shape, f"{type(self).__name__}.expand")
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
-        for name, value in self._held().items():
+        for name, value in self._given_parameters().items():
             event = self.arg_constraints[name].event_dim
             new.__dict__[name] = nm.broadcast_to(value, shape + value.shape[value.ndim - event :])
         return new
@@ -290,7 +290,8 @@ class Distribution:
 
     def __repr__(self) -> str:
         parts = [
-            f"{n}={x.shape}" if x.size != 1 else f"{n}={_shown(x)}" for n, x in self._held().items()
+            f"{n}={x.shape}" if x.size != 1 else f"{n}={_shown(x)}"
+            for n, x in self._given_parameters().items()
         ]
         return f"{type(self).__name__}({', '.join(parts)})"
 

@@ -113,7 +113,7 @@ class MemoryPool(PoolCounters, ABC):
         self.device = device
         self.max_pooled_bytes = 1 << 62
         self._mapped_bytes = 0
-        self._max_in_use = 0  # an upper bound: see `_settle`
+        self._max_in_use = 0  # an upper bound: see `_mark_idle_blocks`
         self._classes: dict[int, _SizeClass] = {}
         self._by_request: dict[int, _SizeClass] = {}
         self._freed: deque[tuple[_SizeClass, int]] = deque()  # large blocks, oldest first
@@ -159,10 +159,10 @@ class MemoryPool(PoolCounters, ABC):
         """Count a block as in use."""
         self._max_in_use += size
         if self._max_in_use > self.peak:
-            self._settle()
+            self._mark_idle_blocks()
             self.peak = max(self.peak, self._max_in_use)
 
-    def _settle(self) -> None:
+    def _mark_idle_blocks(self) -> None:
         """Count free blocks as such. Until the next time, the blocks in use take at most what they
         do now, and what is taken in addition."""
         for class_ in list(self._classes.values()):
@@ -253,7 +253,7 @@ class MemoryPool(PoolCounters, ABC):
                 except IndexError:
                     break
                 self._unmap(class_, address)
-        self._settle()
+        self._mark_idle_blocks()
 
     def out_of_memory(self, size: int, state: str) -> OutOfMemoryError:
         return OutOfMemoryError(

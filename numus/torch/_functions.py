@@ -48,7 +48,7 @@ def _tuple(dim: Any) -> Any:
     return tuple(dim) if isinstance(dim, list) else dim
 
 
-def _spread(given: tuple[Any, ...]) -> Any:
+def _varargs(given: tuple[Any, ...]) -> Any:
     """`f(2, 3)` and `f((2, 3))` alike."""
     return given[0] if len(given) == 1 and not isinstance(given[0], int) else given
 
@@ -70,13 +70,13 @@ def _extreme(name: str) -> Function:
         if dim is None:
             return reduce(input)
         indices = pick(input, axis=dim, keepdims=True)
-        return _picked(input, indices, dim, keepdim)
+        return _values_at(input, indices, dim, keepdim)
 
     run.__doc__ = f"All elements' {name}; with dim, (values, indices); with a tensor, elementwise."
     return run
 
 
-def _picked(input: Any, indices: Any, dim: int, keepdim: bool) -> ValuesIndices:
+def _values_at(input: Any, indices: Any, dim: int, keepdim: bool) -> ValuesIndices:
     if not input.ndim:
         return ValuesIndices(input, nm.reshape(indices, ()))
     values = nm.take_along_axis(input, indices, axis=dim)
@@ -333,7 +333,7 @@ def _functional(name: str) -> Function:
 
 
 def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_spread(tuple(sizes)))
+    return tuple(_varargs(tuple(sizes)))
 
 
 # Rows: PyTorch's parameters and the engine's call.
@@ -368,7 +368,7 @@ TABLE: dict[str, Function] = {
     ),
     "einsum": _einsum,
     "flip": lambda input, *dims, **named: nm.flip(
-        input, _axes(_spread(dims or tuple(named.values())))
+        input, _axes(_varargs(dims or tuple(named.values())))
     ),
     "gradient": lambda input, *, spacing=1, dim=None, edge_order=1: nm.gradient(
         input, spacing, axis=dim, edge_order=edge_order

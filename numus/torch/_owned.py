@@ -95,7 +95,7 @@ class Names:
             elif name in self.at:
                 placed[self.at[name]] = value
             elif name not in _MEANINGLESS or self.any:
-                self._place(name, value, named, placed)
+                self._assign(name, value, named, placed)
         for position in sorted(placed):
             if position == len(args):
                 args = (*args, placed[position])
@@ -103,7 +103,7 @@ class Names:
                 named[self.order[position]] = placed[position]
         return args, named
 
-    def _place(self, name: str, value: Any, named: dict[str, Any], placed: dict[int, Any]) -> None:
+    def _assign(self, name: str, value: Any, named: dict[str, Any], placed: dict[int, Any]) -> None:
         for other in _OTHER_NAMES.get(name, ()):
             if isinstance(other, int) and other < len(self.order):
                 placed[other % len(self.order)] = value

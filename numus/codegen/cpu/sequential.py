@@ -162,7 +162,7 @@ class _Function:
         self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
         self.ended = True
 
-    def place(self, label: str) -> None:
+    def begin_block(self, label: str) -> None:
         if not self.ended:
             self.go(label)
         self.lines.append(f"{label}:")
@@ -237,25 +237,25 @@ class _Function:
     def do_If(self, node: ast.If) -> None:
         yes, no, end = self.label(), self.label(), self.label()
         self.condition(node.test, yes, no)
-        self.place(yes)
+        self.begin_block(yes)
         self.statements(node.body)
         if not self.ended:
             self.go(end)
-        self.place(no)
+        self.begin_block(no)
         self.statements(node.orelse)
-        self.place(end)
+        self.begin_block(end)
 
     def do_While(self, node: ast.While) -> None:
         head, body, end = self.label(), self.label(), self.label()
-        self.place(head)
+        self.begin_block(head)
         self.condition(node.test, body, end)
-        self.place(body)
+        self.begin_block(body)
         self.loops.append((head, end))
         self.statements(node.body)
         self.loops.pop()
         if not self.ended:
             self.go(head)
-        self.place(end)
+        self.begin_block(end)
 
     def do_For(self, node: ast.For) -> None:
         assert isinstance(node.target, ast.Name)
@@ -272,18 +272,18 @@ class _Function:
         self.slots.setdefault(node.target.id, "i64")
         head, body, step_at, end = (self.label() for _ in range(4))
         self.emit(f"store i64 {start}, ptr %{counter}")
-        self.place(head)
+        self.begin_block(head)
         now = self.new(f"load i64, ptr %{counter}")
         self.branch(self.new(f"icmp {'sgt' if down else 'slt'} i64 {now}, {stop}"), body, end)
-        self.place(body)
+        self.begin_block(body)
         self.emit(f"store i64 {now}, ptr %{node.target.id}")
         self.loops.append((step_at, end))
         self.statements(node.body)
         self.loops.pop()
-        self.place(step_at)
+        self.begin_block(step_at)
         self.emit(f"store i64 {self.new(f'add nsw i64 {now}, {step}')}, ptr %{counter}")
         self.go(head)
-        self.place(end)
+        self.begin_block(end)
 
     def do_Break(self, node: ast.Break) -> None:
         self.go(self.loops[-1][1])
@@ -377,10 +377,10 @@ class _Function:
         yes, no, end = self.label(), self.label(), self.label()
         self.condition(node, yes, no)
         for label, bit in ((yes, 1), (no, 0)):
-            self.place(label)
+            self.begin_block(label)
             self.emit(f"store i1 {bit}, ptr %{slot}")
             self.go(end)
-        self.place(end)
+        self.begin_block(end)
         return "i1", self.new(f"load i1, ptr %{slot}")
 
     def condition(self, node: ast.expr, yes: str, no: str) -> None:
@@ -390,7 +390,7 @@ class _Function:
             for part in node.values[:-1]:
                 after = self.label()
                 self.condition(part, *((after, no) if both else (yes, after)))
-                self.place(after)
+                self.begin_block(after)
             self.condition(node.values[-1], yes, no)
             return
         type_, x = self.value(node)

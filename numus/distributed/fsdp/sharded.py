@@ -118,7 +118,7 @@ class FullyShardedDataParallel(Module):
             return self.module(*args, **kwargs)
         wholes = _kept(self, root, [])
         try:
-            root.place(root.split(wholes))
+            root.bind(root.split(wholes))
             return self.module(*args, **kwargs)
         finally:
             root.hide()
@@ -220,7 +220,7 @@ class FullyShardedDataParallel(Module):
             values = [
                 Parameter(x.clone(), w) for x, w in zip(unit.split(whole), wants, strict=True)
             ]
-            unit.place(values)
+            unit.bind(values)
             placed.append(values)
         self._is_whole = True
         try:
@@ -289,7 +289,7 @@ class _Forward:
 
 def _with(unit: Unit, wholes: Sequence[Tensor], forward: Any, args: Any, kwargs: Any) -> Any:
     """The result of a forward pass with whole parameters."""
-    unit.place(unit.split(wholes))
+    unit.bind(unit.split(wholes))
     try:
         return forward(*args, **kwargs)
     finally:
@@ -300,7 +300,7 @@ def _with(unit: Unit, wholes: Sequence[Tensor], forward: Any, args: Any, kwargs:
 
 
 @dataclass(eq=False)
-class _KeptRule(CallRule):
+class _GatheredRule(CallRule):
     """Whole parameters as a function of this rank's part: the gradient is averaged and cut."""
 
     model: FullyShardedDataParallel
@@ -319,7 +319,9 @@ def _kept(model: FullyShardedDataParallel, unit: Unit, after: Nodes) -> list[Ten
     shards = tuple(flat.shard._node for flat in unit.flats)
     if not (mode.grad and any(x.tracked for x in shards)):
         return [wrap(x) for x in wholes]
-    return [wrap(y) for y in differentiated(_KeptRule(len(wholes), model, unit), wholes, shards)]
+    return [
+        wrap(y) for y in differentiated(_GatheredRule(len(wholes), model, unit), wholes, shards)
+    ]
 
 
 @dataclass(eq=False)

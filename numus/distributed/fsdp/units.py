@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     """A parameter of the model within a flat one."""
 
     name: str
-    places: tuple[tuple[Any, Any], ...]  # the namespaces and keys that hold it: tied ones have more
+    attributes: tuple[tuple[Any, Any], ...]  # namespaces and keys: tied ones have several
     shape: tuple[int, ...]
     size: int
     offset: int
@@ -84,8 +84,8 @@ class Flat:
         self.device: Device = first.device
         self.entries: list[Entry] = []
         at = 0
-        for name, p, places in found:
-            self.entries.append(Entry(name, tuple(places), p.shape, p.size, at))
+        for name, p, attributes in found:
+            self.entries.append(Entry(name, tuple(attributes), p.shape, p.size, at))
             at += p.size
         self.total = at
         self.part = -(-at // group.size)
@@ -138,7 +138,7 @@ class Unit:
         self._hidden = [
             ShardedParameter(e.name, _original(e)) for flat in flats for e in flat.entries
         ]
-        self.place(self._hidden)
+        self.bind(self._hidden)
 
     # -- whole parameters -------------------------------------------------------------------------
 
@@ -184,18 +184,18 @@ class Unit:
             mean = (got / self._group.size).astype(flat.dtype, copy=False)
             return mean.to(flat.shard.device)
 
-    # -- places in the modules --------------------------------------------------------------------
+    # -- attributes of the modules ----------------------------------------------------------------
 
-    def place(self, values: Sequence[Any]) -> None:
+    def bind(self, values: Sequence[Any]) -> None:
         """Let modules hold these in place of the parameters."""
         entries = [e for flat in self.flats for e in flat.entries]
         for entry, value in zip(entries, values, strict=True):
-            for namespace, key in entry.places:
+            for namespace, key in entry.attributes:
                 namespace[key] = value
 
     def hide(self) -> None:
         """Let modules hold no values any more."""
-        self.place(self._hidden)
+        self.bind(self._hidden)
 
     def split(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """The parameters in the gathered vectors."""
@@ -205,7 +205,7 @@ class Unit:
 
 
 def _original(entry: Entry) -> Parameter:
-    namespace, key = entry.places[0]
+    namespace, key = entry.attributes[0]
     found: Parameter = namespace[key]
     return found
 

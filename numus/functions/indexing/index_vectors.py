@@ -38,7 +38,7 @@ class ScatterDimensionNumbers(NamedTuple):
     scatter_indices_batching_dims: tuple[int, ...] = ()
 
 
-def _places(
+def _element_indices(
     shape: tuple[int, ...],
     starts: Tensor,
     sizes: Sequence[int],
@@ -90,7 +90,9 @@ def gather(
     x, starts, d = nm.asarray(operand), nm.asarray(start_indices), dimension_numbers
     lead = starts.ndim - 1
     pairs = list(zip(d[3], d[4], strict=True))
-    at, fits = _places(x.shape, starts, slice_sizes, d[2], pairs, _mode(mode or "clip") == "clip")
+    at, fits = _element_indices(
+        x.shape, starts, slice_sizes, d[2], pairs, _mode(mode or "clip") == "clip"
+    )
     found = nm.take(nm.reshape(x, -1), at)
     if fill_value is None:
         fill_value = math.nan if x.dtype.is_inexact else 0
@@ -118,7 +120,7 @@ def _scatter(reduce: str) -> Callable[..., Tensor]:
         new = nm.permute_dims(new, (*rest, *d[0]))
         sizes = _sizes(x.ndim, d, list(new.shape[len(rest) :]))
         pairs = list(zip(d[3], d[4], strict=True))
-        at, fits = _places(x.shape, starts, sizes, d[2], pairs, _mode(mode) == "clip")
+        at, fits = _element_indices(x.shape, starts, sizes, d[2], pairs, _mode(mode) == "clip")
         values = nm.reshape(nm.astype(new, x.dtype), starts.shape[:-1] + tuple(sizes))
         values = nm.negative(values) if reduce == "sub" else values
         keep = nm.reshape(nm.broadcast_to(fits, at.shape), -1)

@@ -55,7 +55,7 @@ def _fitting(op: str, scores: Tensor, target: Any, ignored: int) -> Tensor:
     return checked_classes(op, nm.asarray(target), scores.shape[axis], shape, ignored)
 
 
-def _picked(
+def _one_hot_targets(
     op: str, scores: Tensor, target: Tensor, weight: Any, ignored: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One-hot masks of targets (for fusion, not gathers), their weights, whether they count."""
@@ -92,7 +92,7 @@ def nll_loss(
     """Minus the logarithms of probabilities at the target classes; the mean is weighted."""
     op = "nll_loss"
     target = _fitting(op, input, target, ignore_index)
-    hit, weights, _ = _picked(op, input, target, weight, ignore_index)
+    hit, weights, _ = _one_hot_targets(op, input, target, weight, ignore_index)
     own = -nm.sum(nm.where(hit, input, 0.0), axis=_class_axis(op, input))
     return _weighted_mean(own * weights, weights, reduction, op)
 
@@ -149,7 +149,7 @@ def _against_classes(
     axis = _class_axis(op, input)
     classes = input.shape[axis]
     logs = nm.log_softmax(input, axis=axis)
-    hit, weights, counts = _picked(op, input, target, weight, ignore_index)
+    hit, weights, counts = _one_hot_targets(op, input, target, weight, ignore_index)
     loss = -nm.sum(nm.where(hit, logs, 0.0), axis=axis) * weights
     if label_smoothing:
         weighted = logs if weight is None else logs * _class_weights(op, weight, logs, axis)
@@ -188,7 +188,7 @@ def focal_loss(
     op = "focal_loss"
     axis = _class_axis(op, input)
     target = _fitting(op, input, target, ignore_index)
-    hit, weights, _ = _picked(op, input, target, weight, ignore_index)
+    hit, weights, _ = _one_hot_targets(op, input, target, weight, ignore_index)
     log_p = nm.sum(nm.where(hit, nm.log_softmax(input, axis=axis), 0.0), axis=axis)
     loss = -weights * _power(-nm.expm1(log_p), gamma) * log_p
     return _weighted_mean(loss, weights, reduction, op)
@@ -215,7 +215,7 @@ def multi_margin_loss(
     input = vector(input)
     axis = _class_axis(op, input)
     target = _fitting(op, input, target, -100)
-    hit, weights, _ = _picked(op, input, target, weight, -100)
+    hit, weights, _ = _one_hot_targets(op, input, target, weight, -100)
     own = nm.sum(nm.where(hit, input, 0.0), axis=axis, keepdims=True)
     short = nm.relu(margin - own + input) ** p
     loss = nm.sum(nm.where(hit, 0.0, short), axis=axis) * weights / input.shape[axis]

@@ -100,13 +100,13 @@ class Reached:
     def _value(self, namespace: Any, name: Any, x: Any, names: Any, depth: int) -> None:
         """Something that a name stands for; `names` are those that the code mentions."""
         if isinstance(x, (Tensor, np.ndarray)):
-            self._place(namespace, name)
+            self._add_cell(namespace, name)
         elif isinstance(x, _PLAIN):
             self.statics.append((type(x), x))
         elif isinstance(x, (list, tuple, dict)):
             leaves = nm.tree.leaves(x) if len(x) <= _MAX_LEAVES else []
             if len(leaves) <= _MAX_LEAVES and any(isinstance(v, Tensor) for v in leaves):
-                self._place(namespace, name)
+                self._add_cell(namespace, name)
             else:
                 self._known_by_id(x)
         elif isinstance(x, Module):
@@ -124,7 +124,7 @@ class Reached:
         else:
             self._known_by_id(x)
 
-    def _place(self, namespace: Any, name: Any) -> None:
+    def _add_cell(self, namespace: Any, name: Any) -> None:
         if namespace is not None and self._first(namespace, name):
             self.cells.append((namespace, name))
 

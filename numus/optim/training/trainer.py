@@ -176,7 +176,7 @@ class Trainer:
         The function is traced once for all that have its code, and replayed: tensors that it
         reaches (variables, globals, attributes) are those of each call.
         """
-        first, last = self._place()
+        first, last = self._accumulation_phase()
         if self._jit:
             out = self._closures(compute_loss, first, last)
         else:
@@ -197,13 +197,13 @@ class Trainer:
         """End `fit` after the batch that runs."""
         self.should_stop = True
 
-    def _place(self) -> tuple[bool, bool]:
+    def _accumulation_phase(self) -> tuple[bool, bool]:
         """Whether the next batch is the first, and the last, of those that make one step."""
         phase = self.step % self.accumulate
         return phase == 0, phase == self.accumulate - 1
 
     def _after_step(self, out: Tensor, weight: float, compute: Compute) -> None:
-        _, last = self._place()
+        _, last = self._accumulation_phase()
         rate = self.optimizer.param_groups[0]["lr"]
         self.step += 1
         if last and self.scheduler is not None and self._scheduler_every == "step":
@@ -367,7 +367,7 @@ class Trainer:
         items = 0
         for batch in run.batches():
             placed, size = self._placed(batch)
-            first, last = self._place()
+            first, last = self._accumulation_phase()
             out = self._run(self._jitted_step, self._batch_step, placed, first, last)
             items += size * self.strategy.size
             run.done += 1

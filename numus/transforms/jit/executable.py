@@ -84,7 +84,9 @@ class Executable:
         self._has_guards = bool(spec.guards)
         self._has_effects = bool(spec.effects)
         self._fast_path: FastPath | None = None
-        self._held = run.held if isinstance(run, CompiledRun) and run.plan.captured else None
+        self._retained = (
+            run.retained if isinstance(run, CompiledRun) and run.plan.captured else None
+        )
 
     def _donate(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
         """Result blocks in the memory of inputs that nothing else references, and the bindings that
@@ -156,9 +158,9 @@ class Executable:
             if donated:
                 run = functools.partial(run, donated=donated)
             found = self._draw(run, views, scalars) if spec.generators else run(views, scalars)
-            held = self._held
-            if held is not None and not held and not storage_lock.writers:
-                held.hold(views)
+            retained = self._retained
+            if retained is not None and not retained and not storage_lock.writers:
+                retained.retain(views)
             made = {}
             for at in self._visible:
                 shape, dtype, device = special.output_types[at]

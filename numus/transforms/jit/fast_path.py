@@ -34,15 +34,15 @@ class FastPath:
         self._made_for = self._current()
         self.function: Callable[..., Any] | None = None
         if self._run is not None and _is_supported(special, self._run.plan):
-            code = self._run.plan.call_builder(hoisted=bool(self._run.held))
+            code = self._run.plan.call_builder(hoisted=bool(self._run.retained))
             if code is not None:
                 self.function = _CallWriter(code, special, self._run).write()
 
     def _current(self) -> Any:
-        """The thread count and the held inputs that fast calls are specialised to."""
+        """The thread count and the retained inputs that fast calls are specialised to."""
         if self._run is None:
             return None
-        return getattr(self._run.plan.plan.prepared, "threads", None), self._run.held.version
+        return getattr(self._run.plan.plan.prepared, "threads", None), self._run.retained.version
 
     def is_current(self) -> bool:
         return bool(self._current() == self._made_for)
@@ -107,7 +107,7 @@ class _CallWriter:
 
     def __init__(self, code: BytecodeBuilder, special: Specialization, run: CompiledRun) -> None:
         plan = run.plan
-        self._held = run.held
+        self._retained = run.retained
         self._code = code
         self._special = special
         self._spec = special.spec
@@ -193,10 +193,10 @@ class _CallWriter:
         code.slot_eq(view, View, "strides", guard.strides)
         storage = code.load_slot(view, View, "storage")
         memory = code.load_slot(storage, Storage, "memory")
-        held = self._held.place(slot)
-        if held is not None:
-            code.slot_is(storage, Storage, "memory", held[0])
-            code.slot_eq(view, View, "offset", held[1])
+        retained = self._retained.memory_of(slot)
+        if retained is not None:
+            code.slot_is(storage, Storage, "memory", retained[0])
+            code.slot_eq(view, View, "offset", retained[1])
         code.store_address(slot, memory, offset, guard.dtype.itemsize)
         self._layouts[guard.ref.key()] = _Layout(view, storage, memory)
 

@@ -23,7 +23,7 @@ from numus.primitives.source import constant, placeholder, value
 from numus.runtime.contract import Recorder
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
-from numus.transforms.jit.held_inputs import HeldInputs
+from numus.transforms.jit.retained_inputs import RetainedInputs
 from numus.transforms.subgraph import Recipe, reachable
 
 Views = Sequence[View]
@@ -123,7 +123,7 @@ class CompiledRun:
         self.plan = plan
         self._itemsizes = program.itemsizes
         self._constant_views = [x.view for x in plan.constant_leaves]
-        self.held = HeldInputs(plan.captured)
+        self.retained = RetainedInputs(plan.captured)
 
     def __call__(
         self, views: Views, numbers: Numbers, donated: dict[int, Any] | None = None
@@ -135,7 +135,7 @@ class CompiledRun:
             view.storage.memory.address + view.offset * size
             for view, size in zip(views, self._itemsizes, strict=True)
         ]
-        hoisted = self.held.match(views)
+        hoisted = self.retained.match(views)
         storages = [Storage(block) for block in plan.run(addresses, numbers, donated, hoisted)]
         for done in after_run:
             done()

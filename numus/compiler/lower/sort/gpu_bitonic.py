@@ -100,7 +100,7 @@ def _lower(p: SortProblem, count: int) -> Kernels:
     )
     e.scratch += [*network.exchange, staged]
 
-    def place(thread: Expr, name: str) -> tuple[list[Stmt], Expr, Expr, Expr]:
+    def coordinates(thread: Expr, name: str) -> tuple[list[Stmt], Expr, Expr, Expr]:
         """The row of a thread, whether it exists, and the thread's number in it."""
         if lanes == threads:
             return [], g, const(True, dt.bool_), thread
@@ -113,7 +113,7 @@ def _lower(p: SortProblem, count: int) -> Kernels:
         return lets, row, number < rows, lane
 
     def load(thread: Expr, k: int) -> Record:
-        _, row, _, lane = place(thread, "load")
+        _, row, _, lane = coordinates(thread, "load")
         at = ir.add(lane, const(k * lanes))
         value = e.value(p.source, p.index(e, row)(ir.minimum(at, ir.sub(length, ONE))))
         record = [x.cast(f) for x, f in zip(layout.record(value, at), fields, strict=True)]
@@ -126,9 +126,9 @@ def _lower(p: SortProblem, count: int) -> Kernels:
 
     body = network.statements(load, stage)
     first = next(s for s in body if isinstance(s, ir.For))
-    first.body[:0] = place(first.var, "load")[0]
+    first.body[:0] = coordinates(first.var, "load")[0]
     t = ir.var("write_t")
-    lets, row, exists, lane = place(t, "write")
+    lets, row, exists, lane = coordinates(t, "write")
     index = row_index(e, row, val.shape, p.axis)
     start = ir.mul(ir.sub(t, lane), const(items))
     limit = e.dim(count)

@@ -17,51 +17,51 @@ from numus.graph import View, lent_memory
 _MAX_BACKOFF = 1 << 10  # calls
 
 
-class HeldInputs:
+class RetainedInputs:
     """The memory of some inputs of a program, as its hoisted kernels have read them.
 
-    Where inputs change between calls, as weights do in training, holding them would cost a copy of
-    each: after every loss, twice as many calls go by before they are held again.
+    Where inputs change between calls, as weights do in training, retaining them would cost a copy
+    of each: after every loss, twice as many calls go by before they are retained again.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = numbers
-        self._held: list[tuple[Any, int]] = []
+        self._retained: list[tuple[Any, int]] = []
         self._losses = 0
         self._wait = 0
-        self.version = 0  # of what is held
+        self.version = 0  # of what is retained
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._retained)
 
-    def place(self, number: int) -> tuple[Any, int] | None:
-        """The memory and offset of an input that is held."""
-        if not self._held or number not in self._numbers:
+    def memory_of(self, number: int) -> tuple[Any, int] | None:
+        """The memory and offset of an input that is retained."""
+        if not self._retained or number not in self._numbers:
             return None
-        return self._held[self._numbers.index(number)]
+        return self._retained[self._numbers.index(number)]
 
     def match(self, views: Sequence[View]) -> bool:
-        """All inputs are those that are held; if not, none is held any more."""
-        if not self._held:
+        """All inputs are those that are retained; if not, none is retained any more."""
+        if not self._retained:
             return False
-        for number, (memory, offset) in zip(self._numbers, self._held, strict=True):
+        for number, (memory, offset) in zip(self._numbers, self._retained, strict=True):
             view = views[number]
             if view.storage.memory is not memory or view.offset != offset:
-                self._held = []
+                self._retained = []
                 self.version += 1
                 self._losses += 1
                 self._wait = min(1 << self._losses, _MAX_BACKOFF) - 2
                 return False
         return True
 
-    def hold(self, views: Sequence[View]) -> None:
-        """Hold the inputs that the hoisted kernels have just read."""
+    def retain(self, views: Sequence[View]) -> None:
+        """Retain the inputs that the hoisted kernels have just read."""
         if self._wait > 0:
             self._wait -= 1
             return
-        places = [(views[n].storage.memory, views[n].offset) for n in self._numbers]
-        if all(_is_ours(memory) for memory, _ in places):
-            self._held = places
+        found = [(views[n].storage.memory, views[n].offset) for n in self._numbers]
+        if all(_is_ours(memory) for memory, _ in found):
+            self._retained = found
             self.version += 1
 
 
