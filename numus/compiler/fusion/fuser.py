@@ -6,6 +6,7 @@ producers wherever one kernel can compute both:
     a further stage over the same rows (softmax, layer norm and their gradients become one kernel);
     a sibling that reads the same input over the same space (mean and variance in one pass);
     the elementwise epilogue of a GEMM (bias, activation, residual) or of a scan;
+    products of matrices of one shape with one vector (gate and up projections), on GPUs;
     the outputs of attention (its result and log-sum-exp; the cotangents of its operands).
 Values used only within their group are never materialised.
 """
@@ -34,7 +35,7 @@ class Fuser:
         leaves = self.leaves = set(strides)
         needed = walk(roots, lambda v: v not in leaves)
         self.order = sorted(needed, key=lambda v: v.id)
-        self.materialization = Materialization(self.order, self.roots, leaves, target)
+        self.materialization = Materialization(self.order, self.roots, strides, target)
         self._cache: dict[Any, bool] = {}
 
     def run(self) -> list[FusionGroup]:
@@ -60,7 +61,8 @@ class Fuser:
         partition = Partition(self.order, stored, self.leaves)
         choice = self.materialization
         legality = Legality(
-            partition, self.target, choice.gemm_sums, choice.piece, self._cache, self.strides
+            *(partition, self.target, choice.gemm_sums, choice.piece, self._cache, self.strides),
+            choice.row_products.products,
         )
         for v in partition.operands:
             group = FusionGroup(v, v.id)

@@ -23,7 +23,7 @@ MAX_SIBLINGS_TRIED = 8  # groups of one space that read a common input
 class Legality:
     """Fusion checks against the groups of a partition so far.
 
-    `gemm_sums` are sums of GEMMs; `piece` numbers the pieces of long expressions, which share no
+    `gemm_sums` are sums of GEMMs; `row_products` are products with one vector; `piece` numbers the pieces of long expressions, which share no
     kernel; `strides` are those of leaves. `cache` keeps the answers of probes,
     which are asked again whenever a graph is partitioned anew.
     """
@@ -36,9 +36,11 @@ class Legality:
         piece: Mapping[Value, int],
         cache: dict[Any, bool],
         strides: Layouts,
+        row_products: Container[Value] = (),
     ) -> None:
         self.partition, self.target = partition, target
         self.gemm_sums, self.piece, self.cache, self.strides = gemm_sums, piece, cache, strides
+        self.row_products = row_products
         # dummy layouts: probes ask at which indices values are read, not where in memory
         self.probe_layouts = {x: (0,) * len(x.shape) for x in partition.in_memory}
 
@@ -48,6 +50,8 @@ class Legality:
         """The group to fuse a value into; alone it would be `group` and depend on `needs`."""
         if v.kind in ATTENTION:
             return self._attention_sibling(v)
+        if v in self.row_products:
+            return self._product_sibling(group, v, needs)
         if self.target.block_size and v.kind in ("view", "concat") and v.size:
             producer = self._attention_output_view(v)
             if producer is not None:
@@ -218,6 +222,24 @@ class Legality:
             return bool(common)
         has_room = len(host.members) < TUNING.max_scalar_siblings
         return any(x.size > 1 for x in common) or (bool(common) and has_room)
+
+    def _product_sibling(
+        self, group: FusionGroup, v: Value, needs: set[FusionGroup]
+    ) -> FusionGroup | None:
+        """The group of products with the same vector, of matrices of the same shape."""
+        from numus.compiler.lower.matmul.row_gemv import are_siblings  # late: for GPUs only
+
+        memory = self.partition.operands
+        for g in reversed(self.partition.by_space.get(group.space, ())):
+            computed = memory.get(g.members[0], set()) - self.strides.keys()
+            if (
+                g not in needs
+                and all(m in self.row_products for m in g.members)
+                and memory[v] - self.strides.keys() == computed
+                and are_siblings([*g.members, v])
+            ):
+                return g
+        return None
 
     def _attention_sibling(self, v: Value) -> FusionGroup | None:
         """The group whose kernel also computes this output of attention."""

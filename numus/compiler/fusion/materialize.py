@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
 from numus.compiler.fusion.long_chains import LongChains
 from numus.compiler.fusion.nested import nested_reductions
+from numus.compiler.fusion.row_products import RowProducts
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph import cost_model
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
 from numus.compiler.graph.strided_view import strided_view
-from numus.compiler.graph.value import ATTENTION, GEMM_KINDS, Value, walk
+from numus.compiler.graph.value import ATTENTION, GEMM_KINDS, Layouts, Value, walk
 from numus.compiler.lower.index_rules import is_inline
 from numus.shapes import row_major, size_of
 from numus.target import Target
@@ -28,12 +29,15 @@ Users = dict[Value, list[Value]]
 
 
 class Materialization:
-    """The values of a graph that go to memory. `leaves` are there; `roots` must be stored."""
+    """The values of a graph that go to memory. Leaves, whose `strides` are given, are there;
+    `roots` must be stored."""
 
     def __init__(
-        self, order: Sequence[Value], roots: set[Value], leaves: set[Value], target: Target
+        self, order: Sequence[Value], roots: set[Value], strides: Layouts, target: Target
     ) -> None:
-        self.order, self.roots, self.leaves, self.target = order, roots, leaves, target
+        self.order, self.roots, self.leaves, self.target = order, roots, set(strides), target
+        self.strides = strides
+        self.row_products = RowProducts()
         self.memory_operands: set[Value] = set()  # that kernels take from memory alone
         self.gemm_sums: set[Value] = set()
         self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
@@ -48,9 +52,13 @@ class Materialization:
         in_memory = stored | self.leaves
         stored |= self._expensive_operands(in_memory)
         stored |= self._read_through_many_maps(stored, in_memory)
+        if self.target.simt:
+            given = (self.order, stored, self.roots, self.strides, self.target)
+            self.row_products = RowProducts.of(*given)
+            stored -= self.row_products.statistics
         chains = LongChains(self.order, stored | self.leaves)
         self.piece = chains.piece
-        return stored | chains.stored
+        return stored | (chains.stored - self.row_products.between)
 
     def _epilogue_results(self) -> set[Value]:
         """Values stored instead of GEMMs: the last elementwise post-dominator of each."""
@@ -140,7 +148,7 @@ class Materialization:
                 inline = x.kind == "elementwise" and x not in in_memory
                 if inline and wgmma and x.size > 1:
                     self.memory_operands.add(x)
-                elif inline and _costs_more_than_load(x, in_memory):
+                elif inline and _costs_more_than_load(x, in_memory, reads_indices):
                     found.add(x)
         return found | self.memory_operands
 
@@ -213,7 +221,7 @@ class Materialization:
                 out.add(v)
         # the last of a chain is enough
         covered = {x for w in out if w not in in_memory for x in w.inputs}
-        return out - covered
+        return out - covered - self.row_products.between
 
     def _repeated_along_loops(self, v: Value, users: set[FusionGroup]) -> bool:
         """An expensive value is broadcast along outer loops, and so recomputed many times."""

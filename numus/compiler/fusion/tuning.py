@@ -40,6 +40,10 @@ class FusionTuning:
     nested_min_results: int = 1 << 18  # fewer are stored as quickly
     nested_max_users: int = 4  # that compute the terms, each for itself
 
+    # Products with one vector, whose warps compute its reductions.
+    row_statistic_max_elements: int = 1 << 13
+    row_statistic_max_ops: int = 8  # values as long as the vector
+
     # Materialisation.
     max_index_maps: int = 8  # by which views read a value before it is stored: each copies its code
     wgmma_min_extent: int = 128  # of M, N and K, so that operands are worth relayout kernels

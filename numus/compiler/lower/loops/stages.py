@@ -36,7 +36,7 @@ class StagedGroup:
         self.group = group
         self.target = target
         self.redirect = redirect or {}
-        self.members, sqdevs = _expand_sqdevs(group.members)
+        self.members, sqdevs = expand_sqdevs(group.members)
         self.aliases = {**(aliases or {}), **sqdevs}
         self.sqdevs = set(sqdevs.values())  # sums of squared deviations from a mean
         self.residuals: dict[Value, Value] = {}  # of each, the plain sum of the deviations
@@ -187,7 +187,7 @@ class StagedGroup:
 # -- sums of squared deviations -------------------------------------------------------------------
 
 
-def _expand_sqdevs(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]]:
+def expand_sqdevs(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]]:
     """Members with each sum of squared deviations as two plain sums, and the second of these."""
     out: list[Value] = []
     expanded: dict[Value, Value] = {}

@@ -11,6 +11,7 @@ from numus.compiler.lower.matmul.complex_as_real import ComplexAsReal
 from numus.compiler.lower.matmul.gemv import Gemv, GemvMmaSync
 from numus.compiler.lower.matmul.gpu_gemm import MmaSync, Simt, SimtAsync, SmallK
 from numus.compiler.lower.matmul.problem import Loops, MatmulProblem
+from numus.compiler.lower.matmul.row_gemv import RowGemv
 from numus.compiler.lower.matmul.vendor import VendorMatmul
 from numus.compiler.lower.matmul.wgmma import Wgmma
 from numus.compiler.lower.schedule import Schedule, select
@@ -28,7 +29,7 @@ REAL_SCHEDULES: Schedules = (
     SimtAsync(),
     Simt(),
 )
-SCHEDULES: Schedules = (VendorMatmul(), ComplexAsReal(REAL_SCHEDULES), *REAL_SCHEDULES)
+SCHEDULES: Schedules = (RowGemv(), VendorMatmul(), ComplexAsReal(REAL_SCHEDULES), *REAL_SCHEDULES)
 
 
 def lower_gpu_matmul(
