@@ -23,9 +23,9 @@ MAX_SIBLINGS_TRIED = 8  # groups of one space that read a common input
 class Legality:
     """Fusion checks against the groups of a partition so far.
 
-    `gemm_sums` are sums of GEMMs; `row_products` are products with one vector; `piece` numbers the pieces of long expressions, which share no
-    kernel; `strides` are those of leaves. `cache` keeps the answers of probes,
-    which are asked again whenever a graph is partitioned anew.
+    `gemm_sums` are sums of GEMMs, `row_products` products with one vector; `piece` numbers the
+    pieces of long expressions, which share no kernel; `strides` are those of leaves. `cache` keeps
+    the answers of probes, which are asked again whenever a graph is partitioned anew.
     """
 
     def __init__(

@@ -140,6 +140,8 @@ class Materialization:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)
             reads_indices = v.kind == "scatter" and self.target.simt
+            if reads_indices and v.inputs[2].size <= TUNING.few_updates:
+                continue  # each element of an update is computed once
             for x in v.inputs[:2] if reads_indices else _packed_operands(v):
                 if wgmma:
                     found |= _stored_for_strides(x, in_memory)
@@ -148,7 +150,7 @@ class Materialization:
                 inline = x.kind == "elementwise" and x not in in_memory
                 if inline and wgmma and x.size > 1:
                     self.memory_operands.add(x)
-                elif inline and _costs_more_than_load(x, in_memory, reads_indices):
+                elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
         return found | self.memory_operands
 
