@@ -58,6 +58,41 @@ def test_activations_are_stored_once():
     np.testing.assert_allclose(found, 2 * wanted, atol=2e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_norms_gates_and_residuals_are_inside(dtype):
+    weight = nm.asarray(rng.standard_normal(256, dtype=np.float32)).astype(dtype)
+    shapes = {"gate": (9, 256), "up": (9, 256), "down": (256, 320)}
+    matrices = {
+        name: nm.quant.quantize(nm.asarray(rng.standard_normal(s, dtype=np.float32)), "int4-g32")
+        for name, s in shapes.items()
+    }
+    x = nm.asarray(rng.standard_normal((1, 256), dtype=np.float32)).astype(dtype)
+    wide = nm.asarray(rng.standard_normal((1, 320), dtype=np.float32)).astype(dtype)
+
+    def layer(x, wide, weight, gate, up, down):
+        y = x.astype(nm.float32, copy=False)
+        scaled = y * nm.rsqrt(nm.mean(y * y, axis=-1, keepdims=True) + 1e-5)
+        h = weight * scaled.astype(x.dtype, copy=False)
+        return nm.silu(h @ gate.T) * (h @ up.T), x + wide @ down.T
+
+    def dense(m):
+        return m.dequantize(x.dtype)
+
+    want = layer(x, wide, weight, *map(dense, matrices.values()))
+    on = "simt_warps"
+    runtime = nm.device(on).runtime
+    given = [v.to(on) for v in (x, wide, weight, *matrices.values())]
+    nm.eval(*given[:3])
+    runtime.launched.clear()
+    found = layer(*given)
+    nm.eval(*found)
+    assert {p.name for p in runtime.launched} == {"packed_gemv"}
+    bound = {"float32": 3e-5, "bfloat16": 2e-2}[dtype]
+    for a, b in zip(found, want, strict=True):
+        a, b = a.astype("float32").numpy(), b.astype("float32").numpy()
+        assert np.abs(a - b).max() < bound * np.abs(b).max()
+
+
 def test_misaligned_activations_and_rows_of_zeros():
     x, q, wanted = operands("int4-g32", 4, 256, 1, "simt_warps", "float32")
     base = nm.concat([nm.zeros((1, 1), device="simt_warps"), x], axis=1)

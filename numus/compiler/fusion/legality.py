@@ -227,7 +227,7 @@ class Legality:
         self, group: FusionGroup, v: Value, needs: set[FusionGroup]
     ) -> FusionGroup | None:
         """The group of products with the same vector, of matrices of the same shape."""
-        from numus.compiler.lower.matmul.row_gemv import are_siblings  # late: for GPUs only
+        from numus.compiler.lower.matmul.row_products import are_siblings  # late: for GPUs only
 
         memory = self.partition.operands
         for g in reversed(self.partition.by_space.get(group.space, ())):

@@ -49,13 +49,14 @@ class Materialization:
         stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
         stored -= nested_reductions(self.order, self.roots, self.leaves, self.target)
         stored |= self._epilogue_results()
-        in_memory = stored | self.leaves
-        stored |= self._expensive_operands(in_memory)
-        stored |= self._read_through_many_maps(stored, in_memory)
         if self.target.simt:
             given = (self.order, stored, self.roots, self.strides, self.target)
             self.row_products = RowProducts.of(*given)
             stored -= self.row_products.statistics
+        in_memory = stored | self.leaves
+        stored |= self._expensive_operands(in_memory)
+        stored |= self._read_through_many_maps(stored, in_memory)
+        stored -= self.row_products.between
         chains = LongChains(self.order, stored | self.leaves)
         self.piece = chains.piece
         return stored | (chains.stored - self.row_products.between)
@@ -114,16 +115,24 @@ class Materialization:
                         del open_paths[x]
             following = users.get(v, [])
             open_paths[v] = len(following)
-            if len(open_paths) == 1:
+            if len(open_paths) == 1 and v.kind != "view":
                 found = v
-            if v in self.roots or any(
-                u.kind != "elementwise" or u.shape != gemm.shape for u in following
-            ):
+            if v in self.roots or not all(self._is_epilogue(u, gemm) for u in following):
                 break  # a path ends here: no later value is on all of them
             for u in following:
                 if (u.id, u) not in ahead:
                     heapq.heappush(ahead, (u.id, u))
         return found
+
+    def _is_epilogue(self, v: Value, gemm: Value) -> bool:
+        """The kernel of a GEMM may compute a value of its results. Products with one vector are
+        often given another axis before something is added to them."""
+        if v.kind == "elementwise" and v.shape == gemm.shape:
+            return True
+        is_vector = self.target.simt and squeeze(gemm.shape) == (gemm.size,)
+        if not is_vector or (v.kind != "elementwise" and v.op != "reshape"):
+            return False
+        return squeeze(v.shape) == squeeze(gemm.shape)
 
     def _expensive_operands(self, in_memory: set[Value]) -> set[Value]:
         """Activations that GEMMs read: stored once, in the epilogue that computes them. Operands
@@ -131,8 +140,9 @@ class Materialization:
         found: set[Value] = set()
         for v in self.order:
             if v.kind == "packed_gemv" and self.target.simt and v not in self.leaves:
-                found |= _stored_for_strides(v.inputs[0], in_memory)
-                self._store_vector(v.inputs[0], in_memory)
+                if not self._computed_by_product(v.inputs[0]):
+                    found |= _stored_for_strides(v.inputs[0], in_memory)
+                    self._store_vector(v.inputs[0], in_memory)
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
@@ -153,6 +163,10 @@ class Materialization:
                 elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
         return found | self.memory_operands
+
+    def _computed_by_product(self, x: Value) -> bool:
+        """The kernel of a product computes its vector."""
+        return x in self.row_products.between
 
     def _store_vector(self, x: Value, in_memory: set[Value]) -> None:
         """Keep an operand that every warp of a kernel reads in memory."""

@@ -43,13 +43,14 @@ class RowProducts:
         target: Target,
     ) -> RowProducts:
         found = RowProducts()
-        contracts = [v for v in order if v.kind == "contract" and v not in strides]
-        if not (contracts and target.subgroup_size and target.vector_access_bytes):
+        kinds = ("contract", "packed_gemv")
+        candidates = [v for v in order if v.kind in kinds and v not in strides]
+        if not (candidates and target.subgroup_size and target.vector_access_bytes):
             return found
-        from numus.compiler.lower.matmul.row_gemv import streams_rows, vector_of  # late: for GPUs
+        from numus.compiler.lower.matmul.row_products import streams_rows, vector_of  # for GPUs
 
         layouts = {**{v: row_major(v.shape) for v in stored}, **strides}
-        found.products = {v for v in contracts if streams_rows(v, layouts, target)}
+        found.products = {v for v in candidates if streams_rows(v, layouts, target)}
         vectors = {v: vector_of(v) for v in found.products}
         users: dict[Value, list[Value]] = {}
         for v in order:

@@ -8,10 +8,18 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.loops.early_prefetch import fetch_row, is_fetched
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.matmul.packed import CodesProblem
+from numus.compiler.lower.matmul.problem import store_epilogue
+from numus.compiler.lower.matmul.row_products import (
+    RowEpilogue,
+    has_statistics,
+    prefetched,
+    products_of,
+    statistics,
+)
+from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.packed_gemv import (
@@ -19,8 +27,11 @@ from numus.kernels.matmul.gpu.packed_gemv import (
     WARP,
     PackedGemvOperands,
     PackedGemvShape,
+    PackedMatrix,
     packed_gemv,
+    totals,
 )
+from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.packed import BYTES
 
 ZERO = const(0)
@@ -30,8 +41,10 @@ ZERO = const(0)
 class PackedGemvTuning:
     """Measured on one H200."""
 
-    warps_per_core: int = 32  # that are worth more than loading activations less often
-    max_rows: int = 2  # of a warp
+    warps_per_core: int = 32  # that are worth more than loading activations less often,
+    max_rows: int = 2  # of a warp;
+    computed_warps_per_core: int = 16  # or than computing them less often,
+    computed_max_rows: int = 4  # not measured yet
     quads: int = 4  # in flight, of a thread
 
 
@@ -51,46 +64,77 @@ class PackedGemvProblem(CodesProblem):
         found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO)).cast(dt.float32)
         return found
 
-    def scale(self, e: Emitter, row: Expr, group: Expr) -> Expr:
+    def scale(self, e: Emitter, product: Value, row: Expr, group: Expr) -> Expr:
         p = self.packing
         if not p.header:
-            return self.number(e, self.val.inputs[2], row, group)
-        word = e.value(self.val.inputs[1], (ZERO, row, group * (p.group * p.words + 1)))
+            return self.number(e, product.inputs[2], row, group)
+        word = e.value(product.inputs[1], (ZERO, row, group * (p.group * p.words + 1)))
         half: Expr = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
         return half.cast(dt.float32)
 
-    def store(self, e: Emitter, v: int, row: Expr, value: Expr) -> list[Stmt]:
-        return e.store(self.val, (const(v), row), value.cast(self.val.dtype))
+    def matrix(self, e: Emitter, product: Value) -> PackedMatrix:
+        """The operands of one product of the group."""
+        _, codes, _, *zeros = product.inputs
+        return PackedMatrix(
+            vector_operand(e, codes, 1, dt.uint32, QUAD),
+            scale=lambda row, group: self.scale(e, product, row, group),
+            zero=(lambda row, group: self.number(e, zeros[0], row, group)) if zeros else None,
+        )
 
 
 def _lower_warps(p: PackedGemvProblem) -> Kernels:
-    rows = TUNING.max_rows
-    while rows > 1 and p.rows < rows * TUNING.warps_per_core * p.target.num_cores:
+    products = products_of(p.group)
+    wanted, most = TUNING.warps_per_core, TUNING.max_rows
+    if has_statistics(p.val.inputs[0], p.layouts):
+        wanted, most = TUNING.computed_warps_per_core, TUNING.computed_max_rows
+    rows = max(1, most // len(products))
+    while rows > 1 and p.rows < rows * wanted * p.target.num_cores:
         rows //= 2
-    unroll = max(1, TUNING.quads // rows)
+    unroll = max(1, TUNING.quads // (rows * len(products)))
     while unroll > 1 and p.chunks % (WARP * QUAD * unroll):
         unroll //= 2
     e, block = Emitter(p.layouts, block_size=WARP), ir.var("block")
     e.packed_blocks = LOOPS.packed_rows
-    x, codes, _, *zeros = p.val.inputs
-    operands = PackedGemvOperands(
-        codes=vector_operand(e, codes, 1, dt.uint32, QUAD),
-        x=vector_operand(e, x, 1, dt.float32, 16),
-        scale=lambda row, group: p.scale(e, row, group),
-        zero=(lambda row, group: p.number(e, zeros[0], row, group)) if zeros else None,
-        store=lambda v, row, value: p.store(e, v, row, value),
-    )
+    x = p.val.inputs[0]
+    matrices = [p.matrix(e, product) for product in products]
+    row0 = block * rows if rows > 1 else block
+    own = [ir.minimum(row0 + i, e.dim(p.rows) - 1) if i else row0 for i in range(rows)]
+    codes = [product.inputs[1] for product in products]
+    operands = [m.codes for m in matrices]
+    body = prefetched(e, p.target, codes, operands, own, codes[0].shape[2])
+    if p.vectors == 1:
+        body += statistics(e, x, MAX_ACCESS_BYTES // x.dtype.itemsize)
+    aligned = operands[0].aligned
+    for operand in operands[1:]:
+        aligned = aligned & operand.aligned
+    vectors = [_vector(e, x, v, p.packing.values) for v in range(p.vectors)]
+    for vector in vectors:
+        aligned = aligned & vector.aligned
     shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, paired=x.dtype.itemsize == 2)
-    sizes = (block * rows, e.dim(p.rows), e.dim(p.chunks))
-    body = packed_gemv(shape, operands, *sizes)
-    where = operands.codes.address
-    if where is not None and is_fetched(codes, p.target):
-        starts = [
-            where(ZERO, ir.minimum(block * rows + i, e.dim(p.rows) - 1), ZERO) for i in range(rows)
-        ]
-        fetches = [fetch_row(*start, codes.shape[2], i) for i, start in enumerate(starts)]
-        body = [*fetches, ir.DependencyWait(), *body]
-    return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), (p.val.op,))]
+    epilogues: dict[tuple[int, int], RowEpilogue] = {}
+    for i, clamped in enumerate(own):
+        row = ir.var(f"row{i}")
+        body.append(ir.Let(row, clamped))
+        for v in range(p.vectors):
+            names = totals(shape, len(products), v, i)
+            found = dict(zip(products, names, strict=True))
+            tag = f"row{i}_{v}"
+            epilogues[v, i] = RowEpilogue(e, p.group, found, (const(v), row), tag)
+            body += epilogues[v, i].loads()
+    loaders = [vector.loader(dt.float32) for vector in vectors]
+    given = PackedGemvOperands(
+        matrices, lambda v: loaders[v], aligned, lambda v, i: epilogues[v, i].stores()
+    )
+    body += packed_gemv(shape, given, row0, e.dim(p.rows), e.dim(p.chunks))
+    return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), p.group.notes)]
+
+
+def _vector(e: Emitter, x: Value, number: int, count: int) -> VectorExpression:
+    """One of the vectors."""
+    if x.shape[1] > 1:
+        start = ((0, number, 0), (1, 1, 1))
+        x = Value.fresh("slice", "view", (x,), start, (1, 1, x.shape[2]), x.dtype)
+    return VectorExpression(e, x, count, f"element{number}")
 
 
 def _lower_tasks(p: PackedGemvProblem) -> Kernels:
@@ -100,7 +144,7 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
     group = c // packing.group if packing.group else ZERO
     word = e.value(p.val.inputs[1], (ZERO, row, c + group + 1 if packing.header else c))
     word = word ^ (128 * BYTES) if packing.signed else word
-    scale, zeros = p.scale(e, row, group), p.val.inputs[3:]
+    scale, zeros = p.scale(e, p.val, row, group), p.val.inputs[3:]
     zero = p.number(e, zeros[0], row, group) if zeros else const(float(packing.zero), dt.float32)
     body: list[Stmt] = []
     for v in range(p.vectors):
@@ -116,9 +160,9 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
             ir.Set(total, const(0.0, dt.float32)),
             ir.For(c, ZERO, e.dim(p.chunks), "lanes", [added]),
             ir.Let(found, ir.lanes_reduce("add", total)),
-            *p.store(e, v, row, found),
+            *store_epilogue(e, p.group, (const(v), row), found.cast(p.val.dtype)),
         ]
-    return [e.grid_kernel("packed_gemv", row, body, p.rows, (p.val.op,))]
+    return [e.grid_kernel("packed_gemv", row, body, p.rows, p.group.notes)]
 
 
 lower_packed_gemv = family(PackedGemvProblem, Candidate("row per task", _lower_tasks))

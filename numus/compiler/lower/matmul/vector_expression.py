@@ -12,8 +12,10 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.pointwise_transpose import substitute
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
+from numus.kernels.matmul.gpu.row_gemv import LoadVector
 
 ZERO = const(0)
 
@@ -65,6 +67,17 @@ class VectorExpression:
             substitute(self._element, {self._at: first + u, **{x: n[u] for x, n in loaded.items()}})
             for u in range(count)
         ]
+
+    def loader(self, dtype: DType) -> LoadVector:
+        """Loads of elements in a dtype, as names: several rows use each."""
+
+        def load(out: list[Stmt], first: Expr, count: int, tag: str, vectors: bool) -> list[Expr]:
+            found = self.load(out, first, count, tag, vectors)
+            names = [ir.var(f"{tag}_{u}", dtype) for u in range(count)]
+            out += ir.lets(names, [x.cast(dtype) for x in found])
+            return names
+
+        return load
 
 
 _OF_SIZES = frozenset({"const", "scalar", "add", "sub", "mul"})

@@ -1,4 +1,5 @@
 """GEMV with packed codes on CUDA cores: a warp per few rows of codes, which it reads once.
+Several matrices may be multiplied by the same vector, as in `row_gemv.py`.
 
 A code becomes a float without a conversion: its bits are the leading ones of a mantissa,
 1 + code / 2**bits (as in Lin et al. 2024 and llama.cpp, in float32). The ones are taken away again
@@ -8,7 +9,7 @@ word in pairs, the first of which stands 4 bits lower: four shifts for eight cod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from numus import dtypes as dt
@@ -16,6 +17,7 @@ from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
+from numus.kernels.matmul.gpu.row_gemv import LoadVector
 from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO = const(0)
@@ -29,18 +31,24 @@ ONE_BITS = 0x3F800000
 class PackedGemvShape:
     packing: Packing
     vectors: int
-    rows: int  # of a warp
+    rows: int  # of each matrix, of a warp
     unroll: int  # quads of a row that a thread loads ahead of their products
     paired: bool  # codes by shift: exact to 16 bits, as activations are
 
 
 @dataclass(frozen=True)
-class PackedGemvOperands:
+class PackedMatrix:
     codes: VectorOperand
-    x: VectorOperand
     scale: Callable[[Expr, Expr], Expr]  # row, group: float32
     zero: Callable[[Expr, Expr], Expr] | None
-    store: Callable[[int, Expr, Expr], list[Stmt]]  # vector, row, value
+
+
+@dataclass(frozen=True)
+class PackedGemvOperands:
+    matrices: Sequence[PackedMatrix]
+    vector: Callable[[int], LoadVector]  # elements of a vector, by its number: float32
+    aligned: Expr  # codes and vectors, so that vectors are loaded
+    epilogue: Callable[[int, int], list[Stmt]]  # of a vector and a row of the warp, from `totals`
 
 
 def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, int]]:
@@ -58,24 +66,24 @@ def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, i
     return found
 
 
+Row = tuple[PackedMatrix, Expr]  # a matrix, and which of its rows
+Place = tuple[Expr, list[Row], Expr]  # chunk, rows, group
 Words = list[list[Expr]]  # of each row, four words
 
 
-def _load(
-    s: PackedGemvShape,
-    o: PackedGemvOperands,
-    out: list[Stmt],
-    at: tuple[Expr, list[Expr], Expr],
-    vectorised: bool,
-    tag: str,
-) -> Words:
+def totals(s: PackedGemvShape, matrices: int, vector: int, row: int) -> list[Expr]:
+    """The names of a row's products with a vector, one for each matrix."""
+    return [ir.var(f"total{p * s.rows + row}_{vector}", dt.float32) for p in range(matrices)]
+
+
+def _load(s: PackedGemvShape, out: list[Stmt], at: Place, vectorised: bool, tag: str) -> Words:
     """Four words of each row from a chunk on."""
     p, (chunk, rows, group) = s.packing, at
     first = chunk + group + 1 if p.header else chunk
     aligned = vectorised and not p.header  # words behind a header are not
     return [
-        o.codes.load_along_k(out, ZERO, row, first, QUAD, f"w{tag}_{i}", aligned)
-        for i, row in enumerate(rows)
+        matrix.codes.load_along_k(out, ZERO, row, first, QUAD, f"w{tag}_{i}", aligned)
+        for i, (matrix, row) in enumerate(rows)
     ]
 
 
@@ -83,7 +91,7 @@ def _multiply(
     s: PackedGemvShape,
     o: PackedGemvOperands,
     sums: list[list[ir.Register]],
-    at: tuple[Expr, list[Expr], Expr],
+    at: Place,
     words: Words,
     vectorised: bool,
     tag: str,
@@ -91,7 +99,7 @@ def _multiply(
     """Add the products of four words of each row with their activations."""
     p, (chunk, rows, group) = s.packing, at
     out: list[Stmt] = []
-    scales = [o.scale(row, group) for row in rows]
+    scales = [matrix.scale(row, group) for matrix, row in rows]
     floats: list[list[tuple[Expr, int]]] = []
     for own in words:
         flipped = [w ^ (128 * BYTES) if p.signed else w for w in own]
@@ -100,8 +108,7 @@ def _multiply(
         xs: list[Expr] = []
         for i in range(QUAD):
             begin = (chunk + i) * p.values
-            index = (out, ZERO, const(v), begin, p.values, f"x{tag}_{v}_{i}", vectorised)
-            xs += o.x.load_along_k(*index)
+            xs += o.vector(v)(out, begin, p.values, f"x{tag}_{v}_{i}", vectorised)
         depths = sorted({depth for _, depth in floats[0]})
         total = {
             d: _sum([x for x, (_, depth) in zip(xs, floats[0], strict=True) if depth == d])
@@ -117,8 +124,9 @@ def _multiply(
                 whole = (part - total[d]) * float(1 << d)
                 value = whole if value is None else value + whole
             assert value is not None
-            if o.zero is not None:
-                value = ir.fma(-o.zero(rows[i], group), everything, value)
+            matrix, row = rows[i]
+            if matrix.zero is not None:
+                value = ir.fma(-matrix.zero(row, group), everything, value)
             elif p.zero:
                 value = ir.fma(everything, float(-p.zero), value)
             out.append(ir.Set(sums[i][v], ir.fma(value, scales[i], ir.read(sums[i][v]))))
@@ -136,37 +144,34 @@ def packed_gemv(
 ) -> list[Stmt]:
     """Rows from `row0` on, by one warp."""
     p = s.packing
+    clamped = [ir.minimum(row0 + i, stop - 1) if i else row0 for i in range(s.rows)]
+    rows = [(matrix, row) for matrix in o.matrices for row in clamped]
     sums = [
         [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
-        for i in range(s.rows)
+        for i in range(len(rows))
     ]
     out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in sums for c in row]
-    rows = [ir.minimum(row0 + i, stop - 1) for i in range(s.rows)]
     lane, chunk = ir.var("lane"), ir.var("chunk")
 
     def loop(vectorised: bool) -> list[Stmt]:
         body: list[Stmt] = []
         chunks_at = [chunk + u * WARP * QUAD for u in range(s.unroll)]
         places = [(c, rows, c // p.group if p.group else ZERO) for c in chunks_at]
-        words = [_load(s, o, body, at, vectorised, str(u)) for u, at in enumerate(places)]
+        words = [_load(s, body, at, vectorised, str(u)) for u, at in enumerate(places)]
         for u, (at, own) in enumerate(zip(places, words, strict=True)):
             body += _multiply(s, o, sums, at, own, vectorised, str(u))
         step = const(WARP * QUAD * s.unroll)
         inner = ir.For(chunk, lane * QUAD, chunks, "serial", body, step=step)
         return [ir.For(lane, ZERO, const(WARP), "lanes", [inner])]
 
-    aligned = o.codes.aligned & o.x.aligned
-    if o.codes.address is None or o.x.address is None:
-        out += loop(False)
-    else:
-        out += problem.when(aligned, lambda: loop(True))
-        out += problem.when(~aligned, lambda: loop(False))
-    for i, own in enumerate(sums):
-        row = row0 + i
+    out += problem.when(o.aligned, lambda: loop(True))
+    out += problem.when(~o.aligned, lambda: loop(False))
+    for i in range(s.rows):
         stores: list[Stmt] = []
-        for v, register in enumerate(own):
-            total = ir.var(f"total{i}_{v}", dt.float32)
-            out.append(ir.Let(total, ir.lanes_reduce("add", register)))
-            stores += o.store(v, row, total)
-        out += [ir.If(row < stop, stores)] if i else stores
+        for v in range(s.vectors):
+            names = totals(s, len(o.matrices), v, i)
+            found = [ir.lanes_reduce("add", sums[m * s.rows + i][v]) for m in range(len(names))]
+            out += ir.lets(names, found)
+            stores += o.epilogue(v, i)
+        out += [ir.If(row0 + i < stop, stores)] if i else stores
     return out

@@ -74,82 +74,90 @@ def with_unroll(s: RowGemvShape, k: int) -> RowGemvShape:
     return replace(s, unroll=unroll)
 
 
-@dataclass(slots=True)
-class RowGemvCall:
-    """Sizes and operands of a kernel."""
-
-    shape: RowGemvShape
-    rows: Expr  # of each matrix
-    k: Expr
-    whole: bool  # k is a multiple of all that a warp has in flight of a row
-    matrices: Sequence[VectorOperand]
-    vector: LoadVector
-    epilogue: Callable[[int], list[Stmt]]  # of a row of the warp, from `totals`
-    aligned: Expr  # the operands, so that vectors are loaded
-
-
 def totals(s: RowGemvShape, row: int) -> list[Expr]:
     """The names of a row's products, one for each matrix."""
     return [ir.var(f"total{p}_{row}", s.dtype) for p in range(s.products)]
 
 
-def loads_of_k(
-    call: RowGemvCall, body: Callable[[Expr, int, bool], list[Stmt]], name: str
-) -> list[Stmt]:
-    """A warp's loop over k: `body` takes a position, loads ahead, and whether they are vectors."""
-    s, lane = call.shape, ir.var(f"{name}_lane")
-
-    def loop(vectorised: bool) -> list[Stmt]:
-        at, rest = ir.var(f"{name}_at"), ir.var(f"{name}_rest")
-        many = s.step * s.unroll
-        stop = call.k if call.whole else call.k // many * many
-        first = lane * s.vector
-        steps = body(at, s.unroll, vectorised)
-        inner: list[Stmt] = [ir.For(at, first, stop, "serial", steps, step=const(many))]
-        if not call.whole:
-            steps = body(rest, 1, vectorised)
-            start = stop + first
-            inner.append(ir.For(rest, start, call.k, "serial", steps, step=const(s.step)))
-        return [ir.For(lane, ZERO, const(WARP), "lanes", inner)]
-
-    out = problem.when(call.aligned, lambda: loop(True))
-    return out + problem.when(~call.aligned, lambda: loop(False))
+def rows_of_warp(s: RowGemvShape, block: Expr, rows: Expr) -> list[Expr]:
+    """The rows of each matrix that a warp has; past the end the last one again."""
+    first = block * s.rows if s.rows > 1 else block
+    return [ir.minimum(first + i, rows - 1) if i else first for i in range(s.rows)]
 
 
-def row_gemv(call: RowGemvCall, row0: Expr) -> list[Stmt]:
-    """Rows from `row0` on, by one warp."""
-    s = call.shape
+@dataclass(frozen=True, slots=True)
+class AlongK:
+    """A warp's loop over k."""
+
+    shape: RowGemvShape
+    k: Expr
+    whole: bool  # k is a multiple of all that a warp has in flight of a row
+    aligned: Expr  # the operands, so that vectors are loaded
+
+    def statements(self, body: Callable[[Expr, int, bool], list[Stmt]], name: str) -> list[Stmt]:
+        """`body` takes a position, how many loads come ahead, and whether they are vectors."""
+        s, lane = self.shape, ir.var(f"{name}_lane")
+
+        def loop(vectorised: bool) -> list[Stmt]:
+            at, rest = ir.var(f"{name}_at"), ir.var(f"{name}_rest")
+            many, first = s.step * s.unroll, lane * s.vector
+            stop = self.k if self.whole else self.k // many * many
+            steps = body(at, s.unroll, vectorised)
+            inner: list[Stmt] = [ir.For(at, first, stop, "serial", steps, step=const(many))]
+            if not self.whole:
+                steps = body(rest, 1, vectorised)
+                by = const(s.step)
+                inner.append(ir.For(rest, stop + first, self.k, "serial", steps, step=by))
+            return [ir.For(lane, ZERO, const(WARP), "lanes", inner)]
+
+        out = problem.when(self.aligned, lambda: loop(True))
+        return out + problem.when(~self.aligned, lambda: loop(False))
+
+
+@dataclass(frozen=True, slots=True)
+class RowGemvCall:
+    """Operands of a kernel."""
+
+    along: AlongK
+    rows: Expr  # of each matrix
+    matrices: Sequence[VectorOperand]
+    vector: LoadVector
+    epilogue: Callable[[int], list[Stmt]]  # of a row of the warp, from `totals`
+
+
+def row_gemv(call: RowGemvCall, block: Expr) -> list[Stmt]:
+    """The rows of one warp."""
+    s = call.along.shape
     sums = [
         [ir.Register(f"sum{p}_{i}", s.dtype, lanes=True) for i in range(s.rows)]
         for p in range(s.products)
     ]
-    out: list[Stmt] = [ir.Set(c, const(0, s.dtype)) for own in sums for c in own]
-    rows = [ir.minimum(row0 + i, call.rows - 1) if i else row0 for i in range(s.rows)]
+    flat = [c for own in sums for c in own]
+    rows = rows_of_warp(s, block, call.rows)
+    operands = [(matrix, row) for matrix in call.matrices for row in rows]
 
     def steps(at: Expr, count: int, vectorised: bool) -> list[Stmt]:
         body: list[Stmt] = []
         places = [at + u * s.step for u in range(count)]
         weights = [
             [
-                matrix.load_along_k(
-                    *(body, ZERO, row, place, s.vector, f"w{u}_{p}_{i}", vectorised)
-                )
-                for p, matrix in enumerate(call.matrices)
-                for i, row in enumerate(rows)
+                matrix.load_along_k(body, ZERO, row, place, s.vector, f"w{u}_{i}", vectorised)
+                for i, (matrix, row) in enumerate(operands)
             ]
             for u, place in enumerate(places)
         ]
         for u, place in enumerate(places):
             xs = call.vector(body, place, s.vector, f"x{u}", vectorised)
             for e, x in enumerate(xs):
-                for c, ws in zip([c for own in sums for c in own], weights[u], strict=True):
+                for c, ws in zip(flat, weights[u], strict=True):
                     body.append(ir.Set(c, problem.multiply_add(ws[e], x, ir.read(c))))
         return body
 
-    out += loads_of_k(call, steps, "k")
+    out: list[Stmt] = [ir.Set(c, const(0, s.dtype)) for c in flat]
+    out += call.along.statements(steps, "k")
     for i in range(s.rows):
-        for total, own in zip(totals(s, i), sums, strict=True):
-            out.append(ir.Let(total, ir.lanes_reduce("add", own[i])))
+        found = [ir.lanes_reduce("add", own[i]) for own in sums]
+        out += ir.lets(totals(s, i), found)
         stores = call.epilogue(i)
-        out += [ir.If(row0 + i < call.rows, stores)] if i else stores
+        out += [ir.If(block * s.rows + i < call.rows, stores)] if i else stores
     return out
