@@ -27,7 +27,7 @@ class PrefetchAheadTuning:
     """For one H200; not measured yet."""
 
     max_host_threads: int = 1 << 12  # of a kernel that leaves memory idle
-    l2_divisor: int = 3  # a prefetch fills this part of L2
+    l2_divisor: int = 4  # a prefetch fills this part of L2
     lines_per_thread: int = 4
 
 

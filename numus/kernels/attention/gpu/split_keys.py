@@ -390,7 +390,8 @@ class SplitKeysKernel:
 
 @dataclass(slots=True)
 class CombineKernel:
-    """The second kernel: a block for each (matrix, query), from the partials of all splits."""
+    """The second kernel: a block for each (matrix, query), a thread for a column or several. It is
+    bound by latency: every thread loads all that it needs at once, and waits for no other."""
 
     sizes: SplitSizes
     dtype: DType
@@ -400,49 +401,39 @@ class CombineKernel:
     counts: tuple[int, int]  # of queries and splits
     threads: int
     decay: Decay
-    scratch: list[ir.Buffer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        _, splits = self.counts
-        self.scratch = [
-            ir.Buffer(name, self.dtype, "scratch", const(splits)) for name in ("factors", "sums")
-        ]
+    scratch: list[ir.Buffer] = field(default_factory=list)
 
     def body(self) -> list[Stmt]:
         queries, splits = self.counts
         p, dtype, first = self.partials, self.dtype, self.row * splits
         n, r = self.row // queries, self.row % queries
-        factors, sums = self.scratch
         infinite, zero, one = const(-math.inf, dtype), const(0, dtype), const(1, dtype)
-        part, lane = ir.var("part"), ir.var("lane")
-        names = [ir.var(f"maximum{s}", dtype) for s in range(splits)]
-        largest, shift = ir.var("largest", dtype), ir.var("shift", dtype)
-        maxima: list[Stmt] = [
-            ir.Let(name, ir.load(p.maxima, first + s)) for s, name in enumerate(names)
-        ]
-        maxima += [
-            ir.Let(largest, tree_reduce(list(names), ir.maximum)),
+        lane, all_splits = ir.var("lane"), range(splits)
+        maxima, sums, columns, factors = (
+            [ir.var(f"{name}{s}", dtype) for s in all_splits]
+            for name in ("maximum", "sum", "column", "factor")
+        )
+        body: list[Stmt] = []
+        for s in all_splits:
+            at = first + s
+            body += [
+                ir.Let(maxima[s], ir.load(p.maxima, at)),
+                ir.Let(sums[s], ir.load(p.sums, at)),
+                ir.Let(columns[s], ir.load(p.columns, at * self.sizes.value_dim + lane)),
+            ]
+        names = ("largest", "shift", "total", "result")
+        largest, shift, total, result = (ir.var(name, dtype) for name in names)
+        body += [
+            ir.Let(largest, tree_reduce(list(maxima), ir.maximum)),
             ir.Let(shift, select(largest.eq(infinite), zero, largest)),
         ]
-        factor = ir.var("factor", dtype)
-        weigh: list[Stmt] = [
-            *maxima,
-            ir.Let(factor, self.decay(ir.load(p.maxima, first + part) - shift)),
-            ir.Store(factors, part, factor),
-            ir.Store(sums, part, ir.load(p.sums, first + part) * factor),
-        ]
-        values = [ir.var(f"value{s}", dtype) for s in range(splits)]
-        total, result = ir.var("total", dtype), ir.var("result", dtype)
-        add: list[Stmt] = [
-            ir.Let(x, ir.load(p.columns, (first + s) * self.sizes.value_dim + lane))
-            for s, x in enumerate(values)
-        ]
         new, whole = zero, zero
-        for s, x in enumerate(values):
-            new = multiply_add(x, ir.load(factors, const(s)), new)
-            whole = whole + ir.load(sums, const(s))
+        for s in all_splits:
+            body.append(ir.Let(factors[s], self.decay(maxima[s] - shift)))
+            new = multiply_add(columns[s], factors[s], new)
+            whole = multiply_add(sums[s], factors[s], whole)
         none = total.eq(zero)
-        add += [
+        body += [
             ir.Let(total, whole),
             ir.Let(result, new * select(none, zero, one / total)),
             *self.operands.write(n, r, lane, result),
@@ -450,8 +441,5 @@ class CombineKernel:
         lse = select(none, const(math.inf, dtype), largest + FUNCTIONS["log"](total))
         told = self.operands.write_lse(n, r, lse)
         if told:
-            add += [*maxima, ir.If(lane.eq(0), told)]
-        return [
-            ir.For(part, ZERO, const(splits), "lanes", weigh),
-            ir.For(lane, ZERO, self.sizes.value_dim, "lanes", add),
-        ]
+            body.append(ir.If(lane.eq(0), told))
+        return [ir.For(lane, ZERO, self.sizes.value_dim, "lanes", body)]
