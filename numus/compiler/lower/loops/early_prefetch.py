@@ -16,6 +16,7 @@ from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.nest import ZERO
 from numus.compiler.lower.loops.pointwise_transpose import substitute
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.target import Target
 
@@ -52,9 +53,14 @@ def is_fetched(v: Value, target: Target) -> bool:
     return target.dependent_launch and v.kind == "leaf" and small
 
 
+def line_elements(dtype: DType) -> int:
+    """Elements that a prefetch brings."""
+    return max(1, TUNING.line_bytes // dtype.itemsize)
+
+
 def fetch_row(buffer: ir.Buffer, first: Expr, extent: int, number: int) -> Stmt:
     """Prefetches of `extent` adjacent elements by the lanes of a block."""
-    per_line = TUNING.line_bytes // buffer.dtype.itemsize
+    per_line = line_elements(buffer.dtype)
     line = ir.var(f"line{number}")
     fetch = ir.Prefetch(buffer, ir.add(first, line * per_line), write=False, level=2)
     return ir.For(line, ZERO, const(-(-extent // per_line)), "lanes", [fetch])

@@ -11,13 +11,14 @@ from typing import TypeVar
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.loops.early_prefetch import is_fetched, line_elements
 from numus.compiler.lower.matmul.gpu_gemm import MmaSync, mma_dtype
 from numus.compiler.lower.matmul.gpu_operands import contiguous_along, gemm_call, vector_operand
 from numus.compiler.lower.matmul.problem import MatmulProblem, split_by_views
 from numus.compiler.lower.matmul.wgmma import Wgmma
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
-from numus.ir import Expr
+from numus.ir import Expr, Stmt
 from numus.kernels.matmul.gpu import gemv as kernel
 from numus.kernels.matmul.gpu import gemv_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, VectorOperand
@@ -123,7 +124,9 @@ def _lower(
         if axis == 1:
             store = call.epilogue
             call.epilogue = lambda batch, vector, row, value: store(batch, row, vector, value)
+        fetches = _prefetched(e, p, matrix, shape, block, sizes.blocks)
         body, e.scratch = emit(call, block)
+        body = [*fetches, *body]
         return [e.grid_kernel(name, block, body, p.batch * blocks, p.group.notes)]
 
     p = problem
@@ -131,3 +134,32 @@ def _lower(
     while split_k > 1 and p.k % (mma_kernel.VECTOR * split_k):
         split_k -= 1  # equal splits, so that their loads are whole vectors
     return split_by_views(p, split_k, lower_part)
+
+
+def _prefetched(
+    e: Emitter,
+    p: MatmulProblem,
+    matrix: VectorOperand,
+    shape: kernel.GemvShape | mma_kernel.GemvShape,
+    block: Expr,
+    blocks: Expr,
+) -> list[Stmt]:
+    """Prefetches of a block's part of a matrix that the program is given, and the wait for the
+    kernels before."""
+    x = base = p.matmul.inputs[_matrix_axis(p) - 1]
+    while base.kind == "view" and base not in e.layouts:
+        base = base.inputs[0]
+    if matrix.address is None or base not in e.layouts or not is_fetched(base, p.target):
+        return []
+    per_line = line_elements(x.dtype)
+    rows, k = shape.block_rows, p.k
+    outer, inner = (rows, k) if matrix.k_major else (k, rows)
+    lines = -(-inner // per_line)
+    line = ir.var("fetched")
+    at, along = line // lines, line % lines * per_line
+    own, position = (at, along) if matrix.k_major else (along, at)
+    row = ir.minimum(block % blocks * rows + own, e.dim(max(p.m, p.n)) - 1)
+    place = matrix.address(block // blocks, row, position)
+    fetch = ir.Prefetch(*place, write=False, level=2)
+    loop = ir.For(line, ir.const(0), ir.const(outer * lines), "lanes", [fetch])
+    return [loop, ir.DependencyWait()]
