@@ -115,20 +115,20 @@ class Plan(ScheduledPlan):
             )
             for w, wave in enumerate(found):
                 launches = [[n] for n in range(len(wave))]
-                beside: Any = None
+                fetch: Any = None
                 if fusion is not None:
                     own = [part[i][0] for i in wave]
                     launches = fusion.partition(own)
                     if fusion.can_join(own[0]):
                         ahead = (part[i][0] for later in found[w + 1 :] for i in later)
-                        beside = prefetch.beside(own, ahead)
+                        fetch = prefetch.step(own, ahead)
                 for numbers in launches:
                     together = [wave[n] for n in numbers]
                     step, group = part[together[0]]
                     joined = [part[i][0] for i in together]
-                    if beside is not None:
-                        joined.append(beside)
-                        beside = None
+                    if fetch is not None:
+                        joined.append(fetch)
+                        fetch = None
                     if len(joined) > 1:
                         step = fusion.join(joined)
                         group = FusionGroup.union([part[i][1] for i in together])

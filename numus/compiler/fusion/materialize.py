@@ -129,7 +129,8 @@ class Materialization:
         often given another axis before something is added to them."""
         if v.kind == "elementwise" and v.shape == gemm.shape:
             return True
-        is_vector = self.target.simt and squeeze(gemm.shape) == (gemm.size,)
+        is_product = self.target.simt and gemm.kind in ("contract", "packed_gemv")
+        is_vector = is_product and squeeze(gemm.shape) == (gemm.size,)
         if not is_vector or (v.kind != "elementwise" and v.op != "reshape"):
             return False
         return squeeze(v.shape) == squeeze(gemm.shape)
@@ -139,10 +140,10 @@ class Materialization:
         of serial scatters are computed in parallel, before; parallel ones read indices once."""
         found: set[Value] = set()
         for v in self.order:
-            if v.kind == "packed_gemv" and self.target.simt and v not in self.leaves:
-                if not self._computed_by_product(v.inputs[0]):
-                    found |= _stored_for_strides(v.inputs[0], in_memory)
-                    self._store_vector(v.inputs[0], in_memory)
+            packed = v.kind == "packed_gemv" and self.target.simt and v not in self.leaves
+            if packed and v.inputs[0] not in self.row_products.between:
+                found |= _stored_for_strides(v.inputs[0], in_memory)
+                self._store_vector(v.inputs[0], in_memory)
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
@@ -163,10 +164,6 @@ class Materialization:
                 elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
         return found | self.memory_operands
-
-    def _computed_by_product(self, x: Value) -> bool:
-        """The kernel of a product computes its vector."""
-        return x in self.row_products.between
 
     def _store_vector(self, x: Value, in_memory: set[Value]) -> None:
         """Keep an operand that every warp of a kernel reads in memory."""

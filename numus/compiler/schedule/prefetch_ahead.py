@@ -42,7 +42,7 @@ class PrefetchAhead:
         self._done = set(donated)  # inputs that results overwrite are never prefetched
         self._made: dict[tuple[object, ...], ir.Kernel] = {}
 
-    def beside(
+    def step(
         self, hosts: Sequence[LoweredKernel], ahead: Iterable[LoweredKernel]
     ) -> LoweredKernel | None:
         """What the kernels `ahead` read, to be joined to the first of the launches of a wave; None
@@ -58,9 +58,9 @@ class PrefetchAhead:
                 found[v] = min(nbytes(v), room)
                 room -= found[v]
         self._done.update(found)
-        return self._step(hosts[0].kernel, found) if found else None
+        return self._kernel_step(hosts[0].kernel, found) if found else None
 
-    def _step(self, like: ir.Kernel, found: dict[Value, int]) -> LoweredKernel:
+    def _kernel_step(self, like: ir.Kernel, found: dict[Value, int]) -> LoweredKernel:
         """A kernel with blocks like the host's, for one buffer after the other."""
         key = (like.block_size, like.packed_blocks, *(v.dtype for v in found))
         kernel = self._made.get(key)

@@ -1,7 +1,7 @@
-"""Products with one vector by the rows of warps: what fusion asks, and what their schedules share.
+"""Products with one vector by the rows of warps: what fusion asks, and what schedules share.
 
-Fusion asks `streams_rows` which products warps compute (`fusion/row_products.py`): only for these it
-puts several into a group, and leaves reductions of the vector, such as the mean square of an
+Fusion asks `streams_rows` which products warps compute (`fusion/row_products.py`): only for these
+it puts several into a group, and leaves reductions of the vector, such as the mean square of an
 RMSNorm, to the kernels that read it.
 """
 
@@ -59,8 +59,11 @@ def streams_rows(product: Value, layouts: Layouts, target: Target) -> bool:
     if any(d.kind != "float" or d.itemsize < 2 for d in dtypes):
         return False
     matrix, k = matrix_of(product), product.inputs[0].shape[2]
-    tuning, itemsize = kernel.TUNING, matrix.dtype.itemsize
-    if max(m, n) < tuning.min_rows or k * itemsize < tuning.min_row_bytes:
+    tuning, rows, itemsize = kernel.TUNING, max(m, n), matrix.dtype.itemsize
+    if rows < tuning.min_rows or k * itemsize < tuning.min_row_bytes:
+        return False
+    few = rows < tuning.few_rows_per_core * target.num_cores
+    if few and k * itemsize > tuning.long_row_bytes:
         return False
     layout = matrix_layout(matrix, layouts, matrix_axis(product))
     vector = MAX_ACCESS_BYTES // itemsize
@@ -71,10 +74,10 @@ def are_siblings(products: Sequence[Value]) -> bool:
     """One kernel computes these products: of one vector, by matrices of one shape and format."""
     if len(products) > kernel.TUNING.max_products:
         return False
-    return len({_likeness(p) for p in products}) == 1
+    return len({_signature(p) for p in products}) == 1
 
 
-def _likeness(product: Value) -> object:
+def _signature(product: Value) -> object:
     vector = vector_of(product)
     others = [(x.shape, x.dtype) for x in product.inputs if x is not vector]
     return (product.op, product.params, product.shape, product.dtype, vector, *others)

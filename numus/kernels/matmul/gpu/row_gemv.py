@@ -33,6 +33,8 @@ class RowGemvTuning:
 
     min_rows: int = 64
     min_row_bytes: int = 512  # that a warp loads at a time: with less, most threads would idle
+    few_rows_per_core: int = 8  # of which long ones take more than a warp,
+    long_row_bytes: int = 16 << 10
     max_products: int = 3
     max_rows: int = 4  # of a warp, of all matrices
     warps_per_core: int = 16  # that are worth more than loading the vector less often
