@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
 from numus.compiler.fusion.long_chains import LongChains
 from numus.compiler.fusion.nested import nested_reductions
-from numus.compiler.fusion.row_products import RowProducts
 from numus.compiler.fusion.tuning import TUNING
 from numus.compiler.graph import cost_model
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
@@ -37,7 +36,8 @@ class Materialization:
     ) -> None:
         self.order, self.roots, self.leaves, self.target = order, roots, set(strides), target
         self.strides = strides
-        self.row_products = RowProducts()
+        self.row_products: set[Value] = set()  # products with one vector, on GPUs,
+        self.between: set[Value] = set()  # and what their kernels compute of the vector
         self.memory_operands: set[Value] = set()  # that kernels take from memory alone
         self.gemm_sums: set[Value] = set()
         self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
@@ -50,16 +50,19 @@ class Materialization:
         stored -= nested_reductions(self.order, self.roots, self.leaves, self.target)
         stored |= self._epilogue_results()
         if self.target.simt:
+            from numus.compiler.fusion.row_products import RowProducts  # late: for GPUs only
+
             given = (self.order, stored, self.roots, self.strides, self.target)
-            self.row_products = RowProducts.of(*given)
-            stored -= self.row_products.statistics
+            found = RowProducts.of(*given)
+            self.row_products, self.between = found.products, found.between
+            stored -= found.statistics
         in_memory = stored | self.leaves
         stored |= self._expensive_operands(in_memory)
         stored |= self._read_through_many_maps(stored, in_memory)
-        stored -= self.row_products.between
+        stored -= self.between
         chains = LongChains(self.order, stored | self.leaves)
         self.piece = chains.piece
-        return stored | (chains.stored - self.row_products.between)
+        return stored | (chains.stored - self.between)
 
     def _epilogue_results(self) -> set[Value]:
         """Values stored instead of GEMMs: the last elementwise post-dominator of each."""
@@ -141,7 +144,7 @@ class Materialization:
         found: set[Value] = set()
         for v in self.order:
             packed = v.kind == "packed_gemv" and self.target.simt and v not in self.leaves
-            if packed and v.inputs[0] not in self.row_products.between:
+            if packed and v.inputs[0] not in self.between:
                 found |= _stored_for_strides(v.inputs[0], in_memory)
                 self._store_vector(v.inputs[0], in_memory)
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
@@ -234,7 +237,7 @@ class Materialization:
                 out.add(v)
         # the last of a chain is enough
         covered = {x for w in out if w not in in_memory for x in w.inputs}
-        return out - covered - self.row_products.between
+        return out - covered - self.between
 
     def _repeated_along_loops(self, v: Value, users: set[FusionGroup]) -> bool:
         """An expensive value is broadcast along outer loops, and so recomputed many times."""

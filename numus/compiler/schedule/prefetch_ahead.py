@@ -103,9 +103,9 @@ def _kernel(like: ir.Kernel, dtypes: Sequence[dt.DType]) -> ir.Kernel:
         body.append(ir.If((block >= first) & (block < end), [own]))
         first = end
     slots = tuple((x.attr, dt.int64) for x in (*lines, *counts))
+    grid: list[Stmt] = [ir.For(block, const(0), first, "grid", body)]
     return ir.Kernel(
-        *("prefetch", buffers, slots, [ir.For(block, const(0), first, "grid", body)]),
-        ("prefetch",),
+        *("prefetch", buffers, slots, grid, ("prefetch",)),
         block_size=like.block_size,
         packed_blocks=like.packed_blocks,
     )

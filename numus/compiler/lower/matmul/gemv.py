@@ -124,9 +124,9 @@ def _lower(
         if axis == 1:
             store = call.epilogue
             call.epilogue = lambda batch, vector, row, value: store(batch, row, vector, value)
-        fetches: list[Stmt] = _prefetched(e, p, matrix, shape, block, sizes.blocks)
-        steps, e.scratch = emit(call, block)
-        body = [*fetches, *steps]
+        body = _prefetched(e, p, matrix, shape, block, sizes.blocks)
+        emitted: Emitted = emit(call, block)
+        body, e.scratch = body + emitted[0], emitted[1]
         return [e.grid_kernel(name, block, body, p.batch * blocks, p.group.notes)]
 
     p = problem
