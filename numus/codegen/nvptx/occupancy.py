@@ -31,6 +31,7 @@ class OccupancyTuning:
     many_lane_words: int = 64  # lane registers from which on occupancy is requested
     overhead_registers: int = 64  # of a thread, besides lane registers and accumulators
     two_cta_accumulators: int = 64  # up to this many, a mainloop leaves room for a second CTA
+    warps_ctas: int = 2  # of warps by themselves, that hold vectors in flight
     lookback_ctas: int = 4  # with spin-waits
     multisplit_lookback_ctas: int = 3
 
@@ -58,6 +59,8 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     registers = {r for s in inner for r in analysis.registers_of(s) if r.lanes} - accumulators
     words = sum(map(analysis.register_words, registers))
     lets = [s for s in inner if isinstance(s, ir.Let)]
+    if kernel.packed_blocks > 1 and any(s.vector for s in lets):
+        return TUNING.warps_ctas
     if any(s.early for s in lets):  # ptxas would sink early loads to save registers
         words = max(words, TUNING.many_lane_words)
     ctas = _SM_REGISTERS // (threads * (words + TUNING.overhead_registers))
