@@ -96,12 +96,12 @@ class Steps:
         for _ in range(repeats + 1):  # the first compiles, and is captured
             state = self.start
             nm.eval(*state)
-            nm.synchronize()
+            nm.synchronize(self.session.device)
             began = time.perf_counter()
             for _ in range(self.room):
                 state = self.session.step(state, self.first, self.end)
             nm.eval(*state)
-            nm.synchronize()
+            nm.synchronize(self.session.device)
             best = min(best, time.perf_counter() - began)
         return best / self.room * 1e3
 
