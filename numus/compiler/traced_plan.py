@@ -37,16 +37,20 @@ _plans: LruTable[Any, TracedPlan] = LruTable(_MAX_PLANS)
 
 
 def cached_plan(
-    device: Any, outputs: Sequence[Any], inputs: Sequence[Any], strides: Sequence[Shape]
+    device: Any,
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    strides: Sequence[Shape],
+    in_place: Sequence[tuple[int, int]] = (),
 ) -> TracedPlan:
     """A plan without scalars, cached by structure: for loop bodies, which are traced repeatedly."""
     graph = GraphSignature.traced(outputs, inputs, strides, ())
     if len(graph.leaves) > len(inputs):  # the structure does not identify constants in memory
-        return TracedPlan(device, graph, outputs, inputs)
-    key = (device.name, kernel_choice_key(), graph.key, graph.constant_bits)
+        return TracedPlan(device, graph, outputs, inputs, 0, in_place)
+    key = (device.name, kernel_choice_key(), graph.key, graph.constant_bits, tuple(in_place))
     found = _plans.get(key)
     if found is None:
-        found = _plans[key] = TracedPlan(device, graph, outputs, inputs)
+        found = _plans[key] = TracedPlan(device, graph, outputs, inputs, 0, in_place)
     return found
 
 

@@ -10,6 +10,7 @@ from numus.sparse import linalg
 
 HERMITIAN = {"cg": {}, "minres": {}}
 ANY = {"bicgstab": {}, "cgs": {}, "qmr": {}, "tfqmr": {}, "gmres": {}, "fgmres": {}}
+ANY |= {"lgmres": {}}
 RELAXED = {"jacobi": {}, "gauss_seidel": {}, "sor": {"omega": 1.2}}
 POISSON = poisson(6, 6)
 EIGENVALUES = np.linalg.eigvalsh(POISSON)
@@ -62,6 +63,24 @@ def test_iterations(name):
         assert found.info.item() == 0
         assert found.residual.item() <= 1.1e-8 * np.linalg.norm(b)
         assert found.iterations.item() <= max(1.2 * count, count + 1), method
+
+
+def test_cycles():
+    """Errors of earlier cycles, and cycles of changing length, need fewer iterations."""
+    a, b = made(poisson(16, 16)), right(256)
+    plain = linalg.gmres(a, b, rtol=1e-8, restart=8)
+    augmented = linalg.lgmres(a, b, rtol=1e-8, inner_m=8, outer_k=2)
+    adaptive = linalg.gmres(a, b, rtol=1e-8, restart=8, adaptive=True)
+    for found in (plain, augmented, adaptive):
+        assert found.info.item() == 0
+        true = np.linalg.norm(b - poisson(16, 16) @ found.x.numpy())
+        assert true <= 1.1e-8 * np.linalg.norm(b)
+    assert augmented.iterations.item() < 0.9 * plain.iterations.item()
+    assert adaptive.iterations.item() < 1.1 * plain.iterations.item()
+    singular = linalg.gmres(made(np.diag([1.0, 2.0, 0.0])), np.ones(3))
+    assert singular.info.item() == -1
+    assert singular.iterations.item() < 10
+    np.testing.assert_allclose(singular.x.numpy()[:2], [1.0, 0.5], rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", often(["cg", "gmres", "sor"], "cg"))
@@ -141,7 +160,7 @@ def test_complex_systems():
     dense = POISSON[:12, :12] + 1j * (np.eye(12, k=1) - np.eye(12, k=-1)) * 0.5
     hermitian = POISSON[:12, :12] + 0.3j * (np.eye(12, k=1) - np.eye(12, k=-1))
     b = right(12) + 1j * right(12)[::-1]
-    for method in ("bicgstab", "gmres", "cgs", "qmr", "tfqmr"):
+    for method in ("bicgstab", "gmres", "lgmres", "fgmres", "cgs", "qmr", "tfqmr"):
         found = getattr(linalg, method)(made(dense), b, rtol=1e-10)
         np.testing.assert_allclose(found.x.numpy(), np.linalg.solve(dense, b), rtol=1e-7)
     for method in ("cg", "minres"):

@@ -221,6 +221,44 @@ def test_while_loop(wrap, device):
         nm.set_default_device(before)
 
 
+def test_states_written_by_index():
+    """They stay in their memory; what reads the state before is computed first."""
+
+    def body(c):
+        i, x, total = c
+        old = (x * x).sum()
+        return i + 1, nm.index_copy(x, 0, i.reshape(1), (x[0] + old)[None]), total + old
+
+    def plain(n):
+        x, total = np.ones((5, 300)), 0.0
+        for i in range(n):
+            old = (x * x).sum()
+            x[i], total = x[0] + old, total + old
+        return x, total
+
+    x = nm.ones((5, 300), dtype=nm.float64)
+    for n in (0, 1, 2, 3):
+        start = (nm.asarray(0), x, nm.asarray(0.0, dtype=nm.float64))
+        _, found, total = nm.while_loop(lambda c, n=n: c[0] < n, body, start)
+        wanted = plain(n)
+        np.testing.assert_allclose(found.numpy(), wanted[0], rtol=1e-12)
+        np.testing.assert_allclose(total.item(), wanted[1], rtol=1e-12)
+    assert (x.numpy() == 1).all()
+
+    def outer(c):  # a loop in a loop: the inner one takes the memory of what was made for it
+        k, y = c
+        inner = nm.while_loop(lambda c: c[0] < 3, body, (nm.zeros_like(k), y / y.max(), y.sum()))
+        return k + 1, inner[1]
+
+    found = nm.while_loop(lambda c: c[0] < 2, outer, (nm.asarray(0), x))[1].numpy()
+    wanted = np.ones((5, 300))
+    for _ in range(2):
+        wanted = wanted / wanted.max()
+        for i in range(3):
+            wanted[i] = wanted[0] + (wanted * wanted).sum()
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_while_loop_forward_mode_and_vmap():
     f = lambda x: nm.while_loop(lambda x: x < 100, lambda x: x * x + 1, x)
     x = nm.asarray(2.0, dtype=nm.float64)

@@ -4,7 +4,7 @@ from numus.sparse.linalg.classical import ruge_stuben
 from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
 from numus.sparse.linalg.driver import SolveResult
 from numus.sparse.linalg.eigen import eigs, eigsh
-from numus.sparse.linalg.gmres import fgmres, gmres
+from numus.sparse.linalg.gmres import fgmres, gmres, lgmres
 from numus.sparse.linalg.incomplete import (
     ic_preconditioner,
     ilu_preconditioner,
@@ -30,7 +30,7 @@ __all__ = [
     "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "SparseQR", "bicgstab",
     "block_jacobi_preconditioner", "cg", "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres",
     "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "ilut_preconditioner",
-    "jacobi", "jacobi_preconditioner", "lobpcg", "lsmr", "lsqr", "lstsq", "minres", "qmr", "qr",
+    "jacobi", "jacobi_preconditioner", "lgmres", "lobpcg", "lsmr", "lsqr", "lstsq", "minres", "qmr", "qr",
     "ruge_stuben", "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve",
     "spsolve_triangular", "ssor_preconditioner", "svds", "tfqmr",
 ]  # fmt: skip

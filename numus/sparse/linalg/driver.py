@@ -169,13 +169,13 @@ class Progress:
         well = well & nm.isfinite(residual)
         residual = nm.where(live & well, residual, c["residual"])
         now = c["step"] + 1
-        rows = nm.arange(self.maxiter + 1, dtype=nm.int32, device=residual.device)[:, None]
+        at = now.reshape(1).astype(nm.int64)
         return {
             "residual": residual,
             "iterations": c["iterations"] + live.astype(nm.int32),
             "broken": c["broken"] | (live & ~well),
             "step": now,
-            "history": nm.where(rows >= now, residual, c["history"]),
+            "history": nm.index_copy(c["history"], 0, at, residual[None]),  # in its memory
         }
 
 
@@ -206,7 +206,9 @@ def finished(p: Problem, x: Tensor, found: dict[str, Any]) -> SolveResult:
         failed = nm.where(found["broken"], nm.full_like(found["iterations"], -1), nm.maximum(
             found["iterations"], nm.ones_like(found["iterations"])))  # fmt: skip
         info = nm.where(good, nm.zeros_like(found["iterations"]), failed)
-    entries = (x, info, found["iterations"], true, found["history"])
+        rows = nm.arange(p.maxiter + 1, dtype=nm.int32, device=x.device)[:, None]
+        history = nm.where(rows > found["step"], found["residual"], found["history"])
+    entries = (x, info, found["iterations"], true, history)
     if p.vector:
         return SolveResult(*(e[..., 0] for e in entries))
     return SolveResult(*entries)

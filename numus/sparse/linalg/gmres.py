@@ -1,16 +1,19 @@
-"""GMRES with restarts (Saad & Schultz 1986) and its flexible variant (Saad 1993).
+"""GMRES with restarts (Saad & Schultz 1986), its flexible variant (Saad 1993), cycles of changing
+length (Baker, Jessup & Kolev 2009), and LGMRES, whose cycles begin with what earlier ones have
+found (Baker, Jessup & Manteuffel 2005).
 
 Preconditioners stand on the right, so that the norm that is minimised is that of the residual. The
-Arnoldi basis is orthogonalised twice by classical Gram–Schmidt, two products with the whole basis;
-the rotations that make the Hessenberg matrix triangular are kept as one unitary matrix.
+cycle itself is in `arnoldi.py`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numus as nm
 from numus.shapes import as_int
+from numus.sparse.linalg.arnoldi import Cycle
 from numus.sparse.linalg.driver import (
     Problem,
     Progress,
@@ -24,149 +27,87 @@ from numus.sparse.linalg.driver import (
 from numus.tensor import Tensor
 
 
-def _set_row(x: Tensor, at: Tensor, row: Tensor) -> Tensor:
-    """x with one slice of its first axis replaced."""
-    numbers = nm.arange(x.shape[0], device=x.device).reshape(-1, *(1,) * (x.ndim - 1))
-    return nm.where(numbers == at, row, x)
+@dataclass(frozen=True)
+class Variant:
+    """What distinguishes the methods of this family."""
+
+    restart: int
+    flexible: bool = False
+    adaptive: bool = False
+    errors: int = 0  # of earlier cycles that augment the space
 
 
-def _row(x: Tensor, at: Tensor) -> Tensor:
-    """One slice of the first axis."""
-    return nm.take(x, at.reshape(1).astype(nm.int64), axis=0)[0]
+# Of Baker, Jessup & Kolev: cycles that nearly stagnate become long, those that do well stay as they
+# are, others become shorter by a few vectors.
+_STAGNATING, _CONVERGING = 0.99, 0.175
+_FEWER_VECTORS, _LEAST_VECTORS = 3, 3
 
 
-def _arnoldi(p: Problem, s: State, j: Tensor, flexible: bool) -> State:
-    """One more vector of the basis, and one more column of the triangular matrix."""
-    v = _row(s["basis"], j)
-    z = p.precondition(v)
-    w = p.system.apply(z)
-    basis = s["basis"]  # (m + 1, n, k), zero from vector j + 1 on
-    h = nm.zeros_like(s["rotations"][:, 0])
-    for _ in range(2):
-        part = nm.sum(nm.conj(basis) * w, axis=1)  # (m + 1, k)
-        w = w - nm.sum(basis * part[:, None], axis=0)
-        h = h + part
-    size = norm(w)
-    h = _set_row(h, j + 1, size.astype(h.dtype))
-    following = w * ratio(nm.ones_like(size), size)
-    # all earlier rotations at once, then the one that makes entry j + 1 zero
-    rotated = nm.sum(s["rotations"] * h, axis=1)  # (m + 1, m + 1, k) times (m + 1, k)
-    a, b = _row(rotated, j), _row(rotated, j + 1)
-    length = nm.sqrt(nm.square(nm.abs(a)) + nm.square(nm.abs(b)))
-    c, d = ratio(nm.conj(a), length), ratio(nm.conj(b), length)
-    first, second = _row(s["rotations"], j), _row(s["rotations"], j + 1)
-    rotations = _set_row(s["rotations"], j, c * first + d * second)
-    rotations = _set_row(rotations, j + 1, nm.conj(c) * second - nm.conj(d) * first)
-    column = _set_row(_set_row(rotated, j, length.astype(h.dtype)), j + 1, nm.zeros_like(a))
-    new = {
-        **s,
-        "basis": _set_row(basis, j + 1, following),
-        "rotations": rotations,
-        "triangle": _set_row(s["triangle"], j, column[:-1]),
+def _next_length(length: Tensor, restart: int, decrease: Tensor) -> Tensor:
+    shorter = length - _FEWER_VECTORS
+    most = nm.full_like(length, restart)
+    changed = nm.where(shorter < min(_LEAST_VECTORS, restart), most, shorter)
+    changed = nm.where(decrease < _CONVERGING, length, changed)
+    return nm.where(decrease > _STAGNATING, most, changed)
+
+
+def _method(p: Problem, v: Variant) -> tuple[Tensor, dict[str, Any]]:
+    progress = Progress(p.tolerance, p.maxiter)
+    whole = Cycle(p, progress, v.restart, v.errors, v.flexible)
+
+    def cycle(c: dict[str, Any]) -> dict[str, Any]:
+        before = c["true"]
+        change, count, now = whole.run(c["x"], c["length"], c["errors"], c["kept"], c["progress"])
+        x = c["x"] + change
+        true = norm(p.b - p.system.apply(x))
+        worked = count > 0
+        good = (true < before) & worked
+        # the same residual leads to the same cycle
+        eps = nm.finfo(true.dtype).eps
+        stagnates = (true >= (1 - 4 * eps) * before) & (true > p.tolerance)
+        now = {
+            **now,
+            "residual": nm.where(good, true, before),
+            "broken": now["broken"] | (worked & (~good | stagnates)),
+        }
+        out = {**c, "x": nm.where(good, x, c["x"]), "true": nm.where(good, true, before)}
+        if v.adaptive:
+            decrease = nm.max(nm.where(worked, ratio(true, before), nm.zeros_like(true)))
+            out["length"] = _next_length(c["length"], v.restart, decrease)
+        if v.errors:
+            unit = change * ratio(nm.ones_like(true), norm(change))
+            out["errors"] = nm.concatenate([unit.mT[:, None], c["errors"][:, :-1]], axis=1)
+            out["kept"] = nm.minimum(c["kept"] + 1, nm.full_like(c["kept"], v.errors))
+        return {**out, "progress": now}
+
+    first = norm(p.b - p.system.apply(p.x0))
+    dev = p.b.device
+    columns, n = p.b.shape[1], p.n
+    start: dict[str, Any] = {
+        "x": p.x0,
+        "true": first,
+        "length": nm.full((), v.restart, dtype=nm.int32, device=dev),
+        "errors": nm.zeros((columns, v.errors, n), dtype=p.b.dtype, device=dev),
+        "kept": nm.zeros((), dtype=nm.int32, device=dev),
+        "progress": progress.start(first),
     }
-    if flexible:
-        new["directions"] = _set_row(s["directions"], j, z)
-    return new
-
-
-def _cycle_start(p: Problem, x: Tensor, restart: int, flexible: bool) -> State:
-    r = p.b - p.system.apply(x)
-    beta = norm(r)
-    k = beta.shape[0]
-    dtype, dev = r.dtype, r.device
-    basis = nm.zeros((restart + 1, *r.shape), dtype=dtype, device=dev)
-    zero = nm.zeros((), dtype=nm.int32, device=dev)
-    unit = r * ratio(nm.ones_like(beta), beta)
-    rotations = nm.broadcast_to(
-        nm.eye(restart + 1, dtype=dtype, device=dev)[:, :, None], (restart + 1, restart + 1, k)
-    )
-    triangle = nm.broadcast_to(
-        nm.eye(restart, dtype=dtype, device=dev)[:, :, None], (restart, restart, k)
-    )
-    state = {
-        "x": x,
-        "basis": _set_row(basis, zero, unit),
-        "rotations": rotations + 0,
-        "triangle": triangle + 0,
-        "beta": beta,
-    }
-    if flexible:
-        state["directions"] = nm.zeros((restart, *r.shape), dtype=dtype, device=dev)
-    return state
-
-
-def _corrected(p: Problem, s: State, count: Tensor, flexible: bool) -> Tensor:
-    """x with the step of the cycle's first `count` vectors (of each column)."""
-    restart = s["triangle"].shape[0]
-    right = (s["rotations"][:-1, 0] * s["beta"]).astype(s["x"].dtype)  # (m, k)
-    numbers = nm.arange(restart, device=right.device)[:, None]
-    inside = numbers < count
-    right = nm.where(inside, right, nm.zeros_like(right))
-    # rows are the columns of the triangle: (k, row, column)
-    triangle = nm.permute_dims(s["triangle"], (2, 1, 0))
-    outside = ~(inside.mT[:, None, :] & inside.mT[:, :, None])
-    unit = nm.eye(restart, dtype=triangle.dtype, device=triangle.device)
-    triangle = nm.where(outside, unit, triangle)
-    diagonal = unit != 0
-    triangle = nm.where(diagonal & (triangle == 0), nm.ones_like(triangle), triangle)
-    y = nm.linalg.solve_triangular(triangle, right.mT[:, :, None])[:, :, 0].mT
-    if flexible:
-        return s["x"] + nm.sum(s["directions"] * y[:, None], axis=0)
-    return s["x"] + p.precondition(nm.sum(s["basis"][:-1] * y[:, None], axis=0))
+    found: State = nm.while_loop(lambda c: progress.goes_on(c["progress"]), cycle, start)
+    return found["x"], found["progress"]
 
 
 def _gmres(
-    op: str, a: Any, b: Any, x0: Any, rtol: float, atol: float, restart: int,
-    maxiter: int | None, M: Any, flexible: bool,
+    op: str, a: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None, M: Any,
+    restart: int, flexible: bool = False, adaptive: bool = False, errors: int = 0,
 ) -> SolveResult:  # fmt: skip
     p = posed(op, a, b, x0, rtol, atol, maxiter, M)
     restart = max(1, min(as_int(restart, "restart", op), max(1, p.n)))
-
-    def method(p: Problem) -> tuple[Tensor, dict[str, Any]]:
-        progress = Progress(p.tolerance, p.maxiter)
-
-        def inner_goes_on(c: dict[str, Any]) -> Tensor:
-            return progress.goes_on(c["progress"]) & (c["at"] < restart)
-
-        def inner(c: dict[str, Any]) -> dict[str, Any]:
-            at, s, now = c["at"], c["state"], c["progress"]
-            new = _arnoldi(p, s, at, flexible)
-            estimate = s["beta"] * nm.abs(_row(new["rotations"], at + 1)[0])
-            count = nm.where(progress.active(now), at + 1, c["count"])
-            now = progress.advanced(now, estimate, nm.isfinite(estimate))
-            return {"state": new, "progress": now, "at": at + 1, "count": count}
-
-        def cycle(c: dict[str, Any]) -> dict[str, Any]:
-            now = c["progress"]
-            begin = {
-                "state": _cycle_start(p, c["x"], restart, flexible),
-                "progress": now,
-                "at": nm.zeros_like(now["step"]),
-                "count": nm.zeros_like(now["iterations"]),
-            }
-            end = nm.while_loop(inner_goes_on, inner, begin)
-            x = _corrected(p, end["state"], end["count"], flexible)
-            true, now = norm(p.b - p.system.apply(x)), end["progress"]
-            worked = end["count"] > 0
-            good = nm.isfinite(true) & worked
-            now = {
-                **now,
-                "residual": nm.where(good, true, now["residual"]),
-                "broken": now["broken"] | (worked & ~good),
-            }
-            return {"x": nm.where(good, x, c["x"]), "progress": now}
-
-        first = norm(p.b - p.system.apply(p.x0))
-        start = {"x": p.x0, "progress": progress.start(first)}
-        found = nm.while_loop(lambda c: progress.goes_on(c["progress"]), cycle, start)
-        return found["x"], found["progress"]
-
-    return solved(p, method)
+    variant = Variant(restart, flexible, adaptive, errors)
+    return solved(p, lambda p: _method(p, variant))
 
 
 def gmres(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0, restart: int = 20,
-    maxiter: int | None = None, M: Any = None,
+    maxiter: int | None = None, M: Any = None, adaptive: bool = False,
 ) -> SolveResult:  # fmt: skip
     """The generalised minimal residual method with restarts, for any matrix.
 
@@ -180,6 +121,10 @@ def gmres(
         maxiter: the most iterations, each a product with the matrix; 10 times the number of
             unknowns where it is None.
         M: a preconditioner that approximates the inverse of a: a matrix, operator or function.
+        adaptive: choose the length of each cycle by what the one before achieved, at most
+            `restart`.
+
+    It has broken down (`info` is -1) where a cycle finds nothing better than its start.
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import gmres
@@ -187,7 +132,7 @@ def gmres(
     >>> [round(v, 4) for v in gmres(a, nm.asarray([3.0, 4.0])).x.tolist()]
     [1.0, 1.0]
     """
-    return _gmres("gmres", a, b, x0, rtol, atol, restart, maxiter, M, False)
+    return _gmres("gmres", a, b, x0, rtol, atol, maxiter, M, restart, adaptive=adaptive)
 
 
 def fgmres(
@@ -203,4 +148,30 @@ def fgmres(
     >>> fgmres(nm.sparse.diags([2.0, 4.0]), nm.ones(2), M=lambda x: x / nm.sum(x * x)).converged
     True
     """
-    return _gmres("fgmres", a, b, x0, rtol, atol, restart, maxiter, M, True)
+    return _gmres("fgmres", a, b, x0, rtol, atol, maxiter, M, restart, flexible=True)
+
+
+def lgmres(
+    a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
+    maxiter: int | None = None, M: Any = None, inner_m: int = 30, outer_k: int = 3,
+) -> SolveResult:  # fmt: skip
+    """GMRES that keeps from one cycle to the next what the last ones have added to the solution.
+
+    Where GMRES with restarts alternates between two directions, this one needs fewer iterations.
+
+    Args:
+        a, b, x0, rtol, atol, maxiter, M: as of `gmres`.
+        inner_m: vectors of the Krylov space in a cycle.
+        outer_k: how many earlier changes of the solution are added to it.
+
+    >>> import numus as nm
+    >>> from numus.sparse.linalg import lgmres
+    >>> a = nm.sparse.from_dense(nm.asarray([[2.0, 1.0], [0.0, 4.0]]))
+    >>> [round(v, 4) for v in lgmres(a, nm.asarray([3.0, 4.0])).x.tolist()]
+    [1.0, 1.0]
+    """
+    op = "lgmres"
+    errors = as_int(outer_k, "outer_k", op)
+    if errors < 0:
+        raise ValueError(f"{op}: outer_k must not be negative, but is {outer_k}")
+    return _gmres(op, a, b, x0, rtol, atol, maxiter, M, inner_m, errors=errors)

@@ -7,6 +7,7 @@ operands of the call: they are computed once, and derivatives reach them.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,12 @@ class Body:
         order = dependents(outputs, arguments)
         self.recipe = Recipe(order, arguments, outputs)
         self.inputs, self.results = types_of(arguments), types_of(outputs)
+        # pairs of an argument and the result of its place that differ in few elements
+        self.updates = [
+            (i, i)
+            for i, (x, y) in enumerate(zip(arguments, outputs, strict=False))
+            if y.prim.name == "scatter" and y.inputs[0] is x
+        ]
         standalone = {n.prim.name for n in order if n.prim.name in STANDALONE}
         self.has_effects = any(n.prim.name == "call" and has_effects(n.params) for n in order)
         self._is_one_program = not standalone
@@ -166,14 +173,16 @@ class Body:
         arguments = placeholders(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
-            found = cached_plan(dev, outputs, arguments, layout)
+            found = cached_plan(dev, outputs, arguments, layout, self.updates)
             blocks = [out.block for out in found.outputs if out.input is None]
             distinct = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
                 own = out.input is None and blocks.count(out.block) == 1
                 rows = out.strides == row_major(y.shape)
                 distinct.append(y if own and rows else st.distinct_copy(y, i))
-        return found if distinct == outputs else cached_plan(dev, distinct, arguments, layout)
+        if distinct == outputs:
+            return found
+        return cached_plan(dev, distinct, arguments, layout, self.updates)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -239,6 +248,13 @@ class Stages:
             operands = list(dict.fromkeys(read))
             calls = [n for n in self._elements if level[n] == at]
             self._steps.append((Body(operands, wanted), operands, wanted, calls))
+        made = {x for _, _, wanted, _ in self._steps for x in wanted}
+        uses = Counter([*self._outputs, *(x for n in order for x in n.inputs)])
+        # operands of a call that were made for it alone, in memory of their own
+        self._spare = {
+            n: frozenset(i for i, x in enumerate(n.inputs) if x in made and uses[x] == 1)
+            for n in self._elements
+        }
         fixed = [x for n in self._elements for x in n.inputs if x not in level]
         self._fixed = dict(zip(fixed, stable_carry(fixed, dev), strict=True))
         held = [x for x in self._outputs if x not in level]
@@ -252,7 +268,11 @@ class Stages:
             if wanted:
                 found |= zip(wanted, body.run(self._dev, [found[x] for x in given]), strict=True)
             for call in calls:
-                views = call.params.run(self._dev, [found[x] for x in call.inputs])
+                given = [found[x] for x in call.inputs]
+                if call.params.name == "while_loop":
+                    views = call.params.run(self._dev, given, self._spare[call])
+                else:
+                    views = call.params.run(self._dev, given)
                 for element in self._elements[call]:
                     view = views[element.params]
                     found[element] = value(view, element.shape, element.dtype, self._dev)
@@ -387,8 +407,12 @@ def _identity(types: tuple[Type, ...]) -> Body:
     return Body(arguments, arguments)
 
 
-def stable_carry(nodes: Nodes, dev: Device) -> list[Node]:
-    """Copies of carried values in memory of their own, which a loop may write to."""
+def stable_carry(nodes: Nodes, dev: Device, spare: frozenset[int] = frozenset()) -> list[Node]:
+    """Copies of carried values in memory of their own, which a loop may write to; those whose
+    memory is spare stay where they are."""
+    if spare:
+        copies = iter(stable_carry([x for i, x in enumerate(nodes) if i not in spare], dev))
+        return [x if i in spare else next(copies) for i, x in enumerate(nodes)]
     if (
         nodes
         and dev.kind != "reference"

@@ -78,7 +78,8 @@ class WhileCall:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run(self, dev: Device, operands: Nodes) -> list[View]:
+    def run(self, dev: Device, operands: Nodes, spare: frozenset[int] = frozenset()) -> list[View]:
+        """The last state. `spare`: operands, by number, whose memory the loop may use."""
         go, init = bool(elements(operands[0])), operands[1 : 1 + self.carried]
         constants = operands[1 + self.carried :]
         if not self.body.is_native(dev):
@@ -87,18 +88,27 @@ class WhileCall:
                 *state, flag = self.body.evaluated(dev, [*state, *constants])
                 go = bool(elements(flag))
             return bodies.views_of(bodies.stable_carry(state, dev))
-        carry = bodies.stable_carry(init, dev)
+        own = frozenset(i - 1 for i in spare if 0 < i <= self.carried)
+        carry = bodies.stable_carry(init, dev, own)
         views = bodies.views_of(carry)
         if not go:
             return views
         inputs = [*carry, *constants]
         layout = tuple([view.strides for view in bodies.views_of(inputs)])
         plan = self.body.plan(dev, inputs, layout)
-        memories = [dev.runtime.allocate(bodies.block_bytes(kind)) for kind in self.body.results]
+        # what is written by index stays in its memory; the rest alternates between two
+        updates = [pair for pair in self.body.updates if pair[0] < self.carried]
+        updated = set(plan.donatable(updates).values())
+        memories = [
+            views[at].storage.memory
+            if at in updated
+            else dev.runtime.allocate(bodies.block_bytes(kind))
+            for at, kind in enumerate(self.body.results)
+        ]
         blocks = [0] * len(memories)
         for at, memory in enumerate(memories):
             blocks[plan.outputs[at].block] = memory.address
-        swaps = [(i, plan.block(i)) for i in range(self.carried)]
+        swaps = [(i, plan.block(i)) for i in range(self.carried) if i not in updated]
         addresses = bodies.addresses_of(inputs)
         limit = done = _UNINTERRUPTED_STEPS
         while done == limit:  # after an even number of steps, everything is where it was

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numus.compiler.lower.schedule import Candidate, family
+from numus.compiler.lower.sparse.basis import lower_basis
 from numus.compiler.lower.sparse.counting import lower_counting
 from numus.compiler.lower.sparse.gustavson import (
     lower_numeric,
@@ -28,6 +29,7 @@ lower_sparse = family(
     ),
     Candidate("counting sort", lower_counting, _computes("group", "csr_transpose")),
     Candidate("row by row", lower_solve, _computes("csr_solve")),
+    Candidate("blocks of a basis", lower_basis, _computes("basis_products", "basis_remainder")),
 )
 
 # Patterns are made on the CPU: GPUs have the products alone.
