@@ -81,9 +81,6 @@ class EdgeIndex:
         """Targets × sources by rows, and which edge each entry is; None: in the same order."""
         shape = self.sizes[::-1]
         pattern, order = from_coordinates(self.target.array, self.source.array, shape)
-        pattern.__dict__["rows"] = (
-            OnDevices(self.target.array[order]) if self.num_edges else pattern.rows
-        )
         in_order = bool((np.diff(order) == 1).all()) and (order.size == 0 or order[0] == 0)
         return pattern, None if in_order else OnDevices(order)
 
@@ -136,8 +133,9 @@ class EdgeIndex:
     @functools.cached_property
     def looped(self) -> tuple[EdgeIndex, Array]:
         """Without the loops that there are, then one for each node; and the edges that stay."""
-        keep = np.flatnonzero(~self.is_loop)
-        loops = np.arange(min(self.sizes), dtype=self.source.array.dtype)
+        dtype = self.source.array.dtype
+        keep = np.flatnonzero(~self.is_loop).astype(dtype)
+        loops = np.arange(min(self.sizes), dtype=dtype)
         pairs = np.stack(
             [np.concatenate([side.array[keep], loops]) for side in (self.source, self.target)]
         )
