@@ -30,7 +30,7 @@ __all__ = [
     "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "SparseQR", "bicgstab",
     "block_jacobi_preconditioner", "cg", "cgs", "chebyshev", "cholesky", "eigs", "eigsh", "fgmres",
     "gauss_seidel", "gmres", "ic_preconditioner", "ilu_preconditioner", "ilut_preconditioner",
-    "jacobi", "jacobi_preconditioner", "lgmres", "lobpcg", "lsmr", "lsqr", "lstsq", "minres", "qmr", "qr",
-    "ruge_stuben", "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve",
+    "jacobi", "jacobi_preconditioner", "lgmres", "lobpcg", "lsmr", "lsqr", "lstsq", "minres", "qmr",
+    "qr", "ruge_stuben", "smoothed_aggregation", "sor", "spai_preconditioner", "splu", "spsolve",
     "spsolve_triangular", "ssor_preconditioner", "svds", "tfqmr",
 ]  # fmt: skip

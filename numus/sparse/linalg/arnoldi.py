@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numus as nm
-from numus.primitives.krylov import basis_products, basis_remainder
-from numus.runtime.devices import default
+from numus.sparse.linalg.basis import combined, products, reads_few, remainder
 from numus.sparse.linalg.driver import Problem, Progress, State, norm, ratio
 from numus.tensor import Tensor
 
@@ -44,37 +43,6 @@ def _row(x: Tensor, at: Tensor) -> Tensor:
 def _set_row(x: Tensor, at: Tensor, row: Tensor) -> Tensor:
     """x with one slice of its second axis replaced, in its memory."""
     return nm.index_copy(x, 1, _index(at), row[:, None])
-
-
-def _reads_few(x: Tensor) -> bool:
-    """Whether there are kernels that read no more vectors than there are."""
-    device = x._node.device or default.device
-    return not x.dtype.is_complex and not device.runtime.target.simt
-
-
-def _products(basis: Tensor, at: Tensor, stop: int, *others: Tensor) -> list[Tensor]:
-    """Vᴴ x of the vectors up to number `at`, which is below `stop`, and other vectors."""
-    if _reads_few(basis):
-        count = nm.broadcast_to(at + 1, (basis.shape[0],))
-        found = Tensor(basis_products(count._node, basis._node, *(x._node for x in others)))
-        return [found[:, i] for i in range(len(others))]
-    rest = ((0, 0), (0, basis.shape[1] - stop))
-    some = basis[:, :stop]
-    some = nm.conj(some) if basis.dtype.is_complex else some
-    return [nm.pad(nm.sum(some * x[:, None], axis=-1), rest) for x in others]
-
-
-def _remainder(basis: Tensor, at: Tensor, stop: int, y: Tensor, x: Tensor) -> Tensor:
-    """x - V y."""
-    if _reads_few(basis):
-        count = nm.broadcast_to(at + 1, (basis.shape[0],))
-        return Tensor(basis_remainder(count._node, basis._node, y._node, x._node))
-    return x - _combined(basis[:, :stop], y[:, :stop])
-
-
-def _combined(rows: Tensor, y: Tensor) -> Tensor:
-    """The sum of vectors with coefficients."""
-    return nm.sum(rows * y[:, :, None], axis=1)
 
 
 @dataclass(frozen=True)
@@ -119,15 +87,17 @@ class Cycle:
         """One more vector of the basis, below number `stop`, and one more column of the triangle;
         z is the direction that is multiplied, (n, columns)."""
         v, w = s["last"], self.p.system.apply(z).mT
-        along, earlier = _products(s["basis"], j, stop, w, v)
+        some = s["basis"] if reads_few(v) else s["basis"][:, :stop]
+        rest = ((0, 0), (0, self.size + 1 - some.shape[1]))
+        along, earlier = (nm.pad(x, rest) for x in products(some, j + 1, w, v))
         numbers = nm.arange(self.size + 1, dtype=nm.int32, device=w.device)
         earlier = nm.where(numbers < j, earlier, 0)
         lower = nm.conj(earlier) if earlier.dtype.is_complex else earlier
-        own = (numbers == j).astype(w.dtype) - _combined(s["projections"], lower)
+        own = (numbers == j).astype(w.dtype) - combined(s["projections"], lower)
         projections = _set_row(s["projections"], j, own)
         h = nm.sum(projections * along[:, None], axis=-1)
         whole = norm(w.mT)
-        w = _remainder(s["basis"], j, stop, h, w)
+        w = remainder(some, j + 1, h[:, : some.shape[1]], w)
         size = norm(w.mT)
         floor = 4 * nm.finfo(size.dtype).eps * whole
         size = nm.where(size <= floor, 0, size)
@@ -170,12 +140,11 @@ class Cycle:
         triangle = nm.where((unit != 0) & (triangle == 0), 1, triangle)
         y = nm.linalg.solve_triangular(triangle, right[:, :, None])[:, :, 0]
         if self.flexible:
-            return _combined(s["directions"], y).mT
+            return combined(s["directions"], y).mT
         of_krylov = nm.where(numbers < length, y, 0)
-        last = nm.max(count) - 1
-        y0 = nm.pad(of_krylov, ((0, 0), (0, 1)))
-        combined = _remainder(s["basis"], last, self.size + 1, -y0, nm.zeros_like(s["last"]))
-        out = self.p.precondition(combined.mT)
+        less = nm.pad(-of_krylov, ((0, 0), (0, 1)))
+        step = remainder(s["basis"], nm.max(count), less, nm.zeros_like(s["last"]))
+        out = self.p.precondition(step.mT)
         for i in range(self.errors):
             out = out + (errors[:, i] * _row(nm.pad(y, ((0, 0), (0, 1))), length + i)[:, None]).mT
         return out
@@ -219,7 +188,7 @@ class Cycle:
     def _stages(self) -> list[int]:
         """Where the loops of a cycle end."""
         n, columns = self.p.b.shape
-        if _reads_few(self.p.b):
+        if reads_few(self.p.b):
             return [self.restart]
         nbytes = self.restart * n * columns * self.p.b.dtype.itemsize
         count = max(1, min(TUNING.stages, self.restart, nbytes // TUNING.min_stage_bytes))

@@ -19,6 +19,7 @@ from numus.evaluation.evaluate import is_known
 from numus.graph import grad_mode
 from numus.shapes import as_int
 from numus.sparse.construct import eye
+from numus.sparse.linalg.basis import Basis
 from numus.sparse.linalg.direct import splu
 from numus.sparse.linalg.operators import System, as_operator
 from numus.sparse.pattern import Array
@@ -27,8 +28,6 @@ from numus.tensor import Tensor
 from numus.transforms import tree
 
 Apply = Callable[[Tensor], Tensor]  # of a vector
-
-_BLOCK_ROWS = 4  # vectors that are put together in memory
 
 _HERMITIAN: dict[str, Callable[[Array], Array]] = {
     "LM": lambda x: -np.abs(x),
@@ -77,89 +76,6 @@ def first_vector(v0: Any, n: int, dtype: Any, device: Any, op: str) -> Tensor:
     return found
 
 
-class Basis:
-    """Orthonormal vectors, as rows of a few blocks: a block is never written again."""
-
-    def __init__(self) -> None:
-        self._blocks: list[Tensor] = []
-        self._rng = np.random.default_rng(0)
-
-    @property
-    def count(self) -> int:
-        return sum(b.shape[0] for b in self._blocks)
-
-    def __getitem__(self, j: int) -> Tensor:
-        for block in self._blocks:
-            if j < block.shape[0]:
-                return block[j]
-            j -= block.shape[0]
-        raise IndexError(j)
-
-    def append(self, vector: Tensor) -> None:
-        self._blocks.append(vector[None])
-        recent = self._blocks[-_BLOCK_ROWS:]
-        if len(recent) == _BLOCK_ROWS and all(b.shape[0] == 1 for b in recent):
-            self._blocks[-_BLOCK_ROWS:] = [nm.concatenate(recent)]
-
-    def combined(self, mix: Tensor) -> Tensor:
-        """Sums of the first vectors, with coefficients (…, vectors)."""
-        at, total = 0, None
-        for block in self._blocks:
-            end = min(at + block.shape[0], mix.shape[-1])
-            if end == at:
-                break
-            whole = end - at == block.shape[0]
-            part = mix[..., at:end] @ (block if whole else block[: end - at])
-            total = part if total is None else total + part
-            at = end
-        assert total is not None
-        return total
-
-    def orthogonalised(self, w: Tensor, passes: int) -> tuple[Array, float, Tensor]:
-        """Coefficients of the vectors in w, the norm of the rest, and the rest; at least `passes`
-        times, and again where little is left (Daniel, Gragg, Kaufman & Stewart 1976)."""
-        total = np.zeros(self.count, np.result_type(w.dtype.np, np.float64))
-        first, before, size = nm.linalg.norm(w), 0.0, 0.0
-        for k in range(4):
-            parts = [(nm.conj(b) if b.dtype.is_complex else b) @ w for b in self._blocks]
-            for part, block in zip(parts, self._blocks, strict=True):
-                w = w - part @ block
-            found = nm.concatenate(parts) if parts else None
-            left = nm.linalg.norm(w)
-            nm.eval(w, left, first, found)  # together: a pass is one evaluation
-            if found is not None:
-                total += found.numpy()
-            before, size = float(first) if k == 0 else size, float(left)
-            if k + 1 >= passes and size > 0.7 * before:
-                break
-        return total, size, w
-
-    def extend(self, w: Tensor, size: float, scale: float) -> float:
-        """Append a direction; where there is none, a random one: the norm is 0 then."""
-        eps = float(np.finfo(w.dtype.np).eps)
-        if size > 4 * eps * max(scale, float(np.finfo(np.float32).tiny)):
-            self.append(w / size)
-            return size
-        n = w.shape[0]
-        while self.count < n:
-            made = nm.asarray(self._rng.standard_normal(n), dtype=w.dtype, device=w.device)
-            _, left, rest = self.orthogonalised(made, 2)
-            if left > 1e-3:
-                self.append(rest / left)
-                break
-        else:  # all directions are there
-            self.append(nm.zeros_like(w))
-        return 0.0
-
-    def restart(self, q: Array, last: int | None = None) -> None:
-        """Combinations (vectors, p) of the first vectors, and one vector as it is."""
-        like = self._blocks[0]
-        mix = nm.asarray(q.T, dtype=like.dtype, device=like.device)
-        kept = self.combined(mix)
-        follows = [] if last is None else [self[last][None]]
-        self._blocks = [kept, *follows]
-
-
 def _subspace(theta: Array, vectors: Array, chosen: Array, is_real: bool, hermitian: bool) -> Array:
     """An orthonormal basis of chosen eigenvectors, real where the matrix is."""
     if hermitian:
@@ -180,9 +96,8 @@ def krylov_schur(
     dtype = start.dtype
     is_real = not dtype.is_complex
     wide = np.float64 if is_real else np.complex128
-    basis = Basis()
-    size = float(nm.linalg.norm(start))
-    basis.extend(start, size, size)
+    basis = Basis(ncv + 1, start.shape[0], start)
+    basis.begin(start)
     h = np.zeros((ncv + 1, ncv), wide)
     eps = max(tol, float(np.finfo(dtype.np).eps))
     p = 0
@@ -192,10 +107,7 @@ def krylov_schur(
             three_terms = hermitian and j > p
             along: Tensor | None = None
             if three_terms:  # first the two vectors before, so that one pass over all suffices
-                own = basis[j]
-                w = w - float(h[j, j - 1].real) * basis[j - 1]
-                along = nm.real(nm.vecdot(own, w))
-                w = w - along.astype(dtype) * own
+                along, w = basis.recurred(w, j, float(h[j, j - 1].real))
             found, size, w = basis.orthogonalised(w, 1 if three_terms else 2)
             h[: j + 1, j] = found
             if along is not None:

@@ -12,7 +12,8 @@ from numus import dtypes as dt
 from numus.errors import LinAlgError
 from numus.graph import grad_mode
 from numus.shapes import as_int
-from numus.sparse.linalg.eigen import Basis, first_vector, inexact, known_operator
+from numus.sparse.linalg.basis import Basis
+from numus.sparse.linalg.eigen import first_vector, inexact, known_operator
 from numus.tensor import Tensor
 
 
@@ -49,9 +50,8 @@ def svds(
     dtype, device = inexact(system.dtype), getattr(a, "device", None)
     with grad_mode(False):
         start = first_vector(v0, n, dtype, device, op)
-        left, right = Basis(), Basis()
-        size = float(nm.linalg.norm(start))
-        right.extend(start, size, size)
+        left, right = Basis(count, m, start), Basis(count + 1, n, start)
+        right.begin(start)
         b = np.zeros((count, count), np.complex128 if dtype.is_complex else np.float64)
         eps = max(tol, float(np.finfo(dtype.np).eps))
         p = done = 0
