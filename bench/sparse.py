@@ -81,6 +81,13 @@ def stencil(n: int, dtype: Any = np.float64) -> Any:
     return _int32(sp.csr_matrix(sp.kron(sp.kron(line, line), line)).astype(dtype))
 
 
+def potential(n: int) -> Any:
+    """A Laplacian with random numbers on the diagonal: its last eigenvalues are apart, so that they
+    converge to the last digit."""
+    numbers = np.random.default_rng(0).random(n * n)
+    return _int32(sp.csr_matrix(grid(n, 2) + sp.diags(8 * numbers)))
+
+
 def power_law(n: int, nnz: int, dtype: Any) -> Any:
     """Rows and columns of ever fewer entries, in random order."""
     rng = np.random.default_rng(0)
@@ -215,7 +222,7 @@ ROWS: dict[str, Callable[[], dict[str, Call]]] = {
     "conversion 5-point 500^2 f64": lambda: conversion(grid(500, 2)),
     "cg 20 iterations 5-point 1000^2": lambda: krylov("cg", grid(1000, 2), 20),
     "gmres(30) 30 iterations 5-point 500^2": lambda: krylov("gmres", grid(500, 2), 30, restart=30),
-    "eigsh LM k=10 5-point 500^2": lambda: eigenvalues(grid(500, 2), 10, "LM"),
+    "eigsh LA k=10 random potential 500^2": lambda: eigenvalues(potential(500), 10, "LA"),
 }
 
 

@@ -138,3 +138,12 @@ def test_bad_input():
         linalg.lobpcg(a, nm.ones((143, 60)))
     with pytest.raises(ValueError, match="smaller side"):
         linalg.svds(a, 0)
+
+
+def test_small_eigenvalues_of_large_matrices_converge():
+    """Their error is that of the matrix: relative to themselves, rounding never gets there."""
+    values = np.concatenate([np.linspace(1e-3, 1.0, 40), np.linspace(2.0, 8.0, 160)])
+    a = sparse.diags(nm.asarray(values), format="csr")
+    w, v = linalg.eigsh(a, 3, which="SA")
+    np.testing.assert_allclose(w.numpy(), values[:3], atol=1e-13)
+    assert np.linalg.norm((a @ v - v * w).numpy(), axis=0).max() < 1e-13

@@ -123,7 +123,9 @@ def krylov_schur(
             theta, vectors = np.linalg.eig(block)
         ranked = np.argsort(order(theta), kind="stable")
         error = np.abs(h[ncv, ncv - 1] * vectors[ncv - 1])
-        floor = float(np.finfo(dtype.np).eps) ** (2 / 3)
+        # of small eigenvalues no more than rounding of the matrix allows
+        unit = float(np.finfo(dtype.np).eps)
+        floor = max(unit ** (2 / 3), unit / eps * float(np.abs(theta).max()))
         good = error <= eps * np.maximum(np.abs(theta), floor)
         done = int(np.cumprod(good[ranked[:k]]).sum())
         if done == k:
@@ -133,7 +135,7 @@ def krylov_schur(
                 device=start.device,
             )
             return theta[ranked[:k]], basis.combined(mix)
-        keep = min(k + max(done, (ncv - k) // 2), ncv - 2)
+        keep = min(k + max(done, (ncv - k) // 3), ncv - 2)
         chosen = ranked[:keep]
         if is_real and not hermitian:  # conjugate pairs stay together
             partner = np.isin(theta, theta[chosen].conj()) | np.isin(np.arange(ncv), chosen)
