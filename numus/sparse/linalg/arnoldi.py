@@ -110,7 +110,7 @@ class Cycle:
         length = nm.sqrt(nm.square(nm.abs(a)) + nm.square(nm.abs(b)))
         c, d = (ratio(nm.conj(x), length)[:, None] for x in (a, b))
         first, second = _row(s["rotations"], j), _row(s["rotations"], j + 1)
-        turned = nm.stack(
+        combined_rows = nm.stack(
             [c * first + d * second, nm.conj(c) * second - nm.conj(d) * first], axis=1
         )
         both = nm.concatenate([_index(j), _index(j + 1)])
@@ -121,7 +121,7 @@ class Cycle:
             "last": following,
             "basis": _set_row(s["basis"], j + 1, following),
             "projections": projections,
-            "rotations": nm.index_copy(s["rotations"], 1, both, turned),
+            "rotations": nm.index_copy(s["rotations"], 1, both, combined_rows),
             "triangle": _set_row(s["triangle"], j, column[:, :-1]),
         }
         if self.flexible:

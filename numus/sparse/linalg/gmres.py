@@ -18,7 +18,6 @@ from numus.sparse.linalg.driver import (
     Problem,
     Progress,
     SolveResult,
-    State,
     norm,
     posed,
     ratio,
@@ -91,7 +90,7 @@ def _method(p: Problem, v: Variant) -> tuple[Tensor, dict[str, Any]]:
         "kept": nm.zeros((), dtype=nm.int32, device=dev),
         "progress": progress.start(first),
     }
-    found: State = nm.while_loop(lambda c: progress.goes_on(c["progress"]), cycle, start)
+    found: dict[str, Any] = nm.while_loop(lambda c: progress.goes_on(c["progress"]), cycle, start)
     return found["x"], found["progress"]
 
 

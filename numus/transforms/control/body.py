@@ -411,8 +411,8 @@ def stable_carry(nodes: Nodes, dev: Device, spare: frozenset[int] = frozenset())
     """Copies of carried values in memory of their own, which a loop may write to; those whose
     memory is spare stay where they are."""
     if spare:
-        copies = iter(stable_carry([x for i, x in enumerate(nodes) if i not in spare], dev))
-        return [x if i in spare else next(copies) for i, x in enumerate(nodes)]
+        others = iter(stable_carry([x for i, x in enumerate(nodes) if i not in spare], dev))
+        return [x if i in spare else next(others) for i, x in enumerate(nodes)]
     if (
         nodes
         and dev.kind != "reference"
