@@ -16,7 +16,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dispatch.call_cache import GUARD_FAILED
-from numus.dispatch.node_ops import FastCall, inherit, new_node
+from numus.dispatch.node_ops import FastCall, guard_modes, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.evaluation.evaluate import check_known
@@ -132,8 +132,32 @@ def _set_method(name: str, method: Any) -> None:
     setattr(Tensor, name, method)
 
 
+def _write_product(code: BytecodeBuilder) -> int:
+    """The product of two matrices of one float dtype, at full precision."""
+    guard_modes(code, {"autocast": None})
+    a, b = (code.get_member(code.load_arg(i), Tensor, "_node") for i in range(2))
+    dtype = code.load_slot(a, Node, "dtype")
+    code.slot_is(dtype, DType, "kind", "float")
+    code.is_same(dtype, code.load_slot(b, Node, "dtype"))
+    rows, columns = (code.load_slot(x, Node, "shape") for x in (a, b))
+    code.len_eq(rows, 2)
+    code.len_eq(columns, 2)
+    code.same_int(code.load_item(rows, 1), code.load_item(columns, 0))
+    shape = code.new_tuple([code.load_item(rows, 0), code.load_item(columns, 1)])
+    members = {"inputs": code.new_tuple([a, b]), "shape": shape, "dtype": dtype}
+    constants = {"prim": PRIMITIVES["contract"], "params": None}
+    node = new_node(code, constants, {**members, **inherit(code, [a, b])}, handled=True)
+    return new_handle(code, node)
+
+
+_product = FastCall(2, _write_product)
+
+
 def _matmul(x: Any, y: Any) -> Tensor:
-    """`matmul`, with a fast path for two matrices of one float dtype."""
+    """`matmul`, with fast paths for two matrices of one float dtype."""
+    found: Tensor = _product.call(x, y)
+    if found is not GUARD_FAILED:
+        return found
     if x.__class__ is Tensor and y.__class__ is Tensor and mode.autocast is None:
         a, b = x._node, y._node
         same_float = a.dtype is b.dtype and a.dtype.kind == "float"

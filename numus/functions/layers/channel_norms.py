@@ -15,6 +15,7 @@ from numus.functions.autocast import widens
 from numus.functions.layers.normalization import widest
 from numus.functions.reduction.reductions import count_over, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, variance_over
+from numus.functions.template_cache import templated
 from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
@@ -129,6 +130,22 @@ def batch_norm(
     >>> nm.batch_norm(nm.asarray([[1.0], [3.0]]), training=True, eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
+    running = (running_mean, running_var)
+    if (training or None in running) and running != (None, None):
+        return _batch_norm(x, *running, weight, bias, training, momentum, eps)  # running ones move
+    return _batch_norm_alone(x, *running, weight, bias, training, momentum, eps)
+
+
+def _batch_norm(
+    x: Any,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Any,
+    bias: Any,
+    training: bool,
+    momentum: Any,
+    eps: float,
+) -> Tensor:
     op = "batch_norm"
     node, running = _channels(op, x, 2), (running_mean, running_var)
     wide = widest(node, weight, bias)
@@ -139,6 +156,9 @@ def batch_norm(
     else:
         statistics = _running_statistics(op, wide, running)
     return _scaled(op, _normal(wide, *statistics, eps), weight, bias, node.dtype)
+
+
+_batch_norm_alone = templated(_batch_norm)
 
 
 @method("batch_norm_2d")
@@ -159,6 +179,7 @@ def _batch_norm_2d(
 
 
 @method()
+@templated
 @widens
 def group_norm(
     x: Any, /, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
@@ -199,6 +220,23 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """x (N, C, ...) normalised over everything but examples and channels."""
+    running = (running_mean, running_var)
+    function = _instance_norm_alone
+    if use_input_stats and running != (None, None):  # running ones move
+        function = _instance_norm
+    return function(x, *running, weight, bias, use_input_stats, momentum, eps)
+
+
+def _instance_norm(
+    x: Any,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Any,
+    bias: Any,
+    use_input_stats: bool,
+    momentum: Any,
+    eps: float,
+) -> Tensor:
     op = "instance_norm"
     node, running = _channels(op, x, 3), (running_mean, running_var)
     _check_running(op, node, running)
@@ -211,3 +249,6 @@ def instance_norm(
     else:
         statistics = _running_statistics(op, wide, running)
     return _scaled(op, _normal(wide, *statistics, eps), weight, bias, node.dtype)
+
+
+_instance_norm_alone = templated(_instance_norm)
