@@ -42,6 +42,7 @@ class LaunchPlan:
     arena: int  # bytes
     hoisted_bytes: int = 0  # of values that are computed once
     hoisted_steps: int = 0  # the first launches, which compute them
+    _once: Any = None  # these, prepared
     outputs: list[tuple[int, Layout]]  # slots
     saved_for_backward: tuple[int, ...]
 
@@ -82,6 +83,13 @@ class LaunchPlan:
         )
         rest = self.launches[self.hoisted_steps :] if self.hoisted_steps else []
         self.rest = self.runtime.prepare(rest, self.slot_count) if rest else None
+
+    def prepare_hoisted(self) -> Any:
+        """The hoisted launches by themselves."""
+        if self._once is None:
+            once = self.launches[: self.hoisted_steps]
+            self._once = self.runtime.prepare(once, self.slot_count)
+        return self._once
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""

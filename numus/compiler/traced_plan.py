@@ -42,15 +42,18 @@ def cached_plan(
     inputs: Sequence[Any],
     strides: Sequence[Shape],
     in_place: Sequence[tuple[int, int]] = (),
+    captured: Sequence[int] = (),
 ) -> TracedPlan:
     """A plan without scalars, cached by structure: for loop bodies, which are traced repeatedly."""
     graph = GraphSignature.traced(outputs, inputs, strides, ())
     if len(graph.leaves) > len(inputs):  # the structure does not identify constants in memory
-        return TracedPlan(device, graph, outputs, inputs, 0, in_place)
-    key = (device.name, kernel_choice_key(), graph.key, graph.constant_bits, tuple(in_place))
+        return TracedPlan(device, graph, outputs, inputs, 0, in_place, captured)
+    choices = tuple(in_place), tuple(captured)
+    key = (device.name, kernel_choice_key(), graph.key, graph.constant_bits, choices)
     found = _plans.get(key)
     if found is None:
-        found = _plans[key] = TracedPlan(device, graph, outputs, inputs, 0, in_place)
+        found = TracedPlan(device, graph, outputs, inputs, 0, in_place, captured)
+        _plans[key] = found
     return found
 
 
@@ -132,22 +135,26 @@ class TracedPlan:
     ) -> int:
         """Run up to `count` times on inputs and result blocks at these addresses.
 
-        After each run some slots' addresses advance by some bytes (`steps`), and some pairs are
+        Hoisted kernels run once, before the others, into memory of this call. After each run some slots' addresses advance by some bytes (`steps`), and some pairs are
         swapped. `flag` is the memory of a bool among the results: the first run that clears it is
         the last. Returns the number of runs.
         """
         addresses += self._constant_addresses
         addresses += blocks
-        if self.captured:
-            addresses.append(self._hoisted_memory().address)
+        hoisted = self._allocate(self.plan.hoisted_bytes) if self.captured else None
         temporary = self._allocate(self._arena) if self._arena else None
-        if temporary is not None:
-            addresses.append(temporary.address)
-        if self.plan.prepared is None:  # nothing to compute: results of size 0
+        addresses += [memory.address for memory in (hoisted, temporary) if memory is not None]
+        launches, values = self.plan.prepared, self._values
+        if launches is None:  # nothing to compute: results of size 0
             return count
-        return self.plan.prepared.repeat(
-            self._values, addresses, count, steps, swaps, flag, self.plan.runtime
+        if self.plan.rest is not None and count > 0:
+            once = self.plan.prepare_hoisted()
+            once.run(addresses, values[: self.plan.hoisted_values])
+            launches, values = self.plan.rest, self._rest_values
+        done: int = launches.repeat(
+            values, addresses, count, steps, swaps, flag, self.plan.runtime
         )
+        return done
 
     def _hoisted_memory(self) -> contract.Memory:
         """Memory of the hoisted values, which lives as long as the plan."""

@@ -45,14 +45,14 @@ class TemplateBuilder:
         results: Collection[Node],
         since: int,
         matched: Collection[Node] = (),
-        handled: Node | None = None,
+        handled: Collection[Node] = (),
         numbers: Callable[[Sequence[Node]], Mapping[Node, dict[str, int]]] | None = None,
     ) -> bool:
         """Make the nodes that results consist of, which were recorded since a serial number.
 
         Args:
             matched: bound nodes whose inputs are guarded too.
-            handled: the result whose handle the caller sets.
+            handled: results whose handles the caller sets.
             numbers: writes registers with shapes and parameters that differ from the recorded ones.
 
         Returns:
@@ -75,7 +75,7 @@ class TemplateBuilder:
         self,
         made: Sequence[Node],
         matched: Collection[Node],
-        handled: Node | None,
+        handled: Collection[Node],
         numbers: Mapping[Node, dict[str, int]],
     ) -> None:
         code, bound = self.code, dict(self.registers)
@@ -103,7 +103,7 @@ class TemplateBuilder:
                 members |= {"depth": zero, "retained_bytes": zero, "view": view}
             members |= numbers.get(node, {})
             copied = {name: getattr(node, name) for name in _COPIED}
-            registers[node] = node_ops.new_node(code, copied, members, handled=node is handled)
+            registers[node] = node_ops.new_node(code, copied, members, handled=node in handled)
 
     def function(self, arity: int, result: int) -> Callable[..., Any]:
         return self.code.function(arity, result, GUARD_FAILED)

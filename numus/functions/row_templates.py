@@ -164,7 +164,7 @@ class Family:
             pairs = zip(made, fitted, strict=True)
             return {node: numbers.members(found) for node, found in pairs}
 
-        if not template.instantiate((out._node,), since, handled=out._node, numbers=written):
+        if not template.instantiate((out._node,), since, handled=(out._node,), numbers=written):
             return None
         return template.function(len(given), new_handle(code, template.registers[out._node]))
 

@@ -41,7 +41,8 @@ class _Template(NamedTuple):
 def templated(function: Function, rows: int = 0) -> Function:
     """Cache the graph templates of a function.
 
-    It must return one tensor, read no values, and depend on its arguments and `graph.mode` only.
+    It must return a tensor or a tuple of tensors, read no values, and depend on its arguments and
+    `graph.mode` only.
 
     Args:
         rows: the number of operands, the first ones, of whose axes all but the last are rows: their
@@ -148,7 +149,11 @@ def _record(given: Sequence[Any], out: Any, since: int) -> _Template | None:
     """The template of a call that returned `out`; None where its graph depends on more than the
     structure, or fast calls are unsupported."""
     inputs = [x._node for x in given if isinstance(x, Tensor)]
-    if out.__class__ is not Tensor or not inputs or out._node in inputs:
+    outputs = out if out.__class__ is tuple else (out,)
+    if not inputs or any(y.__class__ is not Tensor or y._node in inputs for y in outputs):
+        return None
+    results = [y._node for y in outputs]
+    if len(set(results)) < len(results):
         return None
     template = new_template(inputs)
     if template is None:
@@ -161,9 +166,11 @@ def _record(given: Sequence[Any], out: Any, since: int) -> _Template | None:
         register = code.get_member(code.load_arg(i), Tensor, "_node")
         if template.bind(x._node, register, distinct=True):
             guard_node(code, register, x._node)
-    if not template.instantiate((out._node,), since, handled=out._node):
+    if not template.instantiate(results, since, handled=results):
         return None
-    call = template.function(len(given), new_handle(code, template.registers[out._node]))
+    handles = [new_handle(code, template.registers[node]) for node in results]
+    found = code.new_tuple(handles) if out.__class__ is tuple else handles[0]
+    call = template.function(len(given), found)
     return _Template(call, _without_operands(given))
 
 

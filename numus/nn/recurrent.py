@@ -7,12 +7,15 @@ layouts of parameters are PyTorch's (`weight_ih_l0`, `weight_hh_l0_reverse` …)
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
 from numus.functions.autocast import lowers
+from numus.functions.template_cache import templated
 from numus.nn import functional as F
 from numus.nn import init
 from numus.nn.module import Module
@@ -28,7 +31,34 @@ State = tuple[Tensor, ...]  # the hidden state, and for an LSTM its memory
 # -- one step -------------------------------------------------------------------------------------
 
 
-class _RNNStep:
+def _tanh_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    return (nm.tanh(x + F.linear(state[0], w, b)),)
+
+
+def _relu_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    return (nm.relu(x + F.linear(state[0], w, b)),)
+
+
+def _lstm_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    h, c = state
+    enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
+    c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
+    return nm.sigmoid(leave) * nm.tanh(c), c
+
+
+def _gru_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    (h,) = state
+    reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
+    reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
+    reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
+    new = nm.tanh(new_x + reset * new_h)
+    return (new + keep * (h - new),)
+
+
+_STEPS = {"tanh": _tanh_step, "relu": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
+
+
+class _RNNKind:
     _gates = 1  # vectors of the hidden size that the products of a step give
     nonlinearity: str
 
@@ -38,31 +68,62 @@ class _RNNStep:
             raise ValueError(f'{kind}: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
         self.nonlinearity = nonlinearity
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        total = x + F.linear(state[0], w, b)
-        return (nm.relu(total) if self.nonlinearity == "relu" else nm.tanh(total),)
+    @property
+    def _kind(self) -> str:
+        return self.nonlinearity
 
 
-class _LSTMStep:
+class _LSTMKind:
     _gates = 4
-
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        h, c = state
-        enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
-        c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
-        return nm.sigmoid(leave) * nm.tanh(c), c
+    _kind = "LSTM"
 
 
-class _GRUStep:
+class _GRUKind:
     _gates = 3
+    _kind = "GRU"
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        (h,) = state
-        reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
-        reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
-        reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
-        new = nm.tanh(new_x + reset * new_h)
-        return (new + keep * (h - new),)
+
+# -- all steps ------------------------------------------------------------------------------------
+
+
+def _all_steps(
+    one: Callable[..., State],
+    x: Tensor,
+    mask: Tensor | None,
+    project: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    w: Tensor,
+    b: Tensor | None,
+    *first: Tensor,
+) -> State:
+    """The outputs of all steps and the last state."""
+    inputs = F.linear(x, weight, bias)
+
+    def step(before: State, row: Any) -> tuple[State, Tensor]:
+        state = one(row[0], before, w, b)
+        if project is not None:
+            state = (F.linear(state[0], project), *state[1:])
+        if mask is not None:
+            state = tuple(map(nm.where, (row[1],) * len(state), state, before))
+        return state, state[0]
+
+    rows = (inputs,) if mask is None else (inputs, mask)
+    state: State = first
+    if inputs.device.on_host:  # the step is compiled once, whatever the length
+        state, outputs = nm.scan(step, state, rows)
+        return outputs, *state
+    steps = []  # a device is told all launches at once
+    for row in zip(*map(nm.unstack, rows), strict=True):
+        state, out = step(state, row)
+        steps.append(out)
+    return nm.stack(steps), *state
+
+
+# traced once for operands of one kind
+_ALL_STEPS = {
+    kind: templated(functools.partial(_all_steps, step)) for kind, step in _STEPS.items()
+}
 
 
 @lowers
@@ -78,6 +139,7 @@ class _Recurrent(Module):
     """Parameters, layers, directions, and the loop over time of RNN, LSTM and GRU."""
 
     _gates: int
+    _kind: str  # of a step
 
     def __init__(
         self,
@@ -139,9 +201,6 @@ class _Recurrent(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        raise NotImplementedError
-
     def _sizes(self) -> dict[str, int]:
         """The tensors of a state and their sizes."""
         return {"hx": self.hidden_size}
@@ -167,27 +226,10 @@ class _Recurrent(Module):
     ) -> tuple[Tensor, State]:
         """One layer in one direction over (length, batch, size); `mask` marks its steps."""
         names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
-        weight, bias, w, b = (getattr(self, name + suffix) for name in names)
-        inputs = F.linear(x, weight, bias)
+        parameters = [getattr(self, name + suffix) for name in names]
         project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
-
-        def step(before: State, row: Any) -> tuple[State, Tensor]:
-            state = self._step(row[0], before, w, b)
-            if project is not None:
-                state = (F.linear(state[0], project), *state[1:])
-            if mask is not None:
-                state = tuple(map(nm.where, (row[1],) * len(state), state, before))
-            return state, state[0]
-
-        rows = (inputs,) if mask is None else (inputs, mask)
-        if inputs.device.on_host:  # the step is compiled once, whatever the length
-            last, outputs = nm.scan(step, state, rows)
-            return outputs, last
-        steps = []  # a device is told all launches at once
-        for row in zip(*map(nm.unstack, rows), strict=True):
-            state, out = step(state, row)
-            steps.append(out)
-        return nm.stack(steps), state
+        out, *last = _ALL_STEPS[self._kind](x, mask, project, *parameters, *state)
+        return out, tuple(last)
 
     def _run(self, x: Any, given: Any) -> tuple[Any, list[Tensor]]:
         if isinstance(x, PackedSequence):
@@ -266,7 +308,7 @@ class _OneState(_Recurrent):
         return out, last
 
 
-class RNN(_RNNStep, _OneState):
+class RNN(_RNNKind, _OneState):
     """h = tanh(x W + h U + b) at every step.
 
     >>> from numus import nn
@@ -301,7 +343,7 @@ class RNN(_RNNStep, _OneState):
         super().__init__(*sizes, device=device, dtype=dtype)
 
 
-class GRU(_GRUStep, _OneState):
+class GRU(_GRUKind, _OneState):
     """Gated recurrent units: how much of the state is kept, and how much the new one sees of it.
 
     >>> from numus import nn
@@ -328,7 +370,7 @@ class GRU(_GRUStep, _OneState):
         super().__init__(*sizes, device=device, dtype=dtype)
 
 
-class LSTM(_LSTMStep, _Recurrent):
+class LSTM(_LSTMKind, _Recurrent):
     """Long short-term memory: a state, and a memory behind gates.
 
     >>> from numus import nn
@@ -355,6 +397,7 @@ class LSTM(_LSTMStep, _Recurrent):
 
 class _Cell(Module):
     _gates: int
+    _kind: str
 
     def __init__(
         self,
@@ -376,14 +419,11 @@ class _Cell(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
-    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-        raise NotImplementedError
-
     def _run(self, x: Any, states: Any) -> State:
         """One step; `states` that are None are zeros."""
         state = tuple(_lowered(self._zeros(x) if h is None else h) for h in states)
         inputs = F.linear(nm.asarray(x), self.weight_ih, self.bias_ih)
-        return self._step(inputs, state, self.weight_hh, self.bias_hh)
+        return _STEPS[self._kind](inputs, state, self.weight_hh, self.bias_hh)
 
     def _zeros(self, x: Any) -> Tensor:
         shape = (*x.shape[:-1], self.hidden_size)
@@ -398,7 +438,7 @@ class _OneStateCell(_Cell):
         return self._run(x, (hx,))[0]
 
 
-class RNNCell(_RNNStep, _OneStateCell):
+class RNNCell(_RNNKind, _OneStateCell):
     """One step of an RNN."""
 
     def __init__(
@@ -414,11 +454,11 @@ class RNNCell(_RNNStep, _OneStateCell):
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
 
-class GRUCell(_GRUStep, _OneStateCell):
+class GRUCell(_GRUKind, _OneStateCell):
     """One step of a GRU."""
 
 
-class LSTMCell(_LSTMStep, _Cell):
+class LSTMCell(_LSTMKind, _Cell):
     """One step of an LSTM."""
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:

@@ -149,12 +149,17 @@ class Body:
             for out, (shape, dtype) in zip(plan.outputs, self.results, strict=True)
         ]
 
-    def plan(self, dev: Device, operands: Nodes, layout: Layout, runs: bool = True) -> Any:
-        """The compiled body for inputs of these strides, each result in a block of its own. Hooks
-        are told that it runs on the operands (or their first slices)."""
-        found = self._plans.get((dev, layout))
+    def plan(
+        self, dev: Device, operands: Nodes, layout: Layout, changing: int = -1, runs: bool = True
+    ) -> Any:
+        """The compiled body for inputs of these strides, each result in a block of its own. Those
+        after the `changing` ones are the same in all its runs (-1: it is run once). Hooks are told
+        that it runs on the operands (or their first slices)."""
+        key = (dev, layout, changing)
+        found = self._plans.get(key)
         if found is None:
-            found = self._plans[dev, layout] = self._compile(dev, layout)
+            fixed = range(changing, len(layout)) if changing >= 0 else ()
+            found = self._plans[key] = self._compile(dev, layout, fixed)
         if before_run and runs:
             leaves = [
                 value(View(view.storage, view.offset, strides), shape, dtype, dev)
@@ -166,14 +171,14 @@ class Body:
                 hook(dev, found.plan, [*leaves, *found.constant_leaves], found.constants)
         return found
 
-    def _compile(self, dev: Device, layout: Layout) -> Any:
+    def _compile(self, dev: Device, layout: Layout, fixed: Sequence[int]) -> Any:
         # Imported late: the compiler is needed only to run something.
         from numus.compiler.traced_plan import cached_plan
 
         arguments = placeholders(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
-            found = cached_plan(dev, outputs, arguments, layout, self.updates)
+            found = cached_plan(dev, outputs, arguments, layout, self.updates, fixed)
             blocks = [out.block for out in found.outputs if out.input is None]
             distinct = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
@@ -182,7 +187,7 @@ class Body:
                 distinct.append(y if own and rows else st.distinct_copy(y, i))
         if distinct == outputs:
             return found
-        return cached_plan(dev, distinct, arguments, layout, self.updates)
+        return cached_plan(dev, distinct, arguments, layout, self.updates, fixed)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -309,14 +314,17 @@ def constants_of(arguments: Nodes, outputs: Nodes) -> list[Node]:
 
 def with_layouts(constants: Nodes, arguments: Nodes, outputs: Nodes) -> list[Node]:
     """The constants of a loop; transposed matmul operands are copied to a contiguous layout, once
-    for all iterations. Matmuls of few rows read them unpacked.
+    for all iterations. Matmuls of few rows read them unpacked; on the host all loops pack them.
     """
     read = {
         node.inputs[1]
         for node in dependents(outputs, arguments)
         if node.prim.name == "contract" and node.shape[-2] >= _PACKED_MATMUL_MIN_ROWS
     }
-    return [st.copy(x) if x in read and x.prim.name == "permute" else x for x in constants]
+    return [
+        st.copy(x) if x in read and x.prim.name == "permute" and not device_of([x]).on_host else x
+        for x in constants
+    ]
 
 
 def call_on(

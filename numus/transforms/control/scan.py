@@ -96,7 +96,7 @@ class ScanCall:
                 starts[i] += (self.length - 1) * by * self.reverse
                 steps.append((i, -by if self.reverse else by))
             layout.append(strides)
-        plan = self.body.plan(dev, inputs, tuple(layout), runs=self.length > 0)
+        plan = self.body.plan(dev, inputs, tuple(layout), first, runs=self.length > 0)
         memories = []  # of the results
         blocks = [0] * len(self.body.results)
         for at, kind in enumerate(self.results):

@@ -95,7 +95,7 @@ class WhileCall:
             return views
         inputs = [*carry, *constants]
         layout = tuple([view.strides for view in bodies.views_of(inputs)])
-        plan = self.body.plan(dev, inputs, layout)
+        plan = self.body.plan(dev, inputs, layout, self.carried)
         # what is written by index stays in its memory; the rest alternates between two
         updates = [pair for pair in self.body.updates if pair[0] < self.carried]
         updated = set(plan.donatable(updates).values())

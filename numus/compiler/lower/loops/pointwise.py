@@ -70,7 +70,11 @@ def _blocked(p: LoopProblem) -> Kernels:
     if lane.extent - columns < columns // 2:  # no short remainder
         columns = lane.extent
     column_blocks = ceil_div(lane.extent, columns)
-    rows = max(1, work.block_elements() // columns) if outer else 1
+    rows = 1
+    if outer:
+        total = nest.iterations(outer)
+        rows = max(1, work.block_elements() // columns)
+        rows = ceil_div(total, _shared(p, ceil_div(total, rows)))
     e = work.emitter()
     g = ir.var("g")
     width = e.scalar_arg(columns)
@@ -95,6 +99,11 @@ def _blocked(p: LoopProblem) -> Kernels:
         body = [ir.For(r, *row_span, "serial", [inner])]
     grid = column_blocks * ceil_div(nest.iterations(outer), rows)
     return [e.grid_kernel("pointwise", g, body, grid, work.notes)]
+
+
+def _shared(p: LoopProblem, blocks: int) -> int:
+    """A few blocks more, so that all cores have as many."""
+    return ceil_div(blocks, p.target.num_cores) * p.target.num_cores if blocks > 1 else 1
 
 
 # -- vectors of threads ---------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class CpuTuning:
     """Measured on Neoverse N1 and x86-64 machines of 2 cores."""
 
     gemv_min_rows: int = 64  # of the matrix, to keep all threads busy
+    gemv_packed_max_vectors: int = 32  # of k, next to which the reduction of lanes is work
     pack_panels: int = 32  # MN-major panels of a packing task,
     pack_rows: int = 32  # and rows of k
     scalar_store_cost: float = 2.5  # of an element, relative to packing one
@@ -53,7 +54,7 @@ class CpuGemv(InOrder):
         if min(p.m, p.n) > gemv.TUNING.max_vectors or max(p.m, p.n) < TUNING.gemv_min_rows:
             return False
         work = CpuMatmul(p, transposed=p.m < p.n)
-        return not work.layout(work.a).mn_major
+        return not _packs_vectors(work) and not work.layout(work.a).mn_major
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
         """The matrix is A, that of C' = B' A' where there are few rows."""
@@ -69,6 +70,20 @@ class CpuGemv(InOrder):
         how = (task, *operands, packed, partial(work.store, e))
         body, e.scratch = gemv.gemv(shape, work.dtype, sizes, *how)
         return [e.grid_kernel(self.name, task, body, batch * tasks, problem.group.notes)]
+
+
+def _packs_vectors(work: CpuMatmul) -> bool:
+    """Rows of A are short, and packed once for many runs: no row's lanes have to be reduced."""
+    width = work.problem.target.vector_bytes // work.dtype.itemsize
+    return work.k <= TUNING.gemv_packed_max_vectors * width and work.is_captured(work.a)
+
+
+class CpuLoops(Loops):
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p = problem
+        if not p.is_tiny and p.matmul.dtype.kind != "bool" and min(p.m, p.n) == 1:
+            return not _packs_vectors(CpuMatmul(p, transposed=p.m < p.n))
+        return super().supports(p, target)
 
 
 class SplitKGemm(InOrder):
@@ -195,7 +210,7 @@ def _pack(
 
 SCHEDULES: Sequence[Schedule[MatmulProblem]] = (
     CpuGemv(),
-    Loops(),
+    CpuLoops(),
     SplitKGemm(),
     SkinnyGemm(),
     Gemm(),
