@@ -6,6 +6,7 @@ decisions are recorded, and the fused graph of other sizes is a copy with their 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,12 @@ from numus.compiler.fusion.fuser import Fuser
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.approx_math import approximated
 from numus.compiler.graph.builder import GraphBuilder
-from numus.compiler.graph.strided_view import StridedView, storage_view
+from numus.compiler.graph.strided_view import (
+    StridedView,
+    bijective_views,
+    reads_in_order,
+    storage_view,
+)
 from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
 from numus.compiler.hoisting import mark_captured
 from numus.compiler.lower.dedup import Equal, equal_groups
@@ -54,7 +60,13 @@ class FusedGraph:
         values = self._build(graph, roots, target, sizes)
         number = graph.number
         results = [values[number[r]] for r in roots] + [values[i] for i in graph.live_out]
-        self.views = [storage_view(v, self.leaf_strides) for v in results]
+        uses = Counter(x for v in values for x in set(v.inputs))
+        self.views = [
+            StridedView(v, 0, row_major(v.shape))
+            if not target.simt and uses[bijective_views(v)[0]] == 1 and self._in_order(v)
+            else storage_view(v, self.leaf_strides)
+            for v in results
+        ]
         base = {v: view.base for v, view in zip(results, self.views, strict=True)}
         self.donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
         self.roots = [x.base for x in self.views if x.base not in self.leaf_strides]
@@ -107,6 +119,9 @@ class FusedGraph:
         results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
         copies = approximated(builder.values, results, target)
         return [copies.get(v, v) for v in values] if copies else values
+
+    def _in_order(self, v: Value) -> bool:
+        return v not in self.leaf_strides and reads_in_order(v, self.leaf_strides)
 
     def memory_layouts(self) -> Layouts:
         """The layouts of all values in memory."""

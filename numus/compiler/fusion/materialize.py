@@ -244,8 +244,13 @@ class Materialization:
         slow = v.op in EXPENSIVE_OPS or v.op in cost_model.MULTI_INSTRUCTION_OPS
         if self.target.block_size and slow and any(_varies_along_columns(v, g) for g in users):
             return True
-        if v.op not in EXPENSIVE_OPS:
-            return False
+        if v.op not in EXPENSIVE_OPS:  # divisions by a vector of lanes are none of few rows
+            return (slow and not self.target.block_size) and any(
+                g.kind == "loop"
+                and size_of(g.space) >= TUNING.slow_repeats * v.size
+                and _spans_inner_axis_only(v, g)
+                for g in users
+            )
         return any(g.kind in GEMM_KINDS and size_of(g.space) > 4 * v.size for g in users) or any(
             g.kind == "loop" and size_of(g.space) >= 8 * v.size and _spans_inner_axis_only(v, g)
             for g in users

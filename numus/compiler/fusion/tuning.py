@@ -49,6 +49,7 @@ class FusionTuning:
     wgmma_min_extent: int = 128  # of M, N and K, so that operands are worth relayout kernels
     scalar_max_users: int = 3  # kernels that compute an expensive scalar each for itself
     few_updates: int = 32  # of a scatter on GPUs, which are worth no kernel of their own
+    slow_repeats: int = 256  # rows for each of which a vector of divisions is computed again
     # operations that are recomputed rather than stored, by the number of operands in memory
     recompute_max_ops: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 4})
     gpu_recomputed_op_cost: int = 6  # plain operations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler.graph.value import Layouts, Value
-from numus.shapes import Shape, find_reshape_strides, row_major
+from numus.shapes import Shape, find_reshape_strides, is_row_major, row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,32 @@ def storage_view(v: Value, leaf_strides: Layouts) -> StridedView:
             return StridedView(x, 0, leaf_strides[x])
         x = views[i]
     raise AssertionError("a value is a view of itself")
+
+
+def reads_in_order(v: Value, leaf_strides: Layouts) -> bool:
+    """Whether a result is a permutation of a computed value that reads its operands in the
+    result's order of memory rather than in its own: images with channels last, say, whose
+    functions are written for channels first. It is best stored as it is."""
+    x, views = bijective_views(v)
+    if not views or x.kind != "elementwise":
+        return False
+    own = other = 0
+    seen: set[Value] = set()
+    stack = [x]
+    while stack:
+        y = stack.pop()
+        if y in seen or y.shape != x.shape:
+            continue
+        seen.add(y)
+        found = strided_view(y, leaf_strides)
+        if found is None:
+            if y.kind == "elementwise":
+                stack.extend(y.inputs)
+            continue
+        there = _compose(y, found.strides, views)
+        own += is_row_major(x.shape, found.strides)
+        other += there is not None and is_row_major(v.shape, there.strides)
+    return other > own
 
 
 def _compose(base: Value, strides: Shape, views: Sequence[Value]) -> StridedView | None:
