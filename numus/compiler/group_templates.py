@@ -11,11 +11,12 @@ from typing import Any
 
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Layouts, Value
-from numus.compiler.lower import templates
+from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value
+from numus.compiler.lower import autotune, templates
 from numus.compiler.lower.templates import Numbers, Template
 from numus.ir.symbolic_size import SymbolicSize
 from numus.runtime.contract import Runtime
+from numus.target import Target
 
 Positions = Mapping[str, int]  # of symbolic sizes among the numbers of a fused graph
 
@@ -55,7 +56,7 @@ class GroupTemplates:
     """Lowering templates of a group of symbolic sizes.
 
     Attributes:
-        known: templates by the pattern of the sizes, latest first.
+        known: templates by the pattern of the sizes and the target, latest first.
     """
 
     def __init__(self, fused: FusedGraph, number: int, position: Positions) -> None:
@@ -65,7 +66,7 @@ class GroupTemplates:
         templates.structure_of(group, layouts, values, sizes)
         self._met = list(sizes.met)
         self._position = [position.get(x) if x.__class__ is str else None for x in self._met]
-        self.known: dict[tuple[int, ...], list[Template]] = {}
+        self.known: dict[Any, list[Template]] = {}
 
     @staticmethod
     def _given(fused: FusedGraph, number: int) -> tuple[FusionGroup, Layouts, list[Value]]:
@@ -85,17 +86,28 @@ class GroupTemplates:
             labels.append(n if -1 <= n <= 1 else 2 + order.setdefault(n, len(order)))
         pattern = tuple(labels)
         sizes = list(order)
-        known = self.known.setdefault(pattern, [])
+        target: Target | None = runtime.target
+        structure: Any = None
+        if self.kind in GEMM_KINDS and autotune.choices.active:
+            structure = self._structure(fused(), pattern)
+            group = self._given(fused(), self._number)[0]
+            target = templates.tuned_target(group, structure, sizes, runtime)
+            if target is None:
+                return None
+        known = self.known.setdefault((pattern, target is runtime.target or target), [])
         for i, template in enumerate(known):
             found = template.numbers(sizes)
             if found is not None:
                 if i:  # the next size is likely to have it too
                     known.insert(0, known.pop(i))
                 return template, found
-        names = [n if n < 2 else f"s{n - 2}" for n in pattern]
-        given = _Labels(dict(zip(self._met, names, strict=True)))
-        structure = templates.structure_of(*self._given(fused(), self._number), given)
-        other = templates.find(structure, sizes, runtime)
+        structure = structure or self._structure(fused(), pattern)
+        other = templates.find(structure, sizes, runtime, target)
         if other is not None:
             known.insert(0, other[0])
         return other
+
+    def _structure(self, fused: FusedGraph, pattern: tuple[int, ...]) -> Any:
+        names = [n if n < 2 else f"s{n - 2}" for n in pattern]
+        given = _Labels(dict(zip(self._met, names, strict=True)))
+        return templates.structure_of(*self._given(fused, self._number), given)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.lower import autotune
+from numus.compiler.lower import autotune, templates
 from numus.compiler.lower.autotune import _storage_extent
+from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.plan import clear_plans
 
 
@@ -108,6 +109,30 @@ def test_strided_operands_are_measured_in_memory_of_their_extent(folder, monkeyp
     with nm.tune():
         nm.eval(x[::-2, ::4] @ y[50:100])
     assert {(99 * 400, 99 * 400 + 1 + 49 * 4), (0, 50 * 200)} <= set(extents)
+
+
+@pytest.mark.on_cpu("templates")
+def test_a_choice_leaves_templates_on(folder, monkeypatch):
+    """Lowering runs once for each structure and variant, whatever was measured."""
+    narrow = {"narrow": lambda target: replace(target, vector_bytes=target.vector_bytes // 2)}
+    monkeypatch.setattr(autotune, "VARIANTS", narrow)
+    let_win(monkeypatch, "narrow")
+    x, y = operands()
+    with nm.tune():
+        nm.eval(x @ y)
+    forget()
+    lowered = []
+    monkeypatch.setattr(
+        templates, "lower_group", lambda *of: lowered.append(of[2]) or lower_group(*of)
+    )
+    for size in range(170, 190):
+        nm.eval(x[:size] @ y[:, : size + 1])
+    assert len(lowered) < 6
+    before = len(lowered)
+    nm.eval(x @ y)
+    usual = nm.device("cpu").runtime.target
+    assert all(t.vector_bytes < usual.vector_bytes for t in lowered[before:])
+    assert all(t is usual for t in lowered[:before])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 3}', '{"a": "no such variant"}'])

@@ -1,18 +1,17 @@
 """Autotuning of GEMMs and convolutions: measured schedules, cached on disk.
 
 Schedules follow from a target's description, so tuning lowers a group for altered descriptions
-(smaller caches, more cores), times the distinct ones and records the best, by kernel, sizes and
-machine. Variants with other result bits (more cores of a GPU may split sums) are rejected.
+(smaller caches, more cores), times the distinct ones and records the best, by structure, sizes and
+machine: from then on the group is lowered for that description. Variants with other result bits (more cores of a GPU may split sums) are rejected.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +79,22 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
-def lower(group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> Kernels:
-    """The kernels of a group, by the best schedule known."""
-    default = lower_group(group, layouts, runtime.target)
-    if group.kind not in GEMM_KINDS or not choices.active:
-        return default
-    key = _key(default, runtime.target)
+def target_of(group: FusionGroup, key: str | None, target: Target) -> Target | None:
+    """The target to lower a group for, by the choice that is recorded under a key; None where it
+    is to be measured first."""
+    if key is None or group.kind not in GEMM_KINDS or not choices.active:
+        return target
     variant = choices.known.get(key)
     if variant is None and choices.measuring:
-        variant = _best(default, group, layouts, runtime)
-        choices.record(key, variant)
-    if not variant or variant not in VARIANTS:
-        return default
-    return lower_group(group, layouts, VARIANTS[variant](runtime.target))
+        return None
+    return VARIANTS[variant](target) if variant in VARIANTS else target
+
+
+def measured(group: FusionGroup, key: str, layouts: Layouts, runtime: Runtime[Any]) -> Target:
+    """The target to lower a group for, measured and recorded under a key."""
+    variant = _best(lower_group(group, layouts, runtime.target), group, layouts, runtime)
+    choices.record(key, variant)
+    return VARIANTS[variant](runtime.target) if variant else runtime.target
 
 
 def _best(default: Kernels, group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> str:
@@ -192,12 +194,6 @@ def _signature(kernels: Kernels) -> Any:
         (kernel_text(k.kernel), k.grid, tuple(s for s in k.scalars if s.__class__ is not tuple))
         for k in kernels
     )
-
-
-def _key(kernels: Kernels, target: Target) -> str:
-    fields = [sorted(x) if isinstance(x, frozenset) else x for x in astuple(target)]
-    whole = repr((_signature(kernels), fields))
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
 def _path() -> Path:

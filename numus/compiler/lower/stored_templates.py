@@ -57,10 +57,18 @@ def _target_text(target: Target) -> str:
 def name(key: Any, sizes: list[int], target: Target) -> str | None:
     """The name of the template of a structure that serves these sizes; None where the structure
     has no name outside of this process."""
-    if not enabled or target.language != "llvm" or not _is_simple(key):
+    if not enabled or target.language != "llvm":
+        return None
+    return digest("lowering", key, sizes, target)
+
+
+def digest(what: str, key: Any, sizes: list[int], target: Target) -> str | None:
+    """A name for what was found out about a structure with these sizes; None where the structure
+    has none outside of this process."""
+    if not _is_simple(key):
         return None
     try:
-        parts = ("lowering", _version(), _target_text(target), repr(key), repr(sizes))
+        parts = (what, _version(), _target_text(target), repr(key), repr(sizes))
     except OSError:  # modules are no files
         return None
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

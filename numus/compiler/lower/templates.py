@@ -16,6 +16,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import GEMM_KINDS, SIZED_OPS, Layouts, Value
 from numus.compiler.hooks import on_clear_plans
 from numus.compiler.lower import autotune, stored_templates
+from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.lower.emitter import Kernels, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Kernel, kernel_text
@@ -25,6 +26,7 @@ from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime.contract import Runtime
 from numus.shapes import Shape
+from numus.target import Target
 
 _MAX_STRUCTURES = 256
 _MAX_TEMPLATES = 24  # of one structure
@@ -227,8 +229,7 @@ on_clear_plans.append(_templates.clear)
 
 def is_fixed(kind: str, runtime: Runtime[Any]) -> bool:
     """Groups of this kind are lowered for one size."""
-    tuned = kind in GEMM_KINDS and autotune.choices.active
-    return kind in _FIXED_KINDS or tuned or runtime.target.simt
+    return kind in _FIXED_KINDS or runtime.target.simt
 
 
 def lower(
@@ -236,34 +237,53 @@ def lower(
 ) -> Kernels:
     """The kernels of a group, by a template where there is one. `values` are its members and what
     they are computed from, in order."""
-    if is_fixed(group.kind, runtime):
-        return autotune.lower(group, layouts, runtime)
+    fixed, target = is_fixed(group.kind, runtime), runtime.target
+    if fixed and not (group.kind in GEMM_KINDS and autotune.choices.active):
+        return lower_group(group, layouts, target)
     numbering = Sizes()
     structure = structure_of(group, layouts, values, numbering)
     sizes = list(numbering.number)
-    found = find(structure, sizes, runtime)
+    chosen = tuned_target(group, structure, sizes, runtime)
+    if chosen is None:
+        key = stored_templates.digest("tuning", structure, sizes, target)
+        assert key is not None
+        chosen = autotune.measured(group, key, layouts, runtime)
+    if fixed:
+        return lower_group(group, layouts, chosen)
+    found = find(structure, sizes, runtime, chosen)
     if found is not None:
         return found[0].instantiate(found[1], values)
-    known = _templates.setdefault(_key(structure, runtime), list)
+    known = _templates.setdefault(_key(structure, runtime, chosen), list)
     if known is _UNSUPPORTED or len(known) >= _MAX_TEMPLATES:
-        return autotune.lower(group, layouts, runtime)
-    made = _record(group, layouts, values, sizes, runtime)
+        return lower_group(group, layouts, chosen)
+    made = _record(group, layouts, values, sizes, chosen)
     if made is None:
-        _templates[_key(structure, runtime)] = _UNSUPPORTED
-        return autotune.lower(group, layouts, runtime)
-    stored_templates.store(stored_templates.name(structure, sizes, runtime.target), made)
+        _templates[_key(structure, runtime, chosen)] = _UNSUPPORTED
+        return lower_group(group, layouts, chosen)
+    stored_templates.store(stored_templates.name(structure, sizes, chosen), made)
     known.append(made)
     numbers = made.numbers(sizes)
     assert numbers is not None, "a template does not serve the sizes it was recorded for"
     return made.instantiate(numbers, values)
 
 
+def tuned_target(
+    group: FusionGroup, structure: Any, sizes: list[int], runtime: Runtime[Any]
+) -> Target | None:
+    """The target that a group of a structure and sizes is lowered for: that of the runtime, or one
+    that was measured to be better; None where it is to be measured first."""
+    if group.kind not in GEMM_KINDS or not autotune.choices.active:
+        return runtime.target
+    key = stored_templates.digest("tuning", structure, sizes, runtime.target)
+    return autotune.target_of(group, key, runtime.target)
+
+
 def find(
-    structure: Any, sizes: list[int], runtime: Runtime[Any]
+    structure: Any, sizes: list[int], runtime: Runtime[Any], target: Target
 ) -> tuple[Template, Numbers] | None:
-    """The template of a structure that serves these sizes, in memory or on disk, and the numbers
-    that it gives; None where there is none yet."""
-    key = _key(structure, runtime)
+    """The template of a structure, lowered for a target, that serves these sizes, in memory or on
+    disk, and the numbers that it gives; None where there is none yet."""
+    key = _key(structure, runtime, target)
     known = _templates.get(key)
     for template in known or ():
         numbers = template.numbers(sizes)
@@ -271,9 +291,7 @@ def find(
             return template, numbers
     if known is _UNSUPPORTED or (known is not None and len(known) >= _MAX_TEMPLATES):
         return None
-    made: Template | None = stored_templates.load(
-        stored_templates.name(structure, sizes, runtime.target)
-    )
+    made: Template | None = stored_templates.load(stored_templates.name(structure, sizes, target))
     numbers = None if made is None else made.numbers(sizes)
     if made is None or numbers is None:
         return None
@@ -281,8 +299,8 @@ def find(
     return made, numbers
 
 
-def _key(structure: Any, runtime: Runtime[Any]) -> Any:
-    return id(runtime), runtime.target, structure
+def _key(structure: Any, runtime: Runtime[Any], target: Target) -> Any:
+    return id(runtime), target, structure
 
 
 def structure_of(group: FusionGroup, layouts: Layouts, values: list[Value], sizes: Any) -> Any:
@@ -311,7 +329,7 @@ def structure_of(group: FusionGroup, layouts: Layouts, values: list[Value], size
 
 
 def _record(
-    group: FusionGroup, layouts: Layouts, values: list[Value], sizes: list[int], runtime: Any
+    group: FusionGroup, layouts: Layouts, values: list[Value], sizes: list[int], target: Target
 ) -> Template | None:
     """Lower a group with symbolic sizes; None where that is not possible."""
     recorder = Recorder(sizes)
@@ -331,7 +349,7 @@ def _record(
         new[v] = Value(v.id, v.op, v.kind, inputs, params, symbolic(v.shape), v.dtype)
     copy = group.on(new, symbolic(group.space))
     own_layouts = {new[v]: symbolic(layouts[v]) for v in values if v in layouts}
-    steps = autotune.lower(copy, own_layouts, runtime)
+    steps = lower_group(copy, own_layouts, target)
     if any(step.kernel.vendor is not None for step in steps):
         return None
     template = Template.of(steps, list(new.values()), recorder)
