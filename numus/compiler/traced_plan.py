@@ -13,6 +13,7 @@ from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.hoisting import hoistable
 from numus.compiler.launch_plan import scalar_part
+from numus.compiler.lower import autotune
 from numus.compiler.plan import Plan
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
@@ -83,7 +84,8 @@ class TracedPlan:
         sizes = [(i, size_of(inputs[i].shape) * inputs[i].dtype.itemsize) for i in captured]
         known = hoistable(sizes)
         fused = FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars)
-        self.plan = plan = Plan(device, fused)
+        with autotune.repeated():
+            self.plan = plan = Plan(device, fused)
         # the inputs that hoisted values are computed from, if there are any
         self.captured = known if plan.hoisted_bytes else []
         self._hoisted: contract.Memory | None = None

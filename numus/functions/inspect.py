@@ -187,6 +187,7 @@ def tune() -> Iterator[None]:
 
     Products are matrix products and convolutions. Choices are stored on disk for this kind of
     machine, so each is measured once; results are the same whichever schedule computes them.
+    Programs of `nm.jit` measure a few schedules by themselves when a later process compiles them.
 
     >>> x = nm.ones((64, 64))
     >>> with nm.tune():

@@ -78,6 +78,10 @@ class Runtime(Protocol[Block]):
         """The programs of several kernels; `Backend` compiles one after the other."""
         ...
 
+    def has_code(self, kernel: Any) -> bool:
+        """Whether a kernel is compiled, in memory or on disk; `Backend` does not know."""
+        ...
+
     def prepare(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList:
         """A launch list over memory in numbered slots."""
         ...
@@ -114,6 +118,9 @@ class Backend:
 
     def compile_all(self: Any, kernels: Sequence[Any]) -> Any:
         return [self.compile(kernel) for kernel in kernels]
+
+    def has_code(self, kernel: Any) -> bool:
+        return False
 
     def prepare_unsized(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList | None:
         return None

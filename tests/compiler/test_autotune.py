@@ -111,6 +111,39 @@ def test_strided_operands_are_measured_in_memory_of_their_extent(folder, monkeyp
     assert {(99 * 400, 99 * 400 + 1 + 49 * 4), (0, 50 * 200)} <= set(extents)
 
 
+@pytest.mark.on_cpu("kernels on disk")
+def test_programs_are_measured_unasked_when_nothing_has_to_be_compiled(folder, monkeypatch):
+    met = []
+    monkeypatch.setattr(autotune, "UNASKED_FLOPS", (0, 1 << 40))
+    monkeypatch.setattr(autotune, "_best", lambda *of: met.append(of) or "")
+    x, y = operands()
+    results = []
+    for repeats in (0, 1, 1):  # in the first process kernels are new, in the third all is known
+        clear_plans()
+        results.append(nm.jit(lambda x, y: nm.exp2(nm.sin(nm.tanh(x @ y))))(x, y).numpy().tobytes())
+        assert len(met) == repeats
+    assert len(set(results)) == 1
+    (key,) = json.loads((folder / "tuning.json").read_text())
+    assert key.endswith(autotune.UNASKED)
+    with nm.tune():  # all variants
+        nm.eval(nm.exp2(nm.sin(nm.tanh(x @ y))))
+    assert len(met) == 2
+    nm.eval(x @ y)  # eagerly nothing is
+    assert len(met) == 2
+
+
+@pytest.mark.on_cpu("the order of sums in its vectors")
+def test_a_lucky_measurement_is_no_choice(folder, monkeypatch):
+    narrow = {"narrow": lambda target: replace(target, vector_bytes=target.vector_bytes // 2)}
+    monkeypatch.setattr(autotune, "VARIANTS", narrow)
+    seconds = iter([{"": 2.0, "narrow": 1.0}, {"": 1.0, "narrow": 1.0}])
+    monkeypatch.setattr(autotune, "_times", lambda *_: next(seconds))
+    x, y = operands()
+    with nm.tune():
+        nm.eval(x @ y)
+    assert list(json.loads((folder / "tuning.json").read_text()).values()) == [""]
+
+
 @pytest.mark.on_cpu("templates")
 def test_a_choice_leaves_templates_on(folder, monkeypatch):
     """Lowering runs once for each structure and variant, whatever was measured."""

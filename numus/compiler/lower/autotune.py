@@ -2,7 +2,13 @@
 
 Schedules follow from a target's description, so tuning lowers a group for altered descriptions
 (smaller caches, more cores), times the distinct ones and records the best, by structure, sizes and
-machine: from then on the group is lowered for that description. Variants with other result bits (more cores of a GPU may split sums) are rejected.
+machine: from then on the group is lowered for that description. Variants with other result bits
+(more cores of a GPU may split sums) are rejected, and so are those that a second measurement does
+not confirm.
+
+`nm.tune` measures all variants of what it meets. Unasked, programs that are run many times are
+measured when their kernels are on disk already, from an earlier process: only variants that need
+no compilation, which differ in how the work is cut into tasks, and for a fraction of a second.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import numpy as np
 
 from numus import config
 from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.cost_model import flops
 from numus.compiler.graph.value import GEMM_KINDS, Layouts, Value
 from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.lower.emitter import Kernels
@@ -29,7 +36,11 @@ from numus.runtime.contract import Runtime
 from numus.shapes import row_major
 from numus.target import Target
 
-SECONDS = 0.02  # that one schedule is timed for, at least
+SECONDS = 0.02  # that one schedule is timed for, at least,
+UNASKED_SECONDS = 0.005  # and where nobody asked for it;
+MAX_UNASKED_SECONDS = 0.25  # of a process
+UNASKED_FLOPS = (1 << 23, 1 << 30)  # of a product: from 0.1 to 10 ms of a core
+UNASKED = ":tasks"  # ends the keys of choices among some variants only
 MAX_TIME_RATIO = 0.97  # to the default's time, of a variant that replaces it
 
 # Altered targets, by the names under which choices are recorded.
@@ -47,7 +58,9 @@ class _Choices:
     """The best variants by key, "" for the target as it is."""
 
     def __init__(self) -> None:
-        self.measuring = 0  # depth of nested `tuned` blocks
+        self.measuring = 0  # depth of nested `tuned` blocks,
+        self.repeated = 0  # and of `repeated` ones
+        self.seconds_left = MAX_UNASKED_SECONDS
         self._known: dict[str, str] | None = None
 
     @property
@@ -59,7 +72,14 @@ class _Choices:
     @property
     def active(self) -> bool:
         """GEMMs and convolutions are, or were, measured."""
-        return bool(self.measuring or self.known)
+        return bool(self.measuring or self.repeated or self.known)
+
+    def may_measure(self, group: FusionGroup) -> bool:
+        """A product is worth some time though nobody asked for it."""
+        if not self.repeated or self.seconds_left <= 0:
+            return False
+        least, most = UNASKED_FLOPS
+        return least <= flops(group.members) <= most
 
     def record(self, key: str, variant: str) -> None:
         self._known = {**_read(), **self.known, key: variant}  # others may have written meanwhile
@@ -79,6 +99,16 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
+@contextlib.contextmanager
+def repeated() -> Iterator[None]:
+    """What is compiled inside is run many times."""
+    choices.repeated += 1
+    try:
+        yield
+    finally:
+        choices.repeated -= 1
+
+
 def target_of(group: FusionGroup, key: str | None, target: Target) -> Target | None:
     """The target to lower a group for, by the choice that is recorded under a key; None where it
     is to be measured first."""
@@ -87,14 +117,29 @@ def target_of(group: FusionGroup, key: str | None, target: Target) -> Target | N
     variant = choices.known.get(key)
     if variant is None and choices.measuring:
         return None
+    if variant is None:
+        variant = choices.known.get(key + UNASKED)
+        if variant is None and choices.may_measure(group):
+            return None
     return VARIANTS[variant](target) if variant in VARIANTS else target
 
 
 def measured(group: FusionGroup, key: str, layouts: Layouts, runtime: Runtime[Any]) -> Target:
     """The target to lower a group for, measured and recorded under a key."""
-    variant = _best(lower_group(group, layouts, runtime.target), group, layouts, runtime)
+    default = lower_group(group, layouts, runtime.target)
+    began = time.perf_counter()
+    if not choices.measuring and not _is_compiled(default, runtime):
+        return runtime.target
+    variant = _best(default, group, layouts, runtime)
+    if not choices.measuring:
+        choices.seconds_left -= time.perf_counter() - began
+        key += UNASKED
     choices.record(key, variant)
     return VARIANTS[variant](runtime.target) if variant else runtime.target
+
+
+def _is_compiled(kernels: Kernels, runtime: Runtime[Any]) -> bool:
+    return all(runtime.has_code(step.kernel) for step in kernels)
 
 
 def _best(default: Kernels, group: FusionGroup, layouts: Layouts, runtime: Runtime[Any]) -> str:
@@ -103,17 +148,24 @@ def _best(default: Kernels, group: FusionGroup, layouts: Layouts, runtime: Runti
     seen = {_signature(default)}
     for name, variant in VARIANTS.items():
         kernels = lower_group(group, layouts, variant(runtime.target))
-        if _signature(kernels) not in seen:
+        if _signature(kernels) not in seen and (
+            choices.measuring or _is_compiled(kernels, runtime)
+        ):
             seen.add(_signature(kernels))
             candidates[name] = kernels
     if len(candidates) == 1:
         return ""
     runs = {name: _Run(kernels, layouts, runtime) for name, kernels in candidates.items()}
     times = _times(runs, runtime)
-    default_bits = runs[""].results(group.stored)
+    default_bits: list[bytes] | None = None
     faster = [name for name in times if times[name] < MAX_TIME_RATIO * times[""]]
     for name in sorted(faster, key=lambda name: times[name]):
-        if runs[name].results(group.stored) == default_bits:
+        if default_bits is None:
+            default_bits = runs[""].results(group.stored)
+        if runs[name].results(group.stored) != default_bits:
+            continue
+        again = _times({"": runs[""], name: runs[name]}, runtime)
+        if again[name] < MAX_TIME_RATIO * again[""]:
             return name
     return ""
 
@@ -122,7 +174,8 @@ def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
     """The least seconds of each, interleaved, so that noise hits all of them."""
     times = dict.fromkeys(runs, float("inf"))
     spent = 0.0
-    while spent < SECONDS * len(runs):
+    seconds = SECONDS if choices.measuring else UNASKED_SECONDS
+    while spent < seconds * len(runs):
         for name, run in runs.items():
             began = time.perf_counter()
             run()
@@ -131,6 +184,9 @@ def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
             times[name] = min(times[name], took)
             spent += took
     return times
+
+
+_DISTINCT_NUMBERS = (1 << 16) + 1  # which are repeated: drawing them takes longer than kernels
 
 
 class _Run:
@@ -181,7 +237,8 @@ def _storage_extent(v: Value, layouts: Layouts) -> tuple[int, int]:
 def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
     if dtype.is_floating or dtype.is_complex:
         rng = np.random.default_rng(0)
-        return rng.standard_normal(count, np.float32).astype(dtype.np)
+        block = rng.standard_normal(min(count, _DISTINCT_NUMBERS), np.float32)
+        return np.resize(block.astype(dtype.np), count)
     return np.zeros(count, dtype.np)
 
 

@@ -109,6 +109,11 @@ class Compiler:
                 self._objects.clear()
                 self._stored.clear()
 
+    def has_code(self, kernel: Any) -> bool:
+        """Whether a kernel is compiled, in memory or on disk."""
+        digest = kernel_digest(kernel)
+        return self._programs.get(digest) is not None or cache.get(self._key(digest)) is not None
+
     def _compile_objects(self, kernels: list[Any]) -> None:
         """Compile kernels concurrently, to be linked next."""
         from concurrent.futures import ThreadPoolExecutor  # imported late: a warm cache needs none

@@ -79,6 +79,9 @@ class CpuRuntime(Backend):
         own = iter(self.compiler.compile_all([k for k in kernels if k.vendor is None]))
         return [next(own) if k.vendor is None else self._vendor_program(k) for k in kernels]
 
+    def has_code(self, kernel: Any) -> bool:
+        return kernel.vendor is not None or self.compiler.has_code(kernel)
+
     def _vendor_program(self, kernel: Any) -> CpuProgram:
         """A loop that calls a vendor's library."""
         text = kernel_text(kernel)
