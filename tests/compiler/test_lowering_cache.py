@@ -5,7 +5,7 @@ import pytest
 
 import numus as nm
 from numus import nn
-from numus.compiler.lower import autotune
+from numus.compiler.lower import templates
 from numus.compiler.plan import clear_plans
 
 
@@ -13,13 +13,13 @@ from numus.compiler.plan import clear_plans
 def lowered(monkeypatch):
     """The groups that were lowered: cache misses."""
     found = []
-    lower = autotune.lower
+    lower = templates.lower_group
 
-    def watched(group, layouts, runtime):
+    def watched(group, layouts, target):
         found.append(group)
-        return lower(group, layouts, runtime)
+        return lower(group, layouts, target)
 
-    monkeypatch.setattr(autotune, "lower", watched)
+    monkeypatch.setattr(templates, "lower_group", watched)
     clear_plans()
     return found
 

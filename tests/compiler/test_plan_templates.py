@@ -91,7 +91,7 @@ def checked(monkeypatch):
     """Compares all that templates give with fusion and plans of the same sizes; counts plans, those
     that were scheduled, and recorded fusions."""
     clear_plans()
-    monkeypatch.setattr(autotune.choices, "_known", {})  # tuned products are planned in full
+    monkeypatch.setattr(autotune.choices, "_known", {})  # products as usual
     counts = {"plans": 0, "scheduled": 0, "fused": 0}
     new_plan, init = plan._new_plan, FusedGraph.__init__
 

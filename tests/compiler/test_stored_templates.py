@@ -20,7 +20,7 @@ def counts(monkeypatch, tmp_path):
     """An empty cache on disk, and the number of lowerings."""
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(stored_templates, "enabled", True)
-    monkeypatch.setattr(autotune.choices, "_known", {})  # tuned products have no templates
+    monkeypatch.setattr(autotune.choices, "_known", {})  # products as usual
     found = {"lowered": 0}
     record = templates._record
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops.nest import Loop, LoopNest, analyse, ceil_div
@@ -64,6 +65,11 @@ def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
         # uncoalesced, but few loads, and all of a row in flight
         return nest.inner[0]
 
+    if not work.threads and len(nest.inner) == 1 and n <= TUNING.thread_row * 2:
+        across = _lanes_of_short_rows(work, nest)
+        if across is not None:
+            return across
+
     def weight(d: Loop) -> float:
         return (nest.unit_strides(d) + 0.01) * (min(d.extent, width) / width)
 
@@ -72,6 +78,25 @@ def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
     if nest.inner and mergeable:
         candidates.append(nest.inner[-1])
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
+
+
+def _lanes_of_short_rows(work: StagedGroup, nest: LoopNest) -> Loop | None:
+    """A loop over rows whose SIMD loads may have gaps: that costs less than reducing the lanes of
+    every row, and computing what follows for one row at a time; None where it does not."""
+    width, n = work.vector_lanes(), nest.row_size
+    candidates = [d for d in nest.rows if d.extent >= width]
+    if not candidates:
+        return None
+
+    def loads(d: Loop) -> float:
+        repeated, once = nest.loads_with_gaps(d)
+        return TUNING.gap_load_cached * repeated + TUNING.gap_load * once
+
+    best = min(candidates, key=lambda d: (loads(d), -nest.unit_strides(d)))
+    rest = [m for m in work.members if m.kind == "elementwise" and not work.is_full(m)]
+    after = sum(TUNING.expensive_op if m.op in EXPENSIVE_OPS else 1.0 for m in rest)
+    along = TUNING.lanes_reduce + TUNING.row_vector * ceil_div(n, width) + after
+    return best if n * loads(best) < along else None
 
 
 # -- schedules ------------------------------------------------------------------------------------

@@ -72,6 +72,20 @@ class LoopNest:
         found = unit_stride_count(within, variable)
         return found + (unit_stride_count(self.accesses, variable) - found) / max(1, self.row_size)
 
+    def loads_with_gaps(self, loop: Loop) -> tuple[float, float]:
+        """Accesses with gaps along a loop: those that other rows repeat, and the rest. Accesses
+        that happen once per row count for little."""
+        variable = self.variables[loop.axis]
+        along = [self.variables[i] for i in self.reduced]
+        others = [self.variables[d.axis] for d in self.rows if d is not loop]
+        found = [0.0, 0.0]
+        for p in self.accesses:
+            if abs(p.get(variable, 0)) > 1:
+                within = any(p.get(v, 0) for v in along)
+                once = all(p.get(v, 0) for v in others)
+                found[once] += 1 if within else 1 / max(1, self.row_size)
+        return found[0], found[1]
+
     def strided_along(self, lane: Loop, other: Loop) -> bool:
         """Some access is contiguous along the other loop and strided along the lanes."""
         v, w = self.variables[other.axis], self.variables[lane.axis]

@@ -94,7 +94,9 @@ def lanes_across_rows(
     work, nest, lane = p.work, p.nest, p.lanes
     others = [d for d in nest.rows if d is not lane]
     vector = columns_per_thread(p)
-    columns = min(lane.extent, work.threads * vector or work.vector_lanes() * 4)
+    lanes = work.vector_lanes()
+    several = max(4, work.block_elements() // max(1, nest.row_size * lanes))  # vectors of a block
+    columns = min(lane.extent, work.threads * vector or several * lanes)
     if work.threads:
         e.block_size = work.threads_for(columns // vector)
     blocks = ceil_div(lane.extent, columns)

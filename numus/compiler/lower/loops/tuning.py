@@ -55,6 +55,14 @@ class LoopTuning:
     few_columns_max_row: int = 64  # if those have so few elements
     column_vector_bytes: int = 8  # of a thread's adjacent columns: more would be fewer threads
 
+    # SIMD operations: of a lane's load with gaps, of elements that other rows have brought into a
+    # cache or not, of the reduction of a row's lanes, of its vectors, and of an expensive function
+    gap_load_cached: float = 0.6
+    gap_load: float = 1.5
+    lanes_reduce: float = 16.0
+    row_vector: float = 4.0
+    expensive_op: float = 16.0
+
     # Sub-warp rows.
     subwarp_max_row: int = 256  # elements
     subwarp_multistage_max_row: int = 128  # longer ones are worth a whole warp
