@@ -434,3 +434,17 @@ def test_tall_columns_are_read_in_order():
     found = cost(lambda x: nm.softmax(x, axis=0), given(4096, 64))
     assert "row_reduction" not in found.names
     assert cost(lambda x: nm.softmax(x, axis=0), given(512, 64)).names == ["row_reduction"]
+
+
+def test_images_with_channels_last_are_written_as_they_are_read():
+    """The normalisation of channels first is a pass over whole lines, its result row-major."""
+    x = given(2, 16, 16, 32)
+    norm = lambda x: nm.batch_norm(x.transpose(0, 3, 1, 2), training=True).transpose(0, 2, 3, 1)
+    found = cost(norm, x)
+    assert "pointwise_tiled" not in found.names
+    y = nm.asarray(np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4))
+    z = norm(y)
+    whole = y.numpy()
+    wanted = (whole - whole.mean((0, 1, 2))) / np.sqrt(whole.var((0, 1, 2)) + 1e-5)
+    assert np.allclose(z.numpy(), wanted, atol=1e-5)
+    assert z._node.view.strides == (60, 20, 4, 1)

@@ -137,9 +137,10 @@ class TracedPlan:
     ) -> int:
         """Run up to `count` times on inputs and result blocks at these addresses.
 
-        Hoisted kernels run once, before the others, into memory of this call. After each run some slots' addresses advance by some bytes (`steps`), and some pairs are
-        swapped. `flag` is the memory of a bool among the results: the first run that clears it is
-        the last. Returns the number of runs.
+        Hoisted kernels run once, before the others, into memory of this call. After each run some
+        slots' addresses advance by some bytes (`steps`), and some pairs are swapped. `flag` is the
+        memory of a bool among the results: the first run that clears it is the last. Returns the
+        number of runs.
         """
         addresses += self._constant_addresses
         addresses += blocks
@@ -153,9 +154,7 @@ class TracedPlan:
             once = self.plan.prepare_hoisted()
             once.run(addresses, values[: self.plan.hoisted_values])
             launches, values = self.plan.rest, self._rest_values
-        done: int = launches.repeat(
-            values, addresses, count, steps, swaps, flag, self.plan.runtime
-        )
+        done: int = launches.repeat(values, addresses, count, steps, swaps, flag, self.plan.runtime)
         return done
 
     def _hoisted_memory(self) -> contract.Memory:

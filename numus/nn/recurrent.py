@@ -121,9 +121,7 @@ def _all_steps(
 
 
 # traced once for operands of one kind
-_ALL_STEPS = {
-    kind: templated(functools.partial(_all_steps, step)) for kind, step in _STEPS.items()
-}
+_ALL_STEPS = {kind: templated(functools.partial(_all_steps, step)) for kind, step in _STEPS.items()}
 
 
 @lowers

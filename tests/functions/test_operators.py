@@ -1,5 +1,6 @@
 """Python's operators and protocols on tensors."""
 
+import contextlib
 import copy
 import enum
 import gc
@@ -425,6 +426,30 @@ def test_operators_make_the_same_graphs_natively(name, operands):
                 plain.append(described(op(x, y)._node, inputs))
     assert graphs.count(graphs[0]) == 10
     assert plain.count(plain[0]) == 10
+
+
+@pytest.mark.parametrize("operands", _operands())
+def test_products_make_the_same_graphs_natively(operands):
+    FastCall.reset_all()
+    x, y = _operands()[operands]
+    inputs = [t._node for t in (x, y) if isinstance(t, nm.Tensor)]
+    modes = [
+        contextlib.nullcontext(),
+        nm.no_grad(),
+        nm.autocast("bf16"),
+        nm.matmul_precision("tf32"),
+    ]
+    for how in modes:
+        graphs = []
+        for _ in range(6):
+            with how:
+                try:
+                    out = x @ y.T if isinstance(y, nm.Tensor) else x @ y
+                except (nm.errors.ShapeError, TypeError, ValueError) as error:
+                    graphs.append(str(error))
+                    continue
+            graphs.append(described(out._node, inputs))
+        assert graphs.count(graphs[0]) == 6
 
 
 def test_operators_refuse_the_same_natively():

@@ -471,3 +471,19 @@ def test_means_of_powers_of_two_are_quotients():
     x = np.zeros((7, 8), np.float32)
     x[:, 3] = [1e-45, 7e-45, 1.1754944e-38, 3.3, -3.4028235e38, np.inf, np.nan]
     np.testing.assert_array_equal(nm.mean(nm.asarray(x), axis=1).numpy(), x[:, 3] / np.float32(8))
+
+
+@pytest.mark.parametrize("n", [2, 3, 15, 16, 17, 31, 33])
+def test_many_short_rows(n):
+    """Distances of points, and rows in memory: lanes along the rows or across them."""
+    rng = np.random.default_rng(n)
+    x, y = rng.standard_normal((2, 37, n))
+    for dtype in ("float32", "float64"):
+        a, b = x.astype(dtype), y.astype(dtype)
+        p, q = nm.asarray(a), nm.asarray(b)
+        apart = (a[:, None] - b[None]) ** 2
+        found = ((p[:, None] - q[None]) ** 2).sum(-1)
+        assert np.allclose(found.numpy(), apart.sum(-1), rtol=1e-5)
+        assert np.allclose(nm.exp(-found).numpy(), np.exp(-apart.sum(-1)), rtol=1e-4, atol=1e-30)
+        assert np.array_equal(nm.argmax(p, axis=-1).numpy(), a.argmax(-1))
+        assert np.allclose(nm.softmax(p, axis=-1).sum(-1).numpy(), 1, rtol=1e-5)

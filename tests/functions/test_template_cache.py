@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 
 import numpy as np
@@ -53,6 +54,8 @@ FUNCTIONS = {
     "sum of columns": lambda x: nm.sum(x, axis=0, keepdims=True),
     "mean in float64": lambda x: nm.mean(x, axis=(0, 1), dtype=nm.float64),
     "a product with itself": lambda x: nm.einsum("ij,kj->ik", x, x),
+    "group_norm": lambda x: nm.group_norm(x, 1),
+    "batch_norm": lambda x: nm.batch_norm(x, training=True),
     "a linear layer": lambda x: nm.nn.functional.linear(x, x),
     "cross entropy": classified,
     "smoothed cross entropy": lambda x: classified(x, label_smoothing=0.1, reduction="sum"),
@@ -79,6 +82,42 @@ def test_the_fifth_graph_is_the_first(name, dtype):
             x = make()
             plain = [described(f(make())._node, []) for _ in range(4)]
             assert all(not line[5] for line in plain[-1] if line[0] != "value")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_traced_once(kind):
+    """Results, and gradients of all of them, of a layer whose weights change between calls."""
+    layer = getattr(nm.nn, kind)(3, 5)
+    fresh = getattr(nm.nn, kind)(3, 5)
+    nm.eval(*layer.parameters())
+    x = nm.asarray(np.linspace(-1.0, 1.0, 42, dtype=np.float32).reshape(7, 2, 3))
+    found = []
+    for _ in range(5):
+        out, last = layer(x)
+        loss = nm.sum(out * out) + sum(nm.sum(y) for y in (last if kind == "LSTM" else [last]))
+        layer.zero_grad()
+        loss.backward()
+        found.append([out.numpy(), *(p.grad.numpy() for p in layer.parameters())])
+        with nm.no_grad():
+            layer.weight_hh_l0 *= -1
+    for i in (2, 4):  # the same weights again
+        assert all(np.array_equal(a, b) for a, b in zip(found[0], found[i], strict=True))
+    fresh.load_state_dict(layer.state_dict())
+    assert np.array_equal(fresh(x)[0].numpy(), found[1][0])
+
+
+def test_running_statistics_of_norms_move_at_every_call():
+    x = tensor(4, 6)
+    for norm in (nm.batch_norm, lambda x, *of, **how: nm.instance_norm(x[None], *of)):
+        mean, var = nm.zeros(6), nm.ones(6)
+        if norm is not nm.batch_norm:
+            mean, var = nm.zeros(4), nm.ones(4)
+        seen = []
+        for _ in range(5):
+            norm(x, mean, var, training=True)
+            seen.append(mean.numpy().copy())
+        steps = [np.abs(b - a).max() for a, b in itertools.pairwise(seen)]
+        assert all(step > 0 for step in steps)
 
 
 def test_targets_of_cross_entropy_are_looked_at_every_time():

@@ -722,3 +722,22 @@ def test_a_loop_in_jit_holds_on_to_nothing_behind_its_constants():
     step = nm.jit(f)
     for _ in range(2):
         assert nm.allclose(step(r, q), wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 32])
+def test_what_depends_on_constants_alone_runs_once_for_all_turns(rows):
+    """Packed weights: at every call anew, as they may have changed; for no turns not at all."""
+    w, state = nm.random.normal((96, 64)) / 8, nm.random.normal((rows, 64))
+
+    def run(w, length):
+        step = lambda h, _: (nm.tanh((h @ w.T)[:, :64]), None)
+        return nm.scan(step, state, None, length)[0].numpy()
+
+    for weights in (w, 2 * w, w):
+        h = state.numpy().astype(np.float64)
+        for _ in range(5):
+            h = np.tanh((h @ weights.numpy().astype(np.float64).T)[:, :64])
+        assert np.allclose(run(weights, 5), h, atol=1e-5)
+        assert np.array_equal(run(weights, 0), state.numpy())
+    below = nm.while_loop(lambda h: nm.sum(h * h) > 1e-3, lambda h: (h @ w.T)[:, :64] / 4, state)
+    assert nm.sum(below * below).item() <= 1e-3
