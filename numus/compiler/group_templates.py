@@ -86,14 +86,15 @@ class GroupTemplates:
             labels.append(n if -1 <= n <= 1 else 2 + order.setdefault(n, len(order)))
         pattern = tuple(labels)
         sizes = list(order)
-        target: Target | None = runtime.target
+        target: Target = runtime.target
         structure: Any = None
         if self.kind in GEMM_KINDS and autotune.choices.active:
             structure = self._structure(fused(), pattern)
             group = self._given(fused(), self._number)[0]
-            target = templates.tuned_target(group, structure, sizes, runtime)
-            if target is None:
+            chosen = templates.tuned_target(group, structure, sizes, runtime)
+            if chosen is None:
                 return None
+            target = chosen
         known = self.known.setdefault((pattern, target is runtime.target or target), [])
         for i, template in enumerate(known):
             found = template.numbers(sizes)

@@ -75,12 +75,18 @@ class _RNNKind:
 
 class _LSTMKind:
     _gates = 4
-    _kind = "LSTM"
+
+    @property
+    def _kind(self) -> str:
+        return "LSTM"
 
 
 class _GRUKind:
     _gates = 3
-    _kind = "GRU"
+
+    @property
+    def _kind(self) -> str:
+        return "GRU"
 
 
 # -- all steps ------------------------------------------------------------------------------------
@@ -137,7 +143,11 @@ class _Recurrent(Module):
     """Parameters, layers, directions, and the loop over time of RNN, LSTM and GRU."""
 
     _gates: int
-    _kind: str  # of a step
+
+    @property
+    def _kind(self) -> str:
+        """The name of a step."""
+        raise NotImplementedError
 
     def __init__(
         self,
@@ -395,7 +405,11 @@ class LSTM(_LSTMKind, _Recurrent):
 
 class _Cell(Module):
     _gates: int
-    _kind: str
+
+    @property
+    def _kind(self) -> str:
+        """The name of a step."""
+        raise NotImplementedError
 
     def __init__(
         self,

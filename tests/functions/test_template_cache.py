@@ -100,10 +100,11 @@ def test_recurrent_layers_are_traced_once(kind):
         found.append([out.numpy(), *(p.grad.numpy() for p in layer.parameters())])
         with nm.no_grad():
             layer.weight_hh_l0 *= -1
+            nm.eval(layer.weight_hh_l0)
     for i in (2, 4):  # the same weights again
-        assert all(np.array_equal(a, b) for a, b in zip(found[0], found[i], strict=True))
+        assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(found[0], found[i], strict=True))
     fresh.load_state_dict(layer.state_dict())
-    assert np.array_equal(fresh(x)[0].numpy(), found[1][0])
+    assert np.allclose(fresh(x)[0].numpy(), found[1][0], atol=1e-5)
 
 
 def test_running_statistics_of_norms_move_at_every_call():

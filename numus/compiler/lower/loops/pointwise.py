@@ -72,9 +72,9 @@ def _blocked(p: LoopProblem) -> Kernels:
     column_blocks = ceil_div(lane.extent, columns)
     rows = 1
     if outer:
-        total = nest.iterations(outer)
+        count = nest.iterations(outer)
         rows = max(1, work.block_elements() // columns)
-        rows = ceil_div(total, _shared(p, ceil_div(total, rows)))
+        rows = ceil_div(count, _shared(p, ceil_div(count, rows)))
     e = work.emitter()
     g = ir.var("g")
     width = e.scalar_arg(columns)
