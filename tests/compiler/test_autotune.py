@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.lower import autotune, templates
+from numus.compiler.lower import autotune, stored_templates, templates
 from numus.compiler.lower.autotune import _storage_extent
 from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.plan import clear_plans
@@ -114,6 +114,7 @@ def test_strided_operands_are_measured_in_memory_of_their_extent(folder, monkeyp
 @pytest.mark.on_cpu("kernels on disk")
 def test_programs_are_measured_unasked_when_nothing_has_to_be_compiled(folder, monkeypatch):
     met = []
+    monkeypatch.setattr(stored_templates, "enabled", True)
     monkeypatch.setattr(autotune, "UNASKED_FLOPS", (0, 1 << 40))
     monkeypatch.setattr(autotune, "_best", lambda *of: met.append(of) or "")
     x, y = operands()

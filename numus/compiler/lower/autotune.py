@@ -119,17 +119,20 @@ def target_of(group: FusionGroup, key: str | None, target: Target) -> Target | N
         return None
     if variant is None:
         variant = choices.known.get(key + UNASKED)
-        if variant is None and choices.may_measure(group):
+        if variant is None and not target.simt and choices.may_measure(group):
             return None
     return VARIANTS[variant](target) if variant in VARIANTS else target
 
 
-def measured(group: FusionGroup, key: str, layouts: Layouts, runtime: Runtime[Any]) -> Target:
-    """The target to lower a group for, measured and recorded under a key."""
-    default = lower_group(group, layouts, runtime.target)
-    began = time.perf_counter()
-    if not choices.measuring and not _is_compiled(default, runtime):
+def measured(
+    group: FusionGroup, key: str, layouts: Layouts, runtime: Runtime[Any], known: Kernels | None
+) -> Target:
+    """The target to lower a group for, measured and recorded under a key. `known` are its kernels
+    where it was lowered before: unasked, nothing else is measured."""
+    if not choices.measuring and (known is None or not _is_compiled(known, runtime)):
         return runtime.target
+    began = time.perf_counter()
+    default = known or lower_group(group, layouts, runtime.target)
     variant = _best(default, group, layouts, runtime)
     if not choices.measuring:
         choices.seconds_left -= time.perf_counter() - began

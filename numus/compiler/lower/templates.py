@@ -247,21 +247,23 @@ def lower(
     if chosen is None:
         key = stored_templates.digest("tuning", structure, sizes, target)
         assert key is not None
-        chosen = autotune.measured(group, key, layouts, runtime)
+        found = None if fixed else find(structure, sizes, runtime, target)
+        known = None if found is None else found[0].instantiate(found[1], values)
+        chosen = autotune.measured(group, key, layouts, runtime, known)
     if fixed:
         return lower_group(group, layouts, chosen)
     found = find(structure, sizes, runtime, chosen)
     if found is not None:
         return found[0].instantiate(found[1], values)
-    known = _templates.setdefault(_key(structure, runtime, chosen), list)
-    if known is _UNSUPPORTED or len(known) >= _MAX_TEMPLATES:
+    others = _templates.setdefault(_key(structure, runtime, chosen), list)
+    if others is _UNSUPPORTED or len(others) >= _MAX_TEMPLATES:
         return lower_group(group, layouts, chosen)
     made = _record(group, layouts, values, sizes, chosen)
     if made is None:
         _templates[_key(structure, runtime, chosen)] = _UNSUPPORTED
         return lower_group(group, layouts, chosen)
     stored_templates.store(stored_templates.name(structure, sizes, chosen), made)
-    known.append(made)
+    others.append(made)
     numbers = made.numbers(sizes)
     assert numbers is not None, "a template does not serve the sizes it was recorded for"
     return made.instantiate(numbers, values)
