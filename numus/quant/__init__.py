@@ -2,7 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from numus.quant.algorithms import awq, gptq, hqq, outlier_columns, search_scales, smooth_scale
+from numus.quant.algorithms import (
+    Outliers,
+    awq,
+    gptq,
+    hqq,
+    outlier_columns,
+    search_scales,
+    smooth_scale,
+    spqr,
+)
 from numus.quant.floats import MX, NVFP4, BlockFP8
 from numus.quant.formats import Format
 from numus.quant.gguf import load_gguf, save_gguf
@@ -27,9 +36,9 @@ _OF_MODELS = "LayerReport QuantizationReport load_quantized quantize_ save_quant
 
 __all__ = [
     "MX", "NF4", "NVFP4", "Q8", "Affine", "BlockFP8", "Format", "Integers", "LayerReport",
-    "QTensor", "QuantizationReport", "Superblocks", "Symmetric", "awq", "dequantize", "gptq", "hqq",
-    "load_gguf", "load_quantized", "matmul", "outlier_columns", "quantize", "quantize_",
-    "save_gguf", "save_quantized", "search_scales", "smooth_scale",
+    "Outliers", "QTensor", "QuantizationReport", "Superblocks", "Symmetric", "awq", "dequantize",
+    "gptq", "hqq", "load_gguf", "load_quantized", "matmul", "outlier_columns", "quantize",
+    "quantize_", "save_gguf", "save_quantized", "search_scales", "smooth_scale", "spqr",
 ]  # fmt: skip
 
 

@@ -69,6 +69,48 @@ def test_gptq_is_the_papers_algorithm(format, act_order):
     assert np.linalg.norm((q.numpy() - w) @ x.T) < 0.8 * np.linalg.norm((plain - w) @ x.T)
 
 
+def plain_spqr(w, h, bits, group, symmetric, threshold):
+    """Algorithm 1 of SpQR: each weight of a group is left out in turn, to see what that saves."""
+    w, columns = w.astype(np.float64).copy(), w.shape[1]
+    h = h + 0.01 * np.mean(np.diag(h)) * np.eye(columns)
+    u = np.linalg.cholesky(np.linalg.inv(h)).T
+    d = np.diag(u)
+
+    def squares(part, d):
+        scale, zero = plain_grid(part, bits, symmetric)
+        return ((plain_round(part, scale[:, None], zero[:, None], bits) - part) / d) ** 2
+
+    out, bound = np.zeros_like(w), threshold * np.mean(w.var(0) / d**2)
+    for j in range(columns):
+        if j % group == 0:
+            own = slice(j, j + group)
+            part, base = w[:, own], squares(w[:, own], d[own]).sum(1)
+            single = np.zeros(part.shape, bool)
+            for i in range(part.shape[1]):
+                rest = np.delete(part, i, 1)
+                single[:, i] = base - squares(rest, np.delete(d[own], i)).sum(1) > bound
+            scale, zero = plain_grid(np.where(single, 0, part), bits, symmetric)
+        kept = single[:, j - own.start]
+        out[:, j] = plain_round(w[:, j], scale, zero, bits)
+        out[kept, j] = w[kept, j].astype(np.float16)
+        w[:, j:] -= np.outer((w[:, j] - out[:, j]) / u[j, j], u[j, j:])
+    return out
+
+
+@pytest.mark.parametrize("format", [Integers(3, 32), Integers(2, 96, symmetric=False)])
+def test_spqr_is_the_papers_algorithm(format):
+    w, h, _, x = layer(columns=176)
+    w[3, 40] = 20.0  # stands alone, whatever the threshold
+    q, outliers = nm.quant.spqr(w, h, format)
+    found = q.numpy() + outliers.dense(w.shape).numpy()
+    wanted = plain_spqr(w, h, format.bits, format.group, format.symmetric, 0.2 * 4 ** (4 - format.bits))
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert (3, 40) in zip(outliers.rows.tolist(), outliers.columns.tolist(), strict=True)
+    assert 0 < outliers.values.size < 0.1 * w.size
+    less = nm.quant.gptq(w, h, format).numpy()
+    assert np.linalg.norm((found - w) @ x.T) < 0.9 * np.linalg.norm((less - w) @ x.T)
+
+
 def plain_awq(w, x, bits, group):
     """The search of the paper: outputs are computed, for each power of the mean magnitudes."""
     mean, best = np.abs(x).mean(0), (np.inf, None, None)
@@ -126,6 +168,8 @@ def test_bad_input_says_so():
         nm.quant.gptq(np.where(np.arange(256).reshape(4, 64) == 3, np.nan, w), h, format)
     with pytest.raises(ShapeError, match="Hessian of shape"):
         nm.quant.gptq(w, h[:5, :5], format)
+    with pytest.raises(ValueError, match="spqr: threshold=nan"):
+        nm.quant.spqr(w, h, format, float("nan"))
     with pytest.raises(ShapeError, match="magnitudes"):
         nm.quant.awq(w, h, mean[:5], format)
     with pytest.raises(ValueError, match="uint4-g32"):

@@ -28,6 +28,7 @@ SCHEMES = {
     **{"int8": 0.02, "int4-g32": 0.15, "int4-g32-mse": 0.15, "int4-g32-percentile": 0.15},
     **{"int4-g32-hqq": 0.15, "int4-g32-hessian": 0.15, "int4-g32-gptq": 0.15, "nf4-g32": 0.2},
     **{"int4-g32-gptqo": 0.15, "int4-g32-awq": 0.15, "int8-smooth": 0.02, "int8-llmint8": 0.02},
+    **{"int4-g32-spqr": 0.15},
 }
 
 
@@ -51,6 +52,28 @@ def test_outlier_columns_stay_in_full():
     nm.quant.quantize_(mixed, "int4-g32-llmint8", data=[x])
     assert mixed[0].outlier_columns.tolist() == [5]
     assert distance(mixed(x), wanted) < distance(plain(x), wanted)
+
+
+def test_single_weights_stay_in_full(tmp_path):
+    x = inputs(128)
+    model, other = mlp(), mlp(1)
+    nm.quant.quantize_(model, "int2-g32-spqr", data=[x], checkpoint=tmp_path / "parts")
+    layer = model[0]
+    assert 0 < layer.single_values.size < 0.2 * layer.in_features * layer.out_features
+    wanted = (x @ layer.dense_weight().T + layer.bias).numpy()
+    for part in (x, x[:3], x[5], x[:4].reshape(2, 2, 64)):  # many rows and few of them
+        found = layer(part)
+        assert found.shape == (*part.shape[:-1], 32)
+    np.testing.assert_allclose(layer(x).numpy(), wanted, atol=1e-4)
+    np.testing.assert_allclose(nm.jit(layer)(x[:3]).numpy(), wanted[:3], atol=1e-4)
+    slope = nm.grad(lambda x: nm.sum(layer(x)))(x[:3])
+    np.testing.assert_allclose(slope[0].numpy(), layer.dense_weight().sum(0).numpy(), atol=1e-4)
+    nm.quant.save_quantized(model, tmp_path / "model.safetensors")
+    nm.quant.load_quantized(other, tmp_path / "model.safetensors")
+    assert nm.array_equal(other(x), model(x))
+    resumed = mlp()
+    nm.quant.quantize_(resumed, "int2-g32-spqr", data=[x], checkpoint=tmp_path / "parts")
+    assert nm.array_equal(resumed(x), model(x))
 
 
 def test_embeddings_and_convolutions():

@@ -10,11 +10,18 @@ from numus.nn.conv import Conv2d
 from numus.nn.embedding import Embedding
 from numus.nn.linear import Linear
 from numus.nn.module import Module
+from numus.quant.algorithms import Outliers
 from numus.quant.formats import as_format
 from numus.quant.qtensor import QTensor
 from numus.tensor import Tensor
 
 __all__ = ["QConv2d", "QEmbedding", "QLinear"]
+
+OUTLIERS = (
+    *("outlier_columns", "outlier_weight"),  # whole columns
+    *("single_rows", "single_columns", "single_values"),
+)
+FEW_ROWS = 64  # of inputs; for more, outliers are added to the unpacked weight
 
 
 class _Quantized(Module):
@@ -68,6 +75,9 @@ class QLinear(_Quantized):
     input_scale: Tensor | None
     outlier_columns: Tensor | None
     outlier_weight: Tensor | None
+    single_rows: Tensor | None
+    single_columns: Tensor | None
+    single_values: Tensor | None
 
     def __init__(
         self,
@@ -87,8 +97,8 @@ class QLinear(_Quantized):
         self.register_buffer("bias", bias)
         self.register_buffer("input_order", None)
         self.register_buffer("input_scale", None)
-        self.register_buffer("outlier_columns", None)
-        self.register_buffer("outlier_weight", None)
+        for name in OUTLIERS:
+            self.register_buffer(name, None)
 
     @classmethod
     def of(
@@ -96,13 +106,14 @@ class QLinear(_Quantized):
         layer: Linear,
         weight: Any = "int4-g128",
         input_scale: Tensor | None = None,
-        outliers: tuple[Tensor, Tensor] | None = None,
+        outliers: tuple[Tensor, Tensor] | Outliers | None = None,
     ) -> QLinear:
         """The layer with its weight rounded to a format, or given as a `QTensor`.
 
         Args:
             input_scale: inputs are multiplied by it (AWQ, SmoothQuant).
-            outliers: columns of the input, and their weight in full, (outputs, columns).
+            outliers: columns of the input, and their weight in full, (outputs, columns); or single
+                weights (SpQR).
         """
         self = cls.__new__(cls)
         given = weight if isinstance(weight, QTensor) else nm.quant.quantize(layer.weight, weight)
@@ -112,7 +123,11 @@ class QLinear(_Quantized):
             )
         self._fill(given, None if layer.bias is None else layer.bias.detach())
         self.input_scale = input_scale
-        if outliers is not None:
+        if isinstance(outliers, Outliers):
+            if outliers.values.size:
+                self.single_rows, self.single_columns = outliers.rows, outliers.columns
+                self.single_values = outliers.values
+        elif outliers is not None:
             self.outlier_columns, self.outlier_weight = outliers
         return self
 
@@ -121,15 +136,42 @@ class QLinear(_Quantized):
         if self.input_order is not None:
             x = nm.take(x, self.input_order, axis=-1)
         scaled = x if self.input_scale is None else x * self.input_scale.astype(x.dtype)
-        y = nm.quant.matmul(scaled, self.weight.T, activations=self.activations)
+        single = self._single()
+        if single is None:
+            y = nm.quant.matmul(scaled, self.weight.T, activations=self.activations)
+        else:
+            y = self._with_single(scaled, single)
         if self.outlier_columns is not None and self.outlier_weight is not None:
             own = nm.take(x, self.outlier_columns, axis=-1)
             y = y + own @ self.outlier_weight.astype(x.dtype).T
         return y if self.bias is None else y + self.bias.astype(y.dtype)
 
+    def _single(self) -> Outliers | None:
+        rows, columns, values = self.single_rows, self.single_columns, self.single_values
+        if rows is None or columns is None or values is None:
+            return None
+        return Outliers(rows, columns, values)
+
+    def _with_single(self, x: Tensor, single: Outliers) -> Tensor:
+        """The product of a weight with single elements in full."""
+        flat = x.reshape(-1, self.in_features)
+        if flat.shape[0] > FEW_ROWS and self.activations is None:
+            dense = self.weight.dequantize(nm.float32) + single.dense(self.weight.shape)
+            y = flat @ dense.astype(x.dtype, copy=False).T
+        else:
+            y = nm.quant.matmul(flat, self.weight.T, activations=self.activations)
+            terms = nm.take(flat.T, single.columns, axis=0).astype(nm.float32, copy=False)
+            terms = terms * single.values[:, None].astype(nm.float32)
+            sums = nm.segment_sum(terms, single.rows, self.out_features)
+            y = y + sums.T.astype(y.dtype, copy=False)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
     def dense_weight(self) -> Tensor:
         """The float32 weight that the layer stands for, in the order of its inputs."""
         w = self.weight.dequantize(nm.float32)
+        single = self._single()
+        if single is not None:
+            w = w + single.dense(w.shape)
         if self.input_scale is not None:
             w = w * self.input_scale
         if self.input_order is not None:

@@ -23,7 +23,7 @@ from numus.nn.linear import Linear
 from numus.nn.module import Module
 from numus.nn.quantized.calibration import InputStatistics, gather, show
 from numus.nn.quantized.folding import rounded_together, scale_output_
-from numus.nn.quantized.layers import QConv2d, QEmbedding, QLinear
+from numus.nn.quantized.layers import OUTLIERS, QConv2d, QEmbedding, QLinear
 from numus.nn.safetensors import SafetensorsFile
 from numus.nn.saving import load_safetensors, save_safetensors
 from numus.quant import algorithms
@@ -36,7 +36,7 @@ __all__ = ["LayerReport", "QuantizationReport", "load_quantized", "quantize_", "
 ALGORITHMS = {
     **{"absmax": "rounding", "percentile": "", "mse": "", "hqq": ""},
     **{"hessian": "data", "gptq": "data", "gptqo": "data", "awq": "data"},
-    **{"smooth": "data", "llmint8": "data"},
+    **{"smooth": "data", "llmint8": "data", "spqr": "data"},
 }
 SCHEMES = {"int8": "int8-row", "int4": "int4-g128", "int3": "int3-g128", "int2": "int2-g64"}
 LAYERS = "numus.quant.layers"  # metadata: formats by the names of layers
@@ -118,6 +118,9 @@ def quantized_linear(
         return QLinear.of(layer, algorithms.search_scales(weight, format, how, seen.hessian))
     if how in ("gptq", "gptqo"):
         return QLinear.of(layer, algorithms.gptq(weight, seen.hessian, format, how == "gptqo"))
+    if how == "spqr":
+        q, single = algorithms.spqr(weight, seen.hessian, format)
+        return QLinear.of(layer, q, outliers=single)
     if how == "awq":
         q, scale = algorithms.awq(weight, seen.hessian, seen.magnitude, format)
         return QLinear.of(layer, q, input_scale=scale)
@@ -182,7 +185,8 @@ def quantize_(
 
     Args:
         scheme: a format, and perhaps an algorithm: "int8", "int4-g64-gptq", "int4-awq", "nf4",
-            "int4-hqq", "int8-smooth", "int8-llmint8", "int4-mse", "int4-hessian".
+            "int4-hqq", "int8-smooth", "int8-llmint8", "int3-spqr", "int4-mse",
+            "int4-hessian".
         filter: (name, layer) → whether to quantise it; all `Linear` layers if left out.
         data: batches that the model is called with, for algorithms that calibrate; it is iterated
             once for every `at_once` layers.
@@ -312,7 +316,7 @@ def _resume(
 
 
 def _load_layer(layer: Any, state: dict[str, Any]) -> None:
-    for name in ("input_order", "input_scale", "outlier_columns", "outlier_weight"):
+    for name in ("input_order", "input_scale", *OUTLIERS):
         if name in state:
             setattr(layer, name, state[name])
     layer.load_state_dict(state)
