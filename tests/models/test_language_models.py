@@ -119,3 +119,31 @@ def test_beam_search(name, folder):
     found = greedy(model, case, num_beams=3)
     new = case.new_tokens
     assert found[:, -new:].tolist() == stored(name, "beams")[:, -new:].tolist()
+
+
+@pytest.mark.parametrize("tokens", [24, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
+def test_experts_compute_their_own_tokens(tokens):
+    """However many tokens choose an expert, also all of them or none, nothing is lost."""
+    config = nm.models.MixtralConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=12, num_attention_heads=2,
+        num_hidden_layers=1, num_key_value_heads=2, num_local_experts=5,
+    )  # fmt: skip
+    nm.random.seed(0)
+    layer = nm.models.MixtralForCausalLM(config).model.layers[0].block_sparse_moe
+
+    def all_experts(x):
+        chances = nm.softmax(layer.gate(x), axis=-1)
+        best, which = nm.topk(chances, 2)
+        shares = nm.zeros_like(chances).at[nm.arange(tokens)[:, None], which].set(best)
+        shares = shares / shares.sum(-1, keepdims=True)
+        return sum(e(x) * shares[:, i : i + 1] for i, e in enumerate(layer.experts))
+
+    for push in (0.0, 50.0):  # all tokens choose the same experts, if pushed
+        with nm.no_grad():
+            layer.gate.weight.assign(layer.gate.weight + push * nm.eye(5, 8) * (nm.arange(8) == 1))
+        x = nm.random.normal((tokens, 8)).at[:, 1].set(4.0)
+        wanted, slopes = nm.value_and_grad(lambda x: nm.sum(nm.sin(all_experts(x))))(x)
+        for run in (lambda f: f, nm.jit):
+            found = run(nm.value_and_grad(lambda x: nm.sum(nm.sin(layer(x[None])))))(x)
+            np.testing.assert_allclose(found[0].numpy(), wanted.numpy(), atol=1e-4)
+            np.testing.assert_allclose(found[1].numpy(), slopes.numpy(), atol=1e-4)

@@ -8,6 +8,7 @@ import simt_machine
 import numus as nm
 from numus.errors import GradientError, ShapeError, TracingError
 from numus.runtime.cpu.launch import CpuLaunchList
+from numus.transforms.control import body as bodies
 
 
 def arrays(*shapes, seed=0):
@@ -323,6 +324,25 @@ def test_cond_derivatives(wrap):
             nm.jvp(plain, (w, v), (v, w))[1],
         )
         same(wrap(second(f))(w, v), second(plain)(w, v))
+
+
+def test_cond_takes_views_itself():
+    """A weight that a branch reads transposed is not copied to be handed over."""
+    w, x = arrays((3, 3), (2, 3))
+
+    def body(w, x):
+        constants = []
+        real = bodies.behind_views
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bodies, "behind_views", lambda c: constants.append(real(c)) or real(c))
+            y = nm.cond(x[0, 0] > 9, lambda x: -x, lambda x: x @ w.T, x)
+        assert constants[1] == [w._node]
+        return y
+
+    same(nm.jit(body)(w, x), x @ w.T)
+    every = (0, 1)
+    slopes = nm.jit(nm.grad(lambda w, x: body(w, x).sum(), every))(w, x)
+    same(slopes, nm.grad(lambda w, x: (x @ w.T).sum(), every)(w, x))
 
 
 def test_cond_vmap():

@@ -1,12 +1,15 @@
 """Mixtral (Jiang et al. 2024): Llama with a mixture of experts in place of each feed-forward layer.
 
-A router chooses the experts of each token and how much each counts. Where tokens are few, experts
-that none has chosen are skipped; where they are many, all experts see all tokens.
+A router chooses the experts of each token and how much each counts. Tokens are put in the order of
+their experts, and each expert reads its own: by the smallest of a few programs that takes them all,
+as shapes are fixed (the grouped products of MegaBlocks, Gale et al. 2022, without their kernel).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from math import ceil
 
 import numus as nm
 from numus import nn
@@ -58,32 +61,52 @@ class MixtureOfExperts(nn.Module):
         self.chosen = config.num_experts_per_tok
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, length, width = x.shape
-        flat = x.reshape(rows * length, width)
-        shares = self._shares(flat)
-        few = rows * length * self.chosen < len(self.experts)
-        out = nm.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
-            share = shares[:, number : number + 1]
-
-            def counted(x: Tensor, share: Tensor, expert: Expert = expert) -> Tensor:
-                return expert(x) * share.astype(x.dtype, copy=False)
-
-            if few:
-                used = nm.any(share > 0)
-                part = nm.cond(used, counted, lambda x, share: nm.zeros_like(x), flat, share)
-            else:
-                part = counted(flat, share)
-            out = out + part
-        return out.reshape(rows, length, width)
-
-    def _shares(self, flat: Tensor) -> Tensor:
-        """How much each expert counts for each token, (tokens, experts): most of them zero."""
+        flat = x.reshape(-1, x.shape[-1])
+        count, chosen = flat.shape[0], self.chosen
         chances = nm.softmax(self.gate(flat).astype(nm.float32, copy=False), axis=-1)
-        best, which = nm.topk(chances, self.chosen)
+        best, which = nm.topk(chances, chosen)
         best = best / nm.sum(best, axis=-1, keepdims=True)
-        experts = nm.arange(len(self.experts), device=flat.device)
-        return nm.sum(nm.where(which[..., None] == experts, best[..., None], 0.0), axis=1)
+        # pairs of tokens and experts, expert by expert
+        order = nm.argsort(which.reshape(-1), stable=True)
+        tokens, shares = order // chosen, nm.take(best.reshape(-1), order)
+        out = nm.zeros_like(flat)
+        start = nm.zeros((), dtype=order.dtype, device=flat.device)
+        sizes = _sizes(count, chosen, len(self.experts))
+        for number, expert in enumerate(self.experts):
+            own = nm.sum(which == number).astype(order.dtype)
+            out = _smallest(expert, [0, *sizes], out, flat, tokens, shares, start, own)
+            start = start + own
+        return out.reshape(x.shape)
+
+
+def _sizes(tokens: int, chosen: int, experts: int) -> list[int]:
+    """How many tokens the programs of an expert take: its share, a little more, twice it, all."""
+    mean = tokens * chosen / experts
+    return sorted({size for size in (ceil(1.25 * mean), ceil(2 * mean)) if size < tokens} | {tokens})
+
+
+def _smallest(expert: Expert, sizes: list[int], *operands: Tensor) -> Tensor:
+    """What the first of some programs gives whose size is enough."""
+    first, *larger = (partial(_add, expert, size) for size in sizes)
+    if not larger:
+        return first(*operands)
+    own = operands[-1]
+    return nm.cond(own <= sizes[0], first, partial(_smallest, expert, sizes[1:]), *operands)
+
+
+def _add(
+    expert: Expert, size: int, out: Tensor, x: Tensor, tokens: Tensor, shares: Tensor,
+    start: Tensor, own: Tensor,
+) -> Tensor:  # fmt: skip
+    """Add what an expert makes of its own tokens, of which there are at most `size`."""
+    if size == 0:
+        return out
+    at = nm.arange(size, device=x.device)
+    pairs = nm.minimum(start + at, tokens.shape[0] - 1)
+    rows = nm.take(tokens, pairs)
+    made = expert(nm.take(x, rows, axis=0))
+    made = made * nm.take(shares, pairs)[:, None].astype(x.dtype, copy=False)
+    return out.at[rows].add(nm.where((at < own)[:, None], made, 0))
 
 
 class MixtralLayer(nn.Module):

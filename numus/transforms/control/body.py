@@ -62,6 +62,7 @@ def device_of(nodes: Nodes) -> Device:
     return next((x.device for x in nodes if x.device is not None), default.device)
 
 
+_FREE_VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
 _MAX_LAYOUTS = 64  # of the operands of a body
 
 
@@ -310,6 +311,19 @@ def constants_of(arguments: Nodes, outputs: Nodes) -> list[Node]:
     inputs = dict.fromkeys([*(x for node in order for x in node.inputs), *outputs])
     numbers = {x for x in inputs if x.prim.name == "constant" and x.view is None}
     return [x for x in inputs if x not in variant and x not in numbers]
+
+
+def behind_views(constants: Nodes) -> list[Node]:
+    """What traced constants are views of, once each: a body that runs once takes such views itself,
+    so that they need not be copied to be handed over. Identities, which are variables, stay."""
+    found: dict[Node, None] = {}
+    for x in constants:
+        while x.abstract and x.prim.name in _FREE_VIEWS:
+            if x.prim.name == "reshape" and x.shape == x.inputs[0].shape:
+                break
+            x = x.inputs[0]
+        found[x] = None
+    return list(found)
 
 
 def with_layouts(constants: Nodes, arguments: Nodes, outputs: Nodes) -> list[Node]:

@@ -146,7 +146,9 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
         numbers = [c.numbers(found) for c, found in zip(effects, (left, right), strict=True)]
         zeros = [[constant(0, uint32)] * len(n) for n in numbers]
         left, right = [*left, *numbers[0], *zeros[1]], [*right, *zeros[0], *numbers[1]]
-    constants = [bodies.constants_of(*x) for x in zip(own, (left, right), strict=True)]
+    constants = [
+        bodies.behind_views(bodies.constants_of(*x)) for x in zip(own, (left, right), strict=True)
+    ]
     branches = Body([*own[0], *constants[0]], left), Body([*own[1], *constants[1]], right)
     call = CondCall(branches, len(given))
     every = (test, *given, *constants[0], *constants[1])
