@@ -147,6 +147,16 @@ def test_finetune_vit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_clip_search(tmp_path: Path) -> None:
+    out = tmp_path / "found.png"
+    small = ("--steps", 120, "--examples", 1500, "--gallery", 200, "--width", 32)
+    said = run("clip_search", *small, "--out", out)
+    assert number(said, "seen") > 2.5 * number(said, "chance")
+    with Image.open(out) as image:
+        assert image.size == (8 * 28 * 3, 20 * 28 * 3)
+
+
+@pytest.mark.slow
 def test_segmentation(tmp_path: Path) -> None:
     small = ("--epochs", 2, "--examples", 320, "--size", 16, "--width", 8, "--levels", 2)
     said = run("segmentation", *small, "--out", tmp_path / "shapes.png")
