@@ -206,6 +206,8 @@ def _encoded(key: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, str):
         return _STRING, _text(value)
     if isinstance(value, list | tuple):
+        if value and all(type(v) is int and -(1 << 31) <= v < 1 << 31 for v in value):
+            return _ARRAY, struct.pack(f"<IQ{len(value)}i", 5, len(value), *value)  # as llama.cpp
         entries = [_encoded(key, v) for v in value]
         kinds = {kind for kind, _ in entries} or {4}
         if len(kinds) > 1 or _ARRAY in kinds:

@@ -18,6 +18,7 @@ from numus.kernels.matmul.cpu.byte_gemm import (
     StoreWord,
     columns_of_task,
 )
+from numus.shapes import row_major
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class BlocksTuning:
 
     min_task_bytes: int = 1 << 15
     tasks_per_thread: int = 32
+    decoded_vectors: int = 1  # of blocks, whose scales are decoded at once
 
 
 TUNING = BlocksTuning()
@@ -45,6 +47,15 @@ class BlocksProblem(Problem):
     def blocks(self) -> int:
         """Of a row."""
         return self.val.inputs[3].shape[1] // self.layout.size
+
+    @property
+    def together(self) -> int:
+        """Rows whose scales are decoded at once: short ones, one after the other in memory."""
+        blocks = self.val.inputs[3]
+        if self.layouts[blocks] != row_major(blocks.shape) or not self.blocks:
+            return 1
+        wanted = TUNING.decoded_vectors * self.target.vector_bytes // 4
+        return max(1, wanted // self.blocks)
 
     def tasks(self, rows: int) -> tuple[int, int]:
         """(rows of a task, tasks)."""
@@ -74,7 +85,7 @@ def _lower_tasks(p: BlocksProblem) -> Kernels:
         store=store,
     )
     shape = (x.shape[1], vectors)
-    body, e.scratch = rows_of_task(p.layout, shape, operands, span, e.dim(p.blocks))
+    body, e.scratch = rows_of_task(p.layout, shape, operands, span, e.dim(p.blocks), p.together)
     return [e.grid_kernel("blocks_matmul", task, body, tasks, (p.val.op,))]
 
 
