@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import numus as nm
-from numus import models, nn, optim, text
+from numus import models, optim, text
 from numus.nn import functional as F
 from numus.png import write_png
 

@@ -188,6 +188,20 @@ def _check(x: Tensor) -> None:
             )
 
 
+HALF = 65504.0  # the largest float16, in which many formats keep scales
+
+
+def _check_scales(x: Tensor, q: QTensor) -> None:
+    """Raise where scales are beyond what the format stores, if the values are known."""
+    if not x.size or not is_known(x._node) or (largest := nm.max(nm.abs(x)).item()) <= HALF:
+        return
+    if not nm.all(nm.isfinite(q.dequantize(nm.float32))).item():
+        raise ValueError(
+            f"quantize: values of up to {largest:.3g} are beyond the scales of {q.format.name}; "
+            "divide them by a number first"
+        )
+
+
 def quantize(x: Any, format: str | Format = "int4-g128", *, axis: int = -1) -> QTensor:
     """Values rounded to a format of few bits.
 
@@ -215,7 +229,9 @@ def quantize(x: Any, format: str | Format = "int4-g128", *, axis: int = -1) -> Q
         parts = found.quantize(moved.astype(nm.float32, copy=False))
     else:
         parts = tuple(nm.zeros(s, dtype=d, device=x.device) for s, d in layout.values())
-    return QTensor(found, moved.shape, parts, x.dtype, place)
+    out = QTensor(found, moved.shape, parts, x.dtype, place)
+    _check_scales(x, out)
+    return out
 
 
 def dequantize(q: QTensor, dtype: DType | None = None) -> Tensor:

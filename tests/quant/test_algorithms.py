@@ -103,7 +103,9 @@ def test_spqr_is_the_papers_algorithm(format):
     w[3, 40] = 20.0  # stands alone, whatever the threshold
     q, outliers = nm.quant.spqr(w, h, format)
     found = q.numpy() + outliers.dense(w.shape).numpy()
-    wanted = plain_spqr(w, h, format.bits, format.group, format.symmetric, 0.2 * 4 ** (4 - format.bits))
+    wanted = plain_spqr(
+        w, h, format.bits, format.group, format.symmetric, 0.2 * 4 ** (4 - format.bits)
+    )
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     assert (3, 40) in zip(outliers.rows.tolist(), outliers.columns.tolist(), strict=True)
     assert 0 < outliers.values.size < 0.1 * w.size

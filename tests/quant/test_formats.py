@@ -214,6 +214,11 @@ def test_e2m1_rounds_to_even():
 def test_values_that_are_not_finite(value):
     x = normal(4, 64)
     x[1, 3] = value
+    for format in ("int4-g32", "q8_0"):
+        with pytest.raises(ValueError, match=r"values of up to 1e.30 are beyond the scales of"):
+            nm.quant.quantize(nm.full((2, 64), 1e30), format)
+    with pytest.raises(ValueError, match="beyond float16"):
+        nm.quant.search_scales(nm.full((2, 64), 1e30), nm.quant.Integers(4, 32))
     with pytest.raises(ValueError, match="1 of 256 values are NaN or infinite"):
         nm.quant.quantize(nm.asarray(x), "int4-g32")
 

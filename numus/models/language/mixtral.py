@@ -82,7 +82,9 @@ class MixtureOfExperts(nn.Module):
 def _sizes(tokens: int, chosen: int, experts: int) -> list[int]:
     """How many tokens the programs of an expert take: its share, a little more, twice it, all."""
     mean = tokens * chosen / experts
-    return sorted({size for size in (ceil(1.25 * mean), ceil(2 * mean)) if size < tokens} | {tokens})
+    return sorted(
+        {size for size in (ceil(1.25 * mean), ceil(2 * mean)) if size < tokens} | {tokens}
+    )
 
 
 def _smallest(expert: Expert, sizes: list[int], *operands: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ def inverse_factor(hessian: Array, damp: float, what: str) -> Array:
     found = np.asarray(factor)
     if not np.isfinite(found).all():
         raise ValueError(
-            f"{what}: the Hessian is not positive definite; more calibration data helps, or a larger "
-            "damp"
+            f"{what}: the Hessian is not positive definite; more calibration data helps, or a "
+            "larger damp"
         )
     return found
 
@@ -110,7 +110,11 @@ def _rounded_columns(
     factor = inverse_factor(h, damp, what)
     codes, kept = np.zeros((rows, columns)), np.zeros((rows, columns))
     costs = 1 / np.diagonal(factor) ** 2  # of a squared error, by column
-    worth = threshold * float(np.mean(np.var(w, axis=0) * costs)) if threshold < np.inf and rows else np.inf
+    worth = (
+        threshold * float(np.mean(np.var(w, axis=0) * costs))
+        if threshold < np.inf and rows
+        else np.inf
+    )
     single = np.zeros((rows, columns), bool)
     for start in range(0, columns, BLOCK):
         stop = min(start + BLOCK, columns)

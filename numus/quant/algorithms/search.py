@@ -46,7 +46,14 @@ def ranges(groups: Array, format: Integers, shrink: Any = 1.0) -> tuple[Array, A
 
 def stored(scale: Array, format: Integers) -> Array:
     """Scales as the format keeps them."""
-    return scale.astype(format.scale_dtype.np).astype(np.float64)
+    with np.errstate(over="ignore"):
+        kept = scale.astype(format.scale_dtype.np).astype(np.float64)
+    if not np.isfinite(kept).all():
+        raise ValueError(
+            f"{format.name}: a scale of {scale.max():.3g} is beyond {format.scale_dtype.name}; "
+            "divide the weight by a number first"
+        )
+    return kept
 
 
 def codes_of(x: Array, scale: Array, zero: Array, format: Integers) -> Array:

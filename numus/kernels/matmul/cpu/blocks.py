@@ -1,9 +1,10 @@
 """Products with GGUF's blocks on CPUs, read where they lie (as llama.cpp's `vec_dot` kernels).
 
-Scales of a row, or of several short ones, are decoded into a few cache lines of scratch, a block in
-each lane; then, a row at a time, lanes go along the words of codes, and dot products of bytes (VNNI, usdot) with planes of the
-activations are scaled and added up. Offsets of groups meet the sums of the activations' groups
-while scales are decoded. Each byte of a weight is read once, whatever the number of vectors.
+Scales of a row, or of several short ones, are decoded into a few cache lines of scratch, a block
+in each lane; then, a row at a time, lanes go along the words of codes, and dot products of bytes
+(VNNI, usdot) with planes of the activations are scaled and added up. Offsets of groups meet the
+sums of the activations' groups while scales are decoded. Each byte of a weight is read once,
+whatever the number of vectors.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def rows_of_task(
     blocks: Expr,
     together: int = 1,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements and scratch of a range of rows; `shape`: planes and vectors; `together`: rows whose
-    scales are decoded at once, which lie one after the other if there are several.
+    """Statements and scratch of a range of rows; `shape`: planes and vectors; `together`: rows
+    whose scales are decoded at once, which lie one after the other if there are several.
     """
     planes, vectors = shape
     first, row, block, w = ir.var("first_row"), ir.var("row"), ir.var("block"), ir.var("word")
