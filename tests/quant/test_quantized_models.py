@@ -65,7 +65,9 @@ def test_single_weights_stay_in_full(tmp_path):
         found = layer(part)
         assert found.shape == (*part.shape[:-1], 32)
     np.testing.assert_allclose(layer(x).numpy(), wanted, atol=1e-4)
-    np.testing.assert_allclose(nm.jit(layer)(x[:3]).numpy(), wanted[:3], atol=1e-4)
+    for count in (3, 128):
+        found = nm.jit(lambda x: layer(x))(x[:count])
+        np.testing.assert_allclose(found.numpy(), wanted[:count], atol=1e-4)
     slope = nm.grad(lambda x: nm.sum(layer(x)))(x[:3])
     np.testing.assert_allclose(slope[0].numpy(), layer.dense_weight().sum(0).numpy(), atol=1e-4)
     nm.quant.save_quantized(model, tmp_path / "model.safetensors")
