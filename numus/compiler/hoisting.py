@@ -107,11 +107,22 @@ class Hoisted:
         self.nbytes = 0
         if not captured:
             return
-        known = set(captured)
-        for i, (step, _) in enumerate(steps):
-            if self._is_invariant(step, known, results, changing):
-                self.steps.add(i)
-                known |= writes(step)
+        barred: set[int] = set()
+        while True:
+            known = set(captured)
+            self.steps = set()
+            for i, (step, _) in enumerate(steps):
+                if i not in barred and self._is_invariant(step, known, results, changing):
+                    self.steps.add(i)
+                    known |= writes(step)
+            # a scatter writes, in every run, to what an earlier kernel has copied for it
+            each_run = set().union(
+                *(writes(step) for i, (step, _) in enumerate(steps) if i not in self.steps)
+            )
+            shared = {i for i in self.steps if writes(steps[i][0]) & each_run}
+            if not shared:
+                break
+            barred |= shared
         # what only hoisted kernels read is made again with them
         for i in sorted(self.steps):
             for v in writes(steps[i][0]):

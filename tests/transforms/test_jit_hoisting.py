@@ -198,3 +198,33 @@ def test_variables_that_are_replaced(weights: nm.Tensor) -> None:
         for _ in range(3):
             check(f, x, model.w)
         model.w = nm.asarray(draw(SIZE, SIZE))
+
+
+def test_what_a_scatter_writes_to_is_made_in_every_run() -> None:
+    """A scatter copies its operand and writes to the copy: the copy of a captured one, too."""
+    base = nm.random.normal((64, 48))
+    rows, columns = nm.asarray([3, 3, 60]), nm.asarray([5, 5, 7])
+
+    @nm.jit
+    def f(x: nm.Tensor, values: nm.Tensor) -> nm.Tensor:
+        return x @ base.at[rows, columns].add(values)
+
+    for i in range(4):
+        x, values = nm.random.normal((96, 64)), nm.random.normal((3,))
+        added = base.numpy().copy()
+        np.add.at(added, ([3, 3, 60], [5, 5, 7]), values.numpy())
+        np.testing.assert_allclose(f(x, values).numpy(), x.numpy() @ added, rtol=0, atol=1e-4)
+
+
+def test_loops_write_to_their_constants_copies_in_every_iteration() -> None:
+    zeros = nm.zeros((40,))
+
+    def step(carry: nm.Tensor, i: nm.Tensor) -> tuple[nm.Tensor, nm.Tensor]:
+        return carry, zeros.at[i].set(1.0)
+
+    _, found = nm.scan(step, nm.asarray(0.0), nm.arange(6))
+    np.testing.assert_array_equal(found.numpy(), np.eye(6, 40))
+    last = nm.while_loop(
+        lambda s: s[0] < 5, lambda s: (s[0] + 1, zeros.at[s[0]].set(1.0)), (nm.asarray(0), zeros)
+    )[1]
+    np.testing.assert_array_equal(last.numpy(), np.eye(5, 40)[4])
