@@ -10,7 +10,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import LinAlgError, ShapeError
-from numus.evaluation.evaluate import is_known
+from numus.evaluation.evaluate import evaluate, is_known
 from numus.functions._base import common, to_float, wrap
 from numus.functions.autocast import autocast
 from numus.functions.creation.creation import eye
@@ -137,11 +137,13 @@ def differentiated(rule: Implicit, compute: Callable[..., Tensor], *xs: Tensor) 
 # -- values ---------------------------------------------------------------------------------------
 
 
-def check(op: str, info: Tensor, why: str) -> bool:
+def check(op: str, info: Tensor, why: str, *results: Tensor) -> bool:
     """Raise where an info number is not 0; `why` has a place for it. Nothing is raised where values
-    are not known, as in `nm.jit`: False then."""
+    are not known, as in `nm.jit`: False then. Results are computed with the info numbers, so that
+    factors of both need not be kept."""
     if not is_known(info._node):
         return False
+    evaluate([info._node, *(x._node for x in results)])
     numbers = np.asarray(info.numpy())
     bad = np.argwhere(numbers)
     if not len(bad):

@@ -285,7 +285,7 @@ def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
             found = found.astype(dtype)
             return found[..., 0] if vector else found
     found, info = _solution(op, x1, x2)
-    check(op, info, _SINGULAR)
+    check(op, info, _SINGULAR, found)
     return found
 
 
@@ -323,5 +323,5 @@ def inverted(op: str, x: ArrayLike) -> Tensor:
         if small.succeeded(found[..., 0, 0]):
             return found.astype(dtype)
     found, info = _inverse(op, x)
-    check(op, info, _SINGULAR)
+    check(op, info, _SINGULAR, found)
     return found

@@ -99,14 +99,14 @@ def eigh(a: Node) -> Node:
 
 # -- many small matrices of a CPU, from operand to result -----------------------------------------
 
-_small_cholesky = unblocked(
-    "small_cholesky", references.lower_cholesky, lambda a: small_cholesky(a)
+_lower_cholesky = unblocked(
+    "lower_cholesky", references.lower_cholesky, lambda a: lower_cholesky(a)
 )
 
 
-def small_cholesky(a: Node) -> Node:
+def lower_cholesky(a: Node) -> Node:
     """Lower triangular L with L Lᴴ = a; rows are NaN from a pivot on that is not positive."""
-    return apply(_small_cholesky, (a,), None, a.shape, a.dtype)
+    return apply(_lower_cholesky, (a,), None, a.shape, a.dtype)
 
 
 _small_solve = unblocked("small_solve", references.solve, lambda a, b: small_solve(a, b))

@@ -41,7 +41,7 @@ def lu(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr) -> None:
         _by_panels(p, p.panel, out, m, n, steps)
         return
     with p.loop(ZERO, steps) as k:
-        row = p.let(_pivot_row(p, lambda i: out[i, k], k, m))
+        row = p.let(pivot_row(p, lambda i: out[i, k], k, m))
         with p.lanes(ZERO, width) as j:
             upper, lower = p.number(out[k, j]), p.number(out[row, j])
             out[k, j] = lower
@@ -88,7 +88,7 @@ def _eliminate(
 ) -> None:
     """Column k of a panel: its pivot, the rows swapped, the multipliers, the columns after it."""
     (first, last), (k, own) = span, at
-    row = p.let(_pivot_row(p, lambda i: panel[own, i], k, m))
+    row = p.let(pivot_row(p, lambda i: panel[own, i], k, m))
     with p.lanes(ZERO, width) as j:
         upper, lower = p.number(out[k, j]), p.number(out[row, j])
         out[k, j] = lower
@@ -110,7 +110,7 @@ def _eliminate(
             panel[c, i] = minus_product(panel[c, i], panel[own, i], factor)
 
 
-def _pivot_row(p: Program, column: Callable[[Expr], Number], k: Expr, m: Expr) -> Expr:
+def pivot_row(p: Program, column: Callable[[Expr], Number], k: Expr, m: Expr) -> Expr:
     """The first row of the largest element of column k, from row k on; k itself where that is NaN
     and equals nothing."""
 

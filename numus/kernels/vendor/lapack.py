@@ -13,14 +13,17 @@ if TYPE_CHECKING:  # every start would pay for it
 OPERATION = "lapack"
 
 
+NEVER = 1 << 30
+
+
 @dataclass(frozen=True)
 class LapackTuning:
     """Orders from which on LAPACK is faster: of fewer matrices than there are cores, and of many.
     Measured on a 2-core x86-64 (Cascade Lake) with SciPy's OpenBLAS."""
 
-    cholesky: tuple[int, int] = (128, 128)
-    lu: tuple[int, int] = (96, 128)
-    solve: tuple[int, int] = (256, 256)
+    cholesky: tuple[int, int] = (NEVER, NEVER)
+    lu: tuple[int, int] = (NEVER, NEVER)
+    solve: tuple[int, int] = (128, 128)
     qr: tuple[int, int] = (8, 65)
     eigh: tuple[int, int] = (128, 128)
     svd: tuple[int, int] = (20, 65)

@@ -305,7 +305,7 @@ def _clear_border(program: LaneProgram, a: LaneMatrix, n: Expr, end: Expr) -> No
 
 
 _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
-    "small_cholesky": _cholesky,
+    "lower_cholesky": _cholesky,
     "small_solve": _solve,
     "small_determinant": _determinant,
     "small_inverse": _inverse,
