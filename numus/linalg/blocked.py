@@ -34,15 +34,9 @@ def cholesky(a: Tensor) -> Tensor:
     """Lower triangular L with L Lᴴ = a, from the lower triangle of a."""
     if lapack.is_chosen("cholesky", a):
         return lapack.cholesky(a)
-    if small.applies(a) or _is_in_place(a):
+    if small.applies(a) or small.is_in_place(a):
         return wrap(factor.lower_cholesky(a._node))
     return _cholesky(a)
-
-
-def _is_in_place(a: Tensor) -> bool:
-    """Whether one primitive factorises square matrices, however large: on a CPU."""
-    device = a._node.device
-    return device is not None and not device.runtime.target.simt and a.shape[-1] > BLOCK
 
 
 def _cholesky(a: Tensor) -> Tensor:
@@ -96,7 +90,7 @@ def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     _, m, n = a.shape
     k = min(m, n)
-    if n <= PANEL or (m <= BLOCK and n <= BLOCK) or (m == n and _is_in_place(a)):
+    if n <= PANEL or (m <= BLOCK and n <= BLOCK) or (m == n and small.is_in_place(a)):
         packed = wrap(factor.lu(a._node))
         numbers = packed[..., n:].real if a.dtype.is_complex else packed[..., n:]
         numbers = numbers.astype("int64")

@@ -15,7 +15,7 @@ from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.linear.matmul import matmul
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.linalg._base import identity, matrices, require_matrices
-from numus.linalg.lu import inverted, solve_ex
+from numus.linalg.lu import inverted, quotient
 from numus.tensor import ArrayLike, Tensor
 
 
@@ -41,9 +41,15 @@ def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
 
 # -- the exponential ------------------------------------------------------------------------------
 
-# Degree of the diagonal Padé approximant, and the norm up to which it is exact to the last digit
+# Degrees of diagonal Padé approximants, and the norms up to which they are exact to the last digit
 # (Higham 2005).
-_PADE = {"float32": (7, 3.925724783138660), "float64": (13, 5.371920351148152)}
+_PADE = {
+    "float32": ((3, 4.258730016922831e-1), (5, 1.880152677804762), (7, 3.925724783138660)),
+    "float64": (
+        *((3, 1.495585217958292e-2), (5, 2.539398330063230e-1), (7, 9.504178996162932e-1)),
+        *((9, 2.097847961257068), (13, 5.371920351148152)),
+    ),
+}
 _MAX_SQUARINGS = 16  # where norms are not known, as in nm.jit: norms up to 2^16 times the above
 
 
@@ -55,16 +61,24 @@ def _coefficients(degree: int) -> list[float]:
 
 
 def _pade(a: Tensor, degree: int) -> Tensor:
-    """The approximant: even powers, and odd ones as `a` times even powers."""
+    """The approximant: even powers, and odd ones as `a` times even powers. Those of degree 13 are
+    sums up to a⁶, and a⁶ times another (Paterson & Stockmeyer 1973)."""
     b = _coefficients(degree)
-    square = a @ a
-    power = identity(a.shape[-1], a)
-    even, odd = b[0] * power, b[1] * power
-    for j in range(2, degree, 2):
-        power = power @ square if j > 2 else square
-        even, odd = even + b[j] * power, odd + b[j + 1] * power
-    odd = a @ odd
-    return solve_ex(even - odd, even + odd)[0]
+    powers = [identity(a.shape[-1], a), a @ a]
+    while len(powers) <= min(degree // 2, 3 if degree > 9 else 4):
+        powers.append(powers[-1] @ powers[1])
+
+    def combined(first: int) -> Tensor:
+        """The sum of b[first], b[first + 2], … times powers."""
+        top = len(powers) - 1
+        found = sum((b[first + 2 * i] * x for i, x in enumerate(powers[1:], 1)), b[first] * powers[0])
+        if degree <= 2 * top + 1:
+            return found
+        rest = sum(b[first + 2 * (top + i)] * x for i, x in enumerate(powers[1:], 1))
+        return found + powers[top] @ rest
+
+    even, odd = combined(0), a @ combined(1)
+    return quotient(even - odd, even + odd)
 
 
 @widens
@@ -80,12 +94,15 @@ def expm(x: ArrayLike, /) -> Tensor:
     a, dtype = matrices("expm", x, square=True)
     if not a.size:
         return a.astype(dtype)
-    degree, limit = _PADE["float32" if real_of(a.dtype) is float32 else "float64"]
+    choices = _PADE["float32" if real_of(a.dtype) is float32 else "float64"]
+    degree, limit = choices[-1]
     norm = maximum_of(abs(a.detach()).sum(axis=-2), axis=-1)[..., None, None]
     needed = log2(norm / limit).ceil()
     needed = where(needed > 0, needed, 0.0)  # also of norms that are 0 or NaN
     count = _MAX_SQUARINGS
     if is_known(needed._node):
+        largest = float(maximum_of(norm).item())
+        degree = next((d for d, most in choices if largest <= most), degree)
         most = float(maximum_of(needed).item())
         count = min(int(most), finfo(needed.dtype).bits * 32) if math.isfinite(most) else 0
     found = _pade(a * exp2(-needed).astype(a.dtype), degree)

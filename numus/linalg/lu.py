@@ -279,7 +279,7 @@ def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
     """The solutions, and errors that name the function that asks for them."""
     (a, b), dtype = operands(op, x1, x2)
     a, b, vector = triangular.right_hand_sides(op, a, b)
-    if b.size and small.is_direct("lu", a, b):
+    if b.size and small.solves_directly(a, b):
         found = small.solve(a, b)
         if small.succeeded(found[..., 0, 0]):
             found = found.astype(dtype)
@@ -287,6 +287,11 @@ def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
     found, info = _solution(op, x1, x2)
     check(op, info, _SINGULAR, found)
     return found
+
+
+def quotient(a: Tensor, b: Tensor) -> Tensor:
+    """a⁻¹ b for equal leading axes; NaN where a matrix is singular."""
+    return small.solve(a, b) if small.solves_directly(a, b) else _solution("solve", a, b)[0]
 
 
 @widens
@@ -318,7 +323,7 @@ def inv(x: ArrayLike, /) -> Tensor:
 def inverted(op: str, x: ArrayLike) -> Tensor:
     """The inverses, and errors that name the function that asks for them."""
     a, dtype = matrices(op, x, square=True)
-    if small.is_direct("lu", a):
+    if a.size and small.solves_directly(a):
         found = small.inv(a)
         if small.succeeded(found[..., 0, 0]):
             return found.astype(dtype)

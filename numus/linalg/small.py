@@ -31,11 +31,25 @@ def applies(a: Tensor) -> bool:
     )
 
 
+def is_in_place(a: Tensor) -> bool:
+    """Whether one primitive factorises square matrices (…, n, n), however large: on a CPU."""
+    device = a._node.device
+    return device is not None and not device.runtime.target.simt and a.shape[-1] > MAX_ORDER
+
+
 def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
     """Whether a result needs no factors: many small matrices that no derivative asks for, and that
     no library takes."""
     tracked = any(x._node.tracked for x in (a, *more))
     return not tracked and applies(a) and not lapack.is_chosen(name, stacked(a))
+
+
+def solves_directly(a: Tensor, *more: Tensor) -> bool:
+    """As `is_direct`, of systems: large matrices, too, are eliminated with their right-hand
+    sides."""
+    if any(x._node.tracked for x in (a, *more)) or lapack.is_chosen("lu", stacked(a)):
+        return False
+    return applies(a) or is_in_place(a)
 
 
 def succeeded(first: Tensor) -> bool:
@@ -45,12 +59,12 @@ def succeeded(first: Tensor) -> bool:
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """a⁻¹ b for equal leading axes; NaN where a matrix is singular."""
-    found = wrap(factor.small_solve(stacked(a)._node, stacked(b)._node))
+    found = wrap(factor.direct_solve(stacked(a)._node, stacked(b)._node))
     return unstacked(found, a.shape[:-2])
 
 
 def inv(a: Tensor) -> Tensor:
-    return unstacked(wrap(factor.small_inverse(stacked(a)._node)), a.shape[:-2])
+    return unstacked(wrap(factor.direct_inverse(stacked(a)._node)), a.shape[:-2])
 
 
 def det(a: Tensor) -> Tensor:

@@ -109,20 +109,20 @@ def lower_cholesky(a: Node) -> Node:
     return apply(_lower_cholesky, (a,), None, a.shape, a.dtype)
 
 
-_small_solve = unblocked("small_solve", references.solve, lambda a, b: small_solve(a, b))
+_direct_solve = unblocked("direct_solve", references.solve, lambda a, b: direct_solve(a, b))
 
 
-def small_solve(a: Node, b: Node) -> Node:
+def direct_solve(a: Node, b: Node) -> Node:
     """x with a x = b; NaN for matrices that have a pivot of zero."""
-    return apply(_small_solve, (a, b), None, b.shape, b.dtype)
+    return apply(_direct_solve, (a, b), None, b.shape, b.dtype)
 
 
-_small_inverse = unblocked("small_inverse", references.inverse, lambda a: small_inverse(a))
+_direct_inverse = unblocked("direct_inverse", references.inverse, lambda a: direct_inverse(a))
 
 
-def small_inverse(a: Node) -> Node:
+def direct_inverse(a: Node) -> Node:
     """The inverses; NaN for matrices that have a pivot of zero."""
-    return apply(_small_inverse, (a,), None, a.shape, a.dtype)
+    return apply(_direct_inverse, (a,), None, a.shape, a.dtype)
 
 
 _small_determinant = unblocked(

@@ -38,7 +38,8 @@ TUNING = BlockedTuning()
 class Workspace:
     """What the kernels of one factorisation share."""
 
-    def __init__(self, p: Problem) -> None:
+    def __init__(self, p: Problem, right: int = 0) -> None:
+        """`right`: columns of right-hand sides beside the matrix."""
         self.p, self.val = p, p.val
         self.batch, self.n = p.val.inputs[0].shape[:2]
         self.real = dt.real_of(p.val.dtype)
@@ -46,7 +47,8 @@ class Workspace:
         program = self.program()
         self.order = -(-self.n // program.tile) * program.tile
         line = LINE_BYTES // self.real.itemsize
-        self.pitch = (-(-self.order // line) | 1) * line
+        self.columns = self.order + -(-right // program.width) * program.width
+        self.pitch = (-(-self.columns // line) | 1) * line
         self.block = TUNING.block
         self.work = self.memory(self.order)
         self.near_pitch = self.block + line
@@ -74,8 +76,13 @@ class Workspace:
         return range(first, self.order, self.block)
 
     def blocks(self, first: int = 0) -> int:
-        """Blocks of rows or columns from one on."""
+        """Blocks of rows from one on."""
         return len(self.starts(first))
+
+    @property
+    def all_blocks(self) -> int:
+        """Blocks of columns, those of right-hand sides included."""
+        return self.blocks() + -(-(self.columns - self.order) // self.block)
 
 
 class Task:
@@ -114,19 +121,30 @@ class Task:
         buffer = self.emitter.buffer(value, access)
         return Matrix(p, buffer, start, self.size(columns))
 
+    def right_hand_side(self, i: Expr, j: Expr) -> Number:
+        """An element of the second operand, or of an identity."""
+        p, inputs = self.program, self.space.val.inputs
+        if len(inputs) == 1:
+            return real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
+        found = self.emitter.value(inputs[1], (self.matrix, i, j))
+        return found if inputs[1].dtype.is_complex else (found,)
+
     def near(self, rows: int, columns: int) -> Planes:
         """Memory of a worker."""
         p = self.program
         size = const(rows * columns * p.components)
         self.emitter.scratch.append(ir.Buffer("near", p.real, "scratch", size))
         plane = const(rows * columns)
-        return Planes(p, self.emitter.scratch[-1], ZERO, const(columns), plane)
+        found = Planes(p, self.emitter.scratch[-1], ZERO, const(columns), plane)
+        found.rows = rows
+        return found
 
-    def span(self, number: Expr, first: int = 0) -> Span:
+    def span(self, number: Expr, first: int = 0, end: int | None = None) -> Span:
         """The rows or columns of a block, counted from one on."""
         p, size = self.program, self.size(self.space.block)
         start = p.let(ir.add(self.size(first), ir.mul(number, size)))
-        return start, p.let(ir.minimum(ir.add(start, size), self.size(self.space.order)))
+        stop = self.size(self.space.order if end is None else end)
+        return start, p.let(ir.minimum(ir.add(start, size), stop))
 
     def done(self, name: str) -> None:
         grid = self.space.batch * self._parts
@@ -231,18 +249,24 @@ class _LuMemory:
     chunks: tuple[Value, Value]
 
 
-def lower_lu(p: Problem) -> Kernels:
-    space = Workspace(p)
+def _eliminate(space: Workspace) -> Value:
+    """L and U in place; the swaps of rows."""
     found = space.flat(2 * space.components * space.order)
     more = Value.fresh("workspace", "barrier", (), None, space.chunks.shape, space.real)
     memory = _LuMemory(found, space.memory(space.block), (space.chunks, more))
-    _fill(space, lower=False)
     task = Task(space)
     _lu_panel(space, task, memory, 0)
     task.done("lu")
     for first in space.starts():
-        if space.order > space.block:
+        if space.all_blocks > 1:
             _lu_update(space, memory, first)
+    return found
+
+
+def lower_lu(p: Problem) -> Kernels:
+    space = Workspace(p)
+    _fill(space, lower=False)
+    found = _eliminate(space)
     task = Task(space)
     lu.order(task.program, task.rows_of(found, space.order), task.size(space.n))
     task.done("lu")
@@ -266,8 +290,8 @@ def _lu_panel(space: Workspace, task: Task, memory: _LuMemory, first: int) -> No
 def _lu_update(space: Workspace, memory: _LuMemory, first: int) -> None:
     """Of all columns but the panel's; those of the next panel come first, and are factorised, too,
     while other tasks update what follows (look-ahead)."""
-    blocks, last = space.blocks(), first + space.count(first)
-    task = Task(space, blocks - 1)
+    last = first + space.count(first)
+    task = Task(space, space.all_blocks - 1)
     p, at = task.program, (task.size(first), task.size(space.count(first)))
     own, part = task.size(first // space.block), task.part
     number = select(part < own, part, ir.add(part, const(1)))
@@ -276,7 +300,11 @@ def _lu_update(space: Workspace, memory: _LuMemory, first: int) -> None:
         number = select(part <= own, before, ir.add(part, const(1)))
         number = select(part.eq(0), ir.add(own, const(1)), number)
     number = p.let(number)
-    columns = task.span(number)
+    beside = ir.sub(number, task.size(space.blocks()))
+    is_beside = p.let(beside >= const(0))
+    spans = task.span(number), task.span(beside, space.order, space.columns)
+    start, stop = (p.let(select(is_beside, y, x)) for x, y in zip(*spans, strict=True))
+    columns = start, stop
     near = task.near(space.block, space.near_pitch)
     work = task.planes(space.work)
     chunks = task.chunks(memory.chunks[first // space.block % 2], "read")
@@ -305,11 +333,53 @@ def _lu_result(space: Workspace, found: Value) -> None:
     task.done("lu")
 
 
+def lower_solve(p: Problem) -> Kernels:
+    """Right-hand sides go through the elimination beside the matrix."""
+    columns = p.val.shape[2]
+    space = Workspace(p, columns)
+    _fill(space, lower=False)
+    task = Task(space, space.blocks())
+    program, n, width = task.program, task.size(space.n), task.size(columns)
+    end = task.size(space.columns - space.order)
+    right = task.planes(space.work).moved(ZERO, task.size(space.order))
+    start, stop = task.span(task.part)
+    inside = program.let(ir.minimum(stop, n))
+    with program.loop(start, inside) as i:
+        with program.lanes(ZERO, width) as j:
+            right[i, j] = task.right_hand_side(i, j)
+        with program.lanes(width, end) as j:
+            right[i, j] = zero(program)
+    below = program.let(ir.maximum(start, n))
+    with program.loop(below, stop) as i, program.lanes(ZERO, end) as j:
+        right[i, j] = zero(program)
+    task.done("pad")
+    _eliminate(space)
+    blocks = -(-(space.columns - space.order) // space.block)
+    task = Task(space, blocks)
+    near = task.near(space.block, space.near_pitch)
+    span = task.span(task.part, space.order, space.columns)
+    order = task.size(space.order)
+    lu.substitute_back(task.program, task.planes(space.work), near, order, span)
+    task.done("lu")
+    task = Task(space, space.blocks())
+    program, n, width = task.program, task.size(space.n), task.size(columns)
+    right = task.planes(space.work, "read").moved(ZERO, task.size(space.order))
+    out = task.rows_of(space.val, columns)
+    start, stop = task.span(task.part)
+    inside = program.let(ir.minimum(stop, n))
+    with program.loop(start, inside) as i, program.lanes(ZERO, width) as j:
+        out[i, j] = right[i, j]
+    task.done("lu")
+    return space.steps
+
+
 # -- the schedule ---------------------------------------------------------------------------------
 
 _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "lower_cholesky": lower_cholesky,
     "lu": lower_lu,
+    "direct_solve": lower_solve,
+    "direct_inverse": lower_solve,
 }
 
 

@@ -306,9 +306,9 @@ def _clear_border(program: LaneProgram, a: LaneMatrix, n: Expr, end: Expr) -> No
 
 _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "lower_cholesky": _cholesky,
-    "small_solve": _solve,
+    "direct_solve": _solve,
     "small_determinant": _determinant,
-    "small_inverse": _inverse,
+    "direct_inverse": _inverse,
     "small_qr": _qr,
     "small_eigh": _eigh,
     "small_svd": _svd,

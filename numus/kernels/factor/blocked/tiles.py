@@ -50,6 +50,8 @@ class TileProgram(Program):
 class Planes(Matrix):
     """A row-major matrix whose parts lie in planes, one after the other."""
 
+    rows = 0  # of memory of a worker
+
     def __init__(
         self, p: Program, buffer: ir.Buffer, start: Expr, stride: Expr, plane: Expr
     ) -> None:
