@@ -29,6 +29,8 @@ from numus.linalg.pivoting import columns_at, pivot_order
 from numus.primitives import factor
 from numus.tensor import ArrayLike, Tensor
 
+TALL = 16  # columns up to which a kernel of its own is as fast
+
 
 def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """Q (m, columns) and R (columns, n), not differentiated."""
@@ -42,9 +44,15 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         q, r = lapack.qr(stacked(a), columns)
         return unstacked(q, lead), unstacked(r[:, :columns].triu(), lead)
     if columns == n <= m and small.applies(a):
-        packed = unstacked(wrap(factor.small_qr(stacked(a)._node)), lead)
+        packed = unstacked(wrap(factor.direct_qr(stacked(a)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :]
+    if columns == m < n and k > TALL and small.is_in_place(a):
+        q, r = factors(a[..., :m], m)
+        return q, concat([r, adjoint(q) @ a[..., m:]], axis=-1)
     scale = scale_of(a)
+    if columns == n <= m and n > TALL and small.is_in_place(a.mT):
+        packed = unstacked(wrap(factor.direct_qr(stacked(a / scale)._node)), lead)
+        return packed[..., :m, :], packed[..., m:, :] * scale
     r, reflectors = blocked.qr(stacked(a / scale))
     start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (r.shape[0], m, columns))
     q = unstacked(blocked.apply_q(reflectors, start), lead)

@@ -82,10 +82,25 @@ def _small(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return left, found[:, 2 * n], found[:, n : 2 * n]
 
 
+NARROW = 1.6  # times the smaller extent, from which on a triangle is decomposed (Chan 1982)
+
+
+def _of_triangle(a: Tensor) -> Tensor:
+    """As `_packed`, by the triangular factor of a QR factorisation."""
+    _, m, n = a.shape
+    k = min(m, n)
+    q, r = qr_factors(a if m >= n else adjoint(a), k)
+    found = _packed(r)
+    left, right, values = q @ found[:, :k], found[:, k : 2 * k], found[:, 2 * k :]
+    return concat([left, right, values] if m >= n else [right, left, values], axis=-2)
+
+
 def _packed(a: Tensor) -> Tensor:
     """U (m, k), then V (n, k), then a row of singular values."""
     m, n = a.shape[-2:]
     stack = stacked(a)
+    if max(m, n) >= NARROW * min(m, n) > small.MAX_ORDER:
+        return unstacked(_of_triangle(stack), a.shape[:-2])
     if lapack.is_chosen("svd", stack, option="S"):
         left, values, right = lapack.svd(stack)
         right = adjoint(right)

@@ -18,26 +18,26 @@ NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class LapackTuning:
-    """Orders from which on LAPACK is faster: of fewer matrices than there are cores, and of many.
-    Measured on a 2-core x86-64 (Cascade Lake) with SciPy's OpenBLAS."""
+    """Orders from which on LAPACK is faster, of fewer matrices than there are cores and of many, and
+    from which on it is not. Measured on a 2-core x86-64 (Cascade Lake) with SciPy's OpenBLAS."""
 
-    cholesky: tuple[int, int] = (NEVER, NEVER)
-    lu: tuple[int, int] = (NEVER, NEVER)
-    solve: tuple[int, int] = (128, 128)
-    qr: tuple[int, int] = (8, 65)
-    eigh: tuple[int, int] = (128, 128)
-    svd: tuple[int, int] = (20, 65)
-    eig: tuple[int, int] = (1, 1)
-    schur: tuple[int, int] = (1, 1)
-    qz: tuple[int, int] = (1, 1)
+    cholesky: tuple[int, int, int] = (NEVER, NEVER, NEVER)
+    lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)
+    solve: tuple[int, int, int] = (128, 128, NEVER)
+    qr: tuple[int, int, int] = (8, 65, 65)
+    eigh: tuple[int, int, int] = (128, 128, NEVER)
+    svd: tuple[int, int, int] = (20, 65, NEVER)
+    eig: tuple[int, int, int] = (1, 1, NEVER)
+    schur: tuple[int, int, int] = (1, 1, NEVER)
+    qz: tuple[int, int, int] = (1, 1, NEVER)
 
 
 TUNING = LapackTuning()
 
 
 def _pays_on_cpu(r: Routine, target: Any) -> bool:
-    alone, many = getattr(TUNING, r.name)
-    return min(r.m, r.n) >= (alone if r.batch < target.num_cores else many)
+    alone, many, end = getattr(TUNING, r.name)
+    return (alone if r.batch < target.num_cores else many) <= min(r.m, r.n) < end
 
 
 def _lapack_supports(r: Routine, target: Any) -> bool:

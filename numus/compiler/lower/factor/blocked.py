@@ -1,8 +1,6 @@
-"""Factorisations of large matrices on a CPU: a sequence of kernels on one workspace, in place.
+"""Factorisations of large matrices on a CPU: sequences of kernels on one workspace, in place.
 
-The workspace is the operand, padded by an identity to a multiple of the register tile, in rows of an
-odd number of cache lines. Each step of a factorisation is a panel, by a task per matrix, and an
-update by as many tasks as there are blocks.
+Each step is a panel, by a task per matrix, and an update by as many tasks as there are blocks.
 """
 
 from __future__ import annotations
@@ -10,180 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
+from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.factor.workspace import TUNING, Task, Workspace, fill
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
-from numus.kernels.factor.blocked import cholesky, lu
-from numus.kernels.factor.blocked.tiles import Chunks, Planes, TileProgram, transposed
-from numus.kernels.factor.program import ZERO, Matrix, Number, Span, real, zero
-from numus.shapes import Shape
-
-LINE_BYTES = 64
-
-
-@dataclass(frozen=True)
-class BlockedTuning:
-    """Measured on a 2-core x86-64 (Cascade Lake)."""
-
-    min_order: int = 65  # of matrices that are factorised in blocks
-    block: int = 64  # columns of a panel, and rows and columns of a task
-
-
-TUNING = BlockedTuning()
-
-
-class Workspace:
-    """What the kernels of one factorisation share."""
-
-    def __init__(self, p: Problem, right: int = 0) -> None:
-        """`right`: columns of right-hand sides beside the matrix."""
-        self.p, self.val = p, p.val
-        self.batch, self.n = p.val.inputs[0].shape[:2]
-        self.real = dt.real_of(p.val.dtype)
-        self.components = 2 if p.val.dtype.is_complex else 1
-        program = self.program()
-        self.order = -(-self.n // program.tile) * program.tile
-        line = LINE_BYTES // self.real.itemsize
-        self.columns = self.order + -(-right // program.width) * program.width
-        self.pitch = (-(-self.columns // line) | 1) * line
-        self.block = TUNING.block
-        self.work = self.memory(self.order)
-        self.near_pitch = self.block + line
-        plane = self.block * self.near_pitch
-        self.chunks = self.flat(self.blocks() * self.components * plane)
-        self.steps: Kernels = []
-
-    def program(self) -> TileProgram:
-        target = self.p.target
-        width = target.vector_bytes // self.real.itemsize
-        return TileProgram(self.real, self.components, width, target.vector_registers)
-
-    def memory(self, rows: int) -> Value:
-        return self.flat(self.components * rows * self.pitch)
-
-    def flat(self, elements: int) -> Value:
-        shape: Shape = (self.batch, elements)
-        return Value.fresh("workspace", "barrier", (), None, shape, self.real)
-
-    def count(self, first: int) -> int:
-        """Columns of a panel."""
-        return min(self.block, self.order - first)
-
-    def starts(self, first: int = 0) -> range:
-        return range(first, self.order, self.block)
-
-    def blocks(self, first: int = 0) -> int:
-        """Blocks of rows from one on."""
-        return len(self.starts(first))
-
-    @property
-    def all_blocks(self) -> int:
-        """Blocks of columns, those of right-hand sides included."""
-        return self.blocks() + -(-(self.columns - self.order) // self.block)
-
-
-class Task:
-    """A kernel on the workspace: a task per matrix and part of it.
-
-    Sizes are scalar arguments of their own, so that all steps of a factorisation are one kernel.
-    """
-
-    def __init__(self, space: Workspace, parts: int = 1) -> None:
-        self.space, self._parts = space, parts
-        self.emitter, self.program = Emitter(space.p.layouts), space.program()
-        self._grid_index = ir.var("g")
-        self.matrix, self.part = divmod(self._grid_index, self.size(parts))
-        self.pitch = self.size(space.pitch)
-
-    def size(self, n: int) -> Expr:
-        return self.emitter.scalar_arg(n)
-
-    def planes(self, value: Value, access: str = "write") -> Planes:
-        """Of the workspace or the panel."""
-        p, elements = self.program, value.shape[1]
-        start = p.let(ir.mul(self.matrix, self.size(elements)))
-        plane = self.size(elements // self.space.components)
-        return Planes(p, self.emitter.buffer(value, access), start, self.pitch, plane)
-
-    def chunks(self, value: Value, access: str = "write") -> Chunks:
-        p, space = self.program, self.space
-        start = p.let(ir.mul(self.matrix, self.size(value.shape[1])))
-        buffer = self.emitter.buffer(value, access)
-        return Chunks(p, buffer, start, space.block, space.near_pitch)
-
-    def rows_of(self, value: Value, columns: int, access: str = "write") -> Matrix:
-        """A value (batch, rows, columns)."""
-        p = self.program
-        start = p.let(ir.mul(self.matrix, self.size(value.size // max(self.space.batch, 1))))
-        buffer = self.emitter.buffer(value, access)
-        return Matrix(p, buffer, start, self.size(columns))
-
-    def right_hand_side(self, i: Expr, j: Expr) -> Number:
-        """An element of the second operand, or of an identity."""
-        p, inputs = self.program, self.space.val.inputs
-        if len(inputs) == 1:
-            return real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
-        found = self.emitter.value(inputs[1], (self.matrix, i, j))
-        return found if inputs[1].dtype.is_complex else (found,)
-
-    def near(self, rows: int, columns: int) -> Planes:
-        """Memory of a worker."""
-        p = self.program
-        size = const(rows * columns * p.components)
-        self.emitter.scratch.append(ir.Buffer("near", p.real, "scratch", size))
-        plane = const(rows * columns)
-        found = Planes(p, self.emitter.scratch[-1], ZERO, const(columns), plane)
-        found.rows = rows
-        return found
-
-    def span(self, number: Expr, first: int = 0, end: int | None = None) -> Span:
-        """The rows or columns of a block, counted from one on."""
-        p, size = self.program, self.size(self.space.block)
-        start = p.let(ir.add(self.size(first), ir.mul(number, size)))
-        stop = self.size(self.space.order if end is None else end)
-        return start, p.let(ir.minimum(ir.add(start, size), stop))
-
-    def done(self, name: str) -> None:
-        grid = self.space.batch * self._parts
-        body = self.program.body
-        made: LoweredKernel = self.emitter.grid_kernel(name, self._grid_index, body, grid, (name,))
-        self.space.steps.append(made)
-
-
-def _fill(space: Workspace, lower: bool) -> None:
-    """The operand, or its lower triangle, and an identity beyond it."""
-    task = Task(space, space.blocks())
-    p, val, n = task.program, space.val.inputs[0], task.size(space.n)
-    work = task.planes(space.work)
-    start, stop = task.span(task.part)
-    one, none = p.constant(1.0), p.constant(0.0)
-
-    def element(i: Expr, j: Expr) -> Number:
-        found = task.emitter.value(val, (task.matrix, i, j))
-        return found if val.dtype.is_complex else (found,)
-
-    end = stop if lower else task.size(space.order)
-    inside = p.let(ir.minimum(stop, n))
-    with p.loop(start, inside) as i:
-        last = p.let(ir.add(i, const(1))) if lower else n
-        with p.lanes(ZERO, last) as j:
-            work[i, j] = element(i, j)
-        with p.lanes(last, end) as j:
-            work[i, j] = zero(p)
-    with p.loop(p.let(ir.maximum(start, n)), stop) as i, p.lanes(ZERO, end) as j:
-        work[i, j] = real(p, select(i.eq(j), one, none))
-    task.done("pad")
-
+from numus.kernels.factor.blocked import cholesky, lu, qr
+from numus.kernels.factor.blocked.tiles import transposed
+from numus.kernels.factor.program import ZERO, real, zero
 
 # -- Cholesky -------------------------------------------------------------------------------------
 
 
 def lower_cholesky(p: Problem) -> Kernels:
     space = Workspace(p)
-    _fill(space, lower=True)
+    fill(space, lower=True)
+    chunks = space.chunks()
     for first in space.starts():
         count = space.count(first)
         last = first + count
@@ -191,12 +32,12 @@ def lower_cholesky(p: Problem) -> Kernels:
         if last == space.order:
             break
         task = Task(space, space.blocks(last))
-        work, own = task.planes(space.work), task.chunks(space.chunks).at(task.part)
+        work, own = task.planes(space.work), task.chunks(chunks).at(task.part)
         span = task.span(task.part, last)
         diagonal = task.size(first), task.size(count)
         cholesky.substitute(task.program, work, own, diagonal, span)
         task.done("cholesky")
-        _cholesky_update(space, last, count)
+        _cholesky_update(space, chunks, last, count)
     _cholesky_result(space)
     return space.steps
 
@@ -209,12 +50,12 @@ def _cholesky_diagonal(space: Workspace, first: int, count: int) -> None:
     task.done("cholesky")
 
 
-def _cholesky_update(space: Workspace, last: int, count: int) -> None:
+def _cholesky_update(space: Workspace, panel: Value, last: int, count: int) -> None:
     blocks = space.blocks(last)
     task = Task(space, blocks * blocks)
     p = task.program
     down, across = divmod(task.part, task.size(blocks))
-    work, chunks = task.planes(space.work), task.chunks(space.chunks, "read")
+    work, chunks = task.planes(space.work), task.chunks(panel, "read")
     spans = task.span(p.let(down), last), task.span(p.let(across), last)
     with p.when(p.let(across <= down)):
         both = chunks.at(down), chunks.at(across)
@@ -252,8 +93,8 @@ class _LuMemory:
 def _eliminate(space: Workspace) -> Value:
     """L and U in place; the swaps of rows."""
     found = space.flat(2 * space.components * space.order)
-    more = Value.fresh("workspace", "barrier", (), None, space.chunks.shape, space.real)
-    memory = _LuMemory(found, space.memory(space.block), (space.chunks, more))
+    both = space.chunks(), space.chunks()
+    memory = _LuMemory(found, space.panel(), both)
     task = Task(space)
     _lu_panel(space, task, memory, 0)
     task.done("lu")
@@ -265,7 +106,7 @@ def _eliminate(space: Workspace) -> Value:
 
 def lower_lu(p: Problem) -> Kernels:
     space = Workspace(p)
-    _fill(space, lower=False)
+    fill(space)
     found = _eliminate(space)
     task = Task(space)
     lu.order(task.program, task.rows_of(found, space.order), task.size(space.n))
@@ -277,7 +118,7 @@ def lower_lu(p: Problem) -> Kernels:
 def _lu_panel(space: Workspace, task: Task, memory: _LuMemory, first: int) -> None:
     p, start, columns = task.program, task.size(first), task.size(space.count(first))
     end = task.size(space.order)
-    work, panel = task.planes(space.work), task.planes(memory.panel)
+    work, panel = task.planes(space.work), task.planes(memory.panel, pitch=space.rows_pitch)
     chunks = task.chunks(memory.chunks[first // space.block % 2])
     swaps = task.rows_of(memory.found, space.order)
     own = work.moved(ZERO, start)
@@ -337,7 +178,7 @@ def lower_solve(p: Problem) -> Kernels:
     """Right-hand sides go through the elimination beside the matrix."""
     columns = p.val.shape[2]
     space = Workspace(p, columns)
-    _fill(space, lower=False)
+    fill(space)
     task = Task(space, space.blocks())
     program, n, width = task.program, task.size(space.n), task.size(columns)
     end = task.size(space.columns - space.order)
@@ -373,6 +214,94 @@ def lower_solve(p: Problem) -> Kernels:
     return space.steps
 
 
+# -- QR -------------------------------------------------------------------------------------------
+
+
+def lower_qr(p: Problem) -> Kernels:
+    """Q above R: reflectors are applied to the matrix, then in reverse to an identity."""
+    space = Workspace(p)
+    fill(space, unit=0.0)
+    panel = space.panel()
+    found = [(space.chunks(first), space.square()) for first in space.starts()]
+    task = Task(space)
+    _qr_panel(space, task, panel, found[0], 0)
+    task.done("qr")
+    for number, first in enumerate(space.starts()):
+        last = first + space.count(first)
+        if last == space.order:
+            break
+        task = Task(space, space.blocks(last))
+        columns = task.span(task.part, last)
+        _apply(space, task, (space.work, *found[number]), first, columns, adjoint=True)
+        with task.program.when(task.program.let(task.part.eq(0))):  # look-ahead
+            _qr_panel(space, task, panel, found[number + 1], last)
+        task.done("qr")
+    whole = space.memory(space.rows)
+    _identity(space, whole)
+    for first, reflectors in zip(reversed(space.starts()), reversed(found), strict=True):
+        task = Task(space, space.blocks(first))
+        columns = task.span(task.part, first)
+        _apply(space, task, (whole, *reflectors), first, columns, adjoint=False)
+        task.done("qr")
+    _qr_result(space, whole)
+    return space.steps
+
+
+def _qr_panel(
+    space: Workspace, task: Task, columns: Value, found: tuple[Value, Value], first: int
+) -> None:
+    p, end = task.program, task.size(space.rows)
+    at = start, count = task.size(first), task.size(space.count(first))
+    work, panel = task.planes(space.work), task.planes(columns, pitch=space.rows_pitch)
+    chunks, t = task.chunks(found[0]), task.planes(found[1], pitch=space.near_pitch)
+    own = work.moved(ZERO, start)
+    transposed(p, own, panel, (start, end), (ZERO, count))
+    qr.factorise(p, panel, t, at, end)
+    transposed(p, panel, own, (ZERO, count), (start, end))
+    qr.complete(p, panel, t, at, end)
+    lu.pack(p, panel, chunks, (start, end), count)
+
+
+def _apply(
+    space: Workspace,
+    task: Task,
+    values: tuple[Value, Value, Value],
+    first: int,
+    columns: tuple[Expr, Expr],
+    adjoint: bool,
+) -> None:
+    work, chunks, t = values
+    near = task.near(space.block, space.near_pitch)
+    panel = task.chunks(chunks, "read"), task.planes(t, "read", space.near_pitch)
+    spans = (task.size(first), task.size(space.count(first))), columns, task.size(space.rows)
+    qr.apply(task.program, task.planes(work), panel, near, spans, adjoint)
+
+
+def _identity(space: Workspace, whole: Value) -> None:
+    task = Task(space, -(-space.rows // space.block))
+    p, end, out = task.program, task.size(space.order), task.planes(whole)
+    with p.loop(*task.span(task.part, end=space.rows)) as i, p.lanes(ZERO, end) as j:
+        out[i, j] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
+    task.done("eye")
+
+
+def _qr_result(space: Workspace, whole: Value) -> None:
+    task = Task(space, -(-space.rows // space.block))
+    p, m, n = task.program, task.size(space.m), task.size(space.n)
+    work, q = task.planes(space.work, "read"), task.planes(whole, "read")
+    out = task.rows_of(space.val, space.n)
+    start, stop = task.span(task.part, end=space.rows)
+    with p.loop(start, p.let(ir.minimum(stop, m))) as i, p.lanes(ZERO, n) as j:
+        out[i, j] = q[i, j]
+    with p.loop(start, p.let(ir.minimum(stop, n))) as i:
+        below = p.let(ir.add(m, i))
+        with p.lanes(ZERO, i) as j:
+            out[below, j] = zero(p)
+        with p.lanes(i, n) as j:
+            out[below, j] = work[i, j]
+    task.done("qr")
+
+
 # -- the schedule ---------------------------------------------------------------------------------
 
 _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
@@ -380,14 +309,17 @@ _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "lu": lower_lu,
     "direct_solve": lower_solve,
     "direct_inverse": lower_solve,
+    "direct_qr": lower_qr,
 }
 
 
 def runs_in_blocks(p: Problem) -> bool:
-    """A large square matrix of a CPU."""
+    """A large matrix of a CPU, square but for QR."""
     if p.target.simt or p.val.op not in _LOWERINGS:
         return False
     m, n = p.val.inputs[0].shape[1:]
+    if p.val.op == "direct_qr":
+        return m >= TUNING.min_order
     return m == n >= TUNING.min_order
 
 

@@ -309,7 +309,7 @@ _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "direct_solve": _solve,
     "small_determinant": _determinant,
     "direct_inverse": _inverse,
-    "small_qr": _qr,
+    "direct_qr": _qr,
     "small_eigh": _eigh,
     "small_svd": _svd,
 }

@@ -7,7 +7,7 @@ have no remainders. Parts of complex numbers lie in planes of their own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from numus import ir
 from numus.dtypes import DType
@@ -21,6 +21,7 @@ from numus.kernels.factor.program import (
     Read,
     Span,
     minus_product,
+    plus_product,
 )
 
 UNROLL = 4  # steps of the inner index, of which blocks have multiples
@@ -99,6 +100,25 @@ def less_product(
     p: TileProgram, c: Planes, top: Expr, j: Expr, factors: tuple[Read, Read], depth: Expr
 ) -> list[Number]:
     """Rows from `top` on of c - a b in a vector of columns: `factors` give a(row, k) and b(k, j)."""
+    return _with_product(p, c, top, j, factors, depth, minus_product)
+
+
+def plus_product_of(
+    p: TileProgram, c: Planes, top: Expr, j: Expr, factors: tuple[Read, Read], depth: Expr
+) -> list[Number]:
+    """As `less_product`, of c + a b."""
+    return _with_product(p, c, top, j, factors, depth, plus_product)
+
+
+def _with_product(
+    p: TileProgram,
+    c: Planes,
+    top: Expr,
+    j: Expr,
+    factors: tuple[Read, Read],
+    depth: Expr,
+    accumulate: Callable[[Number, Number, Number], Number],
+) -> list[Number]:
     a, b = factors
     tile = [[p.register(lanes=True) for _ in range(p.components)] for _ in range(p.rows)]
     for r, registers in enumerate(tile):
@@ -114,7 +134,7 @@ def less_product(
             across = p.number(b(k, j))
             for r, registers in enumerate(tile):
                 old = tuple(ir.reads(registers))
-                new = minus_product(old, a(ir.add(top, const(r)), k), across)
+                new = accumulate(old, a(ir.add(top, const(r)), k), across)
                 p.do(*ir.sets(registers, new if len(new) == 1 else p.number(new)))
     return [tuple(ir.reads(registers)) for registers in tile]
 
