@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, Read
+from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, Read, Span
 
 MAX_STEPS = 60  # per eigenvalue; 2 are usual
 PENDING = 12  # sweeps of rotations that eigenvectors go through at once
 _D, _E, _TAU, _V, _W, _P = (const(i) for i in range(6))
-_ROTATIONS = (
+ROTATIONS = (
     6  # from that row on: cosines and sines of pending sweeps, each with a bound at its end
 )
-VECTORS = _ROTATIONS + 2 * PENDING  # rows of length n that the work takes
+VECTORS = ROTATIONS + 2 * PENDING  # rows of length n that the work takes
 
 
 def eigh(p: Program, out: Matrix, a: Read, t: Matrix, work: Matrix, n: Expr) -> None:
@@ -22,10 +22,40 @@ def eigh(p: Program, out: Matrix, a: Read, t: Matrix, work: Matrix, n: Expr) -> 
     the steps did not converge. `t` is memory for a matrix."""
     with p.each((ZERO, n), (ZERO, n)) as (i, j):
         t[i, j] = a(i, j)
-    _reduce(p, t, work, n)
-    _accumulate(p, out, t, work, n)
-    _iterate(p, out, work, n)
+    reduce(p, t, work, n)
+    vectors = Below(out)
+    accumulate(p, vectors, t, (work, work), n, (ZERO, n))
+    with p.loop(ONE, n) as i, p.loop(ZERO, i) as j:
+        lower, upper = p.number(vectors[i, j]), p.number(vectors[j, i])
+        vectors[i, j] = upper
+        vectors[j, i] = lower
+    iterate(p, vectors, work, n, (ZERO, n))
+    values(p, out, work, (ZERO, n))
+
+
+class Below(Matrix):
+    """The rows of a matrix below its first."""
+
+    def __init__(self, x: Matrix) -> None:
+        self._p, self._x = x._p, x
+
+    def _at(self, i: Expr, j: Expr) -> list[Expr]:
+        return self._x._at(ir.add(i, ONE), j)
+
+    @property
+    def buffer(self) -> ir.Buffer:
+        return self._x.buffer
+
+
+def start(p: Program, work: Matrix, given: Matrix, n: Expr) -> None:
+    """The tridiagonal matrix of a work into another one."""
     with p.lanes(ZERO, n) as j:
+        for row in (_D, _E):
+            work[row, j] = given[row, j]
+
+
+def values(p: Program, out: Matrix, work: Matrix, columns: Span) -> None:
+    with p.lanes(*columns) as j:
         out[ZERO, j] = work[_D, j]
 
 
@@ -48,7 +78,7 @@ def _reflector(p: Program, t: Matrix, work: Matrix, k: Expr, n: Expr) -> None:
     t[k, after] = (one,)
 
 
-def _reduce(p: Program, t: Matrix, work: Matrix, n: Expr) -> None:
+def reduce(p: Program, t: Matrix, work: Matrix, n: Expr) -> None:
     """T = Qᵀ A Q. The rank-two update of a step and the product A v of the next are one pass."""
     last = p.let(ir.sub(n, ONE))
     with p.lanes(ZERO, n) as j:
@@ -89,38 +119,40 @@ def _update_row(p: Program, t: Matrix, work: Matrix, i: Expr, start: Expr, n: Ex
         t[i, j] = (ir.fma(-w, work[_V, j][0], x, allow_unfused=True),)
 
 
-def _accumulate(p: Program, out: Matrix, t: Matrix, work: Matrix, n: Expr) -> None:
-    """Qᵀ in the rows of the result below the first."""
-    with p.each((ZERO, n), (ZERO, n)) as (i, j):
-        out[ir.add(i, ONE), j] = (select(i.eq(j), p.constant(1.0), p.constant(0.0)),)
-    work[_W, ir.sub(n, ONE)] = (p.constant(1.0),)
-    with p.loop(ZERO, ir.sub(n, ONE)) as step:  # a reflection, and vᵀ Q of the next one
+def accumulate(
+    p: Program, q: Matrix, t: Matrix, works: tuple[Matrix, Matrix], n: Expr, columns: Span
+) -> None:
+    """A range of columns of Q, by the factors in the first work and with rows of the second."""
+    given, work = works
+    left, right = columns
+    with p.each((ZERO, n), columns) as (i, j):
+        q[i, j] = (select(i.eq(j), p.constant(1.0), p.constant(0.0)),)
+    last = ir.sub(n, ONE)
+    with p.lanes(*columns) as j:
+        work[_W, j] = (select(j.eq(last), p.constant(1.0), p.constant(0.0)),)
+    with p.loop(ZERO, last) as step:  # a reflection, and vᵀ Q of the next one
         k = p.let(ir.sub(ir.sub(n, const(2)), step))
         after = p.let(ir.add(k, ONE))
+        start = p.let(ir.maximum(after, left))
         before = p.let(ir.maximum(ir.sub(k, ONE), ZERO))
-        tau = p.let(-work[_TAU, k][0])
-        with p.lanes(after, n) as j:
+        tau = p.let(-given[_TAU, k][0])
+        with p.lanes(start, right) as j:
             work[_P, j] = (p.constant(0.0),)
         with p.loop(after, n) as i:
             factor, own = p.let(tau * t[k, i][0]), p.let(t[before, i][0])
-            row = p.let(ir.add(i, ONE))
-            with p.lanes(after, n) as j:
-                x = ir.fma(factor, work[_W, j][0], out[row, j][0], allow_unfused=True)
-                x = p.let(x)
-                out[row, j] = (x,)
+            with p.lanes(start, right) as j:
+                x = p.let(ir.fma(factor, work[_W, j][0], q[i, j][0], allow_unfused=True))
+                q[i, j] = (x,)
                 work[_P, j] = (ir.fma(own, x, work[_P, j][0], allow_unfused=True),)
-        with p.lanes(after, n) as j:
+        with p.lanes(start, right) as j:
             work[_W, j] = work[_P, j]
-        work[_W, k] = (p.constant(1.0),)
-    with p.loop(ONE, n) as i, p.loop(ZERO, i) as j:
-        lower = p.number(out[ir.add(i, ONE), j])
-        upper = p.number(out[ir.add(j, ONE), i])
-        out[ir.add(i, ONE), j] = upper
-        out[ir.add(j, ONE), i] = lower
+        with p.when(p.let((k >= left) & (k < right))):
+            work[_W, k] = (p.constant(1.0),)
 
 
-def _iterate(p: Program, out: Matrix, work: Matrix, n: Expr) -> None:
-    """QL steps with shifts, until each element beside the diagonal is negligible."""
+def iterate(p: Program, q: Matrix, work: Matrix, n: Expr, columns: Span) -> None:
+    """QL steps with shifts, until each element beside the diagonal is negligible; their rotations
+    of rows of q in a range of columns."""
     zero = p.constant(0.0)
     end = ir.Register("end", ir.INDEX)  # of the block that is being diagonalised
     pending = ir.Register("pending", ir.INDEX)
@@ -135,35 +167,36 @@ def _iterate(p: Program, out: Matrix, work: Matrix, n: Expr) -> None:
             last = p.let(ir.read(end))
             p.do(ir.Set(active, select(last > first, const(1, INT), const(0, INT))))
             with p.when(p.let(last > first)):
-                number = p.let(ir.add(const(_ROTATIONS), ir.mul(ir.read(pending), const(2))))
+                number = p.let(ir.add(const(ROTATIONS), ir.mul(ir.read(pending), const(2))))
                 _step(p, work, first, last, n, number)
                 p.do(ir.Set(pending, ir.add(ir.read(pending), ONE)))
                 with p.when(p.let(ir.read(pending)).eq(const(PENDING))):
-                    _rotate(p, out, work, n, const(PENDING))
+                    _rotate(p, q, work, n, const(PENDING), columns)
                     p.do(ir.Set(pending, ZERO))
         with p.when(p.let(ir.read(active)).ne(0)):
             work[_D, first] = (p.constant(float("nan")),)
-    _rotate(p, out, work, n, p.let(ir.read(pending)))
+    _rotate(p, q, work, n, p.let(ir.read(pending)), columns)
 
 
-def _rotate(p: Program, out: Matrix, work: Matrix, n: Expr, count: Expr) -> None:
+def _rotate(
+    p: Program, q: Matrix, work: Matrix, n: Expr, count: Expr, columns: Span
+) -> None:
     """Pending sweeps on the eigenvectors: a chunk of columns goes through all of them in cache."""
     end = ir.sub(n, ONE)
-    with p.lanes(ZERO, n, unroll=4) as j, p.loop(ZERO, count) as sweep:
-        cosines = p.let(ir.add(const(_ROTATIONS), ir.mul(sweep, const(2))))
+    with p.lanes(*columns, unroll=4) as j, p.loop(ZERO, count) as sweep:
+        cosines = p.let(ir.add(const(ROTATIONS), ir.mul(sweep, const(2))))
         sines = p.let(ir.add(cosines, ONE))
         first = p.let(work[cosines, end][0].cast(ir.INDEX))
         last = p.let(work[sines, end][0].cast(ir.INDEX))
         carried = p.register(lanes=True)
-        p.do(ir.Set(carried, out[ir.add(last, ONE), j][0]))
+        p.do(ir.Set(carried, q[last, j][0]))
         with p.loop(ZERO, ir.sub(last, first)) as number:
             i = p.let(ir.sub(ir.sub(last, ONE), number))
             cosine, sine = p.let(work[cosines, i][0]), p.let(work[sines, i][0])
-            row = ir.add(i, ONE)
-            x, y = p.let(out[row, j][0]), p.let(ir.read(carried))
-            out[ir.add(row, ONE), j] = (ir.fma(sine, x, cosine * y, allow_unfused=True),)
+            x, y = p.let(q[i, j][0]), p.let(ir.read(carried))
+            q[ir.add(i, ONE), j] = (ir.fma(sine, x, cosine * y, allow_unfused=True),)
             p.do(ir.Set(carried, ir.fma(-sine, y, cosine * x, allow_unfused=True)))
-        out[ir.add(first, ONE), j] = (ir.read(carried),)
+        q[first, j] = (ir.read(carried),)
 
 
 def _find_end(p: Program, work: Matrix, first: Expr, n: Expr, end: ir.Register) -> None:
