@@ -159,11 +159,12 @@ def iterate(p: Program, q: Matrix, work: Matrix, n: Expr, columns: Span) -> None
     p.do(ir.Set(pending, ZERO))
     with p.when(p.let(n > ZERO)):
         work[_E, ir.sub(n, ONE)] = (zero,)
+    least = _least(p, work, n)
     with p.loop(ZERO, n) as first:
         active = ir.Register("active", INT)
         p.do(ir.Set(active, const(1, INT)))
         with p.loop(ZERO, const(MAX_STEPS)), p.when(p.let(ir.read(active)).ne(0)):
-            _find_end(p, work, first, n, end)
+            _find_end(p, work, first, n, end, least)
             last = p.let(ir.read(end))
             p.do(ir.Set(active, select(last > first, const(1, INT), const(0, INT))))
             with p.when(p.let(last > first)):
@@ -199,14 +200,30 @@ def _rotate(
         q[first, j] = (ir.read(carried),)
 
 
-def _find_end(p: Program, work: Matrix, first: Expr, n: Expr, end: ir.Register) -> None:
+def _least(p: Program, work: Matrix, n: Expr) -> Expr:
+    """Half a rounding error of the largest element: what is smaller is as good as zero, and steps
+    would not converge where a matrix of low rank leaves nothing else."""
+    largest = p.reduced(
+        "max",
+        ZERO,
+        n,
+        lambda i: [ir.unary("abs", work[row, i][0]) for row in (_D, _E)],
+        p.constant(0.0),
+    )
+    return p.let(ir.maximum(*largest) * p.constant(2.0 ** -(p.real.mantissa + 1)))
+
+
+def _find_end(
+    p: Program, work: Matrix, first: Expr, n: Expr, end: ir.Register, least: Expr
+) -> None:
     """The first index from `first` on whose element beside the diagonal is negligible."""
     p.do(ir.Set(end, ir.sub(n, ONE)))
     with p.loop(first, ir.sub(n, ONE)) as i, p.when(p.let(ir.read(end)).eq(ir.sub(n, ONE))):
         next_ = ir.add(i, ONE)
         size = ir.unary("abs", work[_D, i][0]) + ir.unary("abs", work[_D, next_][0])
         size = p.let(size)
-        negligible = (ir.unary("abs", work[_E, i][0]) + size).eq(size)
+        beside = p.let(ir.unary("abs", work[_E, i][0]))
+        negligible = (beside + size).eq(size) | (beside <= least)
         p.do(ir.Set(end, select(negligible, i, ir.read(end))))
 
 
