@@ -16,8 +16,7 @@ from numus.kernels.factor.program import (
     Read,
     Span,
     chosen,
-    divided,
-    inverse,
+    division,
     magnitude,
     minus_product,
     real,
@@ -48,11 +47,11 @@ def lu(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr) -> None:
             out[row, j] = upper
         out[k, width] = real(p, row.cast(p.real))
         pivot = p.number(out[k, k])
-        reciprocal = inverse(p, pivot)
+        quotient = division(p, pivot)
         singular = p.let(magnitude(pivot).eq(0.0))
         after = p.let(ir.add(k, ONE))
         with p.lanes(after, m) as i:
-            out[i, k] = chosen(singular, zero(p), divided(out[i, k], pivot, reciprocal))
+            out[i, k] = chosen(singular, zero(p), quotient(out[i, k]))
         with p.each((after, m), (after, n)) as (i, j):
             out[i, j] = minus_product(out[i, j], out[i, k], out[k, j])
 
@@ -99,11 +98,11 @@ def _eliminate(
         panel[c, row] = upper
     out[k, width] = real(p, row.cast(p.real))
     pivot = p.number(panel[own, k])
-    reciprocal = inverse(p, pivot)
+    quotient = division(p, pivot)
     singular = p.let(magnitude(pivot).eq(0.0))
     after = p.let(ir.add(k, ONE))
     with p.lanes(after, m) as i:
-        panel[own, i] = chosen(singular, zero(p), divided(panel[own, i], pivot, reciprocal))
+        panel[own, i] = chosen(singular, zero(p), quotient(panel[own, i]))
     with p.loop(ir.add(own, ONE), ir.sub(last, first)) as c:
         factor = p.number(panel[c, k])
         with p.lanes(after, m) as i:

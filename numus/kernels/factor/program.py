@@ -242,6 +242,17 @@ def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:
     return (a[0] / by[0],) if len(a) == 1 else product(a, inverse_of_by)
 
 
+def division(p: Program, by: Number) -> Callable[[Number], Number]:
+    """Division by one number: one rounding where numbers are real; where they are complex, quotients
+    of about 1 stay finite even if 1 / by overflows."""
+    if len(by) == 1:
+        return lambda a: (a[0] / by[0],)
+    size = p.let(magnitude(by))
+    unit = p.number([part / size for part in by])
+    turned = p.number([part / squared(unit) for part in conjugate(unit)])
+    return lambda a: product(tuple(part / size for part in a), turned)
+
+
 def chosen(condition: Expr, yes: Number, no: Number) -> Number:
     return tuple(select(condition, a, b) for a, b in zip(yes, no, strict=True))
 

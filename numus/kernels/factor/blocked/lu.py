@@ -18,8 +18,7 @@ from numus.kernels.factor.program import (
     Number,
     Span,
     chosen,
-    divided,
-    inverse,
+    division,
     magnitude,
     minus_product,
     real,
@@ -83,12 +82,12 @@ def _eliminate(
         panel[other, k] = lower
         panel[other, row] = upper
     pivot = p.number(panel[c, k])
-    reciprocal = inverse(p, pivot)
+    quotient = division(p, pivot)
     singular = p.let(magnitude(pivot).eq(0.0))
     others = [ir.add(left, const(t)) for t in range(s + 1, INNER)]
     factors = [p.number(panel[other, k]) for other in others]
     with p.lanes(p.let(ir.add(k, ONE)), end) as i:
-        x = p.number(chosen(singular, zero(p), divided(panel[c, i], pivot, reciprocal)))
+        x = p.number(chosen(singular, zero(p), quotient(panel[c, i])))
         panel[c, i] = x
         for other, factor in zip(others, factors, strict=True):
             panel[other, i] = minus_product(panel[other, i], factor, x)
@@ -210,7 +209,7 @@ def _solve_tile(
             factor = own[row, ir.add(top, const(s))]
             value = p.number(minus_product(value, factor, other))
         pivot = p.number(own[row, row])
-        value = p.number(divided(value, pivot, inverse(p, pivot)))
+        value = p.number(division(p, pivot)(value))
         done[r] = p.number([part + spoiled for part in value])
         right[row, j] = done[r]
         near[row, j] = done[r]

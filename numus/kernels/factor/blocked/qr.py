@@ -42,14 +42,20 @@ def factorise(p: TileProgram, panel: Planes, t: Planes, at: Span, end: Expr) -> 
     with p.loop(ZERO, count) as c:
         k = p.let(ir.add(first, c))
         after = p.let(ir.add(k, ONE))
-        (below,) = p.reduced("add", after, end, lambda i: [squared(panel[c, i])], p.constant(0.0))
-        alpha = p.number(panel[c, k])
+        size = _largest(p, panel, c, k, end)  # of columns whose squares may underflow
+        size = p.let(select(size.eq(0.0), p.constant(1.0), size))
+
+        def scaled_down(i: Expr) -> Number:
+            return tuple(part / size for part in panel[c, i])
+
+        (below,) = p.reduced("add", after, end, lambda i: [squared(scaled_down(i))], p.constant(0.0))
+        alpha = p.number(scaled_down(k))
         trivial = below.eq(0.0)
         if p.components == 2:
             trivial = trivial & alpha[1].eq(0.0)
         trivial = p.let(trivial)
-        size = ir.sqrt(squared(alpha) + below)
-        beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))
+        norm = ir.sqrt(squared(alpha) + below)
+        beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", norm, alpha[0])))
         safe = p.let(select(trivial, p.constant(1.0), beta))
         tau = p.number([(beta - alpha[0]) / safe, *(-x / safe for x in alpha[1:])])
         tau = p.number(chosen(trivial, zero(p), tau))
@@ -59,8 +65,8 @@ def factorise(p: TileProgram, panel: Planes, t: Planes, at: Span, end: Expr) -> 
         whole = p.number(chosen(trivial, one, tau))
         t[c, c] = chosen(trivial, zero(p), inverse(p, whole))
         with p.lanes(after, end) as i:
-            panel[c, i] = product(panel[c, i], factor)
-        panel[c, k] = real(p, beta)
+            panel[c, i] = product(scaled_down(i), factor)
+        panel[c, k] = real(p, beta * size)
         right = p.let(ir.add(c, ONE))
         tiles = p.let(ir.idiv(ir.sub(count, right), const(DOTS)))
         with p.loop(ZERO, tiles) as number:
@@ -68,6 +74,14 @@ def factorise(p: TileProgram, panel: Planes, t: Planes, at: Span, end: Expr) -> 
             _reflect(p, panel, (c, k, after, end), others, conjugate(tau))
         with p.loop(p.let(ir.add(right, ir.mul(tiles, const(DOTS)))), count) as other:
             _reflect(p, panel, (c, k, after, end), [other], conjugate(tau))
+
+
+def _largest(p: TileProgram, panel: Planes, c: Expr, k: Expr, end: Expr) -> Expr:
+    def sizes(i: Expr) -> list[Expr]:
+        return [ir.unary("abs", part) for part in panel[c, i]]
+
+    found = p.reduced("max", k, end, sizes, p.constant(0.0))
+    return found[0] if len(found) == 1 else ir.maximum(*found)
 
 
 def _reflect(
