@@ -71,7 +71,9 @@ def _pade(a: Tensor, degree: int) -> Tensor:
     def combined(first: int) -> Tensor:
         """The sum of b[first], b[first + 2], … times powers."""
         top = len(powers) - 1
-        found = sum((b[first + 2 * i] * x for i, x in enumerate(powers[1:], 1)), b[first] * powers[0])
+        found = sum(
+            (b[first + 2 * i] * x for i, x in enumerate(powers[1:], 1)), b[first] * powers[0]
+        )
         if degree <= 2 * top + 1:
             return found
         rest = sum(b[first + 2 * (top + i)] * x for i, x in enumerate(powers[1:], 1))

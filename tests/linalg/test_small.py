@@ -192,7 +192,14 @@ def test_operands_may_be_views_and_expressions():
 
 @pytest.mark.parametrize(
     "name",
-    ["lower_cholesky", "direct_inverse", "small_determinant", "direct_qr", "small_eigh", "small_svd"],
+    [
+        "lower_cholesky",
+        "direct_inverse",
+        "small_determinant",
+        "direct_qr",
+        "small_eigh",
+        "small_svd",
+    ],
 )
 def test_kernels_agree_with_references(name):
     a = _general(6, 6, "float64")

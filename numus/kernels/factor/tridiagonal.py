@@ -11,9 +11,7 @@ from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, Read, 
 MAX_STEPS = 60  # per eigenvalue; 2 are usual
 PENDING = 12  # sweeps of rotations that eigenvectors go through at once
 _D, _E, _TAU, _V, _W, _P = (const(i) for i in range(6))
-ROTATIONS = (
-    6  # from that row on: cosines and sines of pending sweeps, each with a bound at its end
-)
+ROTATIONS = 6  # from that row on: cosines and sines of pending sweeps, each with a bound at its end
 VECTORS = ROTATIONS + 2 * PENDING  # rows of length n that the work takes
 
 
@@ -179,9 +177,7 @@ def iterate(p: Program, q: Matrix, work: Matrix, n: Expr, columns: Span) -> None
     _rotate(p, q, work, n, p.let(ir.read(pending)), columns)
 
 
-def _rotate(
-    p: Program, q: Matrix, work: Matrix, n: Expr, count: Expr, columns: Span
-) -> None:
+def _rotate(p: Program, q: Matrix, work: Matrix, n: Expr, count: Expr, columns: Span) -> None:
     """Pending sweeps on the eigenvectors: a chunk of columns goes through all of them in cache."""
     end = ir.sub(n, ONE)
     with p.lanes(*columns, unroll=4) as j, p.loop(ZERO, count) as sweep:

@@ -18,8 +18,9 @@ NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class LapackTuning:
-    """Orders from which on LAPACK is faster, of fewer matrices than there are cores and of many, and
-    from which on it is not. Measured on a 2-core x86-64 (Cascade Lake) with SciPy's OpenBLAS."""
+    """Orders from which on LAPACK is faster, of fewer matrices than there are cores and of many,
+    and from which on it is not. Measured on a 2-core x86-64 (Cascade Lake) with SciPy's
+    OpenBLAS."""
 
     cholesky: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)

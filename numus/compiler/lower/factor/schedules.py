@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from numus.compiler.lower.factor.blocks import lower_block, lower_lanes, runs_in_lanes
 from numus.compiler.lower.factor.blocked import lower_blocked, runs_in_blocks
+from numus.compiler.lower.factor.blocks import lower_block, lower_lanes, runs_in_lanes
 from numus.compiler.lower.factor.interleaved import is_interleaved, lower_interleaved
 from numus.compiler.lower.factor.tridiagonal import lower_columns, runs_in_columns
 from numus.compiler.lower.factor.vendor import lower_routine

@@ -99,7 +99,9 @@ def _accumulated(
     return task.kernel()
 
 
-def _rotated(p: Problem, pitch: int, parts: int, values: tuple[Value, Value, Value]) -> LoweredKernel:
+def _rotated(
+    p: Problem, pitch: int, parts: int, values: tuple[Value, Value, Value]
+) -> LoweredKernel:
     task = _Task(p, pitch, parts)
     work, q, turned = values
     program, n, columns = task.program, task.n, task.columns

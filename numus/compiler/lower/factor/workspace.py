@@ -1,8 +1,7 @@
 """The workspace of factorisations in place, and tasks on it: what their sequences of kernels share.
 
-The workspace is the operand, padded by an identity to a multiple of the register tile, in rows of an
-odd number of cache lines. Each step of a factorisation is a panel, by a task per matrix, and an
-update by as many tasks as there are blocks.
+It is the operand, padded to a multiple of the register tile, in rows of an odd number of cache
+lines.
 """
 
 from __future__ import annotations
@@ -117,7 +116,13 @@ class Task:
         p, elements = self.program, value.shape[1]
         start = p.let(ir.mul(self.matrix, self.size(elements)))
         plane = self.size(elements // self.space.components)
-        return Planes(p, self.emitter.buffer(value, access), start, self.size(pitch) if pitch else self.pitch, plane)
+        return Planes(
+            p,
+            self.emitter.buffer(value, access),
+            start,
+            self.size(pitch) if pitch else self.pitch,
+            plane,
+        )
 
     def chunks(self, value: Value, access: str = "write") -> Chunks:
         p, space = self.program, self.space
@@ -165,7 +170,7 @@ class Task:
 
 
 def fill(space: Workspace, lower: bool = False, unit: float = 1.0) -> None:
-    """The operand, or its lower triangle, and zeros beyond it, but for an identity (times `unit`)."""
+    """The operand, or its lower triangle; beyond it zeros, and `unit` on the diagonal."""
     task = Task(space, -(-space.rows // space.block))
     p, val = task.program, space.val.inputs[0]
     m, n = task.size(space.m), task.size(space.n)

@@ -25,16 +25,12 @@ from numus.kernels.factor.program import (
 def factorise(p: TileProgram, work: Planes, near: Matrix, first: Expr, count: Expr) -> None:
     """A block of the diagonal, through memory of its own."""
     p.rank = 4
-    cholesky.cholesky(
-        p, near, lambda i, j: work[ir.add(first, i), ir.add(first, j)], count
-    )
+    cholesky.cholesky(p, near, lambda i, j: work[ir.add(first, i), ir.add(first, j)], count)
     with p.loop(ZERO, count) as i, p.loop(ZERO, ir.add(i, ONE)) as j:
         work[ir.add(first, i), ir.add(first, j)] = conjugate(near[j, i])
 
 
-def substitute(
-    p: TileProgram, work: Planes, panel: Planes, diagonal: Span, rows: Span
-) -> None:
+def substitute(p: TileProgram, work: Planes, panel: Planes, diagonal: Span, rows: Span) -> None:
     """Rows of L below a block of the diagonal: X Lᴴ = A, in columns of the panel and in place."""
     first, count = diagonal
     own, height = work.moved(rows[0], first), p.let(ir.sub(rows[1], rows[0]))
@@ -68,7 +64,7 @@ def update(
     spans: tuple[Span, Span],
     count: Expr,
 ) -> None:
-    """A -= L Lᴴ in a block, of `count` columns of L: those of its rows, and those of its columns."""
+    """A -= L Lᴴ in a block, by `count` columns of L, of the block's rows and its columns."""
     rows, columns = spans
     left, right = panels
     own, height = work.moved(rows[0], columns[0]), p.let(ir.sub(rows[1], rows[0]))

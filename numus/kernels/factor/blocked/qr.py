@@ -36,8 +36,10 @@ DOTS = 4  # of a vector with several at a time
 
 
 def factorise(p: TileProgram, panel: Planes, t: Planes, at: Span, end: Expr) -> None:
-    """The columns of a panel, which are its rows, from row `first` on: R and the reflectors; 1 / tau
-    on the diagonal of `t`, and 0 for a reflector that is none."""
+    """The columns of a panel, which are its rows, from row `first` on: R and the reflectors.
+
+    On the diagonal of `t` is 1 / tau, and 0 for a reflector that is none.
+    """
     first, count = at
     with p.loop(ZERO, count) as c:
         k = p.let(ir.add(first, c))
@@ -48,7 +50,9 @@ def factorise(p: TileProgram, panel: Planes, t: Planes, at: Span, end: Expr) -> 
         def scaled_down(i: Expr) -> Number:
             return tuple(part / size for part in panel[c, i])
 
-        (below,) = p.reduced("add", after, end, lambda i: [squared(scaled_down(i))], p.constant(0.0))
+        (below,) = p.reduced(
+            "add", after, end, lambda i: [squared(scaled_down(i))], p.constant(0.0)
+        )
         alpha = p.number(scaled_down(k))
         trivial = below.eq(0.0)
         if p.components == 2:

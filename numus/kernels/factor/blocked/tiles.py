@@ -99,7 +99,7 @@ class Chunks:
 def less_product(
     p: TileProgram, c: Planes, top: Expr, j: Expr, factors: tuple[Read, Read], depth: Expr
 ) -> list[Number]:
-    """Rows from `top` on of c - a b in a vector of columns: `factors` give a(row, k) and b(k, j)."""
+    """Rows from `top` on of c - a b in a vector of columns, of factors a(row, k) and b(k, j)."""
     return _with_product(p, c, top, j, factors, depth, minus_product)
 
 
