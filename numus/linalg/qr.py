@@ -46,11 +46,11 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if columns == n <= m and small.applies(a):
         packed = unstacked(wrap(factor.direct_qr(stacked(a)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :]
-    if columns == m < n and k > TALL and small.is_in_place(a):
+    if columns == m < n and m > TALL and small.on_cpu(a):
         q, r = factors(a[..., :m], m)
         return q, concat([r, adjoint(q) @ a[..., m:]], axis=-1)
     scale = scale_of(a)
-    if columns == n <= m and n > TALL and small.is_in_place(a.mT):
+    if columns == n <= m and n > TALL and small.on_cpu(a):
         packed = unstacked(wrap(factor.direct_qr(stacked(a / scale)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :] * scale
     r, reflectors = blocked.qr(stacked(a / scale))

@@ -31,10 +31,14 @@ def applies(a: Tensor) -> bool:
     )
 
 
+def on_cpu(a: Tensor) -> bool:
+    device = a._node.device
+    return device is not None and not device.runtime.target.simt
+
+
 def is_in_place(a: Tensor) -> bool:
     """Whether one primitive factorises square matrices (…, n, n), however large: on a CPU."""
-    device = a._node.device
-    return device is not None and not device.runtime.target.simt and a.shape[-1] > MAX_ORDER
+    return on_cpu(a) and a.shape[-1] > MAX_ORDER
 
 
 def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:

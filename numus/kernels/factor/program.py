@@ -243,8 +243,8 @@ def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:
 
 
 def division(p: Program, by: Number) -> Callable[[Number], Number]:
-    """Division by one number: one rounding where numbers are real; complex quotients of about 1 stay
-    finite even if 1 / by overflows."""
+    """Division by one number: one rounding where numbers are real. Complex quotients of about 1
+    stay finite even if 1 / by overflows."""
     if len(by) == 1:
         return lambda a: (a[0] / by[0],)
     size = p.let(magnitude(by))

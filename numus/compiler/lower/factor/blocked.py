@@ -319,7 +319,7 @@ def runs_in_blocks(p: Problem) -> bool:
         return False
     m, n = p.val.inputs[0].shape[1:]
     if p.val.op == "direct_qr":
-        return m >= TUNING.min_order
+        return m >= TUNING.min_order or p.val.shape[0] < TUNING.min_batch
     return m == n >= TUNING.min_order
 
 

@@ -26,6 +26,7 @@ class BlockedTuning:
     """Measured on a 2-core x86-64 (Cascade Lake)."""
 
     min_order: int = 65  # of matrices that are factorised in blocks
+    min_batch: int = 16  # of smaller ones that are not
     block: int = 64  # columns of a panel, and rows and columns of a task
 
 
