@@ -35,14 +35,10 @@ class Below(Matrix):
     """The rows of a matrix below its first."""
 
     def __init__(self, x: Matrix) -> None:
-        self._p, self._x = x._p, x
+        self._p, self._x, self.buffer = x._p, x, x.buffer
 
     def _at(self, i: Expr, j: Expr) -> list[Expr]:
         return self._x._at(ir.add(i, ONE), j)
-
-    @property
-    def buffer(self) -> ir.Buffer:
-        return self._x.buffer
 
 
 def start(p: Program, work: Matrix, given: Matrix, n: Expr) -> None:

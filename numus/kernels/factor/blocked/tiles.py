@@ -63,7 +63,7 @@ class Planes(Matrix):
     def moved(self, row: Expr, column: Expr) -> Planes:
         """The matrix from an element on."""
         start = self._p.let(ir.add(self._start, ir.add(ir.mul(row, self._stride), column)))
-        return Planes(self._p, self.buffer, start, self._stride, self._plane)  # type: ignore[arg-type]
+        return Planes(self._p, self.buffer, start, self._stride, self._plane)
 
     def _at(self, i: Expr, j: Expr) -> list[Expr]:
         at = ir.add(ir.mul(i, self._stride), j)
