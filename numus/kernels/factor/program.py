@@ -249,8 +249,8 @@ def division(p: Program, by: Number) -> Callable[[Number], Number]:
         return lambda a: (a[0] / by[0],)
     size = p.let(magnitude(by))
     unit = p.number([part / size for part in by])
-    turned = p.number([part / squared(unit) for part in conjugate(unit)])
-    return lambda a: product(tuple(part / size for part in a), turned)
+    rotated = p.number([part / squared(unit) for part in conjugate(unit)])
+    return lambda a: product(tuple(part / size for part in a), rotated)
 
 
 def chosen(condition: Expr, yes: Number, no: Number) -> Number:

@@ -214,8 +214,8 @@ def _find_end(
         next_ = ir.add(i, ONE)
         size = ir.unary("abs", work[_D, i][0]) + ir.unary("abs", work[_D, next_][0])
         size = p.let(size)
-        beside = p.let(ir.unary("abs", work[_E, i][0]))
-        negligible = (beside + size).eq(size) | (beside <= least)
+        offdiagonal = p.let(ir.unary("abs", work[_E, i][0]))
+        negligible = (offdiagonal + size).eq(size) | (offdiagonal <= least)
         p.do(ir.Set(end, select(negligible, i, ir.read(end))))
 
 

@@ -103,9 +103,9 @@ def _rotated(
     p: Problem, pitch: int, parts: int, values: tuple[Value, Value, Value]
 ) -> LoweredKernel:
     task = _Task(p, pitch, parts)
-    work, q, turned = values
+    work, q, rotated = values
     program, n, columns = task.program, task.n, task.columns
-    source, vectors, near = task.of(q, "read"), task.of(turned), task.near(VECTORS)
+    source, vectors, near = task.of(q, "read"), task.of(rotated), task.near(VECTORS)
     with program.loop(*columns) as j, program.loop(ZERO, n) as i:
         vectors[i, j] = source[j, i]
     tridiagonal.start(program, near, task.of(work, "read"), n)

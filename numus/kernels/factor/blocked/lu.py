@@ -128,7 +128,7 @@ def update(
     diagonal = chunk.at(ZERO)
     own, width = work.moved(first, columns[0]), p.let(ir.sub(columns[1], columns[0]))
 
-    def beside(k: Expr, j: Expr) -> Number:
+    def upper(k: Expr, j: Expr) -> Number:
         return near[k, j]
 
     with (
@@ -137,7 +137,7 @@ def update(
     ):
         top = p.let(ir.mul(tile, const(p.rows)))
         done: list[Number] = []
-        factors = (lambda i, k: diagonal[k, i], beside)
+        factors = (lambda i, k: diagonal[k, i], upper)
         for r, value in enumerate(less_product(p, own, top, j, factors, top)):
             row = ir.add(top, const(r))
             for s, other in enumerate(done):
@@ -150,7 +150,7 @@ def update(
         source, above = chunk.at(number), p.let(ir.mul(number, size))
         height = p.let(ir.minimum(size, ir.sub(ir.sub(end, first), above)))
         below = own.moved(above, ZERO)
-        factors = (lambda i, k: source[k, i], beside)
+        factors = (lambda i, k: source[k, i], upper)
         with (
             p.lanes(ZERO, width, unroll=p.vectors) as j,
             p.loop(ZERO, ir.idiv(height, const(p.rows))) as tile,
