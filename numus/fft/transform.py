@@ -7,10 +7,11 @@ from numus.fft.tables import chirp, chirp_length, chirp_spectrum, roots
 from numus.functions.shape.tiling import cycle
 from numus.graph import Node
 from numus.kernels.fft.radices import is_mixed_radix
+from numus.kernels.fft.tables import TUNING
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
-from numus.primitives.fft import fft
+from numus.primitives.fft import fft, rfft
 from numus.primitives.source import constant, iota
 from numus.runtime.devices import default
 
@@ -59,6 +60,14 @@ def _reversed(z: Node, count: int) -> Node:
     return cycle(views.flip(z, (axis,)), axis, z.shape[-1] - 1, count)
 
 
+def _is_one_pass(x: Node) -> bool:
+    """A CPU has the transform of half the length in its cache, and unpacks it there."""
+    half = x.shape[-1] // 2
+    device = x.device or default.device
+    is_short = 1 < half <= TUNING.max_length_real and is_mixed_radix(half)
+    return is_short and not device.runtime.target.simt
+
+
 def real_transform(x: Node) -> Node:
     """The first n // 2 + 1 elements of the transform of a real node; the rest are conjugates.
 
@@ -69,6 +78,8 @@ def real_transform(x: Node) -> Node:
     count = n // 2 + 1
     if n % 2 or 0 in x.shape:
         return resized(transform(ew.cast(x, dtype), False), count)
+    if _is_one_pass(x):
+        return rfft(x, roots(n // 2, dtype, x.device), roots(n, dtype, x.device))
     pairs = views.reshape(x, (*x.shape[:-1], n // 2, 2))
     even, odd = (
         views.reshape(views.take_range(pairs, x.ndim, i, i + 1), (*x.shape[:-1], n // 2))

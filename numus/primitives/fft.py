@@ -1,11 +1,14 @@
-"""Fourier transforms along the last axis, without scaling."""
+"""Fourier transforms along the last axis, without scaling: of complex numbers, and of real ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
+from numus.primitives import elementwise as ew
+from numus.primitives import views
 from numus.primitives.base import unary_jvp
 
 
@@ -35,3 +38,35 @@ def fft(x: Node, roots: Node, inverse: bool = False) -> Node:
     `kernels.fft.radices.MAX_PRIME`.
     """
     return apply(_fft, (x, roots), inverse, x.shape, x.dtype)
+
+
+def _real_reference(node: Node, x: Array, roots: Array, whole: Array) -> Array:
+    found = np.fft.rfft(x.astype(np.longdouble))
+    return found.astype(node.dtype.np)
+
+
+def _real_adjoint(node: Node, g: Node) -> tuple[Node | None, ...]:
+    """The real part of the inverse transform, with zeros for the half that is not computed."""
+    n, before = node.inputs[0].shape[-1], (0,) * g.ndim
+    padded = views.pad(g, before, (*before[:-1], n - g.shape[-1]))
+    return ew.real(fft(padded, node.inputs[2], True)), None, None
+
+
+_rfft = Primitive(
+    "rfft",
+    "fft",
+    reference=_real_reference,
+    vjp=_real_adjoint,
+    jvp=unary_jvp(lambda node, t: rfft(t, *node.inputs[1:])),
+    batch=lambda node, xs, batched, size: rfft(xs[0], *node.inputs[1:]),
+)
+
+
+def rfft(x: Node, roots: Node, whole: Node) -> Node:
+    """Elements 0 to n / 2 of the transform of n real numbers, n even.
+
+    `roots` is the table of n / 2 points, `whole` that of n, of the complex dtype and x's device.
+    CPUs alone have kernels for it.
+    """
+    shape = (*x.shape[:-1], x.shape[-1] // 2 + 1)
+    return apply(_rfft, (x, roots, whole), None, shape, dt.complex_of(x.dtype))

@@ -32,6 +32,7 @@ NO_CASES |= {"get_tuple_element"}
 NO_CASES |= {"lower_cholesky", "small_determinant", "small_eigh", "direct_inverse", "direct_qr"}
 NO_CASES |= {"direct_solve", "small_svd"}
 NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solve_lower", "fft"}
+NO_CASES |= {"rfft"}
 NO_CASES |= {"eigh", "lapack"}  # a library's, in tests/kernels/test_lapack.py
 NO_CASES |= {"hessenberg", "schur", "qz"}  # in tests/linalg/test_nonsymmetric.py and the op table
 NO_CASES |= {"triangular_root", "triangular_sylvester", "triangular_vectors"}

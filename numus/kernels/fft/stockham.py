@@ -71,6 +71,8 @@ class Block:
     size: Callable[[int], Expr]  # a number: of threads, who divide by it, a constant
     paired: tuple[bool, bool]  # parts of operands, of results: pairs in memory, aligned as such
     first_roots: FirstRoots | None = None  # of lanes along a transform
+    # exp(-2 pi i k / 2 length): the points are pairs of a real signal, whose transform is stored
+    real_roots: Callable[[Expr], Complex] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def stockham(
     into, out_of = _copies(block, len(passes))
     stages = len(passes) + into + out_of
     buffers = min(2, stages - 1)
-    elements = block.length * block.width
+    elements = (block.length + bool(block.real_roots)) * block.width
     # shared memory has a size known to the compiler: kernels are shared by lengths up to it
     size = const(padded(elements)) if block.threads else block.size(elements)
     scratch = [
@@ -132,7 +134,11 @@ def stockham(
     out: list[Stmt] = _copy_loops(block, "in", *accessors(0)) if into else []
     for p in passes:
         out += _pass_loops(block, p, twiddle, *accessors(p.number + into))
-    if out_of:
+    if block.real_roots:
+        load, put = accessors(stages - 1)
+        out += _periodic(block, load, accessors(stages - 2)[1])
+        out += _copy_loops(block, "out", _unpacked(block, load), put)
+    elif out_of:
         out += _copy_loops(block, "out", *accessors(stages - 1))
     return out, [b for pair in scratch for b in pair]
 
@@ -140,9 +146,9 @@ def stockham(
 def _copies(block: Block, passes: int) -> tuple[bool, bool]:
     """Whether operands and results are transposed on their own: a single pass has all points of its
     transforms in registers."""
-    if block.threads or block.width == 1 or passes == 1:
-        return False, False
-    return block.adjacent_points
+    into, out_of = block.adjacent_points
+    alone = block.threads or block.width == 1 or passes == 1
+    return into and not alone, bool(block.real_roots) or (out_of and not alone)
 
 
 def _stores_last(statements: list[Stmt]) -> list[Stmt]:
@@ -157,8 +163,13 @@ def _stores_last(statements: list[Stmt]) -> list[Stmt]:
 def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     """Points between memory, where those of a transform are adjacent, and scratch memory, where
     lanes are: a vector of adjacent parts at a time."""
-    chunk = max(1, block.vector // 2)
+    points = block.length + (name == "out" and block.real_roots is not None)
     c = ir.var(f"c_{name}")
+    if block.width == 1:
+        whole = block.size(block.length)
+        lanes = ir.For(c, ZERO, whole, "lanes", put(NONE, c, load(NONE, c)))
+        return [lanes, *(put(NONE, whole, load(NONE, whole)) if points > block.length else [])]
+    chunk = max(1, block.vector // 2) if block.adjacent_points[name == "out"] else 1
 
     def body(start: Expr, count: int) -> Stmt:
         def copy(w: Transform) -> list[Stmt]:
@@ -169,7 +180,7 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
 
         return _over_transforms(block, name, copy)
 
-    whole, rest = divmod(block.length, chunk)
+    whole, rest = divmod(points, chunk)
     out: list[Stmt] = []
     if whole:
         each = [body(ir.mul(c, const(chunk)), chunk)]
@@ -177,6 +188,31 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     if rest:
         out.append(body(block.size(whole * chunk), rest))
     return out
+
+
+def _periodic(block: Block, load: Read, put: Write) -> list[Stmt]:
+    """The first point of each transform, once more after the last."""
+    length = block.size(block.length)
+
+    def copy(w: Transform) -> list[Stmt]:
+        return put(w, length, load(w, ZERO))
+
+    return copy(NONE) if block.width == 1 else [_over_transforms(block, "end", copy)]
+
+
+def _unpacked(block: Block, load: Read) -> Read:
+    """The transform x of a real signal, from that of its pairs: those of even and of odd elements
+    are its Hermitian and anti-Hermitian parts."""
+    real_roots = block.real_roots
+    assert real_roots is not None
+
+    def read(w: Transform, k: Expr) -> Complex:
+        (a, b), (c, d) = load(w, k), load(w, ir.sub(block.size(block.length), k))
+        half = const(0.5, block.dtype)
+        even, odd = ((a + c) * half, (b - d) * half), ((b + d) * half, (c - a) * half)
+        return add(even, mul(odd, real_roots(k)))
+
+    return read
 
 
 def _over_transforms(block: Block, name: str, body: Callable[[Transform], list[Stmt]]) -> Stmt:

@@ -40,6 +40,8 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
 def _in_cache(p: FftProblem) -> bool:
     is_long = p.length >= TUNING.min_split_length
     is_underfilled = p.rows < p.target.num_cores and is_long
+    if p.is_real:
+        return True
     fits = _is_along(p) or _is_per_lane(p) or not is_long
     return fits and not is_underfilled
 

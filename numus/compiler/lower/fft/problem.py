@@ -80,7 +80,12 @@ class FftProblem(Problem):
 
     @property
     def length(self) -> int:
-        return self.val.shape[-1]
+        return self.source.shape[-1] // (2 if self.is_real else 1)
+
+    @property
+    def is_real(self) -> bool:
+        """Points are pairs of elements of a real signal."""
+        return self.val.op == "rfft"
 
     @property
     def rows(self) -> int:
@@ -97,6 +102,11 @@ class FftProblem(Problem):
 
     def _root(self, e: Emitter, at: Expr) -> Complex:
         found: Complex = e.value(self.val.inputs[1], (at,))
+        return found
+
+    def _real_root(self, e: Emitter, k: Expr) -> Complex:
+        """exp(-2 pi i k / n) of a real signal of n elements."""
+        found: Complex = e.value(self.val.inputs[2], (k,))
         return found
 
     def twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
@@ -145,6 +155,9 @@ class FftProblem(Problem):
             return (*others[:axis], ir.add(*inner), *others[axis:], i)
 
         def read(row: Expr, inner: Inner, i: Expr) -> Complex:
+            if self.is_real:
+                *at, first = index(row, inner, ir.mul(i, const(2)))
+                return tuple(e.value(self.source, (*at, ir.add(first, const(k)))) for k in (0, 1))
             z: Complex = e.value(self.source, index(row, inner, i))
             return swap(z) if self.inverse else z
 
@@ -313,6 +326,7 @@ class FftProblem(Problem):
                 const if blocking.threads else e.scalar_arg,
                 (step.is_paired or self._operand_is_paired, self._result_is_paired),
                 first_roots,
+                partial(self._real_root, e) if self.is_real else None,
             ),
             lambda k: self.twiddle(e, k, step.length),
             lambda w, i: read(*at(w), i),
