@@ -11,7 +11,7 @@ from numus.kernels.fft.tables import TUNING, column_limit, vector_of
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
-from numus.primitives.fft import fft, rfft
+from numus.primitives.fft import fft, irfft, rfft
 from numus.primitives.source import constant, iota
 from numus.runtime.devices import default
 
@@ -75,9 +75,8 @@ def _reversed(z: Node, count: int) -> Node:
     return cycle(views.flip(z, (axis,)), axis, z.shape[-1] - 1, count)
 
 
-def _is_one_pass(x: Node) -> bool:
-    """A CPU has the transform of half the length in its cache, and unpacks it there."""
-    half = x.shape[-1] // 2
+def _is_one_pass(half: int, x: Node) -> bool:
+    """A CPU has the transform of half the length in its cache, where it packs or unpacks it."""
     device = x.device or default.device
     is_short = 1 < half <= TUNING.max_length_real and is_mixed_radix(half)
     return is_short and not device.runtime.target.simt
@@ -93,7 +92,7 @@ def real_transform(x: Node) -> Node:
     count = n // 2 + 1
     if n % 2 or 0 in x.shape:
         return resized(transform(ew.cast(x, dtype), False), count)
-    if _is_one_pass(x):
+    if _is_one_pass(n // 2, x):
         return rfft(x, roots(n // 2, dtype, x.device), roots(n, dtype, x.device))
     pairs = views.reshape(x, (*x.shape[:-1], n // 2, 2))
     even, odd = (
@@ -123,6 +122,8 @@ def _real_ends(x: Node, n: int) -> Node:
 def inverse_real_transform(x: Node, n: int) -> Node:
     """The n real elements whose transform begins with the n // 2 + 1 elements of x."""
     half, dtype, axis = n // 2, x.dtype, x.ndim - 1
+    if n % 2 == 0 and 0 not in x.shape and _is_one_pass(half, x):
+        return irfft(x, roots(half, dtype, x.device), roots(n, dtype, x.device))
     x = _real_ends(x, n)
     if n % 2 or 0 in x.shape:
         whole = _hermitian(x, n)

@@ -8,8 +8,8 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives import views
 from numus.primitives.base import unary_jvp
+from numus.primitives.source import constant, iota
 
 
 def _reference(node: Node, x: Array, roots: Array) -> Array:
@@ -48,10 +48,7 @@ def _real_reference(node: Node, x: Array, roots: Array, whole: Array) -> Array:
 
 
 def _real_adjoint(node: Node, g: Node) -> tuple[Node | None, ...]:
-    """The real part of the inverse transform, with zeros for the half that is not computed."""
-    n, before = node.inputs[0].shape[-1], (0,) * g.ndim
-    padded = views.pad(g, before, (*before[:-1], n - g.shape[-1]))
-    return ew.real(fft(padded, node.inputs[2], True)), None, None
+    return irfft(_ends_once(g, 0.5), *node.inputs[1:]), None, None
 
 
 _rfft = Primitive(
@@ -62,6 +59,35 @@ _rfft = Primitive(
     jvp=unary_jvp(lambda node, t: rfft(t, *node.inputs[1:])),
     batch=lambda node, xs, batched, size: rfft(xs[0], *node.inputs[1:]),
 )
+
+# The adjoint of each is the other one, but for the elements at the ends, which count once.
+_irfft = Primitive(
+    "irfft",
+    "fft",
+    reference=lambda node, x, roots, whole: np.fft.irfft(
+        x.astype(np.clongdouble), node.shape[-1], norm="forward"
+    ).astype(node.dtype.np),
+    vjp=lambda node, g: (_ends_once(rfft(g, *node.inputs[1:]), 2), None, None),
+    jvp=unary_jvp(lambda node, t: irfft(t, *node.inputs[1:])),
+    batch=lambda node, xs, batched, size: irfft(xs[0], *node.inputs[1:]),
+)
+
+
+def _ends_once(x: Node, factor: float) -> Node:
+    """Half a spectrum times a factor, but for both of its ends."""
+    count, real = x.shape[-1], dt.real_of(x.dtype)
+    k, one = iota(count, dt.int64, x.device), constant(1.0, real)
+    last = ew.eq(k, constant(count - 1, dt.int64))
+    end = ew.or_(ew.eq(k, constant(0, dt.int64)), last)
+    by = ew.where(end, one, constant(factor, real))
+    return ew.mul(x, ew.cast(by, x.dtype))
+
+
+def irfft(x: Node, roots: Node, whole: Node) -> Node:
+    """The n real numbers, times n, whose transform begins with the n / 2 + 1 elements of x, the
+    imaginary parts of whose ends count for nothing. See `rfft`."""
+    shape = (*x.shape[:-1], 2 * (x.shape[-1] - 1))
+    return apply(_irfft, (x, roots, whole), None, shape, dt.real_of(x.dtype))
 
 
 def rfft(x: Node, roots: Node, whole: Node) -> Node:

@@ -17,7 +17,7 @@ def _is_along(p: FftProblem) -> bool:
 
 def _is_per_lane(p: FftProblem) -> bool:
     """There is a row for every lane, and a vector of rows stays in L2."""
-    return p.rows >= p.layout.vector and p.length <= 2 * column_limit(p.val.dtype, p.target)
+    return p.rows >= p.layout.vector and p.length <= 2 * column_limit(p.complex_dtype, p.target)
 
 
 def _blocking(p: FftProblem, step: Step) -> Blocking:
@@ -31,7 +31,7 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
         return Blocking(1, 0, vector, (first, *rest), odd)
     width = vector if step.inner > 1 or _is_per_lane(p) else 1
     if step.inner > 1:
-        limit = min(TUNING.max_vectors, column_limit(p.val.dtype, p.target) // step.length)
+        limit = min(TUNING.max_vectors, column_limit(p.complex_dtype, p.target) // step.length)
         tasks = step.outer * step.inner // vector
         width *= max(1, min(limit, tasks // (4 * p.target.num_cores)))
     return Blocking(width, 0, vector, radices_of(step.length, largest, odd), odd)
@@ -40,7 +40,7 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
 def _in_cache(p: FftProblem) -> bool:
     is_long = p.length >= TUNING.min_split_length
     is_underfilled = p.rows < p.target.num_cores and is_long
-    if p.is_real:
+    if p.is_real or p.is_inverse_real:
         return True
     fits = _is_along(p) or _is_per_lane(p) or not is_long
     return fits and not is_underfilled
@@ -52,7 +52,7 @@ def _rows(p: FftProblem) -> Kernels:
 
 def _four_step(p: FftProblem) -> Kernels:
     """Steps whose lanes are rows: a vector of them stays in L2."""
-    limit = column_limit(p.val.dtype, p.target)
+    limit = column_limit(p.complex_dtype, p.target)
     return lower_steps(p, min(limit, max(2, p.length // 2)), _blocking)
 
 

@@ -77,11 +77,11 @@ class FftProblem(Problem):
 
     @property
     def inverse(self) -> bool:
-        return not self.is_real and self.val.params[0]
+        return self.is_inverse_real or (not self.is_real and self.val.params[0])
 
     @cached_property
     def axis(self) -> int:
-        return len(self.val.shape) + (-1 if self.is_real else self.val.params[1])
+        return len(self.val.shape) + (self.val.params[1] if self.val.params else -1)
 
     @property
     def batch(self) -> Shape:
@@ -90,16 +90,27 @@ class FftProblem(Problem):
 
     @property
     def length(self) -> int:
+        if self.is_inverse_real:
+            return self.source.shape[-1] - 1
         return self.source.shape[self.axis] // (2 if self.is_real else 1)
 
     @property
     def is_real(self) -> bool:
-        """Points are pairs of elements of a real signal."""
+        """Points of the operand are pairs of elements of a real signal."""
         return self.val.op == "rfft"
+
+    @property
+    def is_inverse_real(self) -> bool:
+        """Points of the result are such pairs."""
+        return self.val.op == "irfft"
 
     @property
     def rows(self) -> int:
         return math.prod(self.batch)
+
+    @property
+    def complex_dtype(self) -> dt.DType:
+        return dt.complex_of(self.val.dtype)
 
     @cached_property
     def part(self) -> dt.DType:
@@ -108,7 +119,7 @@ class FftProblem(Problem):
     @cached_property
     def layout(self) -> Layout:
         """Of the table of roots."""
-        return layout(self.length, self.val.dtype, self.target)
+        return layout(self.length, self.complex_dtype, self.target)
 
     def _root(self, e: Emitter, at: Expr) -> Complex:
         found: Complex = e.value(self.val.inputs[1], (at,))
@@ -164,7 +175,20 @@ class FftProblem(Problem):
             others = delinearize(e, row, [*batch[:axis], *batch[axis + 1 :]])
             return self._index((*others[:axis], ir.add(*inner), *others[axis:]), i)
 
+        def packed(row: Expr, inner: Inner, k: Expr) -> Complex:
+            """Point k of the transform of pairs, from half the transform of a real signal."""
+            length = e.dim(self.length)
+            a, b = e.value(self.source, index(row, inner, k))
+            c, d = e.value(self.source, index(row, inner, ir.sub(length, k)))
+            first = ir.binary("eq", k, ZERO)  # the imaginary parts at both ends are those of zero
+            b, d = (ir.select(first, const(0.0, self.part), part) for part in (b, d))
+            cosine, sine = self._real_root(e, k)
+            odd = mul((a - c, b + d), (cosine, -sine))
+            return a + c - odd[1], b - d + odd[0]
+
         def read(row: Expr, inner: Inner, i: Expr) -> Complex:
+            if self.is_inverse_real:
+                return swap(packed(row, inner, i))
             if self.is_real:
                 *at, first = index(row, inner, ir.mul(i, const(2)))
                 a, b = (e.value(self.source, (*at, ir.add(first, const(k)))) for k in (0, 1))
@@ -174,6 +198,13 @@ class FftProblem(Problem):
 
         def write(row: Expr, inner: Inner, k: Expr, z: Complex) -> list[Stmt]:
             result = swap(z) if self.inverse else z
+            if self.is_inverse_real:
+                *at, first = index(row, inner, ir.mul(k, const(2)))
+                return [
+                    s
+                    for part, number in enumerate(result)
+                    for s in store_members(e, self.group, (*at, ir.add(first, const(part))), number)
+                ]
             return store_members(e, self.group, index(row, inner, k), result)
 
         return read, write
@@ -247,7 +278,7 @@ class FftProblem(Problem):
         if n2 == 1:
             return [Step(n1, rows, 1, access, (False, False))]
         whole = n1 * n2
-        intermediate = temporary((rows, n1, n2), self.val.dtype)
+        intermediate = temporary((rows, n1, n2), self.complex_dtype)
 
         def first(e: Emitter) -> tuple[Read, Write]:
             read, _ = access(e)
