@@ -35,6 +35,11 @@ def check_norm(op: str, norm: Norm) -> Norm:
     return norm
 
 
+def other_norm(op: str, norm: Norm) -> Norm:
+    """That of the inverse."""
+    return _OTHER[check_norm(op, norm)]
+
+
 def _factor(norm: Norm, n: int, inverse: bool) -> float:
     if norm == "ortho":
         return 1 / math.sqrt(n)
@@ -164,7 +169,7 @@ def hfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = Non
     >>> nm.fft.hfft(nm.asarray([1.0, 2.0, 3.0])).tolist()
     [8.0, -2.0, 0.0, -2.0]
     """
-    other = _OTHER[check_norm("hfft", norm)]
+    other = other_norm("hfft", norm)
     conjugate = ew.conj(complex_operand("hfft", x))
     return computed(inverse_real_along("hfft", conjugate, n, axis, other))
 
@@ -176,5 +181,5 @@ def ihfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = No
     >>> nm.fft.ihfft(nm.asarray([8.0, -2.0, 0.0, -2.0])).real.tolist()
     [1.0, 2.0, 3.0]
     """
-    other = _OTHER[check_norm("ihfft", norm)]
+    other = other_norm("ihfft", norm)
     return computed(ew.conj(real_along("ihfft", real_operand("ihfft", x), n, axis, other)))

@@ -12,31 +12,33 @@ from numus.fft.functions import (
     complex_along,
     complex_operand,
     inverse_real_along,
+    other_norm,
     real_along,
     real_operand,
 )
 from numus.functions._base import computed
 from numus.functions.spelling import spelled
 from numus.graph import Node
+from numus.primitives import elementwise as ew
 from numus.shapes import as_int, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
 Numbers = Sequence[int] | None
 
 
-def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int | None], list[int]]:
-    """Lengths (None: those of x) and axes; of `s` alone, the last axes. Axes may repeat."""
+def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int], list[int]]:
+    """Lengths (-1: those of x) and axes; of `s` alone, the last axes. Axes may repeat."""
     if axes is None:
         where = list(range(x.ndim)) if s is None else list(range(x.ndim - len(s), x.ndim))
     else:
         where = [normal_axis(a, x.ndim, f"fft.{op}") for a in axes]
     where = [normal_axis(a, x.ndim, f"fft.{op}") for a in where]
     if s is None:
-        return [None] * len(where), where
+        return [x.shape[a] for a in where], where
     if len(s) != len(where):
         raise ShapeError(f"fft.{op}: s has {len(s)} lengths for {len(where)} axes")
-    sizes = [None if n is None else as_int(n, "s", f"fft.{op}") for n in s]
-    return [None if n == -1 else n for n in sizes], where
+    sizes = [-1 if n is None else as_int(n, "s", f"fft.{op}") for n in s]
+    return [x.shape[a] if n == -1 else n for n, a in zip(sizes, where, strict=True)], where
 
 
 def _along_axes(op: str, x: Node, s: Any, axes: Any, norm: Norm, inverse: bool) -> Node:
@@ -57,7 +59,8 @@ def _real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> No
     x = real_operand(op, a)
     check_norm(op, norm)
     sizes, where = sizes_and_axes(op, x, s, axes)
-    found = real_along(op, x, sizes[-1] if sizes else None, _last(op, where), norm)
+    last = _last(op, where)
+    found = real_along(op, x, sizes[-1], last, norm)
     for n, axis in list(zip(sizes, where, strict=True))[-2::-1]:
         found = complex_along(op, found, n, axis, norm, False)
     return found
@@ -70,7 +73,7 @@ def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Nor
     last = _last(op, where)
     for n, axis in list(zip(sizes, where, strict=True))[:-1]:
         x = complex_along(op, x, n, axis, norm, True)
-    return inverse_real_along(op, x, sizes[-1], last, norm)
+    return inverse_real_along(op, x, None if s is None else sizes[-1], last, norm)
 
 
 @spelled
@@ -158,3 +161,57 @@ def irfft2(
     (4, 4)
     """
     return computed(_inverse_real_along_axes("irfft2", x, s, axes, norm))
+
+
+def _hermitian_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
+    conjugate = ew.conj(complex_operand(op, a))
+    return _inverse_real_along_axes(op, Tensor(conjugate), s, axes, other_norm(op, norm))
+
+
+def _inverse_hermitian_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Norm) -> Node:
+    return ew.conj(_real_along_axes(op, a, s, axes, other_norm(op, norm)))
+
+
+@spelled
+def hfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The real transform along several axes of a signal that is its own conjugate in reverse, from
+    the first half along the last of them; the last length is even unless `s` says otherwise.
+
+    >>> nm.fft.hfftn(nm.ones((2, 2))).tolist()
+    [[4.0, 0.0], [0.0, 0.0]]
+    """
+    return computed(_hermitian_along_axes("hfftn", x, s, axes, norm))
+
+
+@spelled
+def ihfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
+    """The inverse of `hfftn`: half of the signal along the last axis.
+
+    >>> nm.fft.ihfftn(nm.ones((2, 2))).real.tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    return computed(_inverse_hermitian_along_axes("ihfftn", x, s, axes, norm))
+
+
+@spelled
+def hfft2(
+    x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
+) -> Tensor:
+    """`hfftn` along two axes.
+
+    >>> nm.fft.hfft2(nm.ones((2, 2))).tolist()
+    [[4.0, 0.0], [0.0, 0.0]]
+    """
+    return computed(_hermitian_along_axes("hfft2", x, s, axes, norm))
+
+
+@spelled
+def ihfft2(
+    x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
+) -> Tensor:
+    """`ihfftn` along two axes.
+
+    >>> nm.fft.ihfft2(nm.ones((2, 2))).real.tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    return computed(_inverse_hermitian_along_axes("ihfft2", x, s, axes, norm))

@@ -7,7 +7,7 @@ from numus.fft.tables import chirp, chirp_length, chirp_spectrum, roots
 from numus.functions.shape.tiling import cycle
 from numus.graph import Node
 from numus.kernels.fft.radices import is_mixed_radix
-from numus.kernels.fft.tables import TUNING, column_limit, vector_of
+from numus.kernels.fft.tables import TUNING, column_limit, layout, vector_of
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
@@ -77,9 +77,11 @@ def _reversed(z: Node, count: int) -> Node:
 
 def _is_one_pass(half: int, x: Node) -> bool:
     """A CPU has the transform of half the length in its cache, where it packs or unpacks it."""
-    device = x.device or default.device
-    is_short = 1 < half <= TUNING.max_length_real and is_mixed_radix(half)
-    return is_short and not device.runtime.target.simt
+    target = (x.device or default.device).runtime.target
+    if target.simt or half == 1 or not is_mixed_radix(half):
+        return False
+    is_short = half <= TUNING.max_length_real
+    return is_short or layout(half, dt.complex_of(x.dtype), target).first_radix > 0
 
 
 def real_transform(x: Node) -> Node:

@@ -43,13 +43,19 @@ SEVERAL_AXES = [
        case(x(3, 2), axes=(0, 0)), **_ANY),
     op("fft.ifftn", np.fft.ifftn, case(x(2, 3, 2)), case(x(2, 3), axes=(0,), norm="ortho"),
        **_ANY),
-    op("fft.rfftn", np.fft.rfftn, case(x(2, 3, 4)), case(x(4, 3), axes=(1, 0)), **_REAL),
+    op("fft.rfftn", np.fft.rfftn, case(x(2, 3, 4)), case(x(4, 3), axes=(1, 0)),
+       case(x(2, 4), axes=(-1, -1)), **_REAL),
     op("fft.irfftn", np.fft.irfftn, case(x(2, 3, 3)), case(x(2, 3), s=(3, 5), axes=(0, 1)),
        **_SIGNAL),
     op("fft.fft2", np.fft.fft2, case(x(2, 3, 4)), case(x(2, 3), s=(3, -1)), **_ANY),
     op("fft.ifft2", np.fft.ifft2, case(x(3, 4)), **_ANY),
     op("fft.rfft2", np.fft.rfft2, case(x(2, 3, 4)), **_REAL),
     op("fft.irfft2", np.fft.irfft2, case(x(3, 3)), case(x(3, 3), s=(2, 5)), **_SIGNAL),
+    op("fft.hfftn", scipy.fft.hfftn, case(x(2, 3, 3)), case(x(2, 3), s=(3, 5), norm="ortho"),
+       **_SIGNAL),
+    op("fft.ihfftn", scipy.fft.ihfftn, case(x(2, 3, 4)), case(x(4, 3), axes=(1, 0)), **_REAL),
+    op("fft.hfft2", scipy.fft.hfft2, case(x(3, 3), norm="forward"), **_SIGNAL),
+    op("fft.ihfft2", scipy.fft.ihfft2, case(x(3, 4), s=(2, 5)), **_REAL),
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class TableTuning:
 
     max_length_along: int = 1 << 15  # of transforms that lanes run along
     min_split_length: int = 1 << 12  # of transforms that are split into columns
-    max_length_real: int = 1 << 12  # of transforms that are unpacked to that of a real signal
+    max_length_real: int = 1 << 12  # of those for real signals that lanes do not run along
     max_vectors: int = 4  # of adjacent columns that are transformed together
 
 
