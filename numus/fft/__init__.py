@@ -22,7 +22,7 @@ from numus.fft.multidimensional import (
 
 __all__ = [
     "dct", "dctn", "dst", "dstn", "fft", "fft2", "fftfreq", "fftn", "fftshift", "fht",
-    "fhtoffset", "hfft", "hfft2", "hfftn", "idct", "idctn", "idst", "idstn", "ifft", "ifft2", "ifftn",
-    "ifftshift", "ifht", "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn",
+    "fhtoffset", "hfft", "hfft2", "hfftn", "idct", "idctn", "idst", "idstn", "ifft", "ifft2",
+    "ifftn", "ifftshift", "ifht", "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn",
     "next_fast_len", "prev_fast_len", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip

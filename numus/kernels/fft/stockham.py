@@ -166,9 +166,9 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     points = block.length + (name == "out" and block.real_roots is not None)
     c = ir.var(f"c_{name}")
     if block.width == 1:
-        whole = block.size(block.length)
-        lanes = ir.For(c, ZERO, whole, "lanes", put(NONE, c, load(NONE, c)))
-        return [lanes, *(put(NONE, whole, load(NONE, whole)) if points > block.length else [])]
+        end = block.size(block.length)
+        lanes = ir.For(c, ZERO, end, "lanes", put(NONE, c, load(NONE, c)))
+        return [lanes, *(put(NONE, end, load(NONE, end)) if points > block.length else [])]
     chunk = max(1, block.vector // 2) if block.adjacent_points[name == "out"] else 1
 
     def body(start: Expr, count: int) -> Stmt:
