@@ -8,14 +8,12 @@ from typing import Any
 from numus.errors import DTypeError, ShapeError
 from numus.fft.transform import (
     complex_input,
-    has_columns,
     inverse_real_transform,
     real_input,
     real_transform,
     resized,
     scaled,
     transform,
-    transform_columns,
 )
 from numus.functions._base import computed, node_of
 from numus.functions.spelling import spelled
@@ -85,10 +83,6 @@ def complex_along(op: str, x: Node, n: Any, axis: int, norm: Norm, inverse: bool
     check_norm(op, norm)
     last = LastAxis(op, x, axis)
     count = points(op, n, last.x.shape[-1])
-    from_end = last.axis - x.ndim
-    if has_columns(x, count, from_end):
-        columns = transform_columns(resized(x, count, from_end), inverse, from_end)
-        return scaled(columns, _factor(norm, count, inverse))
     found = transform(resized(last.x, count), inverse)
     return last.back(scaled(found, _factor(norm, count, inverse)))
 

@@ -7,7 +7,7 @@ from numus.fft.tables import chirp, chirp_length, chirp_spectrum, roots
 from numus.functions.shape.tiling import cycle
 from numus.graph import Node
 from numus.kernels.fft.radices import is_mixed_radix
-from numus.kernels.fft.tables import TUNING, column_limit, layout, vector_of
+from numus.kernels.fft.tables import TUNING, layout
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
@@ -16,28 +16,13 @@ from numus.primitives.source import constant, iota
 from numus.runtime.devices import default
 
 
-def resized(x: Node, n: int, axis: int = -1) -> Node:
-    """An axis, counted from the last one, cut off or continued by zeros to n elements."""
-    at, have = x.ndim + axis, x.shape[axis]
+def resized(x: Node, n: int) -> Node:
+    """The last axis cut off, or continued by zeros, to n elements."""
+    have = x.shape[-1]
     if n < have:
-        return views.take_range(x, at, 0, n)
+        return views.take_range(x, x.ndim - 1, 0, n)
     before = (0,) * x.ndim
-    return views.pad(x, before, (*before[:at], n - have, *before[at + 1 :]))
-
-
-def has_columns(x: Node, n: int, axis: int) -> bool:
-    """Transforms of n points along an axis that is not the last are best read and stored as the
-    columns they are: on CPUs, with a column for every lane and a vector of them in the cache."""
-    target = (x.device or default.device).runtime.target
-    if target.simt or axis == -1 or 0 in x.shape or not is_mixed_radix(n):
-        return False
-    return x.shape[-1] >= vector_of(x.dtype, target) and n <= 2 * column_limit(x.dtype, target)
-
-
-def transform_columns(x: Node, inverse: bool, axis: int) -> Node:
-    """As `transform`, along an axis counted from the last one."""
-    n = x.shape[axis]
-    return x if n == 1 else fft(x, roots(n, x.dtype, x.device), inverse, axis)
+    return views.pad(x, before, (*before[:-1], n - have))
 
 
 def transform(x: Node, inverse: bool) -> Node:

@@ -1,4 +1,4 @@
-"""Fourier transforms without scaling: of complex numbers, and of real ones."""
+"""Fourier transforms along the last axis, without scaling: of complex numbers, and of real ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from numus.primitives.source import constant, iota
 
 
 def _reference(node: Node, x: Array, roots: Array) -> Array:
-    inverse, axis = node.params
     wide = x.astype(np.clongdouble)
-    found = np.fft.ifft(wide, axis=axis, norm="forward") if inverse else np.fft.fft(wide, axis=axis)
+    found = np.fft.ifft(wide, norm="forward") if node.params else np.fft.fft(wide)
     return found.astype(x.dtype)
 
 
@@ -25,21 +24,20 @@ _fft = Primitive(
     "fft",
     "fft",
     reference=_reference,
-    vjp=lambda node, g: (fft(g, node.inputs[1], not node.params[0], node.params[1]), None),
-    jvp=unary_jvp(lambda node, t: fft(t, node.inputs[1], *node.params)),
-    batch=lambda node, xs, batched, size: fft(xs[0], node.inputs[1], *node.params),
+    vjp=lambda node, g: (fft(g, node.inputs[1], not node.params), None),
+    jvp=unary_jvp(lambda node, t: fft(t, node.inputs[1], node.params)),
+    batch=lambda node, xs, batched, size: fft(xs[0], node.inputs[1], node.params),
 )
 
 
-def fft(x: Node, roots: Node, inverse: bool = False, axis: int = -1) -> Node:
-    """sum over j of x_j exp(-2 pi i j k / n), or with the other sign, along an axis counted from
-    the last one; CPUs alone have kernels for others than that.
+def fft(x: Node, roots: Node, inverse: bool = False) -> Node:
+    """sum over j of x_j exp(-2 pi i j k / n), or with the other sign.
 
     `roots` is the table of n points for x's dtype, which is complex, and device: it begins with the
     n roots of unity exp(-2 pi i k / n) (`kernels.fft.tables`). n has no prime factor above
     `kernels.fft.radices.MAX_PRIME`.
     """
-    return apply(_fft, (x, roots), (inverse, axis), x.shape, x.dtype)
+    return apply(_fft, (x, roots), inverse, x.shape, x.dtype)
 
 
 def _real_reference(node: Node, x: Array, roots: Array, whole: Array) -> Array:

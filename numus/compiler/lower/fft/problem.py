@@ -9,7 +9,7 @@ their results transposed; n2 may be split again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -34,7 +34,6 @@ from numus.kernels.fft.stockham import (
     stockham,
 )
 from numus.kernels.fft.tables import Layout, layout
-from numus.shapes import Shape
 
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
@@ -69,7 +68,7 @@ class Blocking:
 
 @dataclass(frozen=True)
 class FftProblem(Problem):
-    """A transform along an axis, the first member of its group, and its epilogue."""
+    """A transform along the last axis, the first member of its group, and its epilogue."""
 
     @property
     def source(self) -> Value:
@@ -77,22 +76,13 @@ class FftProblem(Problem):
 
     @property
     def inverse(self) -> bool:
-        return self.is_inverse_real or (not self.is_real and self.val.params[0])
-
-    @cached_property
-    def axis(self) -> int:
-        return len(self.val.shape) + (self.val.params[1] if self.val.params else -1)
-
-    @property
-    def batch(self) -> Shape:
-        """All axes but that of the transform."""
-        return self.val.shape[: self.axis] + self.val.shape[self.axis + 1 :]
+        return self.is_inverse_real or (not self.is_real and bool(self.val.params))
 
     @property
     def length(self) -> int:
         if self.is_inverse_real:
             return self.source.shape[-1] - 1
-        return self.source.shape[self.axis] // (2 if self.is_real else 1)
+        return self.source.shape[-1] // (2 if self.is_real else 1)
 
     @property
     def is_real(self) -> bool:
@@ -106,7 +96,7 @@ class FftProblem(Problem):
 
     @property
     def rows(self) -> int:
-        return math.prod(self.batch)
+        return math.prod(self.val.shape[:-1])
 
     @property
     def complex_dtype(self) -> dt.DType:
@@ -167,13 +157,13 @@ class FftProblem(Problem):
     def _access(self, e: Emitter) -> tuple[Read, Write]:
         """The operand and the results of the whole transform; inner rows are those along the axis
         of lanes."""
-        batch, axis = list(self.batch), self._inner_axis
+        batch, axis = list(self.val.shape[:-1]), self._inner_axis
 
         def index(row: Expr, inner: Inner, i: Expr) -> tuple[Expr, ...]:
             if inner is NONE:
-                return self._index(delinearize(e, row, batch), i)
+                return (*delinearize(e, row, batch), i)
             others = delinearize(e, row, [*batch[:axis], *batch[axis + 1 :]])
-            return self._index((*others[:axis], ir.add(*inner), *others[axis:]), i)
+            return (*others[:axis], ir.add(*inner), *others[axis:], i)
 
         def packed(row: Expr, inner: Inner, k: Expr) -> Complex:
             """Point k of the transform of pairs, from half the transform of a real signal."""
@@ -191,8 +181,7 @@ class FftProblem(Problem):
                 return swap(packed(row, inner, i))
             if self.is_real:
                 *at, first = index(row, inner, ir.mul(i, const(2)))
-                a, b = (e.value(self.source, (*at, ir.add(first, const(k)))) for k in (0, 1))
-                return a, b
+                return tuple(e.value(self.source, (*at, ir.add(first, const(k)))) for k in (0, 1))
             z: Complex = e.value(self.source, index(row, inner, i))
             return swap(z) if self.inverse else z
 
@@ -209,44 +198,22 @@ class FftProblem(Problem):
 
         return read, write
 
-    def _index(self, row: Sequence[Expr], i: Expr) -> tuple[Expr, ...]:
-        """The index of a point of a row."""
-        return (*row[: self.axis], i, *row[self.axis :])
-
-    @cached_property
-    def _adjacency(self) -> list[int]:
-        """For each axis of rows, how many accesses of the operand are adjacent along it and not
-        along the transform."""
-        e = Emitter(self.layouts, False)
-        rows, i = [ir.var(f"i{k}") for k in range(len(self.batch))], ir.var("i")
-        e.value(self.source, self._index(rows, i))
-        terms = list(accesses(e))
-
-        def adjacent(row: Expr) -> int:
-            both = [p for p in terms if p.get(i) and p.get(row)]
-            count = unit_stride_count(both, row)
-            return count if count > unit_stride_count(both, i) else 0
-
-        return [adjacent(row) if n > 1 else 0 for row, n in zip(rows, self.batch, strict=True)]
-
-    @property
-    def _has_columns(self) -> bool:
-        """Rows are adjacent in the result."""
-        return self.axis < len(self.batch)
-
     @cached_property
     def lane_axis(self) -> int | None:
-        """The axis along which rows are adjacent: in the result, or in the operand."""
-        if self._has_columns:
-            return len(self.batch) - 1
-        most = max(self._adjacency, default=0)
-        return self._adjacency.index(most) if most else None
+        """The axis along which rows are adjacent in the operand, where points are not."""
+        ndim = len(self.val.shape)
+        e = Emitter(self.layouts, False)
+        index = tuple(ir.var(f"i{k}") for k in range(ndim))
+        e.value(self.source, index)
+        terms = list(accesses(e))
 
-    @property
-    def _points_are_adjacent(self) -> tuple[bool, bool]:
-        """Of lanes that are rows: in operands, in results."""
-        lanes = self.lane_axis
-        return lanes is None or not self._adjacency[lanes], not self._has_columns
+        def adjacent(axis: int) -> int:
+            both = [p for p in terms if p.get(index[-1]) and p.get(index[axis])]
+            count = unit_stride_count(both, index[axis])
+            return count if count > unit_stride_count(both, index[-1]) else 0
+
+        found = [k for k in range(ndim - 1) if self.val.shape[k] > 1 and adjacent(k)]
+        return max(found, key=adjacent) if found else None
 
     @property
     def rows_are_adjacent(self) -> bool:
@@ -263,7 +230,7 @@ class FftProblem(Problem):
     @property
     def _inner_axis(self) -> int:
         """The axis of the rows of a block, unless they run over all axes."""
-        return len(self.batch) - 1 if self.lane_axis is None else self.lane_axis
+        return len(self.val.shape) - 2 if self.lane_axis is None else self.lane_axis
 
     def steps(self, limit: int) -> list[Step]:
         """The steps of the whole transform, none of them longer than `limit` where it can be."""
@@ -350,7 +317,7 @@ class FftProblem(Problem):
         small = self.val.size <= LOOPS.small_elements
         e = Emitter(self.layouts, small, block_size=blocking.threads)
         outer, inner = step.outer, step.inner
-        width, batch = blocking.width, self.batch
+        width, batch = blocking.width, self.val.shape[:-1]
         lone = inner == 1 and width > 1
         along_axis = lone and step.length == self.length and len(batch) > 1
         along_axis = along_axis and batch[self._inner_axis] >= width
@@ -386,7 +353,7 @@ class FftProblem(Problem):
                 blocking.vector,
                 (adjacent, False) if lone else step.adjacent,
                 not lone or not blocking.threads or adjacent,
-                self._points_are_adjacent if lone else (not step.adjacent[0], False),
+                (self.lane_axis is None, True) if lone else (not step.adjacent[0], False),
                 const if blocking.threads else e.scalar_arg,
                 (step.is_paired or self._operand_is_paired, self._result_is_paired),
                 first_roots,
