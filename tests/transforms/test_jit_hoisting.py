@@ -209,7 +209,7 @@ def test_what_a_scatter_writes_to_is_made_in_every_run() -> None:
     def f(x: nm.Tensor, values: nm.Tensor) -> nm.Tensor:
         return x @ base.at[rows, columns].add(values)
 
-    for i in range(4):
+    for _ in range(4):
         x, values = nm.random.normal((96, 64)), nm.random.normal((3,))
         added = base.numpy().copy()
         np.add.at(added, ([3, 3, 60], [5, 5, 7]), values.numpy())

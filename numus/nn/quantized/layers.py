@@ -21,7 +21,7 @@ OUTLIERS = (
     *("outlier_columns", "outlier_weight"),  # whole columns
     *("single_rows", "single_columns", "single_values"),
 )
-FEW_ROWS = 64  # of inputs, whose products with outliers are in memory at once
+FEW_ROWS = 64  # of inputs; for more, outliers are added to the unpacked weight
 
 
 class _Quantized(Module):
@@ -155,15 +155,15 @@ class QLinear(_Quantized):
     def _with_single(self, x: Tensor, single: Outliers) -> Tensor:
         """The product of a weight with single elements in full."""
         flat = x.reshape(-1, self.in_features)
-        y = nm.quant.matmul(flat, self.weight.T, activations=self.activations)
-        values = single.values[:, None].astype(nm.float32)
-        parts = []
-        for start in range(0, flat.shape[0], FEW_ROWS):
-            own = flat[start : start + FEW_ROWS]
-            terms = nm.take(own.T, single.columns, axis=0).astype(nm.float32, copy=False) * values
-            parts.append(nm.segment_sum(terms, single.rows, self.out_features).T)
-        if parts:
-            y = y + (nm.concat(parts) if len(parts) > 1 else parts[0]).astype(y.dtype, copy=False)
+        if flat.shape[0] > FEW_ROWS and self.activations is None:
+            dense = self.weight.dequantize(nm.float32) + single.dense(self.weight.shape)
+            y = flat @ dense.astype(x.dtype, copy=False).T
+        else:
+            y = nm.quant.matmul(flat, self.weight.T, activations=self.activations)
+            terms = nm.take(flat.T, single.columns, axis=0).astype(nm.float32, copy=False)
+            terms = terms * single.values[:, None].astype(nm.float32)
+            sums = nm.segment_sum(terms, single.rows, self.out_features)
+            y = y + sums.T.astype(y.dtype, copy=False)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def dense_weight(self) -> Tensor:
