@@ -143,7 +143,8 @@ def check(op: str, info: Tensor, why: str, *results: Tensor) -> bool:
     factors of both need not be kept."""
     if not is_known(info._node):
         return False
-    evaluate([info._node, *(x._node for x in results)])
+    known = [x._node for x in results if is_known(x._node)]  # right-hand sides may be traced
+    evaluate([info._node, *known])
     numbers = np.asarray(info.numpy())
     bad = np.argwhere(numbers)
     if not len(bad):

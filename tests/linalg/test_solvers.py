@@ -229,3 +229,12 @@ def test_second_derivatives_of_singular_determinants(a):
     step = 1e-5
     expected = (cofactors(a + step * with_noise) - cofactors(a - step * with_noise)) / (2 * step)
     np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("n", [3, 150])
+def test_right_hand_sides_alone_may_be_batched_or_traced(n):
+    a, b = nm.asarray(np.eye(n) * 4 + np.ones((n, n))), nm.asarray(np.ones((2, n)))
+    found = nm.vmap(lambda b: nm.linalg.solve(a, b))(b)
+    np.testing.assert_allclose(found.numpy(), 1 / (n + 4), rtol=1e-12)
+    slope = nm.jacfwd(lambda b: nm.linalg.solve(a, b))(b[0])
+    np.testing.assert_allclose(slope.numpy() @ a.numpy(), np.eye(n), atol=1e-12)
