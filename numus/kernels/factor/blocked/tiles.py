@@ -24,7 +24,7 @@ from numus.kernels.factor.program import (
     plus_product,
 )
 
-UNROLL = 4  # steps of the inner index, of which blocks have multiples
+_MAX_UNROLL = 4  # steps of the inner index
 
 
 class TileProgram(Program):
@@ -34,6 +34,8 @@ class TileProgram(Program):
         super().__init__(real, components, simt=False)
         self.width, self.vectors = width, 2
         self.rows = (8 if registers >= 32 else 4) // components
+        # ranges of the inner index end at tiles: complex ones of 16 registers have two rows
+        self.depth_unroll = min(_MAX_UNROLL, self.rows)
 
     @property
     def tile(self) -> int:
@@ -124,13 +126,13 @@ def _with_product(
     for r, registers in enumerate(tile):
         p.do(*ir.sets(registers, c[ir.add(top, const(r)), j]))
     below = ir.add(top, const(p.rows))
-    with p.loop(ZERO, ir.idiv(depth, const(UNROLL))) as step:
+    with p.loop(ZERO, ir.idiv(depth, const(p.depth_unroll))) as step:
         coming = ir.add(below, ir.irem(step, const(p.rows)))
         for v in range(p.vectors):  # what the next tile updates
             for at in c.places(coming, ir.add(j, const(v * p.width))):
                 p.do(ir.Prefetch(c.buffer, at, write=True))
-        for u in range(UNROLL):
-            k = p.let(ir.add(ir.mul(step, const(UNROLL)), const(u)))
+        for u in range(p.depth_unroll):
+            k = p.let(ir.add(ir.mul(step, const(p.depth_unroll)), const(u)))
             across = p.number(b(k, j))
             for r, registers in enumerate(tile):
                 old = tuple(ir.reads(registers))
