@@ -27,7 +27,7 @@ Numbers = Sequence[int] | None
 
 
 def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int], list[int]]:
-    """Lengths (-1: those of x) and axes; of `s` alone, the last axes. Axes may repeat."""
+    """Lengths (of x for -1 or None) and axes; of `s` alone, the last axes. Axes may repeat."""
     if axes is None:
         where = list(range(x.ndim)) if s is None else list(range(x.ndim - len(s), x.ndim))
     else:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from numus import ir
 from numus.ir import Expr, const
 from numus.kernels.factor import cholesky
-from numus.kernels.factor.blocked.tiles import Planes, TileProgram, less_product, transposed
+from numus.kernels.factor.blocked.tiles import (
+    Planes,
+    TileProgram,
+    less_product,
+    transposed,
+    update_tiles,
+)
 from numus.kernels.factor.program import (
     ONE,
     ZERO,
@@ -69,10 +75,4 @@ def update(
     left, right = panels
     own, height = work.moved(rows[0], columns[0]), p.let(ir.sub(rows[1], rows[0]))
     factors = (lambda i, k: left[k, i], lambda k, j: conjugate(right[k, j]))
-    with (
-        p.lanes(ZERO, p.let(ir.sub(columns[1], columns[0])), unroll=p.vectors) as j,
-        p.loop(ZERO, ir.idiv(height, const(p.rows))) as tile,
-    ):
-        top = p.let(ir.mul(tile, const(p.rows)))
-        for r, value in enumerate(less_product(p, own, top, j, factors, count)):
-            own[ir.add(top, const(r)), j] = value
+    update_tiles(p, own, factors, (height, p.let(ir.sub(columns[1], columns[0])), count))

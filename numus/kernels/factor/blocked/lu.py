@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.blocked.tiles import Chunks, Planes, TileProgram, less_product
+from numus.kernels.factor.blocked.tiles import (
+    Chunks,
+    Planes,
+    TileProgram,
+    less_product,
+    update_tiles,
+)
 from numus.kernels.factor.lu import pivot_row
 from numus.kernels.factor.program import (
     INT,
@@ -151,13 +157,7 @@ def update(
         height = p.let(ir.minimum(size, ir.sub(ir.sub(end, first), above)))
         below = own.moved(above, ZERO)
         factors = (lambda i, k: source[k, i], upper)
-        with (
-            p.lanes(ZERO, width, unroll=p.vectors) as j,
-            p.loop(ZERO, ir.idiv(height, const(p.rows))) as tile,
-        ):
-            top = p.let(ir.mul(tile, const(p.rows)))
-            for r, value in enumerate(less_product(p, below, top, j, factors, count)):
-                below[ir.add(top, const(r)), j] = value
+        update_tiles(p, below, factors, (height, width, count))
 
 
 def substitute_back(p: TileProgram, work: Planes, near: Planes, n: Expr, columns: Span) -> None:

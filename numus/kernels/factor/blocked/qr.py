@@ -13,8 +13,8 @@ from numus.kernels.factor.blocked.tiles import (
     Chunks,
     Planes,
     TileProgram,
-    less_product,
     plus_product_of,
+    update_tiles,
 )
 from numus.kernels.factor.program import (
     ONE,
@@ -181,13 +181,7 @@ def _gather(
     """near += Vᴴ c."""
     count, height, width = extents
     factors = (lambda k, i: conjugate(v[k, i]), lambda i, j: c[i, j])
-    with (
-        p.lanes(ZERO, width, unroll=p.vectors) as j,
-        p.loop(ZERO, ir.idiv(count, const(p.rows))) as tile,
-    ):
-        top = p.let(ir.mul(tile, const(p.rows)))
-        for r, value in enumerate(plus_product_of(p, near, top, j, factors, height)):
-            near[ir.add(top, const(r)), j] = value
+    update_tiles(p, near, factors, (count, width, height), plus_product_of)
 
 
 def _spread(
@@ -196,13 +190,7 @@ def _spread(
     """c -= V near."""
     count, height, width = extents
     factors = (lambda i, k: v[k, i], lambda k, j: near[k, j])
-    with (
-        p.lanes(ZERO, width, unroll=p.vectors) as j,
-        p.loop(ZERO, ir.idiv(height, const(p.rows))) as tile,
-    ):
-        top = p.let(ir.mul(tile, const(p.rows)))
-        for r, value in enumerate(less_product(p, c, top, j, factors, count)):
-            c[ir.add(top, const(r)), j] = value
+    update_tiles(p, c, factors, (height, width, count))
 
 
 def _solve(

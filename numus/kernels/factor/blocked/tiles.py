@@ -98,6 +98,10 @@ class Chunks:
         return self._p.let(ir.idiv(rounded, const(self.rows)))
 
 
+# of a program, c, a row, a column, the factors, and the depth
+Product = Callable[[TileProgram, Planes, Expr, Expr, tuple[Read, Read], Expr], list[Number]]
+
+
 def less_product(
     p: TileProgram, c: Planes, top: Expr, j: Expr, factors: tuple[Read, Read], depth: Expr
 ) -> list[Number]:
@@ -139,6 +143,24 @@ def _with_product(
                 new = accumulate(old, a(ir.add(top, const(r)), k), across)
                 p.do(*ir.sets(registers, new if len(new) == 1 else p.number(new)))
     return [tuple(ir.reads(registers)) for registers in tile]
+
+
+def update_tiles(
+    p: TileProgram,
+    c: Planes,
+    factors: tuple[Read, Read],
+    extents: tuple[Expr, Expr, Expr],
+    product: Product = less_product,
+) -> None:
+    """c -= a b in place, or c += a b, of (rows, columns, depth) that are multiples of a tile."""
+    height, width, depth = extents
+    with (
+        p.lanes(ZERO, width, unroll=p.vectors) as j,
+        p.loop(ZERO, ir.idiv(height, const(p.rows))) as tile,
+    ):
+        top = p.let(ir.mul(tile, const(p.rows)))
+        for r, value in enumerate(product(p, c, top, j, factors, depth)):
+            c[ir.add(top, const(r)), j] = value
 
 
 def transposed(p: TileProgram, source: Planes, to: Planes, rows: Span, columns: Span) -> None:
