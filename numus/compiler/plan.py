@@ -104,33 +104,22 @@ class Plan(ScheduledPlan):
         fusion: Any = None
         if self.runtime.target.dependent_launch:
             from numus.compiler.schedule.horizontal import HorizontalFusion  # late: for GPUs only
-            from numus.compiler.schedule.prefetch_ahead import PrefetchAhead
 
             fusion = HorizontalFusion(self.runtime.target)
-            prefetch = PrefetchAhead(self.runtime.target, self._donated.values())
         for part in (once, steps):
             in_place = [in_place_pairs(step, group.stored, external) for step, group in part]
             found = kernel_order.waves(
                 *([step for step, _ in part], temporary, in_place, self._donated, self.workers)
             )
-            for w, wave in enumerate(found):
+            for wave in found:
                 launches = [[n] for n in range(len(wave))]
-                fetch: Any = None
                 if fusion is not None:
-                    own = [part[i][0] for i in wave]
-                    launches = fusion.partition(own)
-                    if fusion.can_join(own[0]):
-                        ahead = (part[i][0] for later in found[w + 1 :] for i in later)
-                        fetch = prefetch.step(own, ahead)
+                    launches = fusion.partition([part[i][0] for i in wave])
                 for numbers in launches:
                     together = [wave[n] for n in numbers]
                     step, group = part[together[0]]
-                    joined = [part[i][0] for i in together]
-                    if fetch is not None:
-                        joined.append(fetch)
-                        fetch = None
-                    if len(joined) > 1:
-                        step = fusion.join(joined)
+                    if len(together) > 1:
+                        step = fusion.join([part[i][0] for i in together])
                         group = FusionGroup.union([part[i][1] for i in together])
                     self.steps.append(step)
                     self.group_of_step.append(group)

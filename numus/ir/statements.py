@@ -120,8 +120,11 @@ class Prefetch(Stmt):
 @dataclass(eq=False, slots=True)
 class DependencyWait(Stmt):
     """Wait for the kernels before this one, where a kernel may begin before they end (programmatic
-    dependent launch). Statements before it load and store nothing. A kernel without one waits
-    first of all."""
+    dependent launch). Statements before it store nothing, and load (`loads_before`) only inputs of
+    the program, which none of its kernels overwrites before. A kernel without one waits first of
+    all."""
+
+    loads_before: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -49,25 +49,3 @@ def test_large_inputs_are_prefetched_before_the_wait(machine):
     wait = found.index(ir.DependencyWait)
     assert ir.Prefetch in found[:wait]
     assert ir.Set not in found[:wait]
-
-
-def test_small_kernels_prefetch_what_the_next_ones_read(machine):
-    rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((40, 256), (1, 256), (80, 256))]
-
-    def step(held, x, w):
-        held[7:8] = x
-        return nm.sum(held, axis=0) @ w.T
-
-    want = step(*map(nm.asarray, arrays))
-    given = [nm.asarray(a, device="joining") for a in arrays]
-    nm.eval(*given)
-    machine.launched.clear()
-    got = nm.jit(step)(*given)
-    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=2e-5, atol=2e-5)
-    hosts = [p.kernel for p in machine.launched if "prefetch" in p.notes]
-    assert len(hosts) == 1
-    fetches = [s for s in ir.statements(hosts[0].body) if isinstance(s, ir.Prefetch)]
-    assert len(fetches) == 1
-    waits = [s for s in ir.statements(hosts[0].body) if isinstance(s, ir.DependencyWait)]
-    assert waits  # of the other blocks: those that prefetch do not

@@ -91,6 +91,7 @@ def test_tensor_maps_are_encoded_at_every_launch():
         allow_shared=lambda nbytes: None,
         label="a matmul",
         programmatic_launch=True,
+        loads_early=False,
     )
     given = len(kernel.buffers) - len(static)
     driver = Driver(given + len(kernel.scalars) + len(program.tensor_maps))

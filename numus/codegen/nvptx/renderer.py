@@ -62,6 +62,11 @@ cta_threads, static_scratch = analysis.cta_threads, analysis.static_scratch
 tensor_maps = analysis.tensor_maps
 
 
+def loads_before_wait(kernel: ir.Kernel) -> bool:
+    """Whether it loads inputs of the launch list while earlier kernels may still run."""
+    return any(isinstance(s, ir.DependencyWait) and s.loads_before for s in statements(kernel.body))
+
+
 def has_dependent_launch(capability: int) -> bool:
     """Whether kernels wait for the previous one themselves (programmatic dependent launch)."""
     return capability >= _DEPENDENT_LAUNCH_MIN_CAPABILITY

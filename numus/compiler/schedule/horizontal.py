@@ -66,10 +66,6 @@ class HorizontalFusion:
             return None
         return k.block_size if k.packed_blocks == 1 and k.block_size > _WARP else _WARP
 
-    def can_join(self, step: LoweredKernel) -> bool:
-        """A step can share its launch."""
-        return self._key(step) is not None
-
     def join(self, steps: Sequence[LoweredKernel]) -> LoweredKernel:
         """One step that does the work of several."""
         key = tuple(id(step.kernel) for step in steps)
@@ -98,7 +94,7 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
     block = ir.var("joint_block")
     copies = [_Copy(k, f"_{i}") for i, k in enumerate(kernels)]
     counts = [ir.scalar(f"s_blocks{i}", dt.int64) for i in range(len(kernels))]
-    waits = any(_is_independent(k.body) or _has_wait(k.body) for k in kernels)
+    waits = any(isinstance(s, ir.DependencyWait) for k in kernels for s in ir.statements(k.body))
     body: list[Stmt] = []
     first: Expr = ir.const(0)
     for copy, count in zip(copies, counts, strict=True):
@@ -106,7 +102,7 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
         assert isinstance(loop, ir.For)
         end = ir.add(first, count)
         own: list[Stmt] = [ir.Let(loop.var, ir.sub(block, first)), *loop.body]
-        if waits and not (_is_independent(own) or _has_wait(own)):
+        if waits and not any(isinstance(s, ir.DependencyWait) for s in ir.statements(own)):
             own.insert(0, ir.DependencyWait())
         body.append(ir.If((block >= first) & (block < end), own))
         first = end
@@ -122,16 +118,6 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
         block_size=like.block_size,
         packed_blocks=max(k.packed_blocks for k in kernels),
     )
-
-
-def _has_wait(body: Sequence[Stmt]) -> bool:
-    return any(isinstance(s, ir.DependencyWait) for s in ir.statements(body))
-
-
-def _is_independent(body: Sequence[Stmt]) -> bool:
-    """The statements need nothing that earlier kernels do: they prefetch alone."""
-    kinds = (ir.For, ir.If, ir.Let, ir.Prefetch)
-    return all(isinstance(s, kinds) for s in ir.statements(body)) and not ir.loads(body)
 
 
 class _Copy:

@@ -374,6 +374,8 @@ class CudaLaunchList(LaunchList):
         scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
         early = set(self._early_steps.values())
         value = self.slots + len(self._scratch) + bool(self._workspace)
+        # what writes inputs of the list has ended before kernels that load them early begin
+        begins_alone = any(p.loads_early for p in programs)
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(layout.RECORD)
@@ -381,6 +383,7 @@ class CudaLaunchList(LaunchList):
             if isinstance(program, VendorProgram) and program.native is not None:
                 vendor, vendors = at(vendors), self._encode_vendor(commands, vendors, step)
             overlaps = program.programmatic_launch and n - 1 not in early
+            overlaps = overlaps and not (n == 0 and begins_alone)
             words[record : record + len(layout.RECORD)] = [
                 *(program.address, at(value), program.block_size, self._shared[n]),
                 *(at(parameters), program.num_buffers, at(references), at(buffers)),

@@ -25,8 +25,8 @@ class CudaProgram(KernelProgram):
 
     __slots__ = (
         *("_allowed_shared", "_render", "address", "block_size", "dynamic_scratch", "formats"),
-        *("function", "key", "module", "num_buffers", "programmatic_launch", "retired"),
-        *("shared_bytes", "static_scratch", "tensor_maps"),
+        *("function", "key", "loads_early", "module", "num_buffers", "programmatic_launch"),
+        *("retired", "shared_bytes", "static_scratch", "tensor_maps"),
     )
 
     def __init__(
@@ -44,6 +44,7 @@ class CudaProgram(KernelProgram):
         self.block_size = renderer.cta_threads(kernel)
         self.tensor_maps = renderer.tensor_maps(kernel)  # of tensors that TMA reads
         self.programmatic_launch = programmatic_launch  # it waits for earlier kernels by itself
+        self.loads_early = renderer.loads_before_wait(kernel)
         self._render = render
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
@@ -82,7 +83,7 @@ class VendorProgram(KernelProgram):
     """A kernel of a vendor library; to a launch list, one without scalars and scratch."""
 
     address = block_size = shared_bytes = 0
-    programmatic_launch = False
+    programmatic_launch = loads_early = False
     formats = ""
     static_scratch: frozenset[int] = frozenset()
     dynamic_scratch: tuple[int, ...] = ()

@@ -14,8 +14,8 @@ from numus.compiler.lower.matmul.packed import CodesProblem
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import (
     RowEpilogue,
+    RowsAhead,
     has_statistics,
-    prefetched,
     products_of,
     statistics,
 )
@@ -25,10 +25,10 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
     WARP,
+    PackedGemv,
     PackedGemvOperands,
     PackedGemvShape,
     PackedMatrix,
-    packed_gemv,
     totals,
 )
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
@@ -98,21 +98,20 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
     x = p.val.inputs[0]
     matrices = [p.matrix(e, product) for product in products]
     row0 = block * rows if rows > 1 else block
-    own = [ir.minimum(row0 + i, e.dim(p.rows) - 1) if i else row0 for i in range(rows)]
-    codes = [product.inputs[1] for product in products]
-    operands = [m.codes for m in matrices]
-    body = prefetched(e, p.target, codes, operands, own, codes[0].shape[2])
+    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, paired=x.dtype.itemsize == 2)
+    gemv = PackedGemv(shape, matrices, row0, e.dim(p.rows))
+    codes, operands = [product.inputs[1] for product in products], [m.codes for m in matrices]
+    loaded = WARP * QUAD * unroll
+    ahead = RowsAhead(codes, operands, gemv.rows, loaded, codes[0].shape[2])
+    body = ahead.statements(e, p.target, gemv.first_loads(e.dim(p.chunks)))
     if p.vectors == 1:
         body += statistics(e, x, MAX_ACCESS_BYTES // x.dtype.itemsize)
-    aligned = operands[0].aligned
-    for operand in operands[1:]:
-        aligned = aligned & operand.aligned
     vectors = [_vector(e, x, v, p.packing.values) for v in range(p.vectors)]
-    for vector in vectors:
+    aligned = vectors[0].aligned
+    for vector in vectors[1:]:
         aligned = aligned & vector.aligned
-    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, paired=x.dtype.itemsize == 2)
     epilogues: dict[tuple[int, int], RowEpilogue] = {}
-    for i, clamped in enumerate(own):
+    for i, clamped in enumerate(gemv.rows):
         row = ir.var(f"row{i}")
         body.append(ir.Let(row, clamped))
         for v in range(p.vectors):
@@ -122,10 +121,8 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
             epilogues[v, i] = RowEpilogue(e, p.group, found, (const(v), row), tag)
             body += epilogues[v, i].loads()
     loaders = [vector.loader(dt.float32) for vector in vectors]
-    given = PackedGemvOperands(
-        matrices, lambda v: loaders[v], aligned, lambda v, i: epilogues[v, i].stores()
-    )
-    body += packed_gemv(shape, given, row0, e.dim(p.rows), e.dim(p.chunks))
+    given = PackedGemvOperands(lambda v: loaders[v], aligned, lambda v, i: epilogues[v, i].stores())
+    body += gemv.body(given, e.dim(p.chunks))
     return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), p.group.notes)]
 
 

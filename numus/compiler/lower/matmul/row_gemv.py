@@ -11,9 +11,9 @@ from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.matmul.problem import MatmulProblem
 from numus.compiler.lower.matmul.row_products import (
     RowEpilogue,
+    RowsAhead,
     matrix_axis,
     matrix_of,
-    prefetched,
     products_of,
     statistics,
     streams_rows,
@@ -22,7 +22,6 @@ from numus.compiler.lower.matmul.row_products import (
 from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
-from numus.ir import Stmt
 from numus.kernels.matmul.gpu import row_gemv as kernel
 from numus.target import Target
 
@@ -44,27 +43,20 @@ class RowGemv(InOrder):
         e.packed_blocks = LOOPS.packed_rows
         axis, vector = matrix_axis(p.matmul), vector_of(p.matmul)
         operands = [vector_operand(e, x, axis, dtype, shape.vector) for x in matrices]
-        own = kernel.rows_of_warp(shape, block, e.dim(rows))
-        body = prefetched(e, p.target, matrices, operands, own, p.k)
+        gemv = kernel.RowGemv(shape, operands, e.dim(rows), block)
+        ahead = RowsAhead(matrices, operands, gemv.rows, shape.iteration, p.k)
+        body = ahead.statements(e, p.target, gemv.first_loads())
         body += statistics(e, vector, shape.vector)
         elements = VectorExpression(e, vector, shape.vector, "element")
-        aligned = elements.aligned
-        for x in operands:
-            aligned = aligned & x.aligned
-        epilogues: list[RowEpilogue] = []
-        for i, clamped in enumerate(own):
+        stores: list[RowEpilogue] = []
+        for i, clamped in enumerate(gemv.rows):
             row = ir.var(f"row{i}")
             at = (ir.const(0), *((row, ir.const(0)) if axis == 1 else (ir.const(0), row)))
             totals = dict(zip(products, kernel.totals(shape, i), strict=True))
-            epilogues.append(RowEpilogue(e, p.group, totals, at, row.attr))
-            body += [ir.Let(row, clamped), *epilogues[i].loads()]
-
-        def epilogue(i: int) -> list[Stmt]:
-            return epilogues[i].stores()
-
-        k = kernel.AlongK(shape, e.dim(p.k), not p.k % (shape.step * shape.unroll), aligned)
-        call = kernel.RowGemvCall(k, e.dim(rows), operands, elements.loader(dtype), epilogue)
-        body += kernel.row_gemv(call, block)
+            stores.append(RowEpilogue(e, p.group, totals, at, row.attr))
+            body += [ir.Let(row, clamped), *stores[i].loads()]
+        along = kernel.AlongK(shape, e.dim(p.k), not p.k % shape.iteration, elements.aligned)
+        body += gemv.body(along, elements.loader(dtype), lambda i: stores[i].stores())
         return [e.grid_kernel(self.name, block, body, -(-rows // shape.rows), p.group.notes)]
 
 

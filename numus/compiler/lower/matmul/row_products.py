@@ -8,7 +8,7 @@ RMSNorm, to the kernels that read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
@@ -88,25 +88,41 @@ def products_of(group: FusionGroup) -> list[Value]:
     return [m for m in group.members if m.kind == group.kind]
 
 
-def prefetched(
-    e: Emitter,
-    target: Target,
-    matrices: Sequence[Value],
-    operands: Sequence[VectorOperand],
-    rows: Sequence[Expr],
-    extent: int,
-) -> list[Stmt]:
-    """Prefetches of a warp's rows of what the program is given, and the wait for earlier kernels;
-    nothing where there is nothing to prefetch."""
-    out: list[Stmt] = []
-    for x, operand in zip(matrices, operands, strict=True):
-        base = x
-        while base not in e.layouts:
-            base = base.inputs[0]
-        if operand.address is not None and is_fetched(base, target):
-            for row in rows:
-                out.append(fetch_row(*operand.address(ZERO, row, ZERO), extent, len(out)))
-    return [*out, ir.DependencyWait()] if out else []
+@dataclass(frozen=True)
+class RowsAhead:
+    """A warp's rows of the matrices, of which it loads the first elements ahead of all else."""
+
+    matrices: Sequence[Value]
+    operands: Sequence[VectorOperand]
+    rows: Sequence[Expr]
+    loaded: int  # elements of a row
+    extent: int  # of a row
+
+    def statements(self, e: Emitter, target: Target, loads: list[Stmt]) -> list[Stmt]:
+        """The first loads, and prefetches of what comes after them; of what the program is given,
+        before the wait for earlier kernels."""
+        if not target.dependent_launch or not all(map(self._is_given, self._bases(e))):
+            return loads
+        out = list(loads)
+        for operand, base in zip(self.operands, self._bases(e), strict=True):
+            first = self.loaded if loads else 0
+            if operand.address is None or not is_fetched(base, target) or first >= self.extent:
+                continue
+            for row in self.rows:
+                place = operand.address(ZERO, row, const(first))
+                out.append(fetch_row(*place, self.extent - first, len(out)))
+        return [*out, ir.DependencyWait(loads_before=bool(loads))] if out else []
+
+    def _bases(self, e: Emitter) -> list[Value]:
+        found = []
+        for x in self.matrices:
+            while x not in e.layouts:
+                x = x.inputs[0]
+            found.append(x)
+        return found
+
+    def _is_given(self, base: Value) -> bool:
+        return base.kind == "leaf"
 
 
 class RowEpilogue:

@@ -45,9 +45,8 @@ class PackedMatrix:
 
 @dataclass(frozen=True)
 class PackedGemvOperands:
-    matrices: Sequence[PackedMatrix]
     vector: Callable[[int], LoadVector]  # elements of a vector, by its number: float32
-    aligned: Expr  # codes and vectors, so that vectors are loaded
+    aligned: Expr  # vectors, so that they are loaded as such
     epilogue: Callable[[int, int], list[Stmt]]  # of a vector and a row of the warp, from `totals`
 
 
@@ -139,39 +138,88 @@ def _sum(xs: list[Expr]) -> Expr:
     return xs[0]
 
 
-def packed_gemv(
-    s: PackedGemvShape, o: PackedGemvOperands, row0: Expr, stop: Expr, chunks: Expr
-) -> list[Stmt]:
-    """Rows from `row0` on, by one warp."""
-    p = s.packing
-    clamped = [ir.minimum(row0 + i, stop - 1) if i else row0 for i in range(s.rows)]
-    rows = [(matrix, row) for matrix in o.matrices for row in clamped]
-    sums = [
-        [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
-        for i in range(len(rows))
-    ]
-    out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in sums for c in row]
-    lane, chunk = ir.var("lane"), ir.var("chunk")
+class PackedGemv:
+    """Rows from `row0` on, by one warp; loads are pipelined as in `row_gemv.py`."""
 
-    def loop(vectorised: bool) -> list[Stmt]:
-        body: list[Stmt] = []
+    def __init__(
+        self, shape: PackedGemvShape, matrices: Sequence[PackedMatrix], row0: Expr, stop: Expr
+    ) -> None:
+        s = self.shape = shape
+        self.row0, self.stop, self.matrices = row0, stop, matrices
+        self.rows = [ir.minimum(row0 + i, stop - 1) if i else row0 for i in range(s.rows)]
+        self.operands = [(matrix, row) for matrix in matrices for row in self.rows]
+        self.aligned = problem.TRUE
+        for matrix in matrices:
+            self.aligned = self.aligned & matrix.codes.aligned
+        # words behind a header are not aligned
+        pipelined = not s.packing.header and all(m.codes.is_vector(QUAD) for m in matrices)
+        self.words = [
+            [
+                [ir.Register(f"word{u}_{i}_{e}", dt.uint32, lanes=True) for e in range(QUAD)]
+                for i in range(len(self.operands))
+            ]
+            for u in range(s.unroll if pipelined else 0)
+        ]
+        self.sums = [
+            [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
+            for i in range(len(self.operands))
+        ]
+
+    def first_loads(self, chunks: Expr) -> list[Stmt]:
+        """The first words of each row; they need nothing but the matrices."""
+        if not self.words:
+            return []
+        lane = ir.var("first_lane")
+        loads = [x for u in range(self.shape.unroll) for x in self._next(u, lane * QUAD)]
+        inside: list[Stmt] = [ir.If(lane * QUAD < chunks, loads)]
+        return problem.when(
+            self.aligned, lambda: [ir.For(lane, ZERO, const(WARP), "lanes", inside)]
+        )
+
+    def body(self, o: PackedGemvOperands, chunks: Expr) -> list[Stmt]:
+        """Everything after `first_loads`."""
+        s = self.shape
+        out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in self.sums for c in row]
+        aligned = self.aligned & o.aligned
+        out += problem.when(aligned, lambda: self._loop(o, chunks, True))
+        out += problem.when(~aligned, lambda: self._loop(o, chunks, False))
+        for i in range(s.rows):
+            stores: list[Stmt] = []
+            for v in range(s.vectors):
+                names = totals(s, len(self.matrices), v, i)
+                own = [self.sums[m * s.rows + i][v] for m in range(len(names))]
+                out += ir.lets(names, [ir.lanes_reduce("add", x) for x in own])
+                stores += o.epilogue(v, i)
+            out += [ir.If(self.row0 + i < self.stop, stores)] if i else stores
+        return out
+
+    def _next(self, u: int, chunk: Expr) -> list[Stmt]:
+        """Words from a chunk on, to their registers."""
+        out, sets = list[Stmt](), list[Stmt]()
+        at = chunk + u * WARP * QUAD, self.operands, ZERO
+        words = _load(self.shape, out, at, True, f"next{u}")
+        for registers, names in zip(self.words[u], words, strict=True):
+            sets += ir.sets(registers, names)
+        return out + sets
+
+    def _loop(self, o: PackedGemvOperands, chunks: Expr, vectorised: bool) -> list[Stmt]:
+        s, p = self.shape, self.shape.packing
+        lane, chunk, step = ir.var("lane"), ir.var("chunk"), WARP * QUAD * self.shape.unroll
         chunks_at = [chunk + u * WARP * QUAD for u in range(s.unroll)]
-        places = [(c, rows, c // p.group if p.group else ZERO) for c in chunks_at]
-        words = [_load(s, body, at, vectorised, str(u)) for u, at in enumerate(places)]
-        for u, (at, own) in enumerate(zip(places, words, strict=True)):
-            body += _multiply(s, o, sums, at, own, vectorised, str(u))
-        step = const(WARP * QUAD * s.unroll)
-        inner = ir.For(chunk, lane * QUAD, chunks, "serial", body, step=step)
+        places = [(c, self.operands, c // p.group if p.group else ZERO) for c in chunks_at]
+        body: list[Stmt] = []
+        if self.words and vectorised:
+            for u, at in enumerate(places):
+                current: Words = []
+                for registers in self.words[u]:
+                    names = [ir.var(f"{r.name}_now", r.dtype) for r in registers]
+                    body += ir.lets(names, ir.reads(registers))
+                    current.append(list(names))
+                body += _multiply(s, o, self.sums, at, current, vectorised, str(u))
+                body.append(ir.If(chunk + step < chunks, self._next(u, chunk + step)))
+        else:
+            words = [_load(s, body, at, vectorised, str(u)) for u, at in enumerate(places)]
+            for u, (at, own) in enumerate(zip(places, words, strict=True)):
+                body += _multiply(s, o, self.sums, at, own, vectorised, str(u))
+        inner = ir.For(chunk, lane * QUAD, chunks, "serial", body, step=const(step))
         return [ir.For(lane, ZERO, const(WARP), "lanes", [inner])]
-
-    out += problem.when(o.aligned, lambda: loop(True))
-    out += problem.when(~o.aligned, lambda: loop(False))
-    for i in range(s.rows):
-        stores: list[Stmt] = []
-        for v in range(s.vectors):
-            names = totals(s, len(o.matrices), v, i)
-            found = [ir.lanes_reduce("add", sums[m * s.rows + i][v]) for m in range(len(names))]
-            out += ir.lets(names, found)
-            stores += o.epilogue(v, i)
-        out += [ir.If(row0 + i < stop, stores)] if i else stores
-    return out

@@ -54,13 +54,25 @@ class VectorOperand(Operand):
         if self.address is None or self.vector == 1 or count == 1:
             at = [(mn, k + u) if self.k_major else (mn + u, k) for u in range(count)]
             return self.load_elements(out, batch, at, tag)
+        names = self.load_vectors(out, batch, mn, k, count, tag)
+        return [name.cast(self.dtype) for name in names]
+
+    def load_vectors(
+        self, out: list[Stmt], batch: Expr, mn: Expr, k: Expr, count: int, tag: str
+    ) -> list[Expr]:
+        """Elements from here on in memory order, as they are in memory."""
+        assert self.address is not None
         vector = min(self.vector, count)
         buffer, first = self.address(batch, mn, k)
         names = [ir.var(f"{tag}_{u}", buffer.dtype) for u in range(count)]
         for u, name in enumerate(names):
             width = vector if u % vector == 0 else 0
             out.append(ir.Let(name, ir.load(buffer, first + u), vector=width))
-        return [name.cast(self.dtype) for name in names]
+        return list(names)
+
+    def is_vector(self, count: int) -> bool:
+        """So many elements along k are one access, or several."""
+        return self.k_major and self.address is not None and 1 < self.vector <= count
 
     def load_elements(
         self, out: list[Stmt], batch: Expr, at: Sequence[tuple[Expr, Expr]], tag: str

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -19,11 +20,12 @@ from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
 from numus.target import Target
 
-ZERO, WARP = const(0), 32
+ZERO, TRUE, WARP = const(0), problem.TRUE, 32
 
 # Elements of the vector from a position on, of a thread: (statements, first, count, tag, whether
 # vectors are aligned).
 LoadVector = Callable[[list[Stmt], Expr, int, str, bool], list[Expr]]
+RowEpilogue = Callable[[int], list[Stmt]]  # of a row of the warp, from `totals`
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class RowGemvShape:
     def step(self) -> int:
         """Elements of a row that a warp loads at a time."""
         return WARP * self.vector
+
+    @property
+    def iteration(self) -> int:
+        """Elements of a row that a warp has in flight."""
+        return self.step * self.unroll
 
 
 def choose_shape(
@@ -102,7 +109,7 @@ class AlongK:
 
         def loop(vectorised: bool) -> list[Stmt]:
             at, rest = ir.var(f"{name}_at"), ir.var(f"{name}_rest")
-            many, first = s.step * s.unroll, lane * s.vector
+            many, first = s.iteration, lane * s.vector
             stop = self.k if self.whole else self.k // many * many
             steps = body(at, s.unroll, vectorised)
             inner: list[Stmt] = [ir.For(at, first, stop, "serial", steps, step=const(many))]
@@ -116,50 +123,153 @@ class AlongK:
         return out + problem.when(~self.aligned, lambda: loop(False))
 
 
-@dataclass(frozen=True, slots=True)
-class RowGemvCall:
-    """Operands of a kernel."""
+class RowGemv:
+    """The rows of one warp, software-pipelined: while vectors of the rows are multiplied, the next
+    ones are on their way. The first ones can be so before anything else is known (`first_loads`).
+    """
 
-    along: AlongK
-    rows: Expr  # of each matrix
-    matrices: Sequence[VectorOperand]
-    vector: LoadVector
-    epilogue: Callable[[int], list[Stmt]]  # of a row of the warp, from `totals`
+    def __init__(
+        self, shape: RowGemvShape, matrices: Sequence[VectorOperand], rows: Expr, block: Expr
+    ) -> None:
+        s = self.shape = shape
+        self.block, self.row_count = block, rows
+        self.rows = rows_of_warp(s, block, rows)
+        self.operands = [(matrix, row) for matrix in matrices for row in self.rows]
+        self.aligned = TRUE
+        for matrix in matrices:
+            self.aligned = self.aligned & matrix.aligned
+        pipelined = all(m.is_vector(s.vector) for m in matrices)
+        self.words = [
+            [
+                [
+                    ir.Register(f"word{u}_{i}_{e}", t, lanes=True)
+                    for e in range(s.vector * _stored(m).itemsize // t.itemsize)
+                ]
+                for i, (m, _) in enumerate(self.operands)
+                for t in [_word(_stored(m))]
+            ]
+            for u in range(s.unroll if pipelined else 0)
+        ]
+        self.sums = [
+            [ir.Register(f"sum{p}_{i}", s.dtype, lanes=True) for i in range(s.rows)]
+            for p in range(s.products)
+        ]
 
+    def first_loads(self) -> list[Stmt]:
+        """The first vectors of each row; they need nothing but the matrices."""
+        if not self.words:
+            return []
+        lane, s = ir.var("first_lane"), self.shape
+        places = [lane * s.vector + u * s.step for u in range(s.unroll)]
+        loads = [x for u, at in enumerate(places) for x in self._load(u, at)]
+        return problem.when(self.aligned, lambda: [ir.For(lane, ZERO, const(WARP), "lanes", loads)])
 
-def row_gemv(call: RowGemvCall, block: Expr) -> list[Stmt]:
-    """The rows of one warp."""
-    s = call.along.shape
-    sums = [
-        [ir.Register(f"sum{p}_{i}", s.dtype, lanes=True) for i in range(s.rows)]
-        for p in range(s.products)
-    ]
-    flat = [c for own in sums for c in own]
-    rows = rows_of_warp(s, block, call.rows)
-    operands = [(matrix, row) for matrix in call.matrices for row in rows]
+    def body(self, along: AlongK, vector: LoadVector, epilogue: RowEpilogue) -> list[Stmt]:
+        """Everything after `first_loads`; `along` says whether the vector is aligned as well."""
+        s = self.shape
+        flat = [c for own in self.sums for c in own]
+        out: list[Stmt] = [ir.Set(c, const(0, s.dtype)) for c in flat]
+        aligned = self.aligned & along.aligned
 
-    def steps(at: Expr, count: int, vectorised: bool) -> list[Stmt]:
-        body: list[Stmt] = []
+        def step(at: Expr, count: int, vectorised: bool) -> list[Stmt]:
+            return self._step(vector, at, count, vectorised)
+
+        if self.words:
+            out += problem.when(aligned, lambda: self._pipeline(along, vector))
+            single = replace(along, aligned=~TRUE)
+            out += problem.when(~aligned, lambda: single.statements(step, "k"))
+        else:
+            out += replace(along, aligned=aligned).statements(step, "k")
+        for i in range(s.rows):
+            found = [ir.lanes_reduce("add", own[i]) for own in self.sums]
+            out += ir.lets(totals(s, i), found)
+            stores = epilogue(i)
+            out += [ir.If(self.block * s.rows + i < self.row_count, stores)] if i else stores
+        return out
+
+    def _load(self, u: int, at: Expr) -> list[Stmt]:
+        """A vector of each row into its registers."""
+        out, sets = list[Stmt](), list[Stmt]()
+        for i, ((matrix, row), own) in enumerate(zip(self.operands, self.words[u], strict=True)):
+            tag = f"next{u}_{i}"
+            names = matrix.load_vectors(out, ZERO, row, at, self.shape.vector, tag)
+            sets += ir.sets(own, _packed(names))
+        return out + sets
+
+    def _pipeline(self, along: AlongK, vector: LoadVector) -> list[Stmt]:
+        """A ring of registers: what was multiplied gives way to what comes an iteration later."""
+        s = self.shape
+        lane, at, rest = ir.var("k_lane"), ir.var("k_at"), ir.var("k_rest")
+        many, first = s.iteration, lane * s.vector
+        stop = along.k if along.whole else along.k // many * many
+        inner, last = list[Stmt](), list[Stmt]()
+        for u in range(s.unroll):
+            ahead = u * s.step
+            inner += self._multiply(vector, u, at + ahead, f"x{u}")
+            inner += self._load(u, at + (many + ahead))
+            last += self._multiply(vector, u, stop - many + first + ahead, f"last{u}")
+        loop = ir.For(at, first, stop - many, "serial", inner, step=const(many))
+        body: list[Stmt] = [loop, *last]
+        if not along.whole:
+            steps = self._step(vector, rest, 1, True)
+            by = const(s.step)
+            body.append(ir.For(rest, stop + first, along.k, "serial", steps, step=by))
+        return [ir.For(lane, ZERO, const(WARP), "lanes", body)]
+
+    def _multiply(self, vector: LoadVector, u: int, at: Expr, tag: str) -> list[Stmt]:
+        """Add the products of a loaded vector of each row."""
+        s, body = self.shape, list[Stmt]()
+        flat = [c for own in self.sums for c in own]
+        xs = vector(body, at, s.vector, tag, True)
+        for e, x in enumerate(xs):
+            for c, (matrix, _), own in zip(flat, self.operands, self.words[u], strict=True):
+                w = _element(own, e, _stored(matrix)).cast(matrix.dtype)
+                body.append(ir.Set(c, problem.multiply_add(w, x, ir.read(c))))
+        return body
+
+    def _step(self, vector: LoadVector, at: Expr, count: int, vectorised: bool) -> list[Stmt]:
+        """Without a pipeline."""
+        s, body = self.shape, list[Stmt]()
+        flat = [c for own in self.sums for c in own]
         places = [at + u * s.step for u in range(count)]
         weights = [
             [
                 matrix.load_along_k(body, ZERO, row, place, s.vector, f"w{u}_{i}", vectorised)
-                for i, (matrix, row) in enumerate(operands)
+                for i, (matrix, row) in enumerate(self.operands)
             ]
             for u, place in enumerate(places)
         ]
         for u, place in enumerate(places):
-            xs = call.vector(body, place, s.vector, f"x{u}", vectorised)
+            xs = vector(body, place, s.vector, f"x{u}", vectorised)
             for e, x in enumerate(xs):
                 for c, ws in zip(flat, weights[u], strict=True):
                     body.append(ir.Set(c, problem.multiply_add(ws[e], x, ir.read(c))))
         return body
 
-    out: list[Stmt] = [ir.Set(c, const(0, s.dtype)) for c in flat]
-    out += call.along.statements(steps, "k")
-    for i in range(s.rows):
-        found = [ir.lanes_reduce("add", own[i]) for own in sums]
-        out += ir.lets(totals(s, i), found)
-        stores = call.epilogue(i)
-        out += [ir.If(block * s.rows + i < call.rows, stores)] if i else stores
-    return out
+
+def _word(dtype: DType) -> DType:
+    """What registers hold of elements: pairs of halves, so that they are as they came."""
+    return dt.uint32 if dtype.itemsize == 2 else dtype
+
+
+def _packed(names: list[Expr]) -> list[Expr]:
+    if names[0].dtype.itemsize != 2:
+        return names
+    bits = [x.bitcast(dt.uint16).cast(dt.uint32) for x in names]
+    return [low | (high << 16) for low, high in zip(bits[::2], bits[1::2], strict=True)]
+
+
+def _element(words: list[ir.Register], e: int, dtype: DType) -> Expr:
+    if dtype.itemsize != 2:
+        return ir.read(words[e])
+    word = ir.read(words[e // 2])
+    if dtype is dt.bfloat16:
+        return (word & 0xFFFF0000 if e % 2 else word << 16).bitcast(dt.float32)
+    return (word >> 16 if e % 2 else word).cast(dt.uint16).bitcast(dtype)
+
+
+def _stored(matrix: VectorOperand) -> DType:
+    """The dtype of its elements in memory."""
+    assert matrix.address is not None
+    buffer, _ = matrix.address(ZERO, ZERO, ZERO)
+    return buffer.dtype
