@@ -5,6 +5,7 @@ import types
 
 import ml_dtypes
 import numpy as np
+import pytest
 import simt_machine
 import simt_tensor_core
 
@@ -33,7 +34,7 @@ class Driver:
     """Fakes of the two driver functions that the loop calls."""
 
     def __init__(self, parameters):
-        self.encoded, self.launched = [], []
+        self.encoded, self.launched, self.overlaps = [], [], []
         self.parameters = parameters
         self.functions = ENCODE(self.encode), LAUNCH(self.launch)
 
@@ -52,16 +53,19 @@ class Driver:
     def launch(self, config, function, parameters, _):
         sizes = words(ctypes.c_uint32, 7, config)
         stream, attributes, count = words(ctypes.c_uint64, 3, config + 32)
-        assert count == 1
-        assert words(ctypes.c_uint32, 1, attributes) == [6]
-        assert words(ctypes.c_uint32, 1, attributes + 8) == [1]
+        if count:
+            assert words(ctypes.c_uint32, 1, attributes) == [6]
+            assert words(ctypes.c_uint32, 1, attributes + 8) == [1]
+        self.overlaps.append(bool(count))
         places = words(ctypes.c_uint64, self.parameters, parameters)
         values = [ctypes.c_uint64.from_address(p).value for p in places]
         self.launched.append((function, sizes, stream, values))
         return 0
 
 
-def matmul_kernel():
+@pytest.fixture(scope="module")
+def kernel():
+    """Of a product, with operands that TMA reads."""
     runtime = NullRuntime()
     runtime.target = simt_tensor_core.target_of(simt_machine.TARGET, 90)
     found = []
@@ -73,9 +77,8 @@ def matmul_kernel():
     return found[-1]
 
 
-def test_tensor_maps_are_encoded_at_every_launch():
-    kernel = matmul_kernel()
-    assert kernel.name == "wgmma_gemm"
+def launch_list(kernel, count=1, loads_early=False):
+    """Launches of a kernel, with their driver."""
     _, near = renderer.static_scratch(kernel)
     static = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
     program = types.SimpleNamespace(
@@ -91,7 +94,7 @@ def test_tensor_maps_are_encoded_at_every_launch():
         allow_shared=lambda nbytes: None,
         label="a matmul",
         programmatic_launch=True,
-        loads_early=False,
+        loads_early=loads_early,
     )
     given = len(kernel.buffers) - len(static)
     driver = Driver(given + len(kernel.scalars) + len(program.tensor_maps))
@@ -113,7 +116,13 @@ def test_tensor_maps_are_encoded_at_every_launch():
         encode_address=encode,
     )
     places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
-    prepared = launching.CudaLaunchList(runtime, [LaunchStep(program, places)], given)
+    steps = [LaunchStep(program, places)] * count
+    return driver, launching.CudaLaunchList(runtime, steps, given), program
+
+
+def test_tensor_maps_are_encoded_at_every_launch(kernel):
+    assert kernel.name == "wgmma_gemm"
+    driver, prepared, program = launch_list(kernel)
     numbers = {slot: 100 + i for i, (slot, _) in enumerate(kernel.scalars)}
     addresses = [0x10000, 0x20000, 0x30000]
     prepared.run(addresses, [33, *numbers.values()])
@@ -131,3 +140,12 @@ def test_tensor_maps_are_encoded_at_every_launch():
     prepared.run([0x10002, *addresses[1:]], [33, *numbers.values()])
     assert [told[2] for told in driver.encoded[2:]] == [0x20000]
     assert len(driver.launched) == 2
+
+
+def test_lists_that_load_early_begin_alone(kernel):
+    """What writes their inputs may still run otherwise."""
+    values = [33, *range(100, 100 + len(kernel.scalars))]
+    for loads_early in (False, True):
+        driver, prepared, _ = launch_list(kernel, 3, loads_early)
+        prepared.run([0x10000, 0x20000, 0x30000], values * 3)
+        assert driver.overlaps == [not loads_early, True, True]

@@ -197,3 +197,8 @@ def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
     stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
     found = [(s.buffer, s.index, s.mask is not None) for s in stores]
     return found + [(e.attr, e.args[0], len(e.args) > 1) for e in ir.loads(loop.body)]
+
+
+def loads_before_wait(kernel: ir.Kernel) -> bool:
+    """Whether it loads inputs of the launch list while earlier kernels may still run."""
+    return any(isinstance(s, ir.DependencyWait) and s.loads_before for s in statements(kernel.body))

@@ -32,6 +32,7 @@ class OccupancyTuning:
     overhead_registers: int = 64  # of a thread, besides lane registers and accumulators
     two_cta_accumulators: int = 64  # up to this many, a mainloop leaves room for a second CTA
     warps_ctas: int = 2  # of warps by themselves, that hold vectors in flight
+    early_threads: int = 512  # of an SM, that load vectors before earlier kernels end
     lookback_ctas: int = 4  # with spin-waits
     multisplit_lookback_ctas: int = 3
 
@@ -45,6 +46,8 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if any(isinstance(s, ir.SpinWait) for s in inner):
         multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)
         return TUNING.multisplit_lookback_ctas if multisplit else TUNING.lookback_ctas
+    if analysis.loads_before_wait(kernel):
+        return max(1, TUNING.early_threads // threads)
     if analysis.resident_words(kernel):
         ctas, _ = resident_ctas(kernel, threads)
         return ctas if ctas > 1 else 0

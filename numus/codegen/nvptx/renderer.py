@@ -59,12 +59,7 @@ class NvptxTarget:
 
 
 cta_threads, static_scratch = analysis.cta_threads, analysis.static_scratch
-tensor_maps = analysis.tensor_maps
-
-
-def loads_before_wait(kernel: ir.Kernel) -> bool:
-    """Whether it loads inputs of the launch list while earlier kernels may still run."""
-    return any(isinstance(s, ir.DependencyWait) and s.loads_before for s in statements(kernel.body))
+tensor_maps, loads_before_wait = analysis.tensor_maps, analysis.loads_before_wait
 
 
 def has_dependent_launch(capability: int) -> bool:

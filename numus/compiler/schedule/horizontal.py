@@ -24,6 +24,7 @@ class HorizontalTuning:
     """Measured on one H200."""
 
     max_kernels: int = 4  # that share a launch
+    max_scratch_bytes: int = 8 << 10  # of a kernel
     l2_divisor: int = 4  # bytes of a kernel that is launch-bound: up to this part of L2
 
 
@@ -59,8 +60,9 @@ class HorizontalFusion:
         k = step.kernel
         plain = k.vendor is None and k.flags is None and not (k.persistent or k.copies)
         whole = len(k.body) == 1 and isinstance(k.body[0], ir.For) and k.body[0].kind == "grid"
-        scratch = any(b.access == "scratch" for b in k.buffers)
-        if not (plain and whole and k.block_size) or scratch or k.cluster_size > 1:
+        if not (plain and whole and k.block_size) or k.cluster_size > 1:
+            return None
+        if _scratch_bytes(k) > TUNING.max_scratch_bytes:
             return None
         if TUNING.l2_divisor * sum(map(nbytes, step.buffers)) > self._target.l2_bytes:
             return None
@@ -78,8 +80,19 @@ class HorizontalFusion:
             [v for step in steps for v in step.buffers],
             [*(x for step in steps for x in step.scalars), *counts],
             -(-sum(counts) // kernel.packed_blocks),
-            [],
+            [x for step in steps for x in step.scratch],
         )
+
+
+def _scratch_bytes(kernel: ir.Kernel) -> float:
+    """Infinite where it is not of constant size, or shares memory."""
+    total = 0
+    for b in kernel.buffers:
+        if _is_scratch(b):
+            if b.size is None or b.size.op != "const" or b.aliases is not None:
+                return float("inf")
+            total += b.size.attr * b.dtype.itemsize
+    return total
 
 
 def _block_count(step: LoweredKernel) -> int:
@@ -111,13 +124,17 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
     like = kernels[0]
     return ir.Kernel(
         like.name,
-        tuple(b for copy in copies for b in copy.buffers),
+        tuple(sorted((b for copy in copies for b in copy.buffers), key=_is_scratch)),
         tuple(slots),
         [ir.For(block, ir.const(0), first, "grid", body)],
         tuple(note for k in kernels for note in k.notes),
         block_size=like.block_size,
         packed_blocks=max(k.packed_blocks for k in kernels),
     )
+
+
+def _is_scratch(b: ir.Buffer) -> bool:
+    return b.access == "scratch"
 
 
 class _Copy:

@@ -8,18 +8,16 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.matmul.packed import CodesProblem
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import (
-    RowEpilogue,
+    RowEpilogues,
     RowsAhead,
-    has_statistics,
     products_of,
     statistics,
+    vector_loader,
 )
-from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.packed_gemv import (
@@ -29,26 +27,13 @@ from numus.kernels.matmul.gpu.packed_gemv import (
     PackedGemvOperands,
     PackedGemvShape,
     PackedMatrix,
-    totals,
 )
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
+from numus.kernels.matmul.gpu.row_gemv import TUNING as ROWS
+from numus.kernels.matmul.gpu.row_gemv import block_threads, choose_rows, totals
 from numus.kernels.matmul.packed import BYTES
 
 ZERO = const(0)
-
-
-@dataclass(frozen=True)
-class PackedGemvTuning:
-    """Measured on one H200."""
-
-    warps_per_core: int = 32  # that are worth more than loading activations less often,
-    max_rows: int = 2  # of a warp;
-    computed_warps_per_core: int = 16  # or than computing them less often,
-    computed_max_rows: int = 4  # not measured yet
-    quads: int = 4  # in flight, of a thread
-
-
-TUNING = PackedGemvTuning()
 
 
 @dataclass(frozen=True)
@@ -84,54 +69,45 @@ class PackedGemvProblem(CodesProblem):
 
 def _lower_warps(p: PackedGemvProblem) -> Kernels:
     products = products_of(p.group)
-    wanted, most = TUNING.warps_per_core, TUNING.max_rows
-    if has_statistics(p.val.inputs[0], p.layouts):
-        wanted, most = TUNING.computed_warps_per_core, TUNING.computed_max_rows
-    rows = max(1, most // len(products))
-    while rows > 1 and p.rows < rows * wanted * p.target.num_cores:
-        rows //= 2
-    unroll = max(1, TUNING.quads // (rows * len(products)))
-    while unroll > 1 and p.chunks % (WARP * QUAD * unroll):
-        unroll //= 2
-    e, block = Emitter(p.layouts, block_size=WARP), ir.var("block")
-    e.packed_blocks = LOOPS.packed_rows
+    row_loads = -(-p.chunks // (WARP * QUAD))
+    rows, unroll = choose_rows(p.target, len(products), p.rows, row_loads, p.vectors)
+    e, block = Emitter(p.layouts, block_size=block_threads()), ir.var("block")
     x = p.val.inputs[0]
     matrices = [p.matrix(e, product) for product in products]
-    row0 = block * rows if rows > 1 else block
-    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, paired=x.dtype.itemsize == 2)
-    gemv = PackedGemv(shape, matrices, row0, e.dim(p.rows))
+    paired, whole = x.dtype.itemsize == 2, p.chunks % (WARP * QUAD * unroll) == 0
+    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, whole, paired)
+    gemv = PackedGemv(shape, matrices, e.dim(p.rows), block)
     codes, operands = [product.inputs[1] for product in products], [m.codes for m in matrices]
-    loaded = WARP * QUAD * unroll
-    ahead = RowsAhead(codes, operands, gemv.rows, loaded, codes[0].shape[2])
+    ahead = RowsAhead(codes, operands, gemv.rows, codes[0].shape[2])
     body = ahead.statements(e, p.target, gemv.first_loads(e.dim(p.chunks)))
     if p.vectors == 1:
         body += statistics(e, x, MAX_ACCESS_BYTES // x.dtype.itemsize)
-    vectors = [_vector(e, x, v, p.packing.values) for v in range(p.vectors)]
-    aligned = vectors[0].aligned
-    for vector in vectors[1:]:
-        aligned = aligned & vector.aligned
-    epilogues: dict[tuple[int, int], RowEpilogue] = {}
-    for i, clamped in enumerate(gemv.rows):
-        row = ir.var(f"row{i}")
-        body.append(ir.Let(row, clamped))
-        for v in range(p.vectors):
-            names = totals(shape, len(products), v, i)
-            found = dict(zip(products, names, strict=True))
-            tag = f"row{i}_{v}"
-            epilogues[v, i] = RowEpilogue(e, p.group, found, (const(v), row), tag)
-            body += epilogues[v, i].loads()
-    loaders = [vector.loader(dt.float32) for vector in vectors]
-    given = PackedGemvOperands(lambda v: loaders[v], aligned, lambda v, i: epilogues[v, i].stores())
-    body += gemv.body(given, e.dim(p.chunks))
-    return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), p.group.notes)]
+    epilogues = RowEpilogues(e, p.group, gemv.rows)
+    for v in range(p.vectors):
+        for i in range(rows):
+            names = totals(len(products), dt.float32, i, f"_of{v}")
+            epilogues.add(v, i, dict(zip(products, names, strict=True)), 2)
+    body += epilogues.loads()
+    vectors = [_vector(x, v) for v in range(p.vectors)]
+    found = [vector_loader(e, x, dt.float32, p.packing.values) for x in vectors]
+    aligned = found[0][2]
+    for fill, _, own in found:
+        body += fill
+        aligned = aligned & own
+    body += gemv.body(PackedGemvOperands(lambda v: found[v][1], aligned), e.dim(p.chunks))
+    body += epilogues.statements(
+        lambda lane: gemv.finish(lane, lambda v: lambda i: epilogues.stores(v, i))
+    )
+    blocks = -(-p.rows // (rows * ROWS.warps))
+    return [e.grid_kernel("packed_gemv", block, body, blocks, p.group.notes)]
 
 
-def _vector(e: Emitter, x: Value, number: int, count: int) -> VectorExpression:
+def _vector(x: Value, number: int) -> Value:
     """One of the vectors."""
-    if x.shape[1] > 1:
-        start = ((0, number, 0), (1, 1, 1))
-        x = Value.fresh("slice", "view", (x,), start, (1, 1, x.shape[2]), x.dtype)
-    return VectorExpression(e, x, count, f"element{number}")
+    if x.shape[1] == 1:
+        return x
+    start = ((0, number, 0), (1, 1, 1))
+    return Value.fresh("slice", "view", (x,), start, (1, 1, x.shape[2]), x.dtype)
 
 
 def _lower_tasks(p: PackedGemvProblem) -> Kernels:

@@ -6,20 +6,19 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.matmul.problem import MatmulProblem
 from numus.compiler.lower.matmul.row_products import (
-    RowEpilogue,
+    RowEpilogues,
     RowsAhead,
     matrix_axis,
     matrix_of,
     products_of,
     statistics,
     streams_rows,
+    vector_loader,
     vector_of,
 )
-from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.kernels.matmul.gpu import row_gemv as kernel
@@ -39,25 +38,25 @@ class RowGemv(InOrder):
         dtype = _dtype_of(p.matmul)
         itemsize = matrices[0].dtype.itemsize
         shape = kernel.choose_shape(p.target, itemsize, dtype, len(products), rows, p.k)
-        e, block = Emitter(p.input_layouts, block_size=kernel.WARP), ir.var("block")
-        e.packed_blocks = LOOPS.packed_rows
+        e, block = Emitter(p.input_layouts, block_size=kernel.block_threads()), ir.var("block")
         axis, vector = matrix_axis(p.matmul), vector_of(p.matmul)
         operands = [vector_operand(e, x, axis, dtype, shape.vector) for x in matrices]
         gemv = kernel.RowGemv(shape, operands, e.dim(rows), block)
-        ahead = RowsAhead(matrices, operands, gemv.rows, shape.iteration, p.k)
+        ahead = RowsAhead(matrices, operands, gemv.rows, p.k)
         body = ahead.statements(e, p.target, gemv.first_loads())
         body += statistics(e, vector, shape.vector)
-        elements = VectorExpression(e, vector, shape.vector, "element")
-        stores: list[RowEpilogue] = []
-        for i, clamped in enumerate(gemv.rows):
-            row = ir.var(f"row{i}")
-            at = (ir.const(0), *((row, ir.const(0)) if axis == 1 else (ir.const(0), row)))
-            totals = dict(zip(products, kernel.totals(shape, i), strict=True))
-            stores.append(RowEpilogue(e, p.group, totals, at, row.attr))
-            body += [ir.Let(row, clamped), *stores[i].loads()]
-        along = kernel.AlongK(shape, e.dim(p.k), not p.k % shape.iteration, elements.aligned)
-        body += gemv.body(along, elements.loader(dtype), lambda i: stores[i].stores())
-        return [e.grid_kernel(self.name, block, body, -(-rows // shape.rows), p.group.notes)]
+        epilogues = RowEpilogues(e, p.group, gemv.rows)
+        for i in range(shape.rows):
+            names = kernel.totals(len(products), dtype, i)
+            epilogues.add(0, i, dict(zip(products, names, strict=True)), axis)
+        body += epilogues.loads()
+        fill, load, aligned = vector_loader(e, vector, dtype, shape.vector)
+        body += [*fill, *gemv.body(p.k, e.dim(p.k), aligned, load)]
+        body += epilogues.statements(
+            lambda lane: gemv.finish(lane, lambda i: epilogues.stores(0, i))
+        )
+        blocks = -(-rows // (shape.rows * kernel.TUNING.warps))
+        return [e.grid_kernel(self.name, block, body, blocks, p.group.notes)]
 
 
 def _dtype_of(product: Value) -> DType:

@@ -10,23 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.loops.early_prefetch import fetch_row, is_fetched
+from numus.compiler.lower.loops.early_prefetch import is_fetched, line_elements
 from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.loops.stages import expand_sqdevs
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout
 from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.reducers import Reducer, reducer
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import row_gemv as kernel
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, VectorOperand
+from numus.kernels.matmul.gpu.row_gemv import (
+    WARP,
+    LoadVector,
+    StagedVector,
+    WarpRows,
+    block_threads,
+)
 from numus.kernels.vendor.registry import preference
 from numus.target import Target
 
 ZERO = const(0)
+STATISTICS_LOADS = 4  # that a thread has in flight
 
 
 def matrix_axis(product: Value) -> int:
@@ -90,28 +100,39 @@ def products_of(group: FusionGroup) -> list[Value]:
 
 @dataclass(frozen=True)
 class RowsAhead:
-    """A warp's rows of the matrices, of which it loads the first elements ahead of all else."""
+    """A block's rows of the matrices; its warps load the first elements ahead of all else."""
 
     matrices: Sequence[Value]
     operands: Sequence[VectorOperand]
-    rows: Sequence[Expr]
-    loaded: int  # elements of a row
-    extent: int  # of a row
+    rows: WarpRows
+    extent: int  # elements of a row
 
     def statements(self, e: Emitter, target: Target, loads: list[Stmt]) -> list[Stmt]:
-        """The first loads, and prefetches of what comes after them; of what the program is given,
-        before the wait for earlier kernels."""
-        if not target.dependent_launch or not all(map(self._is_given, self._bases(e))):
+        """The first loads, or else prefetches; of what the program is given, before the wait for
+        earlier kernels."""
+        if not target.dependent_launch or not all(map(_is_given, self._bases(e))):
             return loads
-        out = list(loads)
+        if loads:
+            return [*loads, ir.DependencyWait(loads_before=True)]
+        fetches: list[Stmt] = []
         for operand, base in zip(self.operands, self._bases(e), strict=True):
-            first = self.loaded if loads else 0
-            if operand.address is None or not is_fetched(base, target) or first >= self.extent:
-                continue
-            for row in self.rows:
-                place = operand.address(ZERO, row, const(first))
-                out.append(fetch_row(*place, self.extent - first, len(out)))
-        return [*out, ir.DependencyWait(loads_before=bool(loads))] if out else []
+            if operand.address is not None and is_fetched(base, target):
+                fetches.append(self._prefetches(operand, len(fetches)))
+        return [*fetches, ir.DependencyWait()] if fetches else []
+
+    def _prefetches(self, operand: VectorOperand, number: int) -> Stmt:
+        """Of a warp's rows, by its lanes."""
+        assert operand.address is not None
+        lane, line = ir.var(f"fetch_lane{number}"), ir.var(f"line{number}")
+        buffer, _ = operand.address(ZERO, ZERO, ZERO)
+        per_line = line_elements(buffer.dtype)
+        fetches: list[Stmt] = []
+        for row in self.rows.clamped(lane):
+            place = operand.address(ZERO, row, line * per_line)
+            fetches.append(ir.Prefetch(*place, write=False, level=2))
+        lines = const(-(-self.extent // per_line))
+        loop = ir.For(line, lane % WARP, lines, "serial", fetches, step=const(WARP))
+        return ir.For(lane, ZERO, const(block_threads()), "lanes", [loop])
 
     def _bases(self, e: Emitter) -> list[Value]:
         found = []
@@ -121,49 +142,72 @@ class RowsAhead:
             found.append(x)
         return found
 
-    def _is_given(self, base: Value) -> bool:
-        return base.kind == "leaf"
+
+def _is_given(base: Value) -> bool:
+    return base.kind == "leaf"
 
 
-class RowEpilogue:
-    """What is stored of a row, from the products that the kernel binds to `totals`."""
+class RowEpilogues:
+    """What the warps of a block store of their rows, from products bound to `totals`."""
 
-    def __init__(
-        self,
-        e: Emitter,
-        group: FusionGroup,
-        totals: dict[Value, Expr],
-        at: Sequence[Expr],
-        tag: str,
-    ) -> None:
-        product = group.members[0]
+    def __init__(self, e: Emitter, group: FusionGroup, rows: WarpRows) -> None:
+        self._e, self._group, self._rows = e, group, rows
+        self._names: dict[Expr, Expr] = {}
+        self._registers: list[ir.Register] = []
+        self._stores: dict[tuple[int, int], list[Stmt]] = {}
+        self._row = [ir.var(f"row{i}") for i in range(rows.own)]
+
+    def add(self, number: int, row: int, totals: dict[Value, Expr], axis: int) -> None:
+        """Of a row of a warp, and of a vector by its number, along the products' other axis."""
+        e, product = self._e, self._group.members[0]
+        other, own_row = const(number), self._row[row]
+        at = (ZERO, *((own_row, other) if axis == 1 else (other, own_row)))[-len(product.shape) :]
         point = [x for x, extent in zip(at, product.shape, strict=True) if extent != 1]
         for own, total in totals.items():
             e.rebind(own, total.cast(own.dtype))
-        self._names: dict[Expr, Expr] = {}
-        self._stores: list[Stmt] = []
-        for v in group.members:
-            if v in group.stored:
+        stores: list[Stmt] = []
+        for v in self._group.members:
+            if v in self._group.stored:
                 index = index_of(v.shape, point)
-                self._stores += e.store(v, index, e.value(v, index))
+                stores += e.store(v, index, e.value(v, index))
+        self._stores[number, row] = stores
         own_names = set(totals.values())
-        for store in self._stores:
+        for store in stores:
             assert isinstance(store, ir.Store)
             for x in ir.walk(store.value, lambda x: True):
-                if x.op == "load" and own_names.isdisjoint(ir.walk(x, lambda y: True)):
-                    name = ir.var(f"{tag}_load{len(self._names)}", x.dtype)
-                    self._names.setdefault(x, name)
+                if x.op != "load" or x in self._names:
+                    continue
+                if own_names.isdisjoint(ir.walk(x, lambda y: True)):
+                    name = self._names[x] = ir.var(f"epilogue_load{len(self._names)}", x.dtype)
+                    self._registers.append(ir.Register(name.attr, x.dtype, lanes=True))
 
     def loads(self) -> list[Stmt]:
         """Loads that wait for no product: they are on their way while products are computed."""
-        return [ir.Let(name, x) for x, name in self._names.items()]
+        if not self._names:
+            return []
+        lane = ir.var("ahead_lane")
+        names = list(self._names.values())
+        body: list[Stmt] = [*self._lets(lane)]
+        body += [ir.Let(name, x) for x, name in self._names.items()]
+        body += ir.sets(self._registers, names)
+        return [ir.For(lane, ZERO, const(block_threads()), "lanes", body)]
 
-    def stores(self) -> list[Stmt]:
+    def statements(self, finish: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`finish` adds the products of a lane's warp, and calls `stores`."""
+        lane = ir.var("end_lane")
+        body = self._lets(lane)
+        body += ir.lets(list(self._names.values()), ir.reads(self._registers))
+        return [ir.For(lane, ZERO, const(block_threads()), "lanes", [*body, *finish(lane)])]
+
+    def stores(self, number: int, row: int) -> list[Stmt]:
         out: list[Stmt] = []
-        for store in self._stores:
+        for store in self._stores[number, row]:
             assert isinstance(store, ir.Store)
             out.append(replace(store, value=substitute(store.value, dict(self._names))))
         return out
+
+    def _lets(self, lane: Expr) -> list[Stmt]:
+        return ir.lets(self._row, self._rows.clamped(lane))
 
 
 # -- reductions of the vector ---------------------------------------------------------------------
@@ -182,11 +226,13 @@ def _statistics_of(x: Value, in_memory: Layouts) -> list[Value]:
 
 
 def statistics(e: Emitter, vector: Value, width: int) -> list[Stmt]:
-    """Reductions of all elements, by a warp for itself, `width` elements of a thread at a time;
+    """Reductions of all elements by a block for itself, `width` elements of a thread at a time;
     their results are bound."""
     out: list[Stmt] = []
     k = max(vector.shape)
-    s = kernel.with_unroll(kernel.RowGemvShape(1, 1, width, 1, vector.dtype), k)
+    threads, unroll = block_threads(), 1
+    while unroll < STATISTICS_LOADS and 2 * unroll * threads * width <= k:
+        unroll *= 2
     members, aliases = expand_sqdevs(_statistics_of(vector, e.layouts))
     original = {r: m for m, r in aliases.items()}
     for number, r in enumerate(members):
@@ -199,8 +245,9 @@ def statistics(e: Emitter, vector: Value, width: int) -> list[Stmt]:
         ]
         out += ir.sets(registers, how.initial())
         terms = VectorExpression(e, r.inputs[0], width, f"term{number}")
-        loop = kernel.AlongK(s, e.dim(k), not k % (s.step * s.unroll), terms.aligned)
-        out += loop.statements(_accumulate(s, terms, how, registers), f"stat{number}")
+        whole = k % (threads * width * unroll) == 0
+        loop = kernel.AlongK(threads, width, unroll, e.dim(k), whole, terms.aligned)
+        out += loop.statements(_accumulate(loop, terms, how, registers), f"stat{number}")
         finals = ir.variables(f"found{number}", registers)
         out += ir.lets(finals, [ir.lanes_reduce(str(how.lanes), x) for x in registers])
         for v in {r, original.get(r, r)}:
@@ -208,15 +255,36 @@ def statistics(e: Emitter, vector: Value, width: int) -> list[Stmt]:
     return out
 
 
+def vector_loader(
+    e: Emitter, vector: Value, dtype: DType, count: int
+) -> tuple[list[Stmt], LoadVector, Expr]:
+    """Statements that compute a vector, how threads load `count` elements of it at a time, and
+    whether they may load them as vectors. What has to be computed is so once by a block."""
+    elements = VectorExpression(e, vector, count, "element")
+    k = max(vector.shape)
+    fits = k * vector.dtype.itemsize <= kernel.TUNING.max_staged_bytes
+    if elements.is_load or not fits or k % count:
+        return [], elements.loader(dtype), elements.aligned
+    staged = StagedVector("vector", k, vector.dtype)
+    along = kernel.AlongK(block_threads(), count, 1, e.dim(k), False, elements.aligned)
+    along = replace(along, whole=k % along.step == 0)
+    fill = staged.fill(along, elements.loader(vector.dtype))
+    e.scratch.append(staged.buffer)
+    return fill, staged.loader(dtype), const(True, dt.bool_)
+
+
 def _accumulate(
-    s: kernel.RowGemvShape, terms: VectorExpression, how: Reducer, registers: list[ir.Register]
+    along: kernel.AlongK, terms: VectorExpression, how: Reducer, registers: list[ir.Register]
 ) -> Callable[[Expr, int, bool], list[Stmt]]:
     """The body of a loop over the terms of a reduction."""
 
     def steps(at: Expr, count: int, vectorised: bool) -> list[Stmt]:
         body: list[Stmt] = []
         found = [
-            terms.load(body, at + u * s.step, s.vector, f"{registers[0].name}_{u}", vectorised)
+            terms.load(
+                *(body, at + u * along.step, along.vector),
+                *(f"{registers[0].name}_{u}", vectorised),
+            )
             for u in range(count)
         ]
         for xs in found:

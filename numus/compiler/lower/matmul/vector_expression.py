@@ -51,6 +51,11 @@ class VectorExpression:
                 odd = ir.address(load.attr) & const(width * itemsize - 1)
                 self.aligned = self.aligned & odd.eq(0)
 
+    @property
+    def is_load(self) -> bool:
+        """An element is one that is loaded, and nothing else."""
+        return self._element.op == "load"
+
     def load(
         self, out: list[Stmt], first: Expr, count: int, tag: str, vectorised: bool
     ) -> list[Expr]:

@@ -17,7 +17,7 @@ from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
-from numus.kernels.matmul.gpu.row_gemv import LoadVector
+from numus.kernels.matmul.gpu.row_gemv import Epilogue, LoadVector, WarpRows, block_threads
 from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO = const(0)
@@ -32,7 +32,8 @@ class PackedGemvShape:
     packing: Packing
     vectors: int
     rows: int  # of each matrix, of a warp
-    unroll: int  # quads of a row that a thread loads ahead of their products
+    unroll: int  # quads of a row that a thread has in flight
+    whole: bool  # rows are multiples of what is in flight
     paired: bool  # codes by shift: exact to 16 bits, as activations are
 
 
@@ -47,7 +48,6 @@ class PackedMatrix:
 class PackedGemvOperands:
     vector: Callable[[int], LoadVector]  # elements of a vector, by its number: float32
     aligned: Expr  # vectors, so that they are loaded as such
-    epilogue: Callable[[int, int], list[Stmt]]  # of a vector and a row of the warp, from `totals`
 
 
 def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, int]]:
@@ -68,11 +68,6 @@ def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, i
 Row = tuple[PackedMatrix, Expr]  # a matrix, and which of its rows
 Place = tuple[Expr, list[Row], Expr]  # chunk, rows, group
 Words = list[list[Expr]]  # of each row, four words
-
-
-def totals(s: PackedGemvShape, matrices: int, vector: int, row: int) -> list[Expr]:
-    """The names of a row's products with a vector, one for each matrix."""
-    return [ir.var(f"total{p * s.rows + row}_{vector}", dt.float32) for p in range(matrices)]
 
 
 def _load(s: PackedGemvShape, out: list[Stmt], at: Place, vectorised: bool, tag: str) -> Words:
@@ -139,15 +134,15 @@ def _sum(xs: list[Expr]) -> Expr:
 
 
 class PackedGemv:
-    """Rows from `row0` on, by one warp; loads are pipelined as in `row_gemv.py`."""
+    """The rows of a block's warps; loads are pipelined as in `row_gemv.py`."""
 
     def __init__(
-        self, shape: PackedGemvShape, matrices: Sequence[PackedMatrix], row0: Expr, stop: Expr
+        self, shape: PackedGemvShape, matrices: Sequence[PackedMatrix], rows: Expr, block: Expr
     ) -> None:
         s = self.shape = shape
-        self.row0, self.stop, self.matrices = row0, stop, matrices
-        self.rows = [ir.minimum(row0 + i, stop - 1) if i else row0 for i in range(s.rows)]
-        self.operands = [(matrix, row) for matrix in matrices for row in self.rows]
+        self.rows = WarpRows(block, s.rows, rows)
+        self.products = len(matrices)
+        self.matrices = [matrix for matrix in matrices for _ in range(s.rows)]
         self.aligned = problem.TRUE
         for matrix in matrices:
             self.aligned = self.aligned & matrix.codes.aligned
@@ -156,13 +151,13 @@ class PackedGemv:
         self.words = [
             [
                 [ir.Register(f"word{u}_{i}_{e}", dt.uint32, lanes=True) for e in range(QUAD)]
-                for i in range(len(self.operands))
+                for i in range(len(self.matrices))
             ]
             for u in range(s.unroll if pipelined else 0)
         ]
         self.sums = [
             [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
-            for i in range(len(self.operands))
+            for i in range(len(self.matrices))
         ]
 
     def first_loads(self, chunks: Expr) -> list[Stmt]:
@@ -170,33 +165,38 @@ class PackedGemv:
         if not self.words:
             return []
         lane = ir.var("first_lane")
-        loads = [x for u in range(self.shape.unroll) for x in self._next(u, lane * QUAD)]
-        inside: list[Stmt] = [ir.If(lane * QUAD < chunks, loads)]
-        return problem.when(
-            self.aligned, lambda: [ir.For(lane, ZERO, const(WARP), "lanes", inside)]
-        )
+        first = lane % WARP * QUAD
+        loads: list[Stmt] = []
+        for u in range(self.shape.unroll):
+            at = first + u * WARP * QUAD
+            loads.append(ir.If(at < chunks, self._next(lane, u, at)))
+        return problem.when(self.aligned, lambda: _of_block(lane, loads))
 
     def body(self, o: PackedGemvOperands, chunks: Expr) -> list[Stmt]:
-        """Everything after `first_loads`."""
-        s = self.shape
+        """The sums of each lane."""
         out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in self.sums for c in row]
         aligned = self.aligned & o.aligned
         out += problem.when(aligned, lambda: self._loop(o, chunks, True))
-        out += problem.when(~aligned, lambda: self._loop(o, chunks, False))
-        for i in range(s.rows):
-            stores: list[Stmt] = []
-            for v in range(s.vectors):
-                names = totals(s, len(self.matrices), v, i)
-                own = [self.sums[m * s.rows + i][v] for m in range(len(names))]
-                out += ir.lets(names, [ir.lanes_reduce("add", x) for x in own])
-                stores += o.epilogue(v, i)
-            out += [ir.If(self.row0 + i < self.stop, stores)] if i else stores
+        return out + problem.when(~aligned, lambda: self._loop(o, chunks, False))
+
+    def finish(self, lane: Expr, epilogue: Callable[[int], Epilogue]) -> list[Stmt]:
+        """`epilogue` of each vector."""
+        s, out = self.shape, list[Stmt]()
+        for v in range(s.vectors):
+            sums = [
+                [self.sums[p * s.rows + i][v] for p in range(self.products)] for i in range(s.rows)
+            ]
+            out += self.rows.finish(lane, sums, epilogue(v), f"_of{v}")
         return out
 
-    def _next(self, u: int, chunk: Expr) -> list[Stmt]:
+    def _operands(self, lane: Expr) -> list[Row]:
+        own = self.rows.clamped(lane) * self.products
+        return list(zip(self.matrices, own, strict=True))
+
+    def _next(self, lane: Expr, u: int, chunk: Expr) -> list[Stmt]:
         """Words from a chunk on, to their registers."""
         out, sets = list[Stmt](), list[Stmt]()
-        at = chunk + u * WARP * QUAD, self.operands, ZERO
+        at = chunk, self._operands(lane), ZERO
         words = _load(self.shape, out, at, True, f"next{u}")
         for registers, names in zip(self.words[u], words, strict=True):
             sets += ir.sets(registers, names)
@@ -204,22 +204,27 @@ class PackedGemv:
 
     def _loop(self, o: PackedGemvOperands, chunks: Expr, vectorised: bool) -> list[Stmt]:
         s, p = self.shape, self.shape.packing
-        lane, chunk, step = ir.var("lane"), ir.var("chunk"), WARP * QUAD * self.shape.unroll
-        chunks_at = [chunk + u * WARP * QUAD for u in range(s.unroll)]
-        places = [(c, self.operands, c // p.group if p.group else ZERO) for c in chunks_at]
-        body: list[Stmt] = []
-        if self.words and vectorised:
-            for u, at in enumerate(places):
-                current: Words = []
+        lane, chunk, step = ir.var("lane"), ir.var("chunk"), WARP * QUAD * s.unroll
+        operands, body = self._operands(lane), list[Stmt]()
+        for u in range(s.unroll):
+            at = chunk + u * WARP * QUAD
+            place = at, operands, at // p.group if p.group else ZERO
+            own: list[Stmt] = []
+            if self.words and vectorised:
+                words: Words = []
                 for registers in self.words[u]:
                     names = [ir.var(f"{r.name}_now", r.dtype) for r in registers]
-                    body += ir.lets(names, ir.reads(registers))
-                    current.append(list(names))
-                body += _multiply(s, o, self.sums, at, current, vectorised, str(u))
-                body.append(ir.If(chunk + step < chunks, self._next(u, chunk + step)))
-        else:
-            words = [_load(s, body, at, vectorised, str(u)) for u, at in enumerate(places)]
-            for u, (at, own) in enumerate(zip(places, words, strict=True)):
-                body += _multiply(s, o, self.sums, at, own, vectorised, str(u))
-        inner = ir.For(chunk, lane * QUAD, chunks, "serial", body, step=const(step))
-        return [ir.For(lane, ZERO, const(WARP), "lanes", [inner])]
+                    own += ir.lets(names, ir.reads(registers))
+                    words.append(list(names))
+            else:
+                words = _load(s, own, place, vectorised, str(u))
+            own += _multiply(s, o, self.sums, place, words, vectorised, str(u))
+            if self.words and vectorised:
+                own.append(ir.If(at + step < chunks, self._next(lane, u, at + step)))
+            body += own if u == 0 or s.whole else [ir.If(at < chunks, own)]
+        first = lane % WARP * QUAD
+        return _of_block(lane, [ir.For(chunk, first, chunks, "serial", body, step=const(step))])
+
+
+def _of_block(lane: Expr, body: list[Stmt]) -> list[Stmt]:
+    return [ir.For(lane, ZERO, const(block_threads()), "lanes", body)]
