@@ -123,13 +123,13 @@ def _call(kind: str, x: Tensor, group: Group, **options: Any) -> Tensor:
 def _root(root: int, op: str, group: Group) -> int:
     """The rank in the group of a rank of the world."""
     if root not in group.ranks:
-        raise ValueError(f"{op}: rank {root} is none of {group}, which has {list(group.ranks)}")
+        raise ValueError(f"{op}: rank {root} must be one of {group}, which has {list(group.ranks)}")
     return group.ranks.index(root)
 
 
 def _check_reduction(op: str, name: str, x: Tensor) -> None:
     if op not in _REDUCTIONS:
-        raise ValueError(f"{name}: {op!r} is none of {', '.join(_REDUCTIONS)}")
+        raise ValueError(f"{name}: {op!r} must be one of {', '.join(_REDUCTIONS)}")
     if x.dtype is dt.bool_ and op not in ("max", "min"):
         raise DTypeError(
             f"{name}: the {op} of bools is not defined; cast them to integers, or take max (any) "

@@ -162,7 +162,7 @@ def init(*, timeout: float = 600.0, backend: str | None = None) -> Group:
     Group(world, rank 0 of 1)
     """
     if backend not in (None, *_BACKENDS):
-        raise ValueError(f"init: backend {backend!r} is none of {', '.join(_BACKENDS)}")
+        raise ValueError(f"init: backend {backend!r} must be one of {', '.join(_BACKENDS)}")
     if not timeout > 0:
         raise ValueError(f"init: timeout has to be a number of seconds above 0, not {timeout!r}")
     with _state.lock:

@@ -8,8 +8,8 @@ import numus as nm
 from numus.distributed.collectives import all_reduce
 from numus.distributed.groups import Group, world
 from numus.errors import ShapeError
+from numus.nn.layers.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from numus.nn.module import Module
-from numus.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from numus.tensor import Tensor
 
 __all__ = ["SyncBatchNorm", "clip_grad_norm_", "convert_sync_batchnorm"]

@@ -86,7 +86,7 @@ class Mesh:
         given = (axes,) if isinstance(axes, str) else tuple(axes)
         for name in given:
             if name not in self.shape:
-                raise ValueError(f"Mesh: {name!r} is none of its axes: {', '.join(self.shape)}")
+                raise ValueError(f"Mesh: {name!r} must be one of its axes: {', '.join(self.shape)}")
         return tuple(name for name in self.shape if name in given)
 
     def _split(self, names: tuple[str, ...]) -> Group:

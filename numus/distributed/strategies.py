@@ -174,7 +174,7 @@ def strategy(name: str, **options: Any) -> Strategy:
     'FSDPStrategy'
     """
     if name not in _NAMES:
-        raise ValueError(f"strategy {name!r} is none of {', '.join(_NAMES)}")
+        raise ValueError(f"strategy {name!r} must be one of {', '.join(_NAMES)}")
     return _NAMES[name](**options)
 
 

@@ -96,8 +96,8 @@ class matmul_precision(_ComputeMode):  # noqa: N801
     def __init__(self, precision: str) -> None:
         if precision not in _PRECISIONS:
             raise ValueError(
-                f"matmul_precision: {precision!r} is none of {', '.join(map(repr, _PRECISIONS))}; "
-                "for products in 16-bit floats see nm.autocast"
+                f"matmul_precision: {precision!r} must be one of "
+                f"{', '.join(map(repr, _PRECISIONS))}; for 16-bit floats see nm.autocast"
             )
         super().__init__(_PRECISIONS[precision])
 

@@ -118,7 +118,7 @@ class HeteroConv(nn.Module):
 
     def __init__(self, convs: Mapping[Relation, nn.Module], aggr: str = "sum") -> None:
         if aggr not in _REDUCE:
-            raise ValueError(f"HeteroConv: {aggr!r} is none of {', '.join(_REDUCE)}")
+            raise ValueError(f"HeteroConv: {aggr!r} must be one of {', '.join(_REDUCE)}")
         self.relations = tuple(convs)
         self.aggr = aggr
         self.convs = nn.ModuleDict({_key(r): layer for r, layer in convs.items()})

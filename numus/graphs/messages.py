@@ -69,7 +69,7 @@ def edges_for(edge_index: Any, sources: int) -> EdgeIndex:
 def reduced(pattern: Pattern, weight: Tensor | None, x: Tensor, reduce: str) -> Tensor:
     """Rows of weighted columns, weights in the order of the entries."""
     if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce: {reduce!r} is none of {', '.join(REDUCTIONS)}")
+        raise ValueError(f"reduce: {reduce!r} must be one of {', '.join(REDUCTIONS)}")
     wide = x.reshape(x.shape[0], size_of(tuple(x.shape[1:])))
     if reduce in ("max", "min"):
         term, filled = extremes(pattern, weight, wide, largest=reduce == "max")

@@ -137,7 +137,7 @@ def laplacian_parts(
 ) -> tuple[EdgeIndex, Tensor, Tensor]:
     """Edges without loops, what the Laplacian has on them and on its diagonal."""
     if normalization not in (None, "sym", "rw"):
-        raise ValueError(f"laplacian: a normalization of {normalization!r} is none of sym, rw")
+        raise ValueError(f"laplacian: a normalization of {normalization!r} must be one of sym, rw")
     given = as_edges(edge_index, num_nodes)
     edges, weight = remove_self_loops(given, edge_weight)
     if given.sizes[0] != given.sizes[1]:

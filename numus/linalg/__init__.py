@@ -13,10 +13,24 @@ from numus.linalg.builders import (
     toeplitz,
     vander,
 )
-from numus.linalg.cholesky import cho_solve, cholesky, cholesky_ex
 from numus.linalg.decompositions import cp, tensor_train, tucker
 from numus.linalg.determinant import det, slogdet
-from numus.linalg.eigh import eigh, eigvalsh
+from numus.linalg.factor.cholesky import cho_solve, cholesky, cholesky_ex
+from numus.linalg.factor.eigh import eigh, eigvalsh
+from numus.linalg.factor.ldl import ldl, ldl_ex
+from numus.linalg.factor.lu import (
+    inv,
+    inv_ex,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    lu_solve,
+    solve,
+    solve_ex,
+)
+from numus.linalg.factor.qr import qr
+from numus.linalg.factor.svd import svd, svdvals
+from numus.linalg.factor.triangular import solve_triangular
 from numus.linalg.functions import expm, matrix_power
 from numus.linalg.general.eig import eig, eig_ex, eigvals
 from numus.linalg.general.polar import polar
@@ -31,7 +45,6 @@ from numus.linalg.general.primary import (
 from numus.linalg.general.qz import qz
 from numus.linalg.general.schur import hessenberg, schur, schur_ex
 from numus.linalg.general.sylvester import solve_discrete_lyapunov, solve_lyapunov, solve_sylvester
-from numus.linalg.ldl import ldl, ldl_ex
 from numus.linalg.least_squares import (
     cond,
     lstsq,
@@ -39,16 +52,6 @@ from numus.linalg.least_squares import (
     pinv,
 )
 from numus.linalg.lowrank import id, pca_lowrank, svd_lowrank
-from numus.linalg.lu import (
-    inv,
-    inv_ex,
-    lu,
-    lu_factor,
-    lu_factor_ex,
-    lu_solve,
-    solve,
-    solve_ex,
-)
 from numus.linalg.norms import matrix_norm, norm
 from numus.linalg.products import (
     cross,
@@ -59,11 +62,8 @@ from numus.linalg.products import (
     trace,
     vdot,
 )
-from numus.linalg.qr import qr
 from numus.linalg.structured import solve_toeplitz, tensorinv, tensorsolve
 from numus.linalg.subspaces import householder_product, null_space, orth
-from numus.linalg.svd import svd, svdvals
-from numus.linalg.triangular import solve_triangular
 
 __all__ = [
     "block_diag", "cho_solve", "cholesky", "cholesky_ex", "circulant", "companion", "cond", "cosm",

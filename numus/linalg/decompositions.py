@@ -16,10 +16,10 @@ from numus.functions.linear.matmul import tensordot
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import moveaxis
 from numus.linalg._base import adjoint, identity, operands
-from numus.linalg.eigh import real_part
-from numus.linalg.lu import solve_ex
+from numus.linalg.factor.eigh import real_part
+from numus.linalg.factor.lu import solve_ex
+from numus.linalg.factor.svd import thin
 from numus.linalg.products import khatri_rao, trace
-from numus.linalg.svd import thin
 from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import fori_loop

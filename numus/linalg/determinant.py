@@ -10,11 +10,11 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.cumulative import cumprod
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import flip
-from numus.linalg import small
 from numus.linalg._base import Implicit, adjoint, differentiated, identity, matrices
-from numus.linalg.lu import factors, solve_with
+from numus.linalg.factor import small
+from numus.linalg.factor.lu import factors, solve_with
+from numus.linalg.factor.svd import thin
 from numus.linalg.products import diagonal
-from numus.linalg.svd import thin
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import cond
 

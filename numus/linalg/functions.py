@@ -15,7 +15,7 @@ from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.linear.matmul import matmul
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.linalg._base import identity, matrices, require_matrices
-from numus.linalg.lu import inverted, quotient
+from numus.linalg.factor.lu import inverted, quotient
 from numus.tensor import ArrayLike, Tensor
 
 

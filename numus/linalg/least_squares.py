@@ -19,10 +19,10 @@ from numus.linalg._base import (
     operands,
     require_matrices,
 )
-from numus.linalg.eigh import real_part
-from numus.linalg.lu import inv_ex
+from numus.linalg.factor.eigh import real_part
+from numus.linalg.factor.lu import inv_ex
+from numus.linalg.factor.svd import thin, values_of
 from numus.linalg.norms import matrix_norm
-from numus.linalg.svd import thin, values_of
 from numus.primitives.custom import graft
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor

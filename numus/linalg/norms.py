@@ -13,7 +13,7 @@ from numus.functions.reduction.reductions import vector_norm
 from numus.functions.shape.manipulation import moveaxis
 from numus.functions.spelling import spelled
 from numus.linalg._base import matrices
-from numus.linalg.svd import values_of
+from numus.linalg.factor.svd import values_of
 from numus.shapes import normal_axes
 from numus.tensor import ArrayLike, Tensor
 
@@ -37,7 +37,7 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: Any = "fro") ->
     """
     if ord not in _ORDERS:
         known = ", ".join(map(repr, _ORDERS))
-        raise ValueError(f"linalg.matrix_norm: ord={ord!r} is none of {known}")
+        raise ValueError(f"linalg.matrix_norm: ord={ord!r} must be one of {known}")
     a, dtype = matrices("matrix_norm", x)
     if ord == "fro":
         found = vector_norm(a, axis=(-2, -1))

@@ -203,7 +203,7 @@ def semiring_matmul(x1: ArrayLike, x2: ArrayLike, /, semiring: str = "min_plus")
         return matmul(*(wrap(n).astype("bool") for n in pair("semiring_matmul", x1, x2)))
     if semiring not in _SEMIRINGS:
         known = ", ".join(map(repr, (*_SEMIRINGS, "or_and")))
-        raise ValueError(f"linalg.semiring_matmul: semiring={semiring!r} is none of {known}")
+        raise ValueError(f"linalg.semiring_matmul: semiring={semiring!r} must be one of {known}")
     a, b = (wrap(n) for n in pair("semiring_matmul", x1, x2))
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2] or a.shape[-1] == 0:
         raise ShapeError(

@@ -24,7 +24,7 @@ from numus.linalg._base import (
     spoiled,
 )
 from numus.linalg.builders import toeplitz
-from numus.linalg.lu import inverted, solution
+from numus.linalg.factor.lu import inverted, solution
 from numus.shapes import as_int, normal_axes
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor

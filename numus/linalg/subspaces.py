@@ -11,7 +11,6 @@ from numus.evaluation.evaluate import is_known
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import finfo
 from numus.graph import grad_mode
-from numus.linalg import triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -21,8 +20,9 @@ from numus.linalg._base import (
     operands,
     require_matrices,
 )
-from numus.linalg.qr import factors
-from numus.linalg.svd import thin
+from numus.linalg.factor import triangular
+from numus.linalg.factor.qr import factors
+from numus.linalg.factor.svd import thin
 from numus.shapes import as_int
 from numus.tensor import ArrayLike, Tensor
 

@@ -80,7 +80,7 @@ class StochasticDepth(nn.Module):
 
     def __init__(self, p: float) -> None:
         if not 0 <= p <= 1:
-            raise ValueError(f"StochasticDepth: p is a probability, not {p}")
+            raise ValueError(f"StochasticDepth: p={p} must be between 0 and 1")
         self.p = p
 
     def forward(self, x: Tensor, *, key: Any = None) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 from typing import Any
 
 from numus.nn import functional as F
-from numus.nn.function_layer import FunctionLayer, layer
+from numus.nn.layers.function_layer import FunctionLayer, layer
 from numus.tensor import Tensor
 
 __all__ = [

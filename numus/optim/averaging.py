@@ -169,7 +169,7 @@ class EMA:
         self, model: Module, decay: float = 0.999, *, trainable_only: bool = False
     ) -> None:
         if not 0.0 <= decay <= 1.0:
-            raise ValueError(f"EMA: decay is a share, not {decay}")
+            raise ValueError(f"EMA: decay={decay} must be between 0 and 1")
         self.model = model
         self.decay = decay
         self.shadow = {
@@ -221,7 +221,7 @@ class EMA:
         require(self, state_dict, "decay", "shadow")
         decay = float(state_dict["decay"])
         if not 0.0 <= decay <= 1.0:
-            raise ValueError(f"EMA.load_state_dict: decay is a share, not {decay}")
+            raise ValueError(f"EMA.load_state_dict: decay={decay} must be between 0 and 1")
         require(self, state_dict["shadow"], *self.shadow)
         saved = state_dict["shadow"]
         given = {n: nm.asarray(saved[n]).astype(x.dtype) for n, x in self.shadow.items()}

@@ -10,7 +10,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.random_bits import threefry
+from numus.primitives.random.bits import threefry
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import take_range

@@ -11,8 +11,8 @@ from typing import Any
 
 from numus.functions._base import as_number
 from numus.graph import Node
-from numus.primitives import draws
 from numus.primitives import elementwise as ew
+from numus.primitives.random import draws
 from numus.primitives.special.tables import minus_from, plus, times
 from numus.random._sampling import Number
 from numus.random._streams import Stream, drawn, positive

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from numus.graph import Node
-from numus.primitives import draws
 from numus.primitives import elementwise as ew
+from numus.primitives.random import draws
 from numus.primitives.special.tables import minus_from, plus
 from numus.random._sampling import Number
 from numus.random._streams import Stream, counted, fraction, positive

@@ -16,7 +16,7 @@ from numus.tensor import Tensor
 
 def haar(shape: Any, *, dtype: Any = None, key: Tensor | None = None) -> Tensor:
     """Matrices with orthonormal columns, or rows where those are fewer: shape is (…, m, n)."""
-    from numus.linalg.qr import qr
+    from numus.linalg.factor.qr import qr
 
     *lead, m, n = as_shape(shape, "haar")
     q, r = qr(normal((*lead, max(m, n), min(m, n)), dtype=dtype, key=key))[:2]

@@ -14,7 +14,7 @@ from numus.evaluation.evaluate import from_host
 from numus.functions._base import node_of, wrap
 from numus.graph import Node, current_trace, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.random_bits import threefry
+from numus.primitives.random.bits import threefry
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape, take_range

@@ -13,9 +13,9 @@ from numus.functions.linear.matmul import matmul
 from numus.functions.ordering.sorting import argsort
 from numus.functions.shape.concatenation import stack
 from numus.graph import Node
-from numus.primitives import draws
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.random import draws
 from numus.primitives.reduce import reduce_max
 from numus.primitives.source import iota
 from numus.primitives.views import reshape, take_range
@@ -137,7 +137,9 @@ def multivariate_hypergeometric(
 
 
 def _factor(op: str, cov: Tensor) -> Tensor:
-    from numus.linalg.cholesky import cholesky  # late: linear algebra stands beside random numbers
+    from numus.linalg.factor.cholesky import (
+        cholesky,  # late: linear algebra stands beside random numbers
+    )
 
     if cov.ndim < 2 or cov.shape[-1] != cov.shape[-2]:
         raise ShapeError(f"{op}: the matrix must be square, not of shape {cov.shape}")

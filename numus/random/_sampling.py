@@ -14,7 +14,7 @@ from numus.functions._base import as_number, method, node_of, require, widened, 
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full
-from numus.primitives.random_bits import normal_pair
+from numus.primitives.random.bits import normal_pair
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
 from numus.random import _bits

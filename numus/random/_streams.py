@@ -10,9 +10,9 @@ from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.functions._base import wrap
 from numus.graph import Node
-from numus.primitives import draws
 from numus.primitives import elementwise as ew
-from numus.primitives.random_bits import threefry
+from numus.primitives.random import draws
+from numus.primitives.random.bits import threefry
 from numus.primitives.source import constant, iota
 from numus.primitives.views import reshape
 from numus.random import _bits

@@ -30,7 +30,7 @@ def eye(
     m = as_int(m, "m", "eye")
     n = m if n is None else as_int(n, "n", "eye")
     if min(m, n) < 0:
-        raise ShapeError(f"eye: {(m, n)} is no shape")
+        raise ShapeError(f"eye: the shape {(m, n)} must not be negative")
     ones = nm.ones((1, n), dtype=dtype, device=device)
     found = SparseTensor(DIA((m, n), np.array([k], np.int64), n), ones)
     return found if format == "dia" else found.asformat(format)

@@ -147,8 +147,8 @@ class SparseTensor:
         """In a format: "coo", "csr", "csc" or "dia"."""
         if format not in FORMATS or format == "bsr":
             raise ValueError(
-                f"asformat: {format!r} is none of 'coo', 'csr', 'csc', 'dia'; blocks have a size: "
-                "use to_bsr"
+                f"asformat: {format!r} must be one of 'coo', 'csr', 'csc', 'dia'; "
+                "blocks have a size: use to_bsr"
             )
         found: SparseTensor = getattr(self, f"to_{format}")()
         return found

@@ -142,7 +142,7 @@ _UNROLLED = 8  # sweeps that stand in the program one after the other
 def checked_method(op: str, method: str, sweeps: Any) -> int | None:
     """Errors of the two; the number of sweeps."""
     if method not in METHODS:
-        raise ValueError(f"{op}: method={method!r} is none of {METHODS}")
+        raise ValueError(f"{op}: method={method!r} must be one of {METHODS}")
     if sweeps is None:
         return None
     count = as_int(sweeps, "sweeps", op)

@@ -14,7 +14,7 @@ from numus.evaluation.evaluate import user_line
 from numus.graph import Node, Nodes, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import reduce_sum
-from numus.primitives.random_bits import threefry
+from numus.primitives.random.bits import threefry
 from numus.primitives.source import constant, placeholder
 from numus.tensor import GradSlot, Tensor
 from numus.transforms.subgraph import dependents

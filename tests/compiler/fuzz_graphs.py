@@ -21,7 +21,7 @@ from numus.primitives import reduce, views
 from numus.primitives.broadcast import broadcast, full, reduce_sum, sliding_windows
 from numus.primitives.contract import contract
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.random_bits import threefry
+from numus.primitives.random.bits import threefry
 from numus.primitives.scan import scan
 from numus.primitives.sort import argsort, sort
 from numus.primitives.source import constant, iota

@@ -18,7 +18,7 @@ from numus.compiler.plan import clear_plans
 from numus.evaluation.evaluate import evaluate
 from numus.ir import kernel_text
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 from numus.runtime import devices
 from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.null import NullProgram, NullRuntime

@@ -151,7 +151,7 @@ def test_arguments():
         dist.all_reduce(nm.ones(2, dtype="bool"))
     with pytest.raises(TypeError, match="the mean of int64 is no integer"):
         dist.all_reduce(nm.arange(2), "mean")
-    with pytest.raises(ValueError, match="rank 3 is none of world"):
+    with pytest.raises(ValueError, match="rank 3 must be one of world"):
         dist.broadcast(nm.ones(2), root=3)
     with pytest.raises(ValueError, match="without axes"):
         dist.all_gather(nm.ones(()))

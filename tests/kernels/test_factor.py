@@ -5,7 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
 simt_machine.install()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.linalg import lapack
+from numus.linalg.factor import lapack
 from numus.runtime.cpu import lapack as library
 from numus.runtime.devices import device
 from numus.runtime.lapack_routines import described

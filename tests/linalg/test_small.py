@@ -6,7 +6,7 @@ import pytest
 import numus as nm
 from numus.errors import LinAlgError
 from numus.functions._base import wrap
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 
 BATCH = 37  # no multiple of any number of lanes
 DTYPES = ("float32", "float64", "complex128")

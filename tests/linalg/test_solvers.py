@@ -5,7 +5,7 @@ import pytest
 
 import numus as nm
 from numus.errors import LinAlgError, ShapeError
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 
 RNG = np.random.default_rng(0)
 KNOWN = nm.default_device().runtime.target.dtypes

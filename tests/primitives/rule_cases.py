@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.primitives import attention as at
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
+from numus.primitives.attention import fused as at
 from numus.primitives.broadcast import broadcast, reduce_sum, sliding_windows
 from numus.primitives.convolve import Window, convolve
 from numus.primitives.indexing import gather, nonzero, scatter
-from numus.primitives.random_bits import normal_pair, threefry
+from numus.primitives.random.bits import normal_pair, threefry
 from numus.primitives.source import constant, iota
 
 _rng = np.random.default_rng(7)

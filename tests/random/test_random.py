@@ -10,7 +10,7 @@ from numus import dtypes as dt
 from numus import random
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import node_of
-from numus.primitives.random_bits import threefry
+from numus.primitives.random.bits import threefry
 from numus.primitives.source import constant
 from numus.random import _bits, _keys, _sampling
 from numus.random._permutation import _cumulative_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.primitives.krylov import basis_products, basis_remainder
+from numus.primitives.linalg.krylov import basis_products, basis_remainder
 from numus.tensor import Tensor
 
 pytestmark = pytest.mark.on_cpu("GPUs read whole bases")

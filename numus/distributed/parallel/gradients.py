@@ -41,7 +41,7 @@ def _axis_names(axes: str | Sequence[str] | None, mesh: Mesh, op: str) -> tuple[
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     for name in names:
         if name not in mesh.axis_names:
-            raise ValueError(f"{op}: {name!r} is none of the mesh's axes: {mesh}")
+            raise ValueError(f"{op}: {name!r} must be one of the mesh's axes: {mesh}")
     return names
 
 

@@ -17,7 +17,7 @@ from numus.distributed.parallel.regions import enter, join, leave
 from numus.distributed.parallel.shards import Shard
 from numus.errors import ShapeError
 from numus.nn import functional as F
-from numus.nn.linear import Linear
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor

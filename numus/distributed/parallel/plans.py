@@ -24,8 +24,8 @@ from numus.distributed.parallel.linear import (
 from numus.distributed.parallel.regions import cut
 from numus.distributed.parallel.ring import ring_attention
 from numus.distributed.parallel.vocabulary import VocabParallelEmbedding
-from numus.nn.embedding import Embedding
-from numus.nn.linear import Linear
+from numus.nn.layers.embedding import Embedding
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 

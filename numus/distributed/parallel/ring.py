@@ -19,8 +19,8 @@ from numus.distributed.groups import Group, world
 from numus.distributed.work import start
 from numus.errors import ShapeError
 from numus.functions._base import scalar_node, wrap
-from numus.primitives.attention import attention, attention_grad, attention_lse
-from numus.primitives.attention_rules import Operands
+from numus.primitives.attention.fused import attention, attention_grad, attention_lse
+from numus.primitives.attention.rules import Operands
 from numus.tensor import Tensor
 
 __all__ = ["context_positions", "ring_attention", "shard_sequence", "unshard_sequence"]

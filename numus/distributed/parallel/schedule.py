@@ -244,7 +244,7 @@ def make_schedule(kind: str, *, ranks: int, microbatches: int, chunks: int = 1) 
     (2, [4, 4])
     """
     if kind not in _KINDS:
-        raise ValueError(f"make_schedule: {kind!r} is none of {', '.join(_KINDS)}")
+        raise ValueError(f"make_schedule: {kind!r} must be one of {', '.join(_KINDS)}")
     if min(ranks, microbatches, chunks) < 1:
         raise ValueError(
             f"make_schedule: ranks={ranks}, microbatches={microbatches} and chunks={chunks} are at "

@@ -17,7 +17,7 @@ from numus.distributed.parallel.regions import leave
 from numus.distributed.parallel.shards import Shard
 from numus.errors import ShapeError
 from numus.nn import functional as F
-from numus.nn.embedding import Embedding
+from numus.nn.layers.embedding import Embedding
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
@@ -101,7 +101,7 @@ def vocab_parallel_cross_entropy(
             f"{scores.shape[:-1]}: classes are the last axis"
         )
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"{op}: reduction {reduction!r} is none of mean, sum, none")
+        raise ValueError(f"{op}: reduction {reduction!r} must be one of mean, sum, none")
     wide = scores.astype(nm.float32) if scores.dtype.itemsize < 4 else scores
     top = all_reduce(nm.max(wide.detach(), axis=-1), "max", group=group)
     shifted = wide - top[..., None]

@@ -59,7 +59,7 @@ def _bounded(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return method(self, *args)
         if mode not in ("clip", "fill", "drop"):
             raise ValueError(
-                f"at: mode={mode!r} is none of 'promise_in_bounds', 'clip', 'fill', 'drop'"
+                f"at: mode={mode!r} must be one of 'promise_in_bounds', 'clip', 'fill', 'drop'"
             )
         index, axes = _redirected(self._x, self._index, clip=mode == "clip")
         if mode == "clip":

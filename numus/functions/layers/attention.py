@@ -12,7 +12,7 @@ from numus.functions.autocast import lowers
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.attention import attention
+from numus.primitives.attention.fused import attention
 from numus.primitives.broadcast import broadcast
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
@@ -112,7 +112,7 @@ def scaled_dot_product_attention(
     [[[1.0, 2.0], [2.0, 3.0]]]
     """
     if not 0 <= dropout_p <= 1:
-        raise ValueError(f"{_NAME}: dropout_p is a probability, not {dropout_p}")
+        raise ValueError(f"{_NAME}: dropout_p={dropout_p} must be between 0 and 1")
     given = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return _attend(*given, dropout_p, dropout_key) if dropout_p else _attend_to_all(*given)
 

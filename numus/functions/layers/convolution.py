@@ -101,7 +101,7 @@ def _named_margins(
     op: str, name: str, size: Shape, taps: Shape, strides: Shape, dilations: Shape, *names: str
 ) -> Margins:
     if name not in names:
-        raise ValueError(f"{op}: padding {name!r} is none of {', '.join(names)}, nor numbers")
+        raise ValueError(f"{op}: padding {name!r} must be one of {', '.join(names)}, nor numbers")
     if name.lower() == "valid":
         return ((0, 0),) * len(size)
     sides = win.same_margins(size, taps, strides, dilations)

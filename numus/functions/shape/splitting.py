@@ -122,7 +122,7 @@ def array_split(
     at = normal_axis(axis, node.ndim, "array_split")
     count = as_int(indices_or_sections, "indices_or_sections", "array_split")
     if count < 1:
-        raise ShapeError(f"array_split: there is no parting into {count} sections")
+        raise ShapeError(f"array_split: the number of sections must be at least 1, not {count}")
     short, longer = divmod(node.shape[at], count)
     return _cut(x, "array_split", at, [i * short + min(i, longer) for i in range(count + 1)])
 
@@ -138,7 +138,7 @@ def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     axis = normal_axis(dim, node.ndim, "chunk")
     chunks = as_int(chunks, "chunks", "chunk")
     if chunks < 1:
-        raise ShapeError(f"chunk: there is no parting into {chunks} sections")
+        raise ShapeError(f"chunk: chunks={chunks} must be at least 1")
     extent = node.shape[axis]
     step = -(-extent // chunks)
     cuts = [*range(0, extent, step), extent] if extent else [0] * (chunks + 1)

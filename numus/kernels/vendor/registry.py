@@ -94,7 +94,7 @@ def prefer(which: str) -> AbstractContextManager[object]:
     ...     y = nm.ones((4, 4)) @ nm.ones((4, 4))
     """
     if which not in PREFERENCES:
-        raise ValueError(f"prefer: {which!r} is none of 'native', 'vendor', 'auto'")
+        raise ValueError(f"prefer: {which!r} must be one of 'native', 'vendor', 'auto'")
     restore = ExitStack()
     restore.callback(_set, _State.preferred, _State.deterministic)
     _set(which, _State.deterministic)

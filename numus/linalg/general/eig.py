@@ -12,7 +12,6 @@ from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import lapack
 from numus.linalg._base import (
     Implicit,
     check,
@@ -24,11 +23,12 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import lapack
+from numus.linalg.factor.lu import solve_ex
 from numus.linalg.general.eigenvectors import eigen_tangent, triangular_vectors, unit_columns
 from numus.linalg.general.host import hosted
 from numus.linalg.general.qz import generalised
 from numus.linalg.general.schur import UNCONVERGED, complexified, finite_part, packed_schur
-from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
 from numus.tensor import ArrayLike, Tensor
 

@@ -9,7 +9,7 @@ from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.linalg._base import stacked, unstacked
 from numus.linalg.products import diagonal
-from numus.primitives import spectral
+from numus.primitives.linalg import spectral
 from numus.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from numus.functions.autocast import widens
 from numus.functions.elementwise.comparison import where
 from numus.linalg._base import Implicit, adjoint, differentiated, matrices
-from numus.linalg.svd import thin
+from numus.linalg.factor.svd import thin
 from numus.tensor import ArrayLike, Tensor
 
 

@@ -18,7 +18,6 @@ from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
-from numus.linalg import blocked
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -30,11 +29,12 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import blocked
+from numus.linalg.factor.lu import inv_ex
 from numus.linalg.functions import expm, matrix_power
 from numus.linalg.general.host import hosted
 from numus.linalg.general.schur import complexified, packed_schur
-from numus.linalg.lu import inv_ex
-from numus.primitives import spectral
+from numus.primitives.linalg import spectral
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import while_loop
 

@@ -13,7 +13,6 @@ from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -26,14 +25,15 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import triangular
+from numus.linalg.factor.lu import solve_ex
+from numus.linalg.factor.qr import factors
 from numus.linalg.general.eigenvectors import eigen_tangent, triangular_vectors, unit_columns
 from numus.linalg.general.host import hosted
 from numus.linalg.general.schur import UNCONVERGED, complexified, finite_part
 from numus.linalg.general.triangular_sylvester import triangular_sylvester
-from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
-from numus.linalg.qr import factors
-from numus.primitives import spectral
+from numus.primitives.linalg import spectral
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 

@@ -16,7 +16,6 @@ from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, moveaxis
 from numus.graph import grad_mode
-from numus.linalg import lapack
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -28,10 +27,11 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import lapack
 from numus.linalg.general.host import hosted
 from numus.linalg.general.triangular_sylvester import triangular_sylvester
 from numus.linalg.products import diagonal
-from numus.primitives import spectral
+from numus.primitives.linalg import spectral
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import scan
 

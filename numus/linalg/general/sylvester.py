@@ -22,10 +22,10 @@ from numus.linalg._base import (
     require_matrices,
     spoiled,
 )
+from numus.linalg.factor.lu import solve_ex
 from numus.linalg.general.host import hosted
 from numus.linalg.general.schur import complexified, packed_schur
 from numus.linalg.general.triangular_sylvester import triangular_sylvester
-from numus.linalg.lu import solve_ex
 from numus.linalg.products import diagonal
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor

@@ -7,7 +7,7 @@ import functools
 from numus.functions._base import wrap
 from numus.functions.shape.manipulation import flip
 from numus.linalg._base import Implicit, adjoint, differentiated, stacked, unstacked
-from numus.primitives import spectral
+from numus.primitives.linalg import spectral
 from numus.tensor import Tensor
 
 

@@ -128,7 +128,7 @@ class MLP(nn.Module):
     def __init__(self, tower: CLIPTower) -> None:
         if tower.hidden_act not in _ACTIVATIONS:
             known = ", ".join(_ACTIVATIONS)
-            raise ValueError(f"CLIP: hidden_act {tower.hidden_act!r} is none of {known}")
+            raise ValueError(f"CLIP: hidden_act {tower.hidden_act!r} must be one of {known}")
         self.activation = tower.hidden_act
         self.fc1 = nn.Linear(tower.hidden_size, tower.intermediate_size)
         self.fc2 = nn.Linear(tower.intermediate_size, tower.hidden_size)

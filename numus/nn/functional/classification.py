@@ -119,7 +119,7 @@ def cross_entropy(
     """
     op = "cross_entropy"
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"{op}: label_smoothing is a share, not {label_smoothing}")
+        raise ValueError(f"{op}: label_smoothing={label_smoothing} must be between 0 and 1")
     target = nm.asarray(target)
     if target.dtype.is_floating:
         if target.shape != input.shape and target.ndim == input.ndim - 1:

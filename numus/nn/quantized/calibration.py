@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import numus as nm
-from numus.nn.linear import Linear
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.tensor import Tensor
 

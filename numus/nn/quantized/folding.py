@@ -13,9 +13,9 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.nn.linear import Linear
+from numus.nn.layers.linear import Linear
+from numus.nn.layers.norm import LayerNorm, RMSNorm
 from numus.nn.module import Module
-from numus.nn.norm import LayerNorm, RMSNorm
 from numus.nn.parameter import Parameter
 from numus.nn.quantized.calibration import InputStatistics
 from numus.nn.quantized.layers import QLinear

@@ -16,7 +16,7 @@ import numpy as np
 import numus as nm
 from numus.errors import RecordError
 from numus.files import PathLike
-from numus.nn.linear import Linear
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.quantized.layers import QLinear
 from numus.nn.saving import load_safetensors

@@ -6,9 +6,9 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.nn.conv import Conv2d
-from numus.nn.embedding import Embedding
-from numus.nn.linear import Linear
+from numus.nn.layers.conv import Conv2d
+from numus.nn.layers.embedding import Embedding
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.quant.algorithms import Outliers
 from numus.quant.formats import as_format

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numus as nm
-from numus.nn.linear import Linear
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.nn.quantized.layers import QLinear

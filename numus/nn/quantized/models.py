@@ -17,9 +17,9 @@ import numpy as np
 
 import numus as nm
 from numus.files import PathLike
-from numus.nn.conv import Conv2d
-from numus.nn.embedding import Embedding
-from numus.nn.linear import Linear
+from numus.nn.layers.conv import Conv2d
+from numus.nn.layers.embedding import Embedding
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.quantized.calibration import InputStatistics, gather, show
 from numus.nn.quantized.folding import rounded_together, scale_output_

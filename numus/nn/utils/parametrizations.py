@@ -5,7 +5,7 @@ from __future__ import annotations
 import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
-from numus.nn.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from numus.nn.layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from numus.nn.module import Module
 from numus.nn.utils.parametrize import register_parametrization
 from numus.tensor import Tensor

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numus as nm
-from numus.nn.containers import ModuleDict
+from numus.nn.layers.containers import ModuleDict
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor

@@ -25,7 +25,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if T_0 < 1 or T_mult < 1:
-            raise ValueError(f"CosineAnnealingWarmRestarts: T_0={T_0}, T_mult={T_mult} are too low")
+            raise ValueError(
+                f"CosineAnnealingWarmRestarts: T_0={T_0} and T_mult={T_mult} must be at least 1"
+            )
         self.T_0 = T_0
         self.T_mult = T_mult
         self.eta_min = eta_min

@@ -100,7 +100,9 @@ class Trainer:
         if loss is not None and compute is not None:
             raise ValueError("Trainer: give loss or compute, not both")
         if compute is not None and metrics:
-            raise ValueError("Trainer: compute gives its metrics beside the loss, as a dict")
+            raise ValueError(
+                "Trainer: metrics= needs loss=; compute() must return (loss, metrics: dict)"
+            )
         if accumulate < 1:
             raise ValueError(f"Trainer: accumulate is at least 1, not {accumulate}")
         if scheduler_every not in (None, "step", "epoch"):
@@ -129,7 +131,7 @@ class Trainer:
         self._losses = Losses(self._step, check_finite)
         self._jit = jit and self._step.traceable
         self._start()
-        self._names: list[str] = []  # of what a batch gives beside its loss
+        self._names: list[str] = []  # of the metrics that compute() returns
         self._sums = Sums()
         self._look_at = 0.0  # when losses are looked at next
 

@@ -99,7 +99,7 @@ def search_scales(
         hessian: (columns, columns) or its diagonal: Σ x xᵀ of the inputs.
     """
     if method not in METHODS:
-        raise ValueError(f"search_scales: {method!r} is none of {', '.join(METHODS)}")
+        raise ValueError(f"search_scales: {method!r} must be one of {', '.join(METHODS)}")
     w = host_matrix(weight, format, "search_scales")
     groups = as_groups(w, format)
     if method == "hessian":

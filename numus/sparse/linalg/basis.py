@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import numus as nm
-from numus.primitives.krylov import basis_products, basis_remainder
+from numus.primitives.linalg.krylov import basis_products, basis_remainder
 from numus.runtime.devices import default
 from numus.sparse.pattern import Array
 from numus.tensor import Tensor

@@ -78,7 +78,7 @@ def ruge_stuben(
     """
     op = "ruge_stuben"
     if interpolation not in INTERPOLATIONS:
-        raise ValueError(f"{op}: interpolation={interpolation!r} is none of {INTERPOLATIONS}")
+        raise ValueError(f"{op}: interpolation={interpolation!r} must be one of {INTERPOLATIONS}")
     if not 0 <= theta <= 1:
         raise ValueError(f"{op}: theta={theta} is not between 0 and 1")
     coarsest, max_levels = (

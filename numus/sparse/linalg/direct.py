@@ -304,7 +304,7 @@ def splu(
     """
     op = "splu"
     if ordering not in ORDERINGS:
-        raise ValueError(f"{op}: the ordering {ordering!r} is none of {ORDERINGS}")
+        raise ValueError(f"{op}: the ordering {ordering!r} must be one of {ORDERINGS}")
     if not 0 < pivot_threshold <= 1:
         raise ValueError(f"{op}: pivot_threshold={pivot_threshold} is not above 0 and at most 1")
     a = _square(op, a)
@@ -328,7 +328,7 @@ def cholesky(a: SparseTensor, *, ordering: str = "amd") -> SparseLU:
     """
     op = "cholesky"
     if ordering not in ("amd", "dissection", "natural"):
-        raise ValueError(f"{op}: the ordering {ordering!r} is none of amd, dissection, natural")
+        raise ValueError(f"{op}: the ordering {ordering!r} must be one of amd, dissection, natural")
     a = _square(op, a)
     options = {"symmetric": True, "equilibrate": True}
     return SparseLU(a, cholesky_factors(_host(op, a), ordering, op), op, options)

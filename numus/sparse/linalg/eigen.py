@@ -209,7 +209,7 @@ def eigsh(
     """
     op = "eigsh"
     if which not in _HERMITIAN:
-        raise ValueError(f"{op}: which={which!r} is none of {tuple(_HERMITIAN)}")
+        raise ValueError(f"{op}: which={which!r} must be one of {tuple(_HERMITIAN)}")
     with grad_mode(False):
         apply, start, count = _prepared(op, a, k, sigma, ncv, v0, 20, False)
         theta, rows = krylov_schur(
@@ -244,7 +244,7 @@ def eigs(
     """
     op = "eigs"
     if which not in _GENERAL:
-        raise ValueError(f"{op}: which={which!r} is none of {tuple(_GENERAL)}")
+        raise ValueError(f"{op}: which={which!r} must be one of {tuple(_GENERAL)}")
     is_complex = isinstance(sigma, complex) and sigma.imag != 0
     with grad_mode(False):
         apply, start, count = _prepared(op, a, k, sigma, ncv, v0, 20, is_complex)

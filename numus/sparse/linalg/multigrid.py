@@ -114,7 +114,7 @@ class Multigrid:
 def finest_level(op: str, a: SparseTensor, cycle: str) -> SparseTensor:
     """The matrix as the first of a hierarchy, by rows; errors of what cannot be."""
     if cycle not in CYCLES:
-        raise ValueError(f"{op}: cycle={cycle!r} is none of {CYCLES}")
+        raise ValueError(f"{op}: cycle={cycle!r} must be one of {CYCLES}")
     a, _, _ = square_system(op, a, nm.zeros((a.shape[0],) if hasattr(a, "shape") else ()))
     a = a.map(nm.detach).to_csr().sum_duplicates()
     if a.dtype.is_complex:

@@ -225,7 +225,7 @@ def qr(a: SparseTensor, *, ordering: str = "columns", tolerance: float | None = 
     """
     op = "qr"
     if ordering not in ORDERINGS:
-        raise ValueError(f"{op}: the ordering {ordering!r} is none of {ORDERINGS}")
+        raise ValueError(f"{op}: the ordering {ordering!r} must be one of {ORDERINGS}")
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"{op}: tolerance={tolerance} is negative or not a number")
     return _factorised(op, _matrix(op, a), ordering, tolerance)

@@ -14,7 +14,6 @@ from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import blocked, lapack, small
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -26,10 +25,11 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.eigh import inverse_gaps, real_part
+from numus.linalg.factor import blocked, lapack, small
+from numus.linalg.factor.eigh import inverse_gaps, real_part
+from numus.linalg.factor.qr import factors as qr_factors
 from numus.linalg.products import diagonal
-from numus.linalg.qr import factors as qr_factors
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
 
 

@@ -9,7 +9,7 @@ import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
 from numus.nn import init
-from numus.nn.function_layer import FunctionLayer, layer
+from numus.nn.layers.function_layer import FunctionLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor

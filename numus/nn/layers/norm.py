@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
-from numus.nn.function_layer import UnaryLayer, layer
+from numus.nn.layers.function_layer import UnaryLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.shapes import as_shape

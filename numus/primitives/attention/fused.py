@@ -28,9 +28,9 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.dtypes import DType
 from numus.graph import Array, Node, Nodes, Primitive, Tangents
-from numus.primitives import attention_rules as rules
 from numus.primitives import elementwise as ew
-from numus.primitives.attention_rules import Operands
+from numus.primitives.attention import rules
+from numus.primitives.attention.rules import Operands
 from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.views import reshape
 from numus.shapes import Shape

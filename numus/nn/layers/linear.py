@@ -7,7 +7,7 @@ from typing import Any
 import numus as nm
 from numus.nn import functional as F
 from numus.nn import init
-from numus.nn.function_layer import UnaryLayer, layer
+from numus.nn.layers.function_layer import UnaryLayer, layer
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor

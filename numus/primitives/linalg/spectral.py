@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numus.dispatch.apply import apply
 from numus.graph import Node
-from numus.primitives import spectral_references as references
-from numus.primitives.factor import unblocked
+from numus.primitives.linalg import spectral_references as references
+from numus.primitives.linalg.factor import unblocked
 
 KIND = "spectral"  # the family of their kernels
 

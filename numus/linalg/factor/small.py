@@ -9,9 +9,9 @@ from __future__ import annotations
 from numus.evaluation.evaluate import is_known
 from numus.functions._base import wrap
 from numus.functions.elementwise.comparison import isnan
-from numus.linalg import lapack
 from numus.linalg._base import stacked, unstacked
-from numus.primitives import factor
+from numus.linalg.factor import lapack
+from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
 MAX_ORDER = 64  # those of a vector stay in L2

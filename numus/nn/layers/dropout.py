@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numus.nn import functional as F
-from numus.nn.function_layer import UnaryLayer, layer
+from numus.nn.layers.function_layer import UnaryLayer, layer
 from numus.tensor import Tensor
 
 __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
@@ -18,7 +18,7 @@ class _Dropout(UnaryLayer):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:
-            raise ValueError(f"{type(self).__name__}: p is a probability, not {self.p}")
+            raise ValueError(f"{type(self).__name__}: p={self.p} must be between 0 and 1")
 
     def forward(self, x: Any) -> Tensor:
         return self._function(x, self.p, self.training, self.inplace)

@@ -17,7 +17,7 @@ from numus.kernels.vendor.lapack import OPERATION
 from numus.kernels.vendor.registry import choose_vendor
 from numus.linalg._base import adjoint
 from numus.primitives import elementwise as ew
-from numus.primitives.lapack import routine
+from numus.primitives.linalg.lapack import routine
 from numus.runtime.lapack_routines import described, segments
 from numus.tensor import Tensor
 

@@ -173,7 +173,7 @@ class _Recurrent(Module):
                 f"{hidden_size}"
             )
         if not 0 <= dropout <= 1:
-            raise ValueError(f"{type(self).__name__}: dropout is a probability, not {dropout}")
+            raise ValueError(f"{type(self).__name__}: dropout={dropout} must be between 0 and 1")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

@@ -101,7 +101,7 @@ class _Conv(_Windowed):
     ) -> None:
         if padding_mode not in _MODES:
             raise ValueError(
-                f"{type(self).__name__}: padding_mode {padding_mode!r} is none of "
+                f"{type(self).__name__}: padding_mode {padding_mode!r} must be one of "
                 f"{', '.join(_MODES)}"
             )
         sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}

@@ -9,12 +9,12 @@ from typing import Any
 import numus as nm
 from numus.nn import functional as F
 from numus.nn import init
-from numus.nn.attention import KVCache, MultiheadAttention, StaticKVCache
-from numus.nn.containers import ModuleList
-from numus.nn.dropout import Dropout
-from numus.nn.linear import Linear
+from numus.nn.layers.attention import KVCache, MultiheadAttention, StaticKVCache
+from numus.nn.layers.containers import ModuleList
+from numus.nn.layers.dropout import Dropout
+from numus.nn.layers.linear import Linear
+from numus.nn.layers.norm import LayerNorm, RMSNorm
 from numus.nn.module import Module
-from numus.nn.norm import LayerNorm, RMSNorm
 from numus.tensor import Tensor
 
 __all__ = [
@@ -30,7 +30,9 @@ def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
     if callable(given):
         return given
     if given not in _ACTIVATIONS:
-        raise ValueError(f"activation {given!r} is none of {', '.join(_ACTIVATIONS)}, no function")
+        raise ValueError(
+            f"activation {given!r} must be one of {', '.join(_ACTIVATIONS)}, no function"
+        )
     return _ACTIVATIONS[given]
 
 

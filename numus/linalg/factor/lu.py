@@ -8,7 +8,6 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import blocked, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -21,6 +20,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import blocked, small, triangular
 from numus.linalg.products import diagonal
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import fori_loop

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numus as nm
 from numus.errors import TracingError
 from numus.graph import current_trace
-from numus.nn import conv, norm
-from numus.nn.linear import Linear
+from numus.nn.layers import conv, norm
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter, replace
 from numus.tensor import Tensor

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numus as nm
 from numus.errors import ShapeError
 from numus.nn import functional as F
-from numus.nn.containers import ModuleList, Sequential
 from numus.nn.functional.classification import checked_classes
-from numus.nn.linear import Linear
+from numus.nn.layers.containers import ModuleList, Sequential
+from numus.nn.layers.linear import Linear
 from numus.nn.module import Module
 from numus.tensor import Tensor
 

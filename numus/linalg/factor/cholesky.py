@@ -5,7 +5,6 @@ from __future__ import annotations
 from numus.evaluation.evaluate import is_known
 from numus.functions.autocast import widens
 from numus.functions.elementwise.comparison import isnan, where
-from numus.linalg import blocked, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -19,6 +18,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import blocked, small, triangular
 from numus.linalg.products import diagonal
 from numus.tensor import ArrayLike, Tensor
 

@@ -13,7 +13,6 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg import blocked, lapack, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -27,9 +26,10 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.cholesky import cholesky_ex
+from numus.linalg.factor import blocked, lapack, small, triangular
+from numus.linalg.factor.cholesky import cholesky_ex
 from numus.linalg.products import diagonal
-from numus.primitives import factor
+from numus.primitives.linalg import factor
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
 

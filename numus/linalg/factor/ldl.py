@@ -11,9 +11,9 @@ from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
-from numus.linalg import triangular
 from numus.linalg._base import Implicit, differentiated, identity, matrices, scale_of
-from numus.linalg.lu import inv_ex
+from numus.linalg.factor import triangular
+from numus.linalg.factor.lu import inv_ex
 from numus.linalg.products import diagonal
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import fori_loop

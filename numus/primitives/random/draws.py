@@ -27,7 +27,7 @@ from numus.primitives.elementwise import (
     sub,
     where,
 )
-from numus.primitives.random_bits import _normal_reference
+from numus.primitives.random.bits import _normal_reference
 from numus.primitives.references import special
 from numus.primitives.special.incomplete import _gamma_density, gammainc_by_a
 from numus.primitives.special.tables import nary, number, plus

@@ -12,9 +12,9 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip
-from numus.linalg import lapack, small
 from numus.linalg._base import adjoint, identity
-from numus.primitives import factor
+from numus.linalg.factor import lapack, small
+from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
 BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1

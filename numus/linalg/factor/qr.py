@@ -14,7 +14,6 @@ from numus.functions.shape.manipulation import broadcast_to
 from numus.functions.shape.splitting import diagonal
 from numus.functions.shape.tiling import pad
 from numus.graph import grad_mode
-from numus.linalg import blocked, lapack, small, triangular
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -25,8 +24,9 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.pivoting import columns_at, pivot_order
-from numus.primitives import factor
+from numus.linalg.factor import blocked, lapack, small, triangular
+from numus.linalg.factor.pivoting import columns_at, pivot_order
+from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
 
 TALL = 16  # columns up to which a kernel of its own is as fast
@@ -177,7 +177,9 @@ def qr(
     True
     """
     if mode not in ("reduced", "complete", "r", "raw"):
-        raise ValueError(f"linalg.qr: mode={mode!r} is none of 'reduced', 'complete', 'r', 'raw'")
+        raise ValueError(
+            f"linalg.qr: mode={mode!r} must be one of 'reduced', 'complete', 'r', 'raw'"
+        )
     if mode == "raw" and pivoting:
         raise ValueError("linalg.qr: mode='raw' takes no pivoting")
     a, dtype = matrices("qr", x)

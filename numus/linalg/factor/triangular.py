@@ -8,7 +8,6 @@ from typing import Any
 from numus.errors import ShapeError
 from numus.functions.autocast import widens
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg import blocked
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -18,6 +17,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
+from numus.linalg.factor import blocked
 from numus.shapes import as_int
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
@@ -95,7 +95,9 @@ def solve_triangular(
     if not isinstance(trans, str):
         trans = as_int(trans, "trans", "linalg.solve_triangular")
     if trans not in kinds:
-        raise ValueError(f"linalg.solve_triangular: trans={trans!r} is none of 0, 1, 2, N, T, C")
+        raise ValueError(
+            f"linalg.solve_triangular: trans={trans!r} must be one of 0, 1, 2, N, T, C"
+        )
     (x, y), dtype = operands("solve_triangular", a, b)
     x, y, vector = right_hand_sides("solve_triangular", x, y)
     if kinds[trans]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numus as nm
-from numus.nn.function_layer import FunctionLayer, layer
+from numus.nn.layers.function_layer import FunctionLayer, layer
 from numus.tensor import Tensor
 
 __all__ = [

@@ -11,9 +11,9 @@ from typing import Any
 
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Nodes, Primitive
-from numus.primitives import factor_references as references
 from numus.primitives.base import nondifferentiable
 from numus.primitives.broadcast import batch_all
+from numus.primitives.linalg import factor_references as references
 from numus.primitives.views import reshape
 
 
