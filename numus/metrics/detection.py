@@ -17,7 +17,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
 AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2)}
 AREAS |= {"large": (96.0**2, 1e10)}
-MOST_DETECTIONS = 100
+MAX_DETECTIONS = 100
 
 
 class MeanAveragePrecision(Metric):
@@ -110,7 +110,7 @@ def _shifted(rows: Array, by: int) -> Array:
 
 def _image(found: Array, wanted: Array) -> tuple[Array, Array, Array]:
     """Detections (best first), objects, and IoU of all pairs; a crowd counts as its own union."""
-    found = found[np.argsort(-found[:, 6], kind="stable")][:MOST_DETECTIONS]
+    found = found[np.argsort(-found[:, 6], kind="stable")][:MAX_DETECTIONS]
     a, b = found[:, None, 2:6], wanted[None, :, 2:6]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     both = np.maximum(sides, 0).prod(axis=-1)

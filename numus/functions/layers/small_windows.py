@@ -23,8 +23,8 @@ from numus.primitives.views import pad, reshape, slice_
 # The maximum of few elements is an expression, whose loop is over windows; of more, a loop over
 # taps. 3 × 3 windows with a stride of 2 over 64 × 112² elements take 1.6 ms (4.6) on two cores,
 # 5 × 5 with a stride of 1 take 2.1 ms (3.4).
-_MOST_TAPS_UNROLLED = 5
-_MOST_WINDOWS_UNROLLED = 9  # that cover an element
+_MAX_UNROLLED_TAPS = 5
+_MAX_UNROLLED_WINDOWS = 9  # that cover an element
 
 
 def are_small(axes: Sequence[Windows], device: Any) -> bool:
@@ -32,7 +32,7 @@ def are_small(axes: Sequence[Windows], device: Any) -> bool:
     themselves: short graphs serve them better."""
     if device is not None and device.runtime.target.simt:
         return False
-    return all(a.starts is None and a.taps <= _MOST_TAPS_UNROLLED for a in axes)
+    return all(a.starts is None and a.taps <= _MAX_UNROLLED_TAPS for a in axes)
 
 
 def cover_few(axes: Sequence[Windows], device: Any) -> bool:
@@ -41,7 +41,7 @@ def cover_few(axes: Sequence[Windows], device: Any) -> bool:
     for a in axes:
         covers *= -(-a.taps // a.stride)
     near = all(a.dilation == 1 and a.count > 0 for a in axes)
-    return are_small(axes, device) and near and covers <= _MOST_WINDOWS_UNROLLED
+    return are_small(axes, device) and near and covers <= _MAX_UNROLLED_WINDOWS
 
 
 # -- taps of a window -----------------------------------------------------------------------------

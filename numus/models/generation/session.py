@@ -24,7 +24,7 @@ from numus.tensor import Tensor
 __all__ = ["Session", "session_of"]
 
 CHUNK = 512  # tokens of a prompt that are read at once
-_LEAST_KEYS = 128  # steps look at this many slots of a cache, or twice, four times … as many
+_MIN_KEYS = 128  # steps look at this many slots of a cache, or twice, four times … as many
 _MAX_SESSIONS = 2  # of a model: each holds a cache
 _Memory = list[tuple[Tensor, Tensor]] | None
 
@@ -154,7 +154,7 @@ class Session:
 
     def keys_for(self, end: int) -> int:
         """How many slots a pass looks at that ends before slot `end`."""
-        keys = _LEAST_KEYS
+        keys = _MIN_KEYS
         while keys < end:
             keys *= 2
         return min(keys, self.length)

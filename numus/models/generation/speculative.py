@@ -20,7 +20,7 @@ from numus.tensor import Tensor
 __all__ = ["NGrams", "speculate"]
 
 Array = np.ndarray[Any, Any]
-_LONGEST_MATCH = 3  # tokens that are looked up
+_MAX_MATCH_TOKENS = 3  # tokens that are looked up
 
 
 class NGrams:
@@ -34,7 +34,7 @@ class NGrams:
 
     def guess(self, text: list[int]) -> list[int]:
         """Tokens that may follow a text."""
-        for size in range(min(_LONGEST_MATCH, len(text) - 1), 0, -1):
+        for size in range(min(_MAX_MATCH_TOKENS, len(text) - 1), 0, -1):
             tail = text[-size:]
             for at in range(len(text) - size - 1, -1, -1):
                 if text[at : at + size] == tail:
