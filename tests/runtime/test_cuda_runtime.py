@@ -261,8 +261,13 @@ made: list[Library] = []
 
 
 def test_results_recur_at_the_same_addresses(driver):
-    step = nm.jit(lambda *xs: [nm.cumsum(x, axis=0) for x in xs])
-    xs = [tensor(16, 16) for _ in range(8)]
+    def chain(x):  # independent scans would share launches
+        for _ in range(8):
+            x = nm.cumsum(x, axis=0)
+        return x
+
+    step = nm.jit(lambda *xs: [chain(x) for x in xs])
+    xs = [tensor(16, 16) for _ in range(2)]
     for _ in range(3):
         nm.eval(step(*xs))
     before = driver.calls["cuGraphLaunch"]
