@@ -152,7 +152,7 @@ if TYPE_CHECKING:
     from numus.linalg import block_diag as block_diag
 
     chain_matmul = linalg.multi_dot
-    from numus.linalg.factor import cholesky
+    from numus.linalg import cholesky as cholesky
     from numus.linalg import det as det
 
     inverse = linalg.inv
@@ -164,9 +164,9 @@ if TYPE_CHECKING:
     from numus.linalg import matrix_rank as matrix_rank
 
     pinverse = linalg.pinv
-    from numus.linalg.factor import qr
+    from numus.linalg import qr as qr
     from numus.linalg import slogdet as slogdet
-    from numus.linalg.factor import svd
+    from numus.linalg import svd as svd
     from numus.polynomial import poly as poly
     from numus.polynomial import polyadd as polyadd
     from numus.polynomial import polyder as polyder

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from numus.functions._base import method
 from numus.functions.api import where
-from numus.linalg import cross, det, expm, inv, lstsq, lu_solve, matrix_power, pinv, slogdet, vdot
-from numus.linalg.factor import cholesky, qr, svd
+from numus.linalg import (
+    cholesky,
+    cross,
+    det,
+    expm,
+    inv,
+    lstsq,
+    lu_solve,
+    matrix_power,
+    pinv,
+    qr,
+    slogdet,
+    svd,
+    vdot,
+)
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["logdet"]
