@@ -3,7 +3,7 @@
 Two layers on a random graph of 200,000 nodes and 4 million edges with 128 features, against PyTorch
 Geometric where it is installed, with what is its fastest form of edges for each: a CSR matrix for
 GCN and GraphSAGE, sorted edges for GAT. One process per measurement, which also tells its peak of
-memory.
+memory, on a GPU that of the library on the device.
 """
 
 from __future__ import annotations
@@ -100,6 +100,19 @@ def of_pyg(model: str, scale: float, device: str) -> Callable[[], float]:
 LIBRARIES = {"numus": of_numus, "pyg": of_pyg}
 
 
+def _peak_bytes(library: str, device: str) -> float:
+    """Of the process on a CPU, else of the library's memory on the device."""
+    if device == "cpu":
+        return 1e3 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if library == "numus":
+        import numus as nm
+
+        return float(nm.memory_stats(device)["peak"])
+    import torch
+
+    return float(torch.cuda.max_memory_allocated())
+
+
 def measure(library: str, model: str, scale: float, device: str, epochs: int) -> dict[str, Any]:
     step = LIBRARIES[library](model, scale, device)
     first = step()
@@ -108,7 +121,7 @@ def measure(library: str, model: str, scale: float, device: str, epochs: int) ->
         start = time.perf_counter()
         last = step()
         seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak = _peak_bytes(library, device) / 1e9
     return {
         "model": model, "library": library, "seconds": round(min(seconds), 3),
         "peak_gb": round(peak, 2), "loss": [round(first, 4), round(last, 4)],

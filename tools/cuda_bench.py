@@ -1,19 +1,15 @@
 """GPU benchmarks of `tools.cuda_report`: numus against PyTorch on an NVIDIA GPU.
 
-Both run interleaved in one process, on the same inputs. Throughput is the wall time of many
-back-to-back calls with one synchronisation, the best of several batches. Latency is that of calls
-synchronised one by one, between CUDA events around the call, launch overhead included. A ratio is
-the best time of PyTorch (eager, `torch.compile`) over that of numus.
+`tools/cuda_timing.py` measures them.
 """
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from tools.cuda_timing import Row
 
 ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
@@ -33,57 +29,9 @@ ABOUT = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """A workload: its inputs' shapes, and a function for each library."""
-
-    name: str
-    shapes: Sequence[tuple[int, ...]]
-    dtype: str
-    ours: Callable[..., Any]
-    theirs: Callable[..., Any]
-    nbytes: int = 0
-    flops: float = 0
-    compiled: bool = False  # whether torch.compile is measured as well
-
-
-def measure(function: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
-    """Throughput: ms per call, the best of several batches with one synchronisation each."""
-    function()
-    function()
-    wait()
-    began = time.perf_counter()
-    function()
-    wait()
-    once = time.perf_counter() - began
-    count = max(1, min(300, int(seconds / 4 / max(once, 1e-6))))
-    best = float("inf")
-    for _ in range(4):
-        began = time.perf_counter()
-        for _ in range(count):
-            function()
-        wait()
-        best = min(best, (time.perf_counter() - began) / count)
-    return best * 1e3
-
-
-def measure_latency(torch: Any, function: Callable[[], Any], stream: Any) -> float:
-    """Latency: the median time of a synchronised call, in ms, between events on its stream."""
-    times = []
-    for _ in range(17):
-        begins, ends = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begins.record(stream)
-        function()
-        ends.record(stream)
-        ends.synchronize()
-        times.append(begins.elapsed_time(ends))
-    return sorted(times[2:])[7]
-
-
 def rows(torch: Any, nm: Any) -> Iterator[Row]:
     """Elementwise operations, reductions, scans, sorts."""
-    import torch.nn.functional as F
-
+    F = torch.nn.functional
     n, wide = 1 << 28, (16384, 8192)
     size = 4 * wide[0] * wide[1]
     yield Row(
@@ -172,7 +120,7 @@ def _other_rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 def long_rows(torch: Any, nm: Any) -> Iterator[Row]:
     """Softmax, its gradient and layer norm of rows that span several CTAs."""
-    import torch.nn.functional as F
+    F = torch.nn.functional
 
     def ours(x: Any) -> Any:
         return nm.softmax(x, axis=-1)
@@ -213,8 +161,7 @@ def long_rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 def attention(torch: Any, nm: Any) -> Iterator[Row]:
     """Causal attention, forward and with gradients; convolutions."""
-    import torch.nn.functional as F
-
+    F = torch.nn.functional
     attend = partial(nm.scaled_dot_product_attention, is_causal=True)
 
     def ours(q: Any, k: Any, v: Any, g: Any) -> Any:
@@ -248,7 +195,7 @@ _CONVOLUTIONS: dict[str, Sequence[tuple[int, int, bool]]] = {
 
 def _convolutions(torch: Any, nm: Any) -> Iterator[Row]:
     """3 x 3 convolutions in each precision."""
-    import torch.nn.functional as F
+    F = torch.nn.functional
 
     def ours(precision: str, x: Any, w: Any) -> Any:
         with nm.matmul_precision(precision):
@@ -339,7 +286,7 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 def gemms(torch: Any, nm: Any) -> Iterator[Row]:
     """Matmuls of many shapes and dtypes."""
-    import torch.nn.functional as F
+    F = torch.nn.functional
 
     def by_tf32(f: Callable[..., Any], a: Any, b: Any) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -377,7 +324,7 @@ def gemms(torch: Any, nm: Any) -> Iterator[Row]:
         *("float32 x[:, ::2] @ y", [(1024, 2048), (1024, 1024)], "float32"),
         *(lambda x, y: x[:, ::2] @ y, lambda x, y: x[:, ::2] @ y),
     )
-    one = torch.ones((), device="cuda")
+    one = torch.ones(())
     for k in (1024, 4096):
         yield Row(
             *(f"float8_e4m3fn {k} nt", [(k, k), (k, k)], "float8_e4m3fn"),
@@ -405,214 +352,3 @@ def gemms(torch: Any, nm: Any) -> Iterator[Row]:
             *(lambda x, w, b: nm.gelu(x @ w.T + b), lambda x, w, b: F.gelu(F.linear(x, w, b))),
             *(0, 2 * m * n * k),
         )
-
-
-class Bench:
-    """Measures rows and writes them as a table."""
-
-    def __init__(self, seconds: float, say: Callable[[str], None], only: str = "") -> None:
-        import torch
-
-        import numus as nm
-
-        self.torch, self.nm = torch, nm
-        self.runtime = nm.device("cuda").runtime
-        self.seconds, self.say, self.only = seconds, say, only
-
-    def inputs(self, row: Row) -> tuple[list[Any], list[Any]]:
-        torch = self.torch
-        torch.cuda.empty_cache()
-        kind = getattr(torch, row.dtype)
-        if row.dtype == "int8":
-            ts = [torch.randint(-9, 9, s, device="cuda", dtype=kind) for s in row.shapes]
-            return [self.from_torch(t) for t in ts], ts
-        first = torch.complex64 if row.dtype.startswith("complex") else torch.float32
-        ts = [torch.randn(*s, device="cuda", dtype=first).to(kind) for s in row.shapes]
-        return [self.from_torch(t) for t in ts], ts
-
-    def from_torch(self, t: Any) -> Any:
-        """A PyTorch tensor as a numus tensor."""
-        torch, nm = self.torch, self.nm
-        if t.dtype is torch.float8_e4m3fn:  # not supported by PyTorch's DLPack export
-            return nm.asarray(t.view(torch.uint8).cpu().numpy().view(nm.float8_e4m3fn.np)).to(
-                "cuda"
-            )
-        return nm.from_dlpack(t)
-
-    def error(self, row: Row, xs: list[Any], ts: list[Any]) -> float:
-        wide = self.torch.complex128 if row.dtype.startswith("complex") else self.torch.float64
-        got = self.torch.from_dlpack(row.ours(*xs)).to(wide).flatten()
-        want = row.theirs(*ts).to(wide).flatten()
-        return float((got - want).norm() / want.norm().clamp_min(1e-30))
-
-    def ours(self, row: Row, xs: list[Any]) -> float:
-        nm = self.nm
-        call = lambda: nm.eval(row.ours(*xs))  # noqa: E731
-        return measure(call, self.runtime.synchronize, self.seconds)
-
-    def theirs(self, f: Callable[..., Any], ts: list[Any]) -> float:
-        return measure(lambda: f(*ts), self.torch.cuda.synchronize, self.seconds)
-
-    def latency(self, row: Row, xs: list[Any], functions: list[Any], ts: list[Any]) -> list[float]:
-        """Latencies: eager numus, jitted numus, the best of PyTorch."""
-        torch, nm = self.torch, self.nm
-        ours = torch.cuda.ExternalStream(self.runtime.stream_id)
-        jitted = nm.jit(row.ours)
-        calls = [
-            (lambda: nm.eval(row.ours(*xs)), ours),
-            (lambda: nm.eval(jitted(*xs)), ours),
-            *((partial(f, *ts), torch.cuda.current_stream()) for f in functions),
-        ]
-        best = [float("inf")] * len(calls)
-        for _ in range(2):  # interleaved
-            best = [
-                min(t, measure_latency(torch, call, stream))
-                for t, (call, stream) in zip(best, calls, strict=True)
-            ]
-        return [*best[:2], min(best[2:])]
-
-    def table(self, found: Iterator[Row]) -> None:
-        """One line per row: throughput, latency and error."""
-        self.say(
-            "| workload | numus ms | PyTorch ms | compiled ms | ratio | numus "
-            "| synchronised: numus ms | in jit ms | PyTorch's best ms | ratio | in jit | error |"
-        )
-        self.say("|---|" + "---:|" * 11)
-        for row in found:
-            if not re.search(self.only, row.name):
-                continue
-            try:
-                xs, ts = self.inputs(row)
-                error = self.error(row, xs, ts)
-                functions = [row.theirs]
-                if row.compiled:
-                    functions.append(self.torch.compile(row.theirs))
-                own, others = float("inf"), [float("inf")] * len(functions)
-                for _ in range(2):  # interleaved
-                    own = min(own, self.ours(row, xs))
-                    others = [
-                        min(t, self.theirs(f, ts)) for t, f in zip(others, functions, strict=True)
-                    ]
-                plain, jitted, theirs = self.latency(row, xs, functions, ts)
-                rate = f"{row.nbytes / own / 1e9:.2f} TB/s" if row.nbytes else ""
-                rate = f"{row.flops / own / 1e9:.0f} TFLOP/s" if row.flops else rate
-                second = f"{others[1]:.3f}" if row.compiled else ""
-                self.say(
-                    f"| {row.name} | {own:.3f} | {others[0]:.3f} | {second} "
-                    f"| {min(others) / own:.2f} | {rate} | {plain:.3f} | {jitted:.3f} "
-                    f"| {theirs:.3f} | {theirs / plain:.2f} | {theirs / jitted:.2f} | {error:.1e} |"
-                )
-            except Exception as problem:
-                self.say(f"| {row.name} | {error_message(problem)} |" + " |" * 10)
-
-    def gemm_table(self, found: Iterator[Row]) -> None:
-        """One line per row: native kernels and `auto`, as single calls and in a CUDA graph."""
-        self.say(
-            "| GEMM | native ms | auto ms | PyTorch ms | native | auto | CUDA graphs: native ms "
-            "| auto ms | PyTorch ms | native | auto | error |"
-        )
-        self.say("|---|" + "---:|" * 11)
-        below: list[str] = []
-        for row in found:
-            if not re.search(self.only, row.name):
-                continue
-            try:
-                ratios = self._gemm(row)
-            except Exception as problem:
-                self.say(f"| {row.name} | {error_message(problem)} |" + " |" * 10)
-                ratios = [0.0]
-            if min(ratios) < 0.95:
-                below.append(f"{row.name} ({', '.join(f'{r:.2f}' for r in ratios)})")
-        told = "; ".join(below) or "none"
-        self.say(f"\n`auto` below 0.95 of PyTorch, in single calls or in graphs: {told}.")
-
-    def _gemm(self, row: Row) -> list[float]:
-        """Write a line; return the ratios of `auto`, in single calls and in a graph."""
-        xs, ts = self.inputs(row)
-        prefer, evaluate = self.nm.kernels.prefer, self.nm.eval
-        waits = {"native": self.runtime.synchronize, "auto": self.runtime.synchronize}
-        waits["torch"] = self.torch.cuda.synchronize
-
-        def ours() -> None:
-            evaluate(row.ours(*xs))
-
-        def theirs() -> None:
-            row.theirs(*ts)
-
-        errors = []
-        for which in ("native", "auto"):
-            with prefer(which):
-                errors.append(self.error(row, xs, ts))
-
-        def interleaved(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-            times = dict.fromkeys(calls, 9e9)
-            for _ in range(3):
-                for which, call in calls.items():
-                    with prefer("auto" if which == "torch" else which):
-                        once = measure(call, waits[which], self.seconds / 2)
-                    times[which] = min(times[which], once)
-            return times
-
-        single = interleaved({"native": ours, "auto": ours, "torch": theirs})
-        many = max(1, min(20, int(4 / single["torch"])))
-        replays: dict[str, Callable[[], Any]] = {}
-        try:
-            for which in ("native", "auto"):
-                with prefer(which):
-                    replays[which] = self._captured(ours, many)
-            replays["torch"] = self._captured_by_torch(theirs, many)
-        except Exception as problem:
-            print(f"{row.name}, in a graph: {error_message(problem)}", flush=True)
-            replays = {}
-        graphs = {which: t / many for which, t in interleaved(replays).items()}
-        cells, ratios = [], []
-        for times in (single, graphs) if graphs else (single,):
-            cells += [f"{times[w]:.4f}" for w in ("native", "auto", "torch")]
-            cells += [f"{times['torch'] / times[w]:.2f}" for w in ("native", "auto")]
-            ratios.append(times["torch"] / times["auto"])
-        cells += [""] * (10 - len(cells))
-        self.say(f"| {row.name} | {' | '.join(cells)} | {max(errors):.1e} |")
-        return ratios
-
-    def _captured(self, call: Callable[[], None], many: int) -> Callable[[], None]:
-        """A function that launches a CUDA graph of `many` calls."""
-        from numus.compiler.plan import clear_plans
-        from numus.runtime.cuda import driver, launch
-
-        runtime = self.runtime
-        mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-        # no nested graphs, neither of programs nor of single launches
-        before = launch.TUNING, runtime.graph_functions
-        launch.TUNING = replace(launch.TUNING, min_graph_steps=1000)
-        runtime.graph_functions = 0
-        clear_plans()
-        for _ in range(4):
-            call()
-        runtime.synchronize()
-        driver.call("cuStreamBeginCapture", runtime.stream, mode)
-        try:
-            for _ in range(many):
-                call()
-        finally:
-            graph = driver.call("cuStreamEndCapture", runtime.stream)
-            launch.TUNING, runtime.graph_functions = before
-            clear_plans()
-        ready = driver.call("cuGraphInstantiate", graph, 0)
-        driver.call("cuGraphDestroy", graph)
-        return lambda: driver.call("cuGraphLaunch", ready, runtime.stream)
-
-    def _captured_by_torch(self, call: Callable[[], Any], many: int) -> Callable[[], None]:
-        torch = self.torch
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            call()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                for _ in range(many):
-                    call()
-        return graph.replay  # type: ignore[no-any-return]
-
-
-def error_message(problem: Exception) -> str:
-    text = str(problem).splitlines()[0] if str(problem) else repr(problem)
-    return f"failed: {type(problem).__name__}: {text[:200]}"

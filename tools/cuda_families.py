@@ -1,7 +1,7 @@
 """Families of GPU workloads at many sizes: scatters, pooling, slices, sorts, norms, recurrences.
 
 Each family has at least four sizes, odd ones included, in two dtypes. Both libraries run in turns
-in one process on the same inputs, as in `tools/cuda_bench.py`; a ratio is the best time of PyTorch
+in one process on the same inputs, as in `tools/cuda_timing.py`; a ratio is the best time of PyTorch
 (eager and, where it may fuse, `torch.compile`) over that of numus.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.cuda_bench import Bench, error_message, measure
+from tools.cuda_timing import Bench, drawn, error_message, fitted
 
 ABOUT = (
     "Ratios are the best time of PyTorch (eager and, where it may fuse, `torch.compile`) over "
@@ -34,31 +34,29 @@ class Case:
     gradients: bool = False  # whether the results are compared loosely
 
 
-def cases(torch: Any, nm: Any) -> Iterator[Case]:
-    """All families."""
+def cases(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
+    """All families, at their own sizes or at ones of `most`."""
     for family in (_scatters, _counts, _pairs, _pools, _slices, _maps, _sorts, _norms, _recurrent):
-        yield from family(torch, nm)
+        yield from family(torch, nm, most)
 
 
-def _drawn(torch: Any, dtype: str, *shapes: tuple[int, ...]) -> Callable[[], list[Any]]:
-    kind = getattr(torch, dtype)
-    return lambda: [torch.randn(*s, device="cuda").to(kind) for s in shapes]
-
-
-def _scatters(torch: Any, nm: Any) -> Iterator[Case]:
+def _scatters(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Sums of updates at random indices: `index_add`, embedding gradients, rows of a graph."""
-    for updates, bins, width, dtype in (
-        *((1 << 24, 1 << 20, 0, "float32"), (1 << 24, 1 << 20, 0, "bfloat16")),
-        *((10_000_019, 1_000_003, 0, "float32"), (1 << 20, 100, 0, "float32")),
-        *((1 << 16, 50257, 768, "float32"), (1 << 16, 50257, 768, "bfloat16")),
-        *((1 << 20, 100_003, 64, "float32"), (99_991, 1000, 127, "bfloat16")),
+    for updates, bins, width, dtype in fitted(
+        most,
+        (
+            *((1 << 24, 1 << 20, 0, "float32"), (1 << 24, 1 << 20, 0, "bfloat16")),
+            *((10_000_019, 1_000_003, 0, "float32"), (1 << 20, 100, 0, "float32")),
+            *((1 << 16, 50257, 768, "float32"), (1 << 16, 50257, 768, "bfloat16")),
+            *((1 << 20, 100_003, 64, "float32"), (99_991, 1000, 127, "bfloat16")),
+        ),
     ):
         tail = (width,) if width else ()
 
         def inputs(n: int = updates, bins: int = bins, tail: Any = tail, d: str = dtype) -> Any:
-            where = torch.randint(0, bins, (n,), device="cuda")
-            values = torch.randn(n, *tail, device="cuda").to(getattr(torch, d))
-            return [torch.zeros(bins, *tail, device="cuda", dtype=values.dtype), where, values]
+            where = torch.randint(0, bins, (n,))
+            values = torch.randn(n, *tail).to(getattr(torch, d))
+            return [torch.zeros(bins, *tail, dtype=values.dtype), where, values]
 
         shape = f"{updates}{'x' + str(width) if width else ''} into {bins} {dtype}"
         yield Case(
@@ -67,35 +65,38 @@ def _scatters(torch: Any, nm: Any) -> Iterator[Case]:
         )
 
 
-def _counts(torch: Any, nm: Any) -> Iterator[Case]:
+def _counts(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Histograms, `bincount`, `unique`."""
-    for n, bins in ((1 << 26, 256), (1 << 24, 64), (10_000_019, 1000), (1 << 22, 65_536)):
+    for n, bins in fitted(
+        most, ((1 << 26, 256), (1 << 24, 64), (10_000_019, 1000), (1 << 22, 65_536))
+    ):
         yield Case(
             *("histogram", f"histogram {n} in {bins}"),
-            lambda n=n: [torch.rand(n, device="cuda")],
+            lambda n=n: [torch.rand(n)],
             lambda x, b=bins: nm.histogram(x, bins=b, range=(0.0, 1.0))[0],
             lambda x, b=bins: torch.histc(x, bins=b, min=0.0, max=1.0),
         )
         yield Case(
             *("histogram", f"bincount {n} in {bins}"),
-            lambda n=n, b=bins: [torch.randint(0, b, (n,), device="cuda")],
+            lambda n=n, b=bins: [torch.randint(0, b, (n,))],
             lambda x, b=bins: nm.bincount(x, minlength=b),
             lambda x, b=bins: torch.bincount(x, minlength=b),
         )
-    for n, bins, dtype in (
-        *((1 << 24, 1 << 20, "int64"), (1 << 22, 1000, "int32")),
-        *((10_000_019, 1 << 30, "int64"), (1 << 16, 300, "int32")),
+    for n, bins, dtype in fitted(
+        most,
+        (
+            *((1 << 24, 1 << 20, "int64"), (1 << 22, 1000, "int32")),
+            *((10_000_019, 1 << 30, "int64"), (1 << 16, 300, "int32")),
+        ),
     ):
         yield Case(
             *("unique", f"unique {n} of {bins} {dtype}"),
-            lambda n=n, b=bins, d=dtype: [
-                torch.randint(0, b, (n,), device="cuda").to(getattr(torch, d))
-            ],
+            lambda n=n, b=bins, d=dtype: [torch.randint(0, b, (n,)).to(getattr(torch, d))],
             *(lambda x: nm.unique(x), lambda x: torch.unique(x)),
         )
 
 
-def _pairs(torch: Any, nm: Any) -> Iterator[Case]:
+def _pairs(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Broadcast-reduce without an intermediate: forces, distances, kernel matrices."""
 
     def forces(sqrt: Any, x: Any) -> Any:
@@ -103,36 +104,43 @@ def _pairs(torch: Any, nm: Any) -> Iterator[Case]:
         square = (d * d).sum(-1) + 1e-3
         return (d / (square * sqrt(square))[..., None]).sum(1)
 
-    for n, dtype in ((16384, "float32"), (4096, "float32"), (5003, "float32"), (2048, "float64")):
+    for n, dtype in fitted(
+        most, ((16384, "float32"), (4096, "float32"), (5003, "float32"), (2048, "float64"))
+    ):
         yield Case(
-            *("pairs", f"n-body forces {n} {dtype}", _drawn(torch, dtype, (n, 3))),
+            *("pairs", f"n-body forces {n} {dtype}", drawn(torch, dtype, (n, 3))),
             lambda x: forces(nm.sqrt, x),
             *(lambda x: forces(torch.sqrt, x), True, True),
         )
-    for n, m, d, dtype in (
-        *((8192, 8192, 16, "float32"), (4096, 4096, 64, "float32")),
-        *((5003, 3001, 7, "float32"), (2048, 2048, 3, "float64")),
+    for n, m, d, dtype in fitted(
+        most,
+        (
+            *((8192, 8192, 16, "float32"), (4096, 4096, 64, "float32")),
+            *((5003, 3001, 7, "float32"), (2048, 2048, 3, "float64")),
+        ),
     ):
         yield Case(
-            *("pairs", f"nearest of {n}x{m}x{d} {dtype}", _drawn(torch, dtype, (n, d), (m, d))),
+            *("pairs", f"nearest of {n}x{m}x{d} {dtype}", drawn(torch, dtype, (n, d), (m, d))),
             lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1).min(1),
             *(lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1).amin(1), True, True),
         )
         yield Case(
-            *("pairs", f"kernel sums {n}x{m}x{d} {dtype}", _drawn(torch, dtype, (n, d), (m, d))),
+            *("pairs", f"kernel sums {n}x{m}x{d} {dtype}", drawn(torch, dtype, (n, d), (m, d))),
             lambda x, y: nm.exp(-((x[:, None] - y[None]) ** 2).sum(-1) / 2).sum(1),
             lambda x, y: torch.exp(-((x[:, None] - y[None]) ** 2).sum(-1) / 2).sum(1),
             *(True, True),
         )
 
 
-def _pools(torch: Any, nm: Any) -> Iterator[Case]:
+def _pools(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Max and average pooling, and their gradients."""
-    import torch.nn.functional as F
-
-    for shape, dtype in (
-        *(((32, 512, 56, 56), "bfloat16"), ((64, 64, 112, 112), "float32")),
-        *(((64, 64, 112, 112), "bfloat16"), ((16, 33, 57, 61), "float32")),
+    F = torch.nn.functional
+    for shape, dtype in fitted(
+        most,
+        (
+            *(((32, 512, 56, 56), "bfloat16"), ((64, 64, 112, 112), "float32")),
+            *(((64, 64, 112, 112), "bfloat16"), ((16, 33, 57, 61), "float32")),
+        ),
     ):
         told = f"{'x'.join(map(str, shape))} {dtype}"
         for name, ours, theirs in (
@@ -147,7 +155,7 @@ def _pools(torch: Any, nm: Any) -> Iterator[Case]:
                 lambda x: F.avg_pool2d(x, 3, stride=2, padding=1),
             ),
         ):
-            yield Case("pooling", f"{name} {told}", _drawn(torch, dtype, shape), ours, theirs, True)
+            yield Case("pooling", f"{name} {told}", drawn(torch, dtype, shape), ours, theirs, True)
             out = (*shape[:2], *((n + 1) // 2 for n in shape[2:]))
 
             def gradient(x: Any, g: Any, f: Any = theirs) -> Any:
@@ -155,51 +163,60 @@ def _pools(torch: Any, nm: Any) -> Iterator[Case]:
                 return torch.autograd.grad(f(x), x, g)[0]
 
             yield Case(
-                *("pooling", f"{name} gradient {told}", _drawn(torch, dtype, shape, out)),
+                *("pooling", f"{name} gradient {told}", drawn(torch, dtype, shape, out)),
                 *(lambda x, g, f=ours: nm.vjp(f, x)[1](g)[0], gradient, False, True),
             )
 
 
-def _slices(torch: Any, nm: Any) -> Iterator[Case]:
+def _slices(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Slices along the last axis, gathers of rows, permutations."""
-    for shape, dtype in (
-        *(((16384, 8192), "float32"), ((16384, 8193), "float32")),
-        *(((16384, 8191), "bfloat16"), ((100_003, 257), "float32")),
+    for shape, dtype in fitted(
+        most,
+        (
+            *(((16384, 8192), "float32"), ((16384, 8193), "float32")),
+            *(((16384, 8191), "bfloat16"), ((100_003, 257), "float32")),
+        ),
     ):
         told = f"{'x'.join(map(str, shape))} {dtype}"
         difference = lambda x: x[:, 1:] - x[:, :-1]  # noqa: E731
         yield Case(
-            *("slices", f"x[:, 1:] - x[:, :-1] {told}", _drawn(torch, dtype, shape)),
+            *("slices", f"x[:, 1:] - x[:, :-1] {told}", drawn(torch, dtype, shape)),
             *(difference, difference, True),
         )
 
         def rows(shape: Any = shape, d: str = dtype) -> Any:
-            x = torch.randn(*shape, device="cuda").to(getattr(torch, d))
-            return [x, torch.randint(0, shape[0], (shape[0],), device="cuda")]
+            x = torch.randn(*shape).to(getattr(torch, d))
+            return [x, torch.randint(0, shape[0], (shape[0],))]
 
         yield Case(
             *("slices", f"rows {told}", rows, lambda x, i: x[i], lambda x, i: x[i]),
         )
-    for shape, order, dtype in (
-        *(((256, 512, 512), (2, 0, 1), "float32"), ((256, 512, 512), (2, 1, 0), "bfloat16")),
-        *(((255, 513, 511), (1, 2, 0), "float32"), ((64, 1000, 777), (2, 1, 0), "float32")),
+    for shape, order, dtype in fitted(
+        most,
+        (
+            *(((256, 512, 512), (2, 0, 1), "float32"), ((256, 512, 512), (2, 1, 0), "bfloat16")),
+            *(((255, 513, 511), (1, 2, 0), "float32"), ((64, 1000, 777), (2, 1, 0), "float32")),
+        ),
     ):
         told = f"{'x'.join(map(str, shape))} to {order} {dtype}"
         yield Case(
-            *("permutations", f"permute {told}", _drawn(torch, dtype, shape)),
+            *("permutations", f"permute {told}", drawn(torch, dtype, shape)),
             lambda x, o=order: nm.copy(nm.permute_dims(x, o)),
             *(lambda x, o=order: x.permute(*o).contiguous(), True),
         )
 
 
-def _maps(torch: Any, nm: Any) -> Iterator[Case]:
+def _maps(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Long elementwise maps."""
-    for n, dtype in (
-        (1 << 26, "float32"),
-        (1 << 24, "float32"),
-        (10_000_019, "float32"),
-        (1 << 26, "bfloat16"),
-        (1 << 22, "float64"),
+    for n, dtype in fitted(
+        most,
+        (
+            (1 << 26, "float32"),
+            (1 << 24, "float32"),
+            (10_000_019, "float32"),
+            (1 << 26, "bfloat16"),
+            (1 << 22, "float64"),
+        ),
     ):
         for name, ours, theirs in (
             (
@@ -219,22 +236,25 @@ def _maps(torch: Any, nm: Any) -> Iterator[Case]:
             ),
         ):
             yield Case(
-                *("maps", f"{name} {n} {dtype}", _drawn(torch, dtype, (n,)), ours, theirs, True),
+                *("maps", f"{name} {n} {dtype}", drawn(torch, dtype, (n,)), ours, theirs, True),
                 gradients=True,
             )
 
 
-def _sorts(torch: Any, nm: Any) -> Iterator[Case]:
+def _sorts(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Sorts of many rows, `argsort`, `topk`."""
-    for rows, length, dtype in (
-        *((8192, 2000, "float32"), (65536, 100, "float32"), (4096, 1000, "bfloat16")),
-        *((1 << 20, 16, "float32"), (100, 100_003, "float32"), (1, 1 << 22, "int64")),
+    for rows, length, dtype in fitted(
+        most,
+        (
+            *((8192, 2000, "float32"), (65536, 100, "float32"), (4096, 1000, "bfloat16")),
+            *((1 << 20, 16, "float32"), (100, 100_003, "float32"), (1, 1 << 22, "int64")),
+        ),
     ):
 
         def inputs(shape: Any = (rows, length), d: str = dtype) -> Any:
             if d == "int64":
-                return [torch.randint(0, 1 << 40, shape, device="cuda")]
-            return [torch.randn(*shape, device="cuda").to(getattr(torch, d))]
+                return [torch.randint(0, 1 << 40, shape)]
+            return [torch.randn(*shape).to(getattr(torch, d))]
 
         told = f"{rows}x{length} {dtype}"
         yield Case(
@@ -252,19 +272,21 @@ def _sorts(torch: Any, nm: Any) -> Iterator[Case]:
         )
 
 
-def _norms(torch: Any, nm: Any) -> Iterator[Case]:
+def _norms(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """Group norm, batch norm in training."""
-    import torch.nn.functional as F
-
-    for shape, groups, dtype in (
-        *(((32, 256, 56, 56), 32, "bfloat16"), ((32, 256, 56, 56), 32, "float32")),
-        *(((8, 320, 64, 64), 32, "bfloat16"), ((16, 33, 57, 61), 3, "float32")),
+    F = torch.nn.functional
+    for shape, groups, dtype in fitted(
+        most,
+        (
+            *(((32, 256, 56, 56), 32, "bfloat16"), ((32, 256, 56, 56), 32, "float32")),
+            *(((8, 320, 64, 64), 32, "bfloat16"), ((16, 33, 57, 61), 3, "float32")),
+        ),
     ):
         told = f"{'x'.join(map(str, shape))} {dtype}"
         c = shape[1]
-        drawn = _drawn(torch, dtype, shape, (c,), (c,))
+        inputs = drawn(torch, dtype, shape, (c,), (c,))
         yield Case(
-            *("norms", f"group_norm {groups} {told}", drawn),
+            *("norms", f"group_norm {groups} {told}", inputs),
             lambda x, w, b, g=groups: nm.group_norm(x, g, w, b),
             *(lambda x, w, b, g=groups: F.group_norm(x, g, w, b), True, True),
         )
@@ -276,20 +298,23 @@ def _norms(torch: Any, nm: Any) -> Iterator[Case]:
             return (x - mean) * nm.rsqrt(var + 1e-5) * w.reshape(wide) + b.reshape(wide)
 
         yield Case(
-            *("norms", f"batch_norm {told}", drawn, ours),
+            *("norms", f"batch_norm {told}", inputs, ours),
             *(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), True, True),
         )
 
 
-def _recurrent(torch: Any, nm: Any) -> Iterator[Case]:
+def _recurrent(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
     """LSTM and GRU, a training step without the optimiser."""
-    for kind, batch, steps, size, dtype in (
-        *(("LSTM", 64, 128, 512, "float32"), ("LSTM", 32, 100, 256, "bfloat16")),
-        *(("GRU", 64, 128, 512, "float32"), ("LSTM", 17, 61, 203, "float32")),
+    for kind, batch, steps, size, dtype in fitted(
+        most,
+        (
+            *(("LSTM", 64, 128, 512, "float32"), ("LSTM", 32, 100, 256, "bfloat16")),
+            *(("GRU", 64, 128, 512, "float32"), ("LSTM", 17, 61, 203, "float32")),
+        ),
     ):
-        layer = getattr(torch.nn, kind)(size, size, batch_first=True).cuda()
+        layer = getattr(torch.nn, kind)(size, size, batch_first=True)
         layer = layer.to(getattr(torch, dtype))
-        mine = getattr(nm.nn, kind)(size, size, batch_first=True).to("cuda")
+        mine = getattr(nm.nn, kind)(size, size, batch_first=True)
         mine = mine.to(getattr(nm, dtype))
 
         def theirs(x: Any, layer: Any = layer) -> Any:
@@ -306,7 +331,7 @@ def _recurrent(torch: Any, nm: Any) -> Iterator[Case]:
 
         yield Case(
             *("recurrent", f"{kind} {batch}x{steps}x{size} {dtype}"),
-            _drawn(torch, dtype, (batch, steps, size)),
+            drawn(torch, dtype, (batch, steps, size)),
             *(step, theirs, False, True),
         )
 
@@ -330,17 +355,11 @@ def table(bench: Bench, found: Iterator[Case]) -> None:
             calls["torch"] = lambda f=case.theirs, ts=ts: f(*ts)
             if case.compiled:
                 fused = torch.compile(case.theirs, dynamic=False)
-                calls["compiled"] = lambda f=fused, ts=ts: f(*ts)
-            best = dict.fromkeys(calls, math.inf)
-            for _ in range(2):  # interleaved
-                for which, call in calls.items():
-                    wait = torch.cuda.synchronize
-                    if which == "numus":
-                        wait = bench.runtime.synchronize
-                    best[which] = min(best[which], measure(call, wait, bench.seconds))
-            ratio = min(best["torch"], best.get("compiled", math.inf)) / best["numus"]
+                calls["torch.compile"] = lambda f=fused, ts=ts: f(*ts)
+            best = bench.in_turns(calls)
+            ratio = min(best["torch"], best.get("torch.compile", math.inf)) / best["numus"]
             ratios.setdefault(case.family, []).append((ratio, case.name))
-            second = f"{best['compiled']:.3f}" if case.compiled else ""
+            second = f"{best['torch.compile']:.3f}" if case.compiled else ""
             bench.say(
                 f"| {case.name} | {best['numus']:.3f} | {best['torch']:.3f} | {second} "
                 f"| {ratio:.2f} | {error} |"

@@ -93,7 +93,7 @@ def main() -> None:
     given = parser.parse_args()
     parts = given.only.split(",")
     import numus as nm
-    from tools import cuda_bench, cuda_families, cuda_small, cuda_state
+    from tools import cuda_bench, cuda_families, cuda_small, cuda_state, cuda_timing
 
     target = nm.device("cuda").runtime.target
     lines: list[str] = []
@@ -133,7 +133,7 @@ def main() -> None:
         if given.log:
             Path(given.log + ".sanitizer").write_text(text)
     if any(part in parts for part in ("rows", "long", "gemm", "small", "attention", "families")):
-        bench = cuda_bench.Bench(given.seconds, say, given.rows)
+        bench = cuda_timing.Bench(given.seconds, say, given.rows)
         tables = {
             "rows": ("Speed against PyTorch", bench.table, cuda_bench.rows),
             "long": ("Long rows", bench.table, cuda_bench.long_rows),

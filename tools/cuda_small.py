@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tools.cuda_bench import Bench, Row, error_message
+from tools.cuda_timing import Bench, Row, error_message
 
 ABOUT = (
     "Host-bound: evaluated back to back, with one synchronisation at the end. Ratios are PyTorch's "
@@ -21,8 +21,7 @@ ABOUT = (
 
 def rows(torch: Any, nm: Any) -> Iterator[Row]:
     """Matmuls with their epilogues, views, batches, single compositions."""
-    import torch.nn.functional as F
-
+    F = torch.nn.functional
     activations: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "relu": (nm.relu, F.relu),
         "gelu": (nm.gelu, F.gelu),
@@ -107,10 +106,9 @@ def table(bench: Bench, found: Iterator[Row]) -> None:
         try:
             xs, ts = bench.inputs(row)
             error = bench.error(row, xs, ts)
-            own = other = float("inf")
-            for _ in range(2):  # interleaved
-                own = min(own, bench.ours(row, xs))
-                other = min(other, bench.theirs(row.theirs, ts))
+            calls = {"numus": lambda row=row, xs=xs: bench.nm.eval(row.ours(*xs))}
+            calls["torch"] = partial(row.theirs, *ts)
+            own, other = bench.in_turns(calls).values()
             error = max(error, bench.error(row, xs, ts))  # of the cached launch
             ratio = other / own
             bench.say(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.cuda_bench import measure
+from tools.cuda_timing import by_clock, measure
 from tools.device_tests import run_tests
 
 Workload = tuple[
@@ -88,7 +88,7 @@ def _measured(once: Callable[[], None], wait: Callable[[], None], seconds: float
     while time.perf_counter() - began < seconds / 2:
         once()
         wait()
-    return measure(once, wait, seconds)
+    return measure(once, by_clock(wait), seconds)
 
 
 def _gpt_step(device: str) -> Callable[[], Any]:

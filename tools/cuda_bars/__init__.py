@@ -1,0 +1,1 @@
+"""What was asked of numus on one H200, row by row: `python -m tools.cuda_bars`."""
