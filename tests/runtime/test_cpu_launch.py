@@ -17,6 +17,7 @@ from in_threads import in_threads
 
 from numus import runtime as runtimes
 from numus.runtime.contract import Launch, LaunchStep
+from numus.runtime.cpu import thread_pool_source
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +189,28 @@ def test_work_is_shared(cpu):
     names = [t.name for t in threading.enumerate()]
     cpu.set_num_threads(before)
     assert "numus-worker-1" in names
+
+
+def test_a_burst_of_short_launches_wakes_workers(cpu):
+    """None of them is worth it, but together they are; estimates count the work of all threads."""
+    before = cpu.get_num_threads()
+    cpu.set_num_threads(2)
+    program = cpu.compile(kernels.affine())
+    n = 1 << 16
+    a, b = memory_of(cpu, floats(n)), cpu.allocate(4 * n)
+    prepared = cpu.prepare([LaunchStep(program, [(0, 0), (1, 0)])], slots=2)
+    values = (kernels.blocks(n), n)
+    state, job = cpu.pool._state, thread_pool_source.POOL["job"]
+    worked = job + thread_pool_source.OPEN.index("worked")
+    end = time.monotonic() + 10
+    joined = 0
+    while joined < 3 and time.monotonic() < end:
+        time.sleep(1e-3)  # workers sleep by now
+        for _ in range(100):
+            prepared.run((a.address, b.address), values)
+            joined += state[worked] > 0
+    cpu.set_num_threads(before)
+    assert joined >= 3
 
 
 def test_idle_workers_use_no_time(cpu):

@@ -1,8 +1,9 @@
 """Submission of a command buffer, in LLVM IR.
 
 Independent launches form a wave: their blocks are numbered through and shared as one launch. Each
-launch records its duration: short ones run on the caller's thread, longer ones are shared with
-workers that are awake, and only the longest wake sleeping workers (`thread_pool_source`).
+launch records its work, the time of all threads that took part: little runs on the caller's thread,
+more is shared with workers that are awake, and only the most wakes sleeping ones, of one launch or
+of a burst of them (`thread_pool_source`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ LAUNCH = (
     *("function", "buffers", "refs", "buffer_count", "parameters"),
     "wave_size",  # launches, from this one on, that may run concurrently
     *("end", "share"),  # set by `number_blocks`: its last block in the wave, blocks per thread
-    "ticks",  # duration of all its blocks at the last run
+    "ticks",  # work of all its blocks at the last run
 )
 UNKNOWN_TICKS = -1  # unsigned: the longest
 
@@ -81,7 +82,7 @@ done:
 define void @numus_run(ptr %commands) {
 entry:
   ?ptr pool, ptr launches, i64 count, ptr slots, i64 threads = HEADER of %commands
-  ?at pool.threads, at lock, at share_from, at wake_from = POOL of %pool
+  ?at pool.threads, at lock, at share_from = POOL of %pool
   %allowed = load atomic i64, ptr %pool.threads.at monotonic, align 8
   %workers = call i64 @llvm.smin.i64(i64 %threads, i64 %allowed)
   br label %loop
@@ -115,11 +116,13 @@ start:
   br sgt i64 %parallelism, 1, label %estimate, label %inline
 estimate:
   %ticks = load i64, ptr %ticks.at
-  %began = call i64 @numus_ticks()
   %share_from = load i64, ptr %share_from.at
   br ult i64 %ticks, %share_from, label %inline_timed, label %acquire
 inline_timed:
+  %began = call i64 @numus_ticks()
   call void %fn(i64 0, i64 %grid, i64 %whole, ptr %buffers, ptr %scalars)
+  %ended = call i64 @numus_ticks()
+  %passed = sub i64 %ended, %began
   br label %record_ticks
 acquire:
   br eq i64 %lock_state, 0, label %try, label %have
@@ -132,18 +135,12 @@ have:
   %lock_state2 = phi i64 [ %lock_state, %acquire ], [ %got, %try ]
   br eq i64 %lock_state2, 1, label %parallel, label %inline
 parallel:
-  %wake_from = load i64, ptr %wake_from.at
-  %wake = icmp uge i64 %ticks, %wake_from
-  %active = call i64 @share(
-      ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %workers, i1 %wake)
+  %work = call i64 @share(
+      ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %workers, i64 %ticks)
   br label %record_ticks
 record_ticks:
-  ; an upper bound where work was shared
   %lock_state4 = phi i64 [ %lock_state, %inline_timed ], [ %lock_state2, %parallel ]
-  %busy = phi i64 [ 1, %inline_timed ], [ %active, %parallel ]
-  %ended = call i64 @numus_ticks()
-  %passed = sub i64 %ended, %began
-  %all = mul i64 %passed, %busy
+  %all = phi i64 [ %passed, %inline_timed ], [ %work, %parallel ]
   store i64 %all, ptr %ticks.at
   br label %latch
 inline:

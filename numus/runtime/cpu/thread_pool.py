@@ -23,9 +23,12 @@ from numus.runtime.locks import Rank, new_lock
 class PoolTuning:
     """Durations, measured on 2-core Neoverse N1 and x86-64 machines."""
 
-    spin_seconds: float = 30e-6  # of an idle worker before it sleeps
+    spin_seconds: float = 100e-6  # of an idle worker before it sleeps: longer than most code
+    # between two eager operations takes
     share_seconds: float = 3e-6  # shorter launches end before another core has its chunk
-    wake_seconds: float = 60e-6  # shorter launches end before a sleeping thread has woken
+    # Work that ends before a sleeping thread has woken: a guess, and the bounds of what is learnt.
+    wake_seconds: float = 40e-6
+    wake_bounds_seconds: tuple[float, float] = (20e-6, 160e-6)
 
 
 TUNING = PoolTuning()
@@ -72,7 +75,7 @@ class Pool:
 
     def _calibrate(self) -> tuple[int, float]:
         """Iterations of a worker's spin loop, and ticks per second of the native clock."""
-        count = 200
+        count = 2000
         began, first = time.perf_counter(), self._ticks()
         self._spin(count)
         seconds, ticks = time.perf_counter() - began, self._ticks() - first
@@ -87,8 +90,16 @@ class Pool:
         state[POOL["spins"]] = self._spins
         state[POOL["threads"]] = self.threads
         state[POOL["limit"]] = self.threads
-        state[POOL["share_from"]] = int(TUNING.share_seconds * self.ticks_per_second)
-        state[POOL["wake_from"]] = int(TUNING.wake_seconds * self.ticks_per_second)
+        least, most = TUNING.wake_bounds_seconds
+        durations = {
+            "share_from": TUNING.share_seconds,
+            "wake_from": TUNING.wake_seconds,
+            "wake_least": least,
+            "wake_most": most,
+            "burst": TUNING.spin_seconds,
+        }
+        for name, seconds in durations.items():
+            state[POOL[name]] = int(seconds * self.ticks_per_second)
         for i, address in enumerate(_system_calls(self.address), POOL["calls"]):
             state[i] = address
         self._workers = []

@@ -9,8 +9,12 @@ blocks off an atomic counter (guided self-scheduling: chunks shrink towards the 
 with a decrement. The caller works too, then closes the word and waits until none is active; late
 workers find it closed, so nothing ever waits for a thread to be scheduled.
 
-Idle workers spin for some microseconds, then sleep. `SHARE_FROM` and `WAKE_FROM` are the durations
-from which sharing a launch, and waking threads for it, pays.
+Idle workers spin for some microseconds, then sleep. `share_from` is the work from which sharing a
+launch pays, `wake_from` that from which waking threads does: the work of one launch, or of several
+that came one after the other while the workers slept (ski rental: the work that was not shared
+costs no more than waking them would have). How much work that is depends on how deep an idle core
+sleeps: it shrinks after every wake whose worker came in time to take a share, and doubles after one
+that came too late.
 """
 
 from __future__ import annotations
@@ -31,8 +35,13 @@ POOL = {
     "spins": 50,  # iterations of an idle worker before it sleeps
     "threads": 51,  # that may share a launch, the caller's included
     "share_from": 52,  # ticks from which launches are shared with workers that are awake
-    "wake_from": 53,  # ticks from which sleeping workers are woken
+    "wake_from": 53,  # ticks from which sleeping workers are woken, and its bounds
+    "wake_least": 58,
+    "wake_most": 59,
     "started": 54,  # running threads, the caller's included; 0: not started
+    "burst": 55,  # ticks between launches up to which they are one burst
+    "missed": 56,  # ticks of a burst's launches that no worker joined
+    "ended": 57,  # when the last launch did
     "lock": 64,  # 1 while a caller uses the pool
     "calls": 80,  # addresses of system functions, see `SYSTEM`
     "mutex": 96,
@@ -53,7 +62,7 @@ OPEN = (
     *("function", "buffers", "scalars", "grid"),
     "parts",  # a chunk is this fraction of the remaining blocks
     *("threads", "share"),  # upper bound of workers, blocks per thread
-    "joined",  # whether any worker did
+    "worked",  # ticks of the workers that have left
 )
 
 SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat", "numus_ticks")
@@ -139,11 +148,14 @@ enter:
 retry:
   br label %look
 entered:
-  ?i64 threads, at joined = OPEN of %job.at
+  ?i64 threads, at worked = OPEN of %job.at
   br slt i64 %id, %threads, label %work, label %leave
 work:
-  store atomic i64 1, ptr %joined.at monotonic, align 8
+  %began = call i64 @numus_ticks()
   call void @work(ptr %pool, i64 %id)
+  %ended = call i64 @numus_ticks()
+  %passed = sub i64 %ended, %began
+  %others = atomicrmw add ptr %worked.at, i64 %passed monotonic
   br label %leave
 leave:
   %was = atomicrmw sub ptr %state.at, i64 1 release
@@ -166,26 +178,33 @@ exit:
   ret void
 }
 
-; One launch, shared with the workers; sleeping ones are woken if `wake`. Returns an upper bound of
-; the threads that took part.
+; One launch of about so many ticks, shared with the workers; returns the ticks that it took.
 define internal i64 @share(
-    ptr %pool, ptr %function, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake) {
-  ?at state, at job, at next, at sleepers, at calls = POOL of %pool
+    ptr %pool, ptr %function, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i64 %ticks) {
+entry:
+  ?at state, at job, at next, at sleepers, at missed, at ended, at wake_from = POOL of %pool
+  ?at calls = POOL of %pool
+  ?i64 wake_from, i64 burst, i64 missed, i64 ended = POOL of %pool
   %parts = shl i64 %threads, 2
   %job.threads = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; at most one per block
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
   ?OPEN of %job.at = ptr function, ptr buffers, ptr scalars, i64 grid, i64 parts, i64 job.threads
   ?OPEN of %job.at = i64 share
-  ?at joined = OPEN of %job.at
-  store atomic i64 0, ptr %joined.at monotonic, align 8
+  ?at worked = OPEN of %job.at
+  store atomic i64 0, ptr %worked.at monotonic, align 8
   store atomic i64 0, ptr %next.at monotonic, align 8
   %old = load atomic i64, ptr %state.at monotonic, align 8
   %gen = lshr i64 %old, $GENERATION$
   %gen1 = add i64 %gen, 1
   %open = shl i64 %gen1, $GENERATION$
   store atomic i64 %open, ptr %state.at seq_cst, align 8
-  br i1 %wake, label %count, label %join
+  %opened = call i64 @numus_ticks()
+  %pause = sub i64 %opened, %ended
+  %in_burst = icmp ule i64 %pause, %burst
+  %before = select i1 %in_burst, i64 %missed, i64 0
+  %unshared = call i64 @llvm.uadd.sat.i64(i64 %before, i64 %ticks)
+  br uge i64 %unshared, %wake_from, label %count, label %join
 count:
   %sleepers = load atomic i64, ptr %sleepers.at seq_cst, align 8
   br sgt i64 %sleepers, 0, label %rouse, label %join
@@ -193,7 +212,12 @@ rouse:
   call void @numus_wake(ptr %pool)
   br label %join
 join:
+  %missed.more = phi i64 [ %before, %entry ], [ 0, %count ], [ 0, %rouse ]
+  %woken = phi i1 [ false, %entry ], [ false, %count ], [ true, %rouse ]
+  %began = call i64 @numus_ticks()
   call void @work(ptr %pool, i64 0)
+  %finished = call i64 @numus_ticks()
+  %own = sub i64 %finished, %began
   %shut = atomicrmw or ptr %state.at, i64 $CLOSED$ acq_rel
   br label %wait
 wait:
@@ -212,13 +236,33 @@ give_way:
 again:
   br label %wait
 done:
-  %others = load atomic i64, ptr %joined.at monotonic, align 8
+  %others = load atomic i64, ptr %worked.at monotonic, align 8
+  %work = add i64 %own, %others
   %alone = icmp eq i64 %others, 0
-  %busy = select i1 %alone, i64 1, i64 %threads
-  ret i64 %busy
+  %more = add i64 %missed.more, %own
+  %missed.now = select i1 %alone, i64 %more, i64 0
+  store i64 %missed.now, ptr %missed.at
+  store i64 %finished, ptr %ended.at
+  br i1 %woken, label %learn, label %return
+learn:
+  ?i64 wake_least, i64 wake_most = POOL of %pool
+  %eighth = lshr i64 %work, 3
+  %in_time = icmp ugt i64 %others, %eighth
+  %part = lshr i64 %wake_from, 3
+  %shorter = sub i64 %wake_from, %part
+  %longer = shl i64 %wake_from, 1
+  %least = call i64 @llvm.umax.i64(i64 %shorter, i64 %wake_least)
+  %most = call i64 @llvm.umin.i64(i64 %longer, i64 %wake_most)
+  %learnt = select i1 %in_time, i64 %least, i64 %most
+  store i64 %learnt, ptr %wake_from.at
+  br label %return
+return:
+  ret i64 %work
 }
 
 declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.uadd.sat.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
 ; Wait until the generation changes or the worker is dismissed.
