@@ -261,6 +261,17 @@ def lanes_last(value: Expr) -> Expr:
     return make("lanes_last", value.dtype, (value,))
 
 
+def lanes_compress(value: Expr, mask: Expr) -> Expr:
+    """The values of the lanes where a mask holds, in order, in the first lanes; those of the others
+    are undefined. As `lanes_xor`, on CPUs."""
+    return make("lanes_compress", value.dtype, (value, mask))
+
+
+def lanes_count(mask: Expr) -> Expr:
+    """The number of lanes where a mask holds. As `lanes_compress`."""
+    return make("lanes_count", INDEX, (mask,))
+
+
 # -- builders that simplify -----------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm import arithmetic
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
@@ -12,12 +13,21 @@ from numus.errors import CompileError
 
 
 def permute(x: Context, e: ir.Expr) -> Value:
-    """lanes_xor, lanes_shift and lanes_last as shuffles."""
+    """lanes_xor, lanes_shift and lanes_last as shuffles; lanes_compress, lanes_count."""
     v, lane = x.values[e.args[0]], x.lane
     if lane is None or lane.mask is not None or lane.unroll != 1:
         raise CompileError(f"{e.op} needs a lanes loop of exactly one vector")
     width, ty = lane.shape.width, lane.shape.type(e.dtype)
-    (name,) = x.vectors(v, e.dtype)
+    (name,) = x.vectors(v, e.args[0].dtype)
+    if e.op == "lanes_count":
+        bits = x.t.new(f"bitcast {lane.shape.of('i1')} {name} to i{width}")
+        count = x.t.call(f"i{width}", f"llvm.ctpop.i{width}", (f"i{width}", bits))
+        return Value((x.t.new(f"zext i{width} {count} to i64"),), False)
+    if e.op == "lanes_compress":
+        (mask,) = x.vectors(x.values[e.args[1]], dt.bool_)
+        function = f"llvm.experimental.vector.compress.{lane.shape.suffix(register_type(e.dtype))}"
+        operands = (ty, name), (lane.shape.of("i1"), mask), (ty, "poison")
+        return Value((x.t.call(ty, function, *operands),), True)
     if e.op == "lanes_last":
         element = f"extractelement {ty} {name}, i64 {width - 1}"
         return Value((x.t.new(element),), False)

@@ -57,6 +57,13 @@ class LlvmTarget:
         return 1 << 10
 
     @functools.cached_property
+    def compress_min_bytes(self) -> int:
+        """Smallest element of which the lanes of a mask are moved together by an instruction."""
+        if self.vector_bytes == 64:
+            return 1 if "avx512vbmi2" in self.enabled else 4
+        return 1 << 10
+
+    @functools.cached_property
     def has_int64_conversion(self) -> bool:
         """Vector conversion between int64 and float64 in one instruction."""
         return self.arch == "arm" or self.vector_bytes == 64

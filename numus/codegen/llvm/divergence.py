@@ -62,10 +62,10 @@ class LaneStrides:
         if e.op == "read":
             return None if e.attr.lanes else 0
         # the fill of a shift differs even where all lanes were equal
-        if e.op in ("lanes_shift", "carry"):
+        if e.op in ("lanes_shift", "lanes_compress", "carry"):
             return None
         strides = [self.known[a] for a in e.args]
-        if e.op == "lanes_last" or all(g == 0 for g in strides):
+        if e.op in ("lanes_last", "lanes_count") or all(g == 0 for g in strides):
             return 0
         if e.op == "lanes_xor" or e.dtype is not ir.INDEX:
             return None

@@ -14,6 +14,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import flat_or_axis, method, node_of, wrap
 from numus.functions.spelling import spelled
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, index_along
@@ -54,6 +55,7 @@ def lexical_order(keys: Sequence[Node], axis: int, descending: bool = False) -> 
 
 
 @method()
+@templated
 @spelled
 def sort(
     x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
@@ -72,6 +74,7 @@ def sort(
 
 
 @method()
+@templated
 @spelled
 def argsort(
     x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True

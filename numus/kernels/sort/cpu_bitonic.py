@@ -20,11 +20,6 @@ ZERO, ONE = const(0), const(1)
 UNROLL_ROWS = 8  # in registers at a time
 _UNROLL_BITS = 3
 
-# Batcher's odd-even merge sort of eight: 19 comparators, the minimum.
-_SORT_8 = (
-    *((0, 1), (2, 3), (4, 5), (6, 7), (0, 2), (1, 3), (4, 6), (5, 7), (1, 2), (5, 6)),
-    *((0, 4), (1, 5), (2, 6), (3, 7), (2, 4), (3, 5), (1, 2), (3, 4), (5, 6)),
-)
 # Half-cleaners of distances size/2 … 1, in units of the spacing of the rows.
 _MERGE = {
     8: tuple((i, i + d) for d in (4, 2, 1) for i in range(8) if not i & d),
@@ -140,7 +135,7 @@ def sort_columns(t: Tile) -> list[Stmt]:
         *_half_cleaners(t, stage - _UNROLL_BITS),
     ]
     return [
-        ir.For(group, ZERO, eights, "serial", _on_rows(t, rows, _SORT_8)),
+        ir.For(group, ZERO, eights, "serial", _on_rows(t, rows, odd_even_merge_sort(UNROLL_ROWS))),
         ir.For(stage, const(_UNROLL_BITS + 1), ir.add(t.row_bits, ONE), "serial", merge),
     ]
 
@@ -154,12 +149,7 @@ def merge_lanes(t: Tile) -> list[Stmt]:
     while width < t.lanes:
         first_lets, x = t.load(t.at(row), "upper")
         second_lets, y = t.load(t.at(other), "lower")
-        mask = 2 * width - 1
-        x, y = _exchange(t, x, y, mask, width), _exchange(t, y, x, mask, width)
-        step = width // 2
-        while step:
-            x, y = _exchange(t, x, x, step, step), _exchange(t, y, y, step, step)
-            step //= 2
+        x, y = _merge_in_lanes(t.lane, x, y, width)
         body = [*first_lets, *second_lets, *t.store(t.at(row), x), *t.store(t.at(other), y)]
         out.append(ir.For(row, ZERO, (ONE << t.row_bits) >> 1, "serial", body))
         full = Tile(t.buffers, t.lanes, t.lane, t.row_bits, ONE << t.row_bits)
@@ -168,9 +158,58 @@ def merge_lanes(t: Tile) -> list[Stmt]:
     return out
 
 
-def _exchange(t: Tile, mine: Record, other_row: Record, mask: int, bit: int) -> Record:
+def _merge_in_lanes(lane: Expr, x: Record, y: Record, width: int) -> tuple[Record, Record]:
+    """Rows of a tile and their mirror images, merged across groups of 2 * `width` lanes."""
+    mask = 2 * width - 1
+    x, y = _exchange(lane, x, y, mask, width), _exchange(lane, y, x, mask, width)
+    step = width // 2
+    while step:
+        x, y = _exchange(lane, x, x, step, step), _exchange(lane, y, y, step, step)
+        step //= 2
+    return x, y
+
+
+def _exchange(lane: Expr, mine: Record, other_row: Record, mask: int, bit: int) -> Record:
     """Compare-exchange with lane ^ mask: the lesser record, the greater in lanes with `bit` set."""
     partner = [ir.lanes_xor(v, mask) for v in other_row]
     low, high = ordered(mine, partner)
-    upper = (t.lane & bit).ne(0)
+    upper = (lane & bit).ne(0)
     return [select(upper, h, w) for h, w in zip(high, low, strict=True)]
+
+
+# -- in registers ---------------------------------------------------------------------------------
+
+
+def odd_even_merge_sort(count: int) -> list[tuple[int, int]]:
+    """The comparators of Batcher's network for a power of two of records."""
+    found: list[tuple[int, int]] = []
+    size = 1
+    while size < count:
+        step = size
+        while step:
+            for first in range(step % size, count - step, 2 * step):
+                for i in range(first, first + step):
+                    if i // (2 * size) == (i + step) // (2 * size):
+                        found.append((i, i + step))
+            step //= 2
+        size *= 2
+    return found
+
+
+def sort_vectors(records: Sequence[Record], lane: Expr, lanes: int) -> list[Record]:
+    """Sort a power of two of vectors into one sequence, column after column; inside a loop over the
+    lanes."""
+    rows = len(records)
+    found = _compare(records, odd_even_merge_sort(rows))
+    width = 1
+    while width < lanes:
+        for i in range((rows + 1) // 2):
+            j = rows - 1 - i
+            found[i], found[j] = _merge_in_lanes(lane, found[i], found[j], width)
+        distance = rows // 2
+        while distance:
+            pairs = [(i, i + distance) for i in range(rows) if not i & distance]
+            found = _compare(found, pairs)
+            distance //= 2
+        width *= 2
+    return found

@@ -2,7 +2,7 @@
 
 Five kernels, all but the third parallel over blocks of the row: encode records; histogram their
 bins; join bins into buckets of about equal size, whatever the distribution; scatter records into
-buckets; sort each bucket, which fits a core's cache, by network or radix.
+buckets; sort each bucket, which fits a core's cache, by quicksort, network or radix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.sort.cpu_radix import DoubleBuffer, KeyRange, radix_sort
-from numus.kernels.sort.cpu_tile import sort_tile, tile_buffers
 from numus.kernels.sort.keys import Read, Record, RecordLayout, Write, infinity_bits, key_dtype
 
 ZERO, ONE = const(0), const(1)
@@ -250,12 +249,14 @@ def scatter_records(s: BucketSort, row: Expr, block: Expr) -> list[Stmt]:
     ]
 
 
+SortInCache = Callable[[Expr, Read, Write], tuple[list[Stmt], list[ir.Buffer]]]  # so many records
+
+
 def sort_bucket(
-    s: BucketSort, row: Expr, bucket: Expr, lanes: int, tile_size: Expr, write: Write
+    s: BucketSort, row: Expr, bucket: Expr, tile_size: Expr, sort: SortInCache, write: Write
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Sort a bucket: in a tile, or by radix where repeated keys make it larger than that."""
+    """Sort a bucket by `sort`, or by radix where repeated keys make it larger than a tile."""
     counts = ir.Buffer("counts", dt.int64, "scratch", const(1 << s.radix_bits))
-    tile = tile_buffers(s.layout, tile_size)
     start, count, first = ir.var("start"), ir.var("count"), ir.var("first")
     at = ir.add(ir.mul(row, ir.add(s.buckets, ONE)), bucket)
     key_range = KeyRange("bucket", s.layout.key)
@@ -273,7 +274,7 @@ def sort_bucket(
         ir.Let(count, ir.sub(ir.load(s.starts, ir.add(at, ONE)), start)),
         ir.Let(first, ir.add(ir.add(s.first(row), s.length), start)),
     ]
-    tile_sort = sort_tile(tile, s.layout, count, lanes, lambda i: s.layout.to_tile(read(i)), finish)
+    in_cache, scratch = sort(count, lambda i: s.layout.to_tile(read(i)), finish)
     large: list[Stmt] = [
         *key_range.start(),
         ir.For(i, ZERO, count, "lanes", key_range.update(read(i)[0])),
@@ -281,6 +282,6 @@ def sort_bucket(
     ]
     return [
         *bounds,
-        ir.If(count <= tile_size, tile_sort),
+        ir.If(count <= tile_size, in_cache),
         ir.If(count > tile_size, large),
-    ], [counts, *tile]
+    ], [counts, *scratch]

@@ -11,7 +11,7 @@ from numus.kernels.sort.keys import Read, Record, RecordLayout, Write
 ZERO, ONE = const(0), const(1)
 
 
-class _NanCounter:
+class NanCounter:
     """NaNs among compared floats: sorted as infinities, counted, and written over the end."""
 
     def __init__(self, layout: RecordLayout) -> None:
@@ -32,6 +32,12 @@ class _NanCounter:
     def value(self) -> Expr:
         return const(float("nan"), self.layout.dtype)
 
+    def write_last(self, i: Expr, count: Expr, write: Write) -> list[Stmt]:
+        """Write the NaNs of all lanes over the end of a sorted row; the start, if descending."""
+        among = ir.lanes_reduce("add", self.count).cast(ir.INDEX)
+        first = ZERO if self.layout.descending else ir.sub(count, among)
+        return [ir.For(i, ZERO, among, "lanes", write(ir.add(first, i), self.value))]
+
 
 def tile_buffers(layout: RecordLayout, size: Expr) -> tuple[ir.Buffer, ...]:
     """A worker's scratch for a network: `size` is a power of two, at least eight vectors."""
@@ -51,7 +57,7 @@ def sort_lanes(
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """Sort `count` rows, one per lane; lanes past them sort stale data."""
     buffers = tile_buffers(layout, ir.mul(ONE << row_bits, const(lanes)))
-    tile, nans = Tile(buffers, lanes, lane, row_bits, length), _NanCounter(layout)
+    tile, nans = Tile(buffers, lanes, lane, row_bits, length), NanCounter(layout)
     i, pad, rank = (ir.var(n) for n in ("in_i", "pad_i", "rank"))
     counted, tiled = nans.replace(read(i)) if layout.compare_floats else ([], read(i))
     value = layout.tile_result([ir.load(b, tile.at(rank)) for b in buffers])
@@ -84,7 +90,7 @@ def sort_tile(
     lane, row_bits, rows = ir.var("lane"), ir.var("row_bits"), ir.var("rows")
     lane_bits = lanes.bit_length() - 1
     bits = const(64) - ir.unary("clz", ir.maximum(rows, UNROLL_ROWS) - 1)
-    tile, nans = Tile(buffers, lanes, lane, row_bits, rows), _NanCounter(layout)
+    tile, nans = Tile(buffers, lanes, lane, row_bits, rows), NanCounter(layout)
     i, j, r, pad, n = (ir.var(n) for n in ("in_i", "column", "out_r", "pad_i", "nan_i"))
     counted, tiled = nans.replace(read(i)) if layout.compare_floats else ([], read(i))
     column = j << row_bits
@@ -102,7 +108,5 @@ def sort_tile(
         ir.For(j, ZERO, const(lanes), "serial", [write_column]),
     ]
     if layout.compare_floats:
-        among = ir.lanes_reduce("add", nans.count).cast(ir.INDEX)
-        first = ZERO if layout.descending else ir.sub(count, among)
-        out.append(ir.For(n, ZERO, among, "lanes", write(ir.add(first, n), nans.value)))
+        out += nans.write_last(n, count, write)
     return out

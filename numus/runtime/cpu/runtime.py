@@ -49,6 +49,7 @@ def target() -> Target:
         l2_bytes=l2,
         l1_ways=cache_ways(),
         masked_store_min_bytes=machine.masked_store_min_bytes,
+        compress_min_bytes=machine.compress_min_bytes,
         num_cores=config.default_threads(),
         language="llvm",
         fma=machine.arch != "x86" or "fma" in machine.enabled,

@@ -1,7 +1,8 @@
 """Sorts on CPUs: sorting networks, bucket sort, radix sort.
 
-Many short rows are sorted one per lane, rows that fit the L2 cache by a network over all lanes, few
-long rows in buckets, in parallel, and other long rows by one thread each.
+Many short rows are sorted one per lane, few long rows in buckets, in parallel, and others by one
+thread each: by quicksort where the target compresses lanes; else by a network over all lanes where
+they fit the L2 cache, and by radix where they do not.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
-from numus.kernels.sort import cpu_bucket, cpu_tile, keys
+from numus.kernels.sort import cpu_bucket, cpu_quick, cpu_tile, keys
 from numus.kernels.sort.cpu_bitonic import UNROLL_ROWS
 from numus.kernels.sort.cpu_radix import radix_sort_row
 from numus.shapes import Shape
 
 CACHE_LINE_BYTES = 64
 
+Body = tuple[list[Stmt], list[ir.Buffer]]  # and its scratch memory
+
 
 @dataclass(frozen=True)
 class SortTuning:
     """Measured on 2-core machines: Neoverse N1 and x86-64 (Cascade Lake, Sapphire Rapids)."""
 
-    min_parallel_elements: int = 1 << 14  # of a row that is worth several threads
+    min_parallel_elements: int = 1 << 14  # of a row that is worth several threads,
+    quick_cache_fraction: float = 1.0  # or, by quicksort, whose two copies are more than L2
     bucket_fill: float = 0.85  # of a bucket's capacity on average, so that few overflow
     bins_per_bucket: int = 16  # of the histogram that buckets are cut from
 
@@ -102,8 +106,21 @@ def _lane_sort(p: CpuSortProblem) -> Kernels:
     return [p.kernel(e, "lanes", g, body, grid)]
 
 
+def _quick(p: CpuSortProblem, capacity: Expr) -> cpu_quick.QuickSort:
+    return cpu_quick.QuickSort(p.records, p.lanes, capacity)
+
+
+def _sorts_quickly(p: CpuSortProblem) -> bool:
+    """Records of one field, of which an instruction compresses lanes."""
+    return len(p.records.fields) == 1 and p.records.itemsize >= p.target.compress_min_bytes
+
+
 def _needs_buckets(p: CpuSortProblem) -> bool:
-    return p.length >= TUNING.min_parallel_elements and p.rows < 4 * p.target.num_cores
+    if p.rows >= 4 * p.target.num_cores:
+        return False
+    if _sorts_quickly(p):
+        return 2 * p.length * p.records.itemsize > TUNING.quick_cache_fraction * p.target.l2_bytes
+    return p.length >= TUNING.min_parallel_elements
 
 
 def _bucket_sort(p: CpuSortProblem) -> Kernels:
@@ -139,7 +156,14 @@ def _bucket_sort(p: CpuSortProblem) -> Kernels:
     def sort(e: Emitter, s: cpu_bucket.BucketSort, row: Expr, bucket: Expr) -> list[Stmt]:
         write = p.write(e, p.index(e, row))
         tile = e.scalar_arg(p.tile)
-        body, scratch = cpu_bucket.sort_bucket(s, row, bucket, p.lanes, tile, write)
+
+        def sort(count: Expr, read: keys.Read, write: keys.Write) -> Body:
+            if _sorts_quickly(p):
+                return cpu_quick.quick_sort(_quick(p, tile), count, read, write)
+            buffers = cpu_tile.tile_buffers(p.records, tile)
+            return cpu_tile.sort_tile(buffers, p.records, count, p.lanes, read, write), [*buffers]
+
+        body, scratch = cpu_bucket.sort_bucket(s, row, bucket, tile, sort, write)
         e.scratch += scratch
         return body
 
@@ -170,6 +194,17 @@ def _bucket_memory(p: CpuSortProblem, blocks: int, buckets: int, bins: int) -> d
     return {name: temporary(shape, dtype) for name, (shape, dtype) in buffers.items()}
 
 
+def _quick_sort(p: CpuSortProblem) -> Kernels:
+    """A row per thread, by quicksort."""
+    e = p.emitter()
+    g, length = ir.var("g"), e.dim(p.length)
+    index = p.index(e, g)
+    access = p.read(e, index, tiled=True), p.write(e, index)
+    body, scratch = cpu_quick.quick_sort(_quick(p, length), length, *access)
+    e.scratch += scratch
+    return [p.kernel(e, "quick", g, body, p.rows)]
+
+
 def _tile_sort(p: CpuSortProblem) -> Kernels:
     """A row per thread in a tile of L2, by a network over all lanes."""
     e = p.emitter()
@@ -198,6 +233,7 @@ lower_sort = family(
     CpuSortProblem,
     Candidate("row per lane", _lane_sort, _fits_lanes),
     Candidate("bucket sort", _bucket_sort, _needs_buckets),
+    Candidate("quicksort", _quick_sort, _sorts_quickly),
     Candidate("row per tile", _tile_sort, lambda p: p.length <= p.tile),
     Candidate("radix sort", _radix_sort),
 )
