@@ -41,6 +41,7 @@ def remainder(x: Expr, n: int) -> Expr:
 
 
 Transform = tuple[Expr, Expr]  # of a block: the first of a vector, which of them
+Place = tuple[ir.Buffer, Expr]  # of a number in scratch memory
 Read = Callable[[Transform, Expr], Complex]  # transform, position
 Write = Callable[[Transform, Expr, Complex], list[Stmt]]
 # exp(-2 pi i group k / length) of the first pass: adjacent in memory by groups
@@ -102,20 +103,27 @@ def stockham(
     elements = (block.length + bool(block.real_roots)) * block.width
     # shared memory has a size known to the compiler: kernels are shared by lengths up to it
     size = const(padded(elements)) if block.threads else block.size(elements)
-    scratch = [
-        tuple(ir.Buffer(f"{part}{i}", block.dtype, "scratch", size) for part in ("re", "im"))
-        for i in range(buffers)
-    ]
+    # SIMD lanes of both parts share a buffer, at one address but for a constant
+    shared = not block.threads and block.width > 1
+    scratch: list[tuple[ir.Buffer, ...]] = []
+    for i in range(buffers):
+        names = [f"z{i}"] if shared else [f"re{i}", f"im{i}"]
+        count = block.size(2 * elements) if shared else size
+        scratch.append(tuple(ir.Buffer(n, block.dtype, "scratch", count) for n in names))
 
-    def at(transform: Transform, position: Expr) -> Expr:
-        w = ir.add(*transform)
+    def at(buffers: tuple[ir.Buffer, ...], w: Transform, position: Expr) -> list[Place]:
+        """Where both parts of a point are."""
+        lane = ir.add(*w)
+        if shared:
+            real = ir.add(ir.mul(position, const(2 * block.width)), lane)
+            return [(buffers[0], real), (buffers[0], ir.add(real, const(block.width)))]
         if block.interleaved or block.width == 1:
-            index = ir.add(ir.mul(position, const(block.width)), w)
+            index = ir.add(ir.mul(position, const(block.width)), lane)
         else:
-            index = ir.add(ir.mul(w, block.size(block.length)), position)
-        if not block.threads:
-            return index
-        return ir.add(index, quotient(index, BANK_PERIOD))
+            index = ir.add(ir.mul(lane, block.size(block.length)), position)
+        if block.threads:
+            index = ir.add(index, quotient(index, BANK_PERIOD))
+        return [(b, index) for b in buffers]
 
     def accessors(stage: int) -> tuple[Read, Write]:
         source = scratch[(stage - 1) % 2] if stage else None
@@ -124,10 +132,13 @@ def stockham(
         def load(w: Transform, i: Expr) -> Complex:
             if source is None:
                 return read(w, i)
-            return ir.load(source[0], at(w, i)), ir.load(source[1], at(w, i))
+            real, imaginary = (ir.load(*place) for place in at(source, w, i))
+            return real, imaginary
 
         def put(w: Transform, i: Expr, z: Complex) -> list[Stmt]:
-            return write(w, i, z) if target is None else ir.stores(target, at(w, i), z)
+            if target is None:
+                return write(w, i, z)
+            return [ir.Store(*place, x) for place, x in zip(at(target, w, i), z, strict=True)]
 
         return load, put
 
@@ -140,7 +151,7 @@ def stockham(
         out += _copy_loops(block, "out", _unpacked(block, load), put)
     elif out_of:
         out += _copy_loops(block, "out", *accessors(stages - 1))
-    return out, [b for pair in scratch for b in pair]
+    return out, [b for buffers in scratch for b in buffers]
 
 
 def _copies(block: Block, passes: int) -> tuple[bool, bool]:
@@ -218,12 +229,13 @@ def _unpacked(block: Block, load: Read) -> Read:
 def _over_transforms(block: Block, name: str, body: Callable[[Transform], list[Stmt]]) -> Stmt:
     """A lane per transform: a vector of them, or several."""
     v, w = ir.var(f"v_{name}"), ir.var(f"w_{name}")
+    count = const(block.width) if block.full else block.count
     if block.width <= block.vector:
-        return ir.For(w, ZERO, block.count, "lanes", body((ZERO, w)))
+        return ir.For(w, ZERO, count, "lanes", body((ZERO, w)))
     vector = const(block.vector)
     start = ir.mul(v, vector)
-    lanes = ir.minimum(ir.sub(block.count, start), vector)
-    vectors = ir.idiv(ir.add(block.count, const(block.vector - 1)), vector)
+    lanes = vector if block.full else ir.minimum(ir.sub(count, start), vector)
+    vectors = ir.idiv(ir.add(count, const(block.vector - 1)), vector)
     inner = ir.For(w, ZERO, lanes, "lanes", body((start, w)))
     return ir.For(v, ZERO, vectors, "serial", [inner])
 

@@ -1,15 +1,18 @@
 """The table of a transform: its roots of unity, then those that SIMD lanes read side by side.
 
 A table of n points begins with the n-th roots. Where lanes run along a transform, the first pass
-multiplies by exp(-2 pi i g k / n) for adjacent g: these follow, for each k. Where a transform is
-split into columns, whose results are multiplied by exp(-2 pi i c k / n) for adjacent columns c, a
-vector of them is the product of that of its first column and of those of the first vector: both
-follow, for each k.
+multiplies by exp(-2 pi i g k / n) for adjacent g: these follow, for each k. A transform in several
+steps reads the roots of their lengths, which are far apart in those of n: they follow, adjacent.
+Between two steps, results of columns are multiplied by exp(-2 pi i c k / m) for adjacent columns c,
+where a vector of them is the product of that of its first column and of those of the first vector:
+both follow, for each k.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,9 @@ class TableTuning:
 TUNING = TableTuning()
 
 
+Part = tuple[str, int]  # what, and of which length
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the parts of a table are."""
@@ -41,17 +47,29 @@ class Layout:
     length: int
     vector: int = 1  # lanes
     first_radix: int = 0  # of lanes along a transform; 0: they do not
-    columns_length: int = 0  # points of a column; 0: there are none
-    rows_length: int = 0
+    steps: tuple[int, ...] = ()  # the lengths of the steps; none: there is one
 
     @property
-    def columns_start(self) -> int:
-        return 2 * self.length if self.first_radix else self.length
+    def splits(self) -> list[tuple[int, int, int]]:
+        """Lengths of a transform that is split, of its columns, and how many of them there are."""
+        found, whole = [], self.length
+        for n in self.steps[:-1]:
+            found.append((whole, n, whole // n))
+            whole //= n
+        return found
 
-    @property
-    def vectors_start(self) -> int:
-        """Of exp(-2 pi i c k / n) for the first columns c of the vectors, each for all k."""
-        return self.columns_start + self.columns_length * self.vector
+    @cached_property
+    def starts(self) -> dict[Part, int]:
+        sizes: dict[Part, int] = {("roots", self.length): self.length}
+        if self.first_radix:
+            sizes["first", self.length] = self.length
+        for n in self.steps:
+            sizes["roots", n] = n
+        for whole, n, columns in self.splits:
+            sizes["near", whole] = n * self.vector
+            sizes["far", whole] = n * -(-columns // self.vector)
+        ends = list(itertools.accumulate(sizes.values(), initial=0))
+        return dict(zip(sizes, ends, strict=False))
 
 
 def column_limit(dtype: DType, target: Target) -> int:
@@ -70,23 +88,26 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
     vector = vector_of(dtype, target)
     is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
     is_along = is_along and vector**2 <= n <= TUNING.max_length_along
-    lengths: tuple[int, ...] = (n,)
+    steps: tuple[int, ...] = ()
     if n >= TUNING.min_split_length:
-        lengths = split(n, min(column_limit(dtype, target), max(2, n // 2)))
-    columns, rows = lengths if len(lengths) == 2 else (0, 0)
-    return Layout(n, vector, vector if is_along else 0, columns, rows)
+        steps = split(n, min(column_limit(dtype, target), max(2, n // 2)))
+    return Layout(n, vector, vector if is_along else 0, steps if len(steps) > 1 else ())
 
 
 def table(n: int, dtype: DType, target: Target) -> Any:
     """exp(-2 pi i k / n) for k < n, and the other parts of the layout."""
     at = layout(n, dtype, target)
-    parts = [np.arange(n)]
-    if at.first_radix:
-        k = np.arange(at.first_radix)[:, None]
-        parts.append((k * np.arange(n // at.first_radix)).ravel())
-    if at.columns_length:
-        k = np.arange(at.columns_length)[:, None]
-        parts.append((k * np.arange(at.vector)).ravel() % n)
-        parts.append((k.T * np.arange(0, at.rows_length, at.vector)[:, None]).ravel())
+    columns = {whole: (m, count) for whole, m, count in at.splits}
+    parts = []
+    for what, whole in at.starts:
+        k = np.arange(whole)
+        if what == "first":
+            k = np.arange(at.first_radix)[:, None] * np.arange(whole // at.first_radix)
+        elif what == "near":
+            k = np.arange(columns[whole][0])[:, None] * np.arange(at.vector)
+        elif what == "far":
+            m, count = columns[whole]
+            k = np.arange(m) * np.arange(0, count, at.vector)[:, None]
+        parts.append(k.ravel() % whole * (n // whole))
     roots = unit_roots(np.arange(n), n, dtype)
     return np.concatenate([roots[k] for k in parts])

@@ -121,26 +121,31 @@ class FftProblem(Problem):
         return found
 
     def twiddle(self, e: Emitter, k: Expr, length: int) -> Complex:
-        """exp(-2 pi i k / length), from the table of the whole length."""
-        return self._root(e, ir.mul(k, e.dim(self.length // length)))
+        """exp(-2 pi i k / length)."""
+        start = self.layout.starts.get(("roots", length))
+        if start is None:
+            return self._root(e, ir.mul(k, e.dim(self.length // length)))
+        return self._root(e, ir.add(e.dim(start), k))
 
     def _first_root(self, e: Emitter, group: Expr, k: int) -> Complex:
         """exp(-2 pi i group k / n), adjacent in memory by groups."""
         groups = self.length // self.layout.first_radix
-        start = ir.add(e.dim(self.length), ir.mul(e.dim(groups), const(k)))
+        first = self.layout.starts["first", self.length]
+        start = ir.add(e.dim(first), ir.mul(e.dim(groups), const(k)))
         return self._root(e, ir.add(start, group))
 
     def column_twiddle(
-        self, e: Emitter, out: Bindings, column: Expr, lane: Expr, k: Expr, whole: int
+        self, e: Emitter, out: Bindings, column: Inner, k: Expr, length: int, whole: int
     ) -> Complex:
-        """exp(-2 pi i (column + lane) k / whole) between steps, for adjacent lanes."""
-        if e.block_size or whole != self.length or not self.layout.columns_length:
-            return self.large_twiddle(e, out, ir.mul(ir.add(column, lane), k), whole)
-        at = ir.add(ir.mul(k, const(self.layout.vector)), lane)
-        near = self._root(e, ir.add(e.dim(self.layout.columns_start), at))
-        vector = ir.idiv(column, const(self.layout.vector))
-        far = ir.add(ir.mul(vector, e.dim(self.layout.columns_length)), k)
-        return mul(near, self._root(e, ir.add(e.dim(self.layout.vectors_start), far)))
+        """exp(-2 pi i (first + lane) k / whole) between steps, k < length, for adjacent lanes."""
+        starts = self.layout.starts
+        if ("near", whole) not in starts:
+            return self.large_twiddle(e, out, ir.mul(ir.add(*column), k), whole)
+        at = ir.add(ir.mul(k, const(self.layout.vector)), column[1])
+        near = self._root(e, ir.add(e.dim(starts["near", whole]), at))
+        vector = ir.idiv(column[0], const(self.layout.vector))
+        far = ir.add(ir.mul(vector, e.dim(length)), k)
+        return mul(near, self._root(e, ir.add(e.dim(starts["far", whole]), far)))
 
     def large_twiddle(self, e: Emitter, out: Bindings, k: Expr, length: int) -> Complex:
         """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
@@ -252,7 +257,7 @@ class FftProblem(Problem):
 
             def put(row: Expr, column: Inner, k: Expr, z: Complex) -> list[Stmt]:
                 out = Bindings(f"tw{len(e.accesses)}")
-                rotated = mul(z, self.column_twiddle(e, out, *column, k, whole))
+                rotated = mul(z, self.column_twiddle(e, out, column, k, n1, whole))
                 if e.block_size:
                     pair(out.statements)
                 return [*out.statements, *e.store(intermediate, (row, k, ir.add(*column)), rotated)]
