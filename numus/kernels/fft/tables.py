@@ -24,6 +24,9 @@ from numus.kernels.fft.roots import unit_roots
 from numus.target import Target
 
 
+CACHE_LINE_BYTES = 64
+
+
 @dataclass(frozen=True)
 class TableTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids)."""

@@ -33,7 +33,7 @@ from numus.kernels.fft.stockham import (
     remainder,
     stockham,
 )
-from numus.kernels.fft.tables import Layout, layout
+from numus.kernels.fft.tables import CACHE_LINE_BYTES, Layout, layout
 
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
@@ -41,6 +41,16 @@ Inner = tuple[Expr, Expr]  # an inner row: the first of its vector, which of the
 Read = Callable[[Expr, Inner, Expr], Complex]  # outer row, inner row, position
 Write = Callable[[Expr, Inner, Expr, Complex], list[Stmt]]
 Access = Callable[[Emitter], tuple[Read, Write]]
+
+
+def _prefetches(statements: list[Stmt]) -> list[Stmt]:
+    """Of the numbers that are stored, into L2."""
+    found = {(s.buffer, s.index): None for s in statements if isinstance(s, ir.Store)}
+    return [
+        ir.Prefetch(b, i, level=2)
+        for b, i in found
+        if not (i.op == "add" and i.args[1] is const(1) and (b, i.args[0]) in found)
+    ]
 
 
 @dataclass(frozen=True)
@@ -339,12 +349,17 @@ class FftProblem(Problem):
         start = ir.mul(number, const(width))
         read, write = step.access(e)
 
-        def at(w: Transform) -> tuple[Expr, Inner]:
-            first = ir.add(start, w[0])
+        def at(w: Transform, blocks: int = 0) -> tuple[Expr, Inner]:
+            first = ir.add(ir.add(start, const(blocks * width)), w[0])
             if step.inner == 1 and not along_axis:
                 return (ir.add(first, w[1]) if lone else row), NONE
             return row, (first, w[1])
 
+        def fetch(w: Transform, k: Expr) -> list[Stmt]:
+            zero = const(0.0, self.part)
+            return _prefetches(write(*at(w, 1), k, (zero, zero)))
+
+        is_far = lone and not blocking.threads and not small
         first_roots = None
         if blocking.radices[0] == self.layout.first_radix and step.length == self.length:
             first_roots = partial(self._first_root, e)
@@ -363,6 +378,8 @@ class FftProblem(Problem):
                 (step.is_paired or self._operand_is_paired, self._result_is_paired),
                 first_roots,
                 partial(self._real_root, e) if self.is_real else None,
+                fetch if is_far else None,
+                CACHE_LINE_BYTES // self.complex_dtype.itemsize,
             ),
             lambda k: self.twiddle(e, k, step.length),
             lambda w, i: read(*at(w), i),
