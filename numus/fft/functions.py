@@ -7,6 +7,7 @@ from typing import Any
 
 from numus.errors import DTypeError, ShapeError
 from numus.fft.transform import (
+    are_planes,
     complex_input,
     inverse_real_transform,
     real_input,
@@ -14,6 +15,7 @@ from numus.fft.transform import (
     resized,
     scaled,
     transform,
+    transform_planes,
 )
 from numus.functions._base import computed, node_of
 from numus.functions.spelling import spelled
@@ -85,6 +87,24 @@ def complex_along(op: str, x: Node, n: Any, axis: int, norm: Norm, inverse: bool
     count = points(op, n, last.x.shape[-1])
     found = transform(resized(last.x, count), inverse)
     return last.back(scaled(found, _factor(norm, count, inverse)))
+
+
+def complex_planes(
+    op: str, x: Node, axes: list[tuple[int, int]], norm: Norm, inverse: bool
+) -> Node | None:
+    """The transform of a complex node along two axes with these lengths, if it is one kernel."""
+    (rows, first), (columns, last) = sorted(axes, key=lambda pair: pair[1])
+    if first == last or not are_planes(
+        x, rows, columns, math.prod(x.shape) // max(1, rows * columns)
+    ):
+        return None
+    order = (*(i for i in range(x.ndim) if i not in (first, last)), last, first)
+    swapped = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
+    x = permute(resized(permute(x, order), rows), swapped)
+    found = transform_planes(resized(x, columns), inverse)
+    factor = _factor(norm, rows, inverse) * _factor(norm, columns, inverse)
+    order = (*order[:-2], first, last)
+    return permute(scaled(found, factor), tuple(order.index(i) for i in range(x.ndim)))
 
 
 def real_along(op: str, x: Node, n: Any, axis: int, norm: Norm) -> Node:

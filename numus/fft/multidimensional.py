@@ -11,6 +11,7 @@ from numus.fft.functions import (
     check_norm,
     complex_along,
     complex_operand,
+    complex_planes,
     inverse_real_along,
     other_norm,
     real_along,
@@ -44,8 +45,22 @@ def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int], list
 def _along_axes(op: str, x: Node, s: Any, axes: Any, norm: Norm, inverse: bool) -> Node:
     check_norm(op, norm)
     sizes, where = sizes_and_axes(op, x, s, axes)
-    for n, axis in reversed(list(zip(sizes, where, strict=True))):
-        x = complex_along(op, x, n, axis, norm, inverse)
+    return _complex_along_each(op, x, list(zip(sizes, where, strict=True)), norm, inverse)
+
+
+def _complex_along_each(
+    op: str, x: Node, axes: list[tuple[int, int]], norm: Norm, inverse: bool
+) -> Node:
+    """Along axes with these lengths, from the last one on; two at a time where that is one pass."""
+    axes = list(axes)
+    while axes:
+        n, axis = axes.pop()
+        planes = complex_planes(op, x, [axes[-1], (n, axis)], norm, inverse) if axes else None
+        if planes is None:
+            x = complex_along(op, x, n, axis, norm, inverse)
+        else:
+            x = planes
+            axes.pop()
     return x
 
 

@@ -11,9 +11,12 @@ from numus.kernels.fft.tables import TUNING, layout
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
-from numus.primitives.fft import fft, irfft, rfft
+from numus.primitives.fft import fft, fft2, irfft, rfft
 from numus.primitives.source import constant, iota
 from numus.runtime.devices import default
+
+PLANE_SHARE = 2  # of a core's L2 cache, of which a plane takes one at most
+PLANES_PER_CORE = 4  # at least: they are shared out evenly
 
 
 def resized(x: Node, n: int) -> Node:
@@ -36,6 +39,23 @@ def transform(x: Node, inverse: bool) -> Node:
     if inverse:
         return ew.conj(_bluestein(ew.conj(x), n))
     return _bluestein(x, n)
+
+
+def are_planes(x: Node, rows: int, columns: int, count: int) -> bool:
+    """`count` planes of this size are best transformed along both axes at once: on CPUs, where each
+    fits the cache of a core, and where there are enough of them for all cores."""
+    target = (x.device or default.device).runtime.target
+    if target.simt or min(rows, columns, count) < 2 or 0 in x.shape:
+        return False
+    fits = PLANE_SHARE * rows * columns * x.dtype.itemsize <= target.l2_bytes
+    enough = count >= PLANES_PER_CORE * target.num_cores
+    return fits and enough and is_mixed_radix(rows) and is_mixed_radix(columns)
+
+
+def transform_planes(x: Node, inverse: bool) -> Node:
+    """As `transform`, along both of the last axes."""
+    rows, columns = (roots(n, x.dtype, x.device) for n in x.shape[-2:])
+    return fft2(x, columns, rows, inverse)
 
 
 def _bluestein(x: Node, n: int) -> Node:

@@ -40,6 +40,34 @@ def fft(x: Node, roots: Node, inverse: bool = False) -> Node:
     return apply(_fft, (x, roots), inverse, x.shape, x.dtype)
 
 
+_fft2 = Primitive(
+    "fft2",
+    "fft",
+    reference=lambda node, x, *roots: _reference_of_planes(node, x),
+    vjp=lambda node, g: (_along_both(node, g, not node.params), None, None),
+    jvp=unary_jvp(lambda node, t: _along_both(node, t, node.params)),
+    batch=lambda node, xs, batched, size: _along_both(node, xs[0], node.params),
+)
+
+
+def _along_both(node: Node, x: Node, inverse: bool) -> Node:
+    return fft2(x, node.inputs[1], node.inputs[2], inverse)
+
+
+def _reference_of_planes(node: Node, x: Array) -> Array:
+    wide = x.astype(np.clongdouble)
+    found = np.fft.ifft2(wide, norm="forward") if node.params else np.fft.fft2(wide)
+    return found.astype(x.dtype)
+
+
+def fft2(x: Node, roots: Node, other_roots: Node, inverse: bool = False) -> Node:
+    """`fft` along the last axis and the one before it, with a table of roots for each.
+
+    CPUs alone have kernels for it.
+    """
+    return apply(_fft2, (x, roots, other_roots), inverse, x.shape, x.dtype)
+
+
 def _real_reference(node: Node, x: Array, roots: Array, whole: Array) -> Array:
     found = np.fft.rfft(x.astype(np.longdouble))
     return found.astype(node.dtype.np)

@@ -148,6 +148,37 @@ def test_four_steps_on_the_cpu(n):
     close(nm.fft.ifft(z[0]), np.fft.ifft(z[0]))
 
 
+def planes_of(*shape):
+    """Enough planes of a shape for all cores: each is transformed along both axes at once."""
+    return noise(4 * nm.device("cpu").runtime.target.num_cores + 3, *shape)
+
+
+@pytest.mark.parametrize("shape", [(16, 12), (9, 48), (3, 256), (17, 13)])
+def test_planes_on_the_cpu(shape):
+    z = planes_of(*shape)
+    t = nm.asarray(z)
+    close(nm.fft.fftn(t, axes=(1, 2)), np.fft.fftn(z, axes=(1, 2)))
+    close(nm.fft.ifftn(t, axes=(2, 1), norm="ortho"), np.fft.ifftn(z, axes=(2, 1), norm="ortho"))
+    moved = nm.permute_dims(t, (1, 0, 2))
+    close(nm.fft.fftn(moved, axes=(0, 2)), np.fft.fftn(z.transpose(1, 0, 2), axes=(0, 2)))
+    close(nm.fft.fftn(t, (8, 7), axes=(1, 2)), np.fft.fftn(z, (8, 7), axes=(1, 2)))
+
+
+def test_derivatives_and_batches_of_planes():
+    x, y = (nm.asarray(planes_of(4, 6) * k) for k in (1, 1j))
+
+    def along_each(x):
+        return nm.fft.fft(nm.fft.fft(x, axis=-1), axis=-2)
+
+    for one, other in (
+        (nm.jvp(nm.fft.fft2, (x,), (y,))[1], along_each(y)),
+        (nm.vjp(nm.fft.fft2, x)[1](y)[0], nm.vjp(along_each, x)[1](y)[0]),
+        (nm.vmap(nm.fft.fft2)(nm.stack([x, y])), nm.stack([along_each(x), along_each(y)])),
+        (nm.jit(nm.fft.fft2)(x), along_each(x)),
+    ):
+        close(one, np.asarray(other))
+
+
 # -- fusion ---------------------------------------------------------------------------------------
 
 
@@ -168,6 +199,8 @@ def test_elementwise_code_runs_inside_transforms():
     assert kernels(lambda x: nm.abs(nm.fft.rfft(x * x)), (4, 64), dtype="float32") == 1
     assert kernels(nm.fft.irfft, (4, 65)) == 1
     assert kernels(nm.fft.fft2, (64, 64)) == 2
+    planes = 4 * NULL.runtime.target.num_cores
+    assert kernels(lambda x: nm.abs(nm.fft.fft2(x * x)), (planes, 16, 16)) == 1
 
 
 # -- GPU schedules --------------------------------------------------------------------------------

@@ -70,7 +70,8 @@ class Block:
     # SIMD lanes are transforms, but points are what is adjacent in the operand, in the result
     adjacent_points: tuple[bool, bool]
     size: Callable[[int], Expr]  # a number: of threads, who divide by it, a constant
-    paired: tuple[bool, bool]  # parts of operands, of results: pairs in memory, aligned as such
+    # parts of operands, of results: pairs in memory, and threads find them aligned as such
+    paired: tuple[bool, bool]
     first_roots: FirstRoots | None = None  # of lanes along a transform
     # exp(-2 pi i k / 2 length): the points are pairs of a real signal, whose transform is stored
     real_roots: Callable[[Expr], Complex] | None = None
@@ -78,6 +79,7 @@ class Block:
     # hardware to find them
     fetch: Callable[[Transform, Expr], list[Stmt]] | None = None
     line: int = 1  # points of a cache line
+    name: str = ""  # of one of several blocks in a kernel
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def stockham(
     shared = not block.threads and block.width > 1
     scratch: list[tuple[ir.Buffer, ...]] = []
     for i in range(buffers):
-        names = [f"z{i}"] if shared else [f"re{i}", f"im{i}"]
+        names = [f"{block.name}z{i}"] if shared else [f"{block.name}{x}{i}" for x in ("re", "im")]
         count = block.size(2 * elements) if shared else size
         scratch.append(tuple(ir.Buffer(n, block.dtype, "scratch", count) for n in names))
 
@@ -184,7 +186,10 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
         end = block.size(block.length)
         lanes = ir.For(c, ZERO, end, "lanes", put(NONE, c, load(NONE, c)))
         return [lanes, *(put(NONE, end, load(NONE, end)) if points > block.length else [])]
-    chunk = max(1, block.vector // 2) if block.adjacent_points[name == "out"] else 1
+    is_out = name == "out"
+    chunk = max(1, block.vector // 2) if block.adjacent_points[is_out] else 1
+    if is_out and not block.threads and not block.paired[1]:
+        chunk = block.vector if block.adjacent_points[1] else 1
 
     def body(start: Expr, count: int) -> Stmt:
         def copy(w: Transform) -> list[Stmt]:

@@ -23,7 +23,6 @@ from numus.kernels.fft.radices import LARGEST_RADIX, split
 from numus.kernels.fft.roots import unit_roots
 from numus.target import Target
 
-
 CACHE_LINE_BYTES = 64
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.fft.planes import lower_planes
 from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
@@ -56,8 +57,14 @@ def _four_step(p: FftProblem) -> Kernels:
     return lower_steps(p, min(limit, max(2, p.length // 2)), _blocking)
 
 
+def _planes(p: FftProblem) -> Kernels:
+    largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
+    return lower_planes(p, largest, LARGEST_RADIX)
+
+
 lower_fft = family(
     FftProblem,
+    Candidate("plane per task", _planes, lambda p: p.is_plane),
     Candidate("row per task", _rows, _in_cache),
     Candidate("four-step", _four_step),
 )

@@ -105,6 +105,15 @@ class FftProblem(Problem):
         return self.val.op == "irfft"
 
     @property
+    def is_plane(self) -> bool:
+        """Both of the last axes are transformed."""
+        return self.val.op == "fft2"
+
+    @property
+    def planes(self) -> int:
+        return math.prod(self.val.shape[:-2])
+
+    @property
     def rows(self) -> int:
         return math.prod(self.val.shape[:-1])
 
