@@ -29,27 +29,28 @@ def _fixed_patterns(batched: Sequence[bool]) -> None:
 
 
 def _product_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
-    pointers, indices, values, x = inputs
-    _fixed_patterns(batched[:2])
+    pointers, indices, values, x, *runs = inputs
+    _fixed_patterns([*batched[:2], *batched[4:]])
     count, rows, columns = node.shape
 
     def product(values: Node, x: Node) -> Node:
         shape = (x.shape[0], rows, x.shape[2])
-        return apply(node.prim, (pointers, indices, values, x), node.params, shape, node.dtype)
+        own = (pointers, indices, values, x, *(runs if x.shape[2] == 1 else ()))
+        return apply(node.prim, own, node.params, shape, node.dtype)
 
     if not batched[2]:  # more columns for the same matrices, which are read once
         wide = permute(x, (1, 2, 0, 3))
         wide = reshape(wide, (count, wide.shape[1], size * columns))
         out = product(values, wide)
         return permute(reshape(out, (count, rows, size, columns)), (2, 0, 1, 3))
-    values, x = batch_all((values, x), batched[2:], size)
+    values, x = batch_all((values, x), batched[2:4], size)
     values = reshape(values, (size * count, values.shape[-1]))
     x = reshape(x, (size * count, *x.shape[2:]))
     return reshape(product(values, x), (size, *node.shape))
 
 
 def _product_reference(
-    node: Node, pointers: Array, indices: Array, values: Array, x: Array
+    node: Node, pointers: Array, indices: Array, values: Array, x: Array, *runs: Array
 ) -> Array:
     _, rows, _ = node.shape
     out = np.zeros(node.shape, x.dtype)
@@ -66,10 +67,16 @@ def _product_reference(
 _csr_matmul = nondifferentiable("csr_matmul", "sparse", _product_reference, _product_batch)
 
 
-def csr_matmul(pointers: Node, indices: Node, values: Node, x: Node) -> Node:
-    """Matrices of one pattern, values (batch, nnz), times dense ones (batch, n, columns)."""
+def csr_matmul(
+    pointers: Node, indices: Node, values: Node, x: Node, runs: Sequence[Node] = ()
+) -> Node:
+    """Matrices of one pattern, values (batch, nnz), times dense ones (batch, n, columns).
+
+    `runs` are the arrays of `RowRuns` (numus/sparse/algorithms/row_runs.py), by which CPUs read one
+    column without indices.
+    """
     shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
-    return apply(_csr_matmul, (pointers, indices, values, x), None, shape, x.dtype)
+    return apply(_csr_matmul, (pointers, indices, values, x, *runs), None, shape, x.dtype)
 
 
 def _extreme_reference(
@@ -265,3 +272,45 @@ def csr_solve(levels: Nodes, pattern: Nodes, values: Node, b: Node, upper: bool)
     alone. CPUs go from the first row to the last, or back where T is `upper`.
     """
     return apply(_csr_solve, (*levels, *pattern, values, b), upper, b.shape, b.dtype)
+
+
+def _supernodal_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    *factor, b = inputs
+    _fixed_patterns(batched[:-1])
+    rows, columns = node.shape
+    wide = reshape(permute(b, (1, 0, 2)), (rows, size * columns))
+    out = supernodal_solve(factor, wide, node.params)
+    return permute(reshape(out, (rows, size, columns)), (1, 0, 2))
+
+
+def _supernodal_reference(node: Node, *arrays: Array) -> Array:
+    first, starts, below, entries, values, b = arrays
+    out = b.copy()
+    with np.errstate(all="ignore"):
+        for s in range(first.size - 1)[:: -1 if node.params else 1]:
+            own = np.arange(first[s], first[s + 1])
+            rows = np.concatenate([own, below[starts[s] : starts[s + 1]]])
+            for k in range(own.size)[:: -1 if node.params else 1]:
+                at = entries[own[k]]
+                column = values[at : at + rows.size - k - 1]
+                if node.params:
+                    out[own[k]] -= column @ out[rows[k + 1 :]]
+                else:
+                    out[rows[k + 1 :]] -= column[:, None] * out[own[k]]
+    return out
+
+
+_supernodal_solve = nondifferentiable(
+    "supernodal_solve", "sparse", _supernodal_reference, _supernodal_batch
+)
+
+
+def supernodal_solve(factor: Nodes, b: Node, transposed: bool) -> Node:
+    """x with L x = b, or Lᵀ x = b, of a unit lower triangle by supernodes and columns (n, k), on
+    CPUs.
+
+    `factor` is (first, starts, rows, entries, values): supernode s has the columns first[s] …
+    first[s + 1] - 1, below them the rows rows[starts[s]] … rows[starts[s + 1] - 1], and column k
+    the elements after its diagonal, those of the supernode first, from values[entries[k]] on.
+    """
+    return apply(_supernodal_solve, (*factor, b), transposed, b.shape, b.dtype)

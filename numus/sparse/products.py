@@ -21,6 +21,7 @@ from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import gather
 from numus.primitives.views import reshape
+from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
 from numus.sparse.pattern import OnDevices, Pattern, index_dtype
 from numus.tensor import Tensor
@@ -111,9 +112,12 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
     """A X, of values (nnz,) and X (n, columns)."""
 
     def compute(values: Node, x: Node) -> Node:
-        arrays = pattern.arrays(x.device or values.device)
+        dev = x.device or values.device or default.device
+        arrays = pattern.arrays(dev)
         batch = reshape(values, (1, *values.shape))
-        out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)))
+        is_cpu = x.shape[1] == 1 and not dev.runtime.target.simt
+        runs = [a.on(dev) for a in pattern.runs] if is_cpu else []
+        out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)), runs)
         return reshape(out, out.shape[1:])
 
     def make() -> Bilinear:

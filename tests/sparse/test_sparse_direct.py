@@ -178,3 +178,26 @@ def test_residuals_are_those_of_superlu():
             continue
         own = np.linalg.norm(dense @ linalg.splu(made(dense)).solve(b).numpy() - b)
         assert own <= 10 * theirs + 1e-14 * np.linalg.norm(b), name
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_solutions_by_supernodes(dtype):
+    """One to three columns by dense supernodes, more of them by rows, with pivots that are
+    exchanged in blocks."""
+    rng = np.random.default_rng(2)
+    block = rng.standard_normal((4, 4)) + 4 * np.eye(4)[[1, 2, 3, 0]]
+    np.fill_diagonal(block, 0.01)
+    dense = np.kron(convection(4, 3.0), block)
+    dense = (dense * (1 + 2j if dtype == "complex128" else 1)).astype(dtype)
+    b = rng.standard_normal((64, 5)).astype(dtype)
+    lu = linalg.splu(made(dense))
+    assert lu._factors.supernodes is not None
+    assert (lu._factors.row_order != lu._factors.column_order).any()
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype == "float32" else {"rtol": 1e-9, "atol": 1e-10}
+    for adjoint in (False, True):
+        wanted = np.linalg.solve(dense.conj().T if adjoint else dense, b)
+        for columns in (1, 2, 5):
+            found = lu.solve(b[:, :columns], adjoint=adjoint)
+            np.testing.assert_allclose(found.numpy(), wanted[:, :columns], **close)
+        batch = nm.vmap(lambda x, way=adjoint: lu.solve(x, adjoint=way))(nm.asarray(b.T.copy()))
+        np.testing.assert_allclose(batch.numpy().T, wanted, **close)

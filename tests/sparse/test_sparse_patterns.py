@@ -106,3 +106,48 @@ def test_products_of_rows_alike_and_others(dtype):
     np.testing.assert_allclose(found, dense, rtol=1e-5, atol=1e-6)
     other = RNG.permutation(15)
     np.testing.assert_array_equal(product(other)[1], found[other])  # whatever is beside a row
+
+
+def stencil_rows(n, rng):
+    """Rows whose columns move with them, in runs of all lengths, some of them empty, and others."""
+    rows = []
+    while len(rows) < n - 60:
+        offsets = np.unique(rng.integers(-50, 50, rng.integers(0, 8)))
+        for row in range(len(rows), len(rows) + rng.integers(1, 120)):
+            inside = (row + offsets >= 0).all() and (row + offsets < n).all()
+            rows.append((row + offsets).tolist() if inside else [row % 7])
+    return [*rows[: n - 60], *(rng.integers(0, n, 3).tolist() for _ in range(60))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
+def test_products_of_runs_of_rows(dtype):
+    rng = np.random.default_rng(5)
+    n = 3000
+    rows = stencil_rows(n, rng)
+    a = pattern_of(rows, n, "i4")
+    tasks, first, template, _ = (x.array for x in a.runs)
+    assert first[0] == 0
+    assert first[-1] == n
+    assert (template >= 0).any()
+    assert (template < 0).any()
+    assert tasks[-1] == template.size
+    values = (10 * rng.standard_normal(a.nnz)).astype(dtype)
+    x = nm.asarray((10 * rng.standard_normal(n)).astype(dtype))
+    found = (sparse.SparseTensor(CSR(a), nm.asarray(values)) @ x).numpy()
+    order = rng.permutation(n)
+    ends = a.pointers.array
+    shuffled = pattern_of([rows[i] for i in order], n, "i4")
+    assert not shuffled.runs
+    own = np.concatenate([values[ends[i] : ends[i + 1]] for i in order])
+    other = sparse.SparseTensor(CSR(shuffled), nm.asarray(own))
+    np.testing.assert_array_equal((other @ x).numpy(), found[order])  # bit by bit
+    wanted = np.zeros(n, dtype)
+    np.add.at(wanted, a.rows.array, values * x.numpy()[a.indices.array])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    if dtype == "float64":
+        batch = nm.stack([nm.asarray(values), nm.asarray(2 * values)])
+        both = nm.vmap(lambda v: sparse.SparseTensor(CSR(a), v) @ x)(batch).numpy()
+        np.testing.assert_array_equal(both, [found, 2 * found])
+        whole = sparse.SparseTensor(CSR(a), nm.asarray(values))
+        by_x = nm.vmap(lambda x: whole @ x)(nm.stack([x, 2 * x])).numpy()
+        np.testing.assert_allclose(by_x, [found, 2 * found], rtol=1e-12)

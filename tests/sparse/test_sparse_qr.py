@@ -159,3 +159,54 @@ def test_bad_input():
         nothing = linalg.qr(made(np.zeros(shape)))
         assert nothing.rank == 0
         assert nothing.solve(np.zeros(shape[0])).tolist() == [0.0] * shape[1]
+
+
+COMPLEX = {
+    "tall": random(40, 15, 0.2, 3) + 1j * random(40, 15, 0.2, 4),
+    "wide": random(9, 25, 0.2, 4) + 1j * random(9, 25, 0.2, 5),
+    "imaginary": 1j * poisson(4, 4),
+    "twice": np.hstack([random(20, 6, 0.3, 1) * (1 + 2j)] * 2),
+    "hermitian": poisson(5, 4) + 1j * (np.eye(20, k=1) - np.eye(20, k=-1)),
+}
+
+
+@pytest.mark.parametrize("name", list(COMPLEX))
+def test_complex_factors(name):
+    dense = COMPLEX[name]
+    m, n = dense.shape
+    f = linalg.qr(made(dense))
+    assert f.rank == np.linalg.matrix_rank(dense)
+    order, upper = f.column_order.numpy(), f.R.numpy()
+    assert sorted(order.tolist()) == list(range(n))
+    assert upper.shape == (f.rank, n)
+    assert np.array_equal(upper, np.triu(upper))
+    wanted = (dense.conj().T @ dense)[np.ix_(order, order)]
+    np.testing.assert_allclose(upper.conj().T @ upper, wanted, atol=1e-12)
+    b = RNG.standard_normal((m, 2)) + 1j * RNG.standard_normal((m, 2))
+    x, best = f.solve(b).numpy(), np.linalg.lstsq(dense, b)[0]
+    least = np.linalg.norm(dense @ best - b, axis=0)
+    assert (np.linalg.norm(dense @ x - b, axis=0) <= least * (1 + 1e-12) + 1e-10).all()
+    if f.rank == n:
+        np.testing.assert_allclose(x, best, rtol=1e-9, atol=1e-9)
+        again = f.refactorise(2 * f._a.values).solve(b).numpy()
+        np.testing.assert_allclose(again, best / 2, rtol=1e-9, atol=1e-9)
+
+
+def test_complex_right_hand_sides_and_gradients():
+    real = random(30, 8, 0.4, 3)
+    b = RNG.standard_normal(30) + 1j * RNG.standard_normal(30)
+    found = linalg.lstsq(made(real), b).numpy()
+    np.testing.assert_allclose(found, np.linalg.lstsq(real, b)[0], rtol=1e-10, atol=1e-10)
+    dense = COMPLEX["tall"]
+    a, right = made(dense), nm.asarray(RNG.standard_normal(40) + 0j)
+
+    def size(b):
+        return nm.sum(nm.abs(linalg.lstsq(a, b)) ** 2)
+
+    way = nm.asarray(RNG.standard_normal(40) + 1j * RNG.standard_normal(40))
+    step = 1e-6
+    both = [size(right + s * step * way).item() for s in (1, -1)]
+    slope = np.real(np.sum(nm.grad(size)(right).numpy() * way.numpy()))
+    other = np.real(np.vdot(nm.grad(size)(right).numpy(), way.numpy()))
+    wanted = (both[0] - both[1]) / (2 * step)
+    assert min(abs(slope - wanted), abs(other - wanted)) < 1e-6 * max(1, abs(wanted))

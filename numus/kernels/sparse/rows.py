@@ -43,8 +43,16 @@ class Rows:
         return [ir.Register(f"sum{i}", self.dtype, lanes=lanes) for i in range(self.components)]
 
     def _accumulate(self, sums: list[ir.Register], entry: Expr, column: Expr) -> list[Stmt]:
-        term = self.term(entry, column)
-        return [ir.Set(s, ir.read(s) + t) for s, t in zip(sums, term, strict=True)]
+        return self._add(sums, self.term(entry, column))
+
+    def _add(self, sums: list[ir.Register], term: Number) -> list[Stmt]:
+        found = []
+        for s, t in zip(sums, term, strict=True):
+            if t.op == "mul" and t.dtype.is_floating:
+                found.append(ir.Set(s, ir.fma(*t.args, ir.read(s), allow_unfused=True)))
+            else:
+                found.append(ir.Set(s, ir.read(s) + t))
+        return found
 
     def _clear(self, sums: list[ir.Register]) -> list[Stmt]:
         return [ir.Set(s, const(0, self.dtype)) for s in sums]
@@ -117,6 +125,39 @@ class Rows:
             ir.If(is_odd, self._accumulate(sums, last, ZERO)),
             *self.write(row, ZERO, tuple(ir.reads(sums))),
             ir.Set(at, high),
+        ]
+
+    def in_run(
+        self, start: Expr, stop: Expr, first: Expr, length: Expr, abreast: int,
+        column: Callable[[Expr], Expr], term: Callable[[Expr, Expr], Number],
+    ) -> list[Stmt]:  # fmt: skip
+        """Rows of one length whose columns move with the row, some side by side. `column(j)` is
+        that of entry j of the first row, `term(entry, column)` a product."""
+        row, rest, j, at = (ir.var(name) for name in ("row", "rest", "j", "at"))
+
+        def several(row: Expr, count: int) -> list[Stmt]:
+            sums = [
+                [ir.Register(f"sum{i}_{r}", self.dtype) for i in range(self.components)]
+                for r in range(count)
+            ]
+            begins = [ir.var(f"begin{r}") for r in range(count)]
+            inside = ir.sub(row, start)
+            lets: list[Stmt] = [ir.Let(begins[0], ir.add(first, ir.mul(inside, length)))]
+            lets += [ir.Let(b, ir.add(a, length)) for a, b in pairwise(begins)]
+            step: list[Stmt] = [ir.Let(at, ir.add(column(j), inside))]
+            out: list[Stmt] = []
+            for r, own in enumerate(sums):
+                step += self._add(own, term(ir.add(begins[r], j), ir.add(at, const(r))))
+                out += self.write(ir.add(row, const(r)), ZERO, tuple(ir.reads(own)))
+            clear = [x for own in sums for x in self._clear(own)]
+            return [*lets, *clear, ir.For(j, ZERO, length, "serial", step), *out]
+
+        middle = ir.var("middle")
+        left = ir.irem(ir.sub(stop, start), const(abreast))
+        return [
+            ir.Let(middle, ir.sub(stop, left)),
+            ir.For(row, start, middle, "serial", several(row, abreast), step=const(abreast)),
+            ir.For(rest, middle, stop, "serial", several(rest, 1)),
         ]
 
     def along_columns(self, row: Expr, columns: Expr, unroll: int) -> list[Stmt]:

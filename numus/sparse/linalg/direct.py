@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import numus as nm
-from numus import dtypes as dt
 from numus.errors import LinAlgError, ShapeError
 from numus.evaluation.evaluate import is_known
-from numus.graph import grad_mode
+from numus.graph import Nodes, grad_mode
+from numus.primitives.sparse import supernodal_solve
 from numus.runtime.devices import Device
 from numus.sparse import parts
 from numus.sparse.linalg.driver import implicitly
@@ -29,32 +29,12 @@ from numus.sparse.linalg.factors import (
     factorised,
     repeated,
 )
+from numus.sparse.linalg.real_form import by_real_parts, real_form
 from numus.sparse.linalg.triangular import square_system
-from numus.sparse.pattern import Array, OnDevices, Pattern, index_dtype
+from numus.sparse.pattern import Array, OnDevices, index_dtype
 from numus.sparse.tensor import SparseTensor
 from numus.sparse.triangles import Triangle
 from numus.tensor import Tensor
-
-
-def _doubled(pattern: Pattern) -> Pattern:
-    """Blocks [[re, -im], [im, re]] for the entries of a complex matrix."""
-    kept = pattern.__dict__
-    if "doubled" not in kept:
-        n, counts = pattern.shape[0], np.repeat(2 * pattern.counts.astype(np.int64), 2)
-        pointers = np.zeros(2 * n + 1, np.int64)
-        np.cumsum(counts, out=pointers[1:])
-        starts = np.repeat(pattern.pointers.array[:-1].astype(np.int64), 2)
-        entry = np.arange(int(pointers[-1])) - np.repeat(pointers[:-1], counts)
-        source = np.repeat(starts, counts) + entry // 2
-        columns = 2 * pattern.indices.array.astype(np.int64)[source] + entry % 2
-        dtype = index_dtype(2 * n, columns.size)
-        found = Pattern((2 * n, 2 * n), pointers.astype(dtype), columns.astype(dtype))
-        found.__dict__["is_canonical"] = True
-        row = found.rows.array % 2
-        kept["doubled"] = found, source, row.astype(np.int64), entry % 2
-    found = kept["doubled"][0]
-    assert isinstance(found, Pattern)
-    return found
 
 
 def _host(op: str, a: SparseTensor) -> Matrix:
@@ -67,11 +47,10 @@ def _host(op: str, a: SparseTensor) -> Matrix:
     array = values.numpy()
     if not a.dtype.is_complex:
         return Matrix(pattern, array.astype(np.float64))
-    wide = _doubled(pattern)
-    _, source, row, column = pattern.__dict__["doubled"]
-    taken = array[source]
-    real = np.where(row == column, taken.real, np.where(row > column, taken.imag, -taken.imag))
-    return Matrix(wide, real.astype(np.float64))
+    return Matrix(*real_form(pattern, array))
+
+
+_MAX_SUPERNODAL_COLUMNS = 3  # lanes run along more of them
 
 
 class _Substitutions:
@@ -96,6 +75,21 @@ class _Substitutions:
             "upper adjoint": lambda: (rows if by_columns else columns)(*f.upper),
         }
         self._factor = functools.cache(lambda name: make[name]())  # those that are asked for
+        self._dense: Callable[[str], tuple[Nodes, bool]] | None = None
+        if f.supernodes is not None and not dev.runtime.target.simt:
+            nodes = f.supernodes
+
+            def factor(name: str) -> tuple[Nodes, bool]:
+                lower = name.startswith("lower")
+                rows = nodes.lower_rows if lower else nodes.upper_rows
+                kind = index_dtype(rows.size, f.diagonal.size)
+                shared = (nodes.first, nodes.starts, rows)
+                where = [nm.asarray(x.astype(kind), device=dev)._node for x in shared]
+                entries = nm.asarray(nodes.entries, device=dev)._node
+                values = tensor((f.lower if lower else f.upper)[1])._node
+                return (*where, entries, values), name in ("upper", "lower adjoint")
+
+            self._dense = functools.cache(factor)
         self.row_order, self.column_order = (
             OnDevices(x.astype(np.int64)) for x in (f.row_order, f.column_order)
         )
@@ -111,6 +105,9 @@ class _Substitutions:
             return x[Tensor(order.on(x.device))]
 
         def within(name: str, x: Tensor) -> Tensor:
+            if self._dense is not None and x.shape[1] <= _MAX_SUPERNODAL_COLUMNS:
+                factor, transposed = self._dense(name)
+                return Tensor(supernodal_solve(factor, x._node, transposed))
             triangle, values = self._factor(name)
             return triangle.solve_unit(values, x)
 
@@ -157,17 +154,7 @@ class SparseLU:
 
     def _substitute(self, b: Tensor, adjoint: bool) -> Tensor:
         """Columns in the dtype of the right-hand side, real or complex."""
-        if self._a.dtype.is_complex:
-            wide = b if b.dtype.is_complex else b.astype(dt.promote(b.dtype, self._a.dtype))
-            real = nm.stack([nm.real(wide), nm.imag(wide)], axis=1)
-            found = self._real(real.reshape(2 * b.shape[0], b.shape[1]), adjoint)
-            found = found.reshape(b.shape[0], 2, b.shape[1])
-            return (found[:, 0] + 1j * found[:, 1]).astype(wide.dtype)
-        if b.dtype.is_complex:
-            k = b.shape[1]
-            found = self._real(nm.concatenate([nm.real(b), nm.imag(b)], axis=1), adjoint)
-            return (found[:, :k] + 1j * found[:, k:]).astype(b.dtype)
-        return self._real(b, adjoint)
+        return by_real_parts(lambda b: self._real(b, adjoint), b, self._a.dtype)
 
     def _real(self, b: Tensor, adjoint: bool) -> Tensor:
         key = (b.dtype, b.device)
@@ -175,7 +162,9 @@ class SparseLU:
             self._there[key] = _Substitutions(self._factors, *key)
         return self._there[key].solve(b, adjoint)
 
-    def _refined(self, b: Tensor, adjoint: bool, refine: int) -> Tensor:
+    def _refined(self, b: Tensor, adjoint: bool, refine: int | None) -> Tensor:
+        if refine is None:
+            refine = 0 if self._factors.is_stable else 1
         with grad_mode(False):
             a = self._a.H if adjoint else self._a
             x = self._substitute(b, adjoint)
@@ -183,7 +172,9 @@ class SparseLU:
                 x = x + self._substitute(b - a @ x, adjoint)
             return x
 
-    def _solution(self, values: Tensor, b: Tensor, adjoint: bool, refine: int) -> Tensor:
+    def _solution(
+        self, values: Tensor, b: Tensor, adjoint: bool = False, refine: int | None = None
+    ) -> Tensor:
         """Of columns, with derivatives by the values and the right-hand side."""
 
         def equation(values: Tensor, b: Tensor, x: Tensor) -> Tensor:
@@ -195,13 +186,14 @@ class SparseLU:
 
         return implicitly(self._refined(b, adjoint, refine), values, b, equation, again)
 
-    def solve(self, b: Any, adjoint: bool = False, refine: int = 1) -> Tensor:
+    def solve(self, b: Any, adjoint: bool = False, refine: int | None = None) -> Tensor:
         """The solution of A x = b, or of Aᴴ x = b; differentiable by b.
 
         Args:
             b: a vector, or a matrix of several right-hand sides.
             adjoint: solve with the conjugate transpose.
-            refine: steps of iterative refinement.
+            refine: steps of iterative refinement; where it is None, one if elements grew in the
+                factorisation.
         """
         _, right, vector = square_system(f"{self._op}.solve", self._a, b)
         x = self._solution(self._a.values.astype(right.dtype), right, adjoint, refine)
@@ -335,7 +327,7 @@ def cholesky(a: SparseTensor, *, ordering: str = "amd") -> SparseLU:
 
 
 def spsolve(a: SparseTensor, b: Any, *, ordering: str = "auto") -> Tensor:
-    """The solution of a sparse system by LU factorisation, refined once.
+    """The solution of a sparse system by LU factorisation.
 
     Differentiable by the values of the matrix and by the right-hand side, in both modes, by
     solutions of the same and of the adjoint system with the same factors.
@@ -355,5 +347,5 @@ def spsolve(a: SparseTensor, b: Any, *, ordering: str = "auto") -> Tensor:
     a, right, vector = square_system(op, a, b)
     found = factorised(_host(op, a), ordering, 1.0, True, op)
     lu = SparseLU(a, found, op, {"symmetric": False, "equilibrate": True})
-    x = lu._solution(a.values, right, False, 1)
+    x = lu._solution(a.values, right)
     return x[:, 0] if vector else x

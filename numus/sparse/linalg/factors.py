@@ -13,13 +13,14 @@ from numus.sparse.algorithms.elimination import analysed
 from numus.sparse.algorithms.left_looking import Columns
 from numus.sparse.algorithms.matching import maximum_transversal
 from numus.sparse.algorithms.minimum_degree import approximate_minimum_degree
-from numus.sparse.algorithms.multifrontal import Plan, planned
+from numus.sparse.algorithms.multifrontal import PIVOT_SHARE, Plan, planned
 from numus.sparse.algorithms.nested_dissection import nested_dissection
 from numus.sparse.pattern import Array, Pattern, index_dtype, product_pattern
 from numus.sparse.triangles import Triangle
 
 ORDERINGS = ("auto", "amd", "dissection", "columns", "natural")
 _MAX_FRONT_GROWTH = 1e3  # of elements, with pivots of the diagonal blocks
+_STABLE_GROWTH = 8.0  # up to which solutions need no refinement
 _SYMMETRIC_SHARE = 0.7  # of entries with a partner, for an ordering of A + Aᵀ
 
 
@@ -44,11 +45,25 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class SupernodalRows:
+    """Where the elements of fronts are, as `supernodal_solve` reads them: of columns of L, in the
+    order of `lower_rows`, and of rows of U."""
+
+    first: Array
+    starts: Array
+    lower_rows: Array
+    upper_rows: Array
+    entries: Array
+
+
+@dataclass(frozen=True)
 class Factors:
     """Solutions are C Q U⁻¹ D⁻¹ L⁻¹ P R b; L and U have unit diagonals.
 
     `lower` is a triangle with values whose rows are the columns of L; `upper` has the rows of U, or
     its columns where `upper_by_columns` says so.
+    Those of fronts have `supernodes`, too. `is_stable`: as small a residual as partial pivoting
+    gives is to be expected, as elements have not grown.
     """
 
     row_order: Array
@@ -60,6 +75,8 @@ class Factors:
     upper: tuple[Triangle, Array]
     upper_by_columns: bool
     symbolic: Any = field(repr=False)
+    is_stable: bool
+    supernodes: SupernodalRows | None = None
 
     @property
     def nnz(self) -> int:
@@ -166,10 +183,12 @@ class _Fronts:
         order = self.plan.nodes.order
         if failed >= 0:
             return int(order[failed])
-        if largest > _MAX_FRONT_GROWTH * np.abs(values).max(initial=0.0):
+        size = np.abs(values).max(initial=0.0)
+        if largest > _MAX_FRONT_GROWTH * size:
             return int(order[-1])
         rows, below = order, self.triangle
-        first = self.plan.nodes.first
+        nodes = self.plan.nodes
+        first, lower_rows = nodes.first, nodes.rows
         starts = np.repeat(first[:-1], np.diff(first))
         exchanged = np.flatnonzero(pivots != np.arange(a.n) - starts)
         if not symmetric and exchanged.size:
@@ -178,9 +197,11 @@ class _Fronts:
                 other = int(starts[k] + pivots[k])
                 moved[k], moved[other] = moved[other], moved[k]
             rows, below = order[moved], self._exchanged(moved)
+            lower_rows = np.argsort(moved, kind="stable")[lower_rows]
+        there = SupernodalRows(first, nodes.starts, lower_rows, nodes.rows, self.plan.row_starts)
         return Factors(
             *(rows, order, row, column, diagonal, (below, lower), (self.triangle, upper)),
-            *(False, self),
+            *(False, self, bool(largest <= _STABLE_GROWTH * size), there),
         )
 
     def _exchanged(self, moved: Array) -> Triangle:
@@ -223,9 +244,13 @@ class _ByColumns:
             )
         )
         unit = found.upper / found.diagonal[found.upper_rows]
+        most = max(np.abs(x).max(initial=0.0) for x in (found.upper, found.diagonal))
+        size = np.abs(a.values * scales[0][a.rows] * scales[1][a.columns]).max(initial=0.0)
+        multiplier = np.abs(found.lower).max(initial=0.0)
+        stable = bool(most <= _STABLE_GROWTH * size and multiplier <= 1 / PIVOT_SHARE)
         return Factors(
             *(rows, found.order, *scales, found.diagonal, (lower, found.lower), (upper, unit)),
-            *(True, self),
+            *(True, self, stable),
         )
 
 

@@ -94,14 +94,14 @@ def ssor_preconditioner(
     return Sweeps(lower, upper, sweeps).operator((*scaled, inverse, scale * omega))
 
 
-def known_values(op: str, a: SparseTensor) -> tuple[Pattern, Array]:
-    """The pattern and the values, on the host, of a real matrix without duplicates."""
-    if a.dtype.is_complex:
+def known_values(op: str, a: SparseTensor, takes_complex: bool = False) -> tuple[Pattern, Array]:
+    """The pattern and the values, on the host, of a matrix without duplicates."""
+    if a.dtype.is_complex and not takes_complex:
         raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
     pattern, values = parts.canonical(a.structure, a.values)
     if not is_known(values._node):
         raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
-    found = values.numpy().astype(np.float64)
+    found = values.numpy().astype(np.complex128 if a.dtype.is_complex else np.float64)
     if not np.isfinite(found).all():
         raise LinAlgError(f"{op}: the matrix has elements that are infinite or not a number")
     return pattern, found

@@ -13,13 +13,14 @@ import numpy as np
 
 import numus as nm
 from numus import dtypes as dt
-from numus.errors import LinAlgError, ShapeError
+from numus.errors import ShapeError
 from numus.graph import grad_mode
 from numus.sparse.algorithms.multifrontal_qr import QRPlan, Rows, planned
 from numus.sparse.linalg.driver import implicitly
 from numus.sparse.linalg.factors import column_order
 from numus.sparse.linalg.incomplete import known_values
-from numus.sparse.pattern import Array, OnDevices, Pattern, index_dtype
+from numus.sparse.linalg.real_form import by_real_parts, real_form
+from numus.sparse.pattern import Array, OnDevices, Pattern, index_dtype, repeated_ranges
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor
 from numus.sparse.triangles import Triangle
@@ -47,9 +48,11 @@ class SparseQR:
 
     def __init__(self, a: SparseTensor, plan: QRPlan, rows: Rows, tolerance: float) -> None:
         self._a, self._plan, self._rows, self._tolerance = a, plan, rows, tolerance
-        self.shape, self.rank = a.shape, int(rows.live.size)
+        self.shape, self.rank = a.shape, rows.live.size
+        if a.dtype.is_complex:
+            self.rank = self._pairs().size
         self._there: dict[Any, Any] = {}
-        n, live = a.shape[1], rows.live
+        n, live = rows.order.size, rows.live
         number = np.full(n, -1, np.int64)
         number[live] = np.arange(live.size)
         row = np.repeat(np.arange(live.size), np.diff(rows.starts))
@@ -69,31 +72,50 @@ class SparseQR:
         place[rows.order[live]] = np.arange(live.size)
         self._place = OnDevices(place)
 
+    def _pairs(self) -> Array:
+        """Of the real form of a complex matrix, the rows of R that begin with a column of real
+        parts, and are followed by that of its imaginary ones."""
+        live = self._rows.live
+        return np.flatnonzero((live[:-1] % 2 == 0) & (live[1:] == live[:-1] + 1))
+
     @property
     def column_order(self) -> Tensor:
-        return nm.asarray(self._rows.order)
+        order = self._rows.order
+        return nm.asarray(order[::2] // 2 if self._a.dtype.is_complex else order)
 
     @property
     def nnz(self) -> int:
         """Elements of R."""
-        return int(self._rows.values.size)
+        return int(self._rows.values.size) // (4 if self._a.dtype.is_complex else 1)
 
     @property
     def R(self) -> SparseTensor:
-        """The factor, rank × columns, upper trapezoidal: RᵀR is AᵀA with its columns in their
+        """The factor, rank × columns, upper trapezoidal: RᴴR is AᴴA with its columns in their
         order."""
-        rows, kind = self._rows, index_dtype(self.shape[1], self._rows.values.size)
-        where = Pattern(
-            (self.rank, self.shape[1]), rows.starts.astype(kind), rows.columns.astype(kind)
-        )
-        tensor = nm.asarray(rows.values, dtype=self._a.dtype, device=self._a.device)
+        starts, columns, values = self._rows.starts, self._rows.columns, self._rows.values
+        if self._a.dtype.is_complex:
+            # with a positive diagonal, R of the real form is the real form of R
+            pairs = self._pairs()
+            counts = np.diff(starts)[pairs]
+            inside = repeated_ranges(starts[pairs], counts)
+            sign = np.repeat(np.sign(values[starts[pairs]]), counts // 2)
+            values = sign * (values[inside[::2]] - 1j * values[inside[1::2]])
+            columns = columns[inside[::2]] // 2
+            starts = np.append(0, np.cumsum(counts // 2))
+            values[starts[:-1]] = values[starts[:-1]].real
+        kind = index_dtype(self.shape[1], values.size)
+        where = Pattern((self.rank, self.shape[1]), starts.astype(kind), columns.astype(kind))
+        tensor = nm.asarray(values, dtype=self._a.dtype, device=self._a.device)
         return SparseTensor(CSR(where), tensor)
 
     def __repr__(self) -> str:
         return f"SparseQR(shape={self.shape}, rank={self.rank}, nnz={self.nnz})"
 
     def _normal(self, g: Tensor) -> Tensor:
-        """(AᵀA)⁻¹ of columns, among the live ones; others of the result are zero."""
+        """(AᴴA)⁻¹ of columns, among the live ones; others of the result are zero."""
+        return by_real_parts(self._real_normal, g, self._a.dtype)
+
+    def _real_normal(self, g: Tensor) -> Tensor:
         key = (g.dtype, g.device)
         if key not in self._there:
             _, order = self._upper.transposed
@@ -177,8 +199,6 @@ def _system(op: str, a: Any, b: Any) -> tuple[SparseTensor, Tensor, bool]:
         raise ShapeError(
             f"{op}: a matrix of shape {a.shape} with a right-hand side of {tuple(right.shape)}"
         )
-    if right.dtype.is_complex:
-        raise LinAlgError(f"{op}: takes a real right-hand side, not one of {right.dtype.name}")
     dtype = dt.promote(a.dtype, right.dtype)
     right = right.astype(dtype, copy=False)
     vector = right.ndim == 1
@@ -195,11 +215,16 @@ def _matrix(op: str, a: Any) -> SparseTensor:
 
 def _factorised(op: str, a: SparseTensor, plan: QRPlan | str, tolerance: float | None) -> SparseQR:
     a = a.map(nm.detach)
-    pattern, values = known_values(op, a)
+    pattern, values = known_values(op, a, takes_complex=True)
+    narrow = pattern
+    if a.dtype.is_complex:
+        pattern, values = real_form(pattern, values)
     if isinstance(plan, str):
-        order = column_order(pattern, plan)
-        plan = planned(a.shape[0], pattern.pointers.array, pattern.indices.array, order)
-    norms = np.sqrt(np.bincount(pattern.indices.array, values**2, minlength=a.shape[1]))
+        order = column_order(narrow, plan)
+        if a.dtype.is_complex:  # real and imaginary parts stay together
+            order = (2 * order[:, None] + np.arange(2)).ravel()
+        plan = planned(pattern.shape[0], pattern.pointers.array, pattern.indices.array, order)
+    norms = np.sqrt(np.bincount(pattern.indices.array, values**2, minlength=pattern.shape[1]))
     share = 20 * sum(a.shape) * _EPS if tolerance is None else tolerance
     rows = plan.numeric(values, share * float(norms.max(initial=0.0)))
     return SparseQR(a, plan, rows, share)
@@ -211,7 +236,7 @@ def qr(a: SparseTensor, *, ordering: str = "columns", tolerance: float | None = 
     It runs on the CPU in float64; solutions run where the matrix is, in traces too.
 
     Args:
-        a: a real sparse matrix; its values must be known.
+        a: a sparse matrix; its values must be known.
         ordering: of the columns, "columns" (minimum degree on AᵀA) or "natural".
         tolerance: a column of which less is left than this share of the largest norm of a column
             depends on those before it; 20 (rows + columns) times the rounding unit where it is
@@ -241,7 +266,7 @@ def lstsq(
     modes, by solutions with the same factor.
 
     Args:
-        a: a real sparse matrix of any shape; its values must be known.
+        a: a sparse matrix of any shape; its values must be known.
         b: a vector of one element a row, or a matrix of several.
         ordering: see `qr`.
         tolerance: see `qr`.

@@ -24,6 +24,7 @@ class ProductTuning:
     block_terms: int = 1 << 16  # products of a task: few enough that long rows even out
     column_vectors: int = 4  # accumulated side by side
     head_columns: int = 1024  # of a batch whose rows are computed in turn, as attention heads are
+    run_rows: int = 4  # of a run that are summed side by side
 
 
 TUNING = ProductTuning()
@@ -76,7 +77,7 @@ def clamped(e: Emitter, indices: Value, entry: Expr, extent: int) -> Expr:
 
 
 def _rows(p: ProductProblem, e: Emitter, batch: Expr) -> Rows:
-    pointers, indices, values, x = p.val.inputs
+    pointers, indices, values, x = p.val.inputs[:4]
     val = p.val
 
     def term(entry: Expr, column: Expr) -> Number:
@@ -143,6 +144,57 @@ def lower_tasks(p: ProductProblem) -> Kernels:
     else:
         body = matrix.in_turn(*span)
     return [e.grid_kernel(p.val.op, g, body, count * tasks, (p.val.op,))]
+
+
+def lower_runs(p: ProductProblem) -> Kernels:
+    """A range of segments per task of a CPU, as `RowRuns` has them."""
+    pointers, _, values, x, tasks, first, template, offsets = p.val.inputs
+    val, (count, rows, _) = p.val, p.val.shape
+    e = Emitter(p.layouts)
+    g, segment = ir.var("g"), ir.var("segment")
+    number = tasks.shape[0] - 1
+    batch, task = divmod(g, e.scalar_arg(number)) if count > 1 else (ZERO, g)
+    matrix = _rows(p, e, batch)
+    names = ("start", "stop", "offset", "entry", "length", "span")
+    start, stop, offset, entry, length, span = map(ir.var, names)
+
+    def at(array: Value, i: Expr, most: Expr) -> Expr:
+        return _at_most(e.value(array, (i,)), most)
+
+    def column(j: Expr) -> Expr:
+        moved = ir.add(start, e.value(offsets, (ir.add(offset, j),)).cast(dt.int64))
+        # of all rows of the run within the operand
+        return ir.minimum(ir.maximum(moved, ZERO), ir.sub(e.dim(x.shape[1]), span))
+
+    def term(entry: Expr, column: Expr) -> Number:
+        own = e.value(values, (batch, entry))
+        return multiply(own, e.value(x, (batch, column, ZERO)), val.dtype)
+
+    here, after = bounds(e, pointers, start, p.nnz)
+    room = ir.idiv(ir.sub(e.dim(p.nnz), entry), ir.maximum(span, ONE))
+    run = [
+        ir.Let(entry, here),
+        ir.Let(length, ir.minimum(ir.sub(after, here), room)),
+        *matrix.in_run(start, stop, entry, length, TUNING.run_rows, column, term),
+    ]
+    is_run = ir.var("is_run", dt.bool_)
+    body = [
+        ir.Let(start, at(first, segment, e.dim(rows))),
+        ir.Let(stop, at(first, ir.add(segment, ONE), e.dim(rows))),
+        ir.Let(span, ir.sub(stop, start)),
+        ir.Let(offset, e.value(template, (segment,)).cast(dt.int64)),
+        ir.Let(is_run, ~(offset < ZERO)),
+        ir.If(is_run, run),
+        ir.If(~is_run, matrix.in_turn(start, stop)),
+    ]
+    low, high = ir.var("first_segment"), ir.var("last_segment")
+    segments = e.dim(template.shape[0])
+    loop = [
+        ir.Let(low, at(tasks, task, segments)),
+        ir.Let(high, at(tasks, ir.add(task, ONE), segments)),
+        ir.For(segment, low, high, "serial", body),
+    ]
+    return [e.grid_kernel(val.op, g, loop, count * number, (val.op, "runs of rows"))]
 
 
 def lower_threads(p: ProductProblem) -> Kernels:

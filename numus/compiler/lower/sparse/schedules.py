@@ -12,16 +12,28 @@ from numus.compiler.lower.sparse.gustavson import (
     lower_numeric_threads,
     lower_symbolic,
 )
-from numus.compiler.lower.sparse.product import ProductProblem, lower_tasks, lower_threads
-from numus.compiler.lower.sparse.solve import lower_solve, lower_solve_levels
+from numus.compiler.lower.sparse.product import (
+    ProductProblem,
+    lower_runs,
+    lower_tasks,
+    lower_threads,
+)
+from numus.compiler.lower.sparse.solve import (
+    lower_solve,
+    lower_solve_levels,
+    lower_supernodes,
+)
 
 
 def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
     return lambda p: p.val.op in ops
 
 
+_is_product = _computes("csr_matmul")
+
 lower_sparse = family(
     ProductProblem,
+    Candidate("runs of rows", lower_runs, lambda p: len(p.val.inputs) > 4 and _is_product(p)),
     Candidate("rows per task", lower_tasks, _computes("csr_matmul", "csr_extreme")),
     Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
     Candidate(
@@ -29,6 +41,7 @@ lower_sparse = family(
     ),
     Candidate("counting sort", lower_counting, _computes("group", "csr_transpose")),
     Candidate("row by row", lower_solve, _computes("csr_solve")),
+    Candidate("column by column", lower_supernodes, _computes("supernodal_solve")),
     Candidate("blocks of a basis", lower_basis, _computes("basis_products", "basis_remainder")),
 )
 

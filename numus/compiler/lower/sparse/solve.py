@@ -1,10 +1,13 @@
-"""Schedules of triangular solutions: a right-hand side per task of a CPU, per block of a GPU."""
+"""Schedules of triangular solutions: a right-hand side per task of a CPU, per block of a GPU; by
+supernodes, a right-hand side per task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numus import dtypes as dt
 from numus import ir
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ONE, ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.sparse.product import (
@@ -16,6 +19,7 @@ from numus.compiler.lower.sparse.product import (
 )
 from numus.ir import Expr, Stmt, const
 from numus.kernels.sparse.substitution import Number, Substitution
+from numus.kernels.sparse.supernodes import Supernodal
 from numus.shapes import row_major
 
 
@@ -98,3 +102,41 @@ def lower_solve_levels(p: ProductProblem) -> Kernels:
         e.dim(starts.shape[0] - 1), pointer, lambda i: clamped(e, order, i, rows), column
     )
     return [e.grid_kernel("csr_solve", g, body, count * columns, (p.val.op,))]
+
+
+def lower_supernodes(p: ProductProblem) -> Kernels:
+    """A dense column after the other."""
+    first, starts, below, entries, values, b = p.val.inputs
+    rows, columns = p.val.shape
+    e = Emitter(p.layouts)
+    column, i = ir.var("column"), ir.var("i")
+    work = ir.Buffer("work", p.accumulator, "scratch", e.dim(rows))
+    out = e.buffer(p.val, "write")
+
+    def number(array: Value, at: Expr) -> Expr:
+        found: Expr = e.value(array, (at,)).cast(dt.int64)
+        return found
+
+    def pair(array: Value, s: Expr) -> tuple[Expr, Expr]:
+        return number(array, s), number(array, ir.add(s, ONE))
+
+    def x(row: Expr) -> Expr:
+        at = e.address(p.val, (row, column), row_major(p.val.shape))
+        return ir.load(out, at).cast(p.accumulator)
+
+    def write(row: Expr, value: Expr) -> list[Stmt]:
+        return e.store(p.val, (row, column), value.cast(p.val.dtype))
+
+    solve = Supernodal(
+        *(p.accumulator, work, lambda s: pair(first, s), lambda s: pair(starts, s)),
+        *(lambda at: number(below, at), lambda k: number(entries, k)),
+        *(lambda at: e.value(values, (at,)).cast(p.accumulator), x, write),
+    )
+    count = e.dim(first.shape[0] - 1)
+    copied = e.store(p.val, (i, column), e.value(b, (i, column)))
+    body = [
+        ir.For(i, ZERO, e.dim(rows), "lanes", copied),
+        *(solve.backward(count) if p.val.params else solve.forward(count)),
+    ]
+    e.scratch = [work]
+    return [e.grid_kernel(p.val.op, column, body, columns, (p.val.op,))]
