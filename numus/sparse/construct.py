@@ -13,7 +13,7 @@ from numus.errors import ShapeError
 from numus.shapes import as_int
 from numus.sparse import parts
 from numus.sparse.pattern import Array, index_dtype
-from numus.sparse.structure import COO, DIA, require_matrix
+from numus.sparse.structure import COO, DIA, require_countable, require_matrix
 from numus.sparse.tensor import SparseTensor
 from numus.tensor import Tensor
 
@@ -136,6 +136,7 @@ def kron(a: SparseTensor, b: SparseTensor, format: str = "csr") -> SparseTensor:
     va, vb = parts.entries(a.structure, a.values), parts.entries(b.structure, b.values)
     (ra, ca), (rb, cb) = a.structure.coordinates, b.structure.coordinates
     shape = (ma * mb, na * nb)
+    require_countable(shape, "kron")
     dtype = index_dtype(*shape)
     row = (ra.astype(np.int64)[:, None] * mb + rb).ravel()
     column = (ca.astype(np.int64)[:, None] * nb + cb).ravel()
@@ -167,6 +168,7 @@ def block(blocks: Sequence[Sequence[SparseTensor | None]], format: str = "csr") 
             heights[i], widths[j] = m, n
     if -1 in heights or -1 in widths:
         raise ShapeError(f"{op}: a row or column of blocks has None alone, and so no size")
+    require_countable((sum(heights), sum(widths)), op)
     tops, lefts = np.cumsum([0, *heights]), np.cumsum([0, *widths])
     dtype = index_dtype(int(tops[-1]), int(lefts[-1]))
     places, values = [], []

@@ -114,7 +114,9 @@ def load_npz(path: Path, *, device: Any = None) -> SparseTensor:
 
 # -- Matrix Market --------------------------------------------------------------------------------
 
-_FIELDS = {"real": 1, "double": 1, "integer": 1, "complex": 2, "pattern": 0}
+_FIELDS = {
+    "real": 1, "double": 1, "integer": 1, "unsigned-integer": 1, "complex": 2, "pattern": 0,
+}  # fmt: skip
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
 
@@ -165,13 +167,14 @@ def mmread(
         left = os.fstat(file.fileno()).st_size - file.tell()
         if count * max(1, columns) > left + 1:  # a number takes a character and a blank at least
             raise FormatError(f"{op} is cut off: {count} entries do not fit {left} bytes")
-        numbers = _numbers(file.read(), count, columns, op)
+        words = _words(file.read(), count, columns, op)
+    lead = columns - _FIELDS[field]
     if kind == "array":
         row, column = _dense_places(m, n, symmetry)
     else:
-        row, column = (_indices(numbers[:, k], extent, op) for k, extent in ((0, m), (1, n)))
-        numbers = numbers[:, 2:]
-    values = _field_values(numbers, field, count)
+        places = (_numbers(w, np.float64, op) for w in words[:lead])
+        row, column = (_indices(x, n, op) for x, n in zip(places, (m, n), strict=True))
+    values = _field_values(words[lead:], field, count, op)
     if symmetry != "general":
         row, column, values = _mirrored(row, column, values, symmetry)
     place = np.stack([row, column])
@@ -204,15 +207,19 @@ def _header(file: BinaryIO, op: str) -> tuple[str, str, str, list[int]]:
     return kind, field, symmetry, sizes
 
 
-def _numbers(text: bytes, count: int, columns: int, op: str) -> Array:
+def _words(text: bytes, count: int, columns: int, op: str) -> list[list[bytes]]:
+    """The words of each column."""
     words = text.split()
     if len(words) != count * columns:
         raise FormatError(f"{op} has {len(words)} numbers where {count} × {columns} are announced")
+    return [words[k::columns] for k in range(columns)]
+
+
+def _numbers(words: list[bytes], dtype: Any, op: str) -> Array:
     try:
-        found: Array = np.array(words, np.float64) if words else np.zeros(0)
-    except ValueError as bad:
+        return np.array(words, dtype)
+    except (ValueError, OverflowError) as bad:
         raise FormatError(f"{op} has something else than a number: {bad}") from bad
-    return found.reshape(count, columns)
 
 
 def _indices(numbers: Array, extent: int, op: str) -> Array:
@@ -222,12 +229,13 @@ def _indices(numbers: Array, extent: int, op: str) -> Array:
     return numbers.astype(np.int64) - 1
 
 
-def _field_values(numbers: Array, field: str, count: int) -> Array:
+def _field_values(words: list[list[bytes]], field: str, count: int, op: str) -> Array:
     if field == "pattern":
         return np.ones(count)
-    if field == "complex":
-        return np.ascontiguousarray(numbers).view(np.complex128)[:, 0]
-    return numbers[:, 0].astype(np.int64) if field == "integer" else numbers[:, 0].copy()
+    if field in ("integer", "unsigned-integer"):
+        return _numbers(words[0], np.int64 if field == "integer" else np.uint64, op)
+    numbers = [_numbers(w, np.float64, op) for w in words]
+    return numbers[0] if len(numbers) == 1 else np.stack(numbers, 1).view(np.complex128)[:, 0]
 
 
 def _dense_count(m: int, n: int, symmetry: str) -> int:

@@ -18,12 +18,17 @@ from numus.tensor import Tensor
 
 def indexed(structure: Structure, values: Tensor, key: Any) -> tuple[Structure | None, Tensor]:
     """A structure and its values; without a structure, a dense tensor."""
+    crossed = _is_crossed(key, structure.ndim)
+    if crossed:
+        key = tuple(step.reshape(-1) for step in key)
+    elif structure.ndim > 1 and isinstance(key, (np.ndarray, Tensor)) and key.ndim > 1:
+        key = _positions(key, structure.shape)
     steps = _steps(key, structure)
     found = parts.entries(structure, values)
     arrays = [axis for axis, step in enumerate(steps) if isinstance(step, np.ndarray)]
-    if len(arrays) == structure.ndim and structure.ndim > 1:
+    if len(arrays) == structure.ndim and structure.ndim > 1 and not crossed:
         return None, _elements(structure, found, steps)
-    if len(arrays) > 1:
+    if len(arrays) > 1 and not crossed:
         raise ShapeError("indexing: index arrays go along one axis, or along all as pairs")
     if all(isinstance(step, int) for step in steps):
         one = [np.array([step]) for step in steps]
@@ -55,6 +60,29 @@ def indexed(structure: Structure, values: Tensor, key: Any) -> tuple[Structure |
     dtype = index_dtype(*shape, structure.nnz)
     made = COO(tuple(shape), np.stack(result).astype(dtype))
     return made, taken(found, OnDevices(keep.astype(dtype)))
+
+
+def _is_crossed(key: Any, ndim: int) -> bool:
+    """Whether index arrays are those of `np.ix_`: one for each axis, alone along it."""
+    if not (isinstance(key, tuple) and len(key) == ndim > 1):
+        return False
+    return all(
+        isinstance(step, (np.ndarray, Tensor))
+        and step.ndim == ndim
+        and all(n == 1 for i, n in enumerate(step.shape) if i != axis)
+        for axis, step in enumerate(key)
+    )
+
+
+def _positions(mask: np.ndarray[Any, Any] | Tensor, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Where a mask of all axes holds."""
+    array = mask.numpy() if isinstance(mask, Tensor) else mask
+    if array.dtype != bool or array.shape != shape:
+        raise ShapeError(
+            f"indexing: an array of {array.dtype} {array.shape} is no mask of a sparse tensor of "
+            f"{shape}"
+        )
+    return tuple(np.nonzero(array))
 
 
 def _steps(key: Any, structure: Structure) -> list[Any]:

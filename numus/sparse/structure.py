@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,12 @@ def require_matrix(shape: Shape, op: str) -> tuple[int, int]:
             f"{op}: takes a sparse matrix, but the shape is {shape}; reshape it to two axes"
         )
     return shape[0], shape[1]
+
+
+def require_countable(shape: Sequence[int], op: str) -> None:
+    """An axis whose indices an int64 can number."""
+    if max(shape, default=0) >= 2**63:
+        raise ShapeError(f"{op}: an axis of {max(shape)} is longer than an int64 can number")
 
 
 def linear_index(coordinates: tuple[Array, ...], shape: Shape) -> Array:

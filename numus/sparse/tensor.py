@@ -20,6 +20,8 @@ from numus.sparse.structure import FORMATS, Structure, require_matrix
 from numus.tensor import Tensor
 from numus.transforms import tree
 
+Axes = int | Sequence[int] | None
+
 
 class SparseTensor:
     """A tensor of which few elements are stored: a structure and their values.
@@ -338,45 +340,54 @@ class SparseTensor:
 
     # -- reductions -------------------------------------------------------------------------------
 
-    def _axes(self, op: str, axis: int | Sequence[int] | None) -> Shape:
+    def _axes(self, op: str, axis: Axes) -> Shape:
         if axis is None:
             return tuple(range(self.ndim))
         given = (axis,) if isinstance(axis, int) else tuple(axis)
         return tuple(sorted({normal_axis(a, self.ndim, op) for a in given}))
 
-    def sum(self, axis: int | Sequence[int] | None = None) -> Tensor:
-        """The sum over all elements, or over axes; a dense tensor."""
+    def _kept(self, found: Tensor, axes: Shape, keepdims: bool) -> Tensor:
+        if not keepdims:
+            return found
+        return found.reshape(tuple(1 if i in axes else n for i, n in enumerate(self.shape)))
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The sum over all elements, or over axes; a dense tensor. Integers are added in int64."""
         axes = self._axes("sum", axis)
         if len(axes) == self.ndim:
-            return parts.entries(*self._parts).sum()
+            return self._kept(parts.entries(*self._parts).sum(), axes, keepdims)
+        dtype = nm.sum(nm.zeros((0,), dtype=self.dtype)).dtype
+        a = self.astype(dtype) if dtype is not self.dtype else self
         if self.ndim == 2:
-            ones = nm.ones((self.shape[axes[0]],), dtype=self.dtype, device=self.device)
-            return self @ ones if axes == (1,) else ones @ self
-        pattern, values, shape = parts.reduced(*self._parts, axes)
-        return parts.row_sums(pattern, values).reshape(shape)
+            ones = nm.ones((self.shape[axes[0]],), dtype=dtype, device=self.device)
+            return self._kept(a @ ones if axes == (1,) else ones @ a, axes, keepdims)
+        pattern, values, shape = parts.reduced(*a._parts, axes)
+        return self._kept(parts.row_sums(pattern, values).reshape(shape), axes, keepdims)
 
-    def mean(self, axis: int | Sequence[int] | None = None) -> Tensor:
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The mean over all elements, stored or not, or over axes."""
         axes = self._axes("mean", axis)
-        return self.sum(axes) / size_of(tuple(self.shape[a] for a in axes))
+        return self.sum(axes, keepdims) / size_of(tuple(self.shape[a] for a in axes))
 
-    def max(self, axis: int | Sequence[int] | None = None) -> Tensor:
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The largest element, the zeros that are not stored included."""
-        return self._extreme("max", axis)
+        return self._extreme("max", axis, keepdims)
 
-    def min(self, axis: int | Sequence[int] | None = None) -> Tensor:
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The smallest element, the zeros that are not stored included."""
-        return self._extreme("min", axis)
+        return self._extreme("min", axis, keepdims)
 
-    def _extreme(self, op: str, axis: int | Sequence[int] | None) -> Tensor:
+    def _extreme(self, op: str, axis: Axes, keepdims: bool) -> Tensor:
         a = self.sum_duplicates()
         axes = a._axes(op, axis)
         if a.size == 0:
             raise ShapeError(f"{op}: a sparse tensor of shape {a.shape} has no elements")
         if a.dtype.is_complex:
             raise DTypeError(f"{op}: complex numbers have no order")
-        pattern, values, shape = parts.reduced(*a._parts, axes)
-        return parts.row_extremes(op, pattern, values).reshape(shape)
+        whole = a.astype(dt.uint8) if a.dtype is dt.bool_ else a
+        pattern, values, shape = parts.reduced(*whole._parts, axes)
+        found = parts.row_extremes(op, pattern, values).astype(a.dtype, copy=False)
+        return self._kept(found.reshape(shape), axes, keepdims)
 
     def diagonal(self, k: int = 0) -> Tensor:
         """The elements of diagonal k, above the main one where k is positive."""

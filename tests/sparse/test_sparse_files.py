@@ -111,3 +111,16 @@ def test_torch():
         a = sparse.from_torch(torch.tensor(whole).to_sparse(layout=layout))
         np.testing.assert_array_equal(a.numpy(), whole)
         np.testing.assert_array_equal(sparse.to_torch(a).to_dense().numpy(), whole)
+
+
+def test_integers_of_matrix_market_are_exact(tmp_path):
+    numbers = np.array([2**60 + 1, -(2**62) - 3])
+    a = sparse.csr_tensor([0, 2], [0, 1], numbers, (1, 2))
+    sparse.mmwrite(tmp_path / "a.mtx", a)
+    assert sparse.mmread(tmp_path / "a.mtx").values.tolist() == numbers.tolist()
+    text = "%%MatrixMarket matrix array unsigned-integer general\n1 1\n18446744073709551615\n"
+    (tmp_path / "b.mtx").write_text(text)
+    assert sparse.mmread(tmp_path / "b.mtx").values.tolist() == [2**64 - 1]
+    (tmp_path / "c.mtx").write_text(text.replace("unsigned-", ""))
+    with pytest.raises(sparse.FormatError, match="something else"):
+        sparse.mmread(tmp_path / "c.mtx")

@@ -8,6 +8,7 @@ from sparse_matrices import ANY, random
 
 import numus as nm
 from numus import sparse
+from numus.errors import ShapeError
 
 QUICK = ("random", "no rows")
 FORMATS = ("coo", "csr", "csc", "dia", "bsr")
@@ -201,3 +202,41 @@ BAD = {
 def test_bad_input(what):
     with pytest.raises((ValueError, TypeError, IndexError), match=r"\w+: "):
         BAD[what]()
+
+
+def test_reductions_keep_axes_and_do_not_overflow():
+    dense = random(6, 5, 0.5, 3)
+    for format in ("csr", "coo"):
+        a = made(dense, format)
+        for axis in (None, 0, -1, (0, 1)):
+            same(a.sum(axis, keepdims=True), dense.sum(axis, keepdims=True))
+            same(a.max(axis, keepdims=True), dense.max(axis, keepdims=True))
+        same(a.mean(0, keepdims=True), dense.mean(0, keepdims=True))
+    small = nm.sparse.csr_tensor([0, 2], [0, 1], np.array([100, 100], np.int8), (1, 2))
+    assert small.sum(1).dtype is nm.int64
+    assert small.sum(1).tolist() == [200]
+    assert small.astype(nm.bool_).max(0).tolist() == [True, True]
+    assert small.astype(nm.bool_).min().item() is True
+
+
+def test_crossed_indices_and_masks():
+    dense = random(6, 5, 0.5, 3)
+    a = made(dense)
+    at = np.ix_([4, 0, 4], [1, 3])
+    same(a[at], dense[at])
+    assert isinstance(a[at], sparse.SparseTensor)
+    same(a[dense > 0], dense[dense > 0])
+    same(a[nm.asarray(dense > 0)], dense[dense > 0])
+    with pytest.raises(ShapeError, match="no mask"):
+        a[dense[:, :2] > 0]
+    cube = np.stack([dense, 2 * dense])
+    same(sparse.from_dense(nm.asarray(cube), "coo")[cube > 1], cube[cube > 1])
+
+
+def test_axes_that_no_int64_can_number():
+    a = sparse.coo_tensor([[1], [0]], [1.0], (2**33, 1))
+    with pytest.raises(ShapeError, match="kron: an axis"):
+        sparse.kron(a, a, format="coo")
+    b = sparse.coo_tensor([[1], [0]], [1.0], (2**62, 1))
+    with pytest.raises(ShapeError, match="block: an axis"):
+        sparse.vstack([b, b], format="coo")
