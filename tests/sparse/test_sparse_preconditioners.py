@@ -122,3 +122,25 @@ def test_bad_input():
         linalg.smoothed_aggregation(made(-POISSON))
     with pytest.raises(LinAlgError, match="not a number"):
         linalg.smoothed_aggregation(made(np.diag([np.nan, 1.0])))
+
+
+def test_complex_factors():
+    """On the whole pattern they are the matrix's own; of Hermitian ones, conjugate gradients stay
+    short."""
+    rng = np.random.default_rng(3)
+    dense = rng.standard_normal((12, 12)) + 1j * rng.standard_normal((12, 12)) + 9j * np.eye(12)
+    b = rng.standard_normal(12) + 1j * rng.standard_normal(12)
+    whole = linalg.ilu_preconditioner(sparse.from_dense(nm.asarray(dense)))
+    np.testing.assert_allclose((whole @ b).numpy(), np.linalg.solve(dense, b), atol=1e-12)
+    adjoint = np.linalg.solve(dense.conj().T, b)
+    np.testing.assert_allclose((whole.H @ b).numpy(), adjoint, atol=1e-12)
+    real = poisson(12, 12)
+    phase = np.exp(1j * rng.random(144))
+    a = sparse.from_dense(nm.asarray(phase[:, None] * real * phase.conj()))
+    right = nm.asarray(phase * rng.standard_normal(144))
+    found = linalg.cg(a, right, rtol=1e-9, M=linalg.ic_preconditioner(a))
+    assert found.converged
+    plain = sparse.from_dense(nm.asarray(real))
+    m = linalg.ic_preconditioner(plain)
+    other = linalg.cg(plain, nm.real(right / nm.asarray(phase)), rtol=1e-9, M=m)
+    assert abs(found.iterations.item() - other.iterations.item()) <= 1

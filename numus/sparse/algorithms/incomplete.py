@@ -84,6 +84,56 @@ def eliminate_rows(
     return n
 
 
+@sequential
+def eliminate_complex_rows(
+    n: int, starts: INDEX64, columns: INDEX64, diagonal: INDEX64, re: FLOAT64, im: FLOAT64,
+    place: INDEX64,
+) -> int:  # fmt: skip
+    """`eliminate_rows` of complex values, whose parts stand apart."""
+    for i in range(n):
+        place[i] = -1
+    for row in range(n):
+        for e in range(starts[row], starts[row + 1]):
+            place[columns[e]] = e
+        for e in range(starts[row], diagonal[row]):
+            k = columns[e]
+            x = re[diagonal[k]]
+            y = im[diagonal[k]]
+            if abs(x) >= abs(y):  # Smith 1962: no square overflows
+                share = y / x
+                size = x + y * share
+                a = (re[e] + im[e] * share) / size
+                b = (im[e] - re[e] * share) / size
+            else:
+                share = x / y
+                size = x * share + y
+                a = (re[e] * share + im[e]) / size
+                b = (im[e] * share - re[e]) / size
+            re[e] = a
+            im[e] = b
+            for q in range(diagonal[k] + 1, starts[k + 1]):
+                to = place[columns[q]]
+                if to >= 0:
+                    re[to] -= a * re[q] - b * im[q]
+                    im[to] -= a * im[q] + b * re[q]
+        for e in range(starts[row], starts[row + 1]):
+            place[columns[e]] = -1
+        if re[diagonal[row]] == 0.0 and im[diagonal[row]] == 0.0:
+            return row
+    return n
+
+
+def eliminated(n: int, starts: Array, columns: Array, diagonal: Array, values: Array) -> int:
+    """L and U in place of real or complex values; n, or the row whose pivot is zero."""
+    place = np.empty(n, np.int64)
+    if values.dtype.kind != "c":
+        return int(eliminate_rows(n, starts, columns, diagonal, values, place))
+    re, im = values.real.copy(), values.imag.copy()
+    end = int(eliminate_complex_rows(n, starts, columns, diagonal, re, im, place))
+    values.real, values.imag = re, im
+    return end
+
+
 def filled_pattern(
     n: int, pointers: Array, indices: Array, level: int
 ) -> tuple[int, Array, Array, Array]:

@@ -14,7 +14,7 @@ from numus.errors import LinAlgError
 from numus.evaluation.evaluate import is_known
 from numus.shapes import as_int
 from numus.sparse import parts
-from numus.sparse.algorithms.incomplete import eliminate_rows, filled_pattern
+from numus.sparse.algorithms.incomplete import eliminated, filled_pattern
 from numus.sparse.algorithms.threshold import threshold_factors
 from numus.sparse.linalg.operators import LinearOperator
 from numus.sparse.linalg.triangular import square_system
@@ -134,7 +134,7 @@ def _factorised(
     if level < 0:
         raise ValueError(f"{op}: a level of fill of {level} is negative")
     a = square_matrix(op, a)
-    pattern, values = known_values(op, a)
+    pattern, values = known_values(op, a, takes_complex=True)
     n = a.shape[0]
     end, starts, columns, diagonal = filled_pattern(
         n, pattern.pointers.array, pattern.indices.array, level
@@ -142,16 +142,16 @@ def _factorised(
     if end < 0:
         raise LinAlgError(f"{op}: element ({-1 - end}, {-1 - end}) of the diagonal is not stored")
     rows = np.repeat(np.arange(n), np.diff(starts))
-    made = np.zeros(columns.size)
+    made = np.zeros(columns.size, values.dtype)
     own = pattern.rows.array * np.int64(n) + pattern.indices.array
     there = np.searchsorted(rows * n + columns, own)
     made[there] = values
-    end = eliminate_rows(n, starts, columns, diagonal, made, np.empty(n, np.int64))
+    end = eliminated(n, starts, columns, diagonal, made)
     if end < n:
         raise LinAlgError(f"{op}: pivot {end} is zero; shift the diagonal, or scale the matrix")
     pivots = made[diagonal]
-    if definite and (pivots <= 0).any():
-        at = int(np.argmax(pivots <= 0))
+    if definite and (pivots.real <= 0).any():
+        at = int(np.argmax(pivots.real <= 0))
         raise LinAlgError(f"{op}: pivot {at} is not positive; shift the diagonal")
     return _by_sweeps(a, sweeps, starts, columns, made, diagonal)
 
@@ -163,7 +163,7 @@ def ilu_preconditioner(
     level, ILU(k).
 
     Args:
-        a: a real square sparse matrix that is known, its whole diagonal stored.
+        a: a square sparse matrix that is known, its whole diagonal stored.
         level: of fill.
         sweeps: apply the triangles by this many sweeps of Jacobi's method, products without an
             order of rows; exactly where it is None.
@@ -217,10 +217,10 @@ def ilut_preconditioner(
 def ic_preconditioner(
     a: SparseTensor, level: int = 0, *, sweeps: int | None = None
 ) -> LinearOperator:
-    """An incomplete Cholesky factorisation, as L D Lᵀ, of a symmetric matrix: IC(0), or with fill.
+    """An incomplete Cholesky factorisation, as L D Lᴴ, of a Hermitian matrix: IC(0), or with fill.
 
     Args:
-        a: a real symmetric sparse matrix that is known; pivots that are not positive are an error.
+        a: a Hermitian sparse matrix that is known; pivots that are not positive are an error.
         level: of fill.
         sweeps: apply the triangles by this many sweeps of Jacobi's method, products without an
             order of rows; exactly where it is None.
