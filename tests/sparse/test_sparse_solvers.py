@@ -212,6 +212,10 @@ def test_honest_endings():
     assert broken.info.item() != 0
     nan = linalg.gmres(made(np.full((3, 3), np.nan)), np.ones(3))
     assert nan.info.item() == -1
+    for method in (linalg.cg, linalg.lsqr, linalg.lsmr):
+        assert method(sparse.eye(3), np.full(3, np.nan)).info.item() == -1
+    nothing = linalg.gauss_seidel(made(np.zeros((0, 0))), np.zeros(0))
+    assert (nothing.info.item(), nothing.x.shape) == (0, (0,))
     assert len(linalg.cg(a, b).plot().splitlines()) == 12
 
 

@@ -166,7 +166,7 @@ def test_bad_input():
         spsolve_triangular(sparse.eye(3), nm.ones(2))
     with pytest.raises(TypeError, match="sparse matrix"):
         spsolve_triangular(nm.ones((2, 2)), nm.ones(2))
-    with pytest.raises(ValueError, match="method='rows' is none of"):
+    with pytest.raises(ValueError, match="method='rows' must be one of"):
         spsolve_triangular(sparse.eye(2), nm.ones(2), method="rows")
     with pytest.raises(ValueError, match="sweeps=-1 is negative"):
         spsolve_triangular(sparse.eye(2), nm.ones(2), sweeps=-1)

@@ -46,10 +46,11 @@ class Rows:
         return self._add(sums, self.term(entry, column))
 
     def _add(self, sums: list[ir.Register], term: Number) -> list[Stmt]:
-        found = []
+        found: list[Stmt] = []
         for s, t in zip(sums, term, strict=True):
             if t.op == "mul" and t.dtype.is_floating:
-                found.append(ir.Set(s, ir.fma(*t.args, ir.read(s), allow_unfused=True)))
+                a, b = t.args
+                found.append(ir.Set(s, ir.fma(a, b, ir.read(s), allow_unfused=True)))
             else:
                 found.append(ir.Set(s, ir.read(s) + t))
         return found

@@ -63,13 +63,11 @@ class Supernodal:
         at, own = ir.var("at"), ir.var("own", self.dtype)
         lets, (begin, low, high, width, side) = self._gathered(s)
         rest = ir.load(self.work, j) - self.factor(ir.add(at, ir.sub(j, ir.add(k, ONE)))) * own
+        less: list[Stmt] = [ir.Store(self.work, j, rest)]
         column = [
             ir.Let(at, self.entries(ir.add(begin, k))),
             ir.Let(own, ir.load(self.work, k)),
-            ir.For(
-                *(j, ir.add(k, ONE), side, "lanes", [ir.Store(self.work, j, rest)]),
-                unroll=_UNROLL,
-            ),
+            ir.For(j, ir.add(k, ONE), side, "lanes", less, unroll=_UNROLL),
         ]
         body = [
             *lets,
@@ -89,14 +87,12 @@ class Supernodal:
         found = ir.var("found", self.dtype)
         lets, (begin, _, _, width, side) = self._gathered(s)
         term = self.factor(ir.add(at, ir.sub(j, ir.add(k, ONE)))) * ir.load(self.work, j)
+        more: list[Stmt] = [ir.Set(total, ir.read(total) + term)]
         row = [
             ir.Let(k, ir.sub(ir.sub(width, ONE), back)),
             ir.Let(at, self.entries(ir.add(begin, k))),
             ir.Set(total, const(0, self.dtype)),
-            ir.For(
-                *(j, ir.add(k, ONE), side, "lanes", [ir.Set(total, ir.read(total) + term)]),
-                unroll=_UNROLL,
-            ),
+            ir.For(j, ir.add(k, ONE), side, "lanes", more, unroll=_UNROLL),
             ir.Let(found, ir.load(self.work, k) - ir.lanes_reduce("add", total)),
             ir.Store(self.work, k, found),
             *self.write(ir.add(begin, k), found),

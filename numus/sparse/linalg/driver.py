@@ -152,7 +152,7 @@ class Progress:
         return {
             "residual": first,
             "iterations": zeros,
-            "broken": ~nm.isfinite(first),
+            "broken": ~(nm.isfinite(first) & nm.isfinite(self.tolerance)),
             "step": nm.zeros((), dtype=nm.int32, device=first.device),
             "history": nm.broadcast_to(first, (self.maxiter + 1, *first.shape)) + 0,
         }

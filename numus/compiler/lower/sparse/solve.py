@@ -127,10 +127,20 @@ def lower_supernodes(p: ProductProblem) -> Kernels:
     def write(row: Expr, value: Expr) -> list[Stmt]:
         return e.store(p.val, (row, column), value.cast(p.val.dtype))
 
+    def factor(at: Expr) -> Expr:
+        found: Expr = e.value(values, (at,)).cast(p.accumulator)
+        return found
+
     solve = Supernodal(
-        *(p.accumulator, work, lambda s: pair(first, s), lambda s: pair(starts, s)),
-        *(lambda at: number(below, at), lambda k: number(entries, k)),
-        *(lambda at: e.value(values, (at,)).cast(p.accumulator), x, write),
+        p.accumulator,
+        work,
+        columns=lambda s: pair(first, s),
+        rows=lambda s: pair(starts, s),
+        row=lambda at: number(below, at),
+        entries=lambda k: number(entries, k),
+        factor=factor,
+        x=x,
+        write=write,
     )
     count = e.dim(first.shape[0] - 1)
     copied = e.store(p.val, (i, column), e.value(b, (i, column)))
