@@ -159,9 +159,8 @@ def _relaxed(
                 low, high = int(ends[c]), int(ends[c + 1])
                 change = scale[low:high] * (right[low:high] - parts[c] @ x)
                 x = nm.concatenate([x[:low], x[low:high] + change, x[high:]])
-            r = [right[low:high] - part @ x for part, low, high in spans]
-            r = nm.concatenate(r) if r else right
-            small = norm(r)
+            rest = [right[low:high] - part @ x for part, low, high in spans]
+            small = norm(nm.concatenate(rest) if rest else right)
             return {"x": x}, small, nm.isfinite(small)
 
         spans = [(parts[c], int(ends[c]), int(ends[c + 1])) for c in range(len(groups))]
