@@ -6,6 +6,7 @@ from sparse_matrices import anisotropic, arrow, convection, poisson, random
 
 import numus as nm
 from numus import sparse
+from numus.errors import LinAlgError
 from numus.sparse import linalg
 
 HERMITIAN = {"cg": {}, "minres": {}}
@@ -235,3 +236,35 @@ BAD = {
 def test_bad_input(what):
     with pytest.raises((ValueError, TypeError, np.linalg.LinAlgError), match=r"\w+: "):
         BAD[what]()
+
+
+CALLED = ("cg", "bicgstab", "gmres", "lsqr", "gauss_seidel")
+
+
+@pytest.mark.parametrize("method", CALLED)
+def test_callbacks(method):
+    solve = getattr(linalg, method)
+    a, b = made(POISSON), right(36)
+    seen = []
+    found = solve(a, b, callback=lambda count, residual: seen.append((count, residual)))
+    plain = solve(a, b)
+    assert found.iterations.item() == plain.iterations.item() == seen[-1][0]
+    np.testing.assert_allclose(found.x.numpy(), plain.x.numpy(), rtol=1e-10)
+    counts = [count for count, _ in seen]
+    assert counts == sorted(set(counts))
+    if method != "gmres":
+        assert counts == [*range(1, len(counts) + 1)]
+    own = [residual for _, residual in seen]
+    np.testing.assert_allclose(own, plain.history.numpy()[counts], rtol=1e-6)
+    if method == "cg":
+        both = []
+        two = np.stack([b, 2 * b], 1)
+        linalg.cg(a, two, callback=lambda _, residual: both.append(residual.shape))
+        assert set(both) == {(2,)}
+        calls = len(seen)
+        nm.grad(lambda b: nm.sum(linalg.cg(a, b, callback=lambda *x: seen.append(x)).x))(
+            nm.asarray(b)
+        )
+        assert len(seen) == 2 * calls  # none of the adjoint solution
+        with pytest.raises(LinAlgError, match="callback"):
+            nm.jit(lambda b: linalg.cg(a, b, callback=print).x)(nm.asarray(b))

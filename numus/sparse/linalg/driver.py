@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numus as nm
-from numus.errors import ShapeError
+from numus.errors import LinAlgError, ShapeError
+from numus.evaluation.evaluate import is_known
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives.custom import implicit
 from numus.shapes import as_int
@@ -24,6 +25,7 @@ from numus.transforms import tree
 State = dict[str, Tensor]
 # A state of columns, and what changes with it: the norms of residuals and whether all went well.
 Step = Callable[[State], tuple[State, Tensor, Tensor]]
+Callback = Callable[[int, Any], Any] | None  # of iterations done and the norms of residuals
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Problem:
     op: str
     m: System | None = None
     vector: bool = False
+    callback: Callback = None
 
     @property
     def n(self) -> int:
@@ -113,7 +116,7 @@ class Problem:
 
 def posed(
     op: str, a: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None,
-    M: Any = None, square: bool = True,
+    M: Any = None, square: bool = True, callback: Callback = None,
 ) -> Problem:  # fmt: skip
     """Arguments of a solver, checked."""
     system = as_operator(a)
@@ -137,7 +140,7 @@ def posed(
     if most < 0:
         raise ValueError(f"{op}: maxiter must not be negative, but is {most}")
     near = preconditioner(M, n, op)
-    return Problem(system, right, nm.detach(start), rtol, atol, most, op, near, vector)
+    return Problem(system, right, nm.detach(start), rtol, atol, most, op, near, vector, callback)
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,27 @@ class Progress:
         }
 
 
+def looped(
+    p: Problem, progress: Callable[[Any], State], goes_on: Callable[[Any], Tensor],
+    body: Callable[[Any], Any], start: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A loop as one program, or, with a callback, driven by the host; `progress` of its state."""
+    if p.callback is None:
+        found: dict[str, Any] = nm.while_loop(goes_on, body, start)
+        return found
+    leaves = [x for x in tree.leaves((start, p.system.parameters)) if isinstance(x, Tensor)]
+    if not all(is_known(x._node) for x in leaves):
+        raise LinAlgError(f"{p.op}: a callback is called by the host, and not inside of a trace")
+    state = start
+    while bool(goes_on(state)):
+        state = body(state)
+        now = progress(state)
+        nm.eval(*(x for x in tree.leaves(state) if isinstance(x, Tensor)))
+        residual = now["residual"]
+        p.callback(int(now["step"]), residual[0].item() if p.vector else residual.numpy())
+    return dict(state)
+
+
 def iterate(p: Problem, state: State, step: Step, first: Tensor) -> dict[str, Any]:
     """Steps until all columns are done; the state of those that are stays as it is."""
     progress = Progress(p.tolerance, p.maxiter)
@@ -192,10 +216,8 @@ def iterate(p: Problem, state: State, step: Step, first: Tensor) -> dict[str, An
         return {**new, **progress.advanced(c, residual, well)}
 
     with grad_mode(False):
-        found: dict[str, Any] = nm.while_loop(
-            progress.goes_on, body, {**state, **progress.start(first)}
-        )
-    return found
+        start = {**state, **progress.start(first)}
+        return looped(p, lambda c: c, progress.goes_on, body, start)
 
 
 def finished(p: Problem, x: Tensor, found: dict[str, Any]) -> SolveResult:
@@ -315,7 +337,9 @@ def solved(p: Problem, method: Method) -> SolveResult:
         if adjoint:
             system, m = system.adjoint_system(), None if m is None else m.adjoint_system()
         zero = nm.zeros_like(b)
-        return solved(replace(p, system=system, b=b, x0=zero, m=m, vector=False), method).x
+        return solved(
+            replace(p, system=system, b=b, x0=zero, m=m, vector=False, callback=None), method
+        ).x
 
     given = (p.system.parameters, None if p.m is None else p.m.parameters)
     x = implicitly(x, given, p.b, equation, solve)

@@ -15,9 +15,11 @@ import numus as nm
 from numus.shapes import as_int
 from numus.sparse.linalg.arnoldi import Cycle
 from numus.sparse.linalg.driver import (
+    Callback,
     Problem,
     Progress,
     SolveResult,
+    looped,
     norm,
     posed,
     ratio,
@@ -90,15 +92,18 @@ def _method(p: Problem, v: Variant) -> tuple[Tensor, dict[str, Any]]:
         "kept": nm.zeros((), dtype=nm.int32, device=dev),
         "progress": progress.start(first),
     }
-    found: dict[str, Any] = nm.while_loop(lambda c: progress.goes_on(c["progress"]), cycle, start)
+    found = looped(
+        *(p, lambda c: c["progress"], lambda c: progress.goes_on(c["progress"]), cycle, start)
+    )
     return found["x"], found["progress"]
 
 
 def _gmres(
     op: str, a: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None, M: Any,
-    restart: int, flexible: bool = False, adaptive: bool = False, errors: int = 0,
+    restart: int, callback: Callback, flexible: bool = False, adaptive: bool = False,
+    errors: int = 0,
 ) -> SolveResult:  # fmt: skip
-    p = posed(op, a, b, x0, rtol, atol, maxiter, M)
+    p = posed(op, a, b, x0, rtol, atol, maxiter, M, callback=callback)
     restart = max(1, min(as_int(restart, "restart", op), max(1, p.n)))
     variant = Variant(restart, flexible, adaptive, errors)
     return solved(p, lambda p: _method(p, variant))
@@ -107,6 +112,7 @@ def _gmres(
 def gmres(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0, restart: int = 20,
     maxiter: int | None = None, M: Any = None, adaptive: bool = False,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The generalised minimal residual method with restarts, for any matrix.
 
@@ -122,6 +128,8 @@ def gmres(
         M: a preconditioner that approximates the inverse of a: a matrix, operator or function.
         adaptive: choose the length of each cycle by what the one before achieved, at most
             `restart`.
+        callback: called by the host after each cycle, as callback(iterations, residual) with
+            the norms of residuals; the loop is then no single program.
 
     It has broken down (`info` is -1) where a cycle finds nothing better than its start.
 
@@ -131,12 +139,13 @@ def gmres(
     >>> [round(v, 4) for v in gmres(a, nm.asarray([3.0, 4.0])).x.tolist()]
     [1.0, 1.0]
     """
-    return _gmres("gmres", a, b, x0, rtol, atol, maxiter, M, restart, adaptive=adaptive)
+    return _gmres("gmres", a, b, x0, rtol, atol, maxiter, M, restart, callback, adaptive=adaptive)
 
 
 def fgmres(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0, restart: int = 20,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Flexible GMRES, whose preconditioner may be another in every step, as a solver is.
 
@@ -147,12 +156,13 @@ def fgmres(
     >>> fgmres(nm.sparse.diags([2.0, 4.0]), nm.ones(2), M=lambda x: x / nm.sum(x * x)).converged
     True
     """
-    return _gmres("fgmres", a, b, x0, rtol, atol, maxiter, M, restart, flexible=True)
+    return _gmres("fgmres", a, b, x0, rtol, atol, maxiter, M, restart, callback, flexible=True)
 
 
 def lgmres(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None, inner_m: int = 30, outer_k: int = 3,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """GMRES that keeps from one cycle to the next what the last ones have added to the solution.
 
@@ -162,6 +172,8 @@ def lgmres(
         a, b, x0, rtol, atol, maxiter, M: as of `gmres`.
         inner_m: vectors of the Krylov space in a cycle.
         outer_k: how many earlier changes of the solution are added to it.
+        callback: called by the host after each cycle, as callback(iterations, residual) with
+            the norms of residuals; the loop is then no single program.
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import lgmres
@@ -173,4 +185,4 @@ def lgmres(
     errors = as_int(outer_k, "outer_k", op)
     if errors < 0:
         raise ValueError(f"{op}: outer_k must not be negative, but is {outer_k}")
-    return _gmres(op, a, b, x0, rtol, atol, maxiter, M, inner_m, errors=errors)
+    return _gmres(op, a, b, x0, rtol, atol, maxiter, M, inner_m, callback, errors=errors)

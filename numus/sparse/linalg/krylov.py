@@ -10,6 +10,7 @@ from typing import Any
 
 import numus as nm
 from numus.sparse.linalg.driver import (
+    Callback,
     Problem,
     SolveResult,
     State,
@@ -28,6 +29,7 @@ Found = tuple[Tensor, dict[str, Any]]
 def cg(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Conjugate gradients, for Hermitian positive definite matrices.
 
@@ -39,6 +41,8 @@ def cg(
         atol: or at most this.
         maxiter: the most iterations; 10 times the number of unknowns where it is None.
         M: a preconditioner that approximates the inverse of a: a matrix, operator or function.
+        callback: called by the host after each iteration, as callback(iterations, residual) with
+            the norms of residuals; the loop is then no single program.
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import cg
@@ -47,7 +51,7 @@ def cg(
     >>> [round(v, 4) for v in found.x.tolist()], found.converged
     ([1.0, 1.0, 1.0], True)
     """
-    p = posed("cg", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("cg", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         m = p.precondition
@@ -73,6 +77,7 @@ def cg(
 def minres(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The minimal residual method, for Hermitian matrices, indefinite ones too.
 
@@ -83,7 +88,7 @@ def minres(
     >>> minres(nm.sparse.diags([2.0, -4.0]), nm.ones(2)).x.tolist()
     [0.5, -0.25]
     """
-    p = posed("minres", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("minres", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         m = p.precondition
@@ -134,6 +139,7 @@ def minres(
 def bicgstab(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Stabilised biconjugate gradients, for any matrix. The arguments are those of `cg`.
 
@@ -143,7 +149,7 @@ def bicgstab(
     >>> [round(v, 4) for v in bicgstab(a, nm.asarray([3.0, 4.0])).x.tolist()]
     [1.0, 1.0]
     """
-    p = posed("bicgstab", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("bicgstab", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         m = p.precondition
@@ -185,6 +191,7 @@ def bicgstab(
 def cgs(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Conjugate gradients squared, for any matrix. The arguments are those of `cg`.
 
@@ -193,7 +200,7 @@ def cgs(
     >>> cgs(nm.sparse.diags([2.0, 4.0]), nm.ones(2)).converged
     True
     """
-    p = posed("cgs", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("cgs", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         m = p.precondition
@@ -227,6 +234,7 @@ def cgs(
 def tfqmr(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The transpose-free quasi-minimal residual method, for any matrix.
 
@@ -237,7 +245,7 @@ def tfqmr(
     >>> tfqmr(nm.sparse.diags([2.0, 4.0]), nm.ones(2)).converged
     True
     """
-    p = posed("tfqmr", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("tfqmr", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         m = p.precondition
@@ -288,6 +296,7 @@ def tfqmr(
 def qmr(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The quasi-minimal residual method by coupled recurrences, for any matrix.
 
@@ -299,7 +308,7 @@ def qmr(
     >>> qmr(nm.sparse.diags([2.0, 4.0]), nm.ones(2)).converged
     True
     """
-    p = posed("qmr", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("qmr", a, b, x0, rtol, atol, maxiter, M, callback=callback)
 
     def method(p: Problem) -> Found:
         right = p.m

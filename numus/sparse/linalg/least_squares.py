@@ -9,6 +9,7 @@ from typing import Any
 import numus as nm
 from numus.graph import grad_mode
 from numus.sparse.linalg.driver import (
+    Callback,
     Problem,
     SolveResult,
     State,
@@ -66,8 +67,8 @@ def _stop(
 
 
 def _least_squares(op: str, a: Any, b: Any, damp: float, atol: float, btol: float,
-                   maxiter: int | None, x0: Any) -> SolveResult:  # fmt: skip
-    p = posed(op, a, b, x0, 0.0, 1.0, None, square=False)
+                   maxiter: int | None, x0: Any, callback: Callback) -> SolveResult:  # fmt: skip
+    p = posed(op, a, b, x0, 0.0, 1.0, None, square=False, callback=callback)
     m, n = p.system.shape
     most = 2 * max(m, n, 1) if maxiter is None else int(maxiter)
     # the loop stops where a measure of the two tests is at most 1
@@ -185,6 +186,7 @@ def _lsmr(
 def lsqr(
     a: Any, b: Any, *, damp: float = 0.0, atol: float = 1e-6, btol: float = 1e-6,
     maxiter: int | None = None, x0: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The least-squares solution of A x = b, of matrices of any shape.
 
@@ -196,6 +198,8 @@ def lsqr(
         btol: or where it is small against atol times the norms of A and x and btol times that of b.
         maxiter: the most iterations; twice the larger side of A where it is None.
         x0: where to start; zero where it is None.
+        callback: called by the host after each iteration, as callback(iterations, residual) with
+            the norms of residuals; the loop is then no single program.
 
     The history of the result has the smaller measure of both tests, which is at most 1 at the end.
 
@@ -205,12 +209,13 @@ def lsqr(
     >>> [round(v, 4) for v in lsqr(a, nm.asarray([1.0, 3.0])).x.tolist()]
     [2.0]
     """
-    return _least_squares("lsqr", a, b, damp, atol, btol, maxiter, x0)
+    return _least_squares("lsqr", a, b, damp, atol, btol, maxiter, x0, callback)
 
 
 def lsmr(
     a: Any, b: Any, *, damp: float = 0.0, atol: float = 1e-6, btol: float = 1e-6,
     maxiter: int | None = None, x0: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """The least-squares solution of A x = b by LSMR, whose normal residual never grows.
 
@@ -222,4 +227,4 @@ def lsmr(
     >>> [round(v, 4) for v in lsmr(a, nm.asarray([1.0, 3.0])).x.tolist()]
     [2.0]
     """
-    return _least_squares("lsmr", a, b, damp, atol, btol, maxiter, x0)
+    return _least_squares("lsmr", a, b, damp, atol, btol, maxiter, x0, callback)

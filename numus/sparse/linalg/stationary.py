@@ -15,6 +15,7 @@ import numus as nm
 from numus.errors import LinAlgError, ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.sparse.linalg.driver import (
+    Callback,
     Problem,
     SolveResult,
     State,
@@ -49,6 +50,7 @@ def _matrix(p: Problem, forward: Any) -> Any:
 def jacobi(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, omega: float = 1.0,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Jacobi's iteration, damped by `omega`; it converges for diagonally dominant matrices.
 
@@ -61,7 +63,7 @@ def jacobi(
     True
     """
     _diagonal(a, "jacobi")
-    p = posed("jacobi", a, b, x0, rtol, atol, maxiter)
+    p = posed("jacobi", a, b, x0, rtol, atol, maxiter, callback=callback)
     forward = p.system.forward
 
     def method(p: Problem) -> Found:
@@ -100,6 +102,7 @@ def _colours(a: SparseTensor) -> list[Any]:
 def sor(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, omega: float = 1.0, symmetric: bool = False,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Successive over-relaxation, in the order of colours; with `symmetric`, there and back (SSOR).
 
@@ -113,12 +116,13 @@ def sor(
     """
     if not 0 < omega < 2:
         raise ValueError(f"sor: omega={omega} is not between 0 and 2")
-    return _relaxed("sor", a, b, x0, rtol, atol, maxiter, omega, symmetric)
+    return _relaxed("sor", a, b, x0, rtol, atol, maxiter, omega, symmetric, callback)
 
 
 def gauss_seidel(
     a: Any, b: Any, x0: Any = None, *, rtol: float = 1e-5, atol: float = 0.0,
     maxiter: int | None = None, symmetric: bool = False,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Gauss–Seidel's iteration, in the order of colours; with `symmetric`, there and back.
 
@@ -130,15 +134,15 @@ def gauss_seidel(
     >>> gauss_seidel(a, nm.asarray([5.0, 4.0])).converged
     True
     """
-    return _relaxed("gauss_seidel", a, b, x0, rtol, atol, maxiter, 1.0, symmetric)
+    return _relaxed("gauss_seidel", a, b, x0, rtol, atol, maxiter, 1.0, symmetric, callback)
 
 
 def _relaxed(
     op: str, a: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None,
-    omega: float, symmetric: bool,
+    omega: float, symmetric: bool, callback: Callback,
 ) -> SolveResult:  # fmt: skip
     _diagonal(a, op)
-    p = posed(op, a, b, x0, rtol, atol, maxiter)
+    p = posed(op, a, b, x0, rtol, atol, maxiter, callback=callback)
     forward = p.system.forward
     groups = _colours(a)
     order = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
@@ -174,6 +178,7 @@ def _relaxed(
 def chebyshev(
     a: Any, b: Any, x0: Any = None, *, bounds: tuple[float, float], rtol: float = 1e-5,
     atol: float = 0.0, maxiter: int | None = None, M: Any = None,
+    callback: Callback = None,
 ) -> SolveResult:  # fmt: skip
     """Chebyshev's iteration for Hermitian positive definite matrices: no products of vectors.
 
@@ -186,6 +191,8 @@ def chebyshev(
         atol: or at most this.
         maxiter: the most iterations.
         M: a preconditioner.
+        callback: called by the host after each iteration, as callback(iterations, residual) with
+            the norms of residuals; the loop is then no single program.
 
     >>> import numus as nm
     >>> from numus.sparse.linalg import chebyshev
@@ -195,7 +202,7 @@ def chebyshev(
     low, high = bounds
     if not 0 < low <= high:
         raise ValueError(f"chebyshev: bounds of {bounds} are not positive and in order")
-    p = posed("chebyshev", a, b, x0, rtol, atol, maxiter, M)
+    p = posed("chebyshev", a, b, x0, rtol, atol, maxiter, M, callback=callback)
     centre, radius = (high + low) / 2, (high - low) / 2
 
     def method(p: Problem) -> Found:
