@@ -421,10 +421,10 @@ def fma(a: Expr, b: Operand, c: Operand, allow_unfused: bool = False) -> Expr:
     return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), attr)
 
 
-def dot4(total: Expr, codes: Expr, x: Expr) -> Expr:
+def dot4(total: Expr, codes: Expr, x: Expr, small: bool = False) -> Expr:
     """total + Σ codes[i] * x[i] over the four bytes of two uint32 words, those of `codes` unsigned,
-    those of `x` signed; int32."""
-    return make("dot4", dt.int32, (total, codes, x))
+    and below 128 if they are `small`, those of `x` signed; int32."""
+    return make("dot4", dt.int32, (total, codes, x), "small" if small else None)
 
 
 def approx_div(a: Expr, b: Expr) -> Expr:

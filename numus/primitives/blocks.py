@@ -89,7 +89,8 @@ def _reference(node: Node, x: Array, x_sum: Array, unit: Array, blocks: Array) -
     scales, offsets = rows.scales()
     dots = np.einsum("fnwb,vpfwb,p->fvnw", rows.codes().astype(np.float64), signed, weights)
     out = np.einsum("fvnw,fnw->vn", dots, rows.spread(scales))
-    out -= np.einsum("gnb,vgb->vn", offsets, x_sum.astype(np.float64))
+    x_sum = x_sum[..., : rows.count].astype(np.float64)
+    out -= np.einsum("gnb,vgb->vn", offsets, x_sum)
     return (out * unit).astype(np.float32)
 
 
@@ -101,8 +102,8 @@ def blocks_matmul(inputs: tuple[Node, ...], kind: str) -> Node:
 
     Inputs: uint32 (vectors, planes, fields, low words), four signed bytes each, the most
     significant plane first; float32 (vectors, groups of a block, blocks), what the values of a
-    group add up to; float32 (vectors, 1), what they are multiples of; bytes (rows, blocks of a
-    row * their size).
+    group add up to, repeated for as many blocks as have their scales decoded at once; float32
+    (vectors, 1), what they are multiples of; bytes (rows, blocks of a row * their size).
     """
     shape = (inputs[0].shape[0], inputs[3].shape[0])
     return apply(_blocks_matmul, inputs, kind, shape, float32)

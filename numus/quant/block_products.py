@@ -6,6 +6,7 @@ import numus as nm
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, ByteCodes
+from numus.kernels.matmul.cpu.blocks import SIDE_BY_SIDE, decoded_rows, whole_vectors
 from numus.primitives.blocks import blocks_matmul, byte_matmul
 from numus.quant.digits import byte_planes, words_of_bytes
 from numus.tensor import Tensor
@@ -22,8 +23,9 @@ def _field_order(words: Tensor, layout: BlockLayout) -> Tensor:
     )
 
 
-def _group_sums(whole: Tensor, layout: BlockLayout) -> Tensor:
-    """Sums of integers (rows, values) over groups: (rows, groups of a block, blocks)."""
+def _group_sums(whole: Tensor, layout: BlockLayout, lanes: int) -> Tensor:
+    """Sums of integers (rows, values) over groups: (rows, groups of a block, blocks), the blocks
+    repeated up to `lanes`."""
     rows, count = whole.shape[0], whole.shape[1] // layout.values
     if layout.joined:
         sums = nm.sum(whole.reshape(rows, count, layout.values), axis=-1, dtype=nm.int32)[:, None]
@@ -32,17 +34,23 @@ def _group_sums(whole: Tensor, layout: BlockLayout) -> Tensor:
         parts = whole.reshape(rows, count, runs, layout.fields, spans, 4 * layout.span)
         sums = nm.sum(nm.permute_dims(parts, (0, 3, 2, 4, 1, 5)), axis=-1, dtype=nm.int32)
         sums = sums.reshape(rows, layout.groups, count)
-    return sums.astype(nm.float32)
+    sums = sums.astype(nm.float32)
+    if lanes == count:
+        return sums
+    return nm.tile(sums, (1, 1, -(-lanes // count)))[..., :lanes]
 
 
 @templated
-def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int) -> Tensor:
-    """A few rows times the rows of a matrix of blocks."""
+def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int, width: int) -> Tensor:
+    """A few rows times the rows of a matrix of blocks; `width`: words of a vector."""
     layout = LAYOUTS[kind]
-    width = blocks.shape[1] // layout.size * layout.values
-    digits, whole, unit = byte_planes(x.astype(nm.float32, copy=False), width, planes)
+    count = blocks.shape[1] // layout.size
+    digits, whole, unit = byte_planes(
+        x.astype(nm.float32, copy=False), count * layout.values, planes
+    )
     words = nm.stack([_field_order(words_of_bytes(d), layout) for d in digits], axis=1)
-    sums = _group_sums(whole, layout)
+    lanes = whole_vectors(count * decoded_rows(count, SIDE_BY_SIDE, width), width)
+    sums = _group_sums(whole, layout, lanes)
     inputs = (words._node, sums._node, unit._node, blocks._node)
     return wrap(blocks_matmul(inputs, kind)).astype(x.dtype, copy=False)
 

@@ -147,7 +147,8 @@ def _bytes(x: Tensor, q: QTensor, planes: int, activations: str | None) -> Tenso
     rows = tile_rows(target, planes)
     if isinstance(f, Blocks):
         if few:
-            return block_products.matvec(x, q.parts[0], f.kind, planes)
+            width = max(1, target.vector_bytes // 4)
+            return block_products.matvec(x, q.parts[0], f.kind, planes, width)
         return block_products.block_gemm(x, q.parts[0], f.kind, planes, rows)
     short = x.shape[1] <= MAX_INT32_COLUMNS or (isinstance(f, Integers) and f.group > 0)
     if few or activations != "int8" or not isinstance(f, Integers) or f.bits == 3 or not short:

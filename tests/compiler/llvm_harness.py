@@ -29,7 +29,7 @@ def targets() -> dict[str, LlvmTarget]:
             found["avx2"] = LlvmTarget(
                 host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
             )
-        found["sse4"] = LlvmTarget(host().triple, "x86-64-v2", "+sse4.1,+sse4.2,+popcnt")
+        found["sse4"] = LlvmTarget(host().triple, "x86-64-v2", "+ssse3,+sse4.1,+sse4.2,+popcnt")
     return found
 
 

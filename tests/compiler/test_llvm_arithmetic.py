@@ -231,3 +231,22 @@ def test_scalar_slots_have_their_dtypes():
         *(np.float32(0.1), 0.1, True, -5, 2**64 - 1),
         *(np.float16(1.5), dt.bfloat16.np.type(1.5)),
     ]
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "all"])
+def test_dot_products_of_bytes(target, small):
+    """Sums of pairs of bytes do not saturate."""
+    n, rng = 203, np.random.default_rng(0)
+    codes = rng.integers(0, 128 if small else 256, (n, 4)).astype(np.uint8)
+    x = rng.integers(-128, 128, (n, 4)).astype(np.int8)
+    codes[:2], x[0], x[1] = 127 if small else 255, -128, 127
+    total = rand(n, i32, 1) >> 8
+    words, activations, sums, y = buffers(dt.uint32, dt.uint32, i32, out=i32)
+    found = ir.dot4(load(sums, lane()), load(words, lane()), load(activations, lane()), small)
+    kernel = Kernel(
+        "dot", (words, activations, sums, y), N, harness.one_block(lanes([Store(y, lane(), found)]))
+    )
+    out = np.zeros(n, np.int32)
+    given = [codes.view(np.uint32)[:, 0].copy(), x.view(np.uint32)[:, 0].copy(), total, out]
+    harness.run(kernel, given, (n,), target=target)
+    assert np.array_equal(out, total + (codes.astype(np.int32) * x).sum(1))

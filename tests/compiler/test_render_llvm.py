@@ -437,8 +437,10 @@ def test_text_compiles_for_arm():
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    arm = LlvmTarget("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon,+fullfp16")
+    arm = LlvmTarget("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon,+fullfp16,+dotprod")
     x, y = buffers(f32)
+    words, dots = Buffer("words", dt.uint32, "read"), Buffer("dots", i32, "write")
+    word = load(words, lane())
     h = Buffer("h", dt.float16, "write")
     acc = Register("acc", f32, lanes=True)
     v = load(x, lane())
@@ -449,16 +451,19 @@ def test_text_compiles_for_arm():
                 Store(y, lane(), ir.slow_path_select(v > 3.0, ir.sqrt(v), ir.maximum(v, 0.0))),
                 Store(h, lane(), ir.cast(ir.cast(v, i32), dt.float16)),
                 Set(acc, read(acc) + v),
+                Store(dots, lane(), ir.dot4(ir.dot4(const(0, i32), word, word), word, word, True)),
             ],
             unroll=4,
         ),
         Store(y, const(0), lanes_reduce("add", acc)),
     ]
-    text = render(Kernel("arm", (x, y, h), N, harness.one_block(*body)), arm)
+    text = render(Kernel("arm", (x, words, y, h, dots), N, harness.one_block(*body)), arm)
     assert "<4 x float>" in text
     machine = llvm.Target.from_triple(arm.triple).create_target_machine(
         cpu=arm.cpu, features=arm.features, opt=2
     )
     module = llvm.parse_assembly(text)
     module.verify()
-    assert "fmax" in machine.emit_assembly(module)
+    assembly = machine.emit_assembly(module)
+    assert "fmax" in assembly
+    assert "sdot" in assembly

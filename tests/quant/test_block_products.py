@@ -31,7 +31,7 @@ def test_layouts_give_the_values_of_blocks(kind):
     """The references of both products, which read blocks by the layouts that kernels read."""
     q, x = sample(5, 512, 3, kind, "reference")
     wanted = exact(x, q)
-    assert error(block_products.matvec(x, q.parts[0], kind, 3), wanted) < 2e-6
+    assert error(block_products.matvec(x, q.parts[0], kind, 3, 8), wanted) < 2e-6
     assert error(block_products.block_gemm(x, q.parts[0], kind, 3, 2), wanted) < 2e-6
 
 
@@ -109,10 +109,10 @@ def test_vmap_and_jit_of_blocks():
 
     stack = nm.stack([x, 2 * x])
     assert error(nm.vmap(lambda x: product(x, q.parts[0]))(stack)[1], 2 * wanted) < 2e-6
-    few = nm.vmap(lambda x: block_products.matvec(x[None], q.parts[0], "q8_0", 3)[0])(x)
+    few = nm.vmap(lambda x: block_products.matvec(x[None], q.parts[0], "q8_0", 3, 8)[0])(x)
     assert error(few, wanted) < 2e-6
     blocks = nm.stack([q.parts[0], q.parts[0]])
-    both = nm.vmap(lambda x, b: block_products.matvec(x, b, "q8_0", 3))(stack, blocks)
+    both = nm.vmap(lambda x, b: block_products.matvec(x, b, "q8_0", 3, 8))(stack, blocks)
     assert error(both[0], wanted) < 2e-6
     q, x = sample(7, 512, 2, "q8_0")
     assert error(nm.jit(lambda x, q: x @ q.T)(x, q), exact(x, q)) < 2e-6

@@ -107,6 +107,8 @@ def load(ctx: Context, e: ir.Expr) -> Value:
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     elif mask is None and (repeated := _repeated(ctx, index)) is not None:
         names = _load_repeated(ctx, buffer, *repeated, masks)
+    elif masks == (None,) * lane.unroll and (few := words.few_offsets(ctx, index)):
+        names = [words.load_few(ctx, buffer, index, few, u) for u in range(lane.unroll)]
     elif (halved := _halved(ctx, index)) is not None:
         names = _load_halved(ctx, buffer, *halved, masks)
     elif mask is None and (group := transposed.load_group(ctx, e)) is not None:

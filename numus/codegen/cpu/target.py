@@ -82,12 +82,17 @@ class LlvmTarget:
 
     @functools.cached_property
     def byte_dot(self) -> str:
-        """The instruction of `dot4`: "vnni" or "usdot", or "" without one."""
+        """How `dot4` is computed: "vnni", "pmadd" (pairs of products), "usdot", "sdot", or "" for
+        products of single bytes."""
         if self.arch == "arm":
-            return "usdot" if "i8mm" in self.enabled else ""
-        vnni = {"avx512vnni", "avx512vl"} <= self.enabled or "avxvnni" in self.enabled
-        return "vnni" if vnni else ""
+            return next((how for how, f in _ARM_DOTS.items() if f in self.enabled), "")
+        if {"avx512vnni", "avx512vl"} <= self.enabled or "avxvnni" in self.enabled:
+            return "vnni"
+        pairs = {16: "ssse3", 32: "avx2", 64: "avx512bw"}[self.vector_bytes]
+        return "pmadd" if self.arch == "x86" and pairs in self.enabled else ""
 
+
+_ARM_DOTS = {"usdot": "i8mm", "sdot": "dotprod"}
 
 # Microarchitecture levels that `NUMUS_CPU` names: LLVM's CPU and its features.
 _V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"

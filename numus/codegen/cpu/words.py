@@ -3,20 +3,23 @@
 A block is a few bytes of scales and runs of codes, so lanes that take the words of a row one by one
 jump at the end of each run: the address is a sum of quotients and remainders of the lane. Where
 these are by powers of two, the distance of each lane from the first is known when code is written,
-and a vector is a few shorter ones, joined; a gather would load every lane by itself.
+and a vector is a few shorter ones, joined; a gather would load every lane by itself. Elements that
+many lanes share are broadcast.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from numus import ir
 from numus.codegen.cpu import transposed
-from numus.codegen.llvm.builder import Shape, Value
+from numus.codegen.llvm.builder import Shape, Value, memory_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import loads_of, split_constant
 
 WORD_BYTES = 4
+MAX_BROADCASTS = 4  # elements that are loaded one by one for several lanes each
 TRANSPOSED = 4  # adjacent words that are loaded together, 16 bytes
 
 
@@ -35,7 +38,7 @@ def lane_offsets(ctx: Context, e: ir.Expr) -> tuple[list[int], int] | None:
     if e is lane.var:
         return (list(range(width)), width) if lane.aligned else None
     if ctx.lane_stride(e) == 0:
-        return [0] * width, 1
+        return [0] * width, abs(int(e.attr)) if e.op == "const" else 1
     if len(e.args) != 2 or e.op not in ("add", "sub", "mul", "idiv", "irem"):
         return None
     found = lane_offsets(ctx, e.args[0])
@@ -44,7 +47,8 @@ def lane_offsets(ctx: Context, e: ir.Expr) -> tuple[list[int], int] | None:
         if found is None or other is None:
             return None
         sign = 1 if e.op == "add" else -1
-        return [a + sign * b for a, b in zip(found[0], other[0], strict=True)], 1
+        sums = [a + sign * b for a, b in zip(found[0], other[0], strict=True)]
+        return sums, math.gcd(found[1], other[1])
     if found is None or e.args[1].op != "const":
         return None
     offsets, multiple = found
@@ -53,7 +57,7 @@ def lane_offsets(ctx: Context, e: ir.Expr) -> tuple[list[int], int] | None:
         return [x * by for x in offsets], multiple * by
     if by <= 0 or min(offsets) < 0:
         return None
-    if multiple % by == 0:
+    if multiple % by == 0:  # also where the first value is 0
         if e.op == "irem":
             return [x % by for x in offsets], 0
         return [x // by for x in offsets], multiple // by
@@ -73,6 +77,33 @@ def in_first_lane(ctx: Context, e: ir.Expr, vector: int) -> str:
     a, b = (in_first_lane(ctx, x, vector) for x in e.args)
     op = {"idiv": "udiv", "irem": "urem"}.get(e.op, e.op)
     return t.new(f"{op} i64 {a}, {b}")
+
+
+def few_offsets(ctx: Context, index: ir.Expr) -> list[int]:
+    """Known distances of all lanes from the first, if many of them are the same."""
+    known = lane_offsets(ctx, index)
+    return known[0] if known is not None and len(set(known[0])) <= MAX_BROADCASTS else []
+
+
+def load_few(
+    ctx: Context, buffer: ir.Buffer, index: ir.Expr, offsets: list[int], vector: int
+) -> str:
+    """Elements at known distances, of which several lanes share each: broadcasts, selected."""
+    t, shape, scalar = ctx.t, ctx.current_lane.shape, memory_type(buffer.dtype)
+    access = f"align {buffer.dtype.itemsize}{ctx.tags[buffer]}"
+    first = in_first_lane(ctx, index, vector)
+    pointer = t.new(f"getelementptr {scalar}, ptr {ctx.buffers[buffer]}, i64 {first}")
+    found = ""
+    for offset in dict.fromkeys(offsets):
+        at = t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {offset}") if offset else pointer
+        name = t.new(f"load {scalar}, ptr {at}, {access}")
+        wide = ctx.splat(scalar, Value((name,), False, ctx.depth), shape)
+        if found:
+            lanes = ", ".join(f"i1 {str(o == offset).lower()}" for o in offsets)
+            ty = shape.of(scalar)
+            wide = t.new(f"select {shape.of('i1')} <{lanes}>, {ty} {wide}, {ty} {found}")
+        found = wide
+    return found
 
 
 def load(ctx: Context, e: ir.Expr, masks: tuple[str | None, ...]) -> Value:

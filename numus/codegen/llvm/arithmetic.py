@@ -103,30 +103,6 @@ def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
     return _ops(t, s, "fma", dtype).call("fma", x, y, z)
 
 
-def dot4(t: IRBuilder, s: Shape, total: str, codes: str, x: str) -> str:
-    """By the target's instruction (VNNI, usdot, dp4a), or byte by byte: LLVM's partial reduction
-    may put a product into any lane."""
-    how, width = t.target.byte_dot, s.width
-    if how == "dp4a":
-        words = (("i32", codes), ("i32", x), ("i32", total))
-        return t.call("i32", "llvm.nvvm.idp4a.u.s", *words)
-    widths = {"vnni": (4, 8, 16), "usdot": (4,)}
-    if width not in widths.get(how, ()):
-        return _dot4_by_bytes(t.ops(s, "i32"), total, codes, x)
-    own, bytes_ = s.of("i32"), Shape(4 * width).of("i8")
-    a, b = (t.new(f"bitcast {own} {v} to {bytes_}") for v in (codes, x))
-    vnni = f"llvm.x86.avx512.vpdpbusd.{32 * width}"
-    name = vnni if how == "vnni" else "llvm.aarch64.neon.usdot.v4i32.v16i8"
-    return t.call(own, name, (own, total), (bytes_, a), (bytes_, b))
-
-
-def _dot4_by_bytes(op: Ops, total: str, codes: str, x: str) -> str:
-    for i in range(4):
-        code = op("and", op("lshr", codes, 8 * i), 255)
-        total = op("add", total, op("mul", code, op("ashr", op("shl", x, 24 - 8 * i), 24)))
-    return total
-
-
 def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
     bits, ops = dtype.bits, t.ops(s, register_type(dtype))
     if bits == 64 and s.width:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.llvm import arithmetic, casts, int_division
+from numus.codegen.llvm import arithmetic, byte_dots, casts, int_division
 from numus.codegen.llvm.builder import SCALAR, Value, literal, register_type
 from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
@@ -156,7 +156,8 @@ class Expressions(Context):
             if op == "fma":
                 return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
             if op == "dot4":
-                return self.each(args, lambda s, *words: arithmetic.dot4(t, s, *words))
+                small = e.attr == "small"
+                return self.each(args, lambda s, *words: byte_dots.dot4(t, s, *words, small=small))
             emit: Callable[..., str] = arithmetic.binary
             of = args[0].dtype if op in ir.COMPARES else dtype
             if op in ("min", "max"):

@@ -58,15 +58,24 @@ class BlockLayout:
         return self.spans * (1 if self.joined else self.fields)
 
     @property
+    def small(self) -> bool:
+        """Codes are below 128."""
+        return self.kind != "iq4_nl" and 8 // self.fields + self.high_bits < 8
+
+    @property
     def group_words(self) -> int:
         """Words of codes that share a scale."""
         return self.span * (self.fields if self.joined else 1)
 
     def codes(self, load: Load, w: Expr) -> list[Expr]:
         """The words of codes of a low word, field by field; `w` counts along the row."""
-        block, at = w // self.words * self.size, w % self.words
-        low = load(block + self.low + at * 4)
-        high = load(block + self.high + self._high_byte(at)) if self.high_bits else None
+        block = w // self.words * self.size
+        return self.block_codes(lambda byte: load(block + byte), w % self.words)
+
+    def block_codes(self, load: Load, at: Expr) -> list[Expr]:
+        """As `codes`, of a block; `load` counts bytes, and `at` words, from its begin."""
+        low = load(at * 4 + self.low)
+        high = load(self._high_byte(at) + self.high) if self.high_bits else None
         out = []
         for f in range(self.fields):
             step = 8 // self.fields * f
@@ -242,3 +251,8 @@ class ByteCodes:
     @property
     def layout(self) -> BlockLayout:
         return LAYOUTS[self.kind]
+
+    @property
+    def small(self) -> bool:
+        """Codes are below 128."""
+        return self.layout.small if self.kind else self.bits < 8

@@ -1,4 +1,5 @@
-"""Products with packed codes of few bits, by dot products of bytes (VNNI, dp4a, usdot).
+"""Products with packed codes of few bits, by dot products of bytes
+(VNNI, pmaddubsw, usdot, dp4a: `codegen/llvm/byte_dots.py`).
 
 Activations come as integers in planes of signed bytes, weights as codes in 32-bit words. A word is
 masked into words of four bytes each, whose dot products with the bytes of the activations are
@@ -129,7 +130,7 @@ def _chunk(
             for plane in range(s.planes):
                 dot = const(0, dt.int32)
                 for f, code in enumerate(codes):
-                    dot = ir.dot4(dot, code, o.x(v, plane, f, chunk))
+                    dot = ir.dot4(dot, code, o.x(v, plane, f, chunk), p.bits < 8)
                 part = dot.cast(dt.float32)
                 total = part if total is None else ir.fma(total, 256.0, part)
             assert total is not None

@@ -8,8 +8,16 @@ from numus import ir
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, Stmt, const
+from numus.ir.symbolic_size import decide
 from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, ByteCodes
-from numus.kernels.matmul.cpu.blocks import BlockOperands, rows_of_task
+from numus.kernels.matmul.cpu.blocks import (
+    SIDE_BY_SIDE,
+    BlockOperands,
+    BlockRows,
+    BlockSizes,
+    decoded_rows,
+    rows_of_task,
+)
 from numus.kernels.matmul.cpu.byte_gemm import (
     ByteOperands,
     ByteSizes,
@@ -23,11 +31,10 @@ from numus.shapes import row_major
 
 @dataclass(frozen=True)
 class BlocksTuning:
-    """Measured on a 2-core x86-64 (Cascade Lake)."""
+    """Measured on 2-core x86-64 machines (Skylake, Cascade Lake)."""
 
     min_task_bytes: int = 1 << 15
     tasks_per_thread: int = 32
-    decoded_vectors: int = 1  # of blocks, whose scales are decoded at once
 
 
 TUNING = BlocksTuning()
@@ -36,7 +43,7 @@ ZERO = const(0)
 
 @dataclass(frozen=True)
 class BlocksProblem(Problem):
-    """Inputs: x (vectors, planes, fields, low words), sums (vectors, groups, blocks), units
+    """Inputs: x (vectors, planes, fields, low words), sums (vectors, groups, lanes), units
     (vectors, 1), bytes of blocks (rows, bytes)."""
 
     @property
@@ -49,28 +56,31 @@ class BlocksProblem(Problem):
         return self.val.inputs[3].shape[1] // self.layout.size
 
     @property
-    def together(self) -> int:
-        """Rows whose scales are decoded at once: short ones, one after the other in memory."""
-        blocks = self.val.inputs[3]
+    def shape(self) -> BlockRows:
+        x, blocks = self.val.inputs[0], self.val.inputs[3]
+        planes, vectors = x.shape[1], self.val.shape[0]
+        width = max(1, self.target.vector_bytes // 4)
         if self.layouts[blocks] != row_major(blocks.shape) or not self.blocks:
-            return 1
-        wanted = TUNING.decoded_vectors * self.target.vector_bytes // 4
-        return max(1, wanted // self.blocks)
+            return BlockRows(planes, vectors, 1, 1, width)
+        rows = max(1, SIDE_BY_SIDE // max(1, vectors))
+        decoded = decide(decoded_rows, self.blocks, SIDE_BY_SIDE, width)
+        return BlockRows(planes, vectors, rows, decoded, width)
 
     def tasks(self, rows: int) -> tuple[int, int]:
         """(rows of a task, tasks)."""
         wanted = max(1, self.target.num_cores) * TUNING.tasks_per_thread
         size = max(1, self.blocks * self.layout.size)
         per_task = max(1, -(-rows // wanted), -(-TUNING.min_task_bytes // size))
+        per_task = -(-per_task // self.shape.decoded) * self.shape.decoded
         return per_task, -(-rows // per_task)
 
 
 def _lower_tasks(p: BlocksProblem) -> Kernels:
     x, x_sum, unit, blocks = p.val.inputs
-    vectors, rows = p.val.shape
+    rows = p.val.shape[1]
     e, task = Emitter(p.layouts), ir.var("task")
     per_task, tasks = p.tasks(rows)
-    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+    start, stop = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
 
     def word(row: Expr, byte: Expr) -> Expr:
         return ir.load_word(e.buffer(blocks), e.address(blocks, (row, byte)))
@@ -84,8 +94,8 @@ def _lower_tasks(p: BlocksProblem) -> Kernels:
         x_sum=lambda v, g, block: e.value(x_sum, (const(v), const(g), block)),
         store=store,
     )
-    shape = (x.shape[1], vectors)
-    body, e.scratch = rows_of_task(p.layout, shape, operands, span, e.dim(p.blocks), p.together)
+    sizes = BlockSizes(start, stop, e.dim(rows), e.dim(p.blocks))
+    body, e.scratch = rows_of_task(p.layout, p.shape, operands, sizes)
     return [e.grid_kernel("blocks_matmul", task, body, tasks, (p.val.op,))]
 
 
@@ -154,7 +164,7 @@ def _lower_bytes(p: ByteProblem) -> Kernels:
         store=store,
     )
     group_words = p.codes.layout.group_words if p.codes.kind else p.codes.group_words
-    tile = ByteTile(rows, planes, columns, group_words)
+    tile = ByteTile(rows, planes, columns, group_words, p.codes.small)
     sizes = ByteSizes(e.dim(m), e.dim(n), e.dim(words), e.dim(x_sum.shape[1]))
     body, e.scratch = columns_of_task(tile, operands, span, sizes)
     return [e.grid_kernel("byte_gemm", task, body, -(-n // per_task), (p.val.op,))]

@@ -1,4 +1,4 @@
-"""CPU GEMM of bytes: integer dot products (VNNI, usdot), scaled group by group.
+"""CPU GEMM of bytes: integer dot products (VNNI, pmaddubsw, usdot), scaled group by group.
 
 The right operand is a matrix of codes in unsigned bytes, four to a word, whose rows have a scale
 and an offset for each group of words; the left one integers in planes of signed bytes, in panels of
@@ -28,6 +28,7 @@ class ByteTile:
     planes: int
     columns: int
     group_words: int  # 0: all of a row
+    small: bool  # codes are below 128
 
 
 def tile_rows(target: Target, planes: int) -> int:
@@ -107,7 +108,7 @@ def _tile(
         out: list[Stmt] = [ir.Let(name, ir.load(codes, (word + u) * width + lane))]
         for i in rows:
             for p in planes:
-                new = ir.dot4(ir.read(dots[i][p]), name, o.x(t, word + u, p, i))
+                new = ir.dot4(ir.read(dots[i][p]), name, o.x(t, word + u, p, i), tile.small)
                 out.append(ir.Set(dots[i][p], new))
         return out
 
