@@ -25,9 +25,9 @@ from numus.compiler.lower.conv import (
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.plan import clear_plans
 from numus.ir import statements
+from numus.kernels.conv import winograd as kernels
 from numus.kernels.conv.gpu import depthwise as depthwise_kernel
 from numus.kernels.conv.gpu import padded_gemm as padded_gemm_kernel
-from numus.kernels.conv.gpu import winograd as kernels
 from numus.runtime import devices
 
 simt_machine.install()

@@ -5,7 +5,13 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import PACKED, Value
-from numus.compiler.lower.conv.cpu_direct import DirectTiling, direct_task, finish, plane_size
+from numus.compiler.lower.conv.cpu_direct import (
+    DirectTiling,
+    direct_task,
+    finish,
+    plane_size,
+    prefetch_lines,
+)
 from numus.compiler.lower.conv.geometry import scalar_args
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.conv.tuning import CPU
@@ -114,5 +120,6 @@ class ChannelConv:
         buffer = ir.Buffer("planes", dtype, "scratch", s.in_channels * size)
         planes = InputPlanes(buffer, ones, ones, scalar_args(e, t.input_size), size)
         task = direct_task(problem, e, t, s, planes)
-        kernel = ChannelKernel(s, task, e.buffer(packed), t.k_group > 0)
+        lines = prefetch_lines(tile, size_of(t.block))
+        kernel = ChannelKernel(s, task, e.buffer(packed), t.k_group > 0, lines)
         return [first, finish(problem, e, t, kernel)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from numus import ir
 from numus.compiler.lower.conv.geometry import Geometry, divide, scalar_args
@@ -12,7 +13,7 @@ from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.planes import InputPlanes, Task, Tile, Triple
-from numus.kernels.conv.cpu.taps import TapKernel, TapSizes
+from numus.kernels.conv.cpu.taps import TapSizes
 from numus.shapes import Shape, size_of
 from numus.target import Target
 
@@ -78,8 +79,41 @@ def plane_size(target: Target, dtype: DType, *shapes: Shape) -> int:
     return (-(-size_of(tuple(map(size_of, shapes))) // lanes) | 1) * lanes
 
 
+def prefetch_lines(tile: Tile, rows: int) -> int:
+    """Lines of weights that each step of a register tile prefetches, where these tiles of some rows
+    share a block of weights."""
+    return -(-tile.vectors // -(-rows // tile.rows))
+
+
+class Tiling(Protocol):
+    """What tasks of all tilings ask for."""
+
+    @property
+    def g(self) -> Geometry: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def tile(self) -> Tile: ...
+    @property
+    def grid(self) -> int: ...
+
+
+class Channels(Protocol):
+    """Launch arguments: channels of a group."""
+
+    in_channels: Expr
+    out_channels: Expr
+
+
+class TaskKernel(Protocol):
+    task: Task
+    scratch: list[ir.Buffer]
+
+    def body(self) -> list[Stmt]: ...
+
+
 def direct_task(
-    problem: ConvProblem, e: Emitter, t: DirectTiling, s: TapSizes, planes: InputPlanes
+    problem: ConvProblem, e: Emitter, t: Tiling, s: Channels, planes: InputPlanes
 ) -> Task:
     """A task that reads images along z, where that axis is free, and stores at (z, y, x)."""
     data, weights = problem.readers(e, s.in_channels, s.out_channels)
@@ -95,7 +129,7 @@ def direct_task(
     return Task(ir.var("g"), t.tile, t.dtype, planes, read, weights, store)
 
 
-def finish(problem: ConvProblem, e: Emitter, t: DirectTiling, kernel: TapKernel) -> LoweredKernel:
+def finish(problem: ConvProblem, e: Emitter, t: Tiling, kernel: TaskKernel) -> LoweredKernel:
     body = kernel.body()
     e.scratch += kernel.scratch
     e.stores_once = True

@@ -11,6 +11,7 @@ from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.cpu_channels import ChannelConv
 from numus.compiler.lower.conv.cpu_spatial import SpatialConv
 from numus.compiler.lower.conv.cpu_wgrad import WgradConv
+from numus.compiler.lower.conv.cpu_winograd import CpuWinograd
 from numus.compiler.lower.conv.depthwise import Depthwise, DepthwiseWgrad
 from numus.compiler.lower.conv.implicit_gemm import ImplicitGemm
 from numus.compiler.lower.conv.padded_gemm import PaddedGemm
@@ -68,7 +69,13 @@ class Loops(Fallback):
         return lower_sum(problem.group, total, problem.layouts, problem.target)
 
 
-CPU: Sequence[Schedule[ConvProblem]] = (SpatialConv(), ChannelConv(), WgradConv(), Loops())
+CPU: Sequence[Schedule[ConvProblem]] = (
+    SpatialConv(),
+    ChannelConv(),
+    CpuWinograd(),
+    WgradConv(),
+    Loops(),
+)
 GPU: Sequence[Schedule[ConvProblem]] = (
     Winograd(),
     PaddedGemm(),

@@ -23,6 +23,15 @@ class CpuConvTuning:
     tasks_per_block: int = 4  # finer tasks, where weights are packed before
     ungrouped_sum_blocks: int = 32  # SUM_BLOCKs that are added up one by one
     transpose_cost: int = 20  # per vector of outputs
+    min_winograd_macs: int = 1 << 22  # of filters that are transformed once for all calls
+    min_winograd_macs_each_call: int = 1 << 25  # worth four times the filters' memory
+    winograd_block_tiles: int = 64  # that reuse the filters of a panel
+    winograd_input_cost: int = 500  # per vector of input channels of a tile
+    winograd_output_cost: int = 400  # per vector of output channels of a tile
+    winograd_filter_load: int = 72  # per vector of transformed filters in memory
+    winograd_cached_load: int = 18  # in a cache
+    winograd_cached_l2s: int = 4  # caches of a core that share what is as large
+    winograd_filter_cost: int = 80  # of making one, where that is not done once for all
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
 from numus.compiler.lower.relayout import permuted, reshaped
 from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt
+from numus.kernels.conv import winograd as transforms
 from numus.kernels.conv.gpu import winograd as kernel
-from numus.kernels.conv.gpu.winograd import INPUT_TILE, OUTPUT_TILE, THREADS
+from numus.kernels.conv.gpu.winograd import THREADS
+from numus.kernels.conv.winograd import MATRICES, OUTPUT_TILE, Transform
 from numus.shapes import Shape, row_major
 from numus.target import Target
-
-MATRICES = INPUT_TILE * INPUT_TILE
 
 
 def fits(g: Geometry) -> bool:
@@ -79,14 +79,14 @@ class Winograd(InOrder):
         layouts = problem.input_layouts
         data = reshaped(x, g.batch, g.in_channels, *g.in_size[1:])
         weights = reshaped(w, g.out_channels, g.in_channels, *g.taps[1:])
-        matrix, tiles, low = kernel.input_transform(), _tiles(g), g.padding_low[1:]
+        matrix, tiles, low = transforms.input_transform(), _tiles(g), g.padding_low[1:]
         if _is_wgrad(g):
             left, first = _transform(data, matrix, tiles, low, layouts)
-            matrix = kernel.filter_transform(OUTPUT_TILE)
+            matrix = transforms.filter_transform(OUTPUT_TILE)
             right, second = _transform(weights, matrix, tiles, (0, 0), layouts)
             b = permuted(right, 0, 2, 1)
         else:
-            filters = kernel.filter_transform(3)
+            filters = transforms.filter_transform(3)
             left, first = _transform(weights, filters, (1, 1), (0, 0), layouts)
             right, second = _transform(permuted(data, 1, 0, 2, 3), matrix, tiles, low, layouts)
             b = right
@@ -106,7 +106,7 @@ def _domain(e: Emitter, v: Value, tiles: tuple[int, int], access: str = "read") 
 
 
 def _transform(
-    v: Value, matrix: kernel.Transform, tiles: tuple[int, int], padding_low: Shape, layouts: Layouts
+    v: Value, matrix: Transform, tiles: tuple[int, int], padding_low: Shape, layouts: Layouts
 ) -> tuple[Value, LoweredKernel]:
     """Tiles of planes (rows, images, height, width) as 36 matrices of rows × (image, tile)."""
     rows, images, *size = v.shape
@@ -140,7 +140,7 @@ def _output_transform(problem: ConvProblem, total: Value, layouts: Layouts) -> L
         index = (row, image) if wgrad else (image, row)
         return [ir.If(in_bounds, problem.store(e, *index, (ir.const(0), y, x), value))]
 
-    matrix = kernel.output_transform(3 if wgrad else OUTPUT_TILE)
+    matrix = transforms.output_transform(3 if wgrad else OUTPUT_TILE)
     domain = _domain(e, total, (1, 1) if wgrad else _tiles(g))
     body = domain.output_transform(ir.var("g"), matrix, store)
     grid, notes = -(-total.shape[1] * total.shape[2] // THREADS), problem.group.notes

@@ -10,12 +10,10 @@ from __future__ import annotations
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.common.register_transpose import transpose_registers
 from numus.kernels.conv.cpu import planes
-from numus.kernels.conv.cpu.planes import ONE, ZERO, Read, Task, Tile, Triple, floordiv, mod, volume
+from numus.kernels.conv.cpu.channel_panels import ChannelPanels
+from numus.kernels.conv.cpu.planes import ZERO, Read, Task, Tile, Triple, floordiv, mod, volume
 from numus.kernels.conv.cpu.taps import TapKernel, TapSizes, for_each_tap
-
-TRANSPOSE_PIXELS = 256  # of a transposed chunk
 
 Span = tuple[Expr, Expr]
 
@@ -42,31 +40,30 @@ class ChannelKernel(TapKernel):
     """Weights are `packed`. `sum_blocked`: the sums of some blocks of k are added up before they
     are added to those of all."""
 
-    def __init__(self, s: TapSizes, task: Task, packed: ir.Buffer, sum_blocked: bool) -> None:
+    def __init__(
+        self, s: TapSizes, task: Task, packed: ir.Buffer, sum_blocked: bool, prefetch_lines: int
+    ) -> None:
         super().__init__(s, task)
+        self.prefetch_lines = prefetch_lines
         self.sum_blocked = sum_blocked
         tile, self.packed, self.columns = task.tile, packed, const(task.tile.columns)
         self.first_panel = self.panel_task * s.panels_per_task
         self.last_panel = ir.minimum(self.first_panel + s.panels_per_task, s.panels)
         # outputs of a block, all phases: rows, and planes of rows
-        self.row = s.out_size[2]
-        self.plane = s.block[1] * s.lhs_dilation[1] * self.row
-        # whole vectors of pixels are transposed; rows of a tile past the end go behind them
-        self.padding_row = s.block[0] * s.lhs_dilation[0] * self.plane + tile.width
-        self.panel_size = (self.padding_row + 1) * self.columns
-        # rows of a transposed chunk: not a power of two, or they share cache sets
-        self.pitch = const(TRANSPOSE_PIXELS + tile.width)
+        row = s.out_size[2]
+        plane = s.block[1] * s.lhs_dilation[1] * row
+        self.outputs = ChannelPanels(task, row, plane, s.block[0] * s.lhs_dilation[0] * plane)
+        self.panel_size = self.outputs.size
 
         def scratch(name: str, dtype: DType, size: Expr) -> ir.Buffer:
             return ir.Buffer(name, dtype, "scratch", size)
 
         self.acc = scratch("acc", self.dtype, s.panels_per_task * self.panel_size)
         self.group_acc = scratch("group_acc", self.dtype, self.panel_size)
-        self.transposed = scratch("transposed", self.dtype, tile.width * self.pitch)
         rows = volume(s.block) + tile.rows
         self.pixel_offsets = scratch("pixel_offsets", ir.INDEX, rows)
         self.acc_offsets = scratch("acc_offsets", ir.INDEX, rows)
-        self.scratch = [self.planes.buffer, self.acc, self.transposed]
+        self.scratch = [self.planes.buffer, self.acc, self.outputs.transposed]
         self.scratch += [self.offsets, self.k_counts, self.pixel_offsets, self.acc_offsets]
         if sum_blocked:
             self.scratch.append(self.group_acc)
@@ -106,7 +103,7 @@ class ChannelKernel(TapKernel):
         s, q, index = self.s, planes.triple_vars("row_"), ir.var("row_index")
         start = self.planes.offset([i * t for i, t in zip(q, s.stride, strict=True)])
         z, y, x = (i * d + r for i, d, r in zip(q, s.lhs_dilation, self.phase_at, strict=True))
-        acc_offset = z * self.plane + y * self.row + x
+        acc_offset = z * self.outputs.plane + y * self.outputs.row + x
         body: list[Stmt] = [
             ir.Let(index, ir.read(row)),
             ir.Store(self.pixel_offsets, index, start),
@@ -118,7 +115,7 @@ class ChannelKernel(TapKernel):
         at = ir.read(row) + extra
         past_end: list[Stmt] = [
             ir.Store(self.pixel_offsets, at, ZERO),
-            ir.Store(self.acc_offsets, at, self.padding_row * self.columns),
+            ir.Store(self.acc_offsets, at, self.outputs.padding_row * self.columns),
         ]
         pad = planes.loop_nest(past_end, (extra, const(self.tile.rows)))
         return [ir.Set(row, ZERO), *planes.loop_nest(body, *loops), *pad]
@@ -133,6 +130,11 @@ class ChannelKernel(TapKernel):
         def step(lane: Expr) -> planes.Factors:
             base = (row0 + k) * self.columns + lane
             lets, vectors = planes.load_vectors("weights", self.packed, base, tile)
+            if self.sum_blocked:  # the next block of the panel
+                lets += planes.prefetch_weights(
+                    *(self.packed, (row0 + block[1]) * self.columns, tile, self.prefetch_lines),
+                    *(t, k - block[0], block[1] - block[0]),
+                )
             at = ir.load(self.offsets, self.table + k)
             return lets, [ir.load(self.planes.buffer, v + at) for v in starts], vectors
 
@@ -159,36 +161,15 @@ class ChannelKernel(TapKernel):
         return [*names, *planes.register_tile(tile, self.dtype, [(k, *block)], step, end)]
 
     def _epilogue(self) -> list[Stmt]:
-        """Epilogue of a block: transposed, a vector of output channels at a time."""
-        s, tile = self.s, self.tile
-        width, chunk = const(tile.width), const(TRANSPOSE_PIXELS)
-        panel, v, z, x0 = (ir.var(f"out_{name}") for name in ("panel", "vector", "z", "x0"))
-        p, j, i, x = (ir.var(f"out_{name}") for name in ("pixel", "lane", "i", "x"))
+        s, panel = self.s, ir.var("out_panel")
         z0, y0 = (self.first[axis] * s.lhs_dilation[axis] for axis in (0, 1))
         depth, height = (
             ir.minimum(s.block[axis] * s.lhs_dilation[axis], s.out_size[axis] - start)
             for axis, start in ((0, z0), (1, y0))
         )
-        area = height * self.row
-        x1 = ir.minimum(x0 + chunk, area)
-        base = (panel - self.first_panel) * self.panel_size + v * width + j
-        at = z * self.plane + p
-        rows = [ir.load(self.acc, base + (at + k) * self.columns) for k in range(tile.width)]
-        lets, columns_out = transpose_registers(rows, j, self.dtype)
-        stores = [
-            ir.Store(self.transposed, k * self.pitch + (p - x0 + j), value)
-            for k, value in enumerate(columns_out)
-        ]
-        vector = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
-        transpose = ir.For(p, x0, x1, "serial", [vector], step=width)
-        o0 = panel * self.columns + v * width
-        value = ir.load(self.transposed, i * self.pitch + (x - x0))
-        yx = y0 * self.row + x
-        # addresses of row-major outputs simplify to `yx` again
-        y, x_at = (ZERO, yx) if s.out_size[1] is ONE else (yx // self.row, yx % self.row)
-        store = self.task.store(self.image, self.group, o0 + i, z0 + z, y, x_at, value)
-        channels_left = ir.minimum(width, s.out_channels - o0)
-        out = ir.For(i, ZERO, channels_left, "serial", [ir.For(x, x0, x1, "lanes", store)])
-        body: list[Stmt] = [ir.For(x0, ZERO, area, "serial", [transpose, out], step=chunk)]
-        body = planes.loop_nest(body, (v, const(tile.vectors)), (z, depth))
+        start = (panel - self.first_panel) * self.panel_size
+        shape = (s.out_channels, s.out_size[1])
+        body = self.outputs.epilogue(
+            *(self.acc, start, panel, (self.image, self.group), (z0, y0), (depth, height), shape)
+        )
         return [ir.For(panel, self.first_panel, self.last_panel, "serial", body)]

@@ -192,6 +192,20 @@ def load_vectors(
     return [ir.Let(x, load) for x, load in zip(names, loads, strict=True)], names
 
 
+def prefetch_weights(
+    buffer: ir.Buffer, start: Expr, tile: Tile, lines: int, first: Expr, step: Expr, steps: Expr
+) -> list[Stmt]:
+    """Prefetches of packed weights from `start` on, a share for each step of a register tile.
+
+    Hardware prefetchers stop at the ends of pages, and a block of weights is read while it arrives
+    by its first register tile alone: each tile asks for as many `lines` in a step as make all of
+    the next block together. `first` is the first row of the tile.
+    """
+    line = tile.width  # a vector is at most a cache line
+    at = start + (first // tile.rows * steps + step) * (lines * line)
+    return [ir.Prefetch(buffer, at + i * line, write=False, level=2) for i in range(lines)]
+
+
 Registers = dict[tuple[int, int], ir.Register]  # by row and vector
 Finish = Callable[[Expr, Registers], list[Stmt]]
 
