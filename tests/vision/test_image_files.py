@@ -145,6 +145,25 @@ def test_polygons_against_every_pixel():
         datasets.polygons_to_mask([[0, 0, 1, 1]], 4, 4)
 
 
+def test_coco_entries_that_lack_something_name_the_file_and_the_image(tmp_path):
+    path = tmp_path / "instances.json"
+
+    def read(image, annotation, **options):
+        image, annotation = {"id": 5, **image}, {"image_id": 5, "category_id": 3, **annotation}
+        entries = {"images": [image], "categories": [], "annotations": [annotation]}
+        path.write_text(json.dumps(entries))
+        return datasets.CocoDetection(options.pop("folder", None), path, **options)[0]
+
+    for image, annotation, options in (
+        ({}, {"bbox": [1, 2, 3, 4]}, {"masks": True}),  # no height and width
+        ({}, {"bbox": [1, 2, 3, 4], "area": None}, {}),
+        ({}, {"bbox": [1, 2, 3, 4], "iscrowd": "no"}, {}),
+        ({}, {"bbox": [1, 2, 3, 4]}, {"folder": tmp_path}),  # no file_name
+    ):
+        with pytest.raises(ValueError, match=r"instances\.json.*image 5"):
+            read(image, annotation, **options)
+
+
 def test_coco(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((8, 10, 3), np.uint8)).save(tmp_path / "a.png")

@@ -189,7 +189,10 @@ class CocoDetection(Dataset):
         about = self.images[number]
         picture = None
         if self.folder is not None:
-            path = (self.folder / str(about.get("file_name"))).resolve()
+            name = about.get("file_name")
+            if not isinstance(name, str):
+                raise ValueError(f"{self.path}: image {number} names no file: {name!r}")
+            path = (self.folder / name).resolve()
             if not path.is_relative_to(self.folder.resolve()):
                 raise ValueError(f"{self.path}: image {number} names a file outside {self.folder}")
             picture = read_picture(path)
@@ -201,20 +204,21 @@ class CocoDetection(Dataset):
         try:
             boxes = np.asarray([e["bbox"] for e in entries], np.float32).reshape(-1, 4)
             labels = np.asarray([e["category_id"] for e in entries], np.int64)
+            sides = boxes[:, 2:].prod(axis=1).tolist()
+            areas = [float(e.get("area", a)) for e, a in zip(entries, sides, strict=True)]
+            crowds = np.asarray([int(e.get("iscrowd", 0)) for e in entries], np.int64)
+            size = (int(about["height"]), int(about["width"])) if self.masks else (0, 0)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{self.path}: annotations of image {number}: {error!r}") from None
         boxes[:, 2:] += boxes[:, :2]
-        sides = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1).tolist()
-        areas = [float(e.get("area", a)) for e, a in zip(entries, sides, strict=True)]
         found: dict[str, Any] = {
             "image_id": number,
             "boxes": boxes,
             "labels": labels,
             "area": np.asarray(areas, np.float32),
-            "iscrowd": np.asarray([int(e.get("iscrowd", 0)) for e in entries], np.int64),
+            "iscrowd": crowds,
         }
         if self.masks:
-            size = int(about["height"]), int(about["width"])
             masks = [self._mask(e.get("segmentation"), *size) for e in entries]
             found["masks"] = np.stack(masks) if masks else np.zeros((0, *size), np.uint8)
         return found
