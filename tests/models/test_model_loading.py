@@ -161,7 +161,10 @@ def test_missing_shards(folder):
     [
         ({"model_type": "llamas"}, "model_type is 'llamas'; there are bert, "),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
-        ({"hidden_size": "64"}, "hidden_size is '64'"),
+        (
+            {"hidden_size": "64", "num_attention_heads": 2.5},
+            r"hidden_size is '64', .*num_attention_heads is 2\.5",
+        ),
         ({"num_key_value_heads": 3}, "4 query heads do not share 3 key heads"),
         ({"rope_scaling": {"rope_type": "yarns"}}, "rope_type 'yarns' is not known"),
         ({"rope_scaling": {"type": "linear"}}, "needs factor"),
@@ -172,6 +175,17 @@ def test_wrong_configurations(folder, changes, message):
     edit(folder, lambda config: config.update(changes))
     with pytest.raises(ValueError, match=message):
         load(folder)
+
+
+def test_a_wrong_configuration_of_clip_lists_all_that_is_wrong(tmp_path):
+    config = {
+        "model_type": "clip",
+        "text_config": {"hidden_size": "x", "hidden_act": "tanh2"},
+        "vision_config": {"patch_size": -1, "num_attention_heads": 0},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"hidden_size is 'x'.*heads is 0.*patch_size is -1"):
+        load(tmp_path)
 
 
 def test_no_folder_of_a_model(tmp_path):

@@ -46,9 +46,8 @@ class Config:
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """The configuration of a `config.json`; fields it has no use for are kept in `more`."""
-        known = {f.name: f for f in fields(cls) if f.name != "more"}
-        values = {k: _checked(cls, known[k], v) for k, v in given.items() if k in known}
-        return cls(**values, more={k: v for k, v in given.items() if k not in known})
+        values = known_fields(cls, {k: v for k, v in given.items() if k != "more"})
+        return cls(**values, more={k: v for k, v in given.items() if k not in values})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -65,7 +64,21 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _checked(cls: type, known: Any, value: Any) -> Any:
+def known_fields(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass's fields; an error names all that are not of their kind."""
+    values, faults = {}, []
+    for f in fields(cls):
+        if f.name in given:
+            try:
+                values[f.name] = _checked(f, given[f.name])
+            except ValueError as fault:
+                faults.append(str(fault))
+    if faults:
+        raise ValueError(f"{cls.__name__}: {'; '.join(faults)}")
+    return values
+
+
+def _checked(known: Any, value: Any) -> Any:
     """A field's value if it is of the field's kind."""
     kind, _, optional = str(known.type).partition(" | ")
     if value is None and (optional or kind == "Any" or known.default is None):
@@ -76,5 +89,5 @@ def _checked(cls: type, known: Any, value: Any) -> Any:
         value = tuple(value)
     wanted = _KINDS.get(kind)
     if wanted and (not isinstance(value, wanted) or (kind == "int" and isinstance(value, bool))):
-        raise ValueError(f"{cls.__name__}: {known.name} is {value!r}, which should be of {kind}")
+        raise ValueError(f"{known.name} is {value!r}, which should be of {kind}")
     return value

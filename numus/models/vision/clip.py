@@ -14,7 +14,7 @@ import numus as nm
 from numus import nn
 from numus.errors import ShapeError
 from numus.models.blocks import Renamed
-from numus.models.language.config import Config
+from numus.models.language.config import Config, known_fields
 from numus.models.registry import factory
 from numus.nn import functional as F
 from numus.nn import init
@@ -56,12 +56,26 @@ class CLIPTower:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CLIPTower:
         """The part `text_config` or `vision_config` of a config.json; other entries are unused."""
-        return cls(**{f.name: config[f.name] for f in fields(cls) if f.name in config})
+        return cls(**known_fields(cls, config))
+
+    def __post_init__(self) -> None:
+        counts = [f.name for f in fields(self) if f.type == "int" and f.name != "eos_token_id"]
+        faults = [f"{n} is {getattr(self, n)}, which should be positive" for n in counts]
+        faults = [x for x, n in zip(faults, counts, strict=True) if getattr(self, n) < 1]
+        if not faults and self.hidden_size % self.num_attention_heads:
+            faults = [f"hidden_size {self.hidden_size} is no multiple of the heads' number"]
+        if self.hidden_act not in _ACTIVATIONS:
+            known = ", ".join(_ACTIVATIONS)
+            faults.append(f"hidden_act {self.hidden_act!r} must be one of {known}")
+        if faults:
+            raise ValueError(f"CLIPTower: {'; '.join(faults)}")
 
 
 # What configurations leave out.
-_TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
-_VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+_DEFAULTS = {
+    "text_config": {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8},
+    "vision_config": {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,21 +89,28 @@ class CLIPConfig(Config):
     logit_scale_init_value: float = math.log(1 / 0.07)
 
     def __post_init__(self) -> None:
+        faults = []
         for name in ("text_config", "vision_config"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise ValueError(
-                    f"CLIPConfig: {name} is {getattr(self, name)!r}, which should be "
-                    "a dict of sizes"
-                )
+            try:
+                self._tower(name)
+            except ValueError as fault:
+                faults.append(str(fault))
+        if faults:
+            raise ValueError(f"CLIPConfig: {'; '.join(faults)}")
+
+    def _tower(self, name: str) -> CLIPTower:
+        given = getattr(self, name)
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{name} is {given!r}, which should be a dict of sizes")
+        try:
+            return CLIPTower.from_config({"num_hidden_layers": 12, **_DEFAULTS[name], **given})
+        except ValueError as fault:
+            raise ValueError(f"{name}: {fault}") from None
 
     @property
     def towers(self) -> tuple[CLIPTower, CLIPTower]:
         """The sizes of the encoders of texts and of images."""
-        layers = {"num_hidden_layers": 12}
-        return (
-            CLIPTower.from_config({**layers, **_TEXT, **self.text_config}),
-            CLIPTower.from_config({**layers, **_VISION, **self.vision_config}),
-        )
+        return self._tower("text_config"), self._tower("vision_config")
 
 
 class CLIPOutput(NamedTuple):
@@ -126,9 +147,6 @@ class MLP(nn.Module):
     """Two linear maps with an activation between them."""
 
     def __init__(self, tower: CLIPTower) -> None:
-        if tower.hidden_act not in _ACTIVATIONS:
-            known = ", ".join(_ACTIVATIONS)
-            raise ValueError(f"CLIP: hidden_act {tower.hidden_act!r} must be one of {known}")
         self.activation = tower.hidden_act
         self.fc1 = nn.Linear(tower.hidden_size, tower.intermediate_size)
         self.fc2 = nn.Linear(tower.intermediate_size, tower.hidden_size)
