@@ -135,13 +135,13 @@ def small_determinant(a: Node) -> Node:
     return apply(_small_determinant, (a,), None, (a.shape[0], 1, 1), a.dtype)
 
 
-_direct_qr = unblocked("direct_qr", references.qr, lambda a: direct_qr(a))
+_direct_qr = unblocked("direct_qr", references.qr, lambda a, vectors: direct_qr(a, vectors))
 
 
-def direct_qr(a: Node) -> Node:
-    """Q (m, n), then R (n, n) below, of matrices with m >= n."""
+def direct_qr(a: Node, vectors: bool = True) -> Node:
+    """Q (m, n), then R (n, n) below, of matrices with m >= n; without vectors, R alone."""
     batch, m, n = a.shape
-    return apply(_direct_qr, (a,), None, (batch, m + n, n), a.dtype)
+    return apply(_direct_qr, (a,), vectors, (batch, m * vectors + n, n), a.dtype)
 
 
 _small_eigh = unblocked("small_eigh", references.sorted_eigh, lambda a: small_eigh(a))

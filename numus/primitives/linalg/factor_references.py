@@ -147,8 +147,8 @@ def determinant(a: Array, params: Any) -> Array:
     return (np.prod(pivots, axis=-1) * (1 - 2 * (moved % 2)))[:, None, None].astype(a.dtype)
 
 
-def qr(a: Array, params: Any) -> Array:
-    return np.concatenate(np.linalg.qr(a), axis=1)
+def qr(a: Array, vectors: bool) -> Array:
+    return np.concatenate(np.linalg.qr(a), axis=1) if vectors else np.linalg.qr(a, mode="r")
 
 
 def sorted_eigh(a: Array, params: Any) -> Array:

@@ -14,7 +14,7 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.factor.workspace import TUNING, Task, Workspace, fill
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
-from numus.kernels.factor.blocked import cholesky, lu, qr
+from numus.kernels.factor.blocked import cholesky, lu, qr, qr_panel
 from numus.kernels.factor.blocked.tiles import transposed
 from numus.kernels.factor.program import ZERO, real, zero
 
@@ -218,7 +218,7 @@ def lower_solve(p: Problem) -> Kernels:
 
 
 def lower_qr(p: Problem) -> Kernels:
-    """Q above R: reflectors are applied to the matrix, then in reverse to an identity."""
+    """Q above R, or R alone: reflectors go over the matrix, and in reverse over an identity."""
     space = Workspace(p)
     fill(space, unit=0.0)
     panel = space.panel()
@@ -236,14 +236,16 @@ def lower_qr(p: Problem) -> Kernels:
         with task.program.when(task.program.let(task.part.eq(0))):  # look-ahead
             _qr_panel(space, task, panel, found[number + 1], last)
         task.done("qr")
-    whole = space.memory(space.rows)
-    _identity(space, whole)
-    for first, reflectors in zip(reversed(space.starts()), reversed(found), strict=True):
-        task = Task(space, space.blocks(first))
-        columns = task.span(task.part, first)
-        _apply(space, task, (whole, *reflectors), first, columns, adjoint=False)
-        task.done("qr")
-    _qr_result(space, whole)
+    if p.val.params:
+        whole = space.memory(space.rows)
+        _identity(space, whole)
+        for first, reflectors in zip(reversed(space.starts()), reversed(found), strict=True):
+            task = Task(space, space.blocks(first))
+            columns = task.span(task.part, first)
+            _apply(space, task, (whole, *reflectors), first, columns, adjoint=False)
+            task.done("qr")
+        _q_result(space, whole)
+    _r_result(space, space.m if p.val.params else 0)
     return space.steps
 
 
@@ -251,15 +253,13 @@ def _qr_panel(
     space: Workspace, task: Task, columns: Value, found: tuple[Value, Value], first: int
 ) -> None:
     p, end = task.program, task.size(space.rows)
-    at = start, count = task.size(first), task.size(space.count(first))
-    work, panel = task.planes(space.work), task.planes(columns, pitch=space.rows_pitch)
+    start, count = task.size(first), task.size(space.count(first))
+    work, v = task.planes(space.work), task.planes(columns, pitch=space.rows_pitch)
     chunks, t = task.chunks(found[0]), task.planes(found[1], pitch=space.near_pitch)
-    own = work.moved(ZERO, start)
-    transposed(p, own, panel, (start, end), (ZERO, count))
-    qr.factorise(p, panel, t, at, end)
-    transposed(p, panel, own, (ZERO, count), (start, end))
-    qr.complete(p, panel, t, at, end)
-    lu.pack(p, panel, chunks, (start, end), count)
+    transposed(p, work.moved(ZERO, start), v, (start, end), (ZERO, count))
+    weights = task.near(space.block, qr_panel.INNER, "weights")
+    qr_panel.factorise(p, work, qr_panel.Panel(v, t, weights, start, count, end))
+    lu.pack(p, v, chunks, (start, end), count)
 
 
 def _apply(
@@ -285,20 +285,27 @@ def _identity(space: Workspace, whole: Value) -> None:
     task.done("eye")
 
 
-def _qr_result(space: Workspace, whole: Value) -> None:
+def _q_result(space: Workspace, whole: Value) -> None:
     task = Task(space, -(-space.rows // space.block))
     p, m, n = task.program, task.size(space.m), task.size(space.n)
-    work, q = task.planes(space.work, "read"), task.planes(whole, "read")
-    out = task.rows_of(space.val, space.n)
+    q, out = task.planes(whole, "read"), task.rows_of(space.val, space.n)
     start, stop = task.span(task.part, end=space.rows)
     with p.loop(start, p.let(ir.minimum(stop, m))) as i, p.lanes(ZERO, n) as j:
         out[i, j] = q[i, j]
+    task.done("qr")
+
+
+def _r_result(space: Workspace, above: int) -> None:
+    task = Task(space, space.blocks())
+    p, n, top = task.program, task.size(space.n), task.size(above)
+    work, out = task.planes(space.work, "read"), task.rows_of(space.val, space.n)
+    start, stop = task.span(task.part)
     with p.loop(start, p.let(ir.minimum(stop, n))) as i:
-        below = p.let(ir.add(m, i))
+        row = p.let(ir.add(top, i))
         with p.lanes(ZERO, i) as j:
-            out[below, j] = zero(p)
+            out[row, j] = zero(p)
         with p.lanes(i, n) as j:
-            out[below, j] = work[i, j]
+            out[row, j] = work[i, j]
     task.done("qr")
 
 

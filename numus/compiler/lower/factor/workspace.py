@@ -146,11 +146,11 @@ class Task:
         found = self.emitter.value(inputs[1], (self.matrix, i, j))
         return found if inputs[1].dtype.is_complex else (found,)
 
-    def near(self, rows: int, columns: int) -> Planes:
+    def near(self, rows: int, columns: int, name: str = "near") -> Planes:
         """Memory of a worker."""
         p = self.program
         size = const(rows * columns * p.components)
-        self.emitter.scratch.append(ir.Buffer("near", p.real, "scratch", size))
+        self.emitter.scratch.append(ir.Buffer(name, p.real, "scratch", size))
         plane = const(rows * columns)
         found = Planes(p, self.emitter.scratch[-1], ZERO, const(columns), plane)
         found.rows = rows
