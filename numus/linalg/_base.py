@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +20,13 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.manipulation import broadcast_to
+from numus.functions.template_cache import templated
 from numus.graph import Node, Nodes, Tangents, grad_mode
+from numus.kernels.vendor.registry import kernel_choice_key
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import full_like
 from numus.primitives.custom import implicit
+from numus.primitives.views import reshape, slice_
 from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
 from numus.transforms.trace import Trace
@@ -35,6 +39,12 @@ def operands(op: str, *xs: Any) -> tuple[list[Tensor], DType]:
 
     Integers are taken in the default float, 16-bit floats compute in float32.
     """
+    first = xs[0]
+    if first.__class__ is Tensor:
+        dtype = first.dtype
+        plain = dtype.is_inexact and dt.compute_dtype(dtype) is dtype
+        if plain and all(x.__class__ is Tensor and x.dtype is dtype for x in xs):
+            return [wrap(x._node) for x in xs], dtype
     nodes = [to_float(n) for n in common(f"linalg.{op}", *xs)]
     dtype = nodes[0].dtype
     return [wrap(ew.cast(n, dt.compute_dtype(dtype))) for n in nodes], dtype
@@ -64,11 +74,30 @@ def adjoint(a: Tensor) -> Tensor:
 
 def stacked(a: Tensor) -> Tensor:
     """All leading axes as one."""
-    return a.reshape((size_of(a.shape[:-2]), *a.shape[-2:]))
+    return wrap(reshape(a._node, (size_of(a.shape[:-2]), *a.shape[-2:])))
 
 
 def unstacked(x: Tensor, lead: Shape) -> Tensor:
-    return x.reshape((*lead, *x.shape[1:]))
+    return wrap(reshape(x._node, (*lead, *x.shape[1:])))
+
+
+def element(x: Tensor, i: int, j: int) -> Tensor:
+    """An element of each matrix."""
+    start = (0,) * (x.ndim - 2)
+    at = (*start, i % x.shape[-2], j % x.shape[-1])
+    picked = slice_(x._node, at, (1,) * x.ndim, (*x.shape[:-2], 1, 1))
+    return wrap(reshape(picked, x.shape[:-2]))
+
+
+def by_choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`templated`, for graphs that depend on which kernels are preferred, too."""
+    cached = templated(lambda choice, *args: function(*args))
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        return cached(kernel_choice_key(), *args)
+
+    return run
 
 
 def identity(n: int, like: Tensor) -> Tensor:
@@ -131,6 +160,8 @@ def differentiated(rule: Implicit, compute: Callable[..., Tensor], *xs: Tensor) 
     """compute(*xs), differentiated by a rule alone."""
     with grad_mode(False), autocast(enabled=False):
         value = compute(*xs)
+    if not any(x._node.tracked for x in xs):
+        return value
     return wrap(implicit(rule, value._node, *(x._node for x in xs)))
 
 

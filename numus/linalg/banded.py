@@ -166,10 +166,10 @@ def solve_banded(l_and_u: tuple[int, int], ab: ArrayLike, b: ArrayLike, /) -> Te
     lead = broadcast_shapes(diagonals.shape[:-2], y.shape[:-2], f"linalg.{op}")
     diagonals, y = (broadcast_to(x, (*lead, *x.shape[-2:])) for x in (diagonals, y))
     if not y.size:
-        return y.astype(dtype)[..., 0] if vector else y.astype(dtype)
+        return y.astype(dtype, copy=False)[..., 0] if vector else y.astype(dtype, copy=False)
     packed = _solved(diagonals, y, (lower, upper))
     info: Any = packed[..., -1, 0].detach()
     info = (info.real if info.dtype.is_complex else info).astype("int64")
     check(op, info, "is singular: its pivot {} is zero")
-    found = spoiled(packed[..., :-1, :], info).astype(dtype)
+    found = spoiled(packed[..., :-1, :], info).astype(dtype, copy=False)
     return found[..., 0] if vector else found

@@ -10,7 +10,14 @@ from numus.functions.elementwise.comparison import where
 from numus.functions.reduction.cumulative import cumprod
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import flip
-from numus.linalg._base import Implicit, adjoint, differentiated, identity, matrices
+from numus.linalg._base import (
+    Implicit,
+    adjoint,
+    by_choice,
+    differentiated,
+    identity,
+    matrices,
+)
 from numus.linalg.factor import small
 from numus.linalg.factor.lu import factors, solve_with
 from numus.linalg.factor.svd import thin
@@ -34,8 +41,13 @@ def det(x: ArrayLike, /) -> Tensor:
     """
     a, dtype = matrices("det", x, square=True)
     if small.is_direct("lu", a):
-        return small.det(a).astype(dtype)
-    return _det(a, _DET).astype(dtype)
+        return _small_det(a).astype(dtype, copy=False)
+    return _det(a, _DET).astype(dtype, copy=False)
+
+
+@by_choice
+def _small_det(a: Tensor) -> Tensor:
+    return small.det(a)
 
 
 def _det(a: Tensor, rule: Implicit) -> Tensor:
@@ -124,8 +136,8 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
     logarithm = differentiated(_LOG_DET, lambda *_: size, a, packed, order)
     if a.dtype.is_complex:
         sign = differentiated(_SIGN, lambda *_: sign, a, packed, order)
-    logarithm = logarithm if dtype.is_complex else logarithm.astype(dtype)
-    return SlogdetResult(sign.astype(dtype), logarithm)
+    logarithm = logarithm if dtype.is_complex else logarithm.astype(dtype, copy=False)
+    return SlogdetResult(sign.astype(dtype, copy=False), logarithm)
 
 
 def _relative(operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

@@ -95,7 +95,7 @@ def expm(x: ArrayLike, /) -> Tensor:
     """
     a, dtype = matrices("expm", x, square=True)
     if not a.size:
-        return a.astype(dtype)
+        return a.astype(dtype, copy=False)
     choices = _PADE["float32" if real_of(a.dtype) is float32 else "float64"]
     degree, limit = choices[-1]
     norm = maximum_of(abs(a.detach()).sum(axis=-2), axis=-1)[..., None, None]
@@ -110,4 +110,4 @@ def expm(x: ArrayLike, /) -> Tensor:
     found = _pade(a * exp2(-needed).astype(a.dtype), degree)
     for i in range(count):
         found = where(needed > i, found @ found, found)
-    return where(needed > count, float("nan"), found).astype(dtype)
+    return where(needed > count, float("nan"), found).astype(dtype, copy=False)

@@ -5,22 +5,31 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from numus.errors import ShapeError
+from numus.evaluation.evaluate import evaluate, is_known
 from numus.functions._base import wrap
-from numus.functions.autocast import widens
+from numus.functions.autocast import autocast, widens
+from numus.functions.creation.creation import full
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import where
+from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
     adjoint,
+    by_choice,
     differentiated,
+    identity,
     matrices,
     operands,
     require_matrices,
+    scale_of,
 )
+from numus.linalg.factor import triangular
 from numus.linalg.factor.eigh import real_part
 from numus.linalg.factor.lu import inv_ex
+from numus.linalg.factor.qr import TALL, triangle
+from numus.linalg.factor.qr import factors as qr_factors
 from numus.linalg.factor.svd import thin, values_of
 from numus.linalg.norms import matrix_norm
 from numus.primitives.custom import graft
@@ -94,7 +103,7 @@ def pinv(x: ArrayLike, /, *, rtol: Any = None) -> Tensor:
     [[0.5, 0.0], [0.0, 0.0]]
     """
     a, dtype = matrices("pinv", x)
-    return pseudoinverse(a, rtol).astype(dtype)
+    return pseudoinverse(a, rtol).astype(dtype, copy=False)
 
 
 class LstsqResult(NamedTuple):
@@ -114,12 +123,66 @@ def _least_squares(a: Tensor, b: Tensor, rcond: Any) -> tuple[Tensor, Tensor, Te
     if not a.size:
         s = values_of(a)
         return adjoint(a) @ b, s, (s != 0).astype("int64").sum(axis=-1)
+    if min(a.shape[-2:]) > TALL and not (a._node.tracked or b._node.tracked):
+        return _by_triangle(a, b, rcond)
     u, s, v = thin(a)
     with grad_mode(False):
         inverse, rank = _reciprocals(s, a, rcond)
         value = v @ (inverse.mT * (adjoint(u) @ b))
     pinv = differentiated(_PINV, lambda _: (v * inverse) @ adjoint(u), a)
     return wrap(graft(value._node, (pinv @ b)._node)), s, rank
+
+
+def _by_triangle(a: Tensor, b: Tensor, rcond: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_least_squares`, by the triangle R of a, or of its adjoint where it is wide: by singular
+    values of R where it may be of low rank."""
+    m, n = a.shape[-2:]
+    wide = m < n
+    with grad_mode(False), autocast(enabled=False):
+        r, inner, condition, *q = (_wide_triangle if wide else _tall_triangle)(a, b)
+        limit = max(m, n) * finfo(condition.dtype).eps if rcond is None else rcond
+        if _is_bounded(condition, limit, r, inner, *q):
+            x = triangular.solve(r, inner, lower=wide)
+            s = values_of(r)
+            rank = full(s.shape[:-1], s.shape[-1], dtype="int64", device=a.device)
+        else:
+            u, s, v = thin(r)
+            inverse, rank = _reciprocals(s, a, rcond)
+            x = v @ (inverse.mT * (adjoint(u) @ inner))
+        return (q[0] @ x if wide else x), s, rank
+
+
+@by_choice
+def _tall_triangle(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """R, Qᴴ b and a bound of the condition number. R of a with b beside it has all: no Q is
+    formed."""
+    n = a.shape[-1]
+    sizes = scale_of(a), scale_of(b)
+    both = triangle(concat([a / sizes[0], b / sizes[1]], axis=-1))[..., :n, :]
+    r, inner = both[..., :n] * sizes[0], both[..., n:] * sizes[1]
+    return r, inner, _condition(r, lower=False)
+
+
+@by_choice
+def _wide_triangle(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Rᴴ, b, a bound of the condition number, and Q, for a = Rᴴ Qᴴ."""
+    q, r = qr_factors(adjoint(a), a.shape[-2])
+    r = adjoint(r)
+    return r, b * 1.0, _condition(r, lower=True), q
+
+
+def _condition(r: Tensor, lower: bool) -> Tensor:
+    """In the Frobenius norm, of triangular matrices."""
+    inverse = triangular.solve(r, identity(r.shape[-1], r), lower=lower)
+    return matrix_norm(r) * matrix_norm(inverse)
+
+
+def _is_bounded(condition: Tensor, limit: Any, *parts: Tensor) -> bool:
+    """Whether condition numbers are known to be so small that no singular value counts as zero."""
+    if not is_known(condition._node):
+        return False
+    evaluate([x._node for x in (condition, *parts)])  # parts once for all that is made of them
+    return bool(((condition * limit < 1) & (condition < float("inf"))).all())
 
 
 @widens
@@ -152,8 +215,8 @@ def lstsq(a: ArrayLike, b: ArrayLike, /, *, rcond: Any = None) -> LstsqResult:
     if vector:
         x, residuals = x[..., 0], residuals[..., 0]
     if not dtype.is_complex:
-        s, residuals = s.astype(dtype), residuals.astype(dtype)
-    return LstsqResult(x.astype(dtype), residuals, rank, s)
+        s, residuals = s.astype(dtype, copy=False), residuals.astype(dtype, copy=False)
+    return LstsqResult(x.astype(dtype, copy=False), residuals, rank, s)
 
 
 @widens
@@ -176,4 +239,4 @@ def cond(x: ArrayLike, /, p: Any = None) -> Tensor:
         inverse, info = inv_ex(a)
         found = matrix_norm(a, ord=p) * matrix_norm(inverse, ord=p)
         found = where(info != 0, float("inf"), found)
-    return found if dtype.is_complex else found.astype(dtype)
+    return found if dtype.is_complex else found.astype(dtype, copy=False)

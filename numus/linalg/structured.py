@@ -201,7 +201,7 @@ def solve_toeplitz(c_or_cr: Any, b: ArrayLike, /) -> Tensor:
     c, r = (broadcast_to(x, (*lead, x.shape[-1])) for x in (c, r))
     y = broadcast_to(y, (*lead, *y.shape[-2:]))
     if not y.size:
-        return y.astype(dtype)[..., 0] if vector else y.astype(dtype)
+        return y.astype(dtype, copy=False)[..., 0] if vector else y.astype(dtype, copy=False)
     packed = _solved(c, r, y)
     with grad_mode(False):
         info = packed[..., -1, 0].detach()
@@ -209,5 +209,5 @@ def solve_toeplitz(c_or_cr: Any, b: ArrayLike, /) -> Tensor:
     check(
         op, info, "has no solution by Levinson's recursion: its leading minor of order {} is zero"
     )
-    found = spoiled(packed[..., :-1, :], info).astype(dtype)
+    found = spoiled(packed[..., :-1, :], info).astype(dtype, copy=False)
     return found[..., 0] if vector else found

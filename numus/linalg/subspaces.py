@@ -68,9 +68,9 @@ def orth(x: ArrayLike, /, *, rcond: Any = None, rank: int | None = None) -> Tens
     """
     a, dtype = matrices("orth", x)
     if not a.size:
-        return a[..., :0].astype(dtype)
+        return a[..., :0].astype(dtype, copy=False)
     u, s, _ = thin(a)
-    return u[..., : _rank("orth", s, a, rcond, rank)].astype(dtype)
+    return u[..., : _rank("orth", s, a, rcond, rank)].astype(dtype, copy=False)
 
 
 def _null_tangent(n: Tensor, given: list[Tensor], tangents: list[Tensor]) -> Tensor:
@@ -98,12 +98,12 @@ def null_space(x: ArrayLike, /, *, rcond: Any = None, rank: int | None = None) -
     a, dtype = matrices("null_space", x)
     n = a.shape[-1]
     if not a.size:
-        return identity(n, a).astype(dtype)
+        return identity(n, a).astype(dtype, copy=False)
     _, s, v = thin(a)
     found = _rank("null_space", s, a, rcond, rank)
     with grad_mode(False):
         basis = factors(v, n)[0][..., found:]  # columns that complete those of the range
-    return differentiated(_NULL, lambda *_: basis, a, basis).astype(dtype)
+    return differentiated(_NULL, lambda *_: basis, a, basis).astype(dtype, copy=False)
 
 
 # -- products of reflections ----------------------------------------------------------------------
@@ -129,10 +129,10 @@ def householder_product(a: ArrayLike, tau: ArrayLike, /) -> Tensor:
             f"a factor per column, not shapes {x.shape} and {factor.shape}"
         )
     if not x.size or not k:
-        return (x * 0.0 + identity(m, x)[..., :n]).astype(dtype)
+        return (x * 0.0 + identity(m, x)[..., :n]).astype(dtype, copy=False)
     v = x[..., :k].tril(-1) + identity(m, x)[..., :k]
     # T⁻¹ = 1 / tau + the strict upper triangle of Vᴴ V: without dividing by tau
     scaled = (adjoint(v) @ v).triu(1) * factor[..., :, None]
     middle = identity(k, x) * factor[..., :, None]
     t = triangular.solve(scaled, middle, lower=False, unit_diagonal=True)
-    return (identity(m, x)[..., :n] - v @ (t @ adjoint(v)[..., :n])).astype(dtype)
+    return (identity(m, x)[..., :n] - v @ (t @ adjoint(v)[..., :n])).astype(dtype, copy=False)

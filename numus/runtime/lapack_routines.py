@@ -120,9 +120,9 @@ def result_length(r: Routine, dtype: DType) -> int:
 
 
 def described(name: str, option: int | str, *xs: Any) -> Routine:
-    """The routine of stacks (batch, rows, columns), of which the first is factorised."""
-    batch, m, n = xs[0].shape
+    """The routine of stacks (…, rows, columns), of which the first is factorised."""
+    *lead, m, n = xs[0].shape
     if name in _COLUMN_MAJOR:
         m, n = n, m
-    columns = xs[1].shape[2] if name == "solve" else 0
-    return Routine(name, batch, m, n, xs[0].dtype.name, option, columns)
+    columns = xs[1].shape[-1] if name == "solve" else 0
+    return Routine(name, math.prod(lead), m, n, xs[0].dtype.name, option, columns)

@@ -1,5 +1,7 @@
 """Matrices that CPUs factorise in blocks, in place: sizes around tiles, bad input, jit, vmap."""
 
+import functools
+
 import numpy as np
 import pytest
 from test_solvers import KNOWN, adjoint, drawn
@@ -94,3 +96,20 @@ def test_tall_matrices_are_decomposed_by_their_triangle():
     for part in (a, a.T):
         u, s, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(part), full_matrices=False))
         assert np.max(np.abs((u * s) @ vh - part)) <= bound(a, 200)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_least_squares_by_triangles(dtype):
+    tall = drawn((1100, 20), dtype)  # in ranges of rows
+    low = drawn((40, 3), dtype) @ drawn((3, 20), dtype)
+    for a in (tall, low, low.T, drawn((20, 40), dtype)):
+        b = drawn((a.shape[0], 2), dtype)
+        solve = functools.partial(nm.linalg.lstsq, rcond=1e-4)
+        found = solve(nm.asarray(a), nm.asarray(b))
+        x, _, rank, values = np.linalg.lstsq(a, b, rcond=1e-4)
+        scale = 100 * np.finfo(dtype).eps * max(a.shape)
+        np.testing.assert_allclose(found.x.numpy(), x, atol=scale * np.max(np.abs(x)), rtol=0)
+        assert found.rank.item() == rank
+        np.testing.assert_allclose(found.s.numpy(), values, atol=scale * values[0])
+        jitted = nm.jit(solve)(nm.asarray(a), nm.asarray(b))
+        np.testing.assert_allclose(jitted[0].numpy(), x, atol=scale * np.max(np.abs(x)), rtol=0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from numus.dtypes import DType
 from numus.evaluation.evaluate import is_known
 from numus.functions.autocast import widens
 from numus.functions.elementwise.comparison import isnan, where
 from numus.linalg._base import (
     Implicit,
     adjoint,
+    by_choice,
     check,
     differentiated,
+    element,
     identity,
     matrices,
     operands,
@@ -44,6 +47,14 @@ def _factorised(a: Tensor) -> Tensor:
     return differentiated(_RULE, compute, a)
 
 
+@by_choice
+def _checked(a: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
+    """The factors, and which of the matrices have none."""
+    found = _factorised(a)
+    failed = isnan(element(found.detach(), -1, -1))  # NaN follows a pivot that is not positive
+    return found.astype(dtype, copy=False), failed
+
+
 def _info(l: Tensor) -> Tensor:  # noqa: E741
     """The order of the first leading minor that is not positive; 0 where all are."""
     pivots = diagonal(l.detach())
@@ -67,7 +78,7 @@ def cholesky_ex(x: ArrayLike, /, *, upper: bool = False) -> tuple[Tensor, Tensor
     a, dtype = matrices("cholesky_ex", x, square=True)
     found = _factorised(a)
     info = _info(found)
-    found = spoiled(found, info).tril().astype(dtype)
+    found = spoiled(found, info).tril().astype(dtype, copy=False)
     return (adjoint(found) if upper else found), info
 
 
@@ -84,14 +95,13 @@ def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tensor:
     [[2.0, 0.0], [1.0, 3.0]]
     """
     a, dtype = matrices("cholesky", x, square=True)
-    found = _factorised(a)
-    if a.size:
-        last = found.detach()[..., -1, -1]  # NaN follows a pivot that is not positive
-        if not is_known(last._node):
-            found = spoiled(found, isnan(last)).tril()
-        elif not small.succeeded(last):
-            check("cholesky", _info(found), _INDEFINITE)
-    found = found.astype(dtype)
+    if not a.size:
+        return a.astype(dtype, copy=False)
+    found, failed = _checked(a, dtype)
+    if not is_known(failed._node):
+        found = spoiled(found, failed).tril()
+    elif not small.succeeded(failed, found):
+        check("cholesky", _info(found), _INDEFINITE)
     return adjoint(found) if upper else found
 
 
@@ -113,4 +123,4 @@ def cho_solve(c_and_lower: tuple[ArrayLike, bool], b: ArrayLike, /) -> Tensor:
     factor, y, vector = triangular.right_hand_sides("cho_solve", factor, y)
     factor = factor if lower else adjoint(factor)
     found = triangular.solve(adjoint(factor), triangular.solve(factor, y, lower=True), lower=False)
-    return found.astype(dtype)[..., 0] if vector else found.astype(dtype)
+    return found.astype(dtype, copy=False)[..., 0] if vector else found.astype(dtype, copy=False)

@@ -204,7 +204,7 @@ def _ldl(op: str, x: ArrayLike, lower: bool, hermitian: bool) -> LDLResult:
     a = below + _flipped(below, hermitian) + middle
     if not a.size:
         order = broadcast_to(arange(n, device=a.device), a.shape[:-1])
-        return LDLResult(a.astype(dtype), a.astype(dtype), order)
+        return LDLResult(a.astype(dtype, copy=False), a.astype(dtype, copy=False), order)
     with grad_mode(False):
         packed = _factorised(a, hermitian)
         order = packed[..., 2 * n, :]
@@ -212,4 +212,6 @@ def _ldl(op: str, x: ArrayLike, lower: bool, hermitian: bool) -> LDLResult:
     packed = differentiated(_RULES[hermitian], lambda *_: packed, a, order)
     place = order.argsort(axis=-1)
     factor = _permuted(packed[..., :n, :].tril(), place, False)
-    return LDLResult(factor.astype(dtype), packed[..., n : 2 * n, :].astype(dtype), order)
+    return LDLResult(
+        factor.astype(dtype, copy=False), packed[..., n : 2 * n, :].astype(dtype, copy=False), order
+    )

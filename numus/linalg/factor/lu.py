@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from numus.dtypes import DType
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import arange
-from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.comparison import isnan, where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
     adjoint,
+    by_choice,
     check,
     differentiated,
+    element,
     identity,
     matrices,
     operands,
@@ -104,7 +107,7 @@ def lu_factor(a: ArrayLike, /) -> tuple[Tensor, Tensor]:
     """
     x, dtype = matrices("lu_factor", a)
     packed, _, swaps = _lu(x)
-    return packed.astype(dtype), swaps
+    return packed.astype(dtype, copy=False), swaps
 
 
 @widens
@@ -116,7 +119,7 @@ def lu_factor_ex(a: ArrayLike, /) -> tuple[Tensor, Tensor, Tensor]:
     """
     x, dtype = matrices("lu_factor_ex", a)
     packed, _, swaps = _lu(x)
-    return packed.astype(dtype), swaps, _info(packed)
+    return packed.astype(dtype, copy=False), swaps, _info(packed)
 
 
 @widens
@@ -134,13 +137,15 @@ def lu(a: ArrayLike, /, *, permute_l: bool = False, p_indices: bool = False) -> 
     """
     x, dtype = matrices("lu", a)
     packed, order, _ = _lu(x)
-    lower, upper = (part.astype(dtype) for part in _split(packed))
+    lower, upper = (part.astype(dtype, copy=False) for part in _split(packed))
     place = _inverse_order(order)
     if permute_l:
         return _rows_at(lower, place), upper
     if p_indices:
         return place, lower, upper
-    permutation = (place[..., None] == arange(x.shape[-2], device=x.device)).astype(dtype)
+    permutation = (place[..., None] == arange(x.shape[-2], device=x.device)).astype(
+        dtype, copy=False
+    )
     return permutation, lower, upper
 
 
@@ -184,7 +189,7 @@ def lu_solve(lu_and_piv: tuple[ArrayLike, Tensor], b: ArrayLike, /, *, trans: in
         found = _solved(factors, order, y.conj(), adjoint_=True).conj()
     else:
         found = _solved(factors, order, y, adjoint_=trans != 0)
-    found = found.astype(dtype)
+    found = found.astype(dtype, copy=False)
     return found[..., 0] if vector else found
 
 
@@ -257,7 +262,7 @@ def _solution(op: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
     a, b, vector = triangular.right_hand_sides(op, a, b)
     packed, order, _ = factors(a)
     info = _info(packed)
-    found = spoiled(solve_with(a, b, packed, order, False), info).astype(dtype)
+    found = spoiled(solve_with(a, b, packed, order, False), info).astype(dtype, copy=False)
     return (found[..., 0] if vector else found), info
 
 
@@ -280,10 +285,9 @@ def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
     (a, b), dtype = operands(op, x1, x2)
     a, b, vector = triangular.right_hand_sides(op, a, b)
     if b.size and small.solves_directly(a, b):
-        found = small.solve(a, b)
-        if small.succeeded(found[..., 0, 0]):
-            found = found.astype(dtype)
-            return found[..., 0] if vector else found
+        found, failed = _direct_solution(a, b, dtype, vector)
+        if small.succeeded(failed, found):
+            return found
     found, info = _solution(op, x1, x2)
     check(op, info, _SINGULAR, found)
     return found
@@ -292,6 +296,20 @@ def solution(op: str, x1: ArrayLike, x2: ArrayLike) -> Tensor:
 def quotient(a: Tensor, b: Tensor) -> Tensor:
     """a⁻¹ b for equal leading axes; NaN where a matrix is singular."""
     return small.solve(a, b) if small.solves_directly(a, b) else _solution("solve", a, b)[0]
+
+
+@by_choice
+def _direct_solution(a: Tensor, b: Tensor, dtype: DType, vector: bool) -> tuple[Tensor, Tensor]:
+    """The solution, and which matrices are singular."""
+    found = small.solve(a, b)
+    result = found.astype(dtype, copy=False)
+    return (result[..., 0] if vector else result), isnan(element(found, 0, 0))
+
+
+@by_choice
+def _direct_inverse(a: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
+    found = small.inv(a)
+    return found.astype(dtype, copy=False), isnan(element(found, 0, 0))
 
 
 @widens
@@ -307,7 +325,7 @@ def inv_ex(x: ArrayLike, /) -> tuple[Tensor, Tensor]:
 def _inverse(op: str, x: ArrayLike) -> tuple[Tensor, Tensor]:
     a, dtype = matrices(op, x, square=True)
     found, info = _solution(op, a, identity(a.shape[-1], a))
-    return found.astype(dtype), info
+    return found.astype(dtype, copy=False), info
 
 
 @widens
@@ -324,9 +342,9 @@ def inverted(op: str, x: ArrayLike) -> Tensor:
     """The inverses, and errors that name the function that asks for them."""
     a, dtype = matrices(op, x, square=True)
     if a.size and small.solves_directly(a):
-        found = small.inv(a)
-        if small.succeeded(found[..., 0, 0]):
-            return found.astype(dtype)
+        found, failed = _direct_inverse(a, dtype)
+        if small.succeeded(failed, found):
+            return found
     found, info = _inverse(op, x)
     check(op, info, _SINGULAR, found)
     return found

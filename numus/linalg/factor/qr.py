@@ -17,6 +17,7 @@ from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
     adjoint,
+    by_choice,
     differentiated,
     identity,
     matrices,
@@ -30,6 +31,7 @@ from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
 
 TALL = 16  # columns up to which a kernel of its own is as fast
+RANGE_ROWS = 512  # of a tall matrix, and at least two squares: factorised by themselves
 
 
 def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
@@ -61,6 +63,27 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         below = zeros((*lead, columns - k, n), dtype=a.dtype, device=a.device)
         r = concat([r, below], axis=-2)
     return q, r
+
+
+def triangle(a: Tensor) -> Tensor:
+    """R (min(m, n), n) alone, not differentiated, of matrices that are scaled; of tall ones by the
+    triangles of ranges of rows (TSQR, Demmel et al. 2012)."""
+    m, n = a.shape[-2:]
+    if m < n or n <= TALL or not small.on_cpu(a):
+        return factors(a, min(m, n))[1]
+    return unstacked(_triangle(stacked(a)), a.shape[:-2])
+
+
+def _triangle(a: Tensor) -> Tensor:
+    batch, m, n = a.shape
+    count = m // max(RANGE_ROWS, 2 * n)
+    if count < 2:
+        return wrap(factor.direct_qr(a._node, False))
+    count = 1 << (count.bit_length() - 1)
+    rows = -(-m // count)
+    a = pad(a, ((0, 0), (0, count * rows - m), (0, 0)))
+    found = _triangle(a.reshape((batch * count, rows, n)))
+    return _triangle(found.reshape((batch, count * n, n)))
 
 
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
@@ -129,12 +152,17 @@ def _packed(a: Tensor) -> Tensor:
     return unstacked(concat([packed, tau[:, None, :]], axis=-2), lead)
 
 
+@by_choice
+def _plain(a: Tensor) -> tuple[Tensor, Tensor]:
+    with grad_mode(False), autocast(enabled=False):
+        return factors(a, min(a.shape[-2:]))
+
+
 def reduced(a: Tensor) -> tuple[Tensor, Tensor]:
     """Q (m, k) and R (k, n), differentiated."""
     m = a.shape[-2]
     if not a._node.tracked:
-        with grad_mode(False), autocast(enabled=False):
-            return factors(a, min(a.shape[-2:]))
+        return _plain(a)
 
     def compute(a: Tensor) -> Tensor:
         q, r = factors(a, min(a.shape[-2:]))
@@ -185,19 +213,19 @@ def qr(
     a, dtype = matrices("qr", x)
     if pivoting:
         order = pivot_order(a)
-        found = qr(columns_at(a, order).astype(dtype), mode=mode)
+        found = qr(columns_at(a, order).astype(dtype, copy=False), mode=mode)
         return (found, order) if isinstance(found, Tensor) else PivotedQRResult(*found[:2], order)
     m, n = a.shape[-2:]
     if mode == "raw":
-        packed = differentiated(_RAW, _packed, a).astype(dtype)
+        packed = differentiated(_RAW, _packed, a).astype(dtype, copy=False)
         return packed[..., :m, :].mT, packed[..., m, : min(m, n)]
     if mode == "complete" and m > n:
 
         def compute(a: Tensor) -> Tensor:
             return concat(factors(a, m), axis=-1)
 
-        packed = differentiated(_COMPLETE, compute, a).astype(dtype)
+        packed = differentiated(_COMPLETE, compute, a).astype(dtype, copy=False)
         return QRResult(packed[..., :m], packed[..., m:].triu())
-    q, r = (part.astype(dtype) for part in reduced(a))
+    q, r = (part.astype(dtype, copy=False) for part in reduced(a))
     r = r.triu() if a._node.tracked else r  # a derivative's reads no more of it
     return r if mode == "r" else QRResult(q, r)

@@ -6,9 +6,8 @@ derivative or an error asks for it.
 
 from __future__ import annotations
 
-from numus.evaluation.evaluate import is_known
+from numus.evaluation.evaluate import elements, evaluate, is_known
 from numus.functions._base import wrap
-from numus.functions.elementwise.comparison import isnan
 from numus.linalg._base import stacked, unstacked
 from numus.linalg.factor import lapack
 from numus.primitives.linalg import factor
@@ -45,20 +44,23 @@ def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
     """Whether a result needs no factors: many small matrices that no derivative asks for, and that
     no library takes."""
     tracked = any(x._node.tracked for x in (a, *more))
-    return not tracked and applies(a) and not lapack.is_chosen(name, stacked(a))
+    return not tracked and applies(a) and not lapack.is_chosen(name, a)
 
 
 def solves_directly(a: Tensor, *more: Tensor) -> bool:
     """As `is_direct`, of systems: large matrices, too, are eliminated with their right-hand
     sides."""
-    if any(x._node.tracked for x in (a, *more)) or lapack.is_chosen("lu", stacked(a)):
+    if any(x._node.tracked for x in (a, *more)) or lapack.is_chosen("lu", a):
         return False
     return applies(a) or is_in_place(a)
 
 
-def succeeded(first: Tensor) -> bool:
-    """False where one element of each result is known to be NaN in some."""
-    return not is_known(first._node) or not bool(isnan(first).any())
+def succeeded(failed: Tensor, result: Tensor) -> bool:
+    """False where a failure is known; results are computed with it."""
+    if not is_known(failed._node):
+        return True
+    evaluate((failed._node, result._node))
+    return not elements(failed._node).any()
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def right_hand_sides(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, boo
             f"{a.shape[-1]} unknowns meet right-hand sides of {b.shape[-2] if b.ndim > 1 else 0}"
         )
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], f"linalg.{op}")
-    a, b = (broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    a, b = (x if x.shape[:-2] == lead else broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
     return a, b, vector
 
 
@@ -102,5 +102,5 @@ def solve_triangular(
     x, y, vector = right_hand_sides("solve_triangular", x, y)
     if kinds[trans]:
         x, lower = (x.mT if kinds[trans] == 1 else adjoint(x)), not lower
-    found = solve(x, y, lower, unit_diagonal).astype(dtype)
+    found = solve(x, y, lower, unit_diagonal).astype(dtype, copy=False)
     return found[..., 0] if vector else found
