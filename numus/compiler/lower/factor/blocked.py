@@ -25,10 +25,12 @@ def lower_cholesky(p: Problem) -> Kernels:
     space = Workspace(p)
     fill(space, lower=True)
     chunks = space.chunks()
+    task = Task(space)
+    _cholesky_diagonal(space, task, 0)
+    task.done("cholesky")
     for first in space.starts():
         count = space.count(first)
         last = first + count
-        _cholesky_diagonal(space, first, count)
         if last == space.order:
             break
         task = Task(space, space.blocks(last))
@@ -42,15 +44,15 @@ def lower_cholesky(p: Problem) -> Kernels:
     return space.steps
 
 
-def _cholesky_diagonal(space: Workspace, first: int, count: int) -> None:
-    task = Task(space)
+def _cholesky_diagonal(space: Workspace, task: Task, first: int) -> None:
     near = task.near(space.block, space.block)
     work = task.planes(space.work)
-    cholesky.factorise(task.program, work, near, task.size(first), task.size(count))
-    task.done("cholesky")
+    cholesky.factorise(task.program, work, near, task.size(first), task.size(space.count(first)))
 
 
 def _cholesky_update(space: Workspace, panel: Value, last: int, count: int) -> None:
+    """Of what follows a panel; the first task also factorises the next block of the diagonal, while
+    others update the rest (look-ahead)."""
     blocks = space.blocks(last)
     task = Task(space, blocks * blocks)
     p = task.program
@@ -60,6 +62,8 @@ def _cholesky_update(space: Workspace, panel: Value, last: int, count: int) -> N
     with p.when(p.let(across <= down)):
         both = chunks.at(down), chunks.at(across)
         cholesky.update(p, work, both, spans, task.size(count))
+    with p.when(p.let(task.part.eq(0))):
+        _cholesky_diagonal(space, task, last)
     task.done("cholesky")
 
 
