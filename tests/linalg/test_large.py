@@ -98,6 +98,12 @@ def test_tall_matrices_are_decomposed_by_their_triangle():
         assert np.max(np.abs((u * s) @ vh - part)) <= bound(a, 200)
 
 
+def test_least_squares_of_many_small_matrices():
+    a, b = drawn((17, 30, 18), np.float32), drawn((17, 30, 2), np.float32)
+    x = nm.linalg.lstsq(nm.asarray(a), nm.asarray(b)).x.numpy()
+    np.testing.assert_allclose(x, np.linalg.pinv(a) @ b, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_least_squares_by_triangles(dtype):
     tall = drawn((1100, 20), dtype)  # in ranges of rows
