@@ -120,8 +120,17 @@ def lanes_across_rows(
     else:
         blocks_of_sums = any(map(row.sum_block, range(work.passes)))  # whose totals are wider
         width_of_terms = work.vector_lanes() if blocks_of_sums else 0
-        loop = ir.For(j, start, stop, "lanes", body, width=width_of_terms)
+        vectors = _vectors_at_a_time(p, columns)
+        loop = ir.For(j, start, stop, "lanes", body, unroll=vectors, width=width_of_terms)
     return [loop], blocks * iterations(others)
+
+
+def _vectors_at_a_time(p: LoopProblem, columns: int) -> int:
+    """Vectors of columns that go down side by side: lines are read as a whole, and the latencies of
+    several accumulators overlap."""
+    if p.work.threads or p.work.is_small:
+        return 1
+    return max(1, min(p.work.rows_per_block(), columns // p.work.vector_lanes()))
 
 
 def columns_per_thread(p: LoopProblem) -> int:
