@@ -28,6 +28,7 @@ _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
 _MAX_NAME = 1 << 16
 _MAX_DIMS = 8
+_MAX_ELEMENTS = 1 << 48  # of the extents that are not 0: what NumPy addresses, with room
 
 # Numbers of types in metadata and of tensors, as the format has them.
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
@@ -139,6 +140,8 @@ def _info(r: _Reader) -> tuple[str, tuple[int, ...], int, int]:
     if dims > _MAX_DIMS:
         raise r.fail(f"{name!r} has {dims} axes")
     shape = tuple(r.number("Q") for _ in range(dims))[::-1]  # the fastest axis comes first there
+    if math.prod(n for n in shape if n) > _MAX_ELEMENTS:
+        raise r.fail(f"{name!r} is of shape {shape}")
     return name, shape, r.number("I"), r.number("Q")
 
 

@@ -1,6 +1,7 @@
 """GGUF files: what is written is read, and nothing in a damaged file is trusted."""
 
 import random
+import struct
 
 import numpy as np
 import pytest
@@ -79,3 +80,15 @@ def test_errors(tmp_path):
         nm.quant.save_gguf(path, {}, {"k": [1, "a"]})
     with pytest.raises(FileNotFoundError):
         nm.quant.load_gguf(tmp_path / "missing.gguf")
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 63), (256, 0, 1 << 62)])
+@pytest.mark.parametrize("kind", [0, 12])  # float32 and Q4_K
+def test_empty_tensors_of_endless_extents(tmp_path, shape, kind):
+    """Nothing is stored for them, and yet NumPy has no such shapes."""
+    path = tmp_path / "a.gguf"
+    head = struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"w"
+    axes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    path.write_bytes(b"GGUF" + head + axes + struct.pack("<IQ", kind, 0) + bytes(64))
+    with pytest.raises(nm.errors.RecordError, match="'w' is of shape"):
+        nm.quant.load_gguf(path)
