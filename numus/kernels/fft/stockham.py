@@ -443,8 +443,10 @@ def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
             inside = [ir.If(ir.binary("lt", which, block.count), inside)]
         return [ir.For(t, ZERO, const(butterflies * block.width), "lanes", inside)]
     if block.width > 1:
+        if p.stride == 1:  # no loop: nothing is worth holding from one lane to the next
+            q = ZERO
         inner = _over_transforms(block, str(p.number), lambda w: body(group, q, w))
-        loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner])
+        loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner]) if p.stride > 1 else inner
         return [ir.For(group, ZERO, groups, "serial", [loop])]
     if p.stride >= block.vector:
         along: Stmt = ir.For(q, ZERO, stride, "lanes", body(group, q, NONE))

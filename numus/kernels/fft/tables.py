@@ -30,6 +30,7 @@ CACHE_LINE_BYTES = 64
 class TableTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids)."""
 
+    small_elements: int = 1 << 12  # up to which a kernel's code is kept short
     max_length_along: int = 1 << 15  # of transforms that lanes run along
     min_split_length: int = 1 << 12  # of transforms that are split into columns
     max_length_real: int = 1 << 12  # of those for real signals that lanes do not run along

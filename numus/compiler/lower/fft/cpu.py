@@ -5,7 +5,6 @@ from __future__ import annotations
 from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.fft.planes import lower_planes
 from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
 from numus.kernels.fft.radices import LARGEST_RADIX, radices_of
 from numus.kernels.fft.tables import TUNING, column_limit
@@ -24,8 +23,7 @@ def _is_per_lane(p: FftProblem) -> bool:
 def _blocking(p: FftProblem, step: Step) -> Blocking:
     vector = p.layout.vector
     largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
-    # little data: few kernels beat fast ones
-    odd = 5 if p.val.size <= LOOPS.small_elements else LARGEST_RADIX
+    odd = 5 if p.is_small else LARGEST_RADIX
     if step.inner == 1 and _is_along(p):
         first = p.layout.first_radix
         rest = radices_of(step.length // first, largest, odd)

@@ -19,7 +19,6 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.axis import ZERO, delinearize, store_members, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, mul, swap
@@ -33,7 +32,7 @@ from numus.kernels.fft.stockham import (
     remainder,
     stockham,
 )
-from numus.kernels.fft.tables import CACHE_LINE_BYTES, Layout, layout
+from numus.kernels.fft.tables import CACHE_LINE_BYTES, TUNING, Layout, layout
 
 MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
 
@@ -112,6 +111,11 @@ class FftProblem(Problem):
     @property
     def planes(self) -> int:
         return math.prod(self.val.shape[:-2])
+
+    @property
+    def is_small(self) -> bool:
+        """Little data: short code, and few kernels, beat fast code."""
+        return self.val.size <= TUNING.small_elements
 
     @property
     def rows(self) -> int:
@@ -338,7 +342,7 @@ class FftProblem(Problem):
 
     def kernel(self, step: Step, blocking: Blocking, name: str) -> LoweredKernel:
         """One step; a step of lone rows may take several as adjacent ones."""
-        small = self.val.size <= LOOPS.small_elements
+        small = self.is_small
         e = Emitter(self.layouts, small, block_size=blocking.threads)
         outer, inner = step.outer, step.inner
         width, batch = blocking.width, self.val.shape[:-1]
