@@ -98,7 +98,7 @@ def _spectral_window(op: str, window: Any, n: int) -> Array:
     if callable(window):
         return np.asarray(window(np.fft.fftfreq(n)))
     if isinstance(window, (str, tuple, int, float)):
-        return np.fft.ifftshift(host_window(window, n, True, op))
+        return np.fft.fftshift(host_window(window, n, True, op))
     values = host(op, window, "window")
     if values.shape != (n,):
         raise ShapeError(f"signal.{op}: window has shape {values.shape}; it must be ({n},)")
@@ -213,7 +213,12 @@ def upfirdn(h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1) -> Tenso
     return nm.moveaxis(found.reshape(*rows.shape[:-1], found.shape[-1]), -1, axis)
 
 
-_LEVELS: dict[str, Any] = {"mean": nm.mean, "minimum": nm.min, "maximum": nm.max}
+_LEVELS: dict[str, Any] = {
+    "mean": nm.mean,
+    "median": nm.median,
+    "minimum": nm.min,
+    "maximum": nm.max,
+}
 
 
 def resample_poly(
@@ -230,13 +235,15 @@ def resample_poly(
     Args:
         window: of the low-pass filter, or its taps.
         padtype: the signal beyond its ends: "constant" (`cval`, by default 0), "line", "mean",
-            "minimum" or "maximum".
+            "median", "minimum" or "maximum".
 
     >>> nm.signal.resample_poly(nm.ones(6), 1, 2).shape
     (3,)
     """
     op = "resample_poly"
-    choice(op, padtype, "padtype", "constant", "line", "mean", "minimum", "maximum")
+    choice(op, padtype, "padtype", "constant", "line", *_LEVELS)
+    if cval is not None and padtype != "constant":
+        raise ValueError(f"signal.{op}: cval has no effect with padtype={padtype!r}")
     x = signal(op, x)
     at = axis_of(op, x, axis)
     up, down = positive(op, up, "up"), positive(op, down, "down")

@@ -112,7 +112,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
     shape = tuple(order if i == at else n for i, n in enumerate(x.shape))
     z = None if zi is None else nm.moveaxis(_state(op, zi, x, shape), at, -1)
     if order == 0:
-        y, last = x * state_space.on(b, x), x[..., :0]
+        y, last = x * state_space.on(b, x), nm.moveaxis(x, at, -1)[..., :0]
     elif a.shape[0] == 1:
         y, last = _convolved(b, x, at, z)
     else:

@@ -95,8 +95,7 @@ def test_filters_and_their_states(n):
     for b, a in FILTERS:
         same("lfilter", b, a, x, axis=1)
         order = max(len(a), len(b)) - 1
-        if order:
-            same("lfilter", b, a, x, axis=1, zi=noise(2, order, 3))
+        same("lfilter", b, a, x, axis=1, zi=noise(2, order, 3))
     same("sosfilt", SOS, x, axis=1)
     same("sosfilt", SOS, x, axis=1, zi=noise(4, 2, 2, 3))
     if n > 50:
@@ -175,7 +174,9 @@ def test_other_rates():
     x = noise(2, 200)
     same("resample", x, 70, axis=1, window="hann")
     same("resample", x[0], 100, t=np.linspace(0, 1, 200))
+    same("resample", x[:, :7] + 1j * x[:, 7:14], 9, axis=1, window="hann")
     same("resample_poly", x, 3, 2, axis=1, cval=2.0)
+    same("resample_poly", x, 2, 3, axis=1, padtype="median")
     same("upfirdn", noise(7), x, 3, 5)
     for options in ({}, {"ftype": "fir"}, {"zero_phase": False}, {"n": 4}):
         same("decimate", x, 3, **options)
@@ -187,6 +188,7 @@ def test_other_rates():
     for call, message in [
         (lambda: nm.signal.resample(x, 0), "at least 1"),
         (lambda: nm.signal.resample_poly(x, 0, 1), "at least 1"),
+        (lambda: nm.signal.resample_poly(x, 1, 2, padtype="mean", cval=1.0), "no effect"),
         (lambda: nm.signal.hilbert(x, N=0), "positive"),
         (lambda: nm.signal.savgol_filter(x, 3, 3), "polyorder"),
         (lambda: nm.signal.savgol_filter(x, 300, 3), "longer"),
