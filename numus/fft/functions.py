@@ -94,9 +94,9 @@ def complex_planes(
 ) -> Node | None:
     """The transform of a complex node along two axes with these lengths, if it is one kernel."""
     (rows, first), (columns, last) = sorted(axes, key=lambda pair: pair[1])
-    if first == last or not are_planes(
-        x, rows, columns, math.prod(x.shape) // max(1, rows * columns)
-    ):
+    count = math.prod(n for i, n in enumerate(x.shape) if i not in (first, last))
+    # planes whose points lie apart are best read as columns, an axis at a time
+    if first == last or last != x.ndim - 1 or not are_planes(x, rows, columns, count):
         return None
     order = (*(i for i in range(x.ndim) if i not in (first, last)), last, first)
     swapped = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)

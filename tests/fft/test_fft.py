@@ -201,6 +201,7 @@ def test_elementwise_code_runs_inside_transforms():
     assert kernels(nm.fft.fft2, (64, 64)) == 2
     planes = 4 * NULL.runtime.target.num_cores
     assert kernels(lambda x: nm.abs(nm.fft.fft2(x * x)), (planes, 16, 16)) == 1
+    assert kernels(lambda x: nm.fft.fft2(x, axes=(0, 1)), (16, 16, planes)) == 2
 
 
 # -- GPU schedules --------------------------------------------------------------------------------
