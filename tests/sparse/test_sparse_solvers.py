@@ -215,6 +215,9 @@ def test_honest_endings():
     assert nan.info.item() == -1
     for method in (linalg.cg, linalg.lsqr, linalg.lsmr):
         assert method(sparse.eye(3), np.full(3, np.nan)).info.item() == -1
+    near = linalg.qmr(made(np.diag([*np.ones(19), 0.0])), np.ones(20), maxiter=200)
+    assert near.info.item() == -1
+    assert np.isfinite(near.x.numpy()).all()
     nothing = linalg.gauss_seidel(made(np.zeros((0, 0))), np.zeros(0))
     assert (nothing.info.item(), nothing.x.shape) == (0, (0,))
     assert len(linalg.cg(a, b).plot().splitlines()) == 12

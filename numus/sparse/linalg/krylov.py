@@ -350,13 +350,15 @@ def qmr(
             eta = -s["eta"] * ratio(s["rho"] * gamma * gamma, beta * s["gamma"] * s["gamma"])
             old = (s["theta"] * gamma) ** 2 * one
             d, residual = eta * direction + old * s["d"], eta * ap + old * s["s"]
-            x, r = s["x"] + hat(d), s["r"] - residual
+            r = s["r"] - residual
+            small = norm(r)
+            # a breakdown that is nearly one overflows: the solution before it is the better one
+            x = nm.where(nm.isfinite(small), s["x"] + hat(d), s["x"])
             new = {
                 **{"x": x, "r": r, "v": v_next, "w": w_next, "p": direction, "q": q, "d": d},
                 **{"s": residual, "rho": rho, "xi": xi, "gamma": gamma, "eta": eta},
                 **{"epsilon": epsilon, "theta": theta, "started": nm.ones_like(one)},
             }
-            small = norm(r)
             well = ((delta != 0) & (epsilon != 0)) | (small <= p.tolerance)
             return new, small, well
 
