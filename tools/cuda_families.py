@@ -316,11 +316,13 @@ def _recurrent(torch: Any, nm: Any, most: int = 0) -> Iterator[Case]:
         layer = layer.to(getattr(torch, dtype))
         mine = getattr(nm.nn, kind)(size, size, batch_first=True)
         mine = mine.to(getattr(nm, dtype))
+        mine.load_state_dict({k: nm.from_dlpack(v) for k, v in layer.state_dict().items()})
 
         def theirs(x: Any, layer: Any = layer) -> Any:
+            layer.zero_grad(set_to_none=True)
             x = x.detach().requires_grad_()
             layer(x)[0].square().mean().backward()
-            return x.grad
+            return x.grad, [p.grad for p in layer.parameters()]
 
         @nm.jit
         def step(x: Any, mine: Any = mine) -> Any:

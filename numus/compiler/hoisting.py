@@ -107,7 +107,8 @@ class Hoisted:
         self.nbytes = 0
         if not captured:
             return
-        barred: set[int] = set()
+        # weights of few bits are not unpacked for good
+        barred = {i for i, (_, group) in enumerate(steps) if group.kind == "unpack"}
         while True:
             known = set(captured)
             self.steps = set()

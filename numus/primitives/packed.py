@@ -6,12 +6,12 @@ They have no derivatives of their own: `numus.quant` differentiates the product 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.dtypes import float32
+from numus.dtypes import DType, float32
 from numus.graph import Array, Node, Nodes
 from numus.kernels.matmul.packed import BYTES, Packing
 from numus.primitives.base import nondifferentiable
@@ -94,19 +94,24 @@ def _gemv_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -
         x = reshape(inputs[0], (1, size * vectors, inputs[0].shape[3]))
         return reshape(packed_gemv(x, inputs[1:], node.params), (size, vectors, rows))
     parts = []
-    for i in range(size):
-        own = [
-            reshape(take_range(x, 0, i, i + 1), x.shape[1:]) if b else x
-            for x, b in zip(inputs, batched, strict=True)
-        ]
+    for own in _items(inputs, batched, size):
         found = packed_gemv(own[0], tuple(own[1:]), node.params)
         parts.append(reshape(found, (1, vectors, rows)))
     return concat(tuple(parts), 0)
 
 
-def _gemv_reference(node: Node, x: Array, codes: Array, scales: Array, *zeros: Array) -> Array:
-    p: Packing = node.params
-    rows, chunks = codes.shape[1], x.shape[2] // p.values
+def _items(inputs: Nodes, batched: Sequence[bool], size: int) -> Iterator[list[Node]]:
+    """The inputs of each element of a batch."""
+    for i in range(size):
+        yield [
+            reshape(take_range(x, 0, i, i + 1), x.shape[1:]) if b else x
+            for x, b in zip(inputs, batched, strict=True)
+        ]
+
+
+def _matrix(p: Packing, k: int, codes: Array, scales: Array, *zeros: Array) -> Array:
+    """The values of a matrix of codes, (rows, k)."""
+    rows, chunks = codes.shape[1], k // p.values
     group = p.group or chunks
     groups = -(-chunks // group)
     words = codes[0]
@@ -114,7 +119,7 @@ def _gemv_reference(node: Node, x: Array, codes: Array, scales: Array, *zeros: A
         blocks = words.reshape(rows, groups, group + 1)
         scales = (blocks[..., 0] & 0xFFFF).astype(np.uint16).view(np.float16)
         words = blocks[..., 1:].reshape(rows, -1)
-    words = words ^ np.uint32(128 * BYTES if p.signed else 0)
+    words = words[:, :chunks] ^ np.uint32(128 * BYTES if p.signed else 0)
     shifts = np.arange(p.values, dtype=np.uint32) * np.uint32(p.bits)
     values = ((words[..., None] >> shifts) & np.uint32((1 << p.bits) - 1)).astype(np.float64)
 
@@ -123,7 +128,12 @@ def _gemv_reference(node: Node, x: Array, codes: Array, scales: Array, *zeros: A
         return wide.astype(np.float64)
 
     zero = spread(zeros[0]) if zeros else float(p.zero)
-    matrix = ((values - zero) * spread(scales)).reshape(rows, -1)
+    found: Array = ((values - zero) * spread(scales)).reshape(rows, -1)
+    return found
+
+
+def _gemv_reference(node: Node, x: Array, *weights: Array) -> Array:
+    matrix = _matrix(node.params, x.shape[2], *weights)
     return (x[0].astype(np.float64) @ matrix.T).astype(x.dtype)
 
 
@@ -137,3 +147,30 @@ def packed_gemv(x: Node, weights: Nodes, packing: Packing) -> Node:
     """
     shape = (x.shape[1], weights[0].shape[1])
     return apply(_packed_gemv, (x, *weights), packing, shape, x.dtype)
+
+
+def _unpack_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    parts = []
+    for own in _items(inputs, batched, size):
+        found = unpack(tuple(own), node.params, node.shape[1], node.dtype)
+        parts.append(reshape(found, (1, *node.shape)))
+    return concat(tuple(parts), 0)
+
+
+def _unpack_reference(node: Node, *weights: Array) -> Array:
+    codes, scales, *zeros = weights
+    scales = np.ones_like(scales) if node.dtype.is_integer else scales
+    values = _matrix(node.params, node.shape[1], codes, scales, *zeros)
+    return values.astype(np.float32).astype(node.dtype.np)
+
+
+_unpack = nondifferentiable("unpack", "unpack", _unpack_reference, _unpack_batch)
+
+
+def unpack(weights: Nodes, packing: Packing, k: int, dtype: DType) -> Node:
+    """The values of a matrix of codes, (rows, k), in memory: products of many rows read them often.
+
+    `weights`: those of `packed_gemv`; `k` is a multiple of four words of values. As int8, values
+    are not scaled, and have neither zero points of their own nor a header.
+    """
+    return apply(_unpack, tuple(weights), packing, (weights[0].shape[1], k), dtype)

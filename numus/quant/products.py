@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 import numus as nm
+from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.graph import Nodes
 from numus.kernels.matmul.cpu.byte_gemm import tile_rows
-from numus.kernels.matmul.packed import Packing
+from numus.kernels.matmul.packed import MMA_TUNING, Packing, has_mma
 from numus.primitives.custom import graft
-from numus.primitives.packed import packed_gemv, packed_matmul
+from numus.primitives.packed import packed_gemv, packed_matmul, unpack
 from numus.quant import block_products
 from numus.quant.digits import byte_planes
 from numus.quant.floats import LARGEST
@@ -33,6 +34,7 @@ from numus.tensor import Tensor
 MAX_VECTORS = 8  # rows of activations up to which a product is bound by the memory of the weights
 PLANES = {nm.float32: 3}  # bytes of an activation; 2 of 16-bit floats
 MAX_INT32_COLUMNS = 1 << 16  # whose products of bytes add up to an int32
+MMA_MIN_EXTENT = 16  # of a product on tensor cores
 FP8_BLOCK = 128  # activations that share a scale
 
 
@@ -99,12 +101,20 @@ def _matvec(
     return out.astype(x.dtype, copy=False)
 
 
+def _has_words(p: Packing, k: int, target: Any) -> bool:
+    """A GPU's kernels read the codes as words of whole values: each group is a multiple of 16
+    bytes."""
+    aligned = k % (4 * p.values) == 0 and p.group % 4 == 0
+    return target.subgroup_size > 0 and p.bits in (4, 8) and aligned
+
+
 def _reads_floats(x: Tensor, p: Packing) -> bool:
-    """Whether an activation stays a vector of floats: on GPUs, where rounding it to bytes takes
-    longer than the product, if each group of codes is a multiple of 16 bytes."""
+    """Whether activations stay vectors of floats: on GPUs, where rounding them to bytes takes
+    longer than the product of one, and tensor cores multiply some."""
     target = nm.device(x.device).runtime.target
-    aligned = x.shape[-1] % (4 * p.values) == 0 and p.group % 4 == 0
-    return target.subgroup_size > 0 and x.shape[0] == 1 and p.bits in (4, 8) and aligned
+    if not _has_words(p, x.shape[-1], target):
+        return False
+    return x.shape[0] == 1 or has_mma(p, x.shape[0], x.dtype, target)
 
 
 @templated
@@ -127,15 +137,54 @@ def _gemv(
     return wrap(packed_gemv(x.reshape(1, *x.shape)._node, parts, p))
 
 
+@templated
+def _unpack(
+    codes: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    rows: int,
+    bits: int,
+    group: int,
+    zero: int,
+    header: bool,
+    k: int,
+    dtype: DType,
+) -> Tensor:
+    """The values of a matrix, (rows, k)."""
+    p = Packing(bits, group, zero, header, header)
+    codes = codes.reshape(1, rows, codes.size // rows)
+    scales, zeros = (s if s is None else s.reshape(-1, s.shape[-1]) for s in (scales, zeros))
+    return wrap(unpack(_parts(codes, codes, scales, zeros), p, k, dtype))
+
+
+def _values(q: QTensor, dtype: DType) -> Tensor:
+    """The values of a matrix that many rows are multiplied with, (k, columns): by a kernel of
+    their own where a GPU has one, else an expression."""
+    k, columns = q.shape[-2:]
+    p, target = packing_of(q), nm.device(q.device).runtime.target
+    fixed = q.axis == -2 and not any(part._node.tracked for part in q.parts)
+    narrow = dtype.kind == "float" and 2 <= dtype.itemsize <= 4
+    vectors = target.simt and target.vector_access_bytes > 0
+    if p is None or not (fixed and narrow and vectors and _has_words(p, k, target)):
+        return q.dequantize(dtype)
+    codes, *rest = q.parts
+    scales, zeros = (*rest, None, None)[:2]
+    how = (columns, p.bits, p.group, p.zero, p.header, k, dtype)
+    return _unpack(codes, scales, zeros, *how).T
+
+
 def _few_rows(x: Tensor, q: QTensor, planes: int, exact: bool) -> Tensor | None:
     """The product as one that is bound by the memory of the weights; None: it is not."""
     p = packing_of(q)
     if p is None:
         return None
+    floats = exact and _reads_floats(x, p)
+    if x.shape[0] > MAX_VECTORS and not floats:
+        return None
     codes, *rest = q.parts
     scales, zeros = (*rest, None, None)[:2]
     parts = (x, codes, scales, zeros, q.shape[-1], p.bits, p.group, p.zero, p.header)
-    return _gemv(*parts) if exact and _reads_floats(x, p) else _matvec(*parts, planes)
+    return _gemv(*parts) if floats else _matvec(*parts, planes)
 
 
 def _bytes(x: Tensor, q: QTensor, planes: int, activations: str | None) -> Tensor | None:
@@ -168,6 +217,23 @@ def _rounded(x: Tensor, activations: str) -> Tensor:
     scale = nm.max(nm.abs(groups), axis=-1, keepdims=True) / LARGEST[nm.float8_e4m3fn]
     codes = (groups * safe_reciprocal(scale)).astype(nm.float8_e4m3fn)
     return ungrouped(codes.astype(nm.float32) * scale, x.shape).astype(x.dtype, copy=False)
+
+
+def _int8_product(x: Tensor, q: QTensor) -> Tensor | None:
+    """Rows rounded to int8 times int8 weights of one scale a row, on a GPU's tensor cores."""
+    f, p, target = q.format, packing_of(q), nm.device(q.device).runtime.target
+    if p is None or not isinstance(f, Integers) or f.group > 0 or not f.symmetric:
+        return None
+    (rows, k), columns = x.shape, q.shape[-1]
+    large = min(rows, columns, k) >= MMA_MIN_EXTENT and k <= MAX_INT32_COLUMNS
+    if not (large and "int8" in target.mma and _has_words(p, k, target)):
+        return None
+    codes, scales = q.parts
+    weights = _unpack(codes, scales, None, columns, p.bits, 0, p.zero, False, k, nm.int8)
+    (whole,), _, unit = byte_planes(x.astype(nm.float32, copy=False), k, 1)
+    sums = nm.matmul(whole.astype(nm.int8), weights.T, dtype=nm.int32)
+    by = scales.astype(nm.float32).reshape(1, -1)
+    return (sums.astype(nm.float32) * unit * by).astype(x.dtype, copy=False)
 
 
 def matmul(x: Any, q: QTensor, *, activations: str | None = None) -> Tensor:
@@ -205,18 +271,20 @@ def matmul(x: Any, q: QTensor, *, activations: str | None = None) -> Tensor:
         flat = flat if x.ndim == 2 else flat.reshape(rows, x.shape[-1])
         planes = 1 if activations == "int8" else PLANES.get(x.dtype, 2)
         out = _bytes(flat, q, planes, activations)
-        if out is None and rows <= MAX_VECTORS:
+        if out is None and rows <= max(MAX_VECTORS, MMA_TUNING.max_vectors):
             out = _few_rows(flat, q, planes, activations is None)
+        if out is None and activations == "int8":
+            out = _int8_product(flat, q)
     if out is None and activations is None:
-        return nm.matmul(x, q.dequantize(x.dtype))
+        return nm.matmul(x, _values(q, x.dtype))
     if out is None and activations is not None:
-        out = nm.matmul(_rounded(x.detach(), activations), q.dequantize(x.dtype))
+        out = nm.matmul(_rounded(x.detach(), activations), _values(q, x.dtype))
     assert out is not None
     shape = (*x.shape[:-1], q.shape[-1])
     out = out if out.shape == shape else out.reshape(shape)
     if not x._node.tracked:
         return out
-    return wrap(graft(out._node, nm.matmul(x, q.dequantize(x.dtype))._node))
+    return wrap(graft(out._node, nm.matmul(x, _values(q, x.dtype))._node))
 
 
 QTensor.multiply = matmul

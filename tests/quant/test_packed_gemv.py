@@ -6,7 +6,7 @@ import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.primitives.packed import packed_gemv
+from numus.primitives.packed import packed_gemv, unpack
 from numus.quant.products import packing_of
 from numus.runtime import devices
 
@@ -43,6 +43,82 @@ def test_warps(format, rows, columns, vectors, dtype):
     assert y.dtype.name == dtype
     bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
     assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("format", "rows", "columns", "vectors", "dtype"),
+    [
+        ("int4-g128", 9, 512, 9, "bfloat16"),
+        ("uint4-g128", 70, 1152, 17, "float16"),
+        ("q8-b128", 5, 2304, 16, "bfloat16"),
+        ("int8-row", 7, 528, 11, "float16"),
+    ],
+)
+def test_tensor_cores(format, rows, columns, vectors, dtype):
+    x, q, wanted = operands(format, rows, columns, vectors, "simt_warps", dtype)
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    y = nm.relu(x @ q.T)
+    found = y.astype("float32").numpy()
+    assert runtime.launched[0].name == "packed_gemv_mma"
+    assert y.dtype.name == dtype
+    bound = {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert np.abs(found - np.maximum(wanted, 0)).max() < bound * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("format", "rows", "columns", "dtype"),
+    [
+        ("int4-g128", 3, 5120, "bfloat16"),
+        ("uint4-g32", 5, 160, "float32"),
+        ("q8-b32", 2, 2080, "float16"),
+        ("uint8-row", 4, 48, "bfloat16"),
+    ],
+)
+@pytest.mark.parametrize("on", ["simt_warps", "cpu"])
+def test_codes_are_unpacked_once_for_many_rows(format, rows, columns, dtype, on):
+    w = nm.asarray(rng.standard_normal((rows, columns), dtype=np.float32))
+    q = nm.quant.quantize(w, format)
+    p, kind = packing_of(q), getattr(nm, dtype)
+    codes, *rest = (t.to(on) for t in q.parts)
+    parts = (codes.reshape(1, rows, codes.size // rows), *(rest or [nm.ones((1, 1)).to(on)]))
+
+    def values(*parts):
+        return wrap(unpack(tuple(t._node for t in parts), p, columns, kind))
+
+    wanted = q.dequantize(kind).numpy()
+    np.testing.assert_array_equal(values(*parts).numpy(), wanted)
+    both = nm.vmap(values)(*(nm.stack([t, t]) for t in parts)).numpy()
+    np.testing.assert_array_equal(both[1], wanted)
+
+
+def test_products_of_many_rows_and_their_gradients():
+    x, q, wanted = operands("int4-g32", 6, 256, 40, "simt_warps", "float32")
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    np.testing.assert_allclose((x @ q.T).numpy(), wanted, atol=1e-4)
+    assert "unpack" in [p.name for p in runtime.launched]
+    jitted = nm.jit(lambda x: x @ q.T)
+    for _ in range(3):  # in every run: captured weights stay packed
+        runtime.launched.clear()
+        np.testing.assert_allclose(jitted(x).numpy(), wanted, atol=1e-4)
+        assert "unpack" in [p.name for p in runtime.launched]
+    slope = nm.grad(lambda x: (x @ q.T).sum())(x).numpy()
+    expected = q.to("cpu").dequantize().numpy().sum(0)
+    np.testing.assert_allclose(slope, np.broadcast_to(expected, slope.shape), atol=1e-4)
+
+
+@pytest.mark.parametrize("format", ["int8-row", "int4-tensor"])
+def test_rounded_activations_are_multiplied_as_integers(format):
+    x, q, _ = operands(format, 19, 96, 33, "simt_warps", "float32")
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    found = nm.quant.matmul(x, q.T, activations="int8").numpy()
+    assert {"unpack", "mma_sync_gemm"} <= {p.name for p in runtime.launched}
+    a = x.numpy().astype(float)
+    unit = np.abs(a).max(1, keepdims=True) / 127
+    wanted = np.round(a / unit) * unit @ q.to("cpu").dequantize().numpy().T.astype(float)
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_activations_are_stored_once():

@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     )
     parser.add_argument("--only", default="", help="words, one of which a row has in its name")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all rows")
-    parser.add_argument("--row-seconds", type=float, default=60.0, help="for one row at most")
+    parser.add_argument("--row-seconds", type=float, default=120.0, help="for one row at most")
     parser.add_argument("--seconds", type=float, default=0.1, help="for each measurement")
     parser.add_argument("--out", type=Path, help="a file for lines of JSON")
     parser.add_argument("--resume", type=Path, help="such a file, to be continued")

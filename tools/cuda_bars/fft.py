@@ -36,8 +36,8 @@ def _dct(torch: Any, x: Any) -> Any:
     n = x.shape[-1]
     mixed = torch.cat([x[..., ::2], x[..., 1::2].flip(-1)], -1)
     angle = -math.pi / (2 * n) * torch.arange(n, dtype=x.dtype)
-    turned = torch.fft.fft(mixed) * torch.polar(torch.ones_like(angle), angle)
-    return 2 * turned.real
+    spectrum = torch.fft.fft(mixed) * torch.polar(torch.ones_like(angle), angle)
+    return 2 * spectrum.real
 
 
 def bars(bench: Bench) -> Iterator[Bar]:

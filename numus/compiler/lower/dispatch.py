@@ -35,6 +35,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
         "matmul.packed_gemv.lower_packed_gemv",
         "matmul.packed_gemv.lower_packed_gemv_gpu",
     ),
+    "unpack": ("matmul.unpack.lower_unpack", "matmul.unpack.lower_unpack_gpu"),
     "blocks": ("matmul.blocks.lower_blocks", "matmul.blocks.lower_blocks"),
     "bytes": ("matmul.blocks.lower_bytes", "matmul.blocks.lower_bytes"),
     "sparse": ("sparse.schedules.lower_sparse", "sparse.schedules.lower_sparse_gpu"),

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 BYTES = 0x01010101
@@ -70,6 +72,28 @@ class Packing:
     def fields(self) -> int:
         """Words of activations for each chunk and plane."""
         return sum(s.fields for s in self.streams)
+
+
+@dataclass(frozen=True)
+class MmaTuning:
+    """Products on tensor cores (`gpu/packed_mma_sync.py`); not measured yet."""
+
+    min_vectors: int = 9
+    max_vectors: int = 32
+    warps: int = 8
+    rows_mmas: int = 4  # of 8 rows, that a warp multiplies with the same activations
+    min_blocks_per_sm: float = 0.75
+
+
+MMA_TUNING = MmaTuning()
+MMA_STEP_CHUNKS = 16  # of a warp's step, which has one scale
+
+
+def has_mma(p: Packing, vectors: int, dtype: DType, target: Target) -> bool:
+    """Tensor cores multiply some vectors of 16-bit floats by codes of such a packing."""
+    some = MMA_TUNING.min_vectors <= vectors <= MMA_TUNING.max_vectors
+    known = dtype in (dt.float16, dt.bfloat16) and dtype.name in target.mma
+    return some and known and p.bits in (4, 8) and p.group % MMA_STEP_CHUNKS == 0
 
 
 @dataclass(frozen=True)

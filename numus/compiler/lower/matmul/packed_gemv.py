@@ -1,4 +1,5 @@
-"""Schedules of products of floats with packed codes: rows of a GPU's warp, rows of a CPU's task."""
+"""Schedules of products of floats with packed codes: tensor cores for some vectors, rows of a GPU's
+warp for one, rows of a CPU's task."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from numus.compiler.lower.matmul.row_products import (
 )
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import packed_mma_sync as mma_kernel
+from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
     WARP,
@@ -31,7 +34,7 @@ from numus.kernels.matmul.gpu.packed_gemv import (
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.gpu.row_gemv import TUNING as ROWS
 from numus.kernels.matmul.gpu.row_gemv import block_threads, choose_rows, totals
-from numus.kernels.matmul.packed import BYTES
+from numus.kernels.matmul.packed import BYTES, Packing, has_mma
 
 ZERO = const(0)
 
@@ -44,27 +47,61 @@ class PackedGemvProblem(CodesProblem):
     def chunks(self) -> int:
         return self.val.inputs[0].shape[2] // self.packing.values
 
-    def number(self, e: Emitter, val: Value, row: Expr, group: Expr) -> Expr:
-        at_row = row if val.shape[0] > 1 else ZERO
-        found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO)).cast(dt.float32)
-        return found
+    def matrix(self, e: Emitter, product: Value) -> PackedMatrix:
+        """The operands of one product of the group."""
+        return packed_matrix(e, self.packing, *product.inputs[1:])
 
-    def scale(self, e: Emitter, product: Value, row: Expr, group: Expr) -> Expr:
-        p = self.packing
+
+def _number(e: Emitter, val: Value, row: Expr, group: Expr) -> Expr:
+    at_row = row if val.shape[0] > 1 else ZERO
+    found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO)).cast(dt.float32)
+    return found
+
+
+def packed_matrix(
+    e: Emitter, p: Packing, codes: Value, scales: Value, *zeros: Value
+) -> PackedMatrix:
+    """A matrix of codes (1, rows, words), scales and zero points (rows or 1, groups)."""
+
+    def scale(row: Expr, group: Expr) -> Expr:
         if not p.header:
-            return self.number(e, product.inputs[2], row, group)
-        word = e.value(product.inputs[1], (ZERO, row, group * (p.group * p.words + 1)))
+            return _number(e, scales, row, group)
+        word = e.value(codes, (ZERO, row, group * (p.group * p.words + 1)))
         half: Expr = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
         return half.cast(dt.float32)
 
-    def matrix(self, e: Emitter, product: Value) -> PackedMatrix:
-        """The operands of one product of the group."""
-        _, codes, _, *zeros = product.inputs
-        return PackedMatrix(
-            vector_operand(e, codes, 1, dt.uint32, QUAD),
-            scale=lambda row, group: self.scale(e, product, row, group),
-            zero=(lambda row, group: self.number(e, zeros[0], row, group)) if zeros else None,
-        )
+    return PackedMatrix(
+        vector_operand(e, codes, 1, dt.uint32, QUAD),
+        scale=scale,
+        zero=(lambda row, group: _number(e, zeros[0], row, group)) if zeros else None,
+    )
+
+
+def _uses_mma(p: PackedGemvProblem) -> bool:
+    return has_mma(p.packing, p.vectors, p.val.inputs[0].dtype, p.target) and p.chunks % QUAD == 0
+
+
+def _lower_mma(p: PackedGemvProblem) -> Kernels:
+    x = p.val.inputs[0]
+    tile = mma_kernel.choose_tile(p.target.num_cores, p.rows, p.vectors)
+    e, block = Emitter(p.layouts, block_size=tile.threads), ir.var("block")
+    blocks = -(-p.rows // tile.block_rows)
+    vectors, rows, k = (e.dim(n) for n in (p.vectors, p.rows, x.shape[2]))
+    kernel = mma_kernel.PackedMma(
+        packing=p.packing,
+        tile=tile,
+        matrix=p.matrix(e, p.val),
+        vectors=vector_operand(e, x, 1, x.dtype, MAX_ACCESS_BYTES // x.dtype.itemsize),
+        sizes=GemvSizes(vectors, rows, k, e.scalar_arg(blocks)),
+        chunks=e.dim(p.chunks),
+        block=block,
+    )
+
+    def epilogue(batch: Expr, vector: Expr, row: Expr, value: Expr) -> list[Stmt]:
+        return store_epilogue(e, p.group, (vector, row), value.cast(p.val.dtype))
+
+    body, e.scratch = kernel.emit(epilogue)
+    return [e.grid_kernel("packed_gemv_mma", block, body, blocks, p.group.notes)]
 
 
 def _lower_warps(p: PackedGemvProblem) -> Kernels:
@@ -117,8 +154,9 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
     group = c // packing.group if packing.group else ZERO
     word = e.value(p.val.inputs[1], (ZERO, row, c + group + 1 if packing.header else c))
     word = word ^ (128 * BYTES) if packing.signed else word
-    scale, zeros = p.scale(e, p.val, row, group), p.val.inputs[3:]
-    zero = p.number(e, zeros[0], row, group) if zeros else const(float(packing.zero), dt.float32)
+    matrix = p.matrix(e, p.val)
+    scale, zero = matrix.scale(row, group), const(float(packing.zero), dt.float32)
+    zero = zero if matrix.zero is None else matrix.zero(row, group)
     body: list[Stmt] = []
     for v in range(p.vectors):
         total = ir.Register(f"sum{v}", dt.float32, lanes=True)
@@ -139,4 +177,8 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
 
 
 lower_packed_gemv = family(PackedGemvProblem, Candidate("row per task", _lower_tasks))
-lower_packed_gemv_gpu = family(PackedGemvProblem, Candidate("rows per warp", _lower_warps))
+lower_packed_gemv_gpu = family(
+    PackedGemvProblem,
+    Candidate("tensor cores", _lower_mma, _uses_mma),
+    Candidate("rows per warp", _lower_warps),
+)

@@ -117,7 +117,7 @@ def gemv_mma_sync(call: Call, block: Expr) -> Emitted:
         paths = [(const(True, dt.bool_), False)]
     for condition, vectorised in paths:
         out += problem.when(condition, _KLoop(call, batch, row0, sums, vectorised).loops)
-    steps, stage = _block_reduce(call, batch, row0, sums)
+    steps, stage = block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 
 
@@ -174,7 +174,7 @@ class _KLoop:
             found = x.load_elements(out, self.batch, positions, tag)
         if end:
             found = [ir.select(c, v, zero(dtype)) for c, v in zip(exists, found, strict=True)]
-        return [_pair(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+        return [pair(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
 
     def vectors(self, out: list[Stmt], k: Expr, count: int, end: bool, tag: str) -> list[Pairs]:
         """Words of two vectors, 8 apart, for each MMA down."""
@@ -221,20 +221,20 @@ class _KLoop:
         vectors = self.vectors(out, k, K_QUAD, end, tag)
         mmas: list[Stmt] = []
         for j in range(self.call.tile.mmas_n):
-            y = [_pair(rows[0][j], rows[1][j]), _pair(rows[2][j], rows[3][j])]
+            y = [pair(rows[0][j], rows[1][j]), pair(rows[2][j], rows[3][j])]
             for i, (low, high) in enumerate(vectors):
                 x = [low[0], high[0], low[1], high[1]]
                 mmas.append(ir.MmaSync(self.sums[i][j], x, y, dtype))
         return mmas
 
 
-def _pair(low: Expr, high: Expr) -> Expr:
+def pair(low: Expr, high: Expr) -> Expr:
     """Two 16-bit elements as a word."""
     first, second = (x.bitcast(dt.uint16).cast(dt.uint32) for x in (low, high))
     return first | (second << 16)
 
 
-def _block_reduce(
+def block_reduce(
     call: Call, batch: Expr, row0: Expr, sums: Fragments
 ) -> tuple[list[Stmt], ir.Buffer]:
     """Sums over the warps, through shared memory, and the epilogue."""

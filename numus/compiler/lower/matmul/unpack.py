@@ -1,0 +1,69 @@
+"""Schedules of unpacking packed codes: pieces of rows by the blocks of a GPU, rows by CPU tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.matmul.packed_gemv import packed_matrix
+from numus.compiler.lower.schedule import Candidate, Problem, family
+from numus.ir import Expr, const
+from numus.kernels.matmul.gpu.unpack import THREADS, Unpack
+from numus.kernels.matmul.packed import BYTES, Packing
+
+ZERO = const(0)
+
+
+@dataclass(frozen=True)
+class UnpackProblem(Problem):
+    """Inputs: codes (1, rows, words), scales (rows or 1, groups), perhaps zero points."""
+
+    @property
+    def packing(self) -> Packing:
+        found: Packing = self.val.params
+        return found
+
+    @property
+    def chunks(self) -> int:
+        return self.val.shape[1] // self.packing.values
+
+
+def _lower_blocks(p: UnpackProblem) -> Kernels:
+    unpack = Unpack(p.packing, p.val.dtype)
+    e, block = Emitter(p.layouts, block_size=THREADS), ir.var("block")
+    blocks = -(-p.chunks // unpack.block_words)
+
+    def store(row: Expr, column: Expr, value: Expr) -> ir.Store:
+        (found,) = e.store(p.val, (row, column), value)
+        assert isinstance(found, ir.Store)
+        return found
+
+    matrix = packed_matrix(e, p.packing, *p.val.inputs)
+    body = unpack.emit(matrix, block, e.scalar_arg(blocks), e.dim(p.chunks), store)
+    return [e.grid_kernel("unpack", block, body, p.val.shape[0] * blocks, p.group.notes)]
+
+
+def _lower_tasks(p: UnpackProblem) -> Kernels:
+    """A row at a time, lanes along its words."""
+    e, row, c, packing = Emitter(p.layouts), ir.var("row"), ir.var("chunk"), p.packing
+    matrix = packed_matrix(e, packing, *p.val.inputs)
+    group = c // packing.group if packing.group else ZERO
+    first = c + group + 1 if packing.header else c
+    word = matrix.codes.read(ZERO, row, first, None)
+    word = word ^ (128 * BYTES) if packing.signed else word
+    zero = const(float(packing.zero), dt.float32)
+    zero = zero if matrix.zero is None else matrix.zero(row, group)
+    body: list[ir.Stmt] = []
+    for j in range(packing.values):
+        code = (word >> (packing.bits * j)) & ((1 << packing.bits) - 1)
+        value = code.cast(dt.float32) - zero
+        value = value if p.val.dtype is dt.int8 else value * matrix.scale(row, group)
+        body += e.store(p.val, (row, c * packing.values + j), value.cast(p.val.dtype))
+    loop = ir.For(c, ZERO, e.dim(p.chunks), "lanes", body)
+    return [e.grid_kernel("unpack", row, [loop], p.val.shape[0], p.group.notes)]
+
+
+lower_unpack = family(UnpackProblem, Candidate("row per task", _lower_tasks))
+lower_unpack_gpu = family(UnpackProblem, Candidate("words per block", _lower_blocks))
