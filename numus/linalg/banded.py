@@ -5,14 +5,20 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numus.errors import ShapeError
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import arange, zeros
 from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip, moveaxis
-from numus.linalg._base import Implicit, check, differentiated, operands, spoiled
+from numus.linalg._base import (
+    Implicit,
+    LinAlgShapeError,
+    check,
+    differentiated,
+    operands,
+    spoiled,
+)
 from numus.shapes import as_int
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
@@ -158,7 +164,7 @@ def solve_banded(l_and_u: tuple[int, int], ab: ArrayLike, b: ArrayLike, /) -> Te
     y = y[:, None] if vector else y
     fits = diagonals.ndim > 1 and y.ndim > 1 and diagonals.shape[-1] == y.shape[-2]
     if min(lower, upper) < 0 or not fits or diagonals.shape[-2] != lower + upper + 1:
-        raise ShapeError(
+        raise LinAlgShapeError(
             f"linalg.{op}: {lower} and {upper} diagonals below and above the main one need "
             f"{lower + upper + 1} rows, as many columns as right-hand sides have rows; the shapes "
             f"are {diagonals.shape} and {y.shape[:-1] if vector else y.shape}"

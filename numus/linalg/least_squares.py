@@ -16,6 +16,7 @@ from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
+    LinAlgShapeError,
     adjoint,
     by_choice,
     differentiated,
@@ -203,7 +204,7 @@ def lstsq(a: ArrayLike, b: ArrayLike, /, *, rcond: Any = None) -> LstsqResult:
     vector = y.ndim == 1
     y = y[:, None] if vector else y
     if y.ndim < 2 or y.shape[-2] != m.shape[-2]:
-        raise ShapeError(
+        raise LinAlgShapeError(
             f"linalg.lstsq: {m.shape[-2]} equations of shape {m.shape} meet right-hand sides of "
             f"shape {y.shape[:-1] if vector else y.shape}"
         )

@@ -65,7 +65,7 @@ def _extreme(x: Tensor, axis: int, ord: Any, a: Tensor) -> Tensor:
 
 @widens
 @spelled
-def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, *, keepdims: bool = False) -> Tensor:
+def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
     """NumPy's norm: of vectors along one axis, of matrices along two.
 
     Without `axis`, a vector has a vector norm and a matrix a matrix norm; without `ord` too, the

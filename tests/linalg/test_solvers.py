@@ -109,6 +109,13 @@ def test_errors_name_the_function_and_the_matrix(call, message):
 def test_right_hand_sides_have_to_fit():
     with pytest.raises(ShapeError, match=r"solve: .*3 unknowns meet right-hand sides of 2"):
         nm.linalg.solve(nm.eye(3), nm.ones((2, 1)))
+    for call in (
+        lambda: nm.linalg.solve(nm.eye(3), nm.ones(2)),
+        lambda: nm.linalg.lstsq(nm.ones((3, 2)), nm.ones(2)),
+        lambda: nm.linalg.solve_banded((1, 1), nm.ones((3, 4)), nm.ones(3)),
+    ):
+        with pytest.raises(np.linalg.LinAlgError):
+            call()
     with pytest.raises(ValueError, match="none of 0, 1, 2"):
         nm.linalg.solve_triangular(nm.eye(3), nm.ones(3), trans="H")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numus.errors import ShapeError
 from numus.functions.autocast import widens
 from numus.functions.shape.manipulation import broadcast_to
 from numus.linalg._base import (
     Implicit,
+    LinAlgShapeError,
     adjoint,
     differentiated,
     operands,
@@ -30,7 +30,7 @@ def right_hand_sides(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, boo
     if vector:
         b = b[:, None]
     if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
-        raise ShapeError(
+        raise LinAlgShapeError(
             f"linalg.{op}: shapes {a.shape} and {b.shape[:-1] if vector else b.shape} do not fit: "
             f"{a.shape[-1]} unknowns meet right-hand sides of {b.shape[-2] if b.ndim > 1 else 0}"
         )
