@@ -88,19 +88,39 @@ def test_the_first_of_equal_pivots_is_taken():
     assert on(nm.default_device().name, factor.lu, a)[0, :, 2].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, 2, 3, 20, 33])
-def test_symmetric_eigenproblems_by_tridiagonal_matrices(n, dtype):
-    a = drawn((3, n, n), dtype)
-    a = a + adjoint(a)
-    a[1] = np.diag(np.arange(n) % 2)  # nothing to reduce, equal eigenvalues
-    found = on("cpu", factor.eigh, a)
-    values, vectors = found[:, 0], adjoint(found[:, 1:])
-    bound = 10 * n * np.finfo(dtype).eps
-    size = np.abs(a).max()
-    np.testing.assert_allclose(a @ vectors, vectors * values[:, None], rtol=0, atol=bound * size)
-    unit = np.broadcast_to(np.eye(n), a.shape)
-    np.testing.assert_allclose(adjoint(vectors) @ vectors, unit, rtol=0, atol=bound)
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_hermitian_eigenproblems_by_tridiagonal_matrices(dtype):
+    for n in (1, 2, 20, 70, 130):  # one panel and several, the last one whole or not
+        a = drawn((2, n, n), dtype)
+        a = a + adjoint(a)
+        a[1] = np.diag(np.arange(n) % 2)  # nothing to reduce, equal eigenvalues
+        found = on("cpu", factor.eigh, np.tril(a))
+        values, vectors = found[:, 0].real, found[:, 1:]
+        bound, size = 10 * max(n, 4) * np.finfo(dtype).eps, np.abs(a).max()
+        error = np.abs(a @ vectors - vectors * values[:, None])
+        assert np.max(error) <= bound * size
+        assert np.max(np.abs(adjoint(vectors) @ vectors - np.eye(n))) <= bound
+        assert (np.diff(values) >= 0).all()
+        alone = on("cpu", factor.eigh, a, False)
+        np.testing.assert_array_equal(alone[:, 0], found[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_singular_values_by_bidiagonal_matrices(dtype):
+    for m, n in ((1, 1), (3, 2), (20, 20), (75, 70), (130, 130)):
+        a = drawn((2, m, n), dtype)
+        a[1] = np.eye(m, n, k=1)  # a zero on the diagonal, equal values
+        found = on("cpu", factor.svd, a)
+        u, v, values = found[:, :m], found[:, m : m + n], found[:, -1].real
+        bound, size = 10 * max(m, 4) * np.finfo(dtype).eps, np.abs(a).max()
+        error = np.abs((u * values[:, None]) @ adjoint(v) - a)
+        assert np.max(error) <= bound * size
+        for q in (u, v):
+            assert np.max(np.abs(adjoint(q) @ q - np.eye(n))) <= bound
+        assert (np.diff(values) <= 0).all()
+        assert (values >= 0).all()
+        alone = on("cpu", factor.svd, a, False)
+        np.testing.assert_array_equal(alone[:, 0], found[:, -1])
 
 
 def test_eigenproblems_with_nan_end():

@@ -36,6 +36,8 @@ def gallery(n, dtype):
         "graded": base * np.logspace(0, -6 if single else -14, n),
         "rank-deficient": base[:, : max(n // 2, 1)] @ drawn(rng, (max(n // 2, 1), n), dtype),
         "repeated": with_spectrum(rng, np.where(i % 3, 1.0, -2.0), dtype),
+        "identity": np.eye(n),
+        "nilpotent": np.eye(n, k=1) + 0.5 * np.eye(n, k=-1) * (i % 2),
         "clustered": with_spectrum(rng, 1 + 1e-6 * i, dtype),
         "large": base * (1e30 if single else 1e150),
         "small": base * (1e-30 if single else 1e-150),
@@ -116,7 +118,7 @@ CHECKS = {
 def check_all(function, n, dtype):
     for name, a in gallery(n, dtype).items():
         try:
-            CHECKS[function](a, n, np.max(np.abs(a)))
+            CHECKS[function](a, n, np.max(np.abs(a)) or 1)
         except AssertionError as error:
             raise AssertionError(f"linalg.{function}: {name} of order {n}") from error
 

@@ -91,6 +91,22 @@ def test_eigenvalues_of_low_rank_converge():
         assert np.max(np.abs(v.T @ v - np.eye(n))) <= 10 * n * np.finfo(np.float32).eps
 
 
+def test_values_alone_are_those_with_vectors():
+    a = drawn((2, 66, 66), np.float32)
+    mapped = nm.vmap(nm.linalg.eigvalsh)(nm.asarray(a))
+    np.testing.assert_array_equal(mapped.numpy(), nm.linalg.eigh(nm.asarray(a))[0].numpy())
+    jitted = nm.jit(nm.linalg.svdvals)(nm.asarray(a))
+    np.testing.assert_array_equal(jitted.numpy(), nm.linalg.svd(nm.asarray(a))[1].numpy())
+
+
+def test_one_bad_matrix_of_a_stack_is_nan_alone():
+    a = drawn((2, 66, 66), np.float32)
+    a[1, 40, 3] = np.nan
+    for found in (*nm.linalg.eigh(nm.asarray(a)), *nm.linalg.svd(nm.asarray(a))):
+        assert np.isfinite(found[0].numpy()).all()
+        assert np.isnan(found[1].numpy()).all()
+
+
 def test_tall_matrices_are_decomposed_by_their_triangle():
     a = drawn((200, 70), np.float32)
     for part in (a, a.T):

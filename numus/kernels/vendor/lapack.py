@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numus import dtypes as dt
 from numus.kernels.vendor.registry import Vendor, register
 
 if TYPE_CHECKING:  # every start would pay for it
@@ -26,8 +27,9 @@ class LapackTuning:
     lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     solve: tuple[int, int, int] = (128, 128, NEVER)
     qr: tuple[int, int, int] = (8, 65, 65)
-    eigh: tuple[int, int, int] = (128, 128, NEVER)
-    svd: tuple[int, int, int] = (20, 65, NEVER)
+    # of float64; of other dtypes as many bytes (of Hermitian matrices those of one part)
+    eigh: tuple[int, int, int] = (525, 1000, NEVER)
+    svd: tuple[int, int, int] = (550, 1000, NEVER)
     eig: tuple[int, int, int] = (1, 1, NEVER)
     schur: tuple[int, int, int] = (1, 1, NEVER)
     qz: tuple[int, int, int] = (1, 1, NEVER)
@@ -38,7 +40,11 @@ TUNING = LapackTuning()
 
 def _pays_on_cpu(r: Routine, target: Any) -> bool:
     alone, many, end = getattr(TUNING, r.name)
-    return (alone if r.batch < target.num_cores else many) <= min(r.m, r.n) < end
+    order: float = min(r.m, r.n)
+    if r.name in ("eigh", "svd"):
+        dtype = dt.as_dtype(r.dtype)
+        order *= (dt.real_of(dtype) if r.name == "eigh" else dtype).itemsize / 8
+    return bool((alone if r.batch < target.num_cores else many) <= order < end)
 
 
 def _lapack_supports(r: Routine, target: Any) -> bool:

@@ -1,18 +1,22 @@
-"""Eigenvalues of Hermitian matrices: by tridiagonal matrices, or one-sided Jacobi rotations."""
+"""Eigenvalues of Hermitian matrices: by tridiagonal matrices, on GPUs by one-sided Jacobi
+rotations."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.functions._base import wrap
-from numus.functions.autocast import widens
+from numus.functions.autocast import autocast, widens
+from numus.functions.creation.creation import arange
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.arithmetic import minimum
-from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
+from numus.graph import grad_mode
 from numus.linalg._base import (
     Implicit,
     adjoint,
@@ -46,33 +50,30 @@ def inverse_gaps(x: Tensor, y: Tensor) -> Tensor:
     return where(close, 0.0, 1 / where(close, 1.0, gaps))
 
 
-JACOBI_ORDER = 20  # up to which rotations of all pairs are as fast: many matrices share vectors
-
-
-def _eigh(a: Tensor) -> Tensor:
-    """Eigenvalues in a first row, eigenvectors below, of stacks of Hermitian matrices."""
+def _packed(a: Tensor, vectors: bool) -> Tensor:
+    """Ascending eigenvalues in a first row, eigenvectors in columns below where they are wanted, of
+    stacks of Hermitian matrices whose lower triangles are read; NaN where a matrix is not finite
+    or steps did not converge."""
+    if small.applies(a) and not a.dtype.is_complex:
+        return wrap(factor.eigh(a._node, vectors))  # scales by itself
     scale = scale_of(a)
     a = a / scale
-    device = a._node.device
-    serial = device is not None and not device.runtime.target.simt
-    if serial and not a.dtype.is_complex and a.shape[-1] > JACOBI_ORDER:
-        found = wrap(factor.eigh(a._node))
-        values, rows = found[:, 0], found[:, 1:]
+    if small.on_cpu(a):
+        found = wrap(factor.eigh(a._node, vectors))
     else:
-        values, rows = _by_rotations(a)
-    order = values.argsort(axis=-1)
-    values = values.take_along_axis(order, axis=-1) * scale[..., 0]
-    vectors = blocked.rows_at(rows, order).mT
-    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+        found = _by_rotations(a)[:, : None if vectors else 1]
+    converged = isfinite(found[:, :1]).all(axis=-1, keepdims=True)
+    first = arange(found.shape[-2], device=a.device)[:, None] == 0
+    return where(converged, where(first, found * scale, found), float("nan"))
 
 
-def _by_rotations(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, and eigenvectors in rows.
-
-    Rows of the shifted matrix, which is well-conditioned and positive definite, become orthogonal:
-    they are its eigenvectors then, each times its eigenvalue.
-    """
+def _by_rotations(a: Tensor) -> Tensor:
+    """As `_packed`. Rows of the shifted matrix, which is well-conditioned and positive definite,
+    become orthogonal: they are its eigenvectors then, each times its eigenvalue."""
     n = a.shape[-1]
+    below = a.tril(-1)
+    middle = a * identity(n, a)
+    a = below + adjoint(below) + (middle + middle.conj()) / 2
     frobenius = ((abs(a) ** 2).sum(axis=(-2, -1), keepdims=True)).sqrt()
     rows = maximum_of(abs(a).sum(axis=-1, keepdims=True), axis=-2, keepdims=True)
     shift = 1.5 * minimum(frobenius, rows)
@@ -80,7 +81,11 @@ def _by_rotations(a: Tensor) -> tuple[Tensor, Tensor]:
     shifted = a + shift * identity(n, a)
     found = wrap(factor.orthogonalize(shifted._node, n))
     vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
-    return real_part((vectors.conj() * (a @ vectors)).sum(axis=-2)), vectors.mT
+    values = real_part((vectors.conj() * (a @ vectors)).sum(axis=-2))
+    order = values.argsort(axis=-1)
+    values = values.take_along_axis(order, axis=-1)
+    vectors = blocked.rows_at(vectors.mT, order).mT
+    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
 
 
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:
@@ -96,30 +101,32 @@ def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> 
 _RULE = Implicit(_tangent)
 
 
+def _computed(a: Tensor, upper: bool, vectors: bool) -> Tensor:
+    """As `_packed`, by a library where one is chosen."""
+    stack = stacked(adjoint(a) if upper else a)
+    if lapack.is_chosen("eigh", stack, option=int(vectors)):
+        values, columns = lapack.eigh(stack, vectors)
+        found = values[..., None, :].astype(a.dtype)
+        found = concat([found, columns], axis=-2) if vectors else found
+    else:
+        found = _packed(stack, vectors)
+    return unstacked(found, a.shape[:-2])
+
+
 def decomposed(a: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors, differentiated; one triangle of `a` is read."""
-    n = a.shape[-1]
-
-    def compute(a: Tensor) -> Tensor:
-        if not a.size:
-            return concat([a[..., :1, :], a], axis=-2)
-        stack = stacked(adjoint(a) if upper else a)
-        if lapack.is_chosen("eigh", stack, option=1):
-            values, vectors = lapack.eigh(stack)
-            packed = concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
-            return unstacked(packed, a.shape[:-2])
-        if small.applies(stack) and not a.dtype.is_complex:
-            return unstacked(wrap(factor.small_eigh(stack._node)), a.shape[:-2])
-        lower = adjoint(a.triu()) if upper else a.tril()
-        below = lower.tril(-1)
-        middle = lower * identity(n, a)
-        whole = below + adjoint(below) + (middle + middle.conj()) / 2
-        return unstacked(_eigh(stacked(whole)), a.shape[:-2])
-
-    if not n:
+    if not a.size:
         return real_part(a).sum(axis=-2), a
-    packed = differentiated(_RULE, compute, a)
+    packed = differentiated(_RULE, lambda a: _computed(a, upper, True), a)
     return real_part(packed[..., 0, :]), packed[..., 1:, :]
+
+
+def values_of(a: Tensor, upper: bool = False) -> Tensor:
+    """Eigenvalues, differentiated: vectors are computed where a derivative asks for them."""
+    if a._node.tracked or not a.size:
+        return decomposed(a, upper)[0]
+    with grad_mode(False), autocast(enabled=False):
+        return real_part(_computed(a, upper, False)[..., 0, :])
 
 
 class EighResult(NamedTuple):
@@ -129,20 +136,29 @@ class EighResult(NamedTuple):
     eigenvectors: Tensor
 
 
-def _checked(op: str, x: ArrayLike, uplo: str, b: ArrayLike | None) -> EighResult:
+class _Problem(NamedTuple):
+    """A Hermitian matrix, whose upper or lower triangle is read; the Cholesky factor by which a
+    generalised problem was reduced to it; the dtype of results."""
+
+    a: Tensor
+    upper: bool
+    factor: Tensor | None
+    dtype: DType
+
+
+def _problem(op: str, x: ArrayLike, uplo: str, b: ArrayLike | str | None) -> _Problem:
+    if isinstance(b, str):  # NumPy's second argument
+        return _problem(op, x, b, None)
     uplo = uplo.upper() if isinstance(uplo, str) else uplo
     if uplo not in ("L", "U"):
         raise ValueError(f"linalg.{op}: UPLO={uplo!r} is neither 'L' nor 'U'")
     if b is not None:
         return _generalised(op, x, b, uplo)
     a, dtype = matrices(op, x, square=True)
-    values, vectors = decomposed(a, upper=uplo == "U")
-    if not dtype.is_complex:
-        values = values.astype(dtype)
-    return EighResult(values, vectors.astype(dtype))
+    return _Problem(a, uplo == "U", None, dtype)
 
 
-def _generalised(op: str, x: ArrayLike, b: ArrayLike, uplo: str) -> EighResult:
+def _generalised(op: str, x: ArrayLike, b: ArrayLike, uplo: str) -> _Problem:
     """By the Cholesky factor of b = L Lᴴ: L⁻¹ a L⁻ᴴ has the same eigenvalues."""
     (a, m), dtype = operands(op, x, b)
     for matrix in (a, m):
@@ -159,11 +175,11 @@ def _generalised(op: str, x: ArrayLike, b: ArrayLike, uplo: str) -> EighResult:
     check(op, info, "of b is not positive definite: its leading minor of order {} is not")
     inner = triangular.solve(lower, a, lower=True)
     inner = triangular.solve(lower, adjoint(inner), lower=True)
-    values, vectors = decomposed(inner)
-    vectors = triangular.solve(adjoint(lower), vectors, lower=False)
-    if not dtype.is_complex:
-        values = values.astype(dtype)
-    return EighResult(values, vectors.astype(dtype))
+    return _Problem(inner, False, lower, dtype)
+
+
+def _real(values: Tensor, dtype: DType) -> Tensor:
+    return values if dtype.is_complex else values.astype(dtype)
 
 
 @widens
@@ -181,9 +197,11 @@ def eigh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L") -> 
     >>> [round(v, 5) for v in values.tolist()]
     [1.0, 3.0]
     """
-    if isinstance(b, str):  # NumPy's second argument
-        return _checked("eigh", x, b, None)
-    return _checked("eigh", x, UPLO, b)
+    a, upper, lower, dtype = _problem("eigh", x, UPLO, b)
+    values, vectors = decomposed(a, upper)
+    if lower is not None:
+        vectors = triangular.solve(adjoint(lower), vectors, lower=False)
+    return EighResult(_real(values, dtype), vectors.astype(dtype))
 
 
 @widens
@@ -193,6 +211,5 @@ def eigvalsh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L")
     >>> nm.linalg.eigvalsh(nm.asarray([[4.0, 0.0], [0.0, 3.0]])).tolist()
     [3.0, 4.0]
     """
-    if isinstance(b, str):
-        return _checked("eigvalsh", x, b, None)[0]
-    return _checked("eigvalsh", x, UPLO, b)[0]
+    a, upper, _, dtype = _problem("eigvalsh", x, UPLO, b)
+    return _real(values_of(a, upper), dtype)

@@ -1,4 +1,5 @@
-"""Singular values by one-sided Jacobi rotations (Hestenes 1958, after a QR factorisation)."""
+"""Singular values: by bidiagonal matrices, on GPUs by one-sided Jacobi rotations (Hestenes 1958,
+after a QR factorisation)."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from typing import NamedTuple
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.functions._base import wrap
-from numus.functions.autocast import widens
-from numus.functions.creation.creation import eye, zeros
+from numus.functions.autocast import autocast, widens
+from numus.functions.creation.creation import arange, eye, zeros
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.shape.concatenation import concat
@@ -21,7 +22,6 @@ from numus.linalg._base import (
     identity,
     matrices,
     scale_of,
-    spoiled,
     stacked,
     unstacked,
 )
@@ -73,13 +73,37 @@ def _values(a: Tensor) -> Tensor:
     return (abs(rows) ** 2).sum(axis=-1).sqrt().sort(axis=-1, descending=True) * scale[..., 0]
 
 
-def _small(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_tall`, of many small real matrices."""
-    n = a.shape[-1]
-    q, a = qr_factors(a, n) if a.shape[-2] > n else (None, a)
-    found = wrap(factor.small_svd(a._node))
-    left = found[:, :n] if q is None else q @ found[:, :n]
-    return left, found[:, 2 * n], found[:, n : 2 * n]
+def _by_rotations(a: Tensor, vectors: bool) -> Tensor:
+    """As `_direct`."""
+    if not vectors:
+        return _values(a)[..., None, :].astype(a.dtype)
+    left, values, right = _tall(a)
+    return concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
+
+
+def _direct(a: Tensor, vectors: bool) -> Tensor:
+    """U (m, n), then V (n, n), where they are wanted, then a row of singular values, of stacks with
+    m >= n; NaN where a matrix is not finite or steps did not converge."""
+    _, m, n = a.shape
+    if not small.on_cpu(a):
+        return _finite(_by_rotations(a, vectors))
+    if small.applies(a) and not a.dtype.is_complex:
+        if m == n:
+            return wrap(factor.svd(a._node, vectors))  # scales by itself
+        q, r = qr_factors(a, n)
+        found = wrap(factor.svd(r._node, vectors))
+        return concat([q @ found[:, :n], found[:, n:]], axis=-2) if vectors else found
+    scale = scale_of(a)
+    found = wrap(factor.svd((a / scale)._node, vectors))
+    last = arange(found.shape[-2], device=a.device)[:, None] == found.shape[-2] - 1
+    return _finite(found, where(last, found * scale, found))
+
+
+def _finite(found: Tensor, packed: Tensor | None = None) -> Tensor:
+    """NaN where a singular value, in the last row of what was found, is not finite: vectors would
+    be any."""
+    converged = isfinite(found[:, -1:]).all(axis=-1, keepdims=True)
+    return where(converged, found if packed is None else packed, float("nan"))
 
 
 NARROW = 1.6  # times the smaller extent, from which on a triangle is decomposed (Chan 1982)
@@ -103,18 +127,12 @@ def _packed(a: Tensor) -> Tensor:
         return unstacked(_of_triangle(stack), a.shape[:-2])
     if lapack.is_chosen("svd", stack, option="S"):
         left, values, right = lapack.svd(stack)
-        right = adjoint(right)
+        parts = [left, adjoint(right), values[..., None, :].astype(a.dtype)]
+        packed = _finite(concat(parts, axis=-2))
     else:
-        tall = stack if m >= n else adjoint(stack)
-        by_lanes = small.applies(tall) and not tall.dtype.is_complex
-        if by_lanes and m == n:
-            return unstacked(wrap(factor.small_svd(tall._node)), a.shape[:-2])
-        left, values, right = (_small if by_lanes else _tall)(tall)
+        packed = _direct(stack if m >= n else adjoint(stack), vectors=True)
         if m < n:
-            left, right = right, left
-    packed = concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
-    # vectors of matrices that are not finite would be any
-    packed = spoiled(packed, ~isfinite(values).all(axis=-1))
+            packed = concat([packed[:, n : n + m], packed[:, :n], packed[:, n + m :]], axis=-2)
     return unstacked(packed, a.shape[:-2])
 
 
@@ -224,10 +242,11 @@ def values_of(a: Tensor) -> Tensor:
     if lapack.is_chosen("svd", stacked(a), option="N"):
         return unstacked(lapack.svd(stacked(a), "N")[1], a.shape[:-2])
     tall = stacked(a if m >= n else adjoint(a))
-    if small.applies(tall) and not a.dtype.is_complex:
-        return unstacked(_small(tall)[1], a.shape[:-2])
-    found = _values(tall)
-    return unstacked(found, a.shape[:-2])
+    if max(m, n) >= NARROW * min(m, n) > small.MAX_ORDER and small.on_cpu(a):
+        tall = qr_factors(tall, min(m, n))[1]
+    with grad_mode(False), autocast(enabled=False):
+        found = _direct(tall, vectors=False)
+    return unstacked(real_part(found[:, 0]), a.shape[:-2])
 
 
 @widens

@@ -86,15 +86,26 @@ def orthogonalize(a: Node, width: int) -> Node:
     return apply(_orthogonalize, (a,), width, a.shape, a.dtype)
 
 
-_eigh = unblocked("eigh", references.eigh, lambda a: eigh(a))
+# -- spectra of a CPU, which has no cheap rotation of all pairs at once ----------------------------
+
+_eigh = unblocked("eigh", references.eigh, lambda a, vectors: eigh(a, vectors))
 
 
-def eigh(a: Node) -> Node:
-    """Eigenvalues of real symmetric matrices in a first row, in no order, and a row with the
-    eigenvector of each below (tridiagonalisation and QL steps): for CPUs, which have no cheap
-    rotation of all pairs at once."""
+def eigh(a: Node, vectors: bool = True) -> Node:
+    """Ascending eigenvalues of Hermitian matrices in a first row, eigenvectors in columns below if
+    they are wanted; the lower triangles are read."""
     batch, n, _ = a.shape
-    return apply(_eigh, (a,), None, (batch, n + 1, n), a.dtype)
+    return apply(_eigh, (a,), vectors, (batch, 1 + n * vectors, n), a.dtype)
+
+
+_svd = unblocked("svd", references.svd, lambda a, vectors: svd(a, vectors))
+
+
+def svd(a: Node, vectors: bool = True) -> Node:
+    """U (m, n), then V (n, n) below it, if they are wanted, then a row of descending singular
+    values, of matrices with m >= n."""
+    batch, m, n = a.shape
+    return apply(_svd, (a,), vectors, (batch, (m + n) * vectors + 1, n), a.dtype)
 
 
 # -- many small matrices of a CPU, from operand to result -----------------------------------------
@@ -142,22 +153,3 @@ def direct_qr(a: Node, vectors: bool = True) -> Node:
     """Q (m, n), then R (n, n) below, of matrices with m >= n; without vectors, R alone."""
     batch, m, n = a.shape
     return apply(_direct_qr, (a,), vectors, (batch, m * vectors + n, n), a.dtype)
-
-
-_small_eigh = unblocked("small_eigh", references.sorted_eigh, lambda a: small_eigh(a))
-
-
-def small_eigh(a: Node) -> Node:
-    """Ascending eigenvalues of real symmetric matrices in a first row, eigenvectors in columns
-    below; the lower triangles are read."""
-    batch, n, _ = a.shape
-    return apply(_small_eigh, (a,), None, (batch, n + 1, n), a.dtype)
-
-
-_small_svd = unblocked("small_svd", references.svd, lambda a: small_svd(a))
-
-
-def small_svd(a: Node) -> Node:
-    """U, then V below it, then a row of descending singular values, of real square matrices."""
-    batch, n, _ = a.shape
-    return apply(_small_svd, (a,), None, (batch, 2 * n + 1, n), a.dtype)

@@ -113,11 +113,6 @@ def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
     return True
 
 
-def eigh(a: Array, params: Any) -> Array:
-    values, vectors = np.linalg.eigh(a)
-    return np.concatenate([values[:, None, :], np.swapaxes(vectors, -1, -2)], axis=1)
-
-
 def lower_cholesky(a: Array, params: Any) -> Array:
     return np.conj(np.swapaxes(cholesky(a, params), -1, -2))
 
@@ -151,11 +146,15 @@ def qr(a: Array, vectors: bool) -> Array:
     return np.concatenate(np.linalg.qr(a), axis=1) if vectors else np.linalg.qr(a, mode="r")
 
 
-def sorted_eigh(a: Array, params: Any) -> Array:
-    values, vectors = np.linalg.eigh(a)
-    return np.concatenate([values[:, None, :], vectors], axis=1)
+def eigh(a: Array, vectors: bool) -> Array:
+    values, columns = np.linalg.eigh(a)
+    found = values[:, None, :].astype(a.dtype)
+    return np.concatenate([found, columns], axis=1) if vectors else found
 
 
-def svd(a: Array, params: Any) -> Array:
-    u, s, vh = np.linalg.svd(a)
-    return np.concatenate([u, np.swapaxes(vh, -1, -2), s[:, None, :]], axis=1)
+def svd(a: Array, vectors: bool) -> Array:
+    if not vectors:
+        return np.linalg.svd(a, compute_uv=False)[:, None, :].astype(a.dtype)
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    right = np.conj(np.swapaxes(vh, -1, -2))
+    return np.concatenate([u, right, s[:, None, :].astype(a.dtype)], axis=1)

@@ -16,10 +16,9 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr
-from numus.kernels.factor import cholesky, householder, jacobi, lu, triangular, tridiagonal
+from numus.kernels.factor import cholesky, householder, jacobi, lu, triangular
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram, moved
 from numus.kernels.factor.program import Matrix, Number, Program, Read, Span
-from numus.kernels.factor.tridiagonal import VECTORS
 from numus.shapes import Shape
 
 
@@ -76,11 +75,6 @@ def _write(
     if val.op == "orthogonalize":  # in parts of its own
         jacobi.orthogonalize(program, out, a, rows, e.dim(val.params), e.dim(n))
         return
-    if val.op == "eigh":
-        near = [_scratch(e, val, f"work{i}", count, n) for i, count in enumerate((m, VECTORS))]
-        matrix, vectors = (Matrix(program, buffer, ZERO, rows) for buffer in near)
-        tridiagonal.eigh(program, out, a, matrix, vectors, rows)
-        return
     with program.matrices():
         if val.op == "cholesky":
             cholesky.cholesky(program, out, a, rows)
@@ -115,7 +109,7 @@ def lower_block(p: Problem) -> Kernels:
         count = program.rank if val.op == "lu" else 1
         buffer = _scratch(e, val, "panel", count, rows)
         program.panel = program.column = Matrix(program, buffer, ZERO, e.dim(rows))
-    near = _shared(p, program) if simt else _padded(p, program)
+    near = _shared(p, program)
     reads = [_read(e, x, matrix) for x in val.inputs]
     _write(p, e, program, near or out, reads, span)
     if near is not None:
@@ -131,20 +125,9 @@ def _shared(p: Problem, program: Program) -> Matrix | None:
     pitch = columns + 1 - columns % 2
     count = rows * pitch * _components(val)
     nbytes = count * dt.real_of(val.dtype).itemsize
-    if not p.target.simt or val.op in ("solve_lower", "eigh") or nbytes > p.target.shared_bytes:
+    if not p.target.simt or val.op == "solve_lower" or nbytes > p.target.shared_bytes:
         return None
     buffer = ir.Buffer("near", dt.real_of(val.dtype), "scratch", ir.const(count))
-    return Matrix(program, buffer, ZERO, ir.const(pitch))
-
-
-def _padded(p: Problem, program: Program) -> Matrix | None:
-    """Eigenvectors whose columns, in rows of powers of two, would meet in few sets of a cache."""
-    _, rows, columns = p.val.shape
-    if p.val.op != "eigh":
-        return None
-    line = p.target.vector_bytes
-    pitch = (columns // line + 1) * line + line // 2
-    buffer = ir.Buffer("near", p.val.dtype, "scratch", ir.const(rows * pitch))
     return Matrix(program, buffer, ZERO, ir.const(pitch))
 
 
@@ -166,8 +149,6 @@ def runs_in_lanes(p: Problem) -> bool:
     """Many matrices, so small that those of a vector stay in L1."""
     batch, rows, columns = p.val.shape
     order = p.val.inputs[0].shape[-1]
-    if p.val.op == "eigh":
-        return False
     small = max(rows, order) <= TUNING.lane_extent and columns <= 2 * TUNING.lane_extent
     return (
         not p.target.simt

@@ -234,11 +234,12 @@ def _qr(p: Problem) -> Kernels:
 
 
 def _eigh(p: Problem) -> Kernels:
-    """Eigenvalues above eigenvectors in columns."""
+    """Eigenvalues, above eigenvectors in columns where they are wanted."""
     n = p.val.shape[-1]
     s = Stack(p, n)
     end = n + s.tile
-    a, q = s.near(end, end), s.near(end, end)
+    a = s.near(end, end)
+    q = s.near(end, end) if p.val.params else None
     vectors = s.near(eigh.VECTORS, end)
     s.fill(p.val.inputs[0], a)
     program = s.program
@@ -262,20 +263,22 @@ def _eigh(p: Problem) -> Kernels:
         by = program.let(vectors[const(eigh.SCALE), s.size(n)][0])
         scaling.multiply(program, vectors, const(1), s.size(n), by)
     s.empty(vectors, 1, n)
-    s.empty(a, n, n, 1)
+    if q is not None:
+        s.empty(a, n, n, 1)
     return s.kernels()
 
 
 def _svd(p: Problem) -> Kernels:
-    """U, then V, then a row of singular values."""
+    """U, then V, where they are wanted, then a row of singular values."""
     n = p.val.shape[-1]
     s = Stack(p, n)
     end = n + s.tile
-    a, left, right = (s.near(end, end) for _ in range(3))
+    a = s.near(end, end)
+    sides = (s.near(end, end), s.near(end, end)) if p.val.params else None
     vectors = s.near(svd.VECTORS, end)
     s.fill(p.val.inputs[0], a)
     program, zero = s.program, (s.program.constant(0.0),)
-    work = svd.Work(a, left, right, vectors, s.size(n), s.tile)
+    work = svd.Work(a, sides, vectors, s.size(n), s.tile)
     with program.matrices():
         _clear_border(program, a, s.size(n), s.size(end))
         with program.loop(ZERO, const(svd.VECTORS)) as i, program.loop(ZERO, s.size(end)) as j:
@@ -287,11 +290,10 @@ def _svd(p: Problem) -> Kernels:
     with program.matrices():
         by = program.let(vectors[const(svd.SCALE), s.size(n)][0])
         scaling.multiply(program, vectors, const(1), s.size(n), by)
-    svd.placed(program, work, left)
-    s.empty(a, n, n)
-    svd.placed(program, work, right)
-    s.empty(a, n, n, n)
-    s.empty(vectors, 1, n, 2 * n)
+    for number, rows in enumerate(sides or ()):
+        svd.placed(program, work, rows)
+        s.empty(a, n, n, number * n)
+    s.empty(vectors, 1, n, 2 * n if sides else 0)
     return s.kernels()
 
 
@@ -310,6 +312,6 @@ _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "small_determinant": _determinant,
     "direct_inverse": _inverse,
     "direct_qr": _qr,
-    "small_eigh": _eigh,
-    "small_svd": _svd,
+    "eigh": _eigh,
+    "svd": _svd,
 }

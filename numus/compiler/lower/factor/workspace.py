@@ -54,10 +54,11 @@ class Workspace:
         self.near_pitch = self.block + line
         self.steps: Kernels = []
 
-    def program(self) -> TileProgram:
+    def program(self, components: int = 0) -> TileProgram:
         target = self.p.target
         width = target.vector_bytes // self.real.itemsize
-        return TileProgram(self.real, self.components, width, target.vector_registers)
+        components = components or self.components
+        return TileProgram(self.real, components, width, target.vector_registers)
 
     def memory(self, rows: int) -> Value:
         return self.flat(self.components * rows * self.pitch)
@@ -102,9 +103,10 @@ class Task:
     Sizes are scalar arguments of their own, so that all steps of a factorisation are one kernel.
     """
 
-    def __init__(self, space: Workspace, parts: int = 1) -> None:
+    def __init__(self, space: Workspace, parts: int = 1, components: int = 0) -> None:
+        """`components`: 1 where parts of complex numbers are handled alike."""
         self.space, self._parts = space, parts
-        self.emitter, self.program = Emitter(space.p.layouts), space.program()
+        self.emitter, self.program = Emitter(space.p.layouts), space.program(components)
         self._grid_index = ir.var("g")
         self.matrix, self.part = divmod(self._grid_index, self.size(parts))
         self.pitch = self.size(space.pitch)

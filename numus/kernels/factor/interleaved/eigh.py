@@ -24,7 +24,7 @@ class Work:
     those of `a` and `vectors` are zero."""
 
     a: LaneMatrix
-    q: LaneMatrix
+    q: LaneMatrix | None  # where eigenvectors are wanted
     vectors: LaneMatrix
     n: Expr
     tile: int
@@ -48,7 +48,8 @@ def eigh(p: LaneProgram, w: Work) -> None:
     n = w.n
     with p.matrices():
         _reduce(p, w, n)
-        _accumulate(p, w, n)
+        if w.q is not None:
+            _accumulate(p, w, w.q, n)
     _iterate(p, w, n)
     with p.matrices():
         _sort(p, w, n)
@@ -141,9 +142,9 @@ def _symmetric_pass(p: LaneProgram, w: Work, after: Expr, n: Expr) -> None:
             x[_P, i] = (x[_P, i][0] + ir.read(total),)
 
 
-def _accumulate(p: LaneProgram, w: Work, n: Expr) -> None:
+def _accumulate(p: LaneProgram, w: Work, q: LaneMatrix, n: Expr) -> None:
     """Qᵀ in the rows of `q`, by tiles of them."""
-    x, q = w.vectors, w.q
+    x = w.vectors
     with p.loop(ZERO, w.end) as i, p.loop(ZERO, n) as j:
         q[i, j] = (select(i.eq(j), p.constant(1.0), p.constant(0.0)),)
     with p.loop(ZERO, w.last) as step:
@@ -188,7 +189,8 @@ def _iterate(p: LaneProgram, w: Work, n: Expr) -> None:
             span = p.let(lowest.cast(ir.INDEX)), p.let(highest.cast(ir.INDEX))
             with p.matrices():
                 _step(p, w, first, last, span)
-                _rotate(p, w, span)
+                if w.q is not None:
+                    _rotate(p, w, w.q, span)
     with p.when(p.let(ir.read(again)).ne(0)), p.matrices():
         nan = p.constant(float("nan"))
         failed = p.let(ir.read(first) < w.n.cast(INT))
@@ -261,9 +263,9 @@ def _step(
     x[_E, top] = (select(active, ir.read(g), e_top),)
 
 
-def _rotate(p: LaneProgram, w: Work, span: tuple[Expr, Expr]) -> None:
+def _rotate(p: LaneProgram, w: Work, q: LaneMatrix, span: tuple[Expr, Expr]) -> None:
     """The rotations on the rows of q, by tiles of columns that are carried from row to row."""
-    x, q = w.vectors, w.q
+    x = w.vectors
     with p.loop(ZERO, ir.idiv(ir.add(w.n, const(w.tile - 1)), const(w.tile))) as number:
         left = p.let(ir.mul(number, const(w.tile)))
         columns = [p.let(ir.add(left, const(s))) for s in range(w.tile)]
@@ -301,5 +303,6 @@ def _sort(p: LaneProgram, w: Work, n: Expr) -> None:
             p.do(ir.Set(place, ir.read(place) + select(before, const(1, INT), const(0, INT))))
         at = p.let(select(failed, i.cast(INT), ir.read(place)).cast(ir.INDEX))
         x[_D, at] = (select(failed, nan, value),)
-        with p.loop(ZERO, n) as j:
-            w.a[j, at] = (select(failed, nan, w.q[i, j][0]),)
+        if w.q is not None:
+            with p.loop(ZERO, n) as j:
+                w.a[j, at] = (select(failed, nan, w.q[i, j][0]),)

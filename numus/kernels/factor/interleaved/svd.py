@@ -26,8 +26,7 @@ class Work:
     there; those of `a` and `vectors` are zero."""
 
     a: LaneMatrix
-    left: LaneMatrix
-    right: LaneMatrix
+    sides: tuple[LaneMatrix, LaneMatrix] | None  # left and right, where vectors are wanted
     vectors: LaneMatrix
     n: Expr
     tile: int
@@ -43,11 +42,13 @@ def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
 
 def svd(p: LaneProgram, w: Work) -> None:
     """Singular values in row 0 of the vectors, in the places that row `_PLACE` tells, and rows of
-    `left` and `right` with singular vectors; NaN where steps did not converge."""
+    both sides with singular vectors; NaN where steps did not converge."""
     with p.matrices():
         _reduce(p, w)
-        _accumulate(p, w, w.left, _LEFT, ZERO, lambda k, i: w.a[i, k][0])
-        _accumulate(p, w, w.right, _RIGHT, ONE, lambda k, i: w.a[k, i][0])
+        if w.sides is not None:
+            left, right = w.sides
+            _accumulate(p, w, left, _LEFT, ZERO, lambda k, i: w.a[i, k][0])
+            _accumulate(p, w, right, _RIGHT, ONE, lambda k, i: w.a[k, i][0])
     _iterate(p, w)
     with p.matrices():
         _rank(p, w)
@@ -145,11 +146,12 @@ def _accumulate(
 def _iterate(p: LaneProgram, w: Work) -> None:
     """A step of all lanes at a time, until all elements beside the diagonal are negligible."""
     again = ir.Register("again", INT)
-    first, last, least = p.register(INT), p.register(INT), p.register()
+    first, last, least, more = p.register(INT), p.register(INT), p.register(), p.register()
     none = w.n.cast(INT)
     p.do(ir.Set(again, const(1, INT)), ir.Set(least, p.constant(0.0)))
     with p.matrices():
         _find_bound(p, w, least)
+        p.do(ir.Set(more, ir.read(least) / w.n.cast(p.real)))
     with p.loop(ZERO, ir.mul(w.n, const(STEPS))), p.when(p.let(ir.read(again)).ne(0)):
         p.do(ir.Set(first, none), ir.Set(last, const(0, INT)))
         with p.matrices():
@@ -161,8 +163,12 @@ def _iterate(p: LaneProgram, w: Work) -> None:
             span = p.let(lowest.cast(ir.INDEX)), p.let(highest.cast(ir.INDEX))
             with p.matrices():
                 _step(p, w, (first, last), span, p.let(ir.read(least)))
-                _rotate(p, w, w.right, (_CV, _SV), span)
-                _rotate(p, w, w.left, (_CU, _SU), span)
+                # rounding may bring back a little more where values are equal
+                p.do(ir.Set(least, ir.read(least) + ir.read(more)))
+                if w.sides is not None:
+                    left, right = w.sides
+                    _rotate(p, w, right, (_CV, _SV), span)
+                    _rotate(p, w, left, (_CU, _SU), span)
     with p.when(p.let(ir.read(again)).ne(0)), p.matrices():
         failed = p.let(ir.read(first) < none)
         value = select(failed, p.constant(float("nan")), w.vectors[_D, ZERO][0])
@@ -170,13 +176,13 @@ def _iterate(p: LaneProgram, w: Work) -> None:
 
 
 def _find_bound(p: LaneProgram, w: Work, least: ir.Register) -> None:
-    """Half a rounding error of the largest element: what is smaller is as good as zero."""
+    """A rounding error of the largest element: what is smaller is as good as zero."""
     x = w.vectors
     with p.loop(ZERO, w.n) as i:
         size = ir.maximum(ir.unary("abs", x[_D, i][0]), ir.unary("abs", x[_E, i][0]))
         p.do(ir.Set(least, ir.maximum(ir.read(least), p.let(size))))
-    half = p.constant(2.0 ** -(p.real.mantissa + 1))
-    p.do(ir.Set(least, ir.read(least) * half))
+    by = p.constant(2.0**-p.real.mantissa)
+    p.do(ir.Set(least, ir.read(least) * by))
 
 
 def _find_block(
@@ -310,9 +316,11 @@ def _rank(p: LaneProgram, w: Work) -> None:
         signed, value = p.let(x[_D, i][0]), p.let(x[_U, i][0])
         p.do(ir.Set(sign, select(failed, nan, select(signed < p.constant(0.0), -one, one))))
         by = p.let(ir.read(sign))
-        with p.loop(ZERO, n) as j:
-            w.right[i, j] = (w.right[i, j][0] * by,)
-            w.left[i, j] = (select(failed, nan, w.left[i, j][0]),)
+        if w.sides is not None:
+            left, right = w.sides
+            with p.loop(ZERO, n) as j:
+                right[i, j] = (right[i, j][0] * by,)
+                left[i, j] = (select(failed, nan, left[i, j][0]),)
         place = p.register(INT)
         p.do(ir.Set(place, const(0, INT)))
         with p.loop(ZERO, n) as j:
