@@ -124,6 +124,8 @@ class RandAugment(_Augment):
             raise ValueError(
                 f"RandAugment: magnitude {self.magnitude} of {self.num_magnitude_bins} bins"
             )
+        if self.num_ops < 0:
+            raise ValueError(f"RandAugment: num_ops must not be negative: {self.num_ops}")
 
     def _magnitudes(self, x: Tensor, bins: int) -> np.ndarray[Any, Any]:
         move = (150.0 / 331.0 * x.shape[3], 150.0 / 331.0 * x.shape[2])

@@ -24,6 +24,13 @@ def batched(
     op: str, images: ArrayLike, layout: str = "CHW"
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Images as (count, channels, height, width), and the way back to the axes they came with."""
+    if isinstance(images, (list, tuple)):
+        shapes = list(dict.fromkeys(getattr(x, "shape", ()) for x in images))
+        if len(shapes) > 1 and all(len(s) == 3 for s in shapes):
+            raise ShapeError(
+                f"{op}: pictures of shapes {shapes[0]} and {shapes[1]} are no batch: resize or "
+                "crop each to one size first, best where they are decoded"
+            )
     x = nm.asarray(images)
     if layout not in LAYOUTS:
         raise ValueError(f"{op}: layout must be 'CHW' or 'HWC', not {layout!r}")

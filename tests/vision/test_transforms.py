@@ -265,3 +265,8 @@ def test_errors_name_the_function_and_what_is_wrong():
         vision.RandomCrop(8)(nm.zeros((3, 4, 4)))
     with pytest.raises(ValueError, match="odd"):
         vision.gaussian_blur(nm.zeros((3, 4, 4)), 2)
+    unequal = [np.zeros((3, 4, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)]
+    with pytest.raises(nm.errors.ShapeError, match=r"\(3, 5, 4\) are no batch: resize or crop"):
+        vision.RandomResizedCrop(2)(unequal)
+    with pytest.raises(ValueError, match="num_ops must not be negative"):
+        vision.RandAugment(-1)
