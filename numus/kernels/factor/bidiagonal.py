@@ -102,13 +102,17 @@ def _step(
     largest = largest + ir.sqrt(ir.fma(narrow, narrow, square, allow_unfused=True))
     shift = p.let(f * h / (largest * p.constant(0.5)))  # the smaller value of two rows
     start = p.let(b[_D, first][0])
-    y, z, diagonal, beside = (p.register() for _ in range(4))
+    y, z, diagonal, offdiagonal = (p.register() for _ in range(4))
     p.do(
         ir.Set(
             y,
             (ir.unary("abs", start) - shift) * (ir.binary("copysign", one, start) + shift / start),
         ),
-        *(ir.Set(z, b[_E, first][0]), ir.Set(diagonal, start), ir.Set(beside, b[_E, first][0])),
+        *(
+            ir.Set(z, b[_E, first][0]),
+            ir.Set(diagonal, start),
+            ir.Set(offdiagonal, b[_E, first][0]),
+        ),
     )
     with p.loop(first, last) as k:
         after = p.let(ir.add(k, ONE))
@@ -117,7 +121,7 @@ def _step(
         with p.when(p.let(k > first)):
             b[_E, p.let(ir.sub(k, ONE))] = (r,)
         right = cosine, sine
-        old_d, old_e = p.let(ir.read(diagonal)), p.let(ir.read(beside))
+        old_d, old_e = p.let(ir.read(diagonal)), p.let(ir.read(offdiagonal))
         new_y = p.let(ir.fma(cosine, old_d, sine * old_e, allow_unfused=True))
         new_e = p.let(ir.fma(cosine, old_e, -(sine * old_d), allow_unfused=True))
         new_d = p.let(cosine * d_after)
@@ -129,7 +133,7 @@ def _step(
         coming = p.let(ir.fma(cosine, new_e, sine * new_d, allow_unfused=True))
         p.do(
             ir.Set(diagonal, ir.fma(cosine, new_d, -(sine * new_e), allow_unfused=True)),
-            *(ir.Set(beside, cosine * e_after), ir.Set(y, coming), ir.Set(z, sine * e_after)),
+            *(ir.Set(offdiagonal, cosine * e_after), ir.Set(y, coming), ir.Set(z, sine * e_after)),
         )
     b[_D, last] = (ir.read(diagonal),)
     b[_E, above] = (ir.read(y),)

@@ -60,9 +60,9 @@ def _end(p: Program, t: Matrix, first: Expr, n: Expr, least: Expr) -> Expr:
 
     def ends(i: Expr) -> list[Expr]:
         size = ir.unary("abs", t[_D, i][0]) + ir.unary("abs", t[_D, ir.add(i, ONE)][0])
-        beside = ir.unary("abs", t[_E, i][0])
+        offdiagonal = ir.unary("abs", t[_E, i][0])
         size = p.let(size)
-        large = (beside + size > size) & (beside > least)
+        large = (offdiagonal + size > size) & (offdiagonal > least)
         return [select(large, last.cast(INT), i.cast(INT))]
 
     (found,) = p.reduced("min", first, last, ends, p.let(last.cast(INT)))

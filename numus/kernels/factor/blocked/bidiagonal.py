@@ -13,7 +13,7 @@ from numus.kernels.factor.blocked import panels
 from numus.kernels.factor.blocked.tiles import Planes, TileProgram, transposed, update_tiles
 from numus.kernels.factor.program import ONE, ZERO, Matrix, Span, conjugate, real, zero
 
-DIAGONAL, BESIDE, LEFT, RIGHT = (const(i) for i in range(4))
+DIAGONAL, OFFDIAGONAL, LEFT, RIGHT = (const(i) for i in range(4))
 FOUND = 4  # rows: the elements of B and the factors of reflectors of each side
 
 
@@ -61,7 +61,7 @@ def reduce(
         panels.subtract(p, (v, c), wide, next_, [terms[0]])
         panels.subtract(p, (v, c), wide, c, [terms[1]])
         beta, tau = panels.reflector(p, (v, c), after, wide)
-        found[BESIDE, k], found[RIGHT, k] = real(p, beta), tau
+        found[OFFDIAGONAL, k], found[RIGHT, k] = real(p, beta), tau
         panels.across(p, a, (v, c), (x, c), (after, bottom), lambda top: wide)
         panels.inner_products(p, (v, c), wide, next_, [y, v], inner)
         panels.subtract(p, (x, c), tall, next_, [(u, lambda s: inner[ZERO, s])])

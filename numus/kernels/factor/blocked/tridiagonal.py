@@ -24,7 +24,7 @@ from numus.kernels.factor.program import (
     zero,
 )
 
-DIAGONAL, BESIDE, TAU = (const(i) for i in range(3))
+DIAGONAL, OFFDIAGONAL, TAU = (const(i) for i in range(3))
 FOUND = 3  # rows: the elements of T and the factors of reflectors
 
 
@@ -52,7 +52,7 @@ def reduce(
         panels.subtract(p, (v, c), whole, c, terms)
         diagonal = p.let(v[c, k][0] + x[k, k][0])  # X has half of it
         beta, tau = panels.reflector(p, (v, c), after, whole)
-        found[DIAGONAL, k], found[BESIDE, k] = real(p, diagonal), real(p, beta)
+        found[DIAGONAL, k], found[OFFDIAGONAL, k] = real(p, diagonal), real(p, beta)
         found[TAU, k] = tau
         with p.lanes(*whole) as i:
             w[c, i] = zero(p)
