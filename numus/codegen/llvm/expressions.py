@@ -157,7 +157,7 @@ class Expressions(Context):
                 return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
             if op == "dot4":
                 small = e.attr == "small"
-                return self.each(args, lambda s, *words: byte_dots.dot4(t, s, *words, small=small))
+                return self.each(args, lambda s, c, x, y: byte_dots.dot4(t, s, c, x, y, small))
             emit: Callable[..., str] = arithmetic.binary
             of = args[0].dtype if op in ir.COMPARES else dtype
             if op in ("min", "max"):

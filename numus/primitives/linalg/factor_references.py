@@ -143,7 +143,7 @@ def determinant(a: Array, params: Any) -> Array:
 
 
 def qr(a: Array, vectors: bool) -> Array:
-    return np.concatenate(np.linalg.qr(a), axis=1) if vectors else np.linalg.qr(a, mode="r")
+    return np.concatenate(np.linalg.qr(a), axis=1) if vectors else np.array(np.linalg.qr(a, "r"))
 
 
 def eigh(a: Array, vectors: bool) -> Array:

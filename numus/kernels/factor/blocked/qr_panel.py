@@ -195,8 +195,8 @@ def _multiply(p: TileProgram, panel: Panel, columns: list[Expr], top: Expr) -> N
     for s in range(1, INNER):
         for start in range(0, s, _DOTS):
             before = columns[start : min(start + _DOTS, s)]
-            (found,) = _inner_products(p, v, ([columns[s]], before), (top, panel.end))
-            for other, value in zip(before, found, strict=True):
+            (row,) = _inner_products(p, v, ([columns[s]], before), (top, panel.end))
+            for other, value in zip(before, row, strict=True):
                 t[other, columns[s]] = conjugate(value)
 
 
