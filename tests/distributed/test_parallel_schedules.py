@@ -59,7 +59,7 @@ def test_schedules_that_cannot_run():
 
 
 def test_arguments():
-    with pytest.raises(ValueError, match="'zero' is none of gpipe, 1f1b, interleaved"):
+    with pytest.raises(ValueError, match="'zero' must be one of gpipe, 1f1b, interleaved"):
         make_schedule("zero", ranks=2, microbatches=2)
     with pytest.raises(ValueError, match="a multiple of 2 microbatches"):
         make_schedule("interleaved", ranks=2, microbatches=3, chunks=2)

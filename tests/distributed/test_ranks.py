@@ -139,13 +139,13 @@ def test_launchers_that_contradict_themselves():
 
 def test_arguments():
     dist = nm.distributed
-    with pytest.raises(ValueError, match="backend 'gloo' is none of nccl, mpi"):
+    with pytest.raises(ValueError, match="backend 'gloo' must be one of nccl, mpi"):
         dist.init(backend="gloo")
     with pytest.raises(ValueError, match="timeout has to be"):
         dist.init(timeout=0)
     with pytest.raises(ValueError, match="ranks are 0 to 0 here"):
         dist.new_group([1])
-    with pytest.raises(ValueError, match="'median' is none of sum, mean"):
+    with pytest.raises(ValueError, match="'median' must be one of sum, mean"):
         dist.all_reduce(nm.ones(2), "median")
     with pytest.raises(TypeError, match="the sum of bools"):
         dist.all_reduce(nm.ones(2, dtype="bool"))

@@ -61,7 +61,7 @@ def test_parallel_table(tmp_path):
 def test_arguments():
     model = nn.Linear(2, 1)
     optimizer = optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="'zero' is none of ddp, fsdp, ray"):
+    with pytest.raises(ValueError, match="'zero' must be one of ddp, fsdp, ray"):
         optim.Trainer(optimizer, model, nn.mse_loss, strategy="zero")
     with pytest.raises(TypeError, match="not a int"):
         optim.Trainer(optimizer, model, nn.mse_loss, strategy=3)

@@ -274,7 +274,7 @@ def test_positions_out_of_range_by_mode():
     assert x.at[at, ..., 0].set(9, mode="drop").tolist() == [[9, 1, 2], [9, 4, 5]]
     assert x.at[..., jnp.array([1, 3, 1])].add(10, mode="drop").tolist() == [[0, 21, 2], [3, 24, 5]]
     assert x.at[7].set(1, mode="drop", unique_indices=True).tolist() == x.tolist()
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="one of"):
         x.at[0].set(1, mode="wrap")
 
 

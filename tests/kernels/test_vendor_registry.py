@@ -33,7 +33,7 @@ def test_preferences():
     nm.kernels.prefer("native")
     assert nm.kernels.preference() == "native"
     nm.kernels.prefer(before)
-    with pytest.raises(ValueError, match="'fastest' is none of 'native', 'vendor', 'auto'"):
+    with pytest.raises(ValueError, match="'fastest' must be one of 'native', 'vendor', 'auto'"):
         nm.kernels.prefer("fastest")
     assert nm.kernels.preference() == before
 

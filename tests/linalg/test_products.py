@@ -18,7 +18,7 @@ ONES = nm.ones((2, 3))
         (lambda: nm.linalg.multi_dot([ONES, ONES]), r"\(2, 3\), \(2, 3\)"),
         (lambda: nm.linalg.multi_dot([ONES]), "two arrays or more"),
         (lambda: nm.linalg.semiring_matmul(ONES, ONES), "inner extents are equal"),
-        (lambda: nm.linalg.semiring_matmul(ONES, ONES.mT, "plus"), "none of 'min_plus'"),
+        (lambda: nm.linalg.semiring_matmul(ONES, ONES.mT, "plus"), "one of 'min_plus'"),
         (lambda: nm.linalg.trace(nm.ones(3)), "takes matrices"),
         (lambda: nm.linalg.toeplitz(nm.asarray(1.0)), "takes vectors"),
         (lambda: nm.linalg.companion(nm.ones(1)), "two coefficients"),

@@ -116,7 +116,7 @@ def test_right_hand_sides_have_to_fit():
     ):
         with pytest.raises(np.linalg.LinAlgError):
             call()
-    with pytest.raises(ValueError, match="none of 0, 1, 2"):
+    with pytest.raises(ValueError, match="one of 0, 1, 2"):
         nm.linalg.solve_triangular(nm.eye(3), nm.ones(3), trans="H")
 
 

@@ -176,7 +176,7 @@ def test_bad_input_says_so():
         nm.quant.awq(w, h, mean[:5], format)
     with pytest.raises(ValueError, match="uint4-g32"):
         nm.quant.hqq(w, format)
-    with pytest.raises(ValueError, match="none of absmax"):
+    with pytest.raises(ValueError, match="one of absmax"):
         nm.quant.search_scales(w, format, "best")
     with pytest.raises(ValueError, match="multiple of 32"):
         Integers(4, 48)
