@@ -52,7 +52,7 @@ class Alias(ModuleType):
             return _PRIVATE[name]
         if name in _BASES:
             family, _, base = _BASES[name].partition(".")
-            return getattr(importlib.import_module(f"numus.nn.{family}"), base)
+            return getattr(importlib.import_module(f"numus.nn.layers.{family}"), base)
         parent, _, own = self.__name__.rpartition(".")
         room = importlib.import_module(parent)
         if hasattr(room, name):

@@ -354,7 +354,7 @@ def test_a_long_sequence_fits_in_little_memory():
             *(((3, 4), (5, 4), (5, 4)), {"attn_mask": np.ones((3, 5)), "is_causal": True}),
             *(ValueError, "not both"),
         ),
-        (((3, 4), (5, 4), (5, 4)), {"dropout_p": 1.5}, ValueError, "probability"),
+        (((3, 4), (5, 4), (5, 4)), {"dropout_p": 1.5}, ValueError, "between 0 and 1"),
     ],
 )
 def test_errors_name_what_is_wrong(arguments, options, error, words):

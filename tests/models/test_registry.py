@@ -84,7 +84,7 @@ def test_stochastic_depth():
     assert 140 < (y[:, 0, 0] > 0).sum() < 260
     assert (layer(x, key=nm.random.key(0)).numpy() == y).all()
     assert layer.eval()(x) is x
-    with pytest.raises(ValueError, match="probability"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         blocks.StochasticDepth(1.5)
 
 
