@@ -21,6 +21,7 @@ from numus.kernels.factor.program import (
     squared,
     zero,
 )
+from numus.kernels.factor.reflector import reflector
 
 
 def hessenberg(p: Program, out: Matrix, a: Read, n: Expr) -> None:
@@ -44,15 +45,7 @@ def _step(p: Program, out: Matrix, n: Expr, k: Expr, scratch: Expr) -> None:
     after = p.let(ir.add(k, const(2)))
     (below,) = p.reduced("add", after, n, lambda i: [squared(out[i, k])], p.constant(0.0))
     alpha = p.number(out[first, k])
-    trivial = below.eq(0.0)
-    if p.components == 2:
-        trivial = trivial & alpha[1].eq(0.0)
-    trivial = p.let(trivial)
-    size = ir.sqrt(squared(alpha) + below)
-    beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))
-    safe = p.let(select(trivial, p.constant(1.0), beta))
-    tau = p.number([(beta - alpha[0]) / safe, *(-x / safe for x in alpha[1:])])
-    tau = p.number(chosen(trivial, zero(p), tau))
+    trivial, beta, tau = reflector(p, alpha, below)
     distance = (alpha[0] - beta, *alpha[1:])
     factor = inverse(p, p.number(chosen(trivial, real(p, p.constant(1.0)), distance)))
     out[scratch, first] = real(p, p.constant(1.0))

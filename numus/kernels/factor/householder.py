@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numus import ir
-from numus.ir import Expr, select
+from numus.ir import Expr
 from numus.kernels.factor.program import (
     ONE,
     ZERO,
@@ -23,6 +23,7 @@ from numus.kernels.factor.program import (
     squared,
     zero,
 )
+from numus.kernels.factor.reflector import reflector
 
 
 def householder(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr) -> None:
@@ -37,15 +38,7 @@ def householder(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr)
         column = p.staged(out, k, after, m)
         (below,) = p.reduced("add", after, m, lambda i: [squared(column(i))], p.constant(0.0))
         alpha = p.number(out[k, k])
-        trivial = below.eq(0.0)
-        if p.components == 2:
-            trivial = trivial & alpha[1].eq(0.0)
-        trivial = p.let(trivial)
-        size = ir.sqrt(squared(alpha) + below)
-        beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))
-        safe = p.let(select(trivial, p.constant(1.0), beta))
-        tau = p.number([(beta - alpha[0]) / safe, *(-x / safe for x in alpha[1:])])
-        tau = p.number(chosen(trivial, zero(p), tau))
+        trivial, beta, tau = reflector(p, alpha, below)
         distance = (alpha[0] - beta, *alpha[1:])
         factor = inverse(p, p.number(chosen(trivial, real(p, p.constant(1.0)), distance)))
         column = p.store_column(out, k, after, m, lambda i: product(column(i), factor))

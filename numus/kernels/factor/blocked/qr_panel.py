@@ -27,6 +27,7 @@ from numus.kernels.factor.program import (
     squared,
     zero,
 )
+from numus.kernels.factor.reflector import reflector
 
 INNER = 8  # columns that are reflected one by one
 _DOTS = 4  # columns of a tile of inner products
@@ -84,15 +85,7 @@ def _eliminate(p: TileProgram, panel: Panel, columns: list[Expr], top: Expr, s: 
     after = p.let(ir.add(k, ONE))
     below, size = _squares_below(p, v, c, (k, end))
     alpha = p.number(v[c, k])
-    trivial = below.eq(0.0)
-    if p.components == 2:
-        trivial = trivial & alpha[1].eq(0.0)
-    trivial = p.let(trivial)
-    norm = ir.sqrt(squared(alpha) + below)
-    beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", norm, alpha[0])))
-    safe = p.let(select(trivial, p.constant(1.0), beta))
-    tau = p.number([(beta - alpha[0]) / safe, *(-x / safe for x in alpha[1:])])
-    tau = p.number(chosen(trivial, zero(p), tau))
+    trivial, beta, tau = reflector(p, alpha, below)
     one = real(p, p.constant(1.0))
     distance = p.number(chosen(trivial, one, (alpha[0] - beta, *alpha[1:])))
     factor = p.number(chosen(trivial, zero(p), inverse(p, distance)))
