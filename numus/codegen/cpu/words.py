@@ -80,9 +80,11 @@ def in_first_lane(ctx: Context, e: ir.Expr, vector: int) -> str:
 
 
 def few_offsets(ctx: Context, index: ir.Expr) -> list[int]:
-    """Known distances of all lanes from the first, if many of them are the same."""
+    """Known distances of all lanes from the first, if they are few and lanes share them."""
     known = lane_offsets(ctx, index)
-    return known[0] if known is not None and len(set(known[0])) <= MAX_BROADCASTS else []
+    if known is None or len(set(known[0])) > min(MAX_BROADCASTS, len(known[0]) - 1):
+        return []
+    return known[0]
 
 
 def load_few(

@@ -212,7 +212,7 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
 
 
 def _fetches(block: Block, start: Expr, count: int) -> list[Stmt]:
-    """Prefetches of so many adjacent results of each transform of the next block."""
+    """Prefetches of a number of adjacent results of each transform of the next block."""
     fetch = block.fetch
     if fetch is None:
         return []

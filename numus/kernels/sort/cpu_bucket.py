@@ -249,7 +249,7 @@ def scatter_records(s: BucketSort, row: Expr, block: Expr) -> list[Stmt]:
     ]
 
 
-SortInCache = Callable[[Expr, Read, Write], tuple[list[Stmt], list[ir.Buffer]]]  # so many records
+SortInCache = Callable[[Expr, Read, Write], tuple[list[Stmt], list[ir.Buffer]]]  # of a count
 
 
 def sort_bucket(

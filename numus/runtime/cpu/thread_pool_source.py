@@ -178,7 +178,7 @@ exit:
   ret void
 }
 
-; One launch of about so many ticks, shared with the workers; returns the ticks that it took.
+; One launch of about `ticks` ticks, shared with the workers; returns the ticks that it took.
 define internal i64 @share(
     ptr %pool, ptr %function, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i64 %ticks) {
 entry:

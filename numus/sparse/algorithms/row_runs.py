@@ -13,7 +13,7 @@ from numus.runtime.cpu.sequential import sequential
 
 MIN_RUN_ROWS = 16  # shorter runs are no faster than rows with indices
 MIN_SHARE = 0.75  # of the entries, in runs: where fewer are, all rows are read by their indices
-SAMPLE_SHARE = 16  # one of so many rows tells that a pattern is irregular
+SAMPLE_SHARE = 16  # one row of this number tells that a pattern is irregular
 SEGMENT_ENTRIES = 1 << 12  # longer runs are cut
 TASK_ENTRIES = 1 << 14  # of the segments of a task
 
