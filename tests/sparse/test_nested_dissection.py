@@ -9,7 +9,7 @@ from numus import sparse
 from numus.errors import LinAlgError
 from numus.sparse import linalg
 from numus.sparse.algorithms import nested_dissection as nd
-from numus.sparse.linalg.factors import both_ways
+from numus.sparse.linalg.direct.factors import both_ways
 
 GRAPHS = {
     "grid": poisson(18, 17),

@@ -1,30 +1,30 @@
 """Solvers of linear systems with sparse matrices and operators (docs/sparse.md)."""
 
-from numus.sparse.linalg.classical import ruge_stuben
-from numus.sparse.linalg.direct import SparseLU, cholesky, splu, spsolve
-from numus.sparse.linalg.driver import SolveResult
-from numus.sparse.linalg.eigen import eigs, eigsh
-from numus.sparse.linalg.gmres import fgmres, gmres, lgmres
-from numus.sparse.linalg.incomplete import (
-    ic_preconditioner,
-    ilu_preconditioner,
-    ilut_preconditioner,
-    ssor_preconditioner,
-)
-from numus.sparse.linalg.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
-from numus.sparse.linalg.least_squares import lsmr, lsqr
-from numus.sparse.linalg.lobpcg import lobpcg
-from numus.sparse.linalg.multigrid import Multigrid, smoothed_aggregation
+from numus.sparse.linalg.direct.lu import SparseLU, cholesky, splu, spsolve
+from numus.sparse.linalg.direct.qr import SparseQR, lstsq, qr
+from numus.sparse.linalg.direct.triangular import spsolve_triangular
+from numus.sparse.linalg.eigen.krylov_schur import eigs, eigsh
+from numus.sparse.linalg.eigen.lobpcg import lobpcg
+from numus.sparse.linalg.eigen.singular import svds
+from numus.sparse.linalg.iterative.driver import SolveResult
+from numus.sparse.linalg.iterative.gmres import fgmres, gmres, lgmres
+from numus.sparse.linalg.iterative.krylov import bicgstab, cg, cgs, minres, qmr, tfqmr
+from numus.sparse.linalg.iterative.least_squares import lsmr, lsqr
+from numus.sparse.linalg.iterative.stationary import chebyshev, gauss_seidel, jacobi, sor
 from numus.sparse.linalg.operators import (
     LinearOperator,
     block_jacobi_preconditioner,
     jacobi_preconditioner,
 )
-from numus.sparse.linalg.qr import SparseQR, lstsq, qr
-from numus.sparse.linalg.singular import svds
-from numus.sparse.linalg.spai import spai_preconditioner
-from numus.sparse.linalg.stationary import chebyshev, gauss_seidel, jacobi, sor
-from numus.sparse.linalg.triangular import spsolve_triangular
+from numus.sparse.linalg.preconditioners.classical import ruge_stuben
+from numus.sparse.linalg.preconditioners.incomplete import (
+    ic_preconditioner,
+    ilu_preconditioner,
+    ilut_preconditioner,
+    ssor_preconditioner,
+)
+from numus.sparse.linalg.preconditioners.multigrid import Multigrid, smoothed_aggregation
+from numus.sparse.linalg.preconditioners.spai import spai_preconditioner
 
 __all__ = [
     "LinearOperator", "Multigrid", "SolveResult", "SparseLU", "SparseQR", "bicgstab",

@@ -16,10 +16,10 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.graph import grad_mode
 from numus.sparse.algorithms.multifrontal_qr import QRPlan, Rows, planned
-from numus.sparse.linalg.driver import implicitly
-from numus.sparse.linalg.factors import column_order
-from numus.sparse.linalg.incomplete import known_values
-from numus.sparse.linalg.real_form import by_real_parts, real_form
+from numus.sparse.linalg.direct.factors import column_order
+from numus.sparse.linalg.direct.real_form import by_real_parts, real_form
+from numus.sparse.linalg.iterative.driver import implicitly
+from numus.sparse.linalg.preconditioners.incomplete import known_values
 from numus.sparse.pattern import Array, OnDevices, Pattern, index_dtype, repeated_ranges
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numus as nm
-from numus.sparse.linalg.driver import (
+from numus.sparse.linalg.iterative.driver import (
     Callback,
     Problem,
     SolveResult,

@@ -12,8 +12,8 @@ from numus import dtypes as dt
 from numus.errors import LinAlgError
 from numus.graph import grad_mode
 from numus.shapes import as_int
-from numus.sparse.linalg.basis import Basis
-from numus.sparse.linalg.eigen import first_vector, inexact, known_operator
+from numus.sparse.linalg.eigen.krylov_schur import first_vector, inexact, known_operator
+from numus.sparse.linalg.iterative.basis import Basis
 from numus.tensor import Tensor
 
 

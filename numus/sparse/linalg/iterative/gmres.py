@@ -13,8 +13,8 @@ from typing import Any
 
 import numus as nm
 from numus.shapes import as_int
-from numus.sparse.linalg.arnoldi import Cycle
-from numus.sparse.linalg.driver import (
+from numus.sparse.linalg.iterative.arnoldi import Cycle
+from numus.sparse.linalg.iterative.driver import (
     Callback,
     Problem,
     Progress,

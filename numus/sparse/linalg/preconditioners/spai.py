@@ -7,8 +7,8 @@ import numpy as np
 import numus as nm
 from numus.shapes import as_int
 from numus.sparse.algorithms.approximate_inverse import approximate_inverse
-from numus.sparse.linalg.incomplete import known_values, square_matrix
 from numus.sparse.linalg.operators import LinearOperator
+from numus.sparse.linalg.preconditioners.incomplete import known_values, square_matrix
 from numus.sparse.pattern import Pattern, index_dtype
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor

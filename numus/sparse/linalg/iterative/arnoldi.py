@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numus as nm
-from numus.sparse.linalg.basis import combined, products, reads_few, remainder
-from numus.sparse.linalg.driver import Problem, Progress, State, norm, ratio
+from numus.sparse.linalg.iterative.basis import combined, products, reads_few, remainder
+from numus.sparse.linalg.iterative.driver import Problem, Progress, State, norm, ratio
 from numus.tensor import Tensor
 
 

@@ -16,8 +16,8 @@ from numus.shapes import as_int
 from numus.sparse import parts
 from numus.sparse.algorithms.incomplete import eliminated, filled_pattern
 from numus.sparse.algorithms.threshold import threshold_factors
+from numus.sparse.linalg.direct.triangular import square_system
 from numus.sparse.linalg.operators import LinearOperator
-from numus.sparse.linalg.triangular import square_system
 from numus.sparse.pattern import Array, Pattern, index_dtype
 from numus.sparse.products import taken
 from numus.sparse.tensor import SparseTensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import numus as nm
 from numus.graph import grad_mode
-from numus.sparse.linalg.driver import (
+from numus.sparse.linalg.iterative.driver import (
     Callback,
     Problem,
     SolveResult,
@@ -20,7 +20,7 @@ from numus.sparse.linalg.driver import (
     posed,
     ratio,
 )
-from numus.sparse.linalg.krylov import cg
+from numus.sparse.linalg.iterative.krylov import cg
 from numus.sparse.linalg.operators import LinearOperator
 from numus.tensor import Tensor
 

@@ -19,8 +19,8 @@ from numus.evaluation.evaluate import is_known
 from numus.graph import grad_mode
 from numus.shapes import as_int
 from numus.sparse.construct import eye
-from numus.sparse.linalg.basis import Basis
-from numus.sparse.linalg.direct import splu
+from numus.sparse.linalg.direct.lu import splu
+from numus.sparse.linalg.iterative.basis import Basis
 from numus.sparse.linalg.operators import System, as_operator
 from numus.sparse.pattern import Array
 from numus.sparse.tensor import SparseTensor

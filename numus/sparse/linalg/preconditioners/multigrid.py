@@ -16,9 +16,9 @@ from numus.evaluation.evaluate import is_known
 from numus.graph import grad_mode
 from numus.sparse import parts
 from numus.sparse.algorithms.aggregation import aggregate
-from numus.sparse.linalg.incomplete import ssor_preconditioner
+from numus.sparse.linalg.direct.triangular import square_system
 from numus.sparse.linalg.operators import LinearOperator
-from numus.sparse.linalg.triangular import square_system
+from numus.sparse.linalg.preconditioners.incomplete import ssor_preconditioner
 from numus.sparse.pattern import Array, Pattern, index_dtype
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor

@@ -20,8 +20,7 @@ from numus.graph import Nodes, grad_mode
 from numus.primitives.sparse import supernodal_solve
 from numus.runtime.devices import Device
 from numus.sparse import parts
-from numus.sparse.linalg.driver import implicitly
-from numus.sparse.linalg.factors import (
+from numus.sparse.linalg.direct.factors import (
     ORDERINGS,
     Factors,
     Matrix,
@@ -29,8 +28,9 @@ from numus.sparse.linalg.factors import (
     factorised,
     repeated,
 )
-from numus.sparse.linalg.real_form import by_real_parts, real_form
-from numus.sparse.linalg.triangular import square_system
+from numus.sparse.linalg.direct.real_form import by_real_parts, real_form
+from numus.sparse.linalg.direct.triangular import square_system
+from numus.sparse.linalg.iterative.driver import implicitly
 from numus.sparse.pattern import Array, OnDevices, index_dtype
 from numus.sparse.tensor import SparseTensor
 from numus.sparse.triangles import Triangle

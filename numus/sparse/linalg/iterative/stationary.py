@@ -14,7 +14,7 @@ import numpy as np
 import numus as nm
 from numus.errors import LinAlgError, ShapeError
 from numus.evaluation.evaluate import is_known
-from numus.sparse.linalg.driver import (
+from numus.sparse.linalg.iterative.driver import (
     Callback,
     Problem,
     SolveResult,

@@ -10,7 +10,7 @@ from numus.errors import LinAlgError, ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.graph import grad_mode
 from numus.sparse import parts
-from numus.sparse.linalg.driver import implicitly
+from numus.sparse.linalg.iterative.driver import implicitly
 from numus.sparse.products import product, taken
 from numus.sparse.tensor import SparseTensor
 from numus.sparse.triangles import checked_method, triangle_of

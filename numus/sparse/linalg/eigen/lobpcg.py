@@ -9,7 +9,7 @@ import numpy as np
 import numus as nm
 from numus.errors import LinAlgError, ShapeError
 from numus.graph import grad_mode
-from numus.sparse.linalg.eigen import inexact, known_operator
+from numus.sparse.linalg.eigen.krylov_schur import inexact, known_operator
 from numus.sparse.linalg.operators import preconditioner
 from numus.tensor import Tensor
 

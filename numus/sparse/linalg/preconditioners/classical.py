@@ -11,7 +11,7 @@ from numus.shapes import as_int
 from numus.sparse import parts
 from numus.sparse.algorithms.coarsening import FINE, splitting, strong_couplings
 from numus.sparse.algorithms.interpolation import INTERPOLATIONS, interpolation_weights
-from numus.sparse.linalg.multigrid import Multigrid, finest_level
+from numus.sparse.linalg.preconditioners.multigrid import Multigrid, finest_level
 from numus.sparse.pattern import Array, Pattern, index_dtype
 from numus.sparse.structure import CSR
 from numus.sparse.tensor import SparseTensor

@@ -1,0 +1,1 @@
+"""Factorisations of sparse matrices, and solutions with them: LU, Cholesky, QR, substitution."""

@@ -1,0 +1,1 @@
+"""Iterative solvers: Krylov and stationary methods, least squares, the loop they share."""

@@ -1,0 +1,1 @@
+"""Preconditioners: incomplete factors, sparse approximate inverses, algebraic multigrid."""
