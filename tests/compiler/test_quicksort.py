@@ -54,10 +54,11 @@ def test_quicksort(dtype, levels, target):
             np.testing.assert_array_equal(found, np.sort(a), err_msg=f"{name} {n}")
 
 
-def test_lanes_are_compressed_in_order(target):
+@pytest.mark.parametrize("dtype", [dt.int8, dt.int32])
+def test_lanes_are_compressed_in_order(dtype, target):
     """Of a vector: the lanes of a mask first, and their number."""
-    width = target.vector_bytes // 4
-    x, y, c = Buffer("x", dt.int32, "read"), Buffer("y", dt.int32, "write"), ir.var("i")
+    width = target.vector_bytes // dtype.itemsize
+    x, y, c = Buffer("x", dtype, "read"), Buffer("y", dtype, "write"), ir.var("i")
     mask = (load(x, c) & 1).eq(1)
     count = ir.lanes_count(mask)
     total = Buffer("n", dt.int64, "write")
@@ -67,9 +68,9 @@ def test_lanes_are_compressed_in_order(target):
     ]
     loop = ir.For(c, ir.const(0), ir.const(width), "lanes", stores, width=width)
     kernel = Kernel("compress", (x, y, total), (), harness.one_block(loop))
-    a, found = RNG.integers(0, 99, width, dtype=np.int32), np.zeros(width, np.int32)
+    a, found = RNG.integers(0, 99, width, dtype=dtype.np), np.zeros(width, dtype.np)
     counted = np.zeros(1, np.int64)
     harness.run(kernel, [a, found, counted], target=target)
     odd = a[a % 2 == 1]
     assert counted[0] == odd.size
-    np.testing.assert_array_equal(found, np.r_[odd, np.zeros(width - odd.size, np.int32)])
+    np.testing.assert_array_equal(found, np.r_[odd, np.zeros(width - odd.size, dtype.np)])

@@ -22,7 +22,9 @@ def permute(x: Context, e: ir.Expr) -> Value:
     if e.op == "lanes_count":
         bits = x.t.new(f"bitcast {lane.shape.of('i1')} {name} to i{width}")
         count = x.t.call(f"i{width}", f"llvm.ctpop.i{width}", (f"i{width}", bits))
-        return Value((x.t.new(f"zext i{width} {count} to i64"),), False)
+        if width < 64:
+            count = x.t.new(f"zext i{width} {count} to i64")
+        return Value((count,), False)
     if e.op == "lanes_compress":
         (mask,) = x.vectors(x.values[e.args[1]], dt.bool_)
         function = f"llvm.experimental.vector.compress.{lane.shape.suffix(register_type(e.dtype))}"
