@@ -16,7 +16,7 @@ from numus.functions._base import common, to_float, wrap
 from numus.functions.autocast import autocast
 from numus.functions.creation.creation import eye
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.comparison import where
+from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.manipulation import broadcast_to
@@ -184,6 +184,15 @@ def check(op: str, info: Tensor, why: str, *results: Tensor) -> bool:
     which = f"matrix {at[0] if len(at) == 1 else at} of the batch" if at else "the matrix"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
     raise LinAlgError(f"linalg.{op}: {which}{more} {why.format(int(numbers[at]))}")
+
+
+UNCONVERGED = "did not converge or has elements that are not finite"
+
+
+def unconverged(values: Tensor) -> Tensor:
+    """Info numbers of spectra: 1 where a value is not finite, which those of matrices with NaN or
+    infinite elements are, and those that did not converge."""
+    return (~isfinite(values.detach())).any(axis=-1).astype(dt.int64)
 
 
 def spoiled(x: Tensor, info: Tensor, axes: int = 2) -> Tensor:

@@ -90,11 +90,24 @@ def test_other_triangle_is_not_read():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_iterations_end_on_what_is_not_finite(bad):
-    a = np.eye(5, dtype=np.float32)
-    a[3, 2] = bad
-    for found in (nm.linalg.svdvals(nm.asarray(a)), nm.linalg.eigvalsh(nm.asarray(a))):
-        assert not np.isfinite(found.numpy()).all()
+@pytest.mark.parametrize("shape", [(5, 5), (2, 40, 40)])
+def test_what_is_not_finite_has_no_spectrum(shape, bad):
+    a = np.broadcast_to(np.eye(shape[-1], dtype=np.float32), shape).copy()
+    a.reshape(-1, *shape[-2:])[-1, 3, 2] = bad
+    x = nm.asarray(a)
+    for name in ("eigh", "eigvalsh", "svd", "svdvals"):
+        with pytest.raises(LinAlgError, match=f"{name}: .* not finite"):
+            getattr(nm.linalg, name)(x)
+    expected = np.array([0, 1]) if a.ndim > 2 else 1
+    for function in (nm.linalg.eigh_ex, nm.linalg.svd_ex):
+        *factors, info = function(x)
+        np.testing.assert_array_equal(info.numpy(), expected)
+        for factor in factors:
+            found = factor.numpy() if a.ndim > 2 else factor.numpy()[None]
+            assert np.isnan(found[-1]).all()
+            assert a.ndim == 2 or np.isfinite(found[0]).all()
+    traced = nm.jit(nm.linalg.eigvalsh)(x).numpy()  # nothing can be raised there
+    assert np.isnan(traced.reshape(-1, shape[-1])[-1]).all()
 
 
 def test_lstsq_of_deficient_rank_has_the_least_norm():

@@ -231,11 +231,19 @@ def eigh(a, **options):
     return values, (vectors * (values**2)[..., None, :].astype(vectors.dtype)) @ adjoint(vectors)
 
 
-def svd(a, **options):
+def polar_of(u, s, vh):
     """Singular values and the unitary polar factor, which does not depend on phases either."""
-    u, s, vh = nm.linalg.svd(a, **options)
     k = s.shape[-1]
     return s, u[..., :k] @ vh[..., :k, :]
+
+
+def svd(a, **options):
+    return polar_of(*nm.linalg.svd(a, **options))
+
+
+def svd_ex(a, **options):
+    *factors, info = nm.linalg.svd_ex(a, **options)
+    return (*polar_of(*factors), info)
 
 
 def polar(a, **options):
@@ -262,11 +270,17 @@ SPECTRA = [
                                            hermitian(a) @ hermitian(a)),
        case(x(4, 4)), case(x(2, 3, 3), UPLO="U"), case(x(1, 1)), call=eigh,
        **{**LINALG, "out": (real, fraction), "dtypes": SOME}),
+    op("linalg.eigh_ex", lambda a: (np.linalg.eigvalsh(hermitian(a)), no_info(a)),
+       case(x(2, 3, 3)), call=lambda a: nm.linalg.eigh_ex(hermitian(a))[::2],
+       **{**LINALG, "out": (real, INT64), "slow_second": True}),
     op("linalg.eigvalsh", lambda a: np.linalg.eigvalsh(hermitian(a)), case(x(2, 4, 4)),
        case(x(0, 0)), values=[case(x(20, 20))], call=of(hermitian, "eigvalsh"),
        **{**EVERY, "out": real}),
     op("linalg.svd", polar, case(x(4, 3), full_matrices=False), case(x(2, 2, 4)), case(x(3, 3)),
        values=[case(x(30, 12))], call=svd, **{**LINALG, "out": (real, fraction), "ulps": 512}),
+    op("linalg.svd_ex", lambda a, **_: (*polar(a), no_info(a)),
+       case(x(2, 3, 2), full_matrices=False), call=svd_ex,
+       **{**LINALG, "out": (real, fraction, INT64), "slow_second": True, "ulps": 512}),
     op("linalg.svdvals", lambda a: np.linalg.svd(a, compute_uv=False), case(x(2, 4, 3)),
        case(x(2, 5)), case(x(0, 3)), **{**LINALG, "out": real}),
     op("linalg.matrix_rank", np.linalg.matrix_rank, case(x(2, 4, 3)), case(x(0, 3)),

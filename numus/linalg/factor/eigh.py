@@ -18,6 +18,7 @@ from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
+    UNCONVERGED,
     Implicit,
     adjoint,
     check,
@@ -28,6 +29,7 @@ from numus.linalg._base import (
     require_matrices,
     scale_of,
     stacked,
+    unconverged,
     unstacked,
 )
 from numus.linalg.factor import blocked, lapack, small, triangular
@@ -197,7 +199,27 @@ def eigh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L") -> 
     >>> [round(v, 5) for v in values.tolist()]
     [1.0, 3.0]
     """
-    a, upper, lower, dtype = _problem("eigh", x, UPLO, b)
+    found = _solved("eigh", x, b, UPLO)
+    check("eigh", unconverged(found.eigenvalues), UNCONVERGED, *found)
+    return found
+
+
+@widens
+def eigh_ex(
+    x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`eigh` that does not raise: also info numbers, 1 where it did not converge or elements are
+    not finite; values and vectors are NaN there.
+
+    >>> nm.linalg.eigh_ex(nm.eye(2))[2].item()
+    0
+    """
+    found = _solved("eigh_ex", x, b, UPLO)
+    return (*found, unconverged(found.eigenvalues))
+
+
+def _solved(op: str, x: ArrayLike, b: ArrayLike | str | None, uplo: str) -> EighResult:
+    a, upper, lower, dtype = _problem(op, x, uplo, b)
     values, vectors = decomposed(a, upper)
     if lower is not None:
         vectors = triangular.solve(adjoint(lower), vectors, lower=False)
@@ -212,4 +234,6 @@ def eigvalsh(x: ArrayLike, b: ArrayLike | str | None = None, /, UPLO: str = "L")
     [3.0, 4.0]
     """
     a, upper, _, dtype = _problem("eigvalsh", x, UPLO, b)
-    return _real(values_of(a, upper), dtype)
+    values = _real(values_of(a, upper), dtype)
+    check("eigvalsh", unconverged(values), UNCONVERGED, values)
+    return values

@@ -16,13 +16,16 @@ from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
+    UNCONVERGED,
     Implicit,
     adjoint,
+    check,
     differentiated,
     identity,
     matrices,
     scale_of,
     stacked,
+    unconverged,
     unstacked,
 )
 from numus.linalg.factor import blocked, lapack, small
@@ -220,7 +223,25 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     >>> s.tolist()
     [3.0, 2.0]
     """
-    a, dtype = matrices("svd", x)
+    found = _decomposed("svd", x, full_matrices)
+    check("svd", unconverged(found.S), UNCONVERGED, *found)
+    return found
+
+
+@widens
+def svd_ex(x: ArrayLike, /, *, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`svd` that does not raise: also info numbers, 1 where it did not converge or elements are not
+    finite; factors are NaN there.
+
+    >>> nm.linalg.svd_ex(nm.eye(2))[3].item()
+    0
+    """
+    found = _decomposed("svd_ex", x, full_matrices)
+    return (*found, unconverged(found.S))
+
+
+def _decomposed(op: str, x: ArrayLike, full_matrices: bool) -> SVDResult:
+    a, dtype = matrices(op, x)
     m, n = a.shape[-2:]
     if not a.size:
         k = min(m, n)
@@ -257,4 +278,6 @@ def svdvals(x: ArrayLike, /) -> Tensor:
     [3.0, 2.0]
     """
     a, dtype = matrices("svdvals", x)
-    return _real(values_of(a), dtype)
+    values = _real(values_of(a), dtype)
+    check("svdvals", unconverged(values), UNCONVERGED, values)
+    return values
