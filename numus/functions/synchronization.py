@@ -9,6 +9,7 @@ from numus.evaluation.evaluate import check_known, evaluate
 from numus.graph import active_hooks
 from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
+from numus.transforms import tree
 
 __all__ = ["eval", "synchronize"]
 
@@ -19,8 +20,9 @@ def eval(*values: Any) -> None:
     Values are computed by themselves when they are needed; this is for timing and control.
 
     Args:
-        values: tensors, or lists, tuples, dictionaries of them (nested as you like), or objects
-            with a `parameters()` method; whatever is not a tensor is passed over.
+        values: tensors, or containers of them (lists, dictionaries, sets, dataclasses, quantised
+            tensors and whatever else `nm.tree` knows, nested as you like), or objects with a
+            `parameters()` method; whatever is not a tensor is passed over.
 
     >>> x = nm.ones(3) + 1
     >>> nm.eval(x)
@@ -45,6 +47,8 @@ def eval(*values: Any) -> None:
             stack.extend(item)
         elif hasattr(item, "parameters"):
             stack.extend(item.parameters())
+        else:
+            stack.extend(tree.entries(item) or ())
     evaluate([x._node for x in found])
 
 

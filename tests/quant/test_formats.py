@@ -104,6 +104,13 @@ def test_unpacking_is_fused(name):
     assert all(k.bytes_written < q.nbytes / 2 for k in explained.kernels)
 
 
+def test_evaluation_reaches_all_parts():
+    x = nm.asarray(normal(4, 64)) + 1
+    q, other = nm.quant.quantize(x), nm.quant.quantize(x, "uint4-g32")
+    nm.eval([q, {"other": other}])
+    assert all(part._node.view is not None for part in (*q.parts, *other.parts))
+
+
 @pytest.mark.parametrize("name", "int4-g64 uint3-g32 nf4-g64-single mxfp8 q5_k".split())
 def test_views_along_groups(name):
     q = nm.quant.quantize(nm.asarray(normal(6, 512)), name)
