@@ -209,6 +209,16 @@ def test_tf32_operands_are_repacked_k_major(machine, shape, last):
     assert ("pack" in names) == (last == "wgmma")
 
 
+def test_activations_are_rounded_to_int8_in_the_pass_over_their_rows(machine):
+    x, w = (nm.asarray(np.zeros((512, 512), "float32"), device="ptx") for _ in "xw")
+    q = nm.quant.quantize(w, "int8-row")
+    nm.eval(q)
+    machine.made.clear()
+    nm.eval(nm.quant.matmul(x.astype("bfloat16"), q.T, activations="int8"))
+    names = {kernel.name for kernel, _ in machine.made}
+    assert names == {"register_row_reduction", "unpack", "wgmma_gemm"}
+
+
 def test_repacking_loads_before_it_stores(machine):
     x = nm.asarray(np.zeros((1024, 1024), "float32"), device="ptx")
     nm.eval(nm.matmul(x, x, precision="tf32"))

@@ -306,7 +306,8 @@ def _is_wgmma_sized(v: Value) -> bool:
     """A GEMM for wgmma, whose operands must be in memory."""
     _, m, n = v.shape
     k = v.inputs[0].shape[2]
-    return all(x.dtype.itemsize == 2 for x in v.inputs) and min(m, n, k) >= TUNING.wgmma_min_extent
+    narrow = all(x.dtype.itemsize <= 2 and x.dtype.kind != "bool" for x in v.inputs)
+    return narrow and min(m, n, k) >= TUNING.wgmma_min_extent
 
 
 def _stored_for_strides(operand: Value, in_memory: set[Value]) -> set[Value]:
