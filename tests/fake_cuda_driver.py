@@ -160,6 +160,9 @@ class Driver:
     def cuMemcpyDtoHAsync(self, to: int, source: int, size: int, stream: Any) -> Any:
         return self.cuMemcpyHtoDAsync(to, source, size, stream)
 
+    def cuMemcpyDtoDAsync(self, to: int, source: int, size: int, stream: Any) -> Any:
+        return self.cuMemcpyHtoDAsync(to, source, size, stream)
+
     def cuGetProcAddress(self, name: bytes, version: int, flags: Any) -> Any:
         return 0, self.functions[name.decode()], 0
 

@@ -19,11 +19,12 @@ from numus.shapes import Shape
 class Routine:
     """A routine of a stack of matrices in memory, of m rows and n columns.
 
-    Option: of "qr", the columns of Q; of "svd", LAPACK's letter of what is wanted; of "solve",
-    whether the matrix is lower (1) and has a unit diagonal (2); otherwise 1 for vectors, 0 for
-    values alone. `columns` are those of a right-hand side, `layout` that of triangular
-    matrices that are no contiguous stack: an offset, the distance of matrices and of rows (of
-    columns, if they are transposed: column-major), in elements.
+    Option: of "lu", whether the order of rows is wanted (1); of "order", their number; of "qr",
+    the columns of Q; of "svd", LAPACK's letter of what is wanted; of "solve", whether the matrix is
+    lower (1) and has a unit diagonal (2); otherwise 1 for vectors, 0 for values alone. `columns`
+    are those of a right-hand side, `layout` that of triangular matrices that are no contiguous
+    stack: an offset, the distance of matrices and of rows (of columns, if they are transposed:
+    column-major), in elements.
     """
 
     name: str
@@ -60,8 +61,18 @@ def _cholesky(m: int, n: int, option: Any, columns: int, complex_: bool) -> list
 
 
 def _lu(m: int, n: int, option: Any, columns: int, complex_: bool) -> list[Segment]:
-    numbers = Segment("swaps", (min(m, n),), "int"), Segment("order", (m,), "int")
+    numbers = [Segment("swaps", (min(m, n),), "int")]
+    if option:
+        numbers.append(Segment("order", (m,), "int"))
     return [Segment("factor", (n, m)), *numbers]
+
+
+def _order(m: int, n: int, option: Any, columns: int, complex_: bool) -> list[Segment]:
+    return [Segment("order", (option,), "int")]
+
+
+def _system(m: int, n: int, option: Any, columns: int, complex_: bool) -> list[Segment]:
+    return [Segment("x", (columns, n))]
 
 
 def _qr(m: int, n: int, option: Any, columns: int, complex_: bool) -> list[Segment]:
@@ -99,20 +110,30 @@ def _solve(m: int, n: int, option: Any, columns: int, complex_: bool) -> list[Se
 _RESULTS: dict[str, Callable[..., list[Segment]]] = {
     **{"cholesky": _cholesky, "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd},
     **{"eig": _eig, "schur": _schur, "qz": _qz, "solve": _solve},
+    **{"system": _system, "order": _order},
 }
 
 
 _COLUMN_MAJOR = ("lu", "qr", "eig", "schur", "qz")  # whose operands are given transposed
+_RIGHT_HAND_SIDES = {"solve": -1, "system": -2}  # of a second operand, its axis of columns
 
 
 def segments(r: Routine, complex_: bool) -> list[Segment]:
     """What the result of a routine is made of, the info number last.
 
-    Matrices "factor" of "lu", "q", "r", "vectors", "t", "z" and "s" of "qz" are column-major, those
-    of "cholesky", "svd" and "solve" row-major.
+    Matrices "factor" of "lu", "q", "r", "vectors", "t", "z", "s" of "qz" and "x" of "system" are
+    column-major, those of "cholesky", "svd" and "solve" row-major.
     """
     found = _RESULTS[r.name](r.m, r.n, r.option, r.columns, complex_)
     return [*found, Segment("info", (1,), "int")]
+
+
+def operand_lengths(r: Routine) -> list[int]:
+    """Elements of a matrix of each operand."""
+    first = r.m * r.n
+    if r.name == "qz":
+        return [first, first]
+    return [first, r.n * r.columns] if r.name in _RIGHT_HAND_SIDES else [first]
 
 
 def result_length(r: Routine, dtype: DType) -> int:
@@ -124,5 +145,7 @@ def described(name: str, option: int | str, *xs: Any) -> Routine:
     *lead, m, n = xs[0].shape
     if name in _COLUMN_MAJOR:
         m, n = n, m
-    columns = xs[1].shape[-1] if name == "solve" else 0
+    columns = 0
+    if name in _RIGHT_HAND_SIDES:
+        columns = xs[1].shape[_RIGHT_HAND_SIDES[name]]
     return Routine(name, math.prod(lead), m, n, xs[0].dtype.name, option, columns)

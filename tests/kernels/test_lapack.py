@@ -109,6 +109,19 @@ def test_views_and_expressions_are_copied():
     close(lapack.svd((x + 1).mT[:, 1:])[1].numpy(), np.linalg.svd((a + 1).mT[:, 1:])[1])
 
 
+@by_dtype
+def test_systems(dtype):
+    a, b = matrices(dtype), matrices(dtype, 7, 4)
+    a[1, 3] = a[1, 2] = 0
+    x, info = arrays(lapack.system(*(nm.asarray(v, device="cpu") for v in (a, b))))
+    close(a[::2] @ x[::2], b[::2])
+    assert (info != 0).tolist() == [False, True, False]
+    with nm.kernels.prefer("vendor"):
+        x, info = arrays(nm.linalg.solve_ex(nm.asarray(a, device="cpu"), b))
+    assert np.isnan(x[1]).all()
+    close(a[::2] @ x[::2], b[::2])
+
+
 def test_indefinite_matrices_have_nan_from_their_minor_on():
     h = positive("float64")
     h[1, 3, 3] = -1

@@ -1,4 +1,4 @@
-"""LAPACK on CPUs: when it pays."""
+"""LAPACK on CPUs and cuSOLVER on GPUs: when they pay."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class LapackTuning:
 
     cholesky: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)
+    system: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     solve: tuple[int, int, int] = (128, 128, NEVER)
     qr: tuple[int, int, int] = (8, 65, 65)
     # of float64; of other dtypes as many bytes (of Hermitian matrices those of one part)
@@ -62,6 +63,44 @@ def _start_lapack(runtime: Any, r: Routine) -> Any:
 
 
 register(Vendor("lapack", OPERATION, _lapack_supports, _pays_on_cpu, _start_lapack))
+
+
+@dataclass(frozen=True)
+class CusolverTuning:
+    """Orders from which on cuSOLVER is faster than native kernels, of up to `few` matrices and of
+    more: it has them one by one."""
+
+    few: int = 4
+    alone: int = 33
+    many: int = 512
+
+
+CUSOLVER_TUNING = CusolverTuning()
+
+
+def _pays_on_gpu(r: Routine, target: Any) -> bool:
+    t = CUSOLVER_TUNING
+    if r.name == "order":
+        return True
+    return min(r.m, r.n) >= (t.alone if r.batch <= t.few else t.many)
+
+
+def _cusolver_supports(r: Routine, target: Any) -> bool:
+    if "cusolver" not in target.libraries:
+        return False
+    from numus.runtime.cuda import cublas, cusolver  # imported late: only with such a device
+
+    known = cusolver.is_supported(r) and cusolver.library() is not None
+    return known and cublas.library() is not None
+
+
+def _start_cusolver(runtime: Any, r: Routine) -> Any:
+    from numus.runtime.cuda.cusolver import Factorisation
+
+    return Factorisation(runtime, r)
+
+
+register(Vendor("cusolver", OPERATION, _cusolver_supports, _pays_on_gpu, _start_cusolver))
 
 
 def workspace_nbytes(vendor: Vendor, r: Routine) -> int:

@@ -16,7 +16,8 @@ PREFERENCES = ("native", "vendor", "auto")
 
 class Launcher(Protocol):
     """A vendor's kernel, prepared for many launches. One that also has an attribute `native` (see
-    `contract.NativeLaunch`) is launched without Python."""
+    `contract.NativeLaunch`) is launched without Python; one whose attribute `is_capturable` is
+    False, as it may wait for the device, is no part of a CUDA graph."""
 
     workspace: int  # bytes
 

@@ -35,6 +35,11 @@ def is_chosen(name: str, *xs: Tensor, option: int | str = 0) -> bool:
     return choose_vendor(OPERATION, problem, device.runtime.target) is not None
 
 
+def _on_gpu(a: Tensor) -> bool:
+    device = a._node.device
+    return device is not None and device.runtime.target.simt
+
+
 def parts(name: str, *xs: Tensor, option: int | str = 0) -> Parts:
     """What a routine finds, by name (`segments`): (batch, …), not differentiated."""
     packed = wrap(routine(name, option, *(x._node for x in xs)))
@@ -118,8 +123,20 @@ def cholesky(a: Tensor) -> Tensor:
 
 def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L and U in one matrix, the order of the rows, and the rows swapped with rows 0, 1, …"""
-    found = parts("lu", a.mT)
-    return found["factor"].mT, found["order"], found["swaps"] - 1
+    on_gpu = _on_gpu(a)
+    found = parts("lu", a.mT, option=int(not on_gpu))
+    if on_gpu:  # few need it: a routine of its own
+        bits = wrap(ew.bitcast(found["swaps"].astype("int32")._node, dt.float32))
+        order = parts("order", bits[..., None], option=a.shape[-2])["order"]
+    else:
+        order = found["order"]
+    return found["factor"].mT, order, found["swaps"] - 1
+
+
+def system(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a⁻¹ b of stacks of square matrices, and info numbers: that of a pivot that is zero."""
+    found = parts("system", a, b.mT)
+    return found["x"].mT, found["info"][:, 0]
 
 
 def qr(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
@@ -137,6 +154,11 @@ def eigh(a: Tensor, vectors: bool = True) -> tuple[Tensor, Tensor]:
 
 def svd(a: Tensor, job: str = "S") -> tuple[Tensor, Tensor, Tensor]:
     """U, s and Vᴴ: thin (job "S"), square ("A") or empty ("N")."""
+    if (
+        _on_gpu(a) and a.shape[-2] > a.shape[-1]
+    ):  # cuSOLVER has no other: its matrices are the transposed ones
+        u, s, vh = svd(adjoint(a), job)
+        return adjoint(vh), s, adjoint(u)
     found = parts("svd", a, option=job)
     failed = found["info"] != 0
     return found["u"], where(failed, float("nan"), found["s"]), found["vh"]

@@ -23,7 +23,7 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.factor import blocked, small, triangular
+from numus.linalg.factor import blocked, lapack, small, triangular
 from numus.linalg.products import diagonal
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import fori_loop
@@ -260,10 +260,25 @@ def solve_ex(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
 def _solution(op: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
     (a, b), dtype = operands(op, x1, x2)
     a, b, vector = triangular.right_hand_sides(op, a, b)
-    packed, order, _ = factors(a)
-    info = _info(packed)
-    found = spoiled(solve_with(a, b, packed, order, False), info).astype(dtype, copy=False)
+    found, info = _by_library(a, b) or _by_factors(a, b)
+    found = spoiled(found, info).astype(dtype, copy=False)
     return (found[..., 0] if vector else found), info
+
+
+def _by_factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    packed, order, _ = factors(a)
+    return solve_with(a, b, packed, order, False), _info(packed)
+
+
+def _by_library(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+    """By one routine, where a library is chosen and no derivative asks for the factors."""
+    if not b.size or a._node.tracked or b._node.tracked:
+        return None
+    left, right = stacked(a), stacked(b)
+    if not lapack.is_chosen("system", left, right.mT):
+        return None
+    found, info = lapack.system(left, right)
+    return unstacked(found, b.shape[:-2]), unstacked(info, b.shape[:-2])
 
 
 @widens

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
-from numus.runtime.lapack_routines import Routine, segments
+from numus.runtime.lapack_routines import Routine, operand_lengths, segments
 from numus.runtime.llvm_macros import expand
 from numus.runtime.locks import once
 
@@ -81,7 +81,8 @@ def _capsule_pointer(capsule: Any, name: bytes) -> int:
 
 def is_supported(r: Routine) -> bool:
     """The library is there, with 32-bit integers, and has the routine for such matrices."""
-    known = r.dtype in _LETTERS and max(r.m, r.n, r.columns) <= _MAX_EXTENT
+    known = r.name in _WRITERS and r.dtype in _LETTERS
+    known = known and max(r.m, r.n, r.columns) <= _MAX_EXTENT
     return known and "int *" in _pointers().get("dpotrf", (0, ""))[1]
 
 
@@ -143,11 +144,7 @@ class _Writer:
             self.at[segment.name] = Argument("out", start * self.size)
             start += segment.elements(self.dtype)
         self.result_nbytes = start * self.size
-        self.operands = [r.m * r.n * self.size]
-        if r.name == "solve":
-            self.operands.append(r.n * r.columns * self.size)
-        if r.name == "qz":
-            self.operands *= 2
+        self.operands = [n * self.size for n in operand_lengths(r)]
 
     def copy(self, to: Argument, operand: Argument, nbytes: int) -> None:
         self.calls.append(Call("copy", (to, operand, Argument("bytes", nbytes))))
@@ -198,7 +195,19 @@ def _lu(w: _Writer) -> None:
     m, n = w.r.m, w.r.n
     w.copy(w.at["factor"], Argument("in", 0), w.operands[0])
     w.call("getrf", _int(m), _int(n), w.at["factor"], _int(m), w.at["swaps"])
-    w.calls.append(Call("order", (w.at["order"], w.at["swaps"], _int(m), _int(min(m, n)))))
+    if w.r.option:
+        w.calls.append(Call("order", (w.at["order"], w.at["swaps"], _int(m), _int(min(m, n)))))
+
+
+def _system(w: _Writer) -> None:
+    """By the factors of the transposed matrix."""
+    n, columns = w.r.n, w.r.columns
+    factor, swaps = w.work.take(w.operands[0]), w.work.take(4 * n)
+    w.copy(factor, Argument("in", 0), w.operands[0])
+    w.call("getrf", _int(n), _int(n), factor, _int(n), swaps)
+    w.copy(w.at["x"], Argument("in", 1), w.operands[1])
+    given = [_char("T"), _int(n), _int(columns), factor, _int(n), swaps, w.at["x"], _int(n)]
+    w.calls.append(Call(w.letter + "getrs", (*given, w.work.take(4))))
 
 
 def _qr(w: _Writer) -> None:
@@ -305,6 +314,7 @@ def _solve(w: _Writer) -> None:
 _WRITERS = {
     **{"cholesky": _cholesky, "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd},
     **{"eig": _eig, "schur": _schur, "qz": _qz, "solve": _solve},
+    "system": _system,
 }
 
 

@@ -125,7 +125,7 @@ class CudaContext:
             l2_bytes=self._attribute("L2_CACHE_SIZE"),
             num_cores=self._attribute("MULTIPROCESSOR_COUNT"),
             language="ptx",
-            libraries=frozenset({"cublas", "cublaslt"}),
+            libraries=frozenset({"cublas", "cublaslt", "cusolver"}),
             memory_bytes=int(driver.call("cuDeviceTotalMem", self.device)),
             block_size=_BLOCK_SIZE,
             shared_bytes=shared,

@@ -41,15 +41,15 @@ def library() -> Any:
 
 
 @once
-def _handle(context: CudaContext) -> tuple[int, Any]:
+def handle(context: CudaContext) -> tuple[int, Any]:
     """A cuBLAS handle on a device's stream, and its workspace."""
-    handle = ctypes.c_void_p()
+    made = ctypes.c_void_p()
     memory = context.allocate(_WORKSPACE_BYTES)
     stream, size = ctypes.c_void_p(context.stream_id), ctypes.c_size_t(_WORKSPACE_BYTES)
-    call(library(), "cublasCreate_v2", ctypes.byref(handle))
-    call(library(), "cublasSetStream_v2", handle, stream)
-    call(library(), "cublasSetWorkspace_v2", handle, ctypes.c_void_p(memory.address), size)
-    return handle.value or 0, memory
+    call(library(), "cublasCreate_v2", ctypes.byref(made))
+    call(library(), "cublasSetStream_v2", made, stream)
+    call(library(), "cublasSetWorkspace_v2", made, ctypes.c_void_p(memory.address), size)
+    return made.value or 0, memory
 
 
 class Gemv:
@@ -59,7 +59,7 @@ class Gemv:
 
     def __init__(self, context: CudaContext, p: Any) -> None:
         context.activate()
-        handle, self._memory = _handle(context)
+        library_handle, self._memory = handle(context)
         rows = p.m == 1  # else the vector is the right operand
         vector, matrix = (p.a, p.b) if rows else (p.b, p.a)
         count = p.n if rows else p.m
@@ -69,7 +69,7 @@ class Gemv:
         sizes = (count, 1, p.k)
         one, zero = ctypes.addressof(self._one), ctypes.addressof(self._zero)
         self._arguments = [
-            *(handle, 0, 0 if stride == 1 else 1, *sizes, one, 0, matrix.ld),
+            *(library_handle, 0, 0 if stride == 1 else 1, *sizes, one, 0, matrix.ld),
             *(0, p.k if stride == 1 else stride, zero, 0, count, 0, 0),
         ]
         self._name = _FUNCTIONS[p.dtype]

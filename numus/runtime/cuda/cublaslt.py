@@ -95,7 +95,8 @@ def _paths(name: str) -> Iterator[str]:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         yield load_nvidia_dynamic_lib(name).abs_path
-    yield from filter(None, map(ctypes.util.find_library, (name, f"{name}64_13", f"{name}64_12")))
+    names = (name, *(f"{name}64_{version}" for version in (13, 12, 11)))
+    yield from filter(None, map(ctypes.util.find_library, names))
 
 
 def call(library: Any, name: str, *args: Any) -> None:

@@ -102,7 +102,7 @@ class CudaLaunchList(LaunchList):
         self._no_scratch = [0] * len(self._scratch)
         self._early_steps = self._find_early_results()
         self._free: list[_CommandBuffer] = []
-        self._capturable = True
+        self._capturable = all(program.is_capturable for program in vendors)
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # recent contents, seen once
 
     def _place_scratch(self) -> tuple[list[int], dict[int, list[int]]]:
@@ -163,6 +163,8 @@ class CudaLaunchList(LaunchList):
         except IndexError:
             commands = self._build()
         self._pack(commands.data, 0, *addresses, *scratch, *values)
+        if context.recording is not None and not self._capturable:
+            context.recording.stop()
         if context.recording is not None:
             self._record(context.recording, commands)
             return

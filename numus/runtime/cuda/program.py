@@ -93,6 +93,7 @@ class VendorProgram(KernelProgram):
         super().__init__(kernel)
         self.launch = launch
         self.native: NativeLaunch | None = getattr(launch, "native", None)
+        self.is_capturable: bool = getattr(launch, "is_capturable", True)
         self.num_buffers = len(kernel.buffers)
 
     @property
