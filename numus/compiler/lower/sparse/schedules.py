@@ -7,6 +7,7 @@ from collections.abc import Callable
 from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sparse.basis import lower_basis
 from numus.compiler.lower.sparse.counting import lower_counting
+from numus.compiler.lower.sparse.gpu_product import computes_rows, lower_rows
 from numus.compiler.lower.sparse.gustavson import (
     lower_numeric,
     lower_numeric_threads,
@@ -48,6 +49,7 @@ lower_sparse = family(
 # Patterns are made on the CPU: GPUs have the products alone.
 lower_sparse_gpu = family(
     ProductProblem,
+    Candidate("rows by groups of threads", lower_rows, computes_rows),
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
     Candidate("level by level", lower_solve_levels, _computes("csr_solve")),

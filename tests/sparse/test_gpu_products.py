@@ -1,0 +1,76 @@
+"""Sparse times dense on GPUs, interpreted: lanes that share rows, and threads with vectors of
+columns, of every alignment."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus import sparse
+
+simt_machine.install()
+DEVICE = "simt_sm90"
+RNG = np.random.default_rng(5)
+
+
+def entries(rows, columns, counts):
+    """A dense matrix with so many entries in each row, of small integers."""
+    out = np.zeros((rows, columns))
+    for row, count in enumerate(counts):
+        at = RNG.choice(columns, count, replace=False)
+        out[row, at] = RNG.integers(1, 4, count) * RNG.choice([-1, 1], count)
+    return out
+
+
+# rows of no entries, one, a few, and many more than others
+WHOLE = entries(37, 41, [0, 1, 2, 3, 4, 5, 6, 7, 41, 40, 0, 13] + [9] * 24 + [0])
+
+
+def product(x, whole=WHOLE):
+    a = sparse.from_dense(nm.asarray(whole.astype(x.dtype.np))).to(DEVICE)
+    return (a @ x).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+@pytest.mark.parametrize("columns", [1, 6, 16])
+def test_dtypes(dtype, columns):
+    x = RNG.integers(-3, 4, (41, columns)).astype(dtype)
+    wanted = (WHOLE @ x).astype(dtype)
+    on_device = nm.asarray(x, device=DEVICE)
+    np.testing.assert_array_equal(product(on_device), wanted)
+    if columns == 1:
+        np.testing.assert_array_equal(product(on_device[:, 0]), wanted[:, 0])
+
+
+def test_layouts_of_the_operand():
+    wide = nm.asarray(RNG.integers(-3, 4, (42, 20)).astype(np.float32), device=DEVICE)
+    for x in (
+        wide[1:, 4:12],  # rows apart
+        wide[1:, 3:11],  # no vector is aligned
+        nm.asarray(wide.numpy()[:20, :].T[:, :8], device=DEVICE)[:0],  # no rows
+        wide.T[:8, 1:].T,  # by columns, again by rows
+        wide[:8, :].T,  # by columns
+        2 * wide[1:, :8] - 1,  # computed as it is read
+        wide[1:, :0],  # no columns
+    ):
+        whole = WHOLE[:, : x.shape[0]]
+        np.testing.assert_array_equal(product(x, whole), whole @ x.numpy())
+
+
+def test_batches():
+    pointers, indices = [0, 2, 2, 5], [0, 3, 1, 2, 3]
+    values = RNG.integers(-3, 4, (3, 5)).astype(np.float32)
+    a = sparse.batched_csr_tensor(pointers, indices, nm.asarray(values, device=DEVICE), (3, 4))
+    x = RNG.integers(-3, 4, (3, 4, 8)).astype(np.float32)
+    wanted = a.to_dense().numpy() @ x
+    np.testing.assert_array_equal((a @ nm.asarray(x, device=DEVICE)).numpy(), wanted)
+    one = nm.asarray(x[0, :, 0], device=DEVICE)
+    np.testing.assert_array_equal((a @ one).numpy(), a.to_dense().numpy() @ x[0, :, 0])
+
+
+@pytest.mark.parametrize("share", [1, 3, 40])
+def test_lanes_of_a_row(share):
+    """From one lane to all of a warp, rows past the end of the last block among them."""
+    whole = entries(9, 150, [3 * share] * 8 + [0])
+    x = RNG.integers(-3, 4, 150).astype(np.float32)
+    np.testing.assert_array_equal(product(nm.asarray(x, device=DEVICE), whole), whole @ x)
