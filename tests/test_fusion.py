@@ -377,6 +377,32 @@ def test_intermediates_share_memory():
     assert counts.bytes_allocated <= 4 * x.nbytes, counts.bytes_allocated / x.nbytes
 
 
+def test_a_widened_product_read_through_many_views_is_stored_narrow():
+    x = given(64, 128, dtype="float32").astype("bfloat16")
+    nm.eval(x)
+
+    def program(x):
+        y = (x @ x.T).astype("float32")
+        return sum(nm.roll(y, i, 1) * i for i in range(1, 13))
+
+    assert cost(program, x).bytes_written == 64 * 64 * (2 + FLOAT)
+
+
+def test_pieces_of_a_long_expression_widen_what_they_read():
+    x, y = given(64, 64).astype("bfloat16"), given(64, 64)
+    nm.eval([x, y])
+
+    def program(x, y):
+        wide = (x @ x).astype("float32")
+        for _ in range(300):
+            y = y * 0.5 + wide
+        return y
+
+    counts = cost(nm.jit(program), x, y)
+    assert counts.kernels > 1
+    assert counts.bytes_written == 64 * 64 * (2 + counts.kernels * FLOAT)  # the product, and y
+
+
 # -- kernels are made for structure, not for sizes ------------------------------------------------
 
 

@@ -75,6 +75,21 @@ def test_values_and_gradients(name):
     compare([drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)], options, dtype)
 
 
+def test_rotated_queries_and_keys_are_computed_once_and_copied():
+    turn = np.linspace(0, 1, 16, dtype=np.float32)
+
+    def rotated(x):
+        first, second = nm.split(x, 2, -1)
+        table = nm.asarray(turn, device=x.device).astype(x.dtype)
+        return x * table + nm.concat([-second, first], -1) * (1 - table)
+
+    arrays = [drawn(i, 1, 70, 16, dtype="bfloat16") for i in range(3)]
+    compare(arrays, {"is_causal": True}, "bfloat16", rotated)
+    attention = [p.kernel for p in MACHINE.launched if "attention" in p.name]
+    reads = [sum(b.access == "read" for b in kernel.buffers) for kernel in attention]
+    assert reads == [3, 6, 6]  # no tables
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

@@ -34,6 +34,7 @@ class LongChains:
         self.stored: set[Value] = set()
         self.piece: dict[Value, int] = {}
         self._count = 0
+        self._in_memory = in_memory
         inline = [v for v in order if v not in in_memory]
         if _total(inline) <= TUNING.max_code_size:
             return
@@ -78,7 +79,8 @@ class LongChains:
             if size > 2 * TUNING.min_piece_size and end < len(values):
                 break
             live.difference_update(expiring.get(i, ()))
-            if v.kind not in ("view", "source") and last_use.get(v, 0) > i:
+            here = v.kind in ("view", "source") or self._is_widened_load(v)  # in each piece
+            if not here and last_use.get(v, 0) > i:
                 live.add(v)
             if size >= TUNING.min_piece_size and (end == len(values) or len(live) < len(crossing)):
                 end, crossing = i + 1, set(live)
@@ -88,6 +90,14 @@ class LongChains:
         self.piece.update(dict.fromkeys(values[start:end], self._count))
         self._count += 1
         return end
+
+    def _is_widened_load(self, v: Value) -> bool:
+        """A cast of what is in memory to a wider dtype, which every piece computes as it loads."""
+        source = v.inputs[0] if v.op == "cast" else v
+        narrower = source.dtype.is_floating and source.dtype.itemsize < v.dtype.itemsize
+        while narrower and source.kind == "view" and source not in self._in_memory:
+            source = source.inputs[0]
+        return narrower and source in self._in_memory
 
 
 def _total(values: Collection[Value]) -> int:

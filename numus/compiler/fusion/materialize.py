@@ -156,13 +156,16 @@ class Materialization:
             reads_indices = v.kind == "scatter" and self.target.simt
             if reads_indices and v.inputs[2].size <= TUNING.few_updates:
                 continue  # each element of an update is computed once
+            streamed = _streamed_operands(v) if self.target.simt and v.kind in ATTENTION else []
             for x in v.inputs[:2] if reads_indices else _packed_operands(v):
-                if wgmma:
-                    found |= _stored_for_strides(x, in_memory)
+                copied = wgmma or x in streamed
+                if wgmma and (view := _stored_for_strides(x, in_memory)):
+                    found |= view  # with what is computed of its source, if anything
+                    continue
                 while x.kind == "view" and x not in in_memory:
                     x = x.inputs[0]
                 inline = x.kind == "elementwise" and x not in in_memory
-                if inline and wgmma and x.size > 1:
+                if inline and copied and x.size > 1:
                     self.memory_operands.add(x)
                 elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
@@ -191,8 +194,9 @@ class Materialization:
                 and v.kind == "elementwise"
                 and v.size > 1
                 and v not in never
+                and self._before_widening(v) not in in_memory
             ):
-                found.add(v)
+                found.add(self._before_widening(v))
                 own = {v}
             for x in v.inputs:
                 if v.kind == "elementwise" and x.shape == v.shape:
@@ -300,6 +304,16 @@ def _packed_operands(v: Value) -> list[Value]:
         return list(v.inputs)
     pairs = zip(v.params.names, v.inputs, strict=True)
     return [x for name, x in pairs if name not in ("bias", "keep")]
+
+
+def _streamed_operands(v: Value) -> list[Value]:
+    """The operands of attention that several thread blocks of a GPU read, tile by tile: rotated
+    queries and keys are computed once, and then copied asynchronously."""
+    named = dict(zip(v.params.names, v.inputs, strict=True))
+    names, rows = "kv", named["q"].shape[1]
+    if v.op == "attention_grad":
+        names, rows = "qkvg", max(rows, named["k"].shape[1])
+    return [named[x] for x in names if x in named] if rows > TUNING.attention_tile_rows else []
 
 
 def _is_wgmma_sized(v: Value) -> bool:

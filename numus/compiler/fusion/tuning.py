@@ -47,6 +47,7 @@ class FusionTuning:
     # Materialisation.
     max_index_maps: int = 8  # by which views read a value before it is stored: each copies its code
     wgmma_min_extent: int = 128  # of M, N and K, so that operands are worth relayout kernels
+    attention_tile_rows: int = 64  # of a thread block: more rows are read by several
     scalar_max_users: int = 3  # kernels that compute an expensive scalar each for itself
     few_updates: int = 32  # of a scatter on GPUs, which are worth no kernel of their own
     slow_repeats: int = 256  # rows for each of which a vector of divisions is computed again
