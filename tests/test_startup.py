@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.on_cpu("what its first operation loads")
+
 HEAVY = "llvmlite ml_dtypes scipy wgpu"
 LATER = (
     "cli codegen compiler.plan data fft ir linalg nn optim runtime.cpu runtime.cuda runtime.webgpu"

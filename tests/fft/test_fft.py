@@ -105,6 +105,7 @@ def test_roots_are_symmetric_to_the_last_bit(n):
     assert np.abs(w - want).max() <= 2**-53
 
 
+@pytest.mark.on_cpu("tables of two devices")
 def test_tables_are_held_once_and_bounded(monkeypatch):
     held = tables._Tables()
     monkeypatch.setattr(tables, "_tables", held)

@@ -297,6 +297,7 @@ def test_vectorize_maps_functions_over_broadcast_arguments():
     np.testing.assert_allclose(power(nm.asarray(LINE), 2), LINE**2)
 
 
+@pytest.mark.on_cpu("the text of its tensors")
 def test_print_options_hold_for_the_length_of_a_with():
     x = nm.asarray([3.14159, 1e-9])
     with nm.printoptions(precision=2, suppress=True):

@@ -100,6 +100,7 @@ def test_values(name):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.on_cpu("where tensors are")
 def test_questions_about_tensors():
     assert (x.dim(), x.nelement(), x.element_size(), x.stride(), x.stride(0)) == (
         2,

@@ -355,6 +355,7 @@ def test_random_fills_are_the_generators() -> None:
 # -- other libraries ------------------------------------------------------------------------------
 
 
+@pytest.mark.on_cpu("memory of other libraries")
 def test_writes_of_other_libraries_are_seen_by_views_and_by_no_results() -> None:
     x = nm.asarray(np.arange(4, dtype=np.float32))
     before, view = x + 1, x[1:]

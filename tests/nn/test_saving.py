@@ -157,6 +157,7 @@ def test_loaded_tensors_are_no_longer_the_file(tmp_path):
     assert path.read_bytes() == whole
 
 
+@pytest.mark.on_cpu("mapped files")
 def test_mapped_files_are_shared_and_writes_do_not_reach_them(tmp_path):
     path = tmp_path / "a.safetensors"
     nn.save_safetensors({"x": nm.arange(1000.0)}, path)

@@ -121,7 +121,7 @@ def test_vmap_and_jit_of_blocks():
 def test_nan_and_inf_reach_all_columns():
     q, x = sample(7, 512, 2, "q8_0")
     for bad in (np.nan, np.inf):
-        y = (x + nm.asarray([[bad] + [0.0] * 511] * 2)) @ q.T
+        y = (x + nm.asarray([[bad] + [0.0] * 511] * 2, device=x.device)) @ q.T
         assert not np.isfinite(y.numpy()).any()
 
 

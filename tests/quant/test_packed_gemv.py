@@ -184,7 +184,7 @@ def test_tasks_of_a_cpu(format):
     p = packing_of(q)
     codes, *rest = q.parts
     codes = codes.reshape(1, 6, codes.size // 6)
-    rest = rest or [nm.ones((1, 1))]
+    rest = rest or [nm.ones((1, 1), device="cpu")]
 
     def product(x):
         parts = tuple(t._node for t in (codes, *rest))

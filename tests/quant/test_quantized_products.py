@@ -104,9 +104,9 @@ def test_jit_and_vmap():
 def test_nan_and_inf_are_seen():
     q, x = sample(4, 64, 1, "int8-row")
     for bad in (np.nan, np.inf):
-        y = (x + nm.asarray([bad] + [0.0] * 63)) @ q.T
+        y = (x + nm.asarray([bad] + [0.0] * 63, device=x.device)) @ q.T
         assert not np.isfinite(y.numpy()).any()
-    assert (nm.zeros((1, 64)) @ q.T).tolist() == [[0.0] * 4]
+    assert (nm.zeros((1, 64), device=x.device) @ q.T).tolist() == [[0.0] * 4]
 
 
 def test_no_dense_weight_is_stored():

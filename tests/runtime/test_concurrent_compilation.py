@@ -14,6 +14,8 @@ from numus.runtime.compile_progress import CompileProgress
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.jit import Jit
 
+pytestmark = pytest.mark.on_cpu("its compiler")
+
 CPU = nm.device("cpu").runtime
 
 

@@ -247,6 +247,7 @@ def test_code_of_another_optimisation_level_is_stored_apart(tmp_path, monkeypatc
         cause("3")
 
 
+@pytest.mark.on_cpu("its compiler")
 def test_optimisation_changes_no_bit(monkeypatch):
     cpu = nm.device("cpu").runtime
     x = nm.asarray(np.random.default_rng(0).normal(size=(33, 300)).astype("float32"))

@@ -127,6 +127,7 @@ def test_unreferenced_outputs_are_recycled():
     assert int(processes.run(RECYCLING)) <= 100  # one of two has been looked at
 
 
+@pytest.mark.on_cpu("memory of other libraries")
 def test_lent_memory_keeps_functions_on_their_fast_path():
     """A call reads its inputs at once: what another library may write to later does not matter."""
     f = nm.jit(lambda x: x + 1)

@@ -42,6 +42,7 @@ def hoisted(f: Callable[..., Any], *args: Any) -> list[str]:
     return [k.name for k in nm.explain(f, *args, timed=False).kernels if k.hoisted]
 
 
+@pytest.mark.on_cpu("packed panels")
 def test_weights_are_packed_once(weights: nm.Tensor) -> None:
     f, x = product(weights)
     assert hoisted(f, x) == ["pack"]
@@ -128,6 +129,7 @@ def test_lent_memory_is_not_held(weights: nm.Tensor) -> None:
         check(f, x, weights)
 
 
+@pytest.mark.on_cpu("memory of NumPy")
 def test_borrowed_memory_is_not_held() -> None:
     array = draw(SIZE, SIZE)
     w = nm.from_dlpack(array)
