@@ -120,7 +120,23 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
     if s.zero_init:
         assert k_tiles > 0
         _clear(block, s.accumulators)
-    _wgmma(block, s.accumulators, tile(s.a), tile(s.b))
+    a_tiles, b_tiles = tile(s.a), tile(s.b)
+    if s.scales is None:
+        _wgmma(block, s.accumulators, a_tiles, b_tiles)
+        return
+    threads = np.arange(CONSUMER_THREADS)
+    for number in range(k_tiles):
+        at = {s.scales.lane: threads, s.scales.k_tile: np.int64(number)}
+        here = type(c)({**c.env, **at}, threads)
+        rows = [np.broadcast_to(block.value(e, here), threads.shape) for e in s.scales.rows]
+        along = slice(number * depth, (number + 1) * depth)
+        before = [block.registers[r].copy() for r in s.accumulators]
+        _clear(block, s.accumulators)
+        _wgmma(block, s.accumulators, a_tiles[:, along], b_tiles[:, along])
+        for i, (register, old) in enumerate(zip(s.accumulators, before, strict=True)):
+            part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
+            block.registers[register] = old
+            block.registers[register][:CONSUMER_THREADS] += part
 
 
 def _clear(block: Any, accumulators: list[ir.Register]) -> None:

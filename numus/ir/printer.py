@@ -229,6 +229,10 @@ class _Printer:
             if o.k_tile is not None and o.origin is not None:
                 name = self.name(o.k_tile, "v")
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
+        if s.scales is not None:
+            lane, k_tile = (self.name(v, "v") for v in (s.scales.lane, s.scales.k_tile))
+            factors = self.exprs(s.scales.rows, depth)
+            self.lines.append(f"{pad}  scaled for lane {lane}, k_tile {k_tile} by {factors}")
         head = "zero mainloop" if s.zero_init else "mainloop"
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
         return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"

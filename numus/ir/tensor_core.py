@@ -113,11 +113,22 @@ class TmaTensor:
 
 
 @dataclass(eq=False, slots=True)
+class KTileScales:
+    """Factors of the products of a k tile, as thread `lane` of the consumers has them: of its even
+    rows of accumulators, and of those 8 below. Float32."""
+
+    lane: Expr  # variables
+    k_tile: Expr
+    rows: tuple[Expr, Expr]
+
+
+@dataclass(eq=False, slots=True)
 class WgmmaMainloop(Stmt):
     """Warp-specialised GEMM mainloop: two consumer warpgroups accumulate `k_tiles` tiles of
     SWIZZLE_BYTES along k, a producer warp loads them by TMA `stages` ahead.
 
-    Each warpgroup has 64 rows, or half of the columns where there are only 64. In a persistent
+    Each warpgroup has 64 rows, or half of the columns where there are only 64. Products of float8
+    are added to the accumulators tile by tile, and may be scaled on the way. In a persistent
     kernel the producer loads the next output tile during the epilogue. `scratch` is clobbered.
     Outside lanes loops.
     """
@@ -130,6 +141,7 @@ class WgmmaMainloop(Stmt):
     stages: int
     scratch: Buffer
     zero_init: bool = False  # requires k_tiles > 0
+    scales: KTileScales | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -17,12 +17,13 @@ from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.graph import Nodes
 from numus.kernels.matmul.cpu.byte_gemm import tile_rows
-from numus.kernels.matmul.packed import MMA_TUNING, Packing, has_mma
+from numus.kernels.matmul.packed import MMA_TUNING, SCALED_BLOCK, Packing, has_mma
 from numus.primitives.custom import graft
 from numus.primitives.packed import packed_gemv, packed_matmul, unpack
+from numus.primitives.scaled_matmul import scaled_matmul
 from numus.quant import block_products
 from numus.quant.digits import byte_planes
-from numus.quant.floats import LARGEST
+from numus.quant.floats import LARGEST, BlockFP8
 from numus.quant.formats import grouped, safe_reciprocal, ungrouped
 from numus.quant.gguf_blocks import Blocks
 from numus.quant.integers import Integers
@@ -35,7 +36,7 @@ MAX_VECTORS = 8  # rows of activations up to which a product is bound by the mem
 PLANES = {nm.float32: 3}  # bytes of an activation; 2 of 16-bit floats
 MAX_INT32_COLUMNS = 1 << 16  # whose products of bytes add up to an int32
 MMA_MIN_EXTENT = 16  # of a product on tensor cores
-FP8_BLOCK = 128  # activations that share a scale
+FP8_ROW_BYTES = 16  # of which tensor cores take multiples
 
 
 def packing_of(q: QTensor) -> Packing | None:
@@ -213,10 +214,30 @@ def _rounded(x: Tensor, activations: str) -> Tensor:
     if activations == "int8":
         (whole,), _, unit = byte_planes(x.astype(nm.float32, copy=False), x.shape[-1], 1)
         return (whole.astype(nm.float32) * unit).astype(x.dtype, copy=False)
-    groups = grouped(x.astype(nm.float32, copy=False), FP8_BLOCK)
+    codes, scales = _float8(x)
+    values = grouped(codes.astype(nm.float32), SCALED_BLOCK) * scales[..., None]
+    return ungrouped(values, x.shape).astype(x.dtype, copy=False)
+
+
+def _float8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values as float8, and the scale of each block of a row."""
+    groups = grouped(x.astype(nm.float32, copy=False), SCALED_BLOCK)
     scale = nm.max(nm.abs(groups), axis=-1, keepdims=True) / LARGEST[nm.float8_e4m3fn]
     codes = (groups * safe_reciprocal(scale)).astype(nm.float8_e4m3fn)
-    return ungrouped(codes.astype(nm.float32) * scale, x.shape).astype(x.dtype, copy=False)
+    return ungrouped(codes, x.shape), scale[..., 0]
+
+
+def _float8_product(x: Tensor, q: QTensor) -> Tensor | None:
+    """Rows rounded to float8 times float8 weights in blocks, on a GPU's tensor cores."""
+    f, target = q.format, nm.device(q.device).runtime.target
+    if not isinstance(f, BlockFP8) or (f.dtype, f.block) != (nm.float8_e4m3fn, SCALED_BLOCK):
+        return None
+    (rows, k), columns = x.shape, q.shape[-1]
+    large = q.ndim == 2 and min(rows, columns, k) >= MMA_MIN_EXTENT
+    if not (large and target.wgmma and k % FP8_ROW_BYTES == 0):
+        return None
+    operands = (*_float8(x), *q.parts)
+    return wrap(scaled_matmul(tuple(t._node for t in operands), x.dtype))
 
 
 def _int8_product(x: Tensor, q: QTensor) -> Tensor | None:
@@ -236,6 +257,19 @@ def _int8_product(x: Tensor, q: QTensor) -> Tensor | None:
     return (sums.astype(nm.float32) * unit * by).astype(x.dtype, copy=False)
 
 
+def _packed_product(x: Tensor, q: QTensor, activations: str | None) -> Tensor | None:
+    """The product of a matrix by a kernel that reads the codes; None: there is none."""
+    if activations == "fp8":
+        return _float8_product(x, q)
+    planes = 1 if activations == "int8" else PLANES.get(x.dtype, 2)
+    out = _bytes(x, q, planes, activations)
+    if out is None and x.shape[0] <= max(MAX_VECTORS, MMA_TUNING.max_vectors):
+        out = _few_rows(x, q, planes, activations is None)
+    if out is None and activations == "int8":
+        out = _int8_product(x, q)
+    return out
+
+
 def matmul(x: Any, q: QTensor, *, activations: str | None = None) -> Tensor:
     """`x @ q`: the last axis of `x` times the last but one of a quantised matrix.
 
@@ -250,7 +284,8 @@ def matmul(x: Any, q: QTensor, *, activations: str | None = None) -> Tensor:
         activations: None keeps all bits of `x`. "int8" rounds each row to 8 bits, relative to its
             largest value, and multiplies integers where the device has them: twice to three times
             as fast for many rows, with errors of about 1 % of the largest result. "fp8" rounds to
-            float8 (e4m3) with a scale for each 128 values of a row.
+            float8 (e4m3) with a scale for each 128 values of a row, and multiplies weights in
+            "fp8-e4m3-b128" on the tensor cores of Hopper GPUs.
     """
     if not isinstance(q, QTensor):
         raise TypeError(f"quant.matmul: the second operand is a QTensor, not {type(q).__name__}")
@@ -266,15 +301,10 @@ def matmul(x: Any, q: QTensor, *, activations: str | None = None) -> Tensor:
         )
     rows = x.size // max(1, x.shape[-1])
     out = None
-    if rows and q.size and x.dtype is not nm.float64 and q.axis == -2 and activations != "fp8":
+    if rows and q.size and x.dtype is not nm.float64 and q.axis == -2:
         flat = x.detach()
         flat = flat if x.ndim == 2 else flat.reshape(rows, x.shape[-1])
-        planes = 1 if activations == "int8" else PLANES.get(x.dtype, 2)
-        out = _bytes(flat, q, planes, activations)
-        if out is None and rows <= max(MAX_VECTORS, MMA_TUNING.max_vectors):
-            out = _few_rows(flat, q, planes, activations is None)
-        if out is None and activations == "int8":
-            out = _int8_product(flat, q)
+        out = _packed_product(flat, q, activations)
     if out is None and activations is None:
         return nm.matmul(x, _values(q, x.dtype))
     if out is None and activations is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.codegen.llvm.builder import Value, register_type
-from numus.codegen.nvptx import analysis
+from numus.codegen.nvptx import analysis, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
 from numus.codegen.nvptx.wgmma import (
@@ -177,7 +177,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
             tiles.append((descriptor(t, address, o.k_major, tile_k, "i32"), o.k_major, dtype))
         pair = (tiles[0], tiles[1])
         if promotes:
-            _promote(r, s, pair, columns)
+            _promote(r, s, pair, columns, q)
             release(stage, leader)
             stages.advance()
             return
@@ -209,20 +209,39 @@ def _arrive(r: KernelContext, barrier: str, condition: str) -> None:
     r.asm(text, "r,r,~{memory}", f"i32 {barrier}, i32 {flag}")
 
 
-def _promote(r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], columns: int) -> None:
+def _promote(
+    r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], columns: int, q: str
+) -> None:
     """FP8: each k tile is accumulated apart and added in float32, since the tensor cores keep fewer
-    bits (as DeepGEMM does)."""
+    bits; scales are loaded while it is multiplied (as DeepGEMM does)."""
     t, x = r.t, r.x
     count = len(s.accumulators)
+    scales = None if s.scales is None else _scales(r, s.scales, q)
     text, operands = k_tile_mma(t, pair, columns, count, accumulate="")
     text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
     results = r.asm_results(ty, count, text, constraints, [value for _, value in operands])
-    for register, part in zip(s.accumulators, results, strict=True):
+    for i, (register, part) in enumerate(zip(s.accumulators, results, strict=True)):
         (slot,) = x.storage(register)
         old = t.new(f"load {ty}, ptr {slot}")
-        t.do(f"store {ty} {t.new(f'fadd {ty} {old}, {part}')}, ptr {slot}")
+        if scales is None:
+            new = t.new(f"fadd {ty} {old}, {part}")
+        else:
+            factors = ((ty, part), (ty, scales[i // 2 % 2]), (ty, old))
+            new = t.call(ty, "llvm.fma.f32", *factors)
+        t.do(f"store {ty} {new}, ptr {slot}")
+
+
+def _scales(r: KernelContext, scales: ir.KTileScales, q: str) -> list[str]:
+    """The factors of a thread's two kinds of rows."""
+    x = r.x
+    threads = ir.const(CONSUMER_THREADS)
+    lanes = ir.For(scales.lane, ir.const(0), threads, "lanes", [])
+    with x.scope():
+        thread_loops.enter(r, lanes, r.thread, "1", (0,), 1, 0)
+        x.bind(x.values, scales.k_tile, Value((q,), False, x.depth))
+        return [x.value(e).names[0] for e in scales.rows]
 
 
 def _produce(

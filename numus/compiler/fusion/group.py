@@ -12,7 +12,7 @@ from numus.compiler.lower.index_rules import is_inline
 from numus.shapes import Shape
 
 # Kinds whose kernels take an elementwise epilogue.
-EPILOGUE_KINDS = (*GEMM_KINDS, "packed_gemv", "scan", "fft")
+EPILOGUE_KINDS = (*GEMM_KINDS, "packed_gemv", "scaled", "scan", "fft")
 
 
 def squeeze(shape: Shape) -> Shape:

@@ -147,6 +147,10 @@ class Materialization:
             if packed and v.inputs[0] not in self.between:
                 found |= _stored_for_strides(v.inputs[0], in_memory)
                 self._store_vector(v.inputs[0], in_memory)
+            if v.kind == "scaled" and v not in self.leaves:
+                for x in v.inputs:
+                    found |= _stored_for_strides(x, in_memory)
+                    self._store_vector(x, in_memory)
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels

@@ -36,6 +36,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
         "matmul.packed_gemv.lower_packed_gemv_gpu",
     ),
     "unpack": ("matmul.unpack.lower_unpack", "matmul.unpack.lower_unpack_gpu"),
+    "scaled": ("matmul.block_scaled.lower_scaled", "matmul.block_scaled.lower_scaled"),
     "blocks": ("matmul.blocks.lower_blocks", "matmul.blocks.lower_blocks"),
     "bytes": ("matmul.blocks.lower_bytes", "matmul.blocks.lower_bytes"),
     "sparse": ("sparse.schedules.lower_sparse", "sparse.schedules.lower_sparse_gpu"),

@@ -18,6 +18,7 @@ from numus.ir import Expr, Stmt, const
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
+SCALED_BLOCK = 128  # float8 values of a row of A, rows and columns of B, that share a scale
 BYTES = 0x01010101
 
 

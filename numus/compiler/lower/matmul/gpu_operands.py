@@ -49,14 +49,27 @@ def split_k_sizes(
 ) -> tuple[SplitKSizes, int]:
     """Launch arguments, and the number of blocks."""
     p = problem
-    tiles_m, tiles_n = -(-p.m // tile[0]), -(-p.n // tile[1])
-    k_tiles = -(-p.k // tile_k)
-    band = swizzle_m(p.target, tile[1], tiles_m)
+    return tile_sizes(e, p.target, (p.batch, p.m, p.n, p.k), tile, tile_k, split_k)
+
+
+def tile_sizes(
+    e: Emitter,
+    target: Target,
+    shape: tuple[int, int, int, int],
+    tile: tuple[int, int],
+    tile_k: int,
+    split_k: int = 1,
+) -> tuple[SplitKSizes, int]:
+    """Those of a GEMM of batch, m, n and k."""
+    batch, m, n, k = shape
+    tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
+    k_tiles = -(-k // tile_k)
+    band = swizzle_m(target, tile[1], tiles_m)
     counts = (tiles_m, tiles_n, band, split_k, -(-k_tiles // split_k))
-    sizes = SplitKSizes(*(e.dim(x) for x in (p.m, p.n, p.k)), *(e.scalar_arg(x) for x in counts))
+    sizes = SplitKSizes(*(e.dim(x) for x in (m, n, k)), *(e.scalar_arg(x) for x in counts))
     if split_k == 1:
         sizes.split_k = const(1)
-    return sizes, p.batch * split_k * tiles_m * tiles_n
+    return sizes, batch * split_k * tiles_m * tiles_n
 
 
 def contiguous_along(x: Value, layouts: Layouts, axis: int, other: int | None = None) -> bool:

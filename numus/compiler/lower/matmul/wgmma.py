@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
@@ -69,15 +71,7 @@ class Wgmma(InOrder):
         dtype = wgmma_dtype(p.matmul)
         assert dtype is not None
         tile, split_k = kernel.choose_tile(p.target, dtype, p.matmul.shape, p.k, persistent=True)
-        repacks: list[LoweredKernel] = []
-        operands: list[tuple[Value, MatrixLayout]] = []
-        found = zip(p.matmul.inputs, gpu_operands.layouts(p), strict=True)
-        for axis, (x, layout) in enumerate(found, 1):
-            if layout is None or not is_tma_readable(layout, dtype):
-                step, x, layout = _repack(x, layouts, axis)
-                repacks.append(step)
-                layouts[x] = (1,)
-            operands.append((x, layout))
+        repacks, operands = tma_readable(p.matmul.inputs, layouts, dtype)
 
         def lower_part(part: FusionGroup) -> LoweredKernel:
             itemsizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
@@ -89,7 +83,7 @@ class Wgmma(InOrder):
                 e, p, (t.m, t.n), kernel.tile_k(dtype), split_k
             )
             tma_operands = (
-                _tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
+                tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
                 for axis, (x, layout) in enumerate(operands)
             )
             call = gpu_operands.gemm_call(e, part, t, sizes, dtype, tma_operands)
@@ -100,7 +94,24 @@ class Wgmma(InOrder):
         return repacks + split_in_kernel(p, split_k, lower_part)
 
 
-def _tma_operand(
+def tma_readable(
+    inputs: Sequence[Value], layouts: dict[Value, Shape], dtype: DType
+) -> tuple[list[LoweredKernel], list[tuple[Value, MatrixLayout]]]:
+    """A (batch, m, k) and B (batch, k, n) as TMA reads them, and the kernels that repack what it
+    does not; `layouts` get those of the results."""
+    repacks: list[LoweredKernel] = []
+    operands: list[tuple[Value, MatrixLayout]] = []
+    for axis, x in enumerate(inputs, 1):
+        layout = gpu_operands.matrix_layout(x, layouts, axis)
+        if layout is None or not is_tma_readable(layout, dtype):
+            step, x, layout = _repack(x, layouts, axis)
+            repacks.append(step)
+            layouts[x] = (1,)
+        operands.append((x, layout))
+    return repacks, operands
+
+
+def tma_operand(
     e: Emitter, x: Value, layout: MatrixLayout, extent: Expr, k: Expr, batches: int
 ) -> kernel.TmaOperand:
     is_repacked = len(x.shape) == 1

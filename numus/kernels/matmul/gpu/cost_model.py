@@ -27,6 +27,7 @@ class SplitKTuning:
 
 
 TUNING = SplitKTuning()
+MIN_SPLIT_K_TILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Candidate(Generic[TileT]):
     k_tiles: int
     cycles: Sequence[float]  # of a K-tile, with 1, 2, ... blocks on an SM
     block_overhead: float
-    min_split_k_tiles: int = 4  # K-tiles of a split, at least
+    min_split_k_tiles: int = MIN_SPLIT_K_TILES  # K-tiles of a split, at least
     launch_overhead: float = 0
 
 

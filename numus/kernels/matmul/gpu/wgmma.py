@@ -16,7 +16,7 @@ from numus import ir
 from numus.dtypes import DType, float32, int32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import epilogue
-from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
+from numus.kernels.matmul.gpu.cost_model import MIN_SPLIT_K_TILES, Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand
 from numus.target import Target
@@ -91,9 +91,15 @@ _TF32_CYCLES = (900, 1800)  # of TF32 in tiles below 256 columns
 
 
 def choose_tile(
-    target: Target, dtype: DType, shape: tuple[int, ...], k: int, *, persistent: bool = False
+    target: Target,
+    dtype: DType,
+    shape: tuple[int, ...],
+    k: int,
+    *,
+    persistent: bool = False,
+    splits: bool = True,
 ) -> tuple[TileShape, int]:
-    """Tile (of 128 rows unless persistent) and split-K."""
+    """Tile (of 128 rows unless persistent) and split-K, 1 unless it `splits`."""
     batch, m, n = shape
     k_tiles = -(-k // tile_k(dtype))
     promotes = promotes_accumulators(dtype)
@@ -106,7 +112,8 @@ def choose_tile(
             cycles, overhead = cycles[:1], overhead // 2
         blocks = batch * -(-m // tile[0]) * -(-n // tile[1])
         if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 128):
-            new = Candidate(tile, blocks, k_tiles, cycles, overhead, launch_overhead=launch)
+            least = MIN_SPLIT_K_TILES if splits else k_tiles
+            new = Candidate(tile, blocks, k_tiles, cycles, overhead, least, launch)
             candidates.append(new)
     best, split_k, blocks_per_sm = fastest(target, candidates, 4 * batch * m * n)
     return fit_stages(target, best.tile, blocks_per_sm, persistent=persistent), split_k
@@ -134,10 +141,11 @@ def swizzle_m(target: Target, tile_n: int, tiles_m: int) -> int:
 
 
 Call = GemmCall[TileShape, SplitKSizes, TmaOperand]
+Scale = Callable[[Expr, Expr, Expr], Expr]  # of a row, the first column of a tile, a K-tile
 
 
-def wgmma_gemm(call: Call, block: Expr) -> Emitted:
-    """The epilogue takes batch * split_k + split as batch."""
+def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
+    """The epilogue takes batch * split_k + split as batch. Products of float8 may be scaled."""
     s, t, dtype = call.sizes, call.tile, call.dtype
     origin, out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
     (which, m0, n0), k = origin, tile_k(dtype)
@@ -150,7 +158,21 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
     overwrites = t.persistent and not promotes_accumulators(dtype)  # the first MMA of a tile
     aligned = call.a.aligned & call.b.aligned
     start = first * k
-    mainloop = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, overwrites)
+
+    def scales(lane: Expr, q: Expr) -> tuple[Expr, Expr]:
+        """Those of a thread's even rows, and of the rows 8 below."""
+        assert scale is not None
+        rows = (ir.minimum(m0 + _coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
+        above, below = (scale(row, n0, first + q) for row in rows)
+        return above, below
+
+    factors = None
+    if scale is not None:
+        lane, number = ir.var("scaled_lane"), ir.var("scaled_k_tile")
+        factors = ir.KTileScales(lane, number, scales(lane, number))
+    mainloop = ir.WgmmaMainloop(
+        *(sums, a, b, start, k_tiles, t.stages, scratch, overwrites, factors)
+    )
     out += [] if overwrites else [ir.Set(c, const(0, accumulator)) for c in sums]
     out.append(ir.If(aligned, [mainloop]))
     q = ir.var("k_tile")
@@ -171,9 +193,23 @@ def wgmma_gemm(call: Call, block: Expr) -> Emitted:
             body.append(ir.Store(scratch, to + u, value))
         return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
 
-    mma = ir.WgmmaTile(sums, scratch, t.m, t.n, (a.k_major, b.k_major), q if overwrites else None)
+    parts = sums
+    if scale is not None:
+        parts = [ir.Register(f"part{i}", accumulator, lanes=True) for i in range(len(sums))]
+    onto = q if overwrites else None
+    mma = ir.WgmmaTile(parts, scratch, t.m, t.n, (a.k_major, b.k_major), onto)
     slow_loop: list[Stmt] = [fill("a", call.a, a, 0), fill("b", call.b, b, t.m * k)]
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
+    if scale is not None:
+        lane = ir.var("slow_lane")
+        own = scales(lane, q)
+        add = [
+            ir.Set(c, ir.fma(ir.read(part), own[i // 2 % 2], ir.read(c)))
+            for i, (c, part) in enumerate(zip(sums, parts, strict=True))
+        ]
+        cleared = [ir.Set(part, const(0, accumulator)) for part in parts]
+        scaled = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", list[Stmt](add))
+        slow_loop = [*cleared, *slow_loop, scaled]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow_loop)]))
     if t.persistent:
         about = ((t.m, t.n), t.warp_n, t.row_bytes, sums, origin)

@@ -1,0 +1,68 @@
+"""Products of float8 in blocks: the GPU's kernel, interpreted, against NumPy."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus.functions._base import wrap
+from numus.primitives.scaled_matmul import scaled_matmul
+
+simt_machine.install()
+rng = np.random.default_rng(8)
+E4M3 = nm.float8_e4m3fn
+
+
+def operands(m, n, k):
+    """Codes and scales of A and B, and their product."""
+    blocks = -(-k // 128)
+    shapes = (m, k), (m, blocks), (n, k), (-(-n // 128), blocks)
+    drawn = [nm.asarray(rng.standard_normal(s, dtype=np.float32)) for s in shapes]
+    drawn[::2] = [x.astype(E4M3) for x in drawn[::2]]
+    a, a_scales, b, b_scales = (x.astype("float32").numpy().astype(float) for x in drawn)
+    wide = [np.repeat(x, 128, 1)[:, :k] for x in (a_scales, np.repeat(b_scales, 128, 0)[:n])]
+    return drawn, (a * wide[0]) @ (b * wide[1]).T
+
+
+def product(*parts, dtype=nm.float32):
+    return wrap(scaled_matmul(tuple(t._node for t in parts), dtype))
+
+
+@pytest.mark.parametrize(
+    ("shape", "view"),
+    [((70, 144, 272), "rows"), ((33, 19, 128), "rows"), ((20, 24, 144), "misaligned")],
+)
+def test_scales_of_blocks(shape, view):
+    parts, wanted = operands(*shape)
+    parts = [p.to("simt_wgmma") for p in parts]
+    if view == "misaligned":
+        flat = nm.concat([nm.zeros(1, dtype=E4M3, device="simt_wgmma"), parts[2].reshape(-1)])
+        nm.eval(flat)
+        parts[2] = flat[1:].reshape(*parts[2].shape)
+    else:
+        both = nm.concat([parts[2], parts[2]], axis=1)
+        nm.eval(both)
+        parts[2] = both[:, : parts[2].shape[1]]
+    nm.eval(parts)
+    runtime = nm.device("simt_wgmma").runtime
+    runtime.launched.clear()
+    found = nm.relu(product(*parts)).numpy()
+    assert [p.name for p in runtime.launched] == ["wgmma_gemm"]
+    np.testing.assert_allclose(found, np.maximum(wanted, 0), atol=1e-4 * np.abs(wanted).max())
+
+
+def test_batches():
+    parts, wanted = operands(3, 5, 130)
+    both = nm.vmap(product)(*(nm.stack([p, p]).to("reference") for p in parts)).numpy()
+    np.testing.assert_allclose(both[1], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rounded_activations():
+    x = nm.asarray(rng.standard_normal((40, 256), dtype=np.float32)).astype("bfloat16")
+    q = nm.quant.quantize(nm.asarray(rng.standard_normal((48, 256), dtype=np.float32)), "fp8")
+    wanted = nm.quant.matmul(x, q.T, activations="fp8").astype("float32").numpy()
+    runtime = nm.device("simt_wgmma").runtime
+    runtime.launched.clear()
+    found = nm.quant.matmul(x.to("simt_wgmma"), q.to("simt_wgmma").T, activations="fp8")
+    np.testing.assert_allclose(found.astype("float32").numpy(), wanted, atol=2e-2 * wanted.max())
+    assert [p.name for p in runtime.launched][1:] == ["wgmma_gemm"]
