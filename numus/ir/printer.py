@@ -68,6 +68,7 @@ class _Printer:
             counts = (("packed", k.packed_blocks), ("cluster", k.cluster_size))
             launch = "".join(f" {word} {n}" for word, n in counts if n > 1)
             launch += " persistent" * k.persistent
+            launch += f" resident {k.resident_blocks}" if k.resident_blocks else ""
             self.lines.append(f"block {k.block_size}{launch}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"

@@ -136,7 +136,8 @@ class Kernel:
     a time, the last ones predicated off. A block larger than a CTA spans `cluster_size` CTAs, which
     exchange partial results through distributed shared memory, or through `flags` (a zeroed buffer
     and its words per block). The blocks of a `persistent` kernel loop over the grid. With
-    `stores_once`, each element of a result is stored a single time. One that `copies` its first
+    `stores_once`, each element of a result is stored a single time. Registers are to suffice for
+    `resident_blocks` on a multiprocessor (0: the renderer chooses). One that `copies` its first
     buffer to its second does nothing where both are the same memory. A `vendor`
     kernel has a `problem` instead of a body (`kernels/vendor/`).
     """
@@ -153,6 +154,7 @@ class Kernel:
     flags: tuple[Buffer, int] | None = None
     persistent: bool = False
     stores_once: bool = False
+    resident_blocks: int = 0
     copies: bool = False
     vendor: Any = None
     problem: Any = None

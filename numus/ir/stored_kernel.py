@@ -18,7 +18,7 @@ from numus.ir.statements import Kernel
 from numus.ir.visit import post_order
 
 _FIELDS = (
-    *("name", "buffers", "scalars", "notes", "small", "stores_once", "copies"),
+    *("name", "buffers", "scalars", "notes", "small", "stores_once", "resident_blocks", "copies"),
     "cached_digest",
 )
 

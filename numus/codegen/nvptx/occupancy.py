@@ -42,6 +42,8 @@ TUNING = OccupancyTuning()
 
 def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     """Minimum CTAs per SM to request; 0: unconstrained."""
+    if kernel.resident_blocks:
+        return kernel.resident_blocks
     inner = list(statements(kernel.body))
     if any(isinstance(s, ir.SpinWait) for s in inner):
         multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)

@@ -81,6 +81,7 @@ class Emitter:
         self.cluster_size = 1  # CTAs of a block
         self.flags: tuple[ir.Buffer, int] | None = None  # words by which these signal each other
         self.persistent = False  # blocks loop over the grid
+        self.resident_blocks = 0  # of a multiprocessor, which registers are to suffice for
         self.stores_once = False  # each element of a result is stored a single time
         self.static = False  # sizes are constants of the code: for short code of few structures
         self.alignment = 1  # divisible sizes are emitted as k * alignment: provably aligned
@@ -246,6 +247,7 @@ class Emitter:
             *(name, buffers, tuple(scalars), body, notes, small),
             *(self.block_size, self.packed_blocks, self.cluster_size, self.flags, self.persistent),
             stores_once=self.stores_once,
+            resident_blocks=self.resident_blocks,
         )
         scratch = [b.count(sizes) * b.dtype.itemsize for b in self.scratch if b.size]
         return LoweredKernel(kernel, list(self.buffers), values, grid, scratch)

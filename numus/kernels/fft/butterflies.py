@@ -7,7 +7,7 @@ their products. The sign of the exponent is that of the forward transform.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
@@ -81,13 +81,27 @@ def butterfly(x: Sequence[Complex], out: Bindings) -> list[Complex]:
         rotated = [out.bind(_rotate(z, k, n)) for k, z in enumerate(odd)]
         pairs = list(zip(even, rotated, strict=True))
         return [out.bind(add(*p)) for p in pairs] + [out.bind(sub(*p)) for p in pairs]
+    found = dict(_odd_butterfly(x, out))
+    return [found[k] for k in range(n)]
+
+
+def butterfly_in_order(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[int, Complex]]:
+    """The results as they are computed: those of odd radices in pairs, from the first on."""
+    if len(x) % 2 and len(x) > 1:
+        yield from _odd_butterfly(x, out)
+    else:
+        yield from enumerate(butterfly(x, out))
+
+
+def _odd_butterfly(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[int, Complex]]:
+    n = len(x)
     half = range(1, (n + 1) // 2)
     sums = {j: out.bind(add(x[j], x[n - j])) for j in half}
     differences = {j: out.bind(sub(x[j], x[n - j])) for j in half}
     total = x[0]
     for j in half:
         total = add(total, sums[j])
-    result = [out.bind(total)] * n
+    yield 0, out.bind(total)
     dtype = x[0][0].dtype
     for k in half:
         even_part, odd_part = x[0], None
@@ -101,6 +115,5 @@ def butterfly(x: Sequence[Complex], out: Bindings) -> list[Complex]:
                 odd_part = fma(u[0], s, odd_part[0]), fma(u[1], s, odd_part[1])
         assert odd_part is not None
         a, b = out.bind(even_part), out.bind(odd_part)
-        result[k] = out.bind((a[0] + b[1], a[1] - b[0]))
-        result[n - k] = out.bind((a[0] - b[1], a[1] + b[0]))
-    return result
+        yield k, out.bind((a[0] + b[1], a[1] - b[0]))
+        yield n - k, out.bind((a[0] - b[1], a[1] + b[0]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 from numus import ir
 from numus.dtypes import DType
@@ -20,13 +21,6 @@ from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma
 ZERO, ONE = const(0), const(1)
 NONE = (ZERO, ZERO)
 BLOCK_TERMS = 8  # of a sum over the points of a large prime
-BANK_PERIOD = 16  # a gap after as many elements: strides of powers of two meet all banks
-
-
-def padded(elements: int) -> int:
-    """Elements of a shared buffer: a power of two, and its gaps."""
-    whole = 1 << (elements - 1).bit_length()
-    return whole + whole // BANK_PERIOD
 
 
 def quotient(x: Expr, n: int) -> Expr:
@@ -63,15 +57,11 @@ class Block:
     width: int
     count: Expr
     full: bool  # every block has all of them
-    threads: bool  # lanes are threads, and run over transforms and positions at once
     vector: int  # SIMD lanes
-    transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
-    interleaved: bool  # transforms alternate in scratch memory, else they lie one after another
     # SIMD lanes are transforms, but points are what is adjacent in the operand, in the result
     adjacent_points: tuple[bool, bool]
-    size: Callable[[int], Expr]  # a number: of threads, who divide by it, a constant
-    # parts of operands, of results: pairs in memory, and threads find them aligned as such
-    paired: tuple[bool, bool]
+    size: Callable[[int], Expr]  # a number as an argument of the kernel
+    paired: bool  # parts of results are pairs in memory
     first_roots: FirstRoots | None = None  # of lanes along a transform
     # exp(-2 pi i k / 2 length): the points are pairs of a real signal, whose transform is stored
     real_roots: Callable[[Expr], Complex] | None = None
@@ -82,18 +72,31 @@ class Block:
     name: str = ""  # of one of several blocks in a kernel
 
 
+class Points(Protocol):
+    """What a loop over a large prime reads of a block."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def size(self) -> Callable[[int], Expr]: ...
+
+
 @dataclass(frozen=True)
-class _Pass:
+class Pass:
     number: int
     radix: int
     stride: int  # s
     groups: int  # m = n / (r s)
 
 
-def _passes(block: Block) -> list[_Pass]:
+def passes_of(length: int, radices: tuple[int, ...]) -> list[Pass]:
     found, stride = [], 1
-    for i, r in enumerate(block.radices):
-        found.append(_Pass(i, r, stride, block.length // (r * stride)))
+    for i, r in enumerate(radices):
+        found.append(Pass(i, r, stride, length // (r * stride)))
         stride *= r
     return found
 
@@ -102,19 +105,17 @@ def stockham(
     block: Block, twiddle: Callable[[Expr], Complex], read: Read, write: Write
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The statements of a block, and its scratch. `twiddle(k)` is exp(-2 pi i k / length)."""
-    passes = _passes(block)
+    passes = passes_of(block.length, block.radices)
     into, out_of = _copies(block, len(passes))
     stages = len(passes) + into + out_of
     buffers = min(2, stages - 1)
     elements = (block.length + bool(block.real_roots)) * block.width
-    # shared memory has a size known to the compiler: kernels are shared by lengths up to it
-    size = const(padded(elements)) if block.threads else block.size(elements)
     # SIMD lanes of both parts share a buffer, at one address but for a constant
-    shared = not block.threads and block.width > 1
+    shared = block.width > 1
     scratch: list[tuple[ir.Buffer, ...]] = []
     for i in range(buffers):
         names = [f"{block.name}z{i}"] if shared else [f"{block.name}{x}{i}" for x in ("re", "im")]
-        count = block.size(2 * elements) if shared else size
+        count = block.size(2 * elements if shared else elements)
         scratch.append(tuple(ir.Buffer(n, block.dtype, "scratch", count) for n in names))
 
     def at(buffers: tuple[ir.Buffer, ...], w: Transform, position: Expr) -> list[Place]:
@@ -123,13 +124,7 @@ def stockham(
         if shared:
             real = ir.add(ir.mul(position, const(2 * block.width)), lane)
             return [(buffers[0], real), (buffers[0], ir.add(real, const(block.width)))]
-        if block.interleaved or block.width == 1:
-            index = ir.add(ir.mul(position, const(block.width)), lane)
-        else:
-            index = ir.add(ir.mul(lane, block.size(block.length)), position)
-        if block.threads:
-            index = ir.add(index, quotient(index, BANK_PERIOD))
-        return [(b, index) for b in buffers]
+        return [(b, ir.add(ir.mul(position, const(block.width)), lane)) for b in buffers]
 
     def accessors(stage: int) -> tuple[Read, Write]:
         source = scratch[(stage - 1) % 2] if stage else None
@@ -164,7 +159,7 @@ def _copies(block: Block, passes: int) -> tuple[bool, bool]:
     """Whether operands and results are transposed on their own: a single pass has all points of its
     transforms in registers."""
     into, out_of = block.adjacent_points
-    alone = block.threads or block.width == 1 or passes == 1
+    alone = block.width == 1 or passes == 1
     return into and not alone, bool(block.real_roots) or (out_of and not alone)
 
 
@@ -188,7 +183,7 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
         return [lanes, *(put(NONE, end, load(NONE, end)) if points > block.length else [])]
     is_out = name == "out"
     chunk = max(1, block.vector // 2) if block.adjacent_points[is_out] else 1
-    if is_out and not block.threads and not block.paired[1]:
+    if is_out and not block.paired:
         chunk = block.vector if block.adjacent_points[1] else 1
 
     def body(start: Expr, count: int) -> Stmt:
@@ -264,7 +259,7 @@ Body = Callable[[Expr, Expr, Transform], list[Stmt]]  # group, position in it, t
 
 def _pass_loops(
     block: Block,
-    p: _Pass,
+    p: Pass,
     twiddle: Callable[[Expr], Complex],
     load: Read,
     put: Write,
@@ -294,36 +289,37 @@ def _pass_loops(
             return put(w, ir.add(to, ir.mul(stride, k)), z)
 
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            products = block.threads and p.radix > 4 and p.groups > 1
-            found = _register_butterfly(p, point, root if products else None, rotated, store)
-            if block.threads:
-                last = p.groups == 1
-                pair(found, block.paired[0] or p.number > 0, block.paired[1] and last)
-            return _stores_last(found) if p.stride == 1 and not block.threads else found
-        return _loop_butterfly(p, block, twiddle, point, rotated, store)
+            found = _register_butterfly(p, point, rotated, store)
+            return _stores_last(found) if p.stride == 1 else found
+        return loop_butterfly(p, block, twiddle, point, rotated, store)
 
     alone = len(block.radices) == 1 and block.adjacent_points[1]
     return [*(_fetches(block, ZERO, p.radix) if alone else []), *_loops(block, p, body)]
 
 
 def _register_butterfly(
-    p: _Pass,
+    p: Pass,
     point: Callable[[Expr], Complex],
-    root: Callable[[Expr], Complex] | None,
     rotated: Callable[[Expr, Complex], Complex],
     store: Callable[[Expr, Complex], list[Stmt]],
 ) -> list[Stmt]:
-    """A radix in registers. Twiddle factors are products of `root`s where that is given."""
+    """A radix in registers."""
     out = Bindings(f"z{p.number}")
     points = [out.bind(point(const(j))) for j in range(p.radix)]
     results = butterfly(points, out)
-    factors = _powers(root, p.radix, out) if root else []
     for k, z in enumerate(results):
-        value = z
-        if k:
-            value = out.bind(mul(z, factors[k]) if root else rotated(const(k), z))
+        value = out.bind(rotated(const(k), z)) if k else z
         out.statements += store(const(k), value)
     return out.statements
+
+
+def _is_even(index: Expr) -> bool:
+    """Twice a number: the index of the real part of a complex one."""
+    if index.op == "add":
+        return all(map(_is_even, index.args))
+    if index.op == "const":
+        return index.attr % 2 == 0
+    return index.op == "mul" and index.args[1] is const(2)
 
 
 def pair(statements: list[Stmt], loads: bool = True, stores: bool = False) -> None:
@@ -332,28 +328,16 @@ def pair(statements: list[Stmt], loads: bool = True, stores: bool = False) -> No
         if loads and isinstance(a, ir.Let) and isinstance(b, ir.Let):
             x, y = a.value, b.value
             if x.op == y.op == "load" and x.attr is y.attr and len(x.args) == len(y.args) == 1:
-                is_pair = y.args[0] is ir.add(x.args[0], ONE) and x.attr.access == "read"
-                a.vector = 2 if is_pair and x.args[0].op == "mul" else a.vector
+                is_pair = y.args[0] is ir.add(x.args[0], ONE) and x.attr.access != "write"
+                a.vector = 2 if is_pair and _is_even(x.args[0]) else a.vector
         if stores and isinstance(a, ir.Store) and isinstance(b, ir.Store):
             is_pair = a.buffer is b.buffer and b.index is ir.add(a.index, ONE) and a.mask is b.mask
-            a.vector = 2 if is_pair and a.mask is None and a.index.op == "mul" else a.vector
+            a.vector = 2 if is_pair and a.mask is None and _is_even(a.index) else a.vector
 
 
-def _powers(root: Callable[[Expr], Complex], count: int, out: Bindings) -> list[Complex]:
-    """Powers of a root of unity: of exponents 2^i they are loaded, others are products of these.
-
-    Threads load different roots: the fewer, the fewer accesses that are not coalesced.
-    """
-    found = [root(ZERO)]
-    for k in range(1, count):
-        high = 1 << (k.bit_length() - 1)
-        found.append(out.bind(root(const(k)) if k == high else mul(found[high], found[k - high])))
-    return found
-
-
-def _loop_butterfly(
-    p: _Pass,
-    block: Block,
+def loop_butterfly(
+    p: Pass,
+    block: Points,
     twiddle: Callable[[Expr], Complex],
     point: Callable[[Expr], Complex],
     rotated: Callable[[Expr, Complex], Complex],
@@ -418,30 +402,10 @@ def _loop_butterfly(
     return [*out, ir.For(k, ONE, half, "serial", body_stmts)]
 
 
-def _divided(x: Expr, n: int) -> tuple[Expr, Expr]:
-    return quotient(x, n), remainder(x, n)
-
-
-def _loops(block: Block, p: _Pass, body: Body) -> list[Stmt]:
+def _loops(block: Block, p: Pass, body: Body) -> list[Stmt]:
     size = block.size
     group, q = (ir.var(f"{name}{p.number}") for name in ("group", "q"))
     groups, stride = size(p.groups), size(p.stride)
-    if block.threads:
-        t = ir.var(f"t{p.number}")
-        butterflies = block.length // p.radix
-        if block.width == 1:
-            which, i = ZERO, t
-        elif block.transforms_first[0 if p.number == 0 else 1]:
-            i, which = quotient(t, block.width), remainder(t, block.width)
-        else:
-            which, i = quotient(t, butterflies), remainder(t, butterflies)
-        at_group, at_q = (i, ZERO) if p.stride == 1 else _divided(i, p.stride)
-        if p.groups == 1:
-            at_group, at_q = ZERO, i
-        inside = body(at_group, at_q, (ZERO, which))
-        if block.width > 1 and not block.full:
-            inside = [ir.If(ir.binary("lt", which, block.count), inside)]
-        return [ir.For(t, ZERO, const(butterflies * block.width), "lanes", inside)]
     if block.width > 1:
         if p.stride == 1:  # no loop: nothing is worth holding from one lane to the next
             q = ZERO

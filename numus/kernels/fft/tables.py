@@ -6,6 +6,9 @@ steps reads the roots of their lengths, which are far apart in those of n: they 
 Between two steps, results of columns are multiplied by exp(-2 pi i c k / m) for adjacent columns c,
 where a vector of them is the product of that of its first column and of those of the first vector:
 both follow, for each k.
+
+Threads multiply by the roots of each pass, which follow: all of them, or, where that is more than
+a cache has room for, the first B and every B-th.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
+from numus.kernels.fft import thread_steps
 from numus.kernels.fft.radices import LARGEST_RADIX, split
 from numus.kernels.fft.roots import unit_roots
 from numus.target import Target
@@ -51,6 +55,7 @@ class Layout:
     vector: int = 1  # lanes
     first_radix: int = 0  # of lanes along a transform; 0: they do not
     steps: tuple[int, ...] = ()  # the lengths of the steps; none: there is one
+    rotations: tuple[int, ...] = ()  # the lengths of the factors of threads
 
     @property
     def splits(self) -> list[tuple[int, int, int]]:
@@ -62,7 +67,7 @@ class Layout:
         return found
 
     @cached_property
-    def starts(self) -> dict[Part, int]:
+    def sizes(self) -> dict[Part, int]:
         sizes: dict[Part, int] = {("roots", self.length): self.length}
         if self.first_radix:
             sizes["first", self.length] = self.length
@@ -71,8 +76,18 @@ class Layout:
         for whole, n, columns in self.splits:
             sizes["near", whole] = n * self.vector
             sizes["far", whole] = n * -(-columns // self.vector)
-        ends = list(itertools.accumulate(sizes.values(), initial=0))
-        return dict(zip(sizes, ends, strict=False))
+        for n in self.rotations:
+            if n <= thread_steps.TUNING.max_cached_roots:
+                sizes["all", n] = n
+            else:
+                sizes["low", n] = thread_steps.low_roots(n)
+                sizes["high", n] = -(-n // thread_steps.low_roots(n))
+        return sizes
+
+    @cached_property
+    def starts(self) -> dict[Part, int]:
+        ends = list(itertools.accumulate(self.sizes.values(), initial=0))
+        return dict(zip(self.sizes, ends, strict=False))
 
 
 def column_limit(dtype: DType, target: Target) -> int:
@@ -87,7 +102,7 @@ def vector_of(dtype: DType, target: Target) -> int:
 
 def layout(n: int, dtype: DType, target: Target) -> Layout:
     if target.simt:
-        return Layout(n)
+        return Layout(n, rotations=thread_steps.rotation_lengths(n, dtype, target))
     vector = vector_of(dtype, target)
     is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
     is_along = is_along and vector**2 <= n <= TUNING.max_length_along
@@ -102,9 +117,11 @@ def table(n: int, dtype: DType, target: Target) -> Any:
     at = layout(n, dtype, target)
     columns = {whole: (m, count) for whole, m, count in at.splits}
     parts = []
-    for what, whole in at.starts:
-        k = np.arange(whole)
-        if what == "first":
+    for (what, whole), size in at.sizes.items():
+        k = np.arange(size)
+        if what == "high":
+            k *= thread_steps.low_roots(whole)
+        elif what == "first":
             k = np.arange(at.first_radix)[:, None] * np.arange(whole // at.first_radix)
         elif what == "near":
             k = np.arange(columns[whole][0])[:, None] * np.arange(at.vector)

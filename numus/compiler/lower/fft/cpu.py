@@ -6,7 +6,7 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.fft.planes import lower_planes
 from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
 from numus.compiler.lower.schedule import Candidate, family
-from numus.kernels.fft.radices import LARGEST_RADIX, radices_of
+from numus.kernels.fft.radices import LARGEST_RADIX, radices_of, split
 from numus.kernels.fft.tables import TUNING, column_limit
 
 
@@ -46,13 +46,13 @@ def _in_cache(p: FftProblem) -> bool:
 
 
 def _rows(p: FftProblem) -> Kernels:
-    return lower_steps(p, p.length, _blocking)
+    return lower_steps(p, (p.length,), _blocking)
 
 
 def _four_step(p: FftProblem) -> Kernels:
     """Steps whose lanes are rows: a vector of them stays in L2."""
     limit = column_limit(p.complex_dtype, p.target)
-    return lower_steps(p, min(limit, max(2, p.length // 2)), _blocking)
+    return lower_steps(p, split(p.length, min(limit, max(2, p.length // 2))), _blocking)
 
 
 def _planes(p: FftProblem) -> Kernels:

@@ -21,20 +21,22 @@ from numus.compiler.lower.axis import ZERO, delinearize, store_members, temporar
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
-from numus.kernels.fft.butterflies import Bindings, Complex, mul, swap
-from numus.kernels.fft.radices import split
+from numus.kernels.fft.butterflies import Complex, mul, swap
+from numus.kernels.fft.shared_memory import ThreadBlock, shared_stockham
 from numus.kernels.fft.stockham import (
     NONE,
     Block,
+    Pass,
     Transform,
-    pair,
     quotient,
     remainder,
     stockham,
 )
 from numus.kernels.fft.tables import CACHE_LINE_BYTES, TUNING, Layout, layout
+from numus.kernels.fft.thread_steps import low_roots, resident_blocks
+from numus.shapes import row_major
 
-MAX_CACHED_ROOTS = 1 << 14  # a table that stays in the cache of a multiprocessor
+MIN_ADJACENT = 8  # rows that threads transform as columns: accesses of 64 bytes
 
 Inner = tuple[Expr, Expr]  # an inner row: the first of its vector, which of them
 Read = Callable[[Expr, Inner, Expr], Complex]  # outer row, inner row, position
@@ -62,6 +64,8 @@ class Step:
     access: Access
     adjacent: tuple[bool, bool]  # whether operands, results of inner rows are adjacent
     is_paired: bool = False  # whether operands are complex numbers in memory
+    columns: int = 1  # of each of the transforms that these are columns of
+    are_outer: bool = False  # columns are outer rows, else inner ones
 
 
 @dataclass(frozen=True)
@@ -158,29 +162,28 @@ class FftProblem(Problem):
         return self._root(e, ir.add(start, group))
 
     def column_twiddle(
-        self, e: Emitter, out: Bindings, column: Inner, k: Expr, length: int, whole: int
+        self, e: Emitter, column: Inner, k: Expr, length: int, whole: int
     ) -> Complex:
         """exp(-2 pi i (first + lane) k / whole) between steps, k < length, for adjacent lanes."""
         starts = self.layout.starts
         if ("near", whole) not in starts:
-            return self.large_twiddle(e, out, ir.mul(ir.add(*column), k), whole)
+            return self.twiddle(e, ir.mul(ir.add(*column), k), whole)
         at = ir.add(ir.mul(k, const(self.layout.vector)), column[1])
         near = self._root(e, ir.add(e.dim(starts["near", whole]), at))
         vector = ir.idiv(column[0], const(self.layout.vector))
         far = ir.add(ir.mul(vector, e.dim(length)), k)
         return mul(near, self._root(e, ir.add(e.dim(starts["far", whole]), far)))
 
-    def large_twiddle(self, e: Emitter, out: Bindings, k: Expr, length: int) -> Complex:
-        """exp(-2 pi i k / length) between steps. Threads take it from two parts of the table that
-        stay in cache: with k = a B + b, it is the product of those for a B and b."""
-        if not e.block_size:
-            return self.twiddle(e, k, length)
-        if length <= MAX_CACHED_ROOTS:
-            return out.bind(self.twiddle(e, k, length))
-        part = 1 << (length.bit_length() + 1) // 2
-        high = ir.mul(quotient(k, part), const(part))
-        found = [out.bind(self.twiddle(e, at, length)) for at in (high, remainder(k, part))]
-        return mul(found[0], found[1])
+    def thread_twiddle(self, e: Emitter, k: Expr, length: int) -> list[Complex]:
+        """exp(-2 pi i k / length) of a pass. Threads take it from tables that stay in cache: with
+        k = a B + b, it is the product of those for a B and b."""
+        starts = self.layout.starts
+        if ("all", length) in starts:
+            return [self._root(e, ir.add(k, const(starts["all", length])))]
+        part = low_roots(length)
+        low = ir.add(remainder(k, part), const(starts["low", length]))
+        high = ir.add(quotient(k, part), const(starts["high", length]))
+        return [self._root(e, low), self._root(e, high)]
 
     def _access(self, e: Emitter) -> tuple[Read, Write]:
         """The operand and the results of the whole transform; inner rows are those along the axis
@@ -249,7 +252,15 @@ class FftProblem(Problem):
 
     @property
     def _operand_is_paired(self) -> bool:
-        return self.source in self.layouts
+        """All numbers that the operand is computed from are complex ones in memory."""
+        pending, found = [self.source], set[Value]()
+        while pending:
+            val = pending.pop()
+            if val in self.layouts:
+                found.add(val)
+            else:
+                pending += val.inputs
+        return all(v.dtype.is_complex for v in found)
 
     @property
     def _result_is_paired(self) -> bool:
@@ -260,9 +271,61 @@ class FftProblem(Problem):
         """The axis of the rows of a block, unless they run over all axes."""
         return len(self.val.shape) - 2 if self.lane_axis is None else self.lane_axis
 
-    def steps(self, limit: int) -> list[Step]:
-        """The steps of the whole transform, none of them longer than `limit` where it can be."""
-        return self._split(split(self.length, limit), self.rows, self._access)
+    def steps(self, lengths: tuple[int, ...]) -> list[Step]:
+        """The steps of the whole transform, of these lengths."""
+        if self.are_columns and len(lengths) > 1:
+            lanes = self.val.shape[self._inner_axis]
+            return self._split_columns(lengths, self.rows // lanes, lanes, self._access)
+        return self._split(lengths, self.rows, self._access)
+
+    @property
+    def are_columns(self) -> bool:
+        """Threads find enough rows side by side."""
+        axis = self.lane_axis
+        is_wide = axis is not None and self.val.shape[axis] >= MIN_ADJACENT
+        return is_wide and self.target.simt
+
+    def _split_columns(
+        self, lengths: tuple[int, ...], rows: int, lanes: int, access: Access
+    ) -> list[Step]:
+        """Steps of transforms that lie side by side, `lanes` of them, and stay so."""
+        n1, n2 = lengths[0], math.prod(lengths[1:])
+        if n2 == 1:
+            return [Step(n1, rows, lanes, access, (True, True), True)]
+        intermediate = temporary((rows, n1, n2, lanes), self.complex_dtype)
+
+        def first(e: Emitter) -> tuple[Read, Write]:
+            read, _ = access(e)
+
+            def get(outer: Expr, lane: Inner, i: Expr) -> Complex:
+                row, column = divmod(outer, e.dim(n2))
+                return read(row, lane, ir.add(e.times(i, e.dim(n2)), column))
+
+            def put(outer: Expr, lane: Inner, k: Expr, z: Complex) -> list[Stmt]:
+                row, column = divmod(outer, e.dim(n2))
+                return e.store(intermediate, (row, k, column, ir.add(*lane)), z)
+
+            return get, put
+
+        def second(e: Emitter) -> tuple[Read, Write]:
+            _, write = access(e)
+            e.layouts = {**e.layouts, intermediate: row_major(intermediate.shape)}
+
+            def get(outer: Expr, lane: Inner, i: Expr) -> Complex:
+                found: Complex = e.value(
+                    intermediate, (*divmod(outer, e.dim(n1)), i, ir.add(*lane))
+                )
+                return found
+
+            def put(outer: Expr, lane: Inner, k2: Expr, z: Complex) -> list[Stmt]:
+                row, k1 = divmod(outer, e.dim(n1))
+                return write(row, lane, ir.add(e.times(k2, e.dim(n1)), k1), z)
+
+            return get, put
+
+        paired = self._operand_is_paired
+        columns = Step(n1, rows * n2, lanes, first, (True, True), paired, n2, are_outer=True)
+        return [columns, *self._split_columns(lengths[1:], rows * n1, lanes, second)]
 
     def _split(
         self, lengths: tuple[int, ...], rows: int, access: Access, adjacent: int = 1
@@ -279,14 +342,12 @@ class FftProblem(Problem):
             read, _ = access(e)
 
             def put(row: Expr, column: Inner, k: Expr, z: Complex) -> list[Stmt]:
-                out = Bindings(f"tw{len(e.accesses)}")
-                rotated = mul(z, self.column_twiddle(e, out, column, k, n1, whole))
-                if e.block_size:
-                    pair(out.statements)
-                return [*out.statements, *e.store(intermediate, (row, k, ir.add(*column)), rotated)]
+                if not e.block_size:  # else the passes of threads have multiplied by all factors
+                    z = mul(z, self.column_twiddle(e, column, k, n1, whole))
+                return e.store(intermediate, (row, k, ir.add(*column)), z)
 
             def get(row: Expr, column: Inner, i: Expr) -> Complex:
-                return read(row, NONE, ir.add(ir.mul(i, e.dim(n2)), ir.add(*column)))
+                return read(row, NONE, ir.add(e.times(i, e.dim(n2)), ir.add(*column)))
 
             return get, put
 
@@ -299,11 +360,11 @@ class FftProblem(Problem):
                 return found
 
             def put(row: Expr, k1: Inner, k2: Expr, z: Complex) -> list[Stmt]:
-                return write(row, NONE, ir.add(ir.mul(k2, e.dim(n1)), ir.add(*k1)), z)
+                return write(row, NONE, ir.add(e.times(k2, e.dim(n1)), ir.add(*k1)), z)
 
             return get, put
 
-        columns = Step(n1, rows, n2, first, (True, True))
+        columns = Step(n1, rows, n2, first, (True, True), columns=n2)
         if len(lengths) == 2 and adjacent == 1:
             return [columns, Step(n2, rows, n1, second, (False, True), True)]
         if len(lengths) == 2:
@@ -344,6 +405,7 @@ class FftProblem(Problem):
         """One step; a step of lone rows may take several as adjacent ones."""
         small = self.is_small
         e = Emitter(self.layouts, small, block_size=blocking.threads)
+        e.static = bool(blocking.threads)  # they divide by sizes, and add strides to addresses
         outer, inner = step.outer, step.inner
         width, batch = blocking.width, self.val.shape[:-1]
         lone = inner == 1 and width > 1
@@ -372,41 +434,68 @@ class FftProblem(Problem):
             zero = const(0.0, self.part)
             return _prefetches(write(*at(w, 1), k, (zero, zero)))
 
-        is_far = lone and not blocking.threads and not small
         first_roots = None
         if blocking.radices[0] == self.layout.first_radix and step.length == self.length:
             first_roots = partial(self._first_root, e)
-        body, scratch = stockham(
-            Block(
-                *(step.length, blocking.radices, blocking.largest_odd),
-                *(self.part, width),
-                ir.minimum(ir.sub(e.dim(inner), start), const(width)),
-                inner % width == 0,
-                bool(blocking.threads),
-                blocking.vector,
-                (adjacent, False) if lone else step.adjacent,
-                not lone or not blocking.threads or adjacent,
+
+        def get(w: Transform, i: Expr) -> Complex:
+            return read(*at(w), i)
+
+        def put(w: Transform, k: Expr, z: Complex) -> list[Stmt]:
+            return write(*at(w), k, z)
+
+        def root(k: Expr) -> Complex:
+            return self.twiddle(e, k, step.length)
+
+        def rotation(p: Pass, group: Expr, w: Transform, k: Expr) -> list[Complex]:
+            column = ir.mul(group, const(step.columns))
+            if step.are_outer:
+                column = ir.add(column, ir.irem(row, const(step.columns)))
+            elif step.columns > 1:
+                column = ir.add(column, ir.add(*at(w)[1]))
+            length = step.length // p.stride * step.columns
+            return self.thread_twiddle(e, ir.mul(column, k), length)
+
+        shape = (step.length, blocking.radices, blocking.largest_odd, self.part, width)
+        count, is_full = ir.minimum(ir.sub(e.dim(inner), start), const(width)), inner % width == 0
+        operand_is_paired = step.is_paired or self._operand_is_paired
+        if blocking.threads:
+            block = ThreadBlock(
+                *shape,
+                *(count, is_full, blocking.threads),
+                in_place=max(blocking.radices) <= blocking.largest_odd,
+                transforms_first=(adjacent, False) if lone else step.adjacent,
+                interleaved=not lone or adjacent,
+                columns=step.columns > 1,
+                paired=(operand_is_paired, self._result_is_paired),
+            )
+            body, scratch = shared_stockham(block, root, rotation, get, put)
+            e.resident_blocks = resident_blocks(block, self.complex_dtype)
+        else:
+            simd_block = Block(
+                *shape,
+                *(count, is_full, blocking.vector),
                 (self.lane_axis is None, True) if lone else (not step.adjacent[0], False),
-                const if blocking.threads else e.scalar_arg,
-                (step.is_paired or self._operand_is_paired, self._result_is_paired),
+                e.scalar_arg,
+                self._result_is_paired,
                 first_roots,
                 partial(self._real_root, e) if self.is_real else None,
-                fetch if is_far else None,
+                fetch if lone and not small else None,
                 CACHE_LINE_BYTES // self.complex_dtype.itemsize,
-            ),
-            lambda k: self.twiddle(e, k, step.length),
-            lambda w, i: read(*at(w), i),
-            lambda w, k, z: write(*at(w), k, z),
-        )
+            )
+            body, scratch = stockham(simd_block, root, get, put)
         e.scratch += scratch
+        e.static = False  # any number of blocks
         return e.grid_kernel(name, g, body, outer * blocks, self.group.notes)
 
 
 def lower_steps(
-    problem: FftProblem, limit: int, blocking: Callable[[FftProblem, Step], Blocking]
+    problem: FftProblem,
+    lengths: tuple[int, ...],
+    blocking: Callable[[FftProblem, Step], Blocking],
 ) -> Kernels:
     """A kernel for each step."""
-    steps = problem.steps(limit)
+    steps = problem.steps(lengths)
     names = ["fft"] if len(steps) == 1 else [f"fft_step{i}" for i in range(len(steps))]
     return [
         problem.kernel(s, blocking(problem, s), name) for s, name in zip(steps, names, strict=True)

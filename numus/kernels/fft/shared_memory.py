@@ -1,0 +1,260 @@
+"""Stockham transforms of a block of threads, through shared memory (Govindaraju et al. 2008).
+
+A thread has one butterfly in registers at a time. Between two passes, points go through shared
+memory as pairs, with a gap after every 16 of them: strides of powers of two meet all banks. Where
+two buffers would leave a multiprocessor too few blocks, all threads read before any of them stores,
+and one buffer does.
+
+The factors of a pass are powers of one root of unity of each thread. Those of long transforms that
+are split into columns belong to the passes over a column, too: point g of the first n / r points of
+column c is multiplied by exp(-2 pi i k (c + C g) / (C n)), with C the number of columns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import ir
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
+from numus.kernels.fft.butterflies import Bindings, Complex, butterfly_in_order, mul
+from numus.kernels.fft.stockham import (
+    ONE,
+    ZERO,
+    Pass,
+    Read,
+    Transform,
+    Write,
+    loop_butterfly,
+    pair,
+    passes_of,
+    quotient,
+    remainder,
+)
+
+BANK_PERIOD = 16  # points between gaps
+
+# exp(-2 pi i e (c + C g) / (C n / stride)), as factors: pass, group g, transform (column c), e
+Rotation = Callable[[Pass, Expr, Transform, Expr], list[Complex]]
+
+
+def padded(points: int) -> int:
+    """Points of a shared buffer and its gaps."""
+    return points + -(-points // BANK_PERIOD)
+
+
+@dataclass(frozen=True)
+class ThreadBlock:
+    """The transforms of one block: `width` of `length` points, of which `count` exist."""
+
+    length: int
+    radices: tuple[int, ...]
+    largest_odd: int  # radix of a butterfly in registers
+    dtype: DType  # of the real and imaginary parts
+    width: int
+    count: Expr
+    full: bool  # every block has all of them
+    threads: int
+    in_place: bool  # one buffer instead of two
+    transforms_first: tuple[bool, bool]  # adjacent threads: of adjacent transforms, in first, last
+    interleaved: bool  # transforms alternate in shared memory, else they lie one after another
+    columns: bool  # of longer transforms: the last pass has factors, too
+    # parts of operands, of results: pairs in memory, aligned as such
+    paired: tuple[bool, bool]
+
+    def size(self, n: int) -> Expr:
+        return const(n)
+
+    @property
+    def points_of_thread(self) -> int:
+        """The most points that a thread has in a pass."""
+        points = self.length * self.width
+        return max(r * -(-points // r // self.threads) for r in self.radices)
+
+
+def shared_stockham(
+    block: ThreadBlock,
+    root: Callable[[Expr], Complex],
+    rotation: Rotation,
+    read: Read,
+    write: Write,
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The statements of a block, and its shared memory. `root(k)` is exp(-2 pi i k / length)."""
+    passes = passes_of(block.length, block.radices)
+    count = min(1 if block.in_place else 2, len(passes) - 1)
+    size = const(2 * padded(block.length * block.width))
+    scratch = [ir.Buffer(f"z{i}", block.dtype, "scratch", size) for i in range(count)]
+    out: list[Stmt] = []
+    for p in passes:
+        is_last = p.number == len(passes) - 1
+        source = scratch[(p.number - 1) % count] if p.number else None
+        target = None if is_last else scratch[p.number % count]
+        load = read if source is None else _loads(block, source)
+        store = write if target is None else _stores(block, target)
+        t = ir.var(f"t{p.number}")
+        butterflies = block.length // p.radix * block.width
+        if source is None or source is not target:
+            points = _Butterfly(block, p, t, root, rotation)
+            out.append(ir.For(t, ZERO, const(butterflies), "lanes", points.body(load, store)))
+            continue
+        reads, stores = [], []
+        for turn in range(-(-butterflies // block.threads)):
+            at = ir.add(t, const(turn * block.threads))
+            held = _Held(block, p, turn, store)
+            body = _Butterfly(block, p, at, root, rotation, turn).body(load, held)
+            exists = ir.binary("lt", at, const(butterflies))
+            is_whole = (turn + 1) * block.threads <= butterflies
+            reads += body if is_whole else [ir.If(exists, body)]
+            later = held.stores
+            pair(later, False, True)
+            if block.width > 1 and not block.full:
+                later = [ir.If(ir.binary("lt", held.transform, block.count), later)]
+            stores += later if is_whole else [ir.If(exists, later)]
+        for body in (reads, stores):
+            out.append(ir.For(t, ZERO, const(block.threads), "lanes", body))
+    return out, scratch
+
+
+def _place(block: ThreadBlock, w: Transform, position: Expr) -> Expr:
+    """Where the real part of a point is; the imaginary part follows."""
+    lane = ir.add(*w)
+    if block.interleaved or block.width == 1:
+        index = ir.add(ir.mul(position, const(block.width)), lane)
+    else:
+        index = ir.add(ir.mul(lane, const(block.length)), position)
+    return ir.mul(ir.add(index, quotient(index, BANK_PERIOD)), const(2))
+
+
+def _loads(block: ThreadBlock, source: ir.Buffer) -> Read:
+    def load(w: Transform, i: Expr) -> Complex:
+        at = _place(block, w, i)
+        return ir.load(source, at), ir.load(source, ir.add(at, ONE))
+
+    return load
+
+
+def _stores(block: ThreadBlock, target: ir.Buffer) -> Write:
+    def store(w: Transform, i: Expr, z: Complex) -> list[Stmt]:
+        at = _place(block, w, i)
+        return [ir.Store(target, at, z[0]), ir.Store(target, ir.add(at, ONE), z[1])]
+
+    return store
+
+
+class _Held:
+    """Results of a butterfly in registers, until all threads have read their points."""
+
+    def __init__(self, block: ThreadBlock, p: Pass, turn: int, store: Write) -> None:
+        self.name, self.dtype, self.store = f"h{p.number}_{turn}_", block.dtype, store
+        self.stores: list[Stmt] = []
+        self.transform = ZERO
+
+    def __call__(self, w: Transform, i: Expr, z: Complex) -> list[Stmt]:
+        self.transform = w[1]
+        name = f"{self.name}{len(self.stores) // 2}"
+        parts = [ir.Register(f"{name}{part}", self.dtype, lanes=True) for part in "ri"]
+        self.stores += self.store(w, i, (ir.read(parts[0]), ir.read(parts[1])))
+        return ir.sets(parts, z)
+
+
+@dataclass(frozen=True)
+class _Butterfly:
+    """Butterfly `t` of a pass."""
+
+    block: ThreadBlock
+    p: Pass
+    t: Expr
+    root: Callable[[Expr], Complex]
+    rotation: Rotation
+    turn: int = 0
+
+    def body(self, load: Read, store: Write) -> list[Stmt]:
+        block, p = self.block, self.p
+        group, q, w = self._place()
+        first = ir.add(ir.mul(group, const(p.stride)), q)  # of the points read
+        to = ir.add(ir.mul(group, const(p.stride * p.radix)), q)
+
+        def point(j: Expr) -> Complex:
+            return load(w, ir.add(first, ir.mul(j, const(block.length // p.radix))))
+
+        def factors(k: Expr) -> list[Complex]:
+            return self.rotation(p, group, w, k)
+
+        def put(k: Expr, z: Complex) -> list[Stmt]:
+            return store(w, ir.add(to, ir.mul(k, const(p.stride))), z)
+
+        rotates = p.groups > 1 or block.columns
+        if p.radix % 2 == 0 or p.radix <= block.largest_odd:
+            found = self._in_registers(point, factors if rotates else None, put)
+            is_last = p.groups == 1
+            pair(found, block.paired[0] or p.number > 0, block.paired[1] or not is_last)
+        else:
+
+            def rotated(k: Expr, z: Complex) -> Complex:
+                return functools.reduce(mul, factors(k), z) if rotates else z
+
+            found = loop_butterfly(p, block, self.root, point, rotated, put)
+        if block.width > 1 and not block.full:
+            found = [ir.If(ir.binary("lt", w[1], block.count), found)]
+        return found
+
+    def _place(self) -> tuple[Expr, Expr, Transform]:
+        """The group of this butterfly, its position in it, its transform."""
+        block, p, t = self.block, self.p, self.t
+        each = block.length // p.radix
+        if block.width == 1:
+            i, which = t, ZERO
+        elif block.transforms_first[0 if p.number == 0 else 1]:
+            i, which = quotient(t, block.width), remainder(t, block.width)
+        else:
+            i, which = remainder(t, each), quotient(t, each)
+        w = (ZERO, which)
+        if p.groups == 1:
+            return ZERO, i, w
+        return (i, ZERO, w) if p.stride == 1 else (*_divided(i, p.stride), w)
+
+    def _in_registers(
+        self,
+        point: Callable[[Expr], Complex],
+        factors: Callable[[Expr], list[Complex]] | None,
+        put: Callable[[Expr, Complex], list[Stmt]],
+    ) -> list[Stmt]:
+        radix = self.p.radix
+        out = Bindings(f"z{self.p.number}_{self.turn}")
+        points = [out.bind(point(const(j))) for j in range(radix)]
+        powers = _Powers(factors, radix, out) if factors else None
+        for k, z in butterfly_in_order(points, out):
+            value = out.bind(mul(z, powers[k])) if powers and k else z
+            out.statements += put(const(k), value)
+        return out.statements
+
+
+class _Powers:
+    """Powers of a root of unity: of exponents 2^i they are loaded, others are products of two in
+    a square of few, so that few registers hold them."""
+
+    def __init__(self, factors: Callable[[Expr], list[Complex]], count: int, out: Bindings) -> None:
+        self.out = out
+        self.low = 1 << (((count - 1).bit_length() + 1) // 2)
+        self.found: dict[int, Complex] = {}
+        for i in range((count - 1).bit_length()):
+            first, *others = [out.bind(z) for z in factors(const(1 << i))]
+            self.found[1 << i] = out.bind(mul(first, others[0])) if others else first
+
+    def __getitem__(self, k: int) -> Complex:
+        if k not in self.found:
+            high, low = k - k % self.low, k % self.low
+            if not high or not low:
+                high = 1 << (k.bit_length() - 1)
+                low = k - high
+            product = self.out.bind(mul(self[high], self[low]))
+            if k >= self.low and k % self.low:
+                return product
+            self.found[k] = product
+        return self.found[k]
+
+
+def _divided(x: Expr, n: int) -> tuple[Expr, Expr]:
+    return quotient(x, n), remainder(x, n)
