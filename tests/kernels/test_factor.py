@@ -70,6 +70,21 @@ def test_factorisations_by_threads(dtype):
     check_all("simt", dtype, 2, 5, 4)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 7, 13, 20])
+def test_cholesky_in_registers(dtype, n):
+    a = drawn((2, n, n), dtype)
+    square = a @ adjoint(a) + n * np.eye(n, dtype=dtype)
+    for function in (factor.lower_cholesky, factor.cholesky_and_inverse):
+        agree("simt", function, square)
+    square[1, n // 2, n // 2] = -1
+    found = on("simt", factor.cholesky_and_inverse, np.tril(square))
+    assert np.isfinite(found[0]).all()
+    assert np.isfinite(found[1, : n // 2, :n]).all()
+    below = np.tril(np.ones((n, n), bool)) & (np.arange(n) >= n // 2)
+    assert np.isnan(found[1, :, :n][below]).all()
+
+
 def test_columns_of_right_hand_sides_are_blocks():
     a = drawn((2, 7, 7), np.float32) + 5 * np.eye(7, dtype=np.float32)
     b = drawn((2, 7, 200), np.float32)

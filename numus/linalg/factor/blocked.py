@@ -18,6 +18,8 @@ from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
 BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1
+REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up to
+MAX_REGISTER_BLOCK = 128  # rows
 PANEL = 32  # columns of a tall one
 
 
@@ -36,19 +38,36 @@ def cholesky(a: Tensor) -> Tensor:
         return lapack.cholesky(a)
     if small.applies(a) or small.is_in_place(a):
         return wrap(factor.lower_cholesky(a._node))
-    return _cholesky(a)
-
-
-def _cholesky(a: Tensor) -> Tensor:
-    n = a.shape[-1]
-    if n <= BLOCK:
+    if small.on_cpu(a):
         return adjoint(wrap(factor.cholesky(a._node)))
-    h = _half(n, BLOCK)
-    top = _cholesky(a[:, :h, :h])
-    left = adjoint(_solve_lower(top, adjoint(a[:, h:, :h])))
-    rest = _cholesky(a[:, h:, h:] - left @ adjoint(left))
-    above = zeros((a.shape[0], h, n - h), dtype=a.dtype, device=a.device)
-    return _quadrants(top, above, left, rest)
+    if a.shape[-1] <= _register_block(a):
+        return wrap(factor.lower_cholesky(a._node))
+    panels = _cholesky_panels(a)
+    columns = []
+    for panel in panels:
+        above = (a.shape[0], a.shape[1] - panel.shape[1], panel.shape[2])
+        columns.append(concat([zeros(above, dtype=a.dtype, device=a.device), panel], axis=-2))
+    return concat(columns, axis=-1)
+
+
+def _register_block(a: Tensor) -> int:
+    return min(MAX_REGISTER_BLOCK, REGISTER_BLOCK_BYTES // a.dtype.itemsize)
+
+
+def _cholesky_panels(a: Tensor) -> list[Tensor]:
+    """Panels of L, each from its diagonal on, of the first columns (batch, m, n) of a matrix. Below
+    the diagonal, L is what is there times the adjoint of the inverse of its block."""
+    _, m, n = a.shape
+    block = _register_block(a)
+    if n <= block:
+        both = wrap(factor.cholesky_and_inverse(a[:, :n]._node))
+        top, inverse = both[..., :n], both[..., n:]
+        return [concat([top, a[:, n:] @ adjoint(inverse)], axis=-2) if m > n else top]
+    h = _half(n, block)
+    first = _cholesky_panels(a[..., :h])
+    left = concat([panel[:, h - m :] for panel in first], axis=-1)
+    rest = a[:, h:, h:] - left @ adjoint(left[:, : n - h])
+    return first + _cholesky_panels(rest)
 
 
 def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:

@@ -120,6 +120,18 @@ def lower_cholesky(a: Node) -> Node:
     return apply(_lower_cholesky, (a,), None, a.shape, a.dtype)
 
 
+_cholesky_and_inverse = unblocked(
+    "cholesky_and_inverse", references.cholesky_and_inverse, lambda a: cholesky_and_inverse(a)
+)
+
+
+def cholesky_and_inverse(a: Node) -> Node:
+    """L with L Lᴴ = a, and L⁻¹ beside it, on GPUs; columns of L are NaN from a pivot on that is not
+    positive."""
+    batch, n, _ = a.shape
+    return apply(_cholesky_and_inverse, (a,), None, (batch, n, 2 * n), a.dtype)
+
+
 _direct_solve = unblocked("direct_solve", references.solve, lambda a, b: direct_solve(a, b))
 
 

@@ -117,6 +117,12 @@ def lower_cholesky(a: Array, params: Any) -> Array:
     return np.conj(np.swapaxes(cholesky(a, params), -1, -2))
 
 
+def cholesky_and_inverse(a: Array, params: Any) -> Array:
+    lower = lower_cholesky(a, params)
+    one = np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape)
+    return np.concatenate([lower, solve_lower(lower, one, False)], axis=-1)
+
+
 def solve(a: Array, b: Array, params: Any) -> Array:
     n = a.shape[-1]
     packed = lu(a, params)
