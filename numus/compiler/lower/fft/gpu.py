@@ -13,7 +13,8 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
     odd = thread_steps.largest_odd(dtype, target)
     radices = thread_steps.step_radices(step.length, step.length == p.length, odd)
     rows = step.inner if step.inner > 1 else step.outer
-    width = thread_steps.block_width(step.length, rows, step.inner > 1, dtype, target)
+    are_columns = step.inner > 1 or p.are_columns
+    width = thread_steps.block_width(step.length, rows, are_columns, dtype, target)
     threads = thread_steps.block_threads(step.length * width, target)
     return Blocking(width, threads, 1, radices, odd)
 
