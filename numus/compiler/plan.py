@@ -107,7 +107,10 @@ class Plan(ScheduledPlan):
 
             fusion = HorizontalFusion(self.runtime.target)
         for part in (once, steps):
-            in_place = [in_place_pairs(step, group.stored, external) for step, group in part]
+            in_place = [
+                in_place_pairs(step, group.stored, external) if self._overwrites else []
+                for step, group in part
+            ]
             found = kernel_order.waves(
                 *([step for step, _ in part], temporary, in_place, self._donated, self.workers)
             )
@@ -163,6 +166,13 @@ class Plan(ScheduledPlan):
         self.slot.update(dict.fromkeys(found.offset, spaces + bool(self.hoisted)))
         self.offset.update(self.hoisted)
 
+    @property
+    def _overwrites(self) -> bool:
+        """Kernels may write over what they read; GPUs without dependent launches load their inputs
+        as if these never changed."""
+        target = self.runtime.target
+        return not target.simt or target.dependent_launch
+
     def may_donate(self, leaf: int, output: int) -> bool:
         """An output may be written over a leaf: all readers of the leaf run before, or are the
         kernel that writes, element by element."""
@@ -170,7 +180,7 @@ class Plan(ScheduledPlan):
         target = self.runtime.target
         if (
             slot < self.leaf_count
-            or (target.simt and not target.elides_copies)
+            or (target.simt and not (target.elides_copies or self._overwrites))
             or any(other == leaf for other, _ in self.outputs)
         ):
             return False
@@ -188,7 +198,7 @@ class Plan(ScheduledPlan):
         }  # which do nothing in place
         if copiers and len(writes) > 1:
             writes = [(i, at) for i, at in writes if i not in copiers]
-        if len(writes) != 1 or (target.simt and not copiers):
+        if len(writes) != 1 or not (copiers or self._overwrites):
             return False
         ((writer, dest),) = writes
         for i, step in enumerate(self.steps):

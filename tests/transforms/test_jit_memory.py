@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+import simt_machine
 from in_threads import in_threads
 from jit_calls import arrays
 
@@ -11,7 +12,8 @@ import numus as nm
 from numus import nn, optim
 from numus.errors import TracingError
 
-IN_PLACE = nm.device().on_host  # kernels of GPUs write beside what they read
+simt_machine.install()
+IN_PLACE = nm.device().on_host  # others than NVIDIA's of late write beside what they read
 
 
 def address(x):
@@ -43,6 +45,53 @@ def test_solely_referenced_tensors_are_updated_in_place():
     step(g)
     np.testing.assert_array_equal(held.numpy(), w.numpy())  # a view sees what is written
     assert not IN_PLACE or address(m) == places[1]
+
+
+@pytest.mark.parametrize(("kind", "in_place"), [("simt_sm90", True), ("simt_sm80", False)])
+def test_kernels_of_gpus_with_dependent_launches_update_in_place(kind, in_place):
+    size = 20_003
+    w, m = (nm.asarray(x, device=kind) for x in np.ones((2, size), np.float32))
+
+    @nm.jit
+    def step(g):
+        nonlocal w, m
+        m *= 0.5
+        m += g
+        w -= g * g  # the machine loads again what is used after a store
+
+    g = arrays((size,))[0]
+    want_w, want_m = np.ones((2, size), np.float32)
+    for k in range(3):
+        step(g.to(kind))
+        if k == 0:
+            places = address(w), address(m)
+        want_m = want_m * np.float32(0.5) + g.numpy()
+        want_w = want_w - g.numpy() ** 2
+        np.testing.assert_allclose(w.numpy(), want_w, rtol=1e-6)
+        np.testing.assert_allclose(m.numpy(), want_m, rtol=1e-6)
+    assert ((address(w), address(m)) == places) is in_place
+
+
+def test_gradients_that_a_step_replaces_make_room_for_the_new_ones():
+    w = given = nm.ones((1 << 16,), device="null").requires_grad_()
+    nm.eval(w)
+
+    @nm.jit
+    def step(x):
+        given.grad = None
+        loss = (given * x).sum()
+        loss.backward()
+        return loss
+
+    x = nm.ones((), device="null")
+    for _ in range(3):
+        step(x)
+    runtime = nm.device("null").runtime
+    runtime.reset()
+    step(x)
+    held = runtime.counts.bytes_in_use
+    assert w.grad is not None
+    assert runtime.counts.peak < held + w.nbytes
 
 
 def test_values_of_the_first_call_are_freed():

@@ -71,8 +71,10 @@ class BufferAccesses:
         """The buffer at `target` may be the one at `source`. `stores_once`: the schedule stores
         each element of its results a single time."""
         read, written = self.kernel.buffers[source], self.kernel.buffers[target]
-        if read.dtype is not written.dtype or self.kernel.block_size or read in self.control:
+        if read.dtype is not written.dtype or read in self.control:
             return False
+        if self.kernel.block_size:
+            stores_once = False  # but by threads that wait for each other
         stores, loads = self.stores.get(written), self.loads.get(read)
         if not stores or not loads:
             return False
@@ -82,7 +84,21 @@ class BufferAccesses:
         return all(e.args[0] is s.index for e, s in used) and loads <= {e for e, _ in used}
 
     def _is_elementwise(self, store: ir.Store) -> bool:
-        return store.index in self.lanes and _nesting(self.kernel.body) == ["grid", "lanes"]
+        if _nesting(self.kernel.body) != ["grid", "lanes"]:
+            return False
+        if store.index in self.lanes:
+            return True
+        # or a block's first element, which is so many after that of the block before, and a lane
+        whole, parts = self.kernel.body[0], store.index.args
+        assert isinstance(whole, ir.For)
+        starts = [x for x in parts if x not in self.lanes]
+        return (
+            store.index.op == "add"
+            and len(starts) == 1
+            and starts[0].op == "mul"
+            and starts[0].args[0] is whole.var
+            and starts[0].args[1].op in ("const", "scalar")
+        )
 
     def _loads_of(self, store: ir.Store) -> list[ir.Expr]:
         """Loads that the stored value depends on, through `Let`s."""

@@ -26,9 +26,16 @@ from numus.shapes import Shape, size_of
 from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
 from numus.transforms.jit.fast_path import FastPath
-from numus.transforms.jit.inputs import InputRef
+from numus.transforms.jit.inputs import GradientRef, InputRef
 from numus.transforms.jit.program import CompiledRun, Run, SegmentedRun, Views
-from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization, Values
+from numus.transforms.jit.spec import (
+    ConstantResult,
+    Donated,
+    InputGuard,
+    Spec,
+    Specialization,
+    Values,
+)
 from numus.transforms.jit.tracing import TraceBailout
 
 _MAX_LAYOUTS = 64  # of the inputs of a trace
@@ -83,6 +90,7 @@ class Executable:
         self._visible = spec.visible_outputs()
         self._has_guards = bool(spec.guards)
         self._has_effects = bool(spec.effects)
+        self._replaced_gradients = _replaced_gradients(spec)
         self._fast_path: FastPath | None = None
         self._retained = (
             run.retained if isinstance(run, CompiledRun) and run.plan.captured else None
@@ -154,6 +162,10 @@ class Executable:
                     if allowed is not None and number not in allowed:
                         scalar_node(number, dtype)  # raises
                     scalars.append(number)
+            for gradient in self._replaced_gradients:
+                slot = gradient.slot(leaves)
+                if slot is not None:
+                    slot.grad = None
             run: Any = special.run
             if donated:
                 run = functools.partial(run, donated=donated)
@@ -241,6 +253,20 @@ class Executable:
                 slot.grad = made[grad] if grad.__class__ is int else grad
         for write, new in zip(effects.variables, values, strict=True):
             write.write(new)
+
+
+def _replaced_gradients(spec: Spec) -> list[GradientRef]:
+    """Gradients that a call replaces and that are no results: it runs in their memory, as after
+    PyTorch's `zero_grad`."""
+    effects = spec.effects
+    others = [binding.target for binding in effects.bindings] + [new for _, new in effects.grads]
+    if (
+        effects.variables
+        or any(isinstance(x, GradientRef) for x in others)
+        or not all(isinstance(x, (int, ConstantResult)) for x in spec.results)
+    ):
+        return []
+    return [gradient for gradient, _ in effects.grads]
 
 
 def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, int]]:
