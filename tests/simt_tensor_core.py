@@ -87,10 +87,11 @@ def wgmma_tile(block: Any, s: ir.WgmmaTile, c: Any) -> None:
 
 
 def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
-    start, k_tiles = (int(block.value(e, c)) for e in (s.k_start, s.k_tiles))
-    depth = ir.SWIZZLE_BYTES // s.a.buffer.dtype.itemsize
+    begin, k_tiles = (int(block.value(e, c)) for e in (s.k_start, s.k_tiles))
 
     def tile(o: ir.TmaTensor) -> Any:
+        depth = o.row_bytes // o.buffer.dtype.itemsize
+        start = begin * o.row_bytes // ir.SWIZZLE_BYTES
         inner, outer, batches = (int(block.value(e, c)) for e in o.extents)
         row_stride, batch_stride = (int(block.value(e, c)) for e in o.strides)
         first, batch = int(block.value(o.mn_offset, c)), int(block.value(o.batch, c))
@@ -121,6 +122,8 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
         assert k_tiles > 0
         _clear(block, s.accumulators)
     a_tiles, b_tiles = tile(s.a), tile(s.b)
+    if s.metadata is not None:
+        a_tiles = _unpacked(block, s, a_tiles, begin, c)
     if s.scales is None:
         _wgmma(block, s.accumulators, a_tiles, b_tiles)
         return
@@ -129,6 +132,7 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
         at = {s.scales.lane: threads, s.scales.k_tile: np.int64(number)}
         here = type(c)({**c.env, **at}, threads)
         rows = [np.broadcast_to(block.value(e, here), threads.shape) for e in s.scales.rows]
+        depth = ir.SWIZZLE_BYTES // s.b.buffer.dtype.itemsize
         along = slice(number * depth, (number + 1) * depth)
         before = [block.registers[r].copy() for r in s.accumulators]
         _clear(block, s.accumulators)
@@ -137,6 +141,27 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
             part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
             block.registers[register] = old
             block.registers[register][:CONSUMER_THREADS] += part
+
+
+def _unpacked(block: Any, s: ir.WgmmaMainloop, stored: Any, begin: int, c: Any) -> Any:
+    """The tile of an A with 2:4 sparsity, with its zeros."""
+    m = s.metadata
+    assert m is not None
+    assert s.a.k_major
+    assert s.a.row_bytes == ir.SPARSE_SWIZZLE_BYTES
+    numbers = (m.first_byte, m.rows, m.row_bytes, s.a.mn_offset)
+    first_byte, rows, row_bytes, first = (int(block.value(e, c)) for e in numbers)
+    assert not first_byte % 8
+    assert not row_bytes % 8
+    assert not begin % 64
+    row = np.minimum(first + np.arange(s.a.tile_mn), rows - 1)[:, None]
+    group = np.arange(stored.shape[1] // 2)
+    at = first_byte + row * row_bytes + begin // 8 + group // 2
+    nibble = block.memory[m.buffer][block.origins[m.buffer] + at] >> group % 2 * 4
+    out = np.zeros((len(stored), group.size, 4), stored.dtype)
+    for i, position in enumerate((nibble & 3, nibble >> 2 & 3)):
+        np.put_along_axis(out, position.astype(np.int64)[..., None], stored[:, i::2, None], axis=2)
+    return out.reshape(len(stored), -1)
 
 
 def _clear(block: Any, accumulators: list[ir.Register]) -> None:

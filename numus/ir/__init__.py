@@ -86,6 +86,7 @@ from numus.ir.statements import (
     Store,
 )
 from numus.ir.tensor_core import (
+    SPARSE_SWIZZLE_BYTES,
     SWIZZLE_BYTES,
     AsyncCommit,
     AsyncCopy,
@@ -94,6 +95,7 @@ from numus.ir.tensor_core import (
     KTileScales,
     MmaOperand,
     MmaSync,
+    SparseMetadata,
     TmaTensor,
     Wgmma,
     WgmmaMainloop,
@@ -114,18 +116,18 @@ from numus.ir.visit import (
 )
 
 __all__ = [
-    "BINARY", "COMPARES", "INDEX", "SWIZZLE_BYTES", "UNARY", "AsyncCommit", "AsyncCopy",
-    "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer", "DependencyWait",
-    "Expr", "FlagRead", "For", "If", "KTileScales", "Kernel", "Let", "LoopParts", "MmaOperand",
-    "MmaSync", "Operand", "Prefetch", "Register", "ScalarKind", "Set", "SetFlag", "SpinWait",
-    "Stmt", "Store", "TmaTensor", "WarpMultisplit", "Wgmma", "WgmmaMainloop", "WgmmaTile",
-    "WgmmaWait",
-    "accumulator_element", "add", "address", "approx_div", "approx_rsqrt", "assign", "binary",
-    "bind", "block_range", "body_expressions", "cast", "const", "const_value", "dot4",
-    "evaluate_size", "exp2", "expressions_of", "fma", "idiv", "irem", "isnan", "iterate",
-    "kernel_text", "lanes_compress", "lanes_count", "lanes_last", "lanes_min_where", "lanes_reduce",
-    "lanes_shift", "lanes_xor", "lets", "load", "load_word", "loads", "log2", "loop_invariant",
-    "make", "maximum", "minimum", "mul", "new_build", "pipeline_smem_elements", "post_order",
-    "read", "reads", "reciprocal", "scalar", "select", "sets", "slow_path_select", "sqrt",
-    "statements", "stores", "sub", "swizzle", "unary", "var", "variables", "walk",
+    "BINARY", "COMPARES", "INDEX", "SPARSE_SWIZZLE_BYTES", "SWIZZLE_BYTES", "UNARY", "AsyncCommit",
+    "AsyncCopy", "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer",
+    "DependencyWait", "Expr", "FlagRead", "For", "If", "KTileScales", "Kernel", "Let", "LoopParts",
+    "MmaOperand", "MmaSync", "Operand", "Prefetch", "Register", "ScalarKind", "Set", "SetFlag",
+    "SparseMetadata", "SpinWait", "Stmt", "Store", "TmaTensor", "WarpMultisplit", "Wgmma",
+    "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element", "add", "address",
+    "approx_div", "approx_rsqrt", "assign", "binary", "bind", "block_range", "body_expressions",
+    "cast", "const", "const_value", "dot4", "evaluate_size", "exp2", "expressions_of", "fma",
+    "idiv", "irem", "isnan", "iterate", "kernel_text", "lanes_compress", "lanes_count",
+    "lanes_last", "lanes_min_where", "lanes_reduce", "lanes_shift", "lanes_xor", "lets", "load",
+    "load_word", "loads", "log2", "loop_invariant", "make", "maximum", "minimum", "mul",
+    "new_build", "pipeline_smem_elements", "post_order", "read", "reads", "reciprocal", "scalar",
+    "select", "sets", "slow_path_select", "sqrt", "statements", "stores", "sub", "swizzle", "unary",
+    "var", "variables", "walk",
 ]  # fmt: skip

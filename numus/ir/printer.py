@@ -226,7 +226,8 @@ class _Printer:
         for o in (s.a, s.b):
             major = "k_major" if o.k_major else "mn_major"
             values = self.exprs((*o.extents, *o.strides, o.mn_offset, o.batch), depth)
-            self.lines.append(f"{pad}{major} {self.names[o.buffer]}({values}) x{o.tile_mn}")
+            row = f" rows of {o.row_bytes}" if o.row_bytes != tc.SWIZZLE_BYTES else ""
+            self.lines.append(f"{pad}{major} {self.names[o.buffer]}({values}) x{o.tile_mn}{row}")
             if o.k_tile is not None and o.origin is not None:
                 name = self.name(o.k_tile, "v")
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
@@ -234,6 +235,10 @@ class _Printer:
             lane, k_tile = (self.name(v, "v") for v in (s.scales.lane, s.scales.k_tile))
             factors = self.exprs(s.scales.rows, depth)
             self.lines.append(f"{pad}  scaled for lane {lane}, k_tile {k_tile} by {factors}")
+        if s.metadata is not None:
+            m = s.metadata
+            values = self.exprs((m.first_byte, m.rows, m.row_bytes), depth)
+            self.lines.append(f"{pad}sparse by {self.names[m.buffer]}({values})")
         head = "zero mainloop" if s.zero_init else "mainloop"
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
         return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"

@@ -11,6 +11,9 @@ from numus.dtypes import DType
 from numus.ir.expressions import Buffer, Expr, Register, add, binary, const, idiv, irem, mul
 from numus.ir.statements import Stmt
 
+SWIZZLE_BYTES = 128  # row of a swizzled tile
+SPARSE_SWIZZLE_BYTES = 64  # of A with 2:4 sparsity, which has half of the elements
+
 
 @dataclass(eq=False, slots=True)
 class AsyncCopy(Stmt):
@@ -110,6 +113,19 @@ class TmaTensor:
     batch: Expr
     k_tile: Expr | None = None
     origin: tuple[Expr, Expr] | None = None
+    row_bytes: int = SWIZZLE_BYTES  # of a K-major tile
+
+
+@dataclass(eq=False, slots=True)
+class SparseMetadata:
+    """2:4 sparsity of A: its tensor has the two elements of every four along k that are stored, a
+    k tile in rows of SPARSE_SWIZZLE_BYTES; `buffer` has their positions, two bits each, 8 bytes for
+    a row of a k tile."""
+
+    buffer: Buffer  # of bytes, aligned to 8
+    first_byte: Expr  # of the matrix of the batch
+    rows: Expr  # of A
+    row_bytes: Expr  # from one row to the next, as the first byte a multiple of 8
 
 
 @dataclass(eq=False, slots=True)
@@ -142,6 +158,7 @@ class WgmmaMainloop(Stmt):
     scratch: Buffer
     zero_init: bool = False  # requires k_tiles > 0
     scales: KTileScales | None = None
+    metadata: SparseMetadata | None = None  # of A, whose tiles have 128 rows
 
 
 @dataclass(eq=False, slots=True)
@@ -169,12 +186,11 @@ class MmaSync(Stmt):
     dtype: DType  # of elements
 
 
-SWIZZLE_BYTES = 128  # row of a swizzled tile
-
-
-def pipeline_smem_elements(dtype: DType, tile_m: int, tile_n: int, stages: int) -> int:
+def pipeline_smem_elements(
+    dtype: DType, tile_m: int, tile_n: int, stages: int, a_row_bytes: int = SWIZZLE_BYTES
+) -> int:
     """Scratch elements of a `WgmmaMainloop`: tiles and mbarriers."""
-    return (stages * ((tile_m + tile_n) * SWIZZLE_BYTES + 16)) // dtype.itemsize
+    return stages * (tile_m * a_row_bytes + tile_n * SWIZZLE_BYTES + 16) // dtype.itemsize
 
 
 def swizzle(k_major: bool, mn: Expr, k: Expr, tile_k: int, itemsize: int) -> Expr:

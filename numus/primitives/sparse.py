@@ -196,6 +196,46 @@ def csr_product_columns(a: Nodes, b: Nodes, pointers: Node, columns: int, nnz: i
     return apply(_csr_columns, (*a, *b, pointers), columns, (nnz,), b[1].dtype)
 
 
+# -- 2:4 sparsity ---------------------------------------------------------------------------------
+
+
+def _semi_structured_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    count, rows, columns = node.shape
+    values, metadata, x = inputs
+    if not (batched[0] or batched[1]):  # more columns for the same matrices
+        wide = permute(x, (1, 2, 0, 3))
+        wide = reshape(wide, (count, wide.shape[1], size * columns))
+        out = reshape(semi_structured_matmul(values, metadata, wide), (count, rows, size, columns))
+        return permute(out, (2, 0, 1, 3))
+    found = batch_all(inputs, batched, size)
+    values, metadata, x = (reshape(y, (size * count, *y.shape[2:])) for y in found)
+    return reshape(semi_structured_matmul(values, metadata, x), (size, *node.shape))
+
+
+def _semi_structured_reference(node: Node, values: Array, metadata: Array, x: Array) -> Array:
+    count, rows, half = values.shape
+    nibbles = np.stack([metadata & 15, metadata >> 4], axis=-1).reshape(count, rows, -1)
+    at = np.stack([nibbles & 3, nibbles >> 2], axis=-1).astype(np.int64)
+    dense = np.zeros((count, rows, half // 2, 4), values.dtype)
+    np.put_along_axis(dense, at, values.reshape(*at.shape), axis=-1)
+    wide = np.promote_types(values.dtype, np.float32)
+    product = dense.reshape(count, rows, 2 * half).astype(wide) @ x.astype(wide)
+    return product.astype(x.dtype)
+
+
+_semi_structured = nondifferentiable(
+    "semi_structured_matmul", "sparse", _semi_structured_reference, _semi_structured_batch
+)
+
+
+def semi_structured_matmul(values: Node, metadata: Node, x: Node) -> Node:
+    """Matrices with 2:4 sparsity times dense ones (batch, k, n), on GPUs whose tensor cores take
+    them. Values are (batch, m, k / 2), the positions of two in a group of four, of two bits each,
+    bytes (batch, m, k / 8)."""
+    shape = (x.shape[0], values.shape[1], x.shape[2])
+    return apply(_semi_structured, (values, metadata, x), None, shape, x.dtype)
+
+
 # -- transposes -----------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """2:4 structured sparsity (Mishra et al. 2021): two of every four adjacent elements are stored.
 
 A matrix is its values, half as many, and metadata: two positions of two bits for each group of
-four, two groups per byte. Products unpack on the way into the kernel: the dense matrix is an
-expression that its operand is read through, and is never in memory.
+four, two groups per byte. Tensor cores that know this format multiply it as it is; elsewhere
+products unpack on the way into the kernel: the dense matrix is an expression that its operand is
+read through, and is never in memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from typing import Any
 
 import numus as nm
 from numus.errors import DTypeError, ShapeError
+from numus.graph import grad_mode
+from numus.primitives.custom import graft
+from numus.primitives.sparse import semi_structured_matmul
+from numus.primitives.views import reshape
+from numus.runtime.devices import default
 from numus.shapes import Shape
 from numus.tensor import Tensor
 from numus.transforms import tree
@@ -100,8 +106,28 @@ class SemiStructured:
         return (first + second).reshape(self.shape)
 
     def __matmul__(self, other: Any) -> Tensor:
-        """Times a vector or columns; the operand is unpacked as the kernel reads it."""
-        return self.to_dense() @ nm.asarray(other)
+        """Times a vector or columns: by sparse tensor cores where the device has them and there
+        are many columns, else unpacked as the kernel reads it."""
+        right = nm.asarray(other)
+        dense = self.to_dense() @ right
+        return dense if not self._has_sparse_cores(right) else self._on_sparse_cores(right, dense)
+
+    def _has_sparse_cores(self, x: Tensor) -> bool:
+        target = (x._node.device or self.values._node.device or default.device).runtime.target
+        rows, k = self.shape
+        if not target.wgmma or x.ndim != 2 or x.dtype is not self.dtype or x.shape[0] != k:
+            return False
+        from numus.kernels.matmul.gpu import sparse_wgmma  # not before a GPU is used
+
+        return sparse_wgmma.supports(target, self.dtype, rows, x.shape[1], k)
+
+    def _on_sparse_cores(self, x: Tensor, dense: Tensor) -> Tensor:
+        """The product, differentiated as that of the unpacked matrix."""
+        nodes = (self.values._node, self.metadata._node, x._node)
+        with grad_mode(False):
+            found = semi_structured_matmul(*(reshape(y, (1, *y.shape)) for y in nodes))
+            found = reshape(found, found.shape[1:])
+        return Tensor(graft(found, dense._node) if dense._node.tracked else found)
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return nm.asarray(other) @ self.to_dense()

@@ -68,6 +68,57 @@ def test_derivatives():
     np.testing.assert_allclose(product.numpy(), pruned(W) @ X, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((300, 320, 264), "bfloat16"),  # partial tiles
+        pytest.param((256, 256, 256), "float16", marks=pytest.mark.slow),
+        pytest.param((257, 512, 520), "bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_sparse_tensor_cores(shape, dtype):
+    """Exact: small integers, on an interpreted GPU that has them."""
+    simt_machine.install()
+    m, k, n = shape
+    rng = np.random.default_rng(4)
+    whole = pruned(rng.integers(-4, 5, (m, k)).astype(np.float32))
+    x = rng.integers(-3, 4, (k, n)).astype(np.float32)
+    kind = getattr(nm, dtype)
+    packed = sparse.to_semi_structured(nm.asarray(whole, dtype=kind))
+    on_device = sparse.SemiStructured(
+        packed.values.to("simt_wgmma"), packed.metadata.to("simt_wgmma")
+    )
+    runtime = nm.device("simt_wgmma").runtime
+    wanted = nm.asarray(whole @ x, dtype=kind).numpy()
+    columns = nm.asarray(x, dtype=kind, device="simt_wgmma")
+    for right in (columns, nm.asarray(x.T.copy(), dtype=kind, device="simt_wgmma").T, 1 * columns):
+        runtime.launched.clear()
+        np.testing.assert_array_equal((on_device @ right).numpy(), wanted)
+        assert "wgmma_sp" in [program.name for program in runtime.launched]
+    shifted = nm.asarray(np.pad(x, ((0, 0), (1, 7))), dtype=kind, device="simt_wgmma")[:, 1 : n + 1]
+    np.testing.assert_array_equal((on_device @ shifted).numpy(), wanted)
+
+
+@pytest.mark.slow
+def test_sparse_tensor_cores_under_transformations():
+    simt_machine.install()
+    rng = np.random.default_rng(5)
+    w = nm.asarray(rng.integers(-4, 5, (256, 256)), dtype=nm.float16, device="simt_wgmma")
+    packed = sparse.to_semi_structured(w)
+    x = nm.asarray(rng.integers(-3, 4, (2, 256, 256)), dtype=nm.float16, device="simt_wgmma")
+    both = nm.vmap(lambda x: packed @ x)(x)
+    dense = packed.to_dense().astype(nm.float32)
+    wanted = (dense @ x.astype(nm.float32)).numpy()
+    np.testing.assert_array_equal(both.numpy(), wanted)
+    each = nm.vmap(lambda v: packed.with_values(v) @ x[0])(nm.stack([packed.values] * 2))
+    np.testing.assert_array_equal(each[1].numpy(), wanted[0])
+    slope = nm.grad(lambda v: nm.sum((packed.with_values(v) @ x[0]).astype(nm.float32)))
+    by_dense = nm.grad(
+        lambda v: nm.sum((packed.with_values(v).to_dense() @ x[0]).astype("float32"))
+    )
+    np.testing.assert_array_equal(slope(packed.values).numpy(), by_dense(packed.values).numpy())
+
+
 def test_layer_learns():
     layer = nn.SparseLinear(16, 4)
     assert set(layer.state_dict()) == {"weight", "metadata", "bias"}

@@ -166,15 +166,17 @@ class TensorMap:
     extents: tuple[str | int, ...]
     strides: tuple[str | int, ...]  # in elements
     box: tuple[int, int, int]
+    swizzle_bytes: int
 
 
 def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
     def tensor_map(tensor: ir.TmaTensor) -> TensorMap:
         dtype, index = tensor.buffer.dtype, kernel.buffers.index(tensor.buffer)
         extents, strides = (tuple(e.attr for e in s) for s in (tensor.extents, tensor.strides))
-        row = ir.SWIZZLE_BYTES // dtype.itemsize
+        row = tensor.row_bytes // dtype.itemsize
         box = (row, tensor.tile_mn if tensor.k_major else row, 1)
-        return TensorMap(index, dtype.itemsize, dtype is dt.float32, extents, strides, box)
+        sizes = (extents, strides, box, tensor.row_bytes)
+        return TensorMap(index, dtype.itemsize, dtype is dt.float32, *sizes)
 
     return [tensor_map(tensor) for tensor in tma_tensors(kernel)]
 

@@ -16,6 +16,7 @@ _PTX_VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
 _MAX_PARAMETER_BYTES = 4352  # before PTX 8.1, which capabilities from 100 on imply
 _LARGE_PARAMETERS_PTX, _LARGE_PARAMETERS_CAPABILITY = "+ptx81", 100
 _TENSOR_MAP_BYTES = 128
+_SPARSE_WGMMA, _SPARSE_WGMMA_PTX = "wgmma.mma_async.sp.", "+ptx82"
 
 
 class Assembler:
@@ -39,10 +40,14 @@ class Assembler:
         self.features = _PTX_VERSIONS.get(self.cpu, "")
 
     def ptx(self, source: str) -> str:
-        is_large = _parameter_bytes(source) > _MAX_PARAMETER_BYTES
+        features = self.features
+        if _parameter_bytes(source) > _MAX_PARAMETER_BYTES:
+            features = self._large_features
+        if _SPARSE_WGMMA in source:
+            features = _SPARSE_WGMMA_PTX
         library = self._llvm.ffi.lib
         with (
-            self._tools(self._large_features if is_large else self.features) as tools,
+            self._tools(features) as tools,
             parsed(library, source) as module,
         ):
             unlocked(library.LLVMPY_RunNewModulePassManager)(tools.passes, module, tools.builder)

@@ -15,8 +15,8 @@ class Stages:
 
     def __init__(self, t: IRBuilder, s: ir.WgmmaMainloop, scratch: str) -> None:
         self.t, self.count = t, s.stages
-        self.a_bytes = s.a.tile_mn * ir.SWIZZLE_BYTES
-        self.b_bytes = s.b.tile_mn * ir.SWIZZLE_BYTES
+        self.a_bytes = s.a.tile_mn * s.a.row_bytes
+        self.b_bytes = s.b.tile_mn * s.b.row_bytes
         self.a = t.new(f"ptrtoint ptr addrspace(3) {scratch} to i32")
         self.b = self._offset(self.a, s.stages * self.a_bytes)
         self.full = self._offset(self.b, s.stages * self.b_bytes)

@@ -17,6 +17,7 @@ from numus.codegen.llvm.builder import Value, register_type
 from numus.codegen.nvptx import analysis, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
+from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
 from numus.codegen.nvptx.wgmma import (
     Tile,
     descriptor,
@@ -86,7 +87,8 @@ def mainloop(r: KernelContext, s: ir.WgmmaMainloop) -> None:
         [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.mn_offset, o.batch)]
         for o in (s.a, s.b)
     ]
-    origins = [[k_start, *offsets] for offsets in mn_batch]
+    starts = [k_start if s.metadata is None else t.new(f"lshr i32 {k_start}, 1"), k_start]
+    origins = [[k, *offsets] for k, offsets in zip(starts, mn_batch, strict=True)]
     if r.role is not None:
         _produce(r, s, r.role.stages, origins, k_tiles)
         return
@@ -156,7 +158,8 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
 
     operands = (s.a, s.b)
     size = s.b.buffer.dtype.itemsize
-    columns, strides = warpgroup_tile(s.a.tile_mn, s.b.tile_mn, s.b.k_major, size)
+    tile = (s.a.tile_mn, s.b.tile_mn, s.b.k_major, size, s.a.row_bytes)
+    columns, strides = warpgroup_tile(*tile)
     bases = tuple(
         t.new(f"add i32 {base}, {t.new(f'mul i32 {r.uniform_warpgroup}, {stride}')}")
         if stride
@@ -165,16 +168,19 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
     )
     tile_bytes = (stages.a_bytes, stages.b_bytes)
     promotes = analysis.promotes(s)
+    metadata = None if s.metadata is None else MetadataLoader(r, s, k_tiles)
 
     def k_tile(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
         stage, parity = stages.at(number)
+        words = [] if metadata is None else metadata.words(q)
         _wait(r, stages.address(stages.full, 8, stage), parity)
         tiles = []
         for base, nbytes, o in zip(bases, tile_bytes, operands, strict=True):
             address, dtype = stages.address(base, nbytes, stage), o.buffer.dtype
             tile_k = ir.SWIZZLE_BYTES // dtype.itemsize
-            tiles.append((descriptor(t, address, o.k_major, tile_k, "i32"), o.k_major, dtype))
+            found = descriptor(t, address, o.k_major, tile_k, "i32", o.row_bytes)
+            tiles.append((found, o.k_major, dtype))
         pair = (tiles[0], tiles[1])
         if promotes:
             _promote(r, s, pair, columns, q)
@@ -182,7 +188,11 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
             stages.advance()
             return
         later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
-        text, inputs = k_tile_mma(t, pair, columns, len(s.accumulators), later)
+        count = len(s.accumulators)
+        if words:
+            text, inputs = sparse_k_tile_mma(r, pair, columns, count, words, later)
+        else:
+            text, inputs = k_tile_mma(t, pair, columns, count, later)
         with_accumulators(r, s.accumulators, text, inputs)
         # the previous wgmma is complete: its stage may be refilled
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
@@ -264,7 +274,7 @@ def _produce(
         bases = (stages.a, stages.b)
         operands = zip((s.a, s.b), bases, tile_bytes, maps, origins, strict=True)
         for o, base, nbytes, name, (k, mn, batch) in operands:
-            row = ir.SWIZZLE_BYTES // o.buffer.dtype.itemsize
+            row = o.row_bytes // o.buffer.dtype.itemsize
             to = stages.address(base, nbytes, stage)
             if o.origin is not None:
                 r.x.bind(r.x.values, o.k_tile, Value((q,), False, r.x.depth))

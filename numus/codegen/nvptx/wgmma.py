@@ -12,16 +12,20 @@ from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS
 from numus.dtypes import DType
 
 _K_BYTES = 32  # of one instruction
-_SWIZZLE_128 = 1 << 62
-_CORE_BYTES = 1024  # 8 rows of SWIZZLE_BYTES: stride byte offset
+_SWIZZLES = {128: 1 << 62, 64: 2 << 62}  # by bytes of a row
+_CORE_ROWS = 8  # a row's bytes times these: stride byte offset
+_CORE_BYTES = _CORE_ROWS * ir.SWIZZLE_BYTES
 _BLOCK = 64  # 16-bit elements of a row
 Operands = list[tuple[str, str]]  # (constraint, typed value)
 
 
-def descriptor(t: IRBuilder, address: str, k_major: bool, tile_k: int, ty: str = "i64") -> str:
+def descriptor(
+    t: IRBuilder, address: str, k_major: bool, tile_k: int, ty: str = "i64",
+    row_bytes: int = ir.SWIZZLE_BYTES,
+) -> str:  # fmt: skip
     """Matrix descriptor: address, leading and stride byte offsets, swizzle mode."""
     leading = 1 if k_major else ir.SWIZZLE_BYTES * tile_k >> 4
-    layout = leading << 16 | (_CORE_BYTES >> 4) << 32 | _SWIZZLE_128
+    layout = leading << 16 | (_CORE_ROWS * row_bytes >> 4) << 32 | _SWIZZLES[row_bytes]
     bits = t.new(f"lshr {ty} {t.new(f'and {ty} {address}, {(1 << 18) - 1}')}, 4")
     if ty == "i32":
         bits = t.new(f"zext i32 {bits} to i64")
@@ -177,12 +181,12 @@ def k_tile_mma(
 
 
 def warpgroup_tile(
-    rows: int, columns: int, k_major: bool, itemsize: int
+    rows: int, columns: int, k_major: bool, itemsize: int, row_bytes: int = ir.SWIZZLE_BYTES
 ) -> tuple[int, tuple[int, int]]:
     """(columns of a warpgroup, byte offsets of A and B from one warpgroup to the next): 64 rows
     each, or half of the columns where there are only 64."""
     if rows > 64:
-        return columns, (64 * ir.SWIZZLE_BYTES, 0)
+        return columns, (64 * row_bytes, 0)
     half = columns // 2
     in_row = not k_major and half * itemsize < ir.SWIZZLE_BYTES
     return half, (0, half * (itemsize if in_row else ir.SWIZZLE_BYTES))

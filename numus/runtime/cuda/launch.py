@@ -454,10 +454,11 @@ def _tensor_map(
     dtype = _TF32 if tensor.round_to_tf32 else _UINTS[tensor.itemsize]
     words[entry : entry + len(layout.TENSOR_MAP)] = [
         *(slot, offset, at(encoded), dtype, at(extents), at(strides), at(box), at(steps)),
-        at(sizes),
+        *(at(sizes), _SWIZZLES[tensor.swizzle_bytes]),
     ]
     return at(encoded), free
 
 
 # CUtensorMapDataType: unsigned integers by bytes, and float32 rounded to TF32 by the copy.
 _UINTS, _TF32 = {1: 0, 2: 1, 4: 2}, 11
+_SWIZZLES = {64: 2, 128: 3}  # CUtensorMapSwizzle, by bytes of a row

@@ -14,7 +14,18 @@ RECORD = (
 # before it ends, and waits for its results by itself.
 PROGRAMMATIC_LAUNCH = (6, 1)
 # Words of a TMA tensor. Its sizes (extents, and strides in bytes) are a scalar times a factor.
-TENSOR_MAP = ("slot", "offset", "encoded", "dtype", "extents", "strides", "box", "steps", "sizes")
+TENSOR_MAP = (
+    "slot",
+    "offset",
+    "encoded",
+    "dtype",
+    "extents",
+    "strides",
+    "box",
+    "steps",
+    "sizes",
+    "swizzle",
+)
 SIZE = ("from", "factor", "to")
 MAP_SIZES = 5
 ENCODED_WORDS, ENCODED_ALIGNMENT = 16, 64  # of a CUtensorMap
@@ -60,7 +71,7 @@ works:
   for %j in 0..%map_count
   %map = getelementptr [$TENSOR_MAP$ x i64], ptr %maps, i64 %j
   ?i64 slot, i64 offset, ptr encoded, i32 dtype, ptr extents, ptr strides = TENSOR_MAP of %map
-  ?ptr box, ptr steps, ptr sizes = TENSOR_MAP of %map
+  ?ptr box, ptr steps, ptr sizes, i32 swizzle = TENSOR_MAP of %map
   %base = i64 %slots[%slot]
   %address = add i64 %base, %offset
   %unaligned = and i64 %address, 15
@@ -75,7 +86,7 @@ aligned:
   end
   %pointer = inttoptr i64 %address to ptr
   %m.code = call i32 %encode(ptr %encoded, i32 %dtype, i32 3, ptr %pointer, ptr %extents,
-    ptr %strides, ptr %box, ptr %steps, i32 0, i32 3, i32 3, i32 0)
+    ptr %strides, ptr %box, ptr %steps, i32 0, i32 %swizzle, i32 3, i32 0)
   br ne i32 %m.code, 0, label %failed, label %j.latch
   end
   %blocks = load i64, ptr %grid

@@ -104,7 +104,7 @@ def tma_readable(
     for axis, x in enumerate(inputs, 1):
         layout = gpu_operands.matrix_layout(x, layouts, axis)
         if layout is None or not is_tma_readable(layout, dtype):
-            step, x, layout = _repack(x, layouts, axis)
+            step, x, layout = repacked(x, layouts, axis)
             repacks.append(step)
             layouts[x] = (1,)
         operands.append((x, layout))
@@ -138,12 +138,13 @@ def tma_operand(
     return kernel.TmaOperand(read, extent, layout.k_major, tensor, aligned)
 
 
-def _repack(
-    x: Value, layouts: dict[Value, Shape], axis: int
+def repacked(
+    x: Value, layouts: dict[Value, Shape], axis: int, k_major: bool = False
 ) -> tuple[LoweredKernel, Value, MatrixLayout]:
-    """A kernel that repacks an operand for TMA, its result and that one's layout."""
+    """A kernel that repacks an operand for TMA, always `k_major` or not, its result and that one's
+    layout."""
     natural = gpu_operands.contiguous_along(x, layouts, 3 - axis)
-    k_major = natural or x.dtype not in _FLOAT16
+    k_major = k_major or natural or x.dtype not in _FLOAT16
     batches, k, extent = x.shape[0], x.shape[3 - axis], x.shape[axis]
     rows, columns = (extent, k) if k_major else (k, extent)
     vector = 16 // x.dtype.itemsize

@@ -19,6 +19,7 @@ from numus.compiler.lower.sparse.product import (
     lower_tasks,
     lower_threads,
 )
+from numus.compiler.lower.sparse.semi_structured import lower_semi_structured
 from numus.compiler.lower.sparse.solve import (
     lower_solve,
     lower_solve_levels,
@@ -53,4 +54,5 @@ lower_sparse_gpu = family(
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
     Candidate("level by level", lower_solve_levels, _computes("csr_solve")),
+    Candidate("wgmma.sp", lower_semi_structured, _computes("semi_structured_matmul")),
 )

@@ -162,7 +162,7 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     def scales(lane: Expr, q: Expr) -> tuple[Expr, Expr]:
         """Those of a thread's even rows, and of the rows 8 below."""
         assert scale is not None
-        rows = (ir.minimum(m0 + _coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
+        rows = (ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
         above, below = (scale(row, n0, first + q) for row in rows)
         return above, below
 
@@ -217,7 +217,7 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     else:
         ld = t.n + EPILOGUE_PADDING
         stage = ir.Buffer("stage", accumulator, "scratch", const(t.m * ld), aliases=scratch)
-        at = (origin, (t.m, t.n), MMA_THREADS, sums, partial(_coordinates, t), [scratch], count)
+        at = (origin, (t.m, t.n), MMA_THREADS, sums, partial(coordinates, t), [scratch], count)
         whole = epilogue.Subtile(0, 0, range(len(sums)))
         stores = epilogue.store_subtiles(
             call, Accumulators(out, *at), (t.m, t.n), stage, ld, [whole]
@@ -226,7 +226,7 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     return [*out, *stores], [scratch, *buffers]
 
 
-def _coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
+def coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
     """A thread has two adjacent elements in each of two rows, of every 64 x 8."""
     warp_n, warp_m = divmod(lane // 32, t.m // 16)
     if t.m == TILE_M:
