@@ -27,6 +27,7 @@ from numus.kernels.fft.stockham import (
     Read,
     Transform,
     Write,
+    is_multiple,
     loop_butterfly,
     pair,
     passes_of,
@@ -38,6 +39,11 @@ BANK_PERIOD = 16  # points between gaps
 
 # exp(-2 pi i e (c + C g) / (C n / stride)), as factors: pass, group g, transform (column c), e
 Rotation = Callable[[Pass, Expr, Transform, Expr], list[Complex]]
+
+
+def padded_offset(point: int) -> int:
+    """Where a point is in a shared buffer."""
+    return point + point // BANK_PERIOD
 
 
 def padded(points: int) -> int:
@@ -119,12 +125,21 @@ def shared_stockham(
 
 def _place(block: ThreadBlock, w: Transform, position: Expr) -> Expr:
     """Where the real part of a point is; the imaginary part follows."""
-    lane = ir.add(*w)
+    first, offset = position, 0
+    if position.op == "add" and position.args[1].op == "const":
+        first, offset = position.args[0], position.args[1].attr
+    lane, step = ir.add(*w), 1
     if block.interleaved or block.width == 1:
-        index = ir.add(ir.mul(position, const(block.width)), lane)
+        start, step = ir.add(ir.mul(first, const(block.width)), lane), block.width
     else:
-        index = ir.add(ir.mul(lane, const(block.length)), position)
-    return ir.mul(ir.add(index, quotient(index, BANK_PERIOD)), const(2))
+        start = ir.add(ir.mul(lane, const(block.length)), first)
+    # gaps before the start and before the offset add up where no unit is carried: the addresses
+    # of a thread then differ by constants
+    offset *= step
+    if offset % BANK_PERIOD and not is_multiple(start, BANK_PERIOD):
+        start, offset = ir.add(start, const(offset)), 0
+    gapped = ir.add(start, quotient(start, BANK_PERIOD))
+    return ir.mul(ir.add(gapped, const(padded_offset(offset))), const(2))
 
 
 def _loads(block: ThreadBlock, source: ir.Buffer) -> Read:

@@ -313,13 +313,13 @@ def _register_butterfly(
     return out.statements
 
 
-def _is_even(index: Expr) -> bool:
-    """Twice a number: the index of the real part of a complex one."""
-    if index.op == "add":
-        return all(map(_is_even, index.args))
+def is_multiple(index: Expr, n: int) -> bool:
+    """Whether an index is provably a multiple of n."""
     if index.op == "const":
-        return index.attr % 2 == 0
-    return index.op == "mul" and index.args[1] is const(2)
+        return int(index.attr) % n == 0
+    if index.op == "mul":
+        return any(is_multiple(x, n) for x in index.args)
+    return index.op == "add" and all(is_multiple(x, n) for x in index.args)
 
 
 def pair(statements: list[Stmt], loads: bool = True, stores: bool = False) -> None:
@@ -329,10 +329,10 @@ def pair(statements: list[Stmt], loads: bool = True, stores: bool = False) -> No
             x, y = a.value, b.value
             if x.op == y.op == "load" and x.attr is y.attr and len(x.args) == len(y.args) == 1:
                 is_pair = y.args[0] is ir.add(x.args[0], ONE) and x.attr.access != "write"
-                a.vector = 2 if is_pair and _is_even(x.args[0]) else a.vector
+                a.vector = 2 if is_pair and is_multiple(x.args[0], 2) else a.vector
         if stores and isinstance(a, ir.Store) and isinstance(b, ir.Store):
             is_pair = a.buffer is b.buffer and b.index is ir.add(a.index, ONE) and a.mask is b.mask
-            a.vector = 2 if is_pair and a.mask is None and _is_even(a.index) else a.vector
+            a.vector = 2 if is_pair and a.mask is None and is_multiple(a.index, 2) else a.vector
 
 
 def loop_butterfly(

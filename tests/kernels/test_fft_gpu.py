@@ -1,0 +1,54 @@
+"""Transforms by threads, on an interpreted GPU."""
+
+import math
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus.kernels.fft import thread_steps
+
+simt_machine.install()
+RNG = np.random.default_rng(0)
+
+
+def check(shape, axis=-1, dtype="complex64", name="fft"):
+    x = (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(dtype)
+    found = getattr(nm.fft, name)(nm.asarray(x, device="simt"), axis=axis).numpy()
+    want = getattr(np.fft, name)(x.astype("complex128"), axis=axis)
+    bound = 4 * np.finfo(dtype).eps
+    assert np.linalg.norm(found - want) <= bound * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("n", [2, 6, 15, 16, 100, 3 * 17, 41, 512, 720, 1024])
+def test_rows_in_shared_memory(n):
+    check((3, n))
+
+
+@pytest.mark.parametrize("n", [2048, 1025 * 3, 1 << 15])
+def test_rows_in_steps(n):
+    check((2, n), name="ifft")
+
+
+@pytest.mark.parametrize("shape", [(48, 9), (2, 60, 8), (512, 9), (2, 600, 8), (600, 3)])
+def test_columns(shape):
+    check(shape, axis=len(shape) - 2)
+
+
+@pytest.mark.parametrize("n", [24, 34, 1536])
+def test_double_precision(n):
+    check((2, n), dtype="complex128")
+
+
+@pytest.mark.parametrize("n", [64, 8192, 44_100, 1_048_575, 1 << 24])
+@pytest.mark.parametrize("target", [simt_machine.TARGET, simt_machine.HOPPER])
+def test_steps_multiply_to_the_length_and_fit_shared_memory(n, target):
+    for columns in (False, True):
+        steps = thread_steps.step_lengths(n, nm.complex64, target, columns)
+        assert math.prod(steps) == n
+        for length in steps:
+            radices = thread_steps.step_radices(length, False, 61)
+            assert math.prod(radices) == length
+            width = thread_steps.block_width(length, n // length, True, nm.complex64, target)
+            assert 8 * thread_steps.padded(length * width) <= target.shared_bytes
