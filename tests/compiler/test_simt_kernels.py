@@ -102,6 +102,21 @@ def test_multistage_rows():
     check(lambda x: nm.softmax(x, axis=-1), softmax, draw(200, 6))
 
 
+def test_gradients_of_gelu_compute_the_normal_distribution_again():
+    x, w, v = (nm.asarray(draw(64, 64)).astype("bfloat16").to("simt") for _ in range(3))
+
+    @nm.jit
+    def gradients(x, w, v):
+        def loss(w, v):
+            return nm.square(nm.gelu(x @ w) @ v).astype("float32").sum()
+
+        return nm.grad(loss, argnums=(0, 1))(w, v)
+
+    found = nm.explain(gradients, x, w, v, timed=False)
+    # the operand and its activation in 16 bits, in one kernel
+    assert found.kernels[0].bytes_written == 2 * x.nbytes
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_and_its_gradients(causal):
     arrays = [draw(1, 9, 5), draw(1, 20, 5), draw(1, 20, 3), draw(1, 9, 3)]
