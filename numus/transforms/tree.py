@@ -238,6 +238,25 @@ def _flatten_up_to(shape: Structure, tree: Any, found: list[Any]) -> bool:
     return names == shape.names and all(_flatten_up_to(s, x, found) for s, x in pairs)
 
 
+def flatten_equal(shape: Structure, tree: Any, found: list[Any]) -> bool:
+    """Append the leaves of a container if its structure equals a known one. A leaf of that may be
+    anything here."""
+    if shape.kind is None:
+        found.append(tree)
+        return True
+    if type(tree) is not shape.kind:
+        return False
+    names, entries, static = _KINDS[shape.kind].take(tree)  # type: ignore[union-attr]
+    if names != shape.names or (static != shape.static and shape.kind not in _DICTS):
+        return False
+    for child, x in zip(shape.children, entries, strict=True):
+        if child.kind is None:
+            found.append(x)
+        elif not flatten_equal(child, x, found):
+            return False
+    return True
+
+
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """A container of this structure with these leaves."""
     given = list(leaves)

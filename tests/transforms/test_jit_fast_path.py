@@ -22,6 +22,7 @@ from in_threads import in_threads
 
 import numus as nm
 from numus import runtime
+from numus.dispatch.call_cache import GUARD_FAILED
 from numus.evaluation import storage_lock
 from numus.graph import Storage, View
 from numus.primitives.source import value
@@ -59,6 +60,21 @@ def warmed(function, *args):
 
 def same(y, expected):
     return np.array_equal(y.numpy(), expected)
+
+
+def test_containers_of_tensors_take_it():
+    f = nm.jit(lambda state, x: (state["w"] @ x + state["b"][0], state["b"][1]))
+    w, x, b = tensor(3, 4), tensor(4, seed=1), [tensor(3, seed=2), 2.0]
+    f({"w": w, "b": b}, x)
+    fast = fast_path(f)
+    state = {"b": [b[0] + 1, 2.0], "w": 2 * w}
+    nm.eval(state)
+    y, number = fast(state, x)
+    wanted = 2 * w.numpy() @ x.numpy() + b[0].numpy() + 1
+    np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    assert float(number) == 2.0
+    for other in ({"w": w}, {"w": w, "b": b[:1]}, {"w": w, "b": tuple(b)}, w, {"w": [w], "b": b}):
+        assert fast(other, x) is GUARD_FAILED
 
 
 def test_results_are_those_of_the_function():

@@ -97,7 +97,7 @@ class Jitted:
         # None: not traceable
         self._traced: LruTable[Any, list[Executables | None]] = LruTable(_MAX_TRACES)
         self._count = 0
-        # that of the last call, if its arguments were flat
+        # that of the last call, if its arguments were positional
         self._fast_path: Callable[..., Any] = lambda *args: GUARD_FAILED
 
     def function(self) -> Function:
@@ -194,8 +194,8 @@ class Jitted:
         result = GUARD_FAILED if executable is None else executable(leaves)
         if executable is None or result is GUARD_FAILED:
             raise TraceBailout
-        if not self._static_argnums and _is_flat(key):
-            self._fast_path = executable.fast_path()
+        if not self._static_argnums and _is_positional(key):
+            self._fast_path = _of_arguments(key[0].children[0], executable.fast_path())
         return result
 
     def _trace(self, key: Any, leaves: list[Any], numbers: Numbers) -> Executables:
@@ -319,15 +319,26 @@ def _text(spec: Any) -> str:
     return str(spec.__name__) if isinstance(spec, type) else repr(spec.value)
 
 
-def _is_flat(key: Any) -> bool:
-    """True if all arguments are positional tensors and numbers."""
+def _is_positional(key: Any) -> bool:
+    """True if all arguments are positional tensors and numbers, or containers of them."""
     structure, specs = key[:2]
-    args, kwargs = structure.children
-    return (
-        not kwargs.children
-        and all(child.kind is None for child in args.children)
-        and all(spec in _NUMBERS or _is_tensor(spec) for spec in specs)
+    return not structure.children[1].children and all(
+        spec in _NUMBERS or _is_tensor(spec) for spec in specs
     )
+
+
+def _of_arguments(structure: tree.Structure, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of leaves as one of the arguments whose leaves they are."""
+    if all(child.kind is None for child in structure.children):
+        return call
+
+    def nested(*args: Any) -> Any:
+        leaves: list[Any] = []
+        if not tree.flatten_equal(structure, args, leaves):
+            return GUARD_FAILED
+        return call(*leaves)
+
+    return nested
 
 
 def _parameters(f: Function) -> tuple[list[inspect.Parameter], list[str]]:
