@@ -15,7 +15,7 @@ from numus.runtime.lapack_routines import Routine, operand_lengths, result_lengt
 lapack = pytest.importorskip("scipy.linalg.lapack")
 DTYPES = {0: np.float32, 1: np.float64, 4: np.complex64, 5: np.complex128}
 LETTERS = dict(zip("SDCZ", DTYPES.values(), strict=True))
-TYPED = ("getrf", "getrs", "laswp", "orgqr", "ungqr", "geam", "trsm_v2")
+TYPED = ("getrf", "getrs", "laswp", "orgqr", "ungqr", "geam", "trsm_v2", "gesvdj")
 RNG = np.random.default_rng(0)
 
 
@@ -138,20 +138,28 @@ class Library:
     def ask_Xsyevd(self, handle, params, job, uplo, n, kind, a, lda, real, w, compute, *sizes):
         self.sizes(*sizes)
 
-    def do_Xgesvdp(self, handle, params, job, econ, m, n, kind, a, lda, real, s, *more):
-        _, u, ldu, _, v, ldv, _, *rest = more
-        at = matrix(a, DTYPES[kind.value], m, n, lda)
+    def do_CreateGesvdjInfo(self, made):
+        made._obj.value = 3
+
+    def do_XgesvdjSetTolerance(self, made, tolerance):
+        assert (made.value, type(tolerance)) == (3, ctypes.c_double)
+
+    def do_gesvdj(self, dtype, handle, job, econ, m, n, a, lda, s, *more):
+        u, ldu, v, ldv, work, count, info, how = more
+        at = matrix(a, dtype, m, n, lda)
         assert m.value >= n.value
         left, values, right = np.linalg.svd(at, full_matrices=not econ.value)
-        numbers(s, n.value, DTYPES[real.value])[:] = values
-        if job.value:
-            matrix(u, at.dtype, m, left.shape[1], ldu)[:] = left
-            matrix(v, at.dtype, n, n, ldv)[:] = right.conj().T
-        self.end(rest, 0)
-        numbers(rest[5], 1, np.float64)[:] = 0
+        numbers(s, n.value, values.dtype)[:] = values
+        matrix(u, at.dtype, m, left.shape[1], ldu)[:] = left if job.value else 255
+        matrix(v, at.dtype, n, n, ldv)[:] = right.conj().T if job.value else 255
+        assert (count.value, how.value) == (3, 3)
+        numbers(work, 3, dtype)[:] = 255
+        numbers(info, 1)[:] = 0
 
-    def ask_Xgesvdp(self, *arguments):
-        self.sizes(*arguments[-2:])
+    def ask_gesvdj(self, dtype, *arguments):
+        *_, count, how = arguments
+        assert how.value == 3
+        count._obj.value = 3
 
     # -- cuBLAS
 

@@ -134,11 +134,11 @@ class _Writer:
         """The name of a function for the dtype."""
         return f"cusolverDn{self.letter}{name}"
 
-    def elements(self, name: str, *arguments: Any) -> tuple[Address, Any]:
+    def elements(self, name: str, *arguments: Any, more: Sequence[Any] = ()) -> tuple[Address, Any]:
         """The workspace of a function, and its number of elements."""
         count = ctypes.c_int()
         function = getattr(library(), f"{name}_bufferSize")
-        _check(name, function(self.handle, *map(_asked, arguments), ctypes.byref(count)))
+        _check(name, function(self.handle, *map(_asked, arguments), ctypes.byref(count), *more))
         return self.take(count.value * self.size), count
 
     def bytes(self, name: str, *arguments: Any) -> list[Any]:
@@ -231,26 +231,33 @@ def _eigh(w: _Writer) -> None:
 
 
 def _svd(w: _Writer) -> None:
-    """By the polar decomposition (gesvdp), of the transposed matrix, whose U and V change places.
-    It gives V, and the result takes its adjoint."""
+    """By Jacobi rotations (gesvdj), of the transposed matrix, whose U and V change places. It gives
+    V, and the result takes its adjoint."""
     rows, columns, job = w.r.n, w.r.m, str(w.r.option)
-    wide, narrow = {"S": (columns, columns), "A": (rows, columns), "N": (0, 0)}[job]
-    copy, right = w.take(rows * columns * w.size), w.take(columns * narrow * w.size)
+    wide = rows if job == "A" else columns
+    copy, right = (w.take(n * columns * w.size) for n in (rows, columns))
+    left = w.take(rows * columns * w.size) if job == "N" else w.at["vh"]
     w.copy(copy, Address("in0"), rows * columns * w.size)
-    sides = [w.at["vh"], right] if wide else [ctypes.c_void_p(), ctypes.c_void_p()]
-    given = [w.parameters, _int(job != "N"), _int(job == "S"), _long(rows), _long(columns)]
-    given += [w.type, copy, _long(rows), w.real_type, w.at["s"], w.type, sides[0], _long(rows)]
-    given += [w.type, sides[1], _long(columns), w.type]
-    error = ctypes.c_double()
-    w.kept.append(error)
-    space = w.bytes("cusolverDnXgesvdp", *given)
-    at = ctypes.c_void_p(ctypes.addressof(error))
-    w.call("cusolverDnXgesvdp", *given, *space, w.at["info"], at)
-    if narrow:
+    given = [_int(job != "N"), _int(job != "A"), _int(rows), _int(columns), copy, _int(rows)]
+    given += [w.at["s"], left, _int(rows), right, _int(columns)]
+    name, how = w.typed("gesvdj"), _jacobi(w)
+    w.call(name, *given, *w.elements(name, *given, more=[how]), w.at["info"], how)
+    if job != "N":
+        narrow = min(wide, columns)
         out = w.at["u"], _int(narrow)
         moved = [_int(_ADJOINT), _int(_NORMAL), _int(narrow), _int(columns), w.number(1.0), right]
         moved += [_int(columns), w.number(0.0), *out, *out]
         w.blas("geam", *moved)
+
+
+def _jacobi(w: _Writer) -> Any:
+    """Parameters of gesvdj: a tolerance of one rounding error."""
+    made = ctypes.c_void_p()
+    create, set_ = library().cusolverDnCreateGesvdjInfo, library().cusolverDnXgesvdjSetTolerance
+    _check("cusolverDnCreateGesvdjInfo", create(ctypes.byref(made)))
+    epsilon = float(np.finfo(dt.real_of(w.dtype).np).eps)
+    _check("cusolverDnXgesvdjSetTolerance", set_(made, ctypes.c_double(epsilon)))
+    return made
 
 
 def _solve(w: _Writer) -> None:
