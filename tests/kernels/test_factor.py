@@ -70,8 +70,20 @@ def test_factorisations_by_threads(dtype):
     check_all("simt", dtype, 2, 5, 4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 7, 13, 20])
+in_registers = pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        *[(7, dtype) for dtype in DTYPES],
+        *[
+            pytest.param(n, dtype, marks=pytest.mark.slow)
+            for n in (1, 13, 20, 33)
+            for dtype in DTYPES
+        ],
+    ],
+)
+
+
+@in_registers
 def test_cholesky_in_registers(dtype, n):
     a = drawn((2, n, n), dtype)
     square = a @ adjoint(a) + n * np.eye(n, dtype=dtype)
@@ -83,6 +95,22 @@ def test_cholesky_in_registers(dtype, n):
     assert np.isfinite(found[1, : n // 2, :n]).all()
     below = np.tril(np.ones((n, n), bool)) & (np.arange(n) >= n // 2)
     assert np.isnan(found[1, :, :n][below]).all()
+
+
+@in_registers
+def test_elimination_in_registers(dtype, n):
+    a = drawn((3, n, n), dtype)  # of a pivot in the last row, too
+    a[1] = np.eye(n)[::-1]
+    agree("simt_wgmma", factor.direct_solve, a, drawn((3, n, 1), dtype))
+    agree("simt_wgmma", factor.direct_solve, a, drawn((3, n, min(n, 5)), dtype))
+    agree("simt_wgmma", factor.direct_inverse, a)
+    agree("simt_wgmma", factor.small_determinant, a)
+    a[1, n // 2] = 0
+    a[2] *= np.finfo(dtype).tiny ** (1 / 4)
+    found = on("simt_wgmma", factor.direct_inverse, a)
+    assert np.isfinite(found[[0, 2]]).all()
+    assert np.isnan(found[1]).all()
+    assert on("simt_wgmma", factor.small_determinant, a)[1] == 0
 
 
 def test_columns_of_right_hand_sides_are_blocks():

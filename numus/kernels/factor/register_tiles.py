@@ -8,24 +8,12 @@ passes through shared memory with a column and a row alone, and all threads upda
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, const
-from numus.kernels.factor.program import (
-    ZERO,
-    Matrix,
-    Number,
-    Program,
-    Read,
-    chosen,
-    conjugate,
-    minus_product,
-    real,
-    scaled,
-    zero,
-)
+from numus.kernels.factor.program import ZERO, Number, Program, Read, real, zero
 
 Registers = dict[tuple[int, int], list[ir.Register]]
 
@@ -51,7 +39,7 @@ class Thread:
     """Places of one thread."""
 
     def __init__(self, p: Program, grid: ThreadGrid, number: Expr) -> None:
-        side = const(grid.side)
+        side, self.number = const(grid.side), number
         self.x, self.y = p.let(ir.idiv(number, side)), p.let(ir.irem(number, side))
         self.rows, self.columns = (
             [p.let(ir.add(at, const(grid.side * t))) for t in range(grid.tiles)]
@@ -60,14 +48,15 @@ class Thread:
 
 
 class RegisterMatrix:
-    """The lower triangle of a matrix, by tiles of the grid."""
+    """A matrix, or the tiles of its lower triangle, that a grid of threads holds."""
 
-    def __init__(self, p: Program, grid: ThreadGrid) -> None:
-        self.p, self.grid = p, grid
+    def __init__(self, p: Program, grid: ThreadGrid, columns: int, lower: bool = False) -> None:
+        """`columns` of tiles."""
+        self.p = p
         self.tiles: Registers = {
             (r, c): [p.register(lanes=True) for _ in range(p.components)]
             for r in range(grid.tiles)
-            for c in range(r + 1)
+            for c in range(r + 1 if lower else columns)
         }
 
     def __getitem__(self, at: tuple[int, int]) -> Number:
@@ -76,17 +65,22 @@ class RegisterMatrix:
     def __setitem__(self, at: tuple[int, int], x: Number) -> None:
         self.p.do(*ir.sets(self.tiles[at], x))
 
-    def fill(self, t: Thread, element: Callable[[Expr, Expr], Number], n: Expr | None) -> None:
-        """All elements; zeros from row or column n on."""
+    def fill(self, t: Thread, element: Read, extents: tuple[Expr, Expr] | None = None) -> None:
+        """All elements; zeros beyond the extents."""
         p = self.p
         for r, c in self.tiles:
             i, j = t.rows[r], t.columns[c]
-            if n is None:
+            if extents is None:
                 self[r, c] = element(i, j)
                 continue
             self[r, c] = zero(p)
-            with p.when(p.let((i < n) & (j < n))):
+            with p.when(p.let((i < extents[0]) & (j < extents[1]))):
                 self[r, c] = element(i, j)
+
+    def fill_identity(self, t: Thread) -> None:
+        p = self.p
+        one, none = p.constant(1.0), p.constant(0.0)
+        self.fill(t, lambda i, j: real(p, ir.select(i.eq(j), one, none)))
 
 
 @contextlib.contextmanager
@@ -95,90 +89,15 @@ def all_threads(p: Program, grid: ThreadGrid) -> Iterator[Thread]:
         yield Thread(p, grid, number)
 
 
-def cholesky(
-    p: Program,
-    grid: ThreadGrid,
-    a: Read,
-    n: Expr,
-    shared: tuple[Matrix, Matrix],
-    inverse: bool,
-) -> tuple[RegisterMatrix, RegisterMatrix | None]:
-    """L of the lower triangle of a, and its inverse on demand; columns of L are NaN from a pivot on
-    that is not positive. A column of L and a row of the inverse are in shared memory at a time."""
-    l, x = RegisterMatrix(p, grid), RegisterMatrix(p, grid) if inverse else None  # noqa: E741
-    with all_threads(p, grid) as t:
-
-        def lower(i: Expr, j: Expr) -> Number:
-            return chosen(j <= i, a(i, j), zero(p))
-
-        l.fill(t, lower, n)
-        if x is not None:
-            one, none = p.constant(1.0), p.constant(0.0)
-            x.fill(t, lambda i, j: real(p, ir.select(i.eq(j), one, none)), None)
+def steps_of(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr]]:
+    """The steps 0 … n - 1, each as the tile and the thread of the grid that hold it: in a loop per
+    tile, within which the caller writes one."""
     for tile in range(grid.tiles):
-        start = const(grid.side * tile)
-        count = p.let(ir.minimum(const(grid.side), ir.maximum(ir.sub(n, start), ZERO)))
-        with p.loop(ZERO, count) as own:
-            _step(p, grid, (l, x), shared, (tile, own))
-    return l, x
+        with p.loop(ZERO, steps_in(p, grid, tile, n)) as own:
+            yield tile, own
 
 
-def _step(
-    p: Program,
-    grid: ThreadGrid,
-    matrices: tuple[RegisterMatrix, RegisterMatrix | None],
-    shared: tuple[Matrix, Matrix],
-    at: tuple[int, Expr],
-) -> None:
-    """Column k = side * tile + own of L, the rest less its product with itself."""
-    (l, x), (column, row), (tile, own) = matrices, shared, at  # noqa: E741
-    k = p.let(ir.add(const(grid.side * tile), own))
-    with all_threads(p, grid) as t:
-        with p.when(p.let(t.y.eq(own))):
-            for r in range(tile, grid.tiles):
-                column[ZERO, t.rows[r]] = l[r, tile]
-        if x is not None:
-            with p.when(p.let(t.x.eq(own))):
-                for c in range(tile + 1):
-                    row[ZERO, t.columns[c]] = x[tile, c]
-    with all_threads(p, grid) as t:
-        pivot = p.let(column[ZERO, k][0])
-        positive = pivot > p.constant(0.0)
-        root = p.let(ir.select(positive, ir.sqrt(pivot), p.constant(float("nan"))))
-        by = p.let(p.constant(1.0) / root)
-        below, right = p.let(t.x > own), p.let(t.y > own)
-        left = {r: p.number(scaled(column[ZERO, t.rows[r]], by)) for r in range(tile, grid.tiles)}
-        left[tile] = p.number(chosen(below, left[tile], zero(p)))
-        for c in range(tile, grid.tiles):
-            above = p.number(conjugate(scaled(column[ZERO, t.columns[c]], by)))
-            if c == tile:
-                above = p.number(chosen(right, above, zero(p)))
-            for r in range(c, grid.tiles):
-                l[r, c] = minus_product(l[r, c], left[r], above)
-        with p.when(p.let(t.y.eq(own))):
-            for r in range(tile + 1, grid.tiles):
-                l[r, tile] = left[r]
-            with p.when(below):
-                l[tile, tile] = left[tile]
-            with p.when(p.let(t.x.eq(own))):
-                l[tile, tile] = real(p, root)
-        if x is not None:
-            mine = p.let(t.x.eq(own))
-            for c in range(tile + 1):
-                across = p.number(scaled(row[ZERO, t.columns[c]], by))
-                for r in range(tile, grid.tiles):
-                    x[r, c] = minus_product(x[r, c], left[r], across)
-                x[tile, c] = chosen(mine, across, x[tile, c])
-
-
-def write_lower(
-    p: Program, grid: ThreadGrid, x: RegisterMatrix, out: Matrix, n: Expr, first: Expr = ZERO
-) -> None:
-    """A lower triangle, zeros above it, in columns of a result from `first` on."""
-    with all_threads(p, grid) as t:
-        for r in range(grid.tiles):
-            for c in range(grid.tiles):
-                i, j = t.rows[r], t.columns[c]
-                with p.when(p.let((i < n) & (j < n))):
-                    found = chosen(j <= i, x[r, c], zero(p)) if c <= r else zero(p)
-                    out[i, ir.add(first, j)] = found
+def steps_in(p: Program, grid: ThreadGrid, tile: int, n: Expr) -> Expr:
+    """How many steps of n are in a tile."""
+    rest = ir.maximum(ir.sub(n, const(grid.side * tile)), ZERO)
+    return p.let(ir.minimum(const(grid.side), rest))

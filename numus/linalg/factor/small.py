@@ -1,4 +1,5 @@
-"""Many small matrices on a CPU: kernels that hold one in each SIMD lane, from operand to result.
+"""Many small matrices: kernels that hold one in each SIMD lane of a CPU, or in the registers of a
+block of a GPU, from operand to result.
 
 What they leave out, factors and info numbers, is computed by the general functions where a
 derivative or an error asks for it.
@@ -14,6 +15,7 @@ from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
 MAX_ORDER = 64  # those of a vector stay in L2
+MIN_SUBGROUP = 32  # threads, each of which finds a pivot by shuffles
 MIN_BATCH = 16  # below, lanes would be empty
 
 
@@ -40,11 +42,25 @@ def is_in_place(a: Tensor) -> bool:
     return on_cpu(a) and a.shape[-1] > MAX_ORDER
 
 
+def in_registers(a: Tensor, *right: Tensor) -> bool:
+    """Whether a block of a GPU holds square matrices and right-hand sides in registers."""
+    device = a._node.device
+    if device is None or not 0 < a.shape[-1] == a.shape[-2] <= MAX_ORDER:
+        return False
+    target = device.runtime.target
+    return (
+        target.simt
+        and target.subgroup_size >= MIN_SUBGROUP
+        and a.dtype.is_inexact
+        and all(0 < b.shape[-1] <= MAX_ORDER for b in right)
+    )
+
+
 def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
     """Whether a result needs no factors: many small matrices that no derivative asks for, and that
     no library takes."""
     tracked = any(x._node.tracked for x in (a, *more))
-    return not tracked and applies(a) and not lapack.is_chosen(name, a)
+    return not tracked and (applies(a) or in_registers(a)) and not lapack.is_chosen(name, a)
 
 
 def solves_directly(a: Tensor, *more: Tensor) -> bool:
@@ -52,7 +68,7 @@ def solves_directly(a: Tensor, *more: Tensor) -> bool:
     sides."""
     if any(x._node.tracked for x in (a, *more)) or lapack.is_chosen("lu", a):
         return False
-    return applies(a) or is_in_place(a)
+    return applies(a) or is_in_place(a) or in_registers(a, *more)
 
 
 def succeeded(failed: Tensor, result: Tensor) -> bool:
