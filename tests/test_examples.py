@@ -124,6 +124,7 @@ def test_sparse_solvers(tmp_path: Path) -> None:
             assert image.width == wide
 
 
+@pytest.mark.slow
 def test_two_moons(tmp_path: Path) -> None:
     out = tmp_path / "moons.png"
     small = ("--steps", 250, "--batch", 256, "--width", 64, "--points", 500)

@@ -102,7 +102,7 @@ def test_values_alone_are_those_with_vectors():
 def test_one_bad_matrix_of_a_stack_is_nan_alone():
     a = drawn((2, 66, 66), np.float32)
     a[1, 40, 3] = np.nan
-    for found in (*nm.linalg.eigh(nm.asarray(a)), *nm.linalg.svd(nm.asarray(a))):
+    for found in (*nm.linalg.eigh_ex(nm.asarray(a))[:2], *nm.linalg.svd_ex(nm.asarray(a))[:3]):
         assert np.isfinite(found[0].numpy()).all()
         assert np.isnan(found[1].numpy()).all()
 

@@ -17,6 +17,7 @@ REASONS = {
         isdtype promote_types result_type compile_log explain memory_stats get_num_threads
         set_num_threads tune Explanation
     """,
+    "an error (tests/linalg/test_spectra.py)": "linalg.LinAlgError",
     "integers to integers (tests/fft/test_fft.py)": "fft.next_fast_len fft.prev_fast_len",
     "a number of numbers (tests/fft/test_cosine.py)": "fft.fhtoffset",
     "designs, tables and searches on the host (tests/signal)": """

@@ -59,7 +59,7 @@ def test_modules_of_dropped_kernels_are_unloaded(driver, monkeypatch, fast_gc):
     for count in range(1, 12):
         y = x
         for _ in range(count):
-            y = nm.sin(y)
+            y = nm.sqrt(y)
         nm.eval(y)
         del y
         clear_plans()
