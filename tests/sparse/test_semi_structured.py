@@ -100,6 +100,19 @@ def test_sparse_tensor_cores(shape, dtype):
 
 
 @pytest.mark.slow
+def test_sparse_tensor_cores_with_operands_at_odd_addresses():
+    simt_machine.install()
+    rng = np.random.default_rng(6)
+    w, x = rng.integers(-4, 5, (256, 256)), rng.integers(-3, 4, (256, 256))
+    packed = sparse.to_semi_structured(nm.asarray(w, dtype=nm.float16, device="simt_wgmma"))
+    flat = nm.asarray(np.append(0, x.ravel()), dtype=nm.float16, device="simt_wgmma")
+    columns = flat[1:].reshape(256, 256)
+    nm.eval(packed, columns)  # a view, two bytes from the beginning of its memory
+    wanted = packed.to_dense().astype(nm.float32).numpy() @ x
+    np.testing.assert_array_equal((packed @ columns).numpy(), wanted)
+
+
+@pytest.mark.slow
 def test_sparse_tensor_cores_under_transformations():
     simt_machine.install()
     rng = np.random.default_rng(5)

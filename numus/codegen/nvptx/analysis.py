@@ -140,9 +140,17 @@ def mainloops(kernel: ir.Kernel) -> list[ir.WgmmaMainloop]:
     return [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
 
 
+_METADATA_REGISTERS = 8  # of a thread: positions of a k tile and of the next
+
+
 def mainloop_registers(kernel: ir.Kernel) -> int:
-    """Accumulator registers of a thread in mainloops; 0 without."""
-    return max((len(s.accumulators) * (1 + promotes(s)) for s in mainloops(kernel)), default=0)
+    """Registers of a thread in mainloops, of accumulators and metadata; 0 without."""
+
+    def registers(s: ir.WgmmaMainloop) -> int:
+        metadata = _METADATA_REGISTERS if s.metadata is not None else 0
+        return len(s.accumulators) * (1 + promotes(s)) + metadata
+
+    return max(map(registers, mainloops(kernel)), default=0)
 
 
 def promotes(s: ir.WgmmaMainloop) -> bool:

@@ -18,13 +18,13 @@ from numus.kernels.sparse.gpu_rows import ThreadRows
 
 @dataclass(frozen=True)
 class GpuProductTuning:
-    """For one H200."""
+    """Measured on one H200, of 27-point matrices and rows of a power law."""
 
     block_threads: int = 256
     blocks_per_core: int = 16  # from which on blocks take more rows, that share operands in L1,
     block_rounds: int = 8  # up to so many times their threads
     unroll: int = 4  # entries whose operands are loaded ahead of their products
-    lane_entries: int = 4  # of a row with one column, of a lane
+    lane_entries: int = 32  # of a row with one column, of a lane: fewer are done before they begin
     max_lanes: int = 32
 
 
@@ -58,7 +58,8 @@ def lower_rows(p: ProductProblem) -> Kernels:
     groups = columns // width  # threads of a row, unless lanes share it
     work = count * rows * groups * lanes
     rounds = work // (threads * TUNING.blocks_per_core * p.target.num_cores)
-    per_block = threads * max(1, min(rounds, TUNING.block_rounds))
+    most = TUNING.block_rounds if columns > 1 else 1
+    per_block = threads * max(1, min(rounds, most))
     per_batch = -(-rows * groups * lanes // per_block)
     batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
 

@@ -13,7 +13,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import sparse_wgmma as kernel
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes
 from numus.kernels.matmul.gpu.problem import GemmCall
-from numus.kernels.matmul.gpu.wgmma import swizzle_m
+from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS, swizzle_m
 
 ALIGNMENT = 8  # bytes of positions that a thread loads
 
@@ -40,7 +40,7 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         layouts[metadata] = (1,)
     rows = bits
     t = kernel.choose_tile(p.target, count, m, n, k)
-    e, block = Emitter(layouts, block_size=t.threads(dtype)), ir.var("block")
+    e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     tiles_m, tiles_n = -(-m // t.m), -(-n // t.n)
     numbers = (tiles_m, tiles_n, swizzle_m(p.target, t.n, tiles_m))
     counts = [e.scalar_arg(number) for number in numbers]
