@@ -50,4 +50,4 @@ def scaled_matmul(operands: Nodes, dtype: DType) -> Node:
     of k). Scales are float32; a row of A or B is a multiple of 16 bytes.
     """
     shape = (operands[0].shape[0], operands[2].shape[0])
-    return apply(_scaled_matmul, operands, None, shape, dtype)
+    return apply(_scaled_matmul, tuple(operands), None, shape, dtype)

@@ -93,8 +93,8 @@ def sparse_k_tile_mma(
     b_step = 2 * _K_BYTES if k_major else 2 * _K_BYTES // dtype.itemsize // 8 * _CORE_BYTES
     for step, word in enumerate(words):
         for base, nbytes in ((a, _K_BYTES), (b, b_step)):
-            at = t.new(f"add i64 {base}, {step * nbytes >> 4}") if step else base
-            operands.append(("l", f"i64 {at}"))
+            moved = t.new(f"add i64 {base}, {step * nbytes >> 4}") if step else base
+            operands.append(("l", f"i64 {moved}"))
         operands.append(("r", f"i32 {word}"))
         at = first + 3 * step
         scale_d = "1" if step or accumulate is None else "more"

@@ -110,8 +110,8 @@ class Elimination:
             size, row = better(size, row, found, p.let(other.cast(INT)))
         mask = min(WARP, order) // 2
         while mask:
-            other = p.let(ir.lanes_xor(size, mask)), p.let(ir.lanes_xor(row, mask))
-            size, row = better(size, row, *other)
+            size2, row2 = p.let(ir.lanes_xor(size, mask)), p.let(ir.lanes_xor(row, mask))
+            size, row = better(size, row, size2, row2)
             mask //= 2
         return row
 

@@ -105,7 +105,8 @@ def shared_stockham(
             points = _Butterfly(block, p, t, root, rotation)
             out.append(ir.For(t, ZERO, const(butterflies), "lanes", points.body(load, store)))
             continue
-        reads, stores = [], []
+        reads: list[Stmt] = []
+        stores: list[Stmt] = []
         for turn in range(-(-butterflies // block.threads)):
             at = ir.add(t, const(turn * block.threads))
             held = _Held(block, p, turn, store)

@@ -79,7 +79,7 @@ def step_lengths(n: int, dtype: DType, target: Target, columns: bool) -> tuple[i
 @functools.lru_cache(maxsize=4096)
 def _factors(n: int, largest: int, least: int) -> tuple[int, ...]:
     """Factors of at most `largest`, as few and as even as they can be, in ascending order."""
-    found = [(n,)] if n <= largest else []
+    found: list[tuple[int, ...]] = [(n,)] if n <= largest else []
     for d in divisors(n):
         if least <= d <= largest and d * d <= n and (rest := _factors(n // d, largest, d)):
             found.append((d, *rest))

@@ -43,9 +43,9 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     tiles_m, tiles_n = -(-m // t.m), -(-n // t.n)
     numbers = (tiles_m, tiles_n, swizzle_m(p.target, t.n, tiles_m))
-    counts = [e.scalar_arg(number) for number in numbers]
     k_tiles = e.scalar_arg(k // kernel.TILE_K)
-    sizes = SplitKSizes(*map(e.dim, (m, n, k)), *counts, const(1), k_tiles)
+    counts = [*map(e.scalar_arg, numbers), const(1), k_tiles]
+    sizes = SplitKSizes(*(e.dim(x) for x in (m, n, k)), *counts)
     extents = ((sizes.m, e.dim(k // kernel.KEPT)), (sizes.n, sizes.k))
     a, b = (
         tma_operand(e, *operand, *extent, count)
