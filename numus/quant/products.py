@@ -115,7 +115,7 @@ def _reads_floats(x: Tensor, p: Packing) -> bool:
     target = nm.device(x.device).runtime.target
     if not _has_words(p, x.shape[-1], target):
         return False
-    return x.shape[0] == 1 or has_mma(p, x.shape[0], x.dtype, target)
+    return x.shape[0] <= MAX_VECTORS or has_mma(p, x.shape[0], x.dtype, target)
 
 
 @templated

@@ -25,7 +25,8 @@ def operands(format, rows, columns, vectors, device, dtype):
 @pytest.mark.parametrize(
     ("format", "rows", "columns", "vectors", "dtype"),
     [
-        ("int4-g128", 9, 512, 1, "bfloat16"),
+        ("int4-g64", 9, 512, 1, "bfloat16"),
+        ("int4-g128", 9, 512, 3, "float32"),
         ("int4-g32", 5, 640, 1, "float32"),
         ("uint4-g64", 6, 1024, 1, "float16"),
         ("int8-row", 7, 528, 1, "float32"),
@@ -49,6 +50,8 @@ def test_warps(format, rows, columns, vectors, dtype):
     ("format", "rows", "columns", "vectors", "dtype"),
     [
         ("int4-g128", 9, 512, 9, "bfloat16"),
+        ("int4-g128", 40, 1152, 1, "bfloat16"),
+        ("uint4-g128", 19, 1024, 4, "bfloat16"),
         ("uint4-g128", 70, 1152, 17, "float16"),
         ("q8-b128", 5, 2304, 16, "bfloat16"),
         ("int8-row", 7, 528, 11, "float16"),

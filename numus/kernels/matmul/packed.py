@@ -77,13 +77,14 @@ class Packing:
 
 @dataclass(frozen=True)
 class MmaTuning:
-    """Products on tensor cores (`gpu/packed_mma_sync.py`); not measured yet."""
+    """Products on tensor cores (`gpu/packed_mma_sync.py`). Measured on one H200."""
 
-    min_vectors: int = 9
     max_vectors: int = 32
     warps: int = 8
-    rows_mmas: int = 4  # of 8 rows, that a warp multiplies with the same activations
-    min_blocks_per_sm: float = 0.75
+    row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
+    loads_in_flight: int = 8  # of 16 bytes of codes, of a thread
+    min_blocks: float = 0.75  # of an SM
+    min_blocks_of_few: float = 1.5  # of up to 8 vectors
 
 
 MMA_TUNING = MmaTuning()
@@ -92,7 +93,7 @@ MMA_STEP_CHUNKS = 16  # of a warp's step, which has one scale
 
 def has_mma(p: Packing, vectors: int, dtype: DType, target: Target) -> bool:
     """Tensor cores multiply some vectors of 16-bit floats by codes of such a packing."""
-    some = MMA_TUNING.min_vectors <= vectors <= MMA_TUNING.max_vectors
+    some = vectors <= MMA_TUNING.max_vectors
     known = dtype in (dt.float16, dt.bfloat16) and dtype.name in target.mma
     return some and known and p.bits in (4, 8) and p.group % MMA_STEP_CHUNKS == 0
 

@@ -9,12 +9,13 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.matmul.gpu_operands import vector_operand
+from numus.compiler.lower.matmul.gpu_operands import matrix_layout, vector_operand
 from numus.compiler.lower.matmul.packed import CodesProblem
 from numus.compiler.lower.matmul.problem import store_epilogue
 from numus.compiler.lower.matmul.row_products import (
     RowEpilogues,
     RowsAhead,
+    ahead_of_wait,
     products_of,
     statistics,
     vector_loader,
@@ -26,6 +27,7 @@ from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
     WARP,
+    GroupNumber,
     PackedGemv,
     PackedGemvOperands,
     PackedGemvShape,
@@ -51,56 +53,84 @@ class PackedGemvProblem(CodesProblem):
         """The operands of one product of the group."""
         return packed_matrix(e, self.packing, *product.inputs[1:])
 
+    def numbers(self, product: Value) -> tuple[Value, ...]:
+        """What is loaded with the codes of a product."""
+        return () if self.packing.header else product.inputs[2:]
 
-def _number(e: Emitter, val: Value, row: Expr, group: Expr) -> Expr:
-    at_row = row if val.shape[0] > 1 else ZERO
-    found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO)).cast(dt.float32)
-    return found
+
+def _number(e: Emitter, val: Value) -> GroupNumber:
+    """An element (row or 0, group or 0); of two bytes, its bits."""
+
+    def stored(row: Expr, group: Expr) -> Expr:
+        at_row = row if val.shape[0] > 1 else ZERO
+        found: Expr = e.value(val, (at_row, group if val.shape[1] > 1 else ZERO))
+        return found.bitcast(dt.uint16) if val.dtype.itemsize == 2 else found
+
+    def decoded(x: Expr) -> Expr:
+        found = x.bitcast(val.dtype) if val.dtype.itemsize == 2 else x
+        return found.cast(dt.float32)
+
+    return GroupNumber(stored, decoded)
+
+
+def _header_scale(e: Emitter, p: Packing, codes: Value) -> GroupNumber:
+    """The word ahead of a group, which has the scale in its low half."""
+
+    def stored(row: Expr, group: Expr) -> Expr:
+        found: Expr = e.value(codes, (ZERO, row, group * (p.group * p.words + 1)))
+        return found
+
+    def decoded(word: Expr) -> Expr:
+        half = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
+        return half.cast(dt.float32)
+
+    return GroupNumber(stored, decoded)
 
 
 def packed_matrix(
     e: Emitter, p: Packing, codes: Value, scales: Value, *zeros: Value
 ) -> PackedMatrix:
     """A matrix of codes (1, rows, words), scales and zero points (rows or 1, groups)."""
-
-    def scale(row: Expr, group: Expr) -> Expr:
-        if not p.header:
-            return _number(e, scales, row, group)
-        word = e.value(codes, (ZERO, row, group * (p.group * p.words + 1)))
-        half: Expr = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
-        return half.cast(dt.float32)
-
     return PackedMatrix(
         vector_operand(e, codes, 1, dt.uint32, QUAD),
-        scale=scale,
-        zero=(lambda row, group: _number(e, zeros[0], row, group)) if zeros else None,
+        scale=_header_scale(e, p, codes) if p.header else _number(e, scales),
+        zero=_number(e, zeros[0]) if zeros else None,
     )
 
 
 def _uses_mma(p: PackedGemvProblem) -> bool:
-    return has_mma(p.packing, p.vectors, p.val.inputs[0].dtype, p.target) and p.chunks % QUAD == 0
+    x = p.val.inputs[0]
+    if not has_mma(p.packing, p.vectors, x.dtype, p.target) or p.chunks % QUAD:
+        return False
+    # warps compute a vector's norm, and several products of it
+    alone = len(products_of(p.group)) == 1 and matrix_layout(x, p.layouts, 1) is not None
+    return p.vectors > 1 or alone
 
 
 def _lower_mma(p: PackedGemvProblem) -> Kernels:
     x = p.val.inputs[0]
-    tile = mma_kernel.choose_tile(p.target.num_cores, p.rows, p.vectors)
+    tile = mma_kernel.choose_tile(p.target.num_cores, p.rows, p.vectors, p.chunks)
     e, block = Emitter(p.layouts, block_size=tile.threads), ir.var("block")
     blocks = -(-p.rows // tile.block_rows)
     vectors, rows, k = (e.dim(n) for n in (p.vectors, p.rows, x.shape[2]))
+    matrix = p.matrix(e, p.val)
     kernel = mma_kernel.PackedMma(
         packing=p.packing,
         tile=tile,
-        matrix=p.matrix(e, p.val),
+        matrix=matrix,
         vectors=vector_operand(e, x, 1, x.dtype, MAX_ACCESS_BYTES // x.dtype.itemsize),
         sizes=GemvSizes(vectors, rows, k, e.scalar_arg(blocks)),
-        chunks=e.dim(p.chunks),
+        chunks=(e.dim(p.chunks), p.chunks),
         block=block,
     )
+    read = [p.val.inputs[1], *p.numbers(p.val)]
+    ahead = ahead_of_wait(e, p.target, read, kernel.first_loads())
 
     def epilogue(batch: Expr, vector: Expr, row: Expr, value: Expr) -> list[Stmt]:
         return store_epilogue(e, p.group, (vector, row), value.cast(p.val.dtype))
 
     body, e.scratch = kernel.emit(epilogue)
+    body = [*ahead, *body]
     return [e.grid_kernel("packed_gemv_mma", block, body, blocks, p.group.notes)]
 
 
@@ -115,7 +145,8 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
     shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, whole, paired)
     gemv = PackedGemv(shape, matrices, e.dim(p.rows), block)
     codes, operands = [product.inputs[1] for product in products], [m.codes for m in matrices]
-    ahead = RowsAhead(codes, operands, gemv.rows, codes[0].shape[2])
+    numbers = [x for product in products for x in p.numbers(product)]
+    ahead = RowsAhead(codes, operands, gemv.rows, codes[0].shape[2], numbers)
     body = ahead.statements(e, p.target, gemv.first_loads(e.dim(p.chunks)))
     if p.vectors == 1:
         body += statistics(e, x, MAX_ACCESS_BYTES // x.dtype.itemsize)

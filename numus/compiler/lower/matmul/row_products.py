@@ -106,19 +106,20 @@ class RowsAhead:
     operands: Sequence[VectorOperand]
     rows: WarpRows
     extent: int  # elements of a row
+    others: Sequence[Value] = ()  # that the first loads read besides
 
     def statements(self, e: Emitter, target: Target, loads: list[Stmt]) -> list[Stmt]:
         """The first loads, or else prefetches; of what the program is given, before the wait for
         earlier kernels."""
-        if not target.dependent_launch or not all(map(_is_given, self._bases(e))):
-            return loads
-        if loads:
-            return [*loads, ir.DependencyWait(loads_before=True)]
+        found = ahead_of_wait(e, target, [*self.matrices, *self.others], loads)
+        bases = _bases(e, self.matrices)
+        if found is not loads or not target.dependent_launch or not all(map(_is_given, bases)):
+            return found
         fetches: list[Stmt] = []
-        for operand, base in zip(self.operands, self._bases(e), strict=True):
+        for operand, base in zip(self.operands, bases, strict=True):
             if operand.address is not None and is_fetched(base, target):
                 fetches.append(self._prefetches(operand, len(fetches)))
-        return [*fetches, ir.DependencyWait()] if fetches else []
+        return [*fetches, ir.DependencyWait(), *loads] if fetches else loads
 
     def _prefetches(self, operand: VectorOperand, number: int) -> Stmt:
         """Of a warp's rows, by its lanes."""
@@ -134,13 +135,24 @@ class RowsAhead:
         loop = ir.For(line, lane % WARP, lines, "serial", fetches, step=const(WARP))
         return ir.For(lane, ZERO, const(block_threads()), "lanes", [loop])
 
-    def _bases(self, e: Emitter) -> list[Value]:
-        found = []
-        for x in self.matrices:
-            while x not in e.layouts:
-                x = x.inputs[0]
-            found.append(x)
-        return found
+
+def ahead_of_wait(
+    e: Emitter, target: Target, read: Sequence[Value], loads: list[Stmt]
+) -> list[Stmt]:
+    """Loads before the wait for earlier kernels, where the program is given what they read."""
+    if loads and target.dependent_launch and all(map(_is_given, _bases(e, read))):
+        return [*loads, ir.DependencyWait(loads_before=True)]
+    return loads
+
+
+def _bases(e: Emitter, values: Sequence[Value]) -> list[Value]:
+    """The values in memory of which these are views."""
+    found = []
+    for x in values:
+        while x not in e.layouts:
+            x = x.inputs[0]
+        found.append(x)
+    return found
 
 
 def _is_given(base: Value) -> bool:

@@ -38,10 +38,27 @@ class PackedGemvShape:
 
 
 @dataclass(frozen=True)
+class GroupNumber:
+    """A number of each group of a row: `stored`, which may be loaded long before it is used, and
+    as float32."""
+
+    stored: Callable[[Expr, Expr], Expr]  # row, group
+    decoded: Callable[[Expr], Expr]
+
+    def __call__(self, row: Expr, group: Expr) -> Expr:
+        return self.decoded(self.stored(row, group))
+
+
+@dataclass(frozen=True)
 class PackedMatrix:
     codes: VectorOperand
-    scale: Callable[[Expr, Expr], Expr]  # row, group: float32
-    zero: Callable[[Expr, Expr], Expr] | None
+    scale: GroupNumber
+    zero: GroupNumber | None
+
+    @property
+    def numbers(self) -> list[GroupNumber]:
+        """Of each group: its scale, and its zero point where it has one."""
+        return [self.scale] if self.zero is None else [self.scale, self.zero]
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,7 @@ def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, i
 Row = tuple[PackedMatrix, Expr]  # a matrix, and which of its rows
 Place = tuple[Expr, list[Row], Expr]  # chunk, rows, group
 Words = list[list[Expr]]  # of each row, four words
+Numbers = list[list[Expr]]  # of each row, what its group has in memory
 
 
 def _load(s: PackedGemvShape, out: list[Stmt], at: Place, vectorised: bool, tag: str) -> Words:
@@ -81,19 +99,29 @@ def _load(s: PackedGemvShape, out: list[Stmt], at: Place, vectorised: bool, tag:
     ]
 
 
+def _numbers(at: Place) -> Numbers:
+    """What the group of a chunk has in memory, of each row."""
+    _, rows, group = at
+    return [[number.stored(row, group) for number in matrix.numbers] for matrix, row in rows]
+
+
 def _multiply(
     s: PackedGemvShape,
     o: PackedGemvOperands,
     sums: list[list[ir.Register]],
     at: Place,
     words: Words,
+    numbers: Numbers,
     vectorised: bool,
     tag: str,
 ) -> list[Stmt]:
     """Add the products of four words of each row with their activations."""
-    p, (chunk, rows, group) = s.packing, at
+    p, (chunk, rows, _) = s.packing, at
     out: list[Stmt] = []
-    scales = [matrix.scale(row, group) for matrix, row in rows]
+    decoded = [
+        [number.decoded(x) for number, x in zip(matrix.numbers, own, strict=True)]
+        for (matrix, _), own in zip(rows, numbers, strict=True)
+    ]
     floats: list[list[tuple[Expr, int]]] = []
     for own in words:
         flipped = [w ^ (128 * BYTES) if p.signed else w for w in own]
@@ -118,12 +146,12 @@ def _multiply(
                 whole = (part - total[d]) * float(1 << d)
                 value = whole if value is None else value + whole
             assert value is not None
-            matrix, row = rows[i]
-            if matrix.zero is not None:
-                value = ir.fma(-matrix.zero(row, group), everything, value)
+            scale, *zero = decoded[i]
+            if zero:
+                value = ir.fma(-zero[0], everything, value)
             elif p.zero:
                 value = ir.fma(everything, float(-p.zero), value)
-            out.append(ir.Set(sums[i][v], ir.fma(value, scales[i], ir.read(sums[i][v]))))
+            out.append(ir.Set(sums[i][v], ir.fma(value, scale, ir.read(sums[i][v]))))
     return out
 
 
@@ -146,14 +174,25 @@ class PackedGemv:
         self.aligned = problem.TRUE
         for matrix in matrices:
             self.aligned = self.aligned & matrix.codes.aligned
-        # words behind a header are not aligned
-        pipelined = not s.packing.header and all(m.codes.is_vector(QUAD) for m in matrices)
+        pipelined = s.packing.header or all(m.codes.is_vector(QUAD) for m in matrices)
+        count = s.unroll if pipelined else 0
         self.words = [
             [
                 [ir.Register(f"word{u}_{i}_{e}", dt.uint32, lanes=True) for e in range(QUAD)]
                 for i in range(len(self.matrices))
             ]
-            for u in range(s.unroll if pipelined else 0)
+            for u in range(count)
+        ]
+        # with the words, for they come from memory as well
+        self.numbers = [
+            [
+                [
+                    ir.Register(f"number{u}_{i}_{e}", number.stored(ZERO, ZERO).dtype, lanes=True)
+                    for e, number in enumerate(matrix.numbers)
+                ]
+                for i, matrix in enumerate(self.matrices)
+            ]
+            for u in range(count)
         ]
         self.sums = [
             [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
@@ -194,36 +233,48 @@ class PackedGemv:
         return list(zip(self.matrices, own, strict=True))
 
     def _next(self, lane: Expr, u: int, chunk: Expr) -> list[Stmt]:
-        """Words from a chunk on, to their registers."""
+        """Words from a chunk on and the numbers of their group, to their registers."""
         out, sets = list[Stmt](), list[Stmt]()
-        at = chunk, self._operands(lane), ZERO
+        at = chunk, self._operands(lane), self._group(chunk)
         words = _load(self.shape, out, at, True, f"next{u}")
         for registers, names in zip(self.words[u], words, strict=True):
             sets += ir.sets(registers, names)
+        for registers, found in zip(self.numbers[u], _numbers(at), strict=True):
+            sets += ir.sets(registers, found)
         return out + sets
 
+    def _group(self, chunk: Expr) -> Expr:
+        group = self.shape.packing.group
+        return chunk // group if group else ZERO
+
     def _loop(self, o: PackedGemvOperands, chunks: Expr, vectorised: bool) -> list[Stmt]:
-        s, p = self.shape, self.shape.packing
+        s = self.shape
         lane, chunk, step = ir.var("lane"), ir.var("chunk"), WARP * QUAD * s.unroll
         operands, body = self._operands(lane), list[Stmt]()
         for u in range(s.unroll):
             at = chunk + u * WARP * QUAD
-            place = at, operands, at // p.group if p.group else ZERO
+            place = at, operands, self._group(at)
             own: list[Stmt] = []
             if self.words and vectorised:
-                words: Words = []
-                for registers in self.words[u]:
-                    names = [ir.var(f"{r.name}_now", r.dtype) for r in registers]
-                    own += ir.lets(names, ir.reads(registers))
-                    words.append(list(names))
+                words, numbers = (now(own, x[u]) for x in (self.words, self.numbers))
             else:
-                words = _load(s, own, place, vectorised, str(u))
-            own += _multiply(s, o, self.sums, place, words, vectorised, str(u))
+                words, numbers = _load(s, own, place, vectorised, str(u)), _numbers(place)
+            own += _multiply(s, o, self.sums, place, words, numbers, vectorised, str(u))
             if self.words and vectorised:
                 own.append(ir.If(at + step < chunks, self._next(lane, u, at + step)))
             body += own if u == 0 or s.whole else [ir.If(at < chunks, own)]
         first = lane % WARP * QUAD
         return _of_block(lane, [ir.For(chunk, first, chunks, "serial", body, step=const(step))])
+
+
+def now(out: list[Stmt], registers: list[list[ir.Register]]) -> list[list[Expr]]:
+    """What registers hold, by name: they are about to be loaded again."""
+    found = []
+    for own in registers:
+        names = [ir.var(f"{r.name}_now", r.dtype) for r in own]
+        out += ir.lets(names, ir.reads(own))
+        found.append(list(names))
+    return found
 
 
 def _of_block(lane: Expr, body: list[Stmt]) -> list[Stmt]:

@@ -1,11 +1,11 @@
-"""Skinny GEMM with packed codes on tensor cores (mma.sync): some vectors of 16-bit floats.
+"""Skinny GEMM with packed codes on tensor cores (mma.sync): a few vectors of 16-bit floats.
 
 As in `gemv_mma_sync.py` threads load the matrix once, straight into registers, and the warps of a
 block share k. Codes become floats without a conversion, in pairs (Frantar et al. 2024): four bits
 are the leading ones of a mantissa, 16 + code, of two values that lie half a word apart, and
 activations are paired alike. MMAs with ones add up the activations, by which the 16s and zero
 points are taken away again, once per step of a warp, which lies within a group. Codes of 8 bits are
-two planes of four.
+two planes of four. An MMA has 16 rows of the matrix and 8 vectors.
 """
 
 from __future__ import annotations
@@ -18,21 +18,16 @@ from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.gemv import GemvSizes
-from numus.kernels.matmul.gpu.gemv_mma_sync import (
-    MMA_M,
-    MMA_N,
-    WARP,
-    Fragments,
-    GemvShape,
-    block_reduce,
-    pair,
-)
+from numus.kernels.matmul.gpu.gemv_mma_sync import pair
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.packed_gemv import QUAD, PackedMatrix
-from numus.kernels.matmul.gpu.problem import Emitted, Epilogue, GemmCall, VectorOperand
+from numus.kernels.matmul.gpu.packed_gemv import QUAD, PackedMatrix, now
+from numus.kernels.matmul.gpu.problem import Emitted, Epilogue, VectorOperand
 from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, MMA_TUNING, Packing
 
 ZERO = const(0)
+WARP = 32
+MMA_ROWS, MMA_VECTORS = 16, 8
+HALF_ROWS = MMA_ROWS // 2  # between the two rows of a thread
 THREADS_ALONG_K = 4  # of a warp
 CODE_BITS = 4  # of a plane
 OFFSET = 16.0  # of a float made of such a code
@@ -40,14 +35,42 @@ _MANTISSA = {dt.bfloat16: 7, dt.float16: 10}
 OFFSET_BITS = {dt.bfloat16: 0x4180, dt.float16: 0x4C00}
 _ONE_BITS = {dt.bfloat16: 0x3F80, dt.float16: 0x3C00}
 _HALVES = 0x00010001  # a word of two equal halves, times one
+_PADDING = 8  # rows between staged vectors, against bank conflicts
+
+Words = list[list[Expr]]  # of each row of a thread
+Fragments = list[list[list[ir.Register]]]  # [8 vectors][16 rows]: two rows of two vectors
 
 
-def choose_tile(num_cores: int, rows: int, vectors: int) -> GemvShape:
-    """As many rows of a block as leave one for most SMs."""
-    mmas_n = MMA_TUNING.rows_mmas
-    while mmas_n > 1 and -(-rows // (mmas_n * MMA_N)) < MMA_TUNING.min_blocks_per_sm * num_cores:
-        mmas_n //= 2
-    return GemvShape(True, -(-vectors // MMA_M), mmas_n, MMA_TUNING.warps, half_m=False)
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """Of a block, whose warps share k."""
+
+    vectors: int  # MMAs of 8 vectors
+    rows: int  # MMAs of 16 rows
+    warps: int
+    unroll: int  # steps whose words are in flight
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP
+
+    @property
+    def block_rows(self) -> int:
+        return self.rows * MMA_ROWS
+
+
+def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int) -> PackedTile:
+    """As many rows of a block as leave some for most SMs, and as many loads in flight. Each block
+    reads all vectors: with many, it has more rows."""
+    t = MMA_TUNING
+    few = vectors <= MMA_VECTORS
+    wanted = (t.min_blocks_of_few if few else t.min_blocks) * num_cores
+    tile_rows = t.row_mmas
+    while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < wanted:
+        tile_rows //= 2
+    steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
+    unroll = max(1, min(t.loads_in_flight // (2 * tile_rows), steps))
+    return PackedTile(-(-vectors // MMA_VECTORS), tile_rows, t.warps, unroll)
 
 
 def planes(p: Packing) -> int:
@@ -67,173 +90,236 @@ def words_of_floats(p: Packing, word: Expr, plane: int, dtype: DType) -> list[Ex
     return found
 
 
-@dataclass(slots=True)
 class PackedMma:
-    """A block's rows of codes, all vectors."""
+    """A block's rows of codes, all vectors. Loads are pipelined as in `row_gemv.py`: words and the
+    numbers of their groups are on their way while earlier ones are multiplied."""
 
-    packing: Packing
-    tile: GemvShape
-    matrix: PackedMatrix
-    vectors: VectorOperand
-    sizes: GemvSizes
-    chunks: Expr
-    block: Expr
+    def __init__(
+        self,
+        packing: Packing,
+        tile: PackedTile,
+        matrix: PackedMatrix,
+        vectors: VectorOperand,
+        sizes: GemvSizes,
+        chunks: tuple[Expr, int],  # of a row: at run time, and known
+        block: Expr,
+    ) -> None:
+        self.packing, self.tile, self.matrix, self.vectors = packing, tile, matrix, vectors
+        self.sizes, self.block, self.dtype = sizes, block, vectors.dtype
+        self.chunks, known = chunks
+        self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
+        self.whole = known % (self.span * tile.unroll) == 0
+        kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers]
+        steps, rows = range(tile.unroll), range(2 * tile.rows)
 
-    @property
-    def dtype(self) -> DType:
-        return self.vectors.dtype
+        def registers(name: str, kinds: list[DType]) -> list[list[ir.Register]]:
+            return [
+                [ir.Register(f"{name}_{r}_{i}", kind, lanes=True) for i, kind in enumerate(kinds)]
+                for r in rows
+            ]
+
+        self.words = [registers(f"word{u}", [dt.uint32] * QUAD) for u in steps]
+        self.numbers = [registers(f"number{u}", kinds) for u in steps]
+
+    def first_loads(self) -> list[Stmt]:
+        """They need nothing but the matrix."""
+        lane = ir.var("first_lane")
+        begin = self._chunk(lane, ZERO)
+        loads = [
+            s for u in range(self.tile.unroll) for s in self._next(lane, u, begin + u * self.span)
+        ]
+        loop = ir.For(lane, ZERO, const(self.tile.threads), "lanes", loads)
+        return problem.when(self.matrix.codes.aligned, lambda: [loop])
 
     def emit(self, epilogue: Epilogue) -> Emitted:
-        """The epilogue takes (batch, vector, row, value)."""
-        t = self.tile
-        totals = self._fragments(t.mmas_n, "total")
+        """After the first loads. The epilogue takes (batch, vector, row, value)."""
+        totals = self._fragments(self.tile.rows, "total")
         out = _cleared(totals)
         aligned = self.matrix.codes.aligned & self.vectors.aligned
         out += problem.when(aligned, lambda: self._loop(totals, True))
         out += problem.when(~aligned, lambda: self._loop(totals, False))
-        operands = self.matrix.codes, self.vectors
-        call = GemmCall(t, self.sizes, self.dtype, *operands, epilogue, store_only=False)
-        steps, stage = block_reduce(call, ZERO, self.block * t.block_rows, totals)
+        steps, stage = self._reduce(totals, epilogue)
         return [*out, *steps], [stage]
 
     def _fragments(self, across: int, name: str) -> Fragments:
-        down = range(self.tile.mmas_m)
+        down = range(self.tile.vectors)
         return [problem.register_tile(across, 4, float32, f"{name}{i}_") for i in down]
 
-    def _loop(self, totals: Fragments, vectorised: bool) -> list[Stmt]:
-        """Steps of all warps, pipelined: the next words are on their way while these are
-        multiplied. What is past the end multiplies zeros."""
-        t, p, tag = self.tile, self.packing, "" if vectorised else "slow_"
-        lane, step = ir.var(f"{tag}lane"), ir.var(f"{tag}step")
-        span = MMA_STEP_CHUNKS * t.warps
-        count = (self.chunks + (span - 1)) // span
-        first = step * span + lane // WARP * MMA_STEP_CHUNKS
-        own = first + lane % THREADS_ALONG_K * QUAD
-        sums = [self._fragments(t.mmas_n, f"{tag}plane{i}_") for i in range(planes(p))]
-        ones = self._fragments(1, f"{tag}ones")
-        registers = [
-            [ir.Register(f"{tag}word{j}_{q}", dt.uint32, lanes=True) for q in range(QUAD)]
-            for j in range(t.mmas_n)
-        ]
-        words = [[ir.var(f"{r.name}_now", r.dtype) for r in row] for row in registers]
-        body = list[Stmt]()
-        for names, row in zip(words, registers, strict=True):
-            body += ir.lets(names, ir.reads(row))
-        body += self._load(registers, lane, own + span, vectorised)
-        body += [s for part in (*sums, ones) for s in _cleared(part)]
-        body += self._multiply(words, lane, own, sums, ones, vectorised)
-        group = ir.minimum(first, self.chunks - 1) // p.group if p.group else ZERO
-        body += self._scaled(lane, group, sums, ones, totals)
-        begin = lane // WARP * MMA_STEP_CHUNKS + lane % THREADS_ALONG_K * QUAD
-        inner = self._load(registers, lane, begin, vectorised)
-        inner.append(ir.For(step, ZERO, count, "serial", body))
-        return [ir.For(lane, ZERO, const(t.threads), "lanes", inner)]
+    def _chunk(self, lane: Expr, step: Expr) -> Expr:
+        """The first chunk of a thread in a step."""
+        within = lane // WARP * MMA_STEP_CHUNKS + lane % THREADS_ALONG_K * QUAD
+        return step * self.span + within
 
-    def _rows(self, lane: Expr, within: Expr) -> list[Expr]:
-        """A row of each MMA across; past the end, the last one."""
-        first = self.block * self.tile.block_rows + within
-        return [ir.minimum(first + j * MMA_N, self.sizes.rows - 1) for j in range(self.tile.mmas_n)]
+    def _group(self, chunk: Expr) -> Expr:
+        """That of a chunk; past the end, the last one."""
+        chunk = ir.minimum(chunk, self.chunks - 1)
+        return chunk // self.packing.group if self.packing.group else ZERO
+
+    def _loop(self, totals: Fragments, vectorised: bool) -> list[Stmt]:
+        """Steps of all warps. What is past the end multiplies zeros."""
+        t, tag = self.tile, "" if vectorised else "slow_"
+        unroll = t.unroll if vectorised else 1
+        lane, step = ir.var(f"{tag}lane"), ir.var(f"{tag}step")
+        count = (self.chunks + (self.span - 1)) // self.span
+        sums = [self._fragments(t.rows, f"{tag}plane{i}_") for i in range(planes(self.packing))]
+        ones = self._fragments(1, f"{tag}ones")
+        body = list[Stmt]()
+        for u in range(unroll):
+            own = self._chunk(lane, step + u)
+            if vectorised:
+                words, numbers = (now(body, x[u]) for x in (self.words, self.numbers))
+                body += self._next(lane, u, own + unroll * self.span)
+            else:
+                words, numbers = self._load(body, lane, own, False, "slow")
+            body += [s for part in (*sums, ones) for s in _cleared(part)]
+            body += self._multiply(words, lane, own, sums, ones, vectorised, f"{u}")
+            body += self._scaled(numbers, sums, ones, totals, f"{u}")
+        loop = ir.For(step, ZERO, count, "serial", body, step=const(unroll))
+        return [ir.For(lane, ZERO, const(t.threads), "lanes", [loop])]
+
+    def _next(self, lane: Expr, u: int, chunk: Expr) -> list[Stmt]:
+        """What a step reads of the matrix, to its registers."""
+        out, sets = list[Stmt](), list[Stmt]()
+        words, numbers = self._load(out, lane, chunk, True, f"next{u}")
+        for registers, found in ((self.words[u], words), (self.numbers[u], numbers)):
+            for own, values in zip(registers, found, strict=True):
+                sets += ir.sets(own, values)
+        return out + sets
 
     def _load(
-        self, registers: list[list[ir.Register]], lane: Expr, chunk: Expr, vectorised: bool
-    ) -> list[Stmt]:
-        """Four words of a row of each MMA across; past the end, the last ones."""
-        p, out, sets = self.packing, list[Stmt](), list[Stmt]()
-        chunk = ir.minimum(chunk, self.chunks - QUAD)
+        self, out: list[Stmt], lane: Expr, chunk: Expr, vectorised: bool, tag: str
+    ) -> tuple[Words, Words]:
+        """Four words of each of a thread's rows, and the numbers of their group; past the end, the
+        last ones."""
+        p, last = self.packing, self.sizes.rows - 1
+        group, chunk = self._group(chunk), ir.minimum(chunk, self.chunks - QUAD)
         begin = chunk + chunk // p.group + 1 if p.header else chunk
-        rows = self._rows(lane, lane % WARP // THREADS_ALONG_K)
-        for row, own in zip(rows, registers, strict=True):
-            aligned = vectorised and not p.header  # words behind a header are not
-            how = (QUAD, f"next_{own[0].name}", aligned)
-            names = self.matrix.codes.load_along_k(out, ZERO, row, begin, *how)
-            sets += ir.sets(own, names)
-        return out + sets
+        aligned = vectorised and not p.header  # words behind a header are not
+        first = self.block * self.tile.block_rows + lane % WARP // THREADS_ALONG_K
+        words, numbers = list[list[Expr]](), list[list[Expr]]()
+        for r in range(2 * self.tile.rows):
+            row = ir.minimum(first + r * HALF_ROWS, last)
+            how = (QUAD, f"{tag}_{r}", aligned)
+            words.append(self.matrix.codes.load_along_k(out, ZERO, row, begin, *how))
+            numbers.append([number.stored(row, group) for number in self.matrix.numbers])
+        return words, numbers
 
     def _multiply(
         self,
-        words: list[list[Expr]],
+        words: Words,
         lane: Expr,
         own: Expr,
         sums: list[Fragments],
         ones: Fragments,
         vectorised: bool,
+        tag: str,
     ) -> list[Stmt]:
-        """MMAs of a warp's step, of which a thread has four words of each row."""
+        """MMAs of a warp's step, of which a thread has four words of each of its rows."""
         p, out, dtype = self.packing, list[Stmt](), self.dtype
-        k = ir.minimum(own, self.chunks - QUAD) * p.values
-        xs = self._activations(out, lane, k, own < self.chunks, vectorised)
-        one = const(_ONE_BITS[dtype] * _HALVES, dt.uint32)
+        xs = self._activations(out, lane, own, vectorised, tag)
+        one = [const(_ONE_BITS[dtype] * _HALVES, dt.uint32)] * 4
         for q in range(QUAD):
-            pairs = [[half[q] for half in vector] for vector in xs]
-            for j, row in enumerate(words):
-                word = row[q] ^ (128 * BYTES) if p.signed else row[q]
+            for i, vectors in enumerate(xs):
+                for j in range(0, len(vectors[q]), 2):
+                    out.append(ir.MmaSync(ones[i][0], one, vectors[q][j : j + 2], dtype))
+            for r in range(self.tile.rows):
+                pair_of_rows = words[2 * r], words[2 * r + 1]
+                both = [x[q] ^ (128 * BYTES) if p.signed else x[q] for x in pair_of_rows]
                 for plane, fragments in enumerate(sums):
-                    codes = words_of_floats(p, word, plane, dtype)
-                    for i, (low, high) in enumerate(pairs):
-                        out += _mmas(fragments[i][j], low, high, codes, dtype)
-            for i, (low, high) in enumerate(pairs):
-                out += _mmas(ones[i][0], low, high, [one] * len(low), dtype)
+                    low, high = (words_of_floats(p, x, plane, dtype) for x in both)
+                    for j in range(0, len(low), 2):
+                        codes = [low[j], high[j], low[j + 1], high[j + 1]]
+                        for i, vectors in enumerate(xs):
+                            own_x = vectors[q][j : j + 2]
+                            out.append(ir.MmaSync(fragments[i][r], codes, own_x, dtype))
         return out
 
     def _activations(
-        self, out: list[Stmt], lane: Expr, k: Expr, exists: Expr, vectorised: bool
-    ) -> list[tuple[list[list[Expr]], list[list[Expr]]]]:
-        """Of two vectors for each MMA down, 8 apart, the pairs of each word's values."""
+        self, out: list[Stmt], lane: Expr, chunk: Expr, vectorised: bool, tag: str
+    ) -> list[Words]:
+        """Of a vector for each MMA, the pairs of each word's values."""
         p, last = self.packing, self.sizes.vectors - 1
-
-        def pairs(i: int, half: int) -> list[list[Expr]]:
-            mn = ir.minimum(lane % WARP // THREADS_ALONG_K + i * MMA_M + half * 8, last)
+        apart, exists = p.values // 2, chunk < self.chunks
+        begin = chunk if self.whole else ir.minimum(chunk, self.chunks - QUAD)
+        k = begin * p.values
+        found = []
+        for i in range(self.tile.vectors):
+            mn = ir.minimum(lane % WARP // THREADS_ALONG_K + i * MMA_VECTORS, last)
             values: list[Expr] = []
             for part in range(0, QUAD * p.values, 8):
-                tag = f"x{i}{half}_{part}"
-                values += self.vectors.load_along_k(
-                    *(out, ZERO, mn, k + part, min(8, QUAD * p.values), tag, vectorised)
-                )
-            values = [ir.select(exists, x, zero(self.dtype)) for x in values]
-            apart = p.values // 2
-            return [
-                [pair(values[q + j], values[q + j + apart]) for j in range(apart)]
-                for q in range(0, QUAD * p.values, p.values)
-            ]
-
-        return [(pairs(i, 0), pairs(i, 1)) for i in range(self.tile.mmas_m)]
+                how = (min(8, QUAD * p.values), f"x{tag}_{i}_{part}", vectorised)
+                values += self.vectors.load_along_k(out, ZERO, mn, k + part, *how)
+            if not self.whole:
+                values = [ir.select(exists, x, zero(self.dtype)) for x in values]
+            found.append(
+                [
+                    [pair(values[q + j], values[q + j + apart]) for j in range(apart)]
+                    for q in range(0, QUAD * p.values, p.values)
+                ]
+            )
+        return found
 
     def _scaled(
-        self, lane: Expr, group: Expr, sums: list[Fragments], ones: Fragments, totals: Fragments
+        self,
+        numbers: Words,
+        sums: list[Fragments],
+        ones: Fragments,
+        totals: Fragments,
+        tag: str,
     ) -> list[Stmt]:
         """Sums of a step without what was added to the codes, scaled, to the totals."""
         p, out = self.packing, list[Stmt]()
         offset = sum(OFFSET * (1 << CODE_BITS * i) for i in range(planes(p)))
-        for u in range(2):  # columns of a thread
-            rows = self._rows(lane, lane % THREADS_ALONG_K * 2 + u)
-            for j, row in enumerate(rows):
-                scale, middle = ir.var(f"scale{j}_{u}", float32), ir.var(f"zero{j}_{u}", float32)
-                out.append(ir.Let(scale, self.matrix.scale(row, group)))
-                known = const(float(p.zero), float32)
-                point = known if self.matrix.zero is None else self.matrix.zero(row, group)
-                out.append(ir.Let(middle, point + offset))
-                for i, total in enumerate(totals):
-                    for c in (u, u + 2):
-                        value = ir.read(sums[0][i][j][c])
-                        for plane, fragments in enumerate(sums[1:], 1):
-                            high = ir.read(fragments[i][j][c])
-                            value = ir.fma(high, float(1 << CODE_BITS * plane), value)
-                        value = ir.fma(-middle, ir.read(ones[i][0][c]), value)
-                        old = ir.read(total[j][c])
-                        out.append(ir.Set(total[j][c], ir.fma(value, scale, old)))
+        for number, stored in enumerate(numbers):
+            r, half = divmod(number, 2)
+            scale, middle = (ir.var(f"{name}{tag}_{number}", float32) for name in ("scale", "zero"))
+            pairs = zip(self.matrix.numbers, stored, strict=True)
+            found, *zeros = (kind.decoded(x) for kind, x in pairs)
+            point = zeros[0] if zeros else const(float(p.zero), float32)
+            out += [ir.Let(scale, found), ir.Let(middle, point + offset)]
+            for i, total in enumerate(totals):
+                for v in range(2):
+                    c = 2 * half + v
+                    value = ir.read(sums[0][i][r][c])
+                    for plane, fragments in enumerate(sums[1:], 1):
+                        high = ir.read(fragments[i][r][c])
+                        value = ir.fma(high, float(1 << CODE_BITS * plane), value)
+                    value = ir.fma(-middle, ir.read(ones[i][0][v]), value)
+                    old = ir.read(total[r][c])
+                    out.append(ir.Set(total[r][c], ir.fma(value, scale, old)))
         return out
+
+    def _reduce(self, totals: Fragments, epilogue: Epilogue) -> tuple[list[Stmt], ir.Buffer]:
+        """Sums over the warps, through shared memory, and the epilogue."""
+        t, sizes = self.tile, self.sizes
+        ld = t.block_rows + _PADDING
+        size = t.vectors * MMA_VECTORS * ld
+        stage = ir.Buffer("stage", float32, "scratch", const(t.warps * size))
+        lane = ir.var("stage_lane")
+        warp, thread = divmod(lane, WARP)
+        row, vector = thread // THREADS_ALONG_K, thread % THREADS_ALONG_K * 2
+        to_shared: list[Stmt] = []
+        for i, mmas in enumerate(totals):
+            for r, mma in enumerate(mmas):
+                for c, register in enumerate(mma):
+                    at = (vector + (i * MMA_VECTORS + c % 2)) * ld
+                    at = warp * size + at + row + (r * MMA_ROWS + c // 2 * HALF_ROWS)
+                    to_shared.append(ir.Store(stage, at, ir.read(register)))
+        lanes = ir.For(lane, ZERO, const(t.threads), "lanes", to_shared)
+        lane, total = ir.var("reduce_lane"), ir.var("sum", float32)
+        vector, column = divmod(lane, t.block_rows)
+        at = vector * ld + column
+        value = ir.load(stage, at)
+        for w in range(1, t.warps):
+            value = value + ir.load(stage, at + w * size)
+        n = self.block * t.block_rows + column
+        stores = [ir.Let(total, value), *epilogue(ZERO, vector, n, total)]
+        own = ir.For(
+            lane, ZERO, sizes.vectors * t.block_rows, "lanes", [ir.If(n < sizes.rows, stores)]
+        )
+        return [lanes, own], stage
 
 
 def _cleared(fragments: Fragments) -> list[Stmt]:
     nothing = const(0.0, float32)
     return [ir.Set(c, nothing) for row in fragments for mma in row for c in mma]
-
-
-def _mmas(
-    sums: list[ir.Register], low: list[Expr], high: list[Expr], codes: list[Expr], dtype: DType
-) -> list[Stmt]:
-    """Two pairs of each vector and of the codes in one MMA."""
-    return [
-        ir.MmaSync(sums, [low[j], high[j], low[j + 1], high[j + 1]], codes[j : j + 2], dtype)
-        for j in range(0, len(codes), 2)
-    ]
