@@ -134,13 +134,14 @@ class TracedPlan:
         steps: Sequence[tuple[int, int]],
         swaps: Sequence[tuple[int, int]],
         flag: Any = None,
+        ahead: bool = False,
     ) -> int:
         """Run up to `count` times on inputs and result blocks at these addresses.
 
         Hoisted kernels run once, before the others, into memory of this call. After each run some
         slots' addresses advance by some bytes (`steps`), and some pairs are swapped. `flag` is the
-        memory of a bool among the results: the first run that clears it is the last. Returns the
-        number of runs.
+        memory of a bool among the results: the first run that clears it is the last; a further one
+        may begin `ahead` of that. Returns the number of runs.
         """
         addresses += self._constant_addresses
         addresses += blocks
@@ -154,7 +155,8 @@ class TracedPlan:
             once = self.plan.prepare_hoisted()
             once.run(addresses, values[: self.plan.hoisted_values])
             launches, values = self.plan.rest, self._rest_values
-        done: int = launches.repeat(values, addresses, count, steps, swaps, flag, self.plan.runtime)
+        about = (count, steps, swaps, flag, self.plan.runtime, ahead)
+        done: int = launches.repeat(values, addresses, *about)
         return done
 
     def _hoisted_memory(self) -> contract.Memory:

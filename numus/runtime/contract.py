@@ -236,12 +236,14 @@ class LaunchList(ABC):
         swaps: Pairs,
         flag: Any,
         runtime: Runtime[Any],
+        ahead: bool = False,
     ) -> int:
         """Run up to `count` times; gives the number of runs.
 
         After each run the addresses of some slots move by some bytes (`steps`), and some pairs of
         slots are exchanged (`swaps`). The first run that leaves False in the memory `flag` is the
-        last, if there is one.
+        last, if there is one; where nothing reads what a further run writes, it may be launched
+        `ahead` of the flag.
         """
         launch = self.bind_values(values, ())
         for i in range(count):

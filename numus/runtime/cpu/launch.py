@@ -269,6 +269,7 @@ class CpuLaunchList(LaunchList):
         swaps: Pairs,
         flag: Memory | None,
         runtime: Any = None,
+        ahead: bool = False,
     ) -> int:
         """All runs in one native call."""
         buffers, commands, memory = self._fill(addresses, values)

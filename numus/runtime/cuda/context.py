@@ -100,6 +100,7 @@ class CudaContext:
         # of a graph that still runs, so none is destroyed
         self.retired_graphs: list[Any] = []
         self.free_events: list[Any] = []
+        self.free_flags: list[Any] = []  # of loops
         # Release memory shared with other libraries if work on it is done, and give whether it was;
         # not called during a capture.
         self.pending_releases: list[Callable[[], bool]] = []

@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from numus.errors import DeviceError
 from numus.runtime.contract import LaunchList, LaunchStep, Pairs, Values
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.context import CudaContext
+from numus.runtime.cuda.loops import repeat_ahead
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import MAX_EARLY_BYTES
 from numus.runtime.pycall.builder import MAX_RECYCLED_BYTES, BytecodeBuilder
@@ -176,6 +179,18 @@ class CudaLaunchList(LaunchList):
         context.last_call.value = 0
         events = self._early_events.items()
         context.early_results = {addresses[slot]: event for slot, event in events}
+
+    def repeat(
+        self, values: Values, addresses: list[int], count: int, steps: Pairs, swaps: Pairs,
+        flag: Any, runtime: Any, ahead: bool = False,
+    ) -> int:  # fmt: skip
+        if flag is None or not ahead or steps or self._context.recording is not None:
+            return super().repeat(values, addresses, count, steps, swaps, flag, runtime)
+        launch, slot = self.bind_values(values, ()), addresses.index(flag.address)
+        done, more = repeat_ahead(self._context, launch, addresses, count, swaps, slot)
+        if done == count:
+            runtime.upload(flag, np.array([more]))
+        return done
 
     def _record(self, recording: RunRecorder, commands: _CommandBuffer) -> None:
         """Launch these contents later, as a part of a run that may become a graph."""

@@ -64,6 +64,7 @@ def device_of(nodes: Nodes) -> Device:
 
 _FREE_VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
 _MAX_LAYOUTS = 64  # of the operands of a body
+_COPIED_BYTES = 1 << 16  # up to which a state is copied, rather than written in place, on GPUs
 
 
 class Body:
@@ -172,6 +173,13 @@ class Body:
                 hook(dev, found.plan, [*leaves, *found.constant_leaves], found.constants)
         return found
 
+    def updates_on(self, dev: Device) -> list[tuple[int, int]]:
+        """The pairs whose memory is written in place. Devices that launch the next run of a loop
+        before the last one has ended copy what is small: a run too many then changes nothing."""
+        if not dev.runtime.target.simt:
+            return self.updates
+        return [(i, j) for i, j in self.updates if block_bytes(self.results[j]) > _COPIED_BYTES]
+
     def _compile(self, dev: Device, layout: Layout, fixed: Sequence[int]) -> Any:
         # Imported late: the compiler is needed only to run something.
         from numus.compiler.traced_plan import cached_plan
@@ -179,7 +187,8 @@ class Body:
         arguments = placeholders(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
-            found = cached_plan(dev, outputs, arguments, layout, self.updates, fixed)
+            updates = self.updates_on(dev)
+            found = cached_plan(dev, outputs, arguments, layout, updates, fixed)
             blocks = [out.block for out in found.outputs if out.input is None]
             distinct = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
@@ -188,7 +197,7 @@ class Body:
                 distinct.append(y if own and rows else st.distinct_copy(y, i))
         if distinct == outputs:
             return found
-        return cached_plan(dev, distinct, arguments, layout, self.updates, fixed)
+        return cached_plan(dev, distinct, arguments, layout, updates, fixed)
 
     # -- batches ----------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class WhileCall:
         layout = tuple([view.strides for view in bodies.views_of(inputs)])
         plan = self.body.plan(dev, inputs, layout, self.carried)
         # what is written by index stays in its memory; the rest alternates between two
-        updates = [pair for pair in self.body.updates if pair[0] < self.carried]
+        updates = [pair for pair in self.body.updates_on(dev) if pair[0] < self.carried]
         updated = set(plan.donatable(updates).values())
         memories = [
             views[at].storage.memory
@@ -112,7 +112,9 @@ class WhileCall:
         addresses = bodies.addresses_of(inputs)
         limit = done = _UNINTERRUPTED_STEPS
         while done == limit:  # after an even number of steps, everything is where it was
-            done = plan.repeat(list(addresses), blocks, limit, (), swaps, memories[-1])
+            # a run too many overwrites nothing but the state before the last
+            about = (limit, (), swaps, memories[-1], not updated)
+            done = plan.repeat(list(addresses), blocks, *about)
             if done == limit and not dev.runtime.download(memories[-1], bool_, 1)[0]:
                 break
         return [
