@@ -12,11 +12,13 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.evaluation.evaluate import from_host
 from numus.graph import Array, Node
+from numus.kernels.fft import chirp as chirps
 from numus.kernels.fft.roots import unit_roots
 from numus.kernels.fft.tables import table
 from numus.runtime.devices import Device, default
 
 MAX_TABLE_BYTES = 256 << 20  # of all tables together
+MAX_MEMORY_SHARE = 64  # or this part of a device's own memory
 
 
 class _Tables:
@@ -43,11 +45,12 @@ class _Tables:
                 self.found.move_to_end(key)
                 return node
         node = from_host(make(n, dtype), dtype, device)
+        most = max(MAX_TABLE_BYTES, device.runtime.target.memory_bytes // MAX_MEMORY_SHARE)
         with self.lock:
             if key not in self.found:
                 self.found[key] = node
                 self.nbytes += node.shape[0] * dtype.itemsize
-            while self.nbytes > MAX_TABLE_BYTES:
+            while self.nbytes > most:
                 (_, _, width, _), dropped = self.found.popitem(last=False)
                 self.nbytes -= dropped.shape[0] * width.itemsize
         return node
@@ -57,11 +60,17 @@ _tables = _Tables()
 
 
 def roots(n: int, dtype: DType, device: Device | None) -> Node:
-    """The n-th roots of unity exp(-2 pi i k / n), and what the kernels of this device read beside
-    them (`kernels.fft.tables`)."""
+    """The table that transforms of n points read on this device (`kernels.fft.tables`)."""
     device = device or default.device
     target = device.runtime.target
     return _tables.get("roots", n, dtype, device, lambda n, t: table(n, t, target))
+
+
+def half_roots(n: int, dtype: DType, device: Device | None) -> Node:
+    """exp(-2 pi i k / n) for k <= n / 2: the rotations of transforms of real signals."""
+    return _tables.get(
+        "half", n, dtype, device, lambda n, t: unit_roots(np.arange(n // 2 + 1), n, t)
+    )
 
 
 def quarter_roots(n: int, dtype: DType, device: Device | None) -> Node:
@@ -83,32 +92,11 @@ def permutation(name: str, n: int, device: Device | None, make: Callable[[int], 
     return _tables.get(name, n, dt.int64, device, lambda n, _: make(n))
 
 
-def _chirp(n: int, dtype: DType) -> Array:
-    k = np.arange(n, dtype=object if n > 1 << 31 else np.int64)
-    return unit_roots((k * k % (2 * n)).astype(np.int64), 2 * n, dtype)
-
-
 def chirp(n: int, dtype: DType, device: Device | None) -> Node:
     """exp(-pi i k^2 / n) for k < n."""
-    return _tables.get("chirp", n, dtype, device, _chirp)
-
-
-def chirp_length(n: int) -> int:
-    """The length of the convolution by which Bluestein's algorithm transforms n points: one of few
-    structures, so that lengths share their kernels."""
-    min_length = 2 * n - 1
-    return min(odd << max(0, (-(-min_length // odd) - 1).bit_length()) for odd in (1, 3, 5, 9, 15))
-
-
-def _chirp_spectrum(n: int, dtype: DType) -> Array:
-    m = chirp_length(n)
-    wide = np.zeros(m, np.clongdouble if dtype is dt.complex128 else np.complex128)
-    half = np.conj(_chirp(n, dt.complex128))
-    wide[:n] = half
-    wide[m - n + 1 :] = half[:0:-1]
-    return (np.fft.fft(wide) / m).astype(dtype.np)
+    return _tables.get("chirp", n, dtype, device, chirps.chirp)
 
 
 def chirp_spectrum(n: int, dtype: DType, device: Device | None) -> Node:
     """The scaled transform of the conjugate chirp, wrapped around to `chirp_length(n)` points."""
-    return _tables.get("spectrum", n, dtype, device, _chirp_spectrum)
+    return _tables.get("spectrum", n, dtype, device, chirps.chirp_spectrum)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.fft.tables import chirp, chirp_length, chirp_spectrum, roots
+from numus.fft.tables import chirp, chirp_spectrum, half_roots, roots
 from numus.functions.shape.tiling import cycle
 from numus.graph import Node
+from numus.kernels.fft.chirp import chirp_length
 from numus.kernels.fft.radices import is_mixed_radix
-from numus.kernels.fft.tables import TUNING, layout
+from numus.kernels.fft.tables import TUNING, is_chirp_in_block, layout
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
@@ -34,7 +35,8 @@ def transform(x: Node, inverse: bool) -> Node:
     if n == 1 or 0 in x.shape:
         return x
     device = x.device or default.device
-    if is_mixed_radix(n, device.runtime.target.simt):
+    target = device.runtime.target
+    if is_mixed_radix(n, target.simt) or is_chirp_in_block(n, x.dtype, target):
         return fft(x, roots(n, x.dtype, x.device), inverse)
     if inverse:
         return ew.conj(_bluestein(ew.conj(x), n))
@@ -67,11 +69,6 @@ def _bluestein(x: Node, n: int) -> Node:
     spectrum = fft(resized(ew.mul(x, factor), m), table)
     product = ew.mul(spectrum, chirp_spectrum(n, x.dtype, x.device))
     return ew.mul(resized(fft(product, table, True), n), factor)
-
-
-def _half_roots(n: int, x: Node) -> Node:
-    """exp(-2 pi i k / n) for k up to n / 2 exclusive."""
-    return views.take_range(roots(n, x.dtype, x.device), 0, 0, n // 2)
 
 
 def _reversed(z: Node, count: int) -> Node:
@@ -110,8 +107,7 @@ def real_transform(x: Node) -> Node:
     forward = cycle(z, z.ndim - 1, 0, count)
     back = ew.conj(_reversed(z, count))
     sums, differences = ew.add(forward, back), ew.sub(forward, back)
-    table = views.take_range(roots(n, dtype, z.device), 0, 0, count)
-    rotated = ew.mul(ew.mul(differences, constant(-1j, dtype)), table)
+    rotated = ew.mul(ew.mul(differences, constant(-1j, dtype)), half_roots(n, dtype, z.device))
     return scaled(ew.add(sums, rotated), 0.5)
 
 
@@ -138,7 +134,8 @@ def inverse_real_transform(x: Node, n: int) -> Node:
     front = views.take_range(x, axis, 0, half)
     back = ew.conj(views.flip(views.take_range(x, axis, 1, half + 1), (axis,)))
     sums, differences = ew.add(front, back), ew.sub(front, back)
-    rotated = ew.mul(differences, ew.conj(_half_roots(n, x)))
+    table = views.take_range(half_roots(n, dtype, x.device), 0, 0, half)
+    rotated = ew.mul(differences, ew.conj(table))
     z = transform(ew.add(sums, ew.mul(rotated, constant(1j, dtype))), True)
     pairs = broadcast(views.reshape(z, (*z.shape, 1)), (*z.shape, 2))
     first = ew.eq(iota(2, dt.int64, x.device), constant(0, dt.int64))

@@ -33,9 +33,9 @@ _fft = Primitive(
 def fft(x: Node, roots: Node, inverse: bool = False) -> Node:
     """sum over j of x_j exp(-2 pi i j k / n), or with the other sign.
 
-    `roots` is the table of n points for x's dtype, which is complex, and device: it begins with the
-    n roots of unity exp(-2 pi i k / n) (`kernels.fft.tables`). n has no prime factor above
-    `kernels.fft.radices.MAX_PRIME`.
+    `roots` is the table of n points for x's dtype, which is complex, and device
+    (`kernels.fft.tables`). n has no prime factor above `kernels.fft.radices.MAX_PRIME`; on GPUs, or
+    is short enough for a convolution in shared memory.
     """
     return apply(_fft, (x, roots), inverse, x.shape, x.dtype)
 

@@ -1,6 +1,7 @@
 """Transforms by threads, on an interpreted GPU."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import numus as nm
 from numus.kernels.fft import thread_steps
 
 simt_machine.install()
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 RNG = np.random.default_rng(0)
 
 
@@ -26,12 +28,21 @@ def test_rows_in_shared_memory(n):
     check((3, n))
 
 
-@pytest.mark.parametrize("n", [2048, 1025 * 3, 1 << 15])
+@pytest.mark.parametrize("n", [2048, 1025 * 3, SLOW(1 << 15)])
 def test_rows_in_steps(n):
     check((2, n), name="ifft")
 
 
-@pytest.mark.parametrize("shape", [(48, 9), (2, 60, 8), (512, 9), (2, 600, 8), (600, 3)])
+@pytest.mark.parametrize("n", [67, 131, 2 * 71, 227])
+def test_convolutions_with_a_chirp(n):
+    check((3, n))
+    check((n, 9), axis=0, name="ifft")
+    check((1, n), dtype="complex128")
+
+
+@pytest.mark.parametrize(
+    "shape", [(48, 9), (2, 60, 8), (512, 9), (2, 600, 8), (600, 3), SLOW((1 << 16, 8))]
+)
 def test_columns(shape):
     check(shape, axis=len(shape) - 2)
 

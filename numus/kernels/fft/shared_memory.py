@@ -12,9 +12,9 @@ column c is multiplied by exp(-2 pi i k (c + C g) / (C n)), with C the number of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from numus import ir
 from numus.dtypes import DType
@@ -39,6 +39,7 @@ BANK_PERIOD = 16  # points between gaps
 
 # exp(-2 pi i e (c + C g) / (C n / stride)), as factors: pass, group g, transform (column c), e
 Rotation = Callable[[Pass, Expr, Transform, Expr], list[Complex]]
+Factor = Callable[[Expr], Complex | None]  # that a point is multiplied by; None: it is zero
 
 
 def padded_offset(point: int) -> int:
@@ -86,42 +87,50 @@ def shared_stockham(
     rotation: Rotation,
     read: Read,
     write: Write,
+    factors: tuple[Factor | None, Factor | None] = (None, None),
+    scratch: list[ir.Buffer] | None = None,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The statements of a block, and its shared memory. `root(k)` is exp(-2 pi i k / length)."""
+    """The statements of a block, and its shared memory, unless that is given. `root(k)` is
+    exp(-2 pi i k / length); `factors` are those of the operand and of the results."""
     passes = passes_of(block.length, block.radices)
     count = min(1 if block.in_place else 2, len(passes) - 1)
-    size = const(2 * padded(block.length * block.width))
-    scratch = [ir.Buffer(f"z{i}", block.dtype, "scratch", size) for i in range(count)]
+    scratch = scratch or [shared_buffer(block, f"z{i}") for i in range(count)]
     out: list[Stmt] = []
     for p in passes:
         is_last = p.number == len(passes) - 1
         source = scratch[(p.number - 1) % count] if p.number else None
         target = None if is_last else scratch[p.number % count]
-        load = read if source is None else _loads(block, source)
-        store = write if target is None else _stores(block, target)
+        load = read if source is None else loads(block, source)
+        store = write if target is None else stores(block, target)
+        scales = factors[0] if source is None else None, factors[1] if target is None else None
         t = ir.var(f"t{p.number}")
         butterflies = block.length // p.radix * block.width
         if source is None or source is not target:
-            points = _Butterfly(block, p, t, root, rotation)
+            points = _Butterfly(block, p, t, root, rotation, scales)
             out.append(ir.For(t, ZERO, const(butterflies), "lanes", points.body(load, store)))
             continue
         reads: list[Stmt] = []
-        stores: list[Stmt] = []
+        later: list[Stmt] = []
         for turn in range(-(-butterflies // block.threads)):
             at = ir.add(t, const(turn * block.threads))
             held = _Held(block, p, turn, store)
-            body = _Butterfly(block, p, at, root, rotation, turn).body(load, held)
+            body = _Butterfly(block, p, at, root, rotation, scales, turn).body(load, held)
             exists = ir.binary("lt", at, const(butterflies))
             is_whole = (turn + 1) * block.threads <= butterflies
             reads += body if is_whole else [ir.If(exists, body)]
-            later = held.stores
-            pair(later, False, True)
+            puts = held.stores
+            pair(puts, False, True)
             if block.width > 1 and not block.full:
-                later = [ir.If(ir.binary("lt", held.transform, block.count), later)]
-            stores += later if is_whole else [ir.If(exists, later)]
-        for body in (reads, stores):
+                puts = [ir.If(ir.binary("lt", held.transform, block.count), puts)]
+            later += puts if is_whole else [ir.If(exists, puts)]
+        for body in (reads, later):
             out.append(ir.For(t, ZERO, const(block.threads), "lanes", body))
     return out, scratch
+
+
+def shared_buffer(block: ThreadBlock, name: str) -> ir.Buffer:
+    size = const(2 * padded(block.length * block.width))
+    return ir.Buffer(name, block.dtype, "scratch", size)
 
 
 def _place(block: ThreadBlock, w: Transform, position: Expr) -> Expr:
@@ -143,7 +152,7 @@ def _place(block: ThreadBlock, w: Transform, position: Expr) -> Expr:
     return ir.mul(ir.add(gapped, const(padded_offset(offset))), const(2))
 
 
-def _loads(block: ThreadBlock, source: ir.Buffer) -> Read:
+def loads(block: ThreadBlock, source: ir.Buffer) -> Read:
     def load(w: Transform, i: Expr) -> Complex:
         at = _place(block, w, i)
         return ir.load(source, at), ir.load(source, ir.add(at, ONE))
@@ -151,7 +160,7 @@ def _loads(block: ThreadBlock, source: ir.Buffer) -> Read:
     return load
 
 
-def _stores(block: ThreadBlock, target: ir.Buffer) -> Write:
+def stores(block: ThreadBlock, target: ir.Buffer) -> Write:
     def store(w: Transform, i: Expr, z: Complex) -> list[Stmt]:
         at = _place(block, w, i)
         return [ir.Store(target, at, z[0]), ir.Store(target, ir.add(at, ONE), z[1])]
@@ -184,6 +193,7 @@ class _Butterfly:
     t: Expr
     root: Callable[[Expr], Complex]
     rotation: Rotation
+    factors: tuple[Factor | None, Factor | None] = (None, None)
     turn: int = 0
 
     def body(self, load: Read, store: Write) -> list[Stmt]:
@@ -203,13 +213,13 @@ class _Butterfly:
 
         rotates = p.groups > 1 or block.columns
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            found = self._in_registers(point, factors if rotates else None, put)
+            found = self._in_registers(first, to, point, factors if rotates else None, put)
             is_last = p.groups == 1
             pair(found, block.paired[0] or p.number > 0, block.paired[1] or not is_last)
         else:
 
             def rotated(k: Expr, z: Complex) -> Complex:
-                return functools.reduce(mul, factors(k), z) if rotates else z
+                return reduce(mul, factors(k), z) if rotates else z
 
             found = loop_butterfly(p, block, self.root, point, rotated, put)
         if block.width > 1 and not block.full:
@@ -233,18 +243,38 @@ class _Butterfly:
 
     def _in_registers(
         self,
+        first: Expr,
+        to: Expr,
         point: Callable[[Expr], Complex],
         factors: Callable[[Expr], list[Complex]] | None,
         put: Callable[[Expr, Complex], list[Stmt]],
     ) -> list[Stmt]:
         radix = self.p.radix
         out = Bindings(f"z{self.p.number}_{self.turn}")
-        points = [out.bind(point(const(j))) for j in range(radix)]
+        step = self.block.length // radix
+        points = [
+            self._scaled(0, ir.add(first, const(step * j)), partial(point, const(j)), out)
+            for j in range(radix)
+        ]
         powers = _Powers(factors, radix, out) if factors else None
         for k, z in butterfly_in_order(points, out):
             value = out.bind(mul(z, powers[k])) if powers and k else z
+            at = ir.add(to, const(self.p.stride * k))
+            value = self._scaled(1, at, lambda value=value: value, out)
             out.statements += put(const(k), value)
         return out.statements
+
+    def _scaled(self, which: int, at: Expr, point: Callable[[], Complex], out: Bindings) -> Complex:
+        """A point of the operand or the result, times its factor."""
+        factor = self.factors[which]
+        if factor is None:
+            return point() if which else out.bind(point())
+        scale = factor(at)
+        if scale is None:
+            zero = const(0.0, self.block.dtype)
+            return zero, zero
+        z, by = out.bind(point()), out.bind(scale)
+        return out.bind(mul(z, by))
 
 
 class _Powers:

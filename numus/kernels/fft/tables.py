@@ -1,14 +1,14 @@
 """The table of a transform: its roots of unity, then those that SIMD lanes read side by side.
 
-A table of n points begins with the n-th roots. Where lanes run along a transform, the first pass
-multiplies by exp(-2 pi i g k / n) for adjacent g: these follow, for each k. A transform in several
-steps reads the roots of their lengths, which are far apart in those of n: they follow, adjacent.
-Between two steps, results of columns are multiplied by exp(-2 pi i c k / m) for adjacent columns c,
-where a vector of them is the product of that of its first column and of those of the first vector:
-both follow, for each k.
+On CPUs a table of n points begins with the n-th roots. Where lanes run along a transform, the first
+pass multiplies by exp(-2 pi i g k / n) for adjacent g: these follow, for each k. A transform in
+several steps reads the roots of their lengths, which are far apart in those of n: they follow,
+adjacent. Between two steps, results of columns are multiplied by exp(-2 pi i c k / m) for adjacent
+columns c, where a vector of them is the product of that of its first column and of those of the
+first vector: both follow, for each k.
 
-Threads multiply by the roots of each pass, which follow: all of them, or, where that is more than
-a cache has room for, the first B and every B-th.
+Threads read the roots of the lengths of their steps, and those that each pass multiplies by: all
+of them, or, where that is more than a cache has room for, the first B and every B-th.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.kernels.fft import thread_steps
-from numus.kernels.fft.radices import LARGEST_RADIX, split
+from numus.kernels.fft.chirp import chirp, chirp_length, chirp_spectrum
+from numus.kernels.fft.radices import LARGEST_RADIX, is_mixed_radix, split
 from numus.kernels.fft.roots import unit_roots
 from numus.target import Target
 
@@ -56,6 +57,8 @@ class Layout:
     first_radix: int = 0  # of lanes along a transform; 0: they do not
     steps: tuple[int, ...] = ()  # the lengths of the steps; none: there is one
     rotations: tuple[int, ...] = ()  # the lengths of the factors of threads
+    whole_steps: tuple[int, ...] = ()  # the lengths of the steps of threads
+    convolution: int = 0  # points of a convolution with a chirp; 0: there is none
 
     @property
     def splits(self) -> list[tuple[int, int, int]]:
@@ -68,14 +71,15 @@ class Layout:
 
     @cached_property
     def sizes(self) -> dict[Part, int]:
-        sizes: dict[Part, int] = {("roots", self.length): self.length}
+        steps = self.whole_steps or (self.length, *self.steps)
+        sizes: dict[Part, int] = {("roots", n): n for n in steps}
         if self.first_radix:
             sizes["first", self.length] = self.length
-        for n in self.steps:
-            sizes["roots", n] = n
         for whole, n, columns in self.splits:
             sizes["near", whole] = n * self.vector
             sizes["far", whole] = n * -(-columns // self.vector)
+        if self.convolution:
+            sizes["chirp", self.length] = sizes["spectrum", self.length] = self.convolution
         for n in self.rotations:
             if n <= thread_steps.TUNING.max_cached_roots:
                 sizes["all", n] = n
@@ -102,7 +106,10 @@ def vector_of(dtype: DType, target: Target) -> int:
 
 def layout(n: int, dtype: DType, target: Target) -> Layout:
     if target.simt:
-        return Layout(n, rotations=thread_steps.rotation_lengths(n, dtype, target))
+        m = chirp_length(n) if is_chirp_in_block(n, dtype, target) else 0
+        rotations = thread_steps.rotation_lengths(m or n, dtype, target)
+        steps = thread_steps.all_step_lengths(m or n, dtype, target)
+        return Layout(n, rotations=rotations, whole_steps=steps, convolution=m)
     vector = vector_of(dtype, target)
     is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
     is_along = is_along and vector**2 <= n <= TUNING.max_length_along
@@ -112,16 +119,38 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
     return Layout(n, vector, vector if is_along else 0, steps if len(steps) > 1 else ())
 
 
+def is_chirp_in_block(n: int, dtype: DType, target: Target) -> bool:
+    """A transform by threads is a convolution with a chirp, with both of its buffers in the shared
+    memory of a block."""
+    if not target.simt or is_mixed_radix(n, threads=True):
+        return False
+    m = chirp_length(n)
+    return 2 * m <= thread_steps.max_points(m, dtype, target)
+
+
+def _thread_table(at: Layout, dtype: DType) -> Any:
+    n, parts = at.length, []
+    for (what, whole), size in at.sizes.items():
+        if what == "chirp":
+            parts.append(np.pad(chirp(n, dtype), (0, size - n)))
+        elif what == "spectrum":
+            parts.append(chirp_spectrum(n, dtype))
+        else:
+            step = thread_steps.low_roots(whole) if what == "high" else 1
+            parts.append(unit_roots(np.arange(size) * step % whole, whole, dtype))
+    return np.concatenate(parts)
+
+
 def table(n: int, dtype: DType, target: Target) -> Any:
     """exp(-2 pi i k / n) for k < n, and the other parts of the layout."""
     at = layout(n, dtype, target)
+    if target.simt:
+        return _thread_table(at, dtype)
     columns = {whole: (m, count) for whole, m, count in at.splits}
     parts = []
     for (what, whole), size in at.sizes.items():
         k = np.arange(size)
-        if what == "high":
-            k *= thread_steps.low_roots(whole)
-        elif what == "first":
+        if what == "first":
             k = np.arange(at.first_radix)[:, None] * np.arange(whole // at.first_radix)
         elif what == "near":
             k = np.arange(columns[whole][0])[:, None] * np.arange(at.vector)

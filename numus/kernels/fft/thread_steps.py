@@ -22,11 +22,10 @@ class ThreadTuning:
     """Of GPUs. From the sizes of shared memory and of a coalesced access."""
 
     max_length: int = 8192  # points of a row in shared memory
-    column_points: int = 4096  # of a block of columns
-    coalesced_rows: int = 16  # adjacent columns of a block: accesses of 128 bytes
-    min_rows: int = 8  # of a block of columns: accesses of 64 bytes
+    column_points: int = 4096  # of a block of the longest columns
+    block_points: int = 2048  # of other blocks: several fill a multiprocessor
+    min_columns: int = 8  # of a block: accesses of 64 bytes
     min_part: int = 256  # points of a column, where a block has room for four
-    row_points: int = 2048  # of a block of short rows
     max_thread_length: int = 16  # rows that take two passes, so that threads share accesses
     min_threads: int = 32
     max_threads: int = 512
@@ -37,7 +36,7 @@ class ThreadTuning:
     max_cached_roots: int = 4096  # of a table that stays in the cache of a multiprocessor
     overhead_registers: int = 32  # of a thread, besides its points
     min_registers: int = 64
-    max_ctas: int = 16  # on a multiprocessor
+    max_ctas: int = 32  # on a multiprocessor
 
 
 TUNING = ThreadTuning()
@@ -69,7 +68,7 @@ def max_points(n: int, dtype: DType, target: Target) -> int:
 def step_lengths(n: int, dtype: DType, target: Target, columns: bool) -> tuple[int, ...]:
     """Of rows, or of columns: adjacent ones of a block fill whole accesses."""
     points = max_points(n, dtype, target)
-    part = min(TUNING.column_points, points) // TUNING.min_rows
+    part = min(TUNING.column_points, points) // TUNING.min_columns
     part = max(part, min(TUNING.min_part, points // 4), 2)
     if n <= (part if columns else min(TUNING.max_length, points)):
         return (n,)
@@ -98,6 +97,12 @@ def step_radices(n: int, alone: bool, largest_odd: int) -> tuple[int, ...]:
     return (1, *radices) if radices[0] > largest_odd and radices[0] % 2 else radices
 
 
+def all_step_lengths(n: int, dtype: DType, target: Target) -> tuple[int, ...]:
+    """The lengths of steps of rows and of columns."""
+    found = (step_lengths(n, dtype, target, columns) for columns in (False, True))
+    return tuple(dict.fromkeys(length for lengths in found for length in lengths))
+
+
 @functools.lru_cache(maxsize=4096)
 def rotation_lengths(n: int, dtype: DType, target: Target) -> tuple[int, ...]:
     """L of all factors exp(-2 pi i k / L) of the passes of a transform."""
@@ -122,11 +127,13 @@ def low_roots(length: int) -> int:
 
 def block_width(length: int, rows: int, columns: bool, dtype: DType, target: Target) -> int:
     """Transforms of a block, a power of two."""
-    points = max_points(length, dtype, target)
-    most = min(points, TUNING.column_points if columns else TUNING.row_points)
-    wanted = min(TUNING.coalesced_rows, rows) if columns else rows
+    most = max_points(length, dtype, target)
     width = 1
-    while 2 * width <= wanted and 2 * width * length <= most:
+    while 2 * width <= rows and 2 * width * length <= most:
+        if (not columns or width >= TUNING.min_columns) and (
+            2 * width * length > TUNING.block_points
+        ):
+            break
         width *= 2
     return width
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.fft.kernel import Blocking, lower_steps
 from numus.compiler.lower.fft.planes import lower_planes
-from numus.compiler.lower.fft.problem import Blocking, FftProblem, Step, lower_steps
+from numus.compiler.lower.fft.problem import FftProblem
+from numus.compiler.lower.fft.steps import Step
 from numus.compiler.lower.schedule import Candidate, family
 from numus.kernels.fft.radices import LARGEST_RADIX, radices_of, split
 from numus.kernels.fft.tables import TUNING, column_limit
