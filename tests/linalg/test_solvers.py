@@ -5,6 +5,7 @@ import pytest
 
 import numus as nm
 from numus.errors import LinAlgError, ShapeError
+from numus.linalg.factor import cholesky
 from numus.primitives.linalg import factor
 
 RNG = np.random.default_rng(0)
@@ -245,3 +246,19 @@ def test_right_hand_sides_alone_may_be_batched_or_traced(n):
     np.testing.assert_allclose(found.numpy(), 1 / (n + 4), rtol=1e-12)
     slope = nm.jacfwd(lambda b: nm.linalg.solve(a, b))(b[0])
     np.testing.assert_allclose(slope.numpy() @ a.numpy(), np.eye(n), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_derivatives_by_halves_are_those_of_the_whole(dtype, monkeypatch):
+    a, weights = drawn((2, 11, 11), dtype), nm.asarray(drawn((11, 11), dtype))
+    k = nm.asarray(a @ np.conj(a.swapaxes(-1, -2)) + np.eye(11))
+
+    def gradient(k):
+        return nm.grad(lambda k: (abs(nm.linalg.cholesky(k) - weights) ** 4).sum())(k)
+
+    whole, second = (nm.jvp(gradient, (k,), (k,))[i].numpy() for i in (0, 1))
+    monkeypatch.setattr(cholesky, "_LEAF", 3)
+    monkeypatch.setattr(cholesky, "_ALIGNMENT", 1)
+    by_halves = nm.jvp(gradient, (k,), (k,))
+    np.testing.assert_allclose(by_halves[0].numpy(), whole, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(by_halves[1].numpy(), second, rtol=1e-9, atol=1e-9)
