@@ -113,6 +113,23 @@ def test_elimination_in_registers(dtype, n):
     assert on("simt_wgmma", factor.small_determinant, a)[1] == 0
 
 
+@in_registers
+def test_qr_in_registers(n, dtype):
+    for m in (n, n + 10):
+        a = drawn((3, m, n), dtype)
+        a[1, :, n // 2] = 0
+        a[2] *= np.finfo(dtype).tiny ** (1 / 2)
+        found = on("simt_wgmma", factor.direct_qr, a)
+        q, r = found[:, :m], found[:, m:]
+        bound = 100 * np.finfo(dtype).eps
+        scale = np.abs(a).max(axis=(1, 2))[:, None, None]
+        np.testing.assert_allclose(q @ (r / scale), a / scale, rtol=0, atol=bound * n)
+        one = np.broadcast_to(np.eye(n), (3, n, n))
+        np.testing.assert_allclose(adjoint(q) @ q, one, rtol=0, atol=bound)
+        assert not np.tril(r, -1).any()
+        np.testing.assert_array_equal(on("simt_wgmma", factor.direct_qr, a, False), r)
+
+
 def test_columns_of_right_hand_sides_are_blocks():
     a = drawn((2, 7, 7), np.float32) + 5 * np.eye(7, dtype=np.float32)
     b = drawn((2, 7, 200), np.float32)

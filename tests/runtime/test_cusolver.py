@@ -280,7 +280,7 @@ def test_rectangular(runtime, dtype, m, n):
 
 
 def test_what_may_wait_is_not_captured(runtime):
-    h = nm.asarray(np.eye(65, dtype=np.float32), device=runtime.device_name)
+    h = nm.asarray(np.eye(129, dtype=np.float32), device=runtime.device_name)
 
     def f(x):
         return nm.linalg.cholesky_ex(nm.linalg.cholesky_ex(x)[0] + 1)[0]

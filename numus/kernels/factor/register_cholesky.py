@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import ir
-from numus.ir import Expr, const
+from numus.ir import Expr
 from numus.kernels.factor.program import (
     ZERO,
     Matrix,
@@ -34,8 +34,8 @@ def cholesky(
 ) -> tuple[RegisterMatrix, RegisterMatrix | None]:
     """L of the lower triangle of a, and its inverse on demand; columns of L are NaN from a pivot on
     that is not positive. A column of L and a row of the inverse are in shared memory at a time."""
-    l = RegisterMatrix(p, grid, grid.tiles, lower=True)  # noqa: E741
-    x = RegisterMatrix(p, grid, grid.tiles, lower=True) if inverse else None
+    l = RegisterMatrix(p, grid, grid.rows, lower=True)  # noqa: E741
+    x = RegisterMatrix(p, grid, grid.rows, lower=True) if inverse else None
     with all_threads(p, grid) as t:
         l.fill(t, lambda i, j: chosen(j <= i, a(i, j), zero(p)), (n, n))
         if x is not None:
@@ -50,14 +50,13 @@ def _step(
     grid: ThreadGrid,
     matrices: tuple[RegisterMatrix, RegisterMatrix | None],
     shared: tuple[Matrix, Matrix],
-    at: tuple[int, Expr],
+    at: tuple[int, Expr, Expr],
 ) -> None:
-    """Column k = side * tile + own of L, the rest less its product with itself."""
-    (l, x), (column, row), (tile, own) = matrices, shared, at  # noqa: E741
-    k = p.let(ir.add(const(grid.side * tile), own))
+    """Column k of L, the rest less its product with itself."""
+    (l, x), (column, row), (tile, own, k) = matrices, shared, at  # noqa: E741
     with all_threads(p, grid) as t:
         with p.when(p.let(t.y.eq(own))):
-            for r in range(tile, grid.tiles):
+            for r in range(tile, grid.rows):
                 column[ZERO, t.rows[r]] = l[r, tile]
         if x is not None:
             with p.when(p.let(t.x.eq(own))):
@@ -69,16 +68,16 @@ def _step(
         root = p.let(ir.select(positive, ir.sqrt(pivot), p.constant(float("nan"))))
         by = p.let(p.constant(1.0) / root)
         below, right = p.let(t.x > own), p.let(t.y > own)
-        left = {r: p.number(scaled(column[ZERO, t.rows[r]], by)) for r in range(tile, grid.tiles)}
+        left = {r: p.number(scaled(column[ZERO, t.rows[r]], by)) for r in range(tile, grid.rows)}
         left[tile] = p.number(chosen(below, left[tile], zero(p)))
-        for c in range(tile, grid.tiles):
+        for c in range(tile, grid.rows):
             above = p.number(conjugate(scaled(column[ZERO, t.columns[c]], by)))
             if c == tile:
                 above = p.number(chosen(right, above, zero(p)))
-            for r in range(c, grid.tiles):
+            for r in range(c, grid.rows):
                 l[r, c] = minus_product(l[r, c], left[r], above)
         with p.when(p.let(t.y.eq(own))):
-            for r in range(tile + 1, grid.tiles):
+            for r in range(tile + 1, grid.rows):
                 l[r, tile] = left[r]
             with p.when(below):
                 l[tile, tile] = left[tile]
@@ -88,7 +87,7 @@ def _step(
             mine = p.let(t.x.eq(own))
             for c in range(tile + 1):
                 across = p.number(scaled(row[ZERO, t.columns[c]], by))
-                for r in range(tile, grid.tiles):
+                for r in range(tile, grid.rows):
                     x[r, c] = minus_product(x[r, c], left[r], across)
                 x[tile, c] = chosen(mine, across, x[tile, c])
 
@@ -98,8 +97,8 @@ def write_lower(
 ) -> None:
     """A lower triangle, zeros above it, in columns of a result from `first` on."""
     with all_threads(p, grid) as t:
-        for r in range(grid.tiles):
-            for c in range(grid.tiles):
+        for r in range(grid.rows):
+            for c in range(grid.rows):
                 i, j = t.rows[r], t.columns[c]
                 with p.when(p.let((i < n) & (j < n))):
                     found = chosen(j <= i, x[r, c], zero(p)) if c <= r else zero(p)

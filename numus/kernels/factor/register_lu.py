@@ -30,7 +30,6 @@ from numus.kernels.factor.register_tiles import (
     Thread,
     ThreadGrid,
     all_threads,
-    steps_in,
     steps_of,
 )
 
@@ -54,11 +53,11 @@ class Elimination:
 
     def __init__(self, p: Program, grid: ThreadGrid, n: Expr, widths: int, shared: Shared) -> None:
         self.p, self.grid, self.n, self.shared = p, grid, n, shared
-        self.a = RegisterMatrix(p, grid, grid.tiles)
+        self.a = RegisterMatrix(p, grid, grid.rows)
         self.b = RegisterMatrix(p, grid, widths)
         self.widths = widths
         # of each row of a thread, the step at which it was the pivot; -1 before
-        self.steps = [p.register(INT, lanes=True) for _ in range(grid.tiles)]
+        self.steps = [p.register(INT, lanes=True) for _ in range(grid.rows)]
         self.product = [p.register(lanes=True) for _ in range(p.components)]
         self.singular = p.register(INT, lanes=True)
 
@@ -77,8 +76,7 @@ class Elimination:
 
     def eliminate(self) -> None:
         """U in the rows of the pivots, and L⁻¹ P B."""
-        for tile, own in steps_of(self.p, self.grid, self.n):
-            k = self.p.let(ir.add(const(self.grid.side * tile), own))
+        for tile, own, k in steps_of(self.p, self.grid, self.n):
             self._share_column(tile, own)
             self._share_pivot_row(tile, k)
             self._update(tile, k)
@@ -96,7 +94,7 @@ class Elimination:
 
     def _find_pivot(self, t: Thread) -> Expr:
         """The first row of the largest element, by every warp for itself."""
-        p, order = self.p, self.grid.order
+        p, order = self.p, self.grid.extents[0]
         lane = p.let(ir.irem(t.number, const(min(WARP, order))))
         size, row = p.let(self.shared.sizes[ZERO, lane][0]), p.let(lane.cast(INT))
 
@@ -124,7 +122,7 @@ class Elimination:
             for r, step in enumerate(self.steps):
                 with p.when(p.let(t.rows[r].cast(INT).eq(row))):
                     p.do(ir.Set(step, k.cast(INT)))
-                    for c in range(tile, self.grid.tiles):
+                    for c in range(tile, self.grid.rows):
                         shared.row[ZERO, t.columns[c]] = self.a[r, c]
                     for c in range(self.widths):
                         shared.right[ZERO, t.columns[c]] = self.b[r, c]
@@ -137,9 +135,7 @@ class Elimination:
             p.do(ir.Set(self.singular, select(singular, const(1, INT), ir.read(self.singular))))
             by = inverse(p, p.number(chosen(singular, real(p, p.constant(1.0)), pivot)))
             p.do(*ir.sets(self.product, p.number(product(tuple(ir.reads(self.product)), pivot))))
-            across = [
-                p.number(shared.row[ZERO, t.columns[c]]) for c in range(tile, self.grid.tiles)
-            ]
+            across = [p.number(shared.row[ZERO, t.columns[c]]) for c in range(tile, self.grid.rows)]
             right = [p.number(shared.right[ZERO, t.columns[c]]) for c in range(self.widths)]
             for r, step in enumerate(self.steps):
                 free = p.let((ir.read(step) < const(0, INT)) & ~singular)
@@ -153,34 +149,29 @@ class Elimination:
     def substitute_back(self) -> None:
         """X in place of the right-hand sides: row i where step i had its pivot."""
         p, shared = self.p, self.shared
-        for tile in reversed(range(self.grid.tiles)):
-            count = steps_in(p, self.grid, tile, self.n)
-            with p.loop(ZERO, count) as number:
-                own = p.let(ir.sub(ir.sub(count, const(1)), number))
-                k = p.let(ir.add(const(self.grid.side * tile), own)).cast(INT)
-                with all_threads(p, self.grid) as t:
-                    with p.when(p.let(t.y.eq(own))):
-                        for r in range(self.grid.tiles):
-                            shared.column[ZERO, t.rows[r]] = self.a[r, tile]
-                            with p.when(p.let(ir.read(self.steps[r]).eq(k))):
-                                shared.row[ZERO, ZERO] = self.a[r, tile]
-                    for r, step in enumerate(self.steps):
-                        with p.when(p.let(ir.read(step).eq(k))):
-                            for c in range(self.widths):
-                                shared.right[ZERO, t.columns[c]] = self.b[r, c]
-                with all_threads(p, self.grid) as t:
-                    by = inverse(p, p.number(shared.row[ZERO, ZERO]))
-                    found = [
-                        p.number(product(shared.right[ZERO, t.columns[c]], by))
-                        for c in range(self.widths)
-                    ]
-                    for r, step in enumerate(self.steps):
-                        earlier = p.let(ir.read(step) < k)
-                        mine = p.let(ir.read(step).eq(k))
-                        factor = p.number(chosen(earlier, shared.column[ZERO, t.rows[r]], zero(p)))
-                        for c, x in enumerate(found):
-                            less = minus_product(self.b[r, c], factor, x)
-                            self.b[r, c] = chosen(mine, x, less)
+        for tile, own, number in steps_of(p, self.grid, self.n, backwards=True):
+            k = p.let(number.cast(INT))
+            with all_threads(p, self.grid) as t:
+                mine = [p.let(ir.read(step).eq(k)) for step in self.steps]
+                with p.when(p.let(t.y.eq(own))):
+                    for r, is_pivot in enumerate(mine):
+                        shared.column[ZERO, t.rows[r]] = self.a[r, tile]
+                        with p.when(is_pivot):
+                            shared.row[ZERO, ZERO] = self.a[r, tile]
+                for r, is_pivot in enumerate(mine):
+                    with p.when(is_pivot):
+                        for c in range(self.widths):
+                            shared.right[ZERO, t.columns[c]] = self.b[r, c]
+            with all_threads(p, self.grid) as t:
+                by = inverse(p, p.number(shared.row[ZERO, ZERO]))
+                right = [shared.right[ZERO, t.columns[c]] for c in range(self.widths)]
+                found = [p.number(product(x, by)) for x in right]
+                for r, step in enumerate(self.steps):
+                    earlier, is_pivot = p.let(ir.read(step) < k), p.let(ir.read(step).eq(k))
+                    factor = p.number(chosen(earlier, shared.column[ZERO, t.rows[r]], zero(p)))
+                    for c, x in enumerate(found):
+                        less = minus_product(self.b[r, c], factor, x)
+                        self.b[r, c] = chosen(is_pivot, x, less)
 
     def write_solution(self, out: Matrix, columns: Expr) -> None:
         """X; NaN where a pivot is zero."""

@@ -1,8 +1,8 @@
-"""A matrix per block of a GPU, in registers: a square grid of threads, over which rows and columns
-are distributed cyclically (ScaLAPACK's layout, Dongarra & Walker 1995).
+"""A matrix per block of a GPU, in registers: a grid of threads, over which rows and columns are
+distributed cyclically (ScaLAPACK's layout, Dongarra & Walker 1995).
 
-Thread (x, y) of a grid of side s holds elements (x + s r, y + s c). A step of a factorisation
-passes through shared memory with a column and a row alone, and all threads update what they hold.
+Thread (x, y) of a square grid of side s holds elements (x + s r, y + s c). A factorisation passes
+through shared memory with a column and a row at a time; all threads update what they hold.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ Registers = dict[tuple[int, int], list[ir.Register]]
 
 @dataclass(frozen=True)
 class ThreadGrid:
-    """A grid of side² threads, each with tiles² elements."""
+    """A grid of threads, `down` × `across`, each with `rows` × `columns` elements. Threads of a row
+    are adjacent, or with `columns_first` those of a column."""
 
-    side: int
-    tiles: int
+    down: int
+    across: int
+    rows: int
+    columns: int
+    columns_first: bool = False
 
     @property
     def threads(self) -> int:
-        return self.side * self.side
+        return self.down * self.across
 
     @property
-    def order(self) -> int:
-        """The largest matrix."""
-        return self.side * self.tiles
+    def extents(self) -> tuple[int, int]:
+        """Those of the largest matrix."""
+        return self.down * self.rows, self.across * self.columns
 
 
 class Thread:
     """Places of one thread."""
 
     def __init__(self, p: Program, grid: ThreadGrid, number: Expr) -> None:
-        side, self.number = const(grid.side), number
-        self.x, self.y = p.let(ir.idiv(number, side)), p.let(ir.irem(number, side))
-        self.rows, self.columns = (
-            [p.let(ir.add(at, const(grid.side * t))) for t in range(grid.tiles)]
-            for at in (self.x, self.y)
-        )
+        minor = const(grid.down if grid.columns_first else grid.across)
+        places = p.let(ir.idiv(number, minor)), p.let(ir.irem(number, minor))
+        self.number = number
+        self.x, self.y = reversed(places) if grid.columns_first else places
+        self.rows = [p.let(ir.add(self.x, const(grid.down * t))) for t in range(grid.rows)]
+        self.columns = [p.let(ir.add(self.y, const(grid.across * t))) for t in range(grid.columns)]
 
 
 class RegisterMatrix:
@@ -55,7 +59,7 @@ class RegisterMatrix:
         self.p = p
         self.tiles: Registers = {
             (r, c): [p.register(lanes=True) for _ in range(p.components)]
-            for r in range(grid.tiles)
+            for r in range(grid.rows)
             for c in range(r + 1 if lower else columns)
         }
 
@@ -89,15 +93,15 @@ def all_threads(p: Program, grid: ThreadGrid) -> Iterator[Thread]:
         yield Thread(p, grid, number)
 
 
-def steps_of(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr]]:
-    """The steps 0 … n - 1, each as the tile and the thread of the grid that hold it: in a loop per
-    tile, within which the caller writes one."""
-    for tile in range(grid.tiles):
-        with p.loop(ZERO, steps_in(p, grid, tile, n)) as own:
-            yield tile, own
-
-
-def steps_in(p: Program, grid: ThreadGrid, tile: int, n: Expr) -> Expr:
-    """How many steps of n are in a tile."""
-    rest = ir.maximum(ir.sub(n, const(grid.side * tile)), ZERO)
-    return p.let(ir.minimum(const(grid.side), rest))
+def steps_of(
+    p: Program, grid: ThreadGrid, n: Expr, backwards: bool = False
+) -> Iterator[tuple[int, Expr, Expr]]:
+    """The steps k = 0 … n - 1, or backwards, each with the tile and the thread across the grid that
+    hold column k: in a loop per tile, within which the caller writes one."""
+    for tile in reversed(range(grid.columns)) if backwards else range(grid.columns):
+        start = const(grid.across * tile)
+        rest = ir.maximum(ir.sub(n, start), ZERO)
+        count = p.let(ir.minimum(const(grid.across), rest))
+        with p.loop(ZERO, count) as number:
+            own = p.let(ir.sub(ir.sub(count, const(1)), number)) if backwards else number
+            yield tile, own, p.let(ir.add(start, own))

@@ -67,12 +67,19 @@ register(Vendor("lapack", OPERATION, _lapack_supports, _pays_on_cpu, _start_lapa
 
 @dataclass(frozen=True)
 class CusolverTuning:
-    """Orders from which on cuSOLVER is faster than native kernels, of up to `few` matrices and of
-    more: it has them one by one."""
+    """Orders from which on cuSOLVER is taken, of up to `few` matrices and of more, which it has one
+    by one: beyond those that native kernels hold in registers. Not measured."""
 
     few: int = 4
-    alone: int = 33
     many: int = 512
+    cholesky: int = 129
+    lu: int = 65
+    system: int = 65
+    qr: int = 65
+    eigh: int = 33
+    svd: int = 33
+    solve: int = 65
+    order: int = 1
 
 
 CUSOLVER_TUNING = CusolverTuning()
@@ -80,9 +87,8 @@ CUSOLVER_TUNING = CusolverTuning()
 
 def _pays_on_gpu(r: Routine, target: Any) -> bool:
     t = CUSOLVER_TUNING
-    if r.name == "order":
-        return True
-    return min(r.m, r.n) >= (t.alone if r.batch <= t.few else t.many)
+    order: int = getattr(t, r.name)
+    return min(r.m, r.n) >= (order if r.batch <= t.few or r.name == "order" else t.many)
 
 
 def _cusolver_supports(r: Routine, target: Any) -> bool:

@@ -45,7 +45,7 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if lapack.is_chosen("qr", stacked(a).mT, option=columns):
         q, r = lapack.qr(stacked(a), columns)
         return unstacked(q, lead), unstacked(r[:, :columns].triu(), lead)
-    if columns == n <= m and small.applies(a):
+    if columns == n <= m and (small.applies(a) or small.columns_in_registers(a)):
         packed = unstacked(wrap(factor.direct_qr(stacked(a)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :]
     if columns == m < n and m > TALL and small.on_cpu(a):

@@ -56,6 +56,16 @@ def in_registers(a: Tensor, *right: Tensor) -> bool:
     )
 
 
+def columns_in_registers(a: Tensor) -> bool:
+    """Whether a block of a GPU holds matrices (…, m, n) with m >= n, and Q, in registers."""
+    (m, n), device = a.shape[-2:], a._node.device
+    if device is None or not a.dtype.is_inexact:
+        return False
+    target = device.runtime.target
+    fits = 0 < n <= m <= MAX_ORDER or 0 < n <= MAX_ORDER // 2 < m <= 2 * MAX_ORDER
+    return fits and target.simt and target.subgroup_size >= MIN_SUBGROUP
+
+
 def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
     """Whether a result needs no factors: many small matrices that no derivative asks for, and that
     no library takes."""

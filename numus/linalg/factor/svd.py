@@ -41,7 +41,7 @@ def _tall(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     _, m, n = a.shape
     scale = scale_of(a)
     a = a / scale
-    square, reflectors = blocked.qr(a) if m > n else (a, [])
+    q, square = qr_factors(a, n) if m > n else (None, a)
     both = concat([square, identity(n, a)], axis=-1)
     found = wrap(factor.orthogonalize(both._node, n))
     rows, rotation = found[..., :n], found[..., n:]
@@ -49,10 +49,7 @@ def _tall(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     order = values.argsort(axis=-1, descending=True)
     values = values.take_along_axis(order, axis=-1)
     rows, rotation = blocked.rows_at(rows, order), blocked.rows_at(rotation, order)
-    left = adjoint(rotation)
-    if m > n:
-        below = zeros((a.shape[0], m - n, n), dtype=a.dtype, device=a.device)
-        left = blocked.apply_q(reflectors, concat([left, below], axis=-2))
+    left = adjoint(rotation) if q is None else q @ adjoint(rotation)
     return left, values * scale[..., 0], _completed(rows, values)
 
 
@@ -61,17 +58,17 @@ def _completed(rows: Tensor, sizes: Tensor) -> Tensor:
     n = rows.shape[-1]
     tiny = sizes <= finfo(sizes.dtype).eps * n * sizes[..., :1]
     unit = where(tiny[..., None], 0.0, rows / where(tiny, 1.0, sizes)[..., None])
-    r, reflectors = blocked.qr(adjoint(unit))
+    q, r = qr_factors(adjoint(unit), n)
     sign = diagonal(r)
     sign = where(tiny, 1.0, sign / where(tiny, 1.0, abs(sign)))
-    return blocked.apply_q(reflectors, identity(n, rows)) * sign[..., None, :]
+    return q * sign[..., None, :]
 
 
 def _values(a: Tensor) -> Tensor:
     """Singular values of stacks with m >= n."""
     _, m, n = a.shape
     scale = scale_of(a)
-    square = blocked.qr(a / scale)[0] if m > n else a / scale
+    square = qr_factors(a / scale, n)[1] if m > n else a / scale
     rows = wrap(factor.orthogonalize(square._node, n))
     return (abs(rows) ** 2).sum(axis=-1).sqrt().sort(axis=-1, descending=True) * scale[..., 0]
 

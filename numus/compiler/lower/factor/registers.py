@@ -15,41 +15,60 @@ from numus.ir import Expr
 from numus.kernels.factor import register_cholesky
 from numus.kernels.factor.program import INT, Matrix, Number, Program, Read
 from numus.kernels.factor.register_lu import Elimination, Shared
+from numus.kernels.factor.register_qr import Triangularisation
 from numus.kernels.factor.register_tiles import ThreadGrid
 
 ZERO = ir.const(0)
+SUBGROUP = 32  # threads that exchange registers
 
 
 @dataclass(frozen=True)
 class RegisterTuning:
     """Not measured: grids by issue slots and registers of Hopper."""
 
-    grids: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (8, 4), (16, 4), (16, 8))  # sides, tiles
+    sides: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (8, 4), (16, 4), (16, 8))  # tiles of each
+    # of QR: threads down and across, rows and columns of each
+    tall: tuple[tuple[int, int, int, int], ...] = (
+        *((8, 8, 1, 1), (8, 8, 2, 2), (16, 8, 2, 4), (16, 16, 4, 4)),
+        *((32, 8, 4, 4), (32, 8, 4, 8), (32, 8, 8, 4), (32, 8, 16, 4)),
+    )
     bytes: int = 640  # of registers of a thread that hold elements
 
 
 TUNING = RegisterTuning()
 
+_CHOLESKY = ("lower_cholesky", "cholesky_and_inverse")
+
+
+def _grids(op: str) -> list[ThreadGrid]:
+    if op == "direct_qr":
+        return [ThreadGrid(*sizes, columns_first=True) for sizes in TUNING.tall]
+    return [ThreadGrid(side, side, tiles, tiles) for side, tiles in TUNING.sides]
+
 
 def _elements(val: Value, grid: ThreadGrid) -> int:
     """Elements that a thread holds at once."""
-    if val.op in ("lower_cholesky", "cholesky_and_inverse"):
-        triangle = grid.tiles * (grid.tiles + 1) // 2
+    if val.op in _CHOLESKY:
+        triangle = grid.rows * (grid.rows + 1) // 2
         return triangle if val.op == "lower_cholesky" else 2 * triangle
-    return grid.tiles * (grid.tiles + _widths(val, grid))
+    if val.op == "direct_qr":
+        return grid.rows * grid.columns * (2 if val.params else 1)
+    return grid.rows * (grid.columns + _widths(val, grid))
 
 
 def _widths(val: Value, grid: ThreadGrid) -> int:
     """Tiles of columns of right-hand sides."""
-    return 0 if val.op == "small_determinant" else -(-val.shape[2] // grid.side)
+    return 0 if val.op == "small_determinant" else -(-val.shape[2] // grid.across)
 
 
 def _grid(val: Value) -> ThreadGrid | None:
     """The smallest grid that holds the matrices of an operation in registers."""
-    order = max(val.inputs[0].shape[2], 0 if val.op == "cholesky_and_inverse" else val.shape[2])
-    for side, tiles in TUNING.grids:
-        grid = ThreadGrid(side, tiles)
-        if grid.order >= order and _elements(val, grid) * val.dtype.itemsize <= TUNING.bytes:
+    m, n = val.inputs[0].shape[1:]
+    right = val.shape[2] if val.op == "direct_solve" else 0
+    for grid in _grids(val.op):
+        rows, columns = grid.extents
+        fits = _elements(val, grid) * val.dtype.itemsize <= TUNING.bytes
+        if fits and rows >= m >= n and columns >= max(n, right):
             return grid
     return None
 
@@ -57,10 +76,7 @@ def _grid(val: Value) -> ThreadGrid | None:
 def fits_registers(p: Problem) -> bool:
     if not p.target.simt or p.val.op not in _WRITERS:
         return False
-    shuffles = p.target.subgroup_size >= 32 or p.val.op in (
-        "lower_cholesky",
-        "cholesky_and_inverse",
-    )
+    shuffles = p.target.subgroup_size >= SUBGROUP or p.val.op in _CHOLESKY
     return shuffles and _grid(p.val) is not None
 
 
@@ -87,7 +103,7 @@ class _Kernel:
 
     def buffer(self, name: str, dtype: DType, count: int) -> ir.Buffer:
         """Shared memory for an element per row or column."""
-        made = ir.Buffer(name, dtype, "scratch", ir.const(self.grid.order * count))
+        made = ir.Buffer(name, dtype, "scratch", ir.const(max(self.grid.extents) * count))
         self.emitter.scratch.append(made)
         return made
 
@@ -144,9 +160,20 @@ def _determinant(k: _Kernel) -> None:
     _eliminated(k).write_determinant(k.out())
 
 
+def _qr(k: _Kernel) -> None:
+    extents = k.order, k.columns
+    shared = k.vector("column"), k.vector("taus")
+    found = Triangularisation(k.program, k.grid, extents, *shared)
+    found.load(k.read(0))
+    found.triangularise()
+    q = found.form_q() if k.val.params else None
+    found.write(k.out(), q)
+
+
 _WRITERS: dict[str, Callable[[_Kernel], None]] = {
     **{"lower_cholesky": _cholesky, "cholesky_and_inverse": _cholesky},
     **{"direct_solve": _solve, "direct_inverse": _solve, "small_determinant": _determinant},
+    "direct_qr": _qr,
 }
 
 
