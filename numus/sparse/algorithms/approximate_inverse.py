@@ -2,7 +2,8 @@
 ‖A m - e‖ on a pattern that grows by the columns of A that reduce the residual most.
 
 The least-squares problem of a column is kept factorised by Gram–Schmidt's method, twice, to which
-further columns are added."""
+further columns are added. Of a complex matrix the real form is given, whose columns come in pairs:
+they are added together, and one of each pair has the solution of both."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def add_column(
 
 @sequential
 def choose_columns(
-    rows: int, add: int, row_of: INDEX64, residual: FLOAT64, row_pointers: INDEX64,
+    rows: int, add: int, pair: int, row_of: INDEX64, residual: FLOAT64, row_pointers: INDEX64,
     row_indices: INDEX64, pointers: INDEX64, indices: INDEX64, values: FLOAT64, place: INDEX64,
     seen: INDEX64, tag: int, chosen: INDEX64, gain: FLOAT64,
 ) -> int:  # fmt: skip
@@ -78,20 +79,23 @@ def choose_columns(
         if residual[i] == 0.0:
             continue
         for e in range(row_pointers[row_of[i]], row_pointers[row_of[i] + 1]):
-            j = row_indices[e]
+            j = row_indices[e] // pair * pair
             if seen[j] == tag:
                 continue
             seen[j] = tag
-            along = 0.0
-            norm = 0.0
-            for p in range(pointers[j], pointers[j + 1]):
-                norm += values[p] * values[p]
-                at = place[indices[p]]
-                if at >= 0:
-                    along += residual[at] * values[p]
-            if along == 0.0:
+            own = 0.0
+            for s in range(pair):
+                along = 0.0
+                norm = 0.0
+                for p in range(pointers[j + s], pointers[j + s + 1]):
+                    norm += values[p] * values[p]
+                    at = place[indices[p]]
+                    if at >= 0:
+                        along += residual[at] * values[p]
+                if along != 0.0:
+                    own += along * along / norm
+            if own == 0.0:
                 continue
-            own = along * along / norm
             at = min(count, add)  # insert into those that are sorted
             while at > 0 and (gain[at - 1] < own or (gain[at - 1] == own and chosen[at - 1] > j)):
                 if at < add:
@@ -107,18 +111,18 @@ def choose_columns(
 
 @sequential
 def invert_columns(
-    n: int, tolerance: float, steps: int, add: int, width: int, pitch: int, pointers: INDEX64,
-    indices: INDEX64, values: FLOAT64, row_pointers: INDEX64, row_indices: INDEX64,
-    row_of: INDEX64, place: INDEX64, q: FLOAT64, r: FLOAT64, residual: FLOAT64, target: FLOAT64,
-    seen: INDEX64, own: INDEX64, chosen: INDEX64, gain: FLOAT64, starts: INDEX64, rows: INDEX64,
-    made: FLOAT64,
+    n: int, pair: int, tolerance: float, steps: int, add: int, width: int, pitch: int,
+    pointers: INDEX64, indices: INDEX64, values: FLOAT64, row_pointers: INDEX64,
+    row_indices: INDEX64, row_of: INDEX64, place: INDEX64, q: FLOAT64, r: FLOAT64,
+    residual: FLOAT64, target: FLOAT64, seen: INDEX64, own: INDEX64, chosen: INDEX64,
+    gain: FLOAT64, starts: INDEX64, rows: INDEX64, made: FLOAT64,
 ) -> None:  # fmt: skip
     """Columns of M: where each starts, its rows as they were added, and values."""
     for i in range(n):
         place[i] = -1
         seen[i] = -1
     tag = 0
-    for k in range(n):
+    for k in range(0, n, pair):
         place[k] = 0
         row_of[0] = k
         residual[0] = 1.0
@@ -128,8 +132,8 @@ def invert_columns(
         chosen[0] = k
         step = 0
         while fresh > 0:
-            for c in range(fresh):
-                j = chosen[c]
+            for c in range(fresh * pair):
+                j = chosen[c // pair] + c % pair
                 found = add_column(
                     j, count, local, pointers, indices, values, row_of, place, pitch, q, r, width,
                     residual, target,
@@ -147,43 +151,46 @@ def invert_columns(
             if step < steps and sqrt(norm) > tolerance:
                 step += 1
                 for c in range(count):
-                    seen[own[c]] = tag
+                    seen[own[c] // pair * pair] = tag
                 fresh = choose_columns(
-                    local, add, row_of, residual, row_pointers, row_indices, pointers, indices,
-                    values, place, seen, tag, chosen, gain,
+                    local, add, pair, row_of, residual, row_pointers, row_indices, pointers,
+                    indices, values, place, seen, tag, chosen, gain,
                 )  # fmt: skip
                 tag += 1
-        at = starts[k]
+        at = starts[k // pair]
         for c in range(count - 1, -1, -1):
             total = target[c]
             for d in range(c + 1, count):
                 total -= r[c * width + d] * made[at + d]
             made[at + c] = total / r[c * width + c]
             rows[at + c] = own[c]
-        starts[k + 1] = at + count
+        starts[k // pair + 1] = at + count
         for i in range(local):
             place[row_of[i]] = -1
 
 
 def approximate_inverse(
-    pattern: Pattern, given: Array, tolerance: float, steps: int, add: int
+    pattern: Pattern, given: Array, tolerance: float, steps: int, add: int, pair: int = 1
 ) -> tuple[Array, Array, Array]:
-    """Starts, rows and values of the columns of M, for a canonical matrix by rows."""
+    """Starts, rows and values of the columns of M, for a canonical matrix by rows; with a `pair` of
+    2, of the even columns alone, for a real form."""
     n = pattern.shape[0]
     swapped, order = pattern.transposed
     by_row, by_column = (
         (p.pointers.array.astype(np.int64), p.indices.array.astype(np.int64))
         for p in (pattern, swapped)
     )
-    width = min(1 + steps * add, n) if n else 1
+    width = min(pair * (1 + steps * add), n) if n else 1
     longest = int(np.diff(by_column[0]).max(initial=0))
     pitch = min(n, width * longest) + 1
-    starts, rows, made = np.zeros(n + 1, np.int64), *(np.empty(n * width, t) for t in (int, float))
+    count = n // pair
+    starts = np.zeros(count + 1, np.int64)
+    rows, made = (np.empty(count * width, t) for t in (np.int64, np.float64))
     row_of, place, seen = (np.empty(n + 1, np.int64) for _ in range(3))
     invert_columns(
-        *(n, tolerance, steps, add, width, pitch, *by_column, given[order.array], *by_row),
+        *(n, pair, tolerance, steps, add, width, pitch, *by_column, given[order.array], *by_row),
         *(row_of, place, np.empty((width + 1) * pitch), np.empty((width + 1) ** 2)),
         *(np.empty(pitch), np.empty(width + 1), seen, np.empty(width + 1, np.int64)),
         *(np.empty(max(add, 1), np.int64), np.empty(max(add, 1)), starts, rows, made),
     )
-    return starts, rows[: starts[n]].copy(), made[: starts[n]].copy()
+    return starts, rows[: starts[count]].copy(), made[: starts[count]].copy()

@@ -215,7 +215,7 @@ def _matrix(op: str, a: Any) -> SparseTensor:
 
 def _factorised(op: str, a: SparseTensor, plan: QRPlan | str, tolerance: float | None) -> SparseQR:
     a = a.map(nm.detach)
-    pattern, values = known_values(op, a, takes_complex=True)
+    pattern, values = known_values(op, a)
     narrow = pattern
     if a.dtype.is_complex:
         pattern, values = real_form(pattern, values)

@@ -85,6 +85,11 @@ def ruge_stuben(
         as_int(x, name, op) for x, name in ((coarsest, "coarsest"), (max_levels, "max_levels"))
     )
     levels, prolongations = [finest_level(op, a, cycle)], []
+    if levels[0].dtype.is_complex:
+        raise LinAlgError(
+            f"{op}: takes a real matrix, not one of {levels[0].dtype.name}; smoothed_aggregation "
+            "takes complex ones"
+        )
     with grad_mode(False):
         while levels[-1].shape[0] > coarsest and len(levels) < max_levels:
             fine = levels[-1]

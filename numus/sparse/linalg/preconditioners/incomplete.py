@@ -94,10 +94,8 @@ def ssor_preconditioner(
     return Sweeps(lower, upper, sweeps).operator((*scaled, inverse, scale * omega))
 
 
-def known_values(op: str, a: SparseTensor, takes_complex: bool = False) -> tuple[Pattern, Array]:
+def known_values(op: str, a: SparseTensor) -> tuple[Pattern, Array]:
     """The pattern and the values, on the host, of a matrix without duplicates."""
-    if a.dtype.is_complex and not takes_complex:
-        raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
     pattern, values = parts.canonical(a.structure, a.values)
     if not is_known(values._node):
         raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
@@ -134,7 +132,7 @@ def _factorised(
     if level < 0:
         raise ValueError(f"{op}: a level of fill of {level} is negative")
     a = square_matrix(op, a)
-    pattern, values = known_values(op, a, takes_complex=True)
+    pattern, values = known_values(op, a)
     n = a.shape[0]
     end, starts, columns, diagonal = filled_pattern(
         n, pattern.pointers.array, pattern.indices.array, level
@@ -184,7 +182,7 @@ def ilut_preconditioner(
     factors follows from the values.
 
     Args:
-        a: a real square sparse matrix that is known.
+        a: a square sparse matrix that is known.
         drop_tolerance: elements below this share of the norm of their row are dropped.
         fill: the most elements of a row of L, and of U beside its diagonal: the largest.
         sweeps: apply the triangles by this many sweeps of Jacobi's method, products without an

@@ -52,15 +52,15 @@ class Multigrid:
         self.levels, self.cycle = levels, cycle
         smoothers = [ssor_preconditioner(a) for a in levels[:-1]]
         last = levels[-1]
-        dense = last.numpy().astype(np.float64)
-        self._symmetric = bool(np.allclose(dense, dense.T, rtol=1e-6, atol=0.0))
+        dense = last.numpy().astype(np.complex128 if last.dtype.is_complex else np.float64)
+        self._symmetric = bool(np.allclose(dense, dense.conj().T, rtol=1e-6, atol=0.0))
         inverse = np.linalg.pinv(dense, hermitian=self._symmetric)
         coarse = nm.asarray(inverse, dtype=last.dtype, device=last.device)
         self._smooth = [(s.matvec, s.rmatvec) for s in smoothers]
         self._parameters: Any = (
             levels[:-1],
             prolongations,
-            [p.T.to_csr() for p in prolongations],
+            [p.H.to_csr() for p in prolongations],
             [s.parameters for s in smoothers],
             coarse,
         )
@@ -78,7 +78,7 @@ class Multigrid:
         """An approximate solution of a level, from zero; its adjoint takes the same way back."""
         matrices, up, down, smoothers, coarse = p
         if level == len(matrices):
-            found: Tensor = (coarse.mT if adjoint else coarse) @ b
+            found: Tensor = (nm.conj(coarse.mT) if adjoint else coarse) @ b
             return found
         a = matrices[level].H if adjoint else matrices[level]
         sweep: Any = self._smooth[level][adjoint]
@@ -117,8 +117,6 @@ def finest_level(op: str, a: SparseTensor, cycle: str) -> SparseTensor:
         raise ValueError(f"{op}: cycle={cycle!r} must be one of {CYCLES}")
     a, _, _ = square_system(op, a, nm.zeros((a.shape[0],) if hasattr(a, "shape") else ()))
     a = a.map(nm.detach).to_csr().sum_duplicates()
-    if a.dtype.is_complex:
-        raise LinAlgError(f"{op}: takes a real matrix, not one of {a.dtype.name}")
     if not is_known(a.values._node):
         raise LinAlgError(f"{op}: the values of the matrix must be known: make it outside a trace")
     if not bool(nm.all(nm.isfinite(a.values))):
@@ -130,7 +128,7 @@ def _strong(a: SparseTensor, theta: float) -> tuple[Array, Array]:
     """Entries of at least theta √(a_ii a_jj), and the diagonal, by rows."""
     pattern, values = parts.canonical(a.structure, a.values)
     row = pattern.rows.array
-    column, size = pattern.indices.array, np.abs(values.numpy().astype(np.float64))
+    column, size = pattern.indices.array, np.abs(values.numpy()).astype(np.float64)
     diagonal = np.zeros(a.shape[0])
     on = row == column
     diagonal[row[on]] = size[on]
@@ -146,7 +144,8 @@ def _tentative(
     """The candidate cut into aggregates, each of norm 1; and the norms, the coarse candidate."""
     n = number.size
     inside = number >= 0
-    norms = np.sqrt(np.bincount(number[inside], candidate[inside] ** 2, minlength=count))
+    squares = np.abs(candidate[inside]) ** 2
+    norms = np.sqrt(np.bincount(number[inside], squares, minlength=count))
     dtype = index_dtype(n, count)
     pointers = np.zeros(n + 1, dtype)
     np.cumsum(inside, out=pointers[1:])
@@ -167,7 +166,7 @@ def _radius(a: SparseTensor, scale: Tensor) -> float:
     diagonal, off = [], []
     for _ in range(min(n, _RADIUS_STEPS)):
         w = scale * (a @ (scale * v)) - beta * before
-        alpha = float(nm.sum(v * w))
+        alpha = float(nm.real(nm.sum(nm.conj(v) * w)))
         w = w - alpha * v
         beta = float(nm.linalg.norm(w))
         diagonal.append(alpha)
@@ -183,13 +182,13 @@ def smoothed_aggregation(
     a: SparseTensor, *, theta: float = 0.0, coarsest: int = 100, max_levels: int = 20,
     cycle: str = "V", candidate: Any = None,
 ) -> Multigrid:  # fmt: skip
-    """The multigrid hierarchy of a symmetric positive definite matrix.
+    """The multigrid hierarchy of a symmetric or Hermitian positive definite matrix.
 
     Smoothers are sweeps of symmetric Gauss–Seidel, one before and one after; the coarsest matrix is
     inverted.
 
     Args:
-        a: a real symmetric sparse matrix that is known.
+        a: a symmetric or Hermitian sparse matrix that is known.
         theta: entries below theta √(a_ii a_jj) are weak: aggregates do not follow them.
         coarsest: rows of a matrix that is inverted.
         max_levels: the most matrices.
@@ -206,7 +205,8 @@ def smoothed_aggregation(
     a = finest_level(op, a, cycle)
     vector = np.ones(a.shape[0])
     if candidate is not None:
-        vector = np.asarray(nm.asarray(candidate).numpy(), np.float64).reshape(a.shape[0])
+        kind = np.complex128 if a.dtype.is_complex else np.float64
+        vector = np.asarray(nm.asarray(candidate).numpy(), kind).reshape(a.shape[0])
     levels, prolongations = [a], []
     with grad_mode(False):
         while levels[-1].shape[0] > coarsest and len(levels) < max_levels:
@@ -216,11 +216,11 @@ def smoothed_aggregation(
             if not 0 < count < fine.shape[0]:
                 break
             tentative, vector = _tentative(number, count, vector, fine)
-            diagonal = fine.diagonal()
+            diagonal = nm.real(fine.diagonal())
             if not bool(nm.all(diagonal > 0)):
                 raise LinAlgError(f"{op}: the diagonal of level {len(levels) - 1} is not positive")
             step = _DAMPING / max(_radius(fine, nm.sqrt(1 / diagonal)), 1e-300)
             prolongation = tentative - (fine * (step / diagonal)[:, None]) @ tentative
             prolongations.append(prolongation)
-            levels.append(prolongation.T.to_csr() @ (fine @ prolongation))
+            levels.append(prolongation.H.to_csr() @ (fine @ prolongation))
         return Multigrid(levels, prolongations, cycle)
