@@ -99,6 +99,10 @@ class FusedGraph:
             return next(sizes)
 
         builder = GraphBuilder()
+        if target.libraries:
+            from numus.compiler.lower.matmul.vendor import LibraryProducts, adds_bias  # for GPUs
+
+            builder = GraphBuilder(LibraryProducts(target), adds_bias)
         values: list[Value] = []
         leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
         for node in graph.nodes:

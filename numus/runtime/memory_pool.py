@@ -25,6 +25,7 @@ from numus.errors import OutOfMemoryError
 from numus.runtime.locks import Rank, new_lock
 
 _MAX_CACHED_REQUESTS = 4096  # request sizes with a known size class
+_MAX_STEP_BYTES = 64 << 20  # between size classes: temporaries of a training step are one block
 
 
 class Memory:
@@ -73,10 +74,11 @@ class _SizeClass:
 
 def round_up(nbytes: int, min_bytes: int, classes_per_octave: int) -> int:
     """The size class of a request: multiples of `min_bytes`, then a fixed number from each power
-    of two to the next."""
+    of two to the next, and more where they would be far from each other."""
     if nbytes <= 2 * classes_per_octave * min_bytes:
         return max(min_bytes, (nbytes + min_bytes - 1) & -min_bytes)
     step = 1 << ((nbytes - 1).bit_length() - classes_per_octave.bit_length())
+    step = min(step, _MAX_STEP_BYTES)
     return (nbytes + step - 1) & -step
 
 

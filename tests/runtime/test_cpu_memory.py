@@ -23,6 +23,8 @@ def test_size_classes_waste_little():
         assert size % 64 == 0
         assert size <= max(n * 1.25 + 1, 512, n + 64)
     assert size_class(size_class(777777)) == size_class(777777)
+    assert size_class(9 << 30) == 9 << 30
+    assert size_class((9 << 30) + 1) == (9 << 30) + 64 * MIB
 
 
 @pytest.mark.parametrize("n", [0, 1, 100, 5000, 200_000, 3 * MIB, 20 * MIB])
