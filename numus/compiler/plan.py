@@ -128,6 +128,10 @@ class Plan(ScheduledPlan):
                     self.group_of_step.append(group)
                     self.in_place.append([pair for i in together for pair in in_place[i]])
                 self.waves.append(len(launches))  # steps that may run concurrently
+        if fusion is not None:
+            from numus.compiler.schedule.first_wait import wait_first  # late: for GPUs only
+
+            wait_first(self.steps[self.hoisted_steps :])
 
     def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
         """All temporaries together, and the most scratch memory, are more bytes than this."""

@@ -83,8 +83,7 @@ class MmaTuning:
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
     loads_in_flight: int = 8  # of 16 bytes of codes, of a thread
-    min_blocks: float = 0.75  # of an SM
-    min_blocks_of_few: float = 1.5  # of up to 8 vectors
+    min_blocks: float = 0.75  # of an SM: with one, those of the next kernel begin beside them
 
 
 MMA_TUNING = MmaTuning()

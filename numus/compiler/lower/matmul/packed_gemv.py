@@ -102,9 +102,11 @@ def _uses_mma(p: PackedGemvProblem) -> bool:
     x = p.val.inputs[0]
     if not has_mma(p.packing, p.vectors, x.dtype, p.target) or p.chunks % QUAD:
         return False
-    # warps compute a vector's norm, and several products of it
+    if p.vectors > 1:
+        return True
+    # warps compute a vector's norm and several products of it, and take few rows
     alone = len(products_of(p.group)) == 1 and matrix_layout(x, p.layouts, 1) is not None
-    return p.vectors > 1 or alone
+    return alone and mma_kernel.fills_cores(p.target.num_cores, p.rows)
 
 
 def _lower_mma(p: PackedGemvProblem) -> Kernels:

@@ -63,14 +63,17 @@ def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int) -> PackedT
     """As many rows of a block as leave some for most SMs, and as many loads in flight. Each block
     reads all vectors: with many, it has more rows."""
     t = MMA_TUNING
-    few = vectors <= MMA_VECTORS
-    wanted = (t.min_blocks_of_few if few else t.min_blocks) * num_cores
     tile_rows = t.row_mmas
-    while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < wanted:
+    while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < t.min_blocks * num_cores:
         tile_rows //= 2
     steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
     unroll = max(1, min(t.loads_in_flight // (2 * tile_rows), steps))
     return PackedTile(-(-vectors // MMA_VECTORS), tile_rows, t.warps, unroll)
+
+
+def fills_cores(num_cores: int, rows: int) -> bool:
+    """Most SMs have a block."""
+    return -(-rows // MMA_ROWS) >= MMA_TUNING.min_blocks * num_cores
 
 
 def planes(p: Packing) -> int:
