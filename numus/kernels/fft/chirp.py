@@ -26,7 +26,7 @@ from numus.kernels.fft.shared_memory import (
     shared_stockham,
     stores,
 )
-from numus.kernels.fft.stockham import Read, Transform, Write, pair
+from numus.kernels.fft.stockham import Read, Transform, Write, pair, split_constant
 
 
 def chirp(n: int, dtype: DType) -> Any:
@@ -73,18 +73,18 @@ def chirp_transform(
         return put(w, k, swap(z))
 
     def result(w: Transform, k: Expr, z: Complex) -> list[Stmt]:
-        if _offset(k) >= points:
+        if split_constant(k)[1] >= points:
             return []
         found = write(w, k, swap(z))
         pair(found, False, block.paired[1])
         return [ir.If(ir.binary("lt", k, const(points)), found)]
 
     def operand_factor(i: Expr) -> Complex | None:
-        return chirp_at(i) if _offset(i) < points else None
+        return chirp_at(i) if split_constant(i)[1] < points else None
 
     def result_factor(k: Expr) -> Complex | None:
         """With swapped parts, the conjugate."""
-        if _offset(k) >= points:
+        if split_constant(k)[1] >= points:
             return None
         c, s = chirp_at(k)
         return c, -s
@@ -97,9 +97,3 @@ def chirp_transform(
     inverse = get, result, (None, result_factor)
     second, _ = shared_stockham(block, root, rotation, *inverse, scratch)
     return [*first, *second], [*scratch, between]
-
-
-def _offset(index: Expr) -> int:
-    """The constant term, the least that an index can be."""
-    is_sum = index.op == "add" and index.args[1].op == "const"
-    return int(index.args[1].attr) if is_sum else 0

@@ -33,6 +33,7 @@ from numus.kernels.fft.stockham import (
     passes_of,
     quotient,
     remainder,
+    split_constant,
 )
 
 BANK_PERIOD = 16  # points between gaps
@@ -104,27 +105,27 @@ def shared_stockham(
         store = write if target is None else stores(block, target)
         scales = factors[0] if source is None else None, factors[1] if target is None else None
         t = ir.var(f"t{p.number}")
-        butterflies = block.length // p.radix * block.width
-        if source is None or source is not target:
-            points = _Butterfly(block, p, t, root, rotation, scales)
-            out.append(ir.For(t, ZERO, const(butterflies), "lanes", points.body(load, store)))
-            continue
-        reads: list[Stmt] = []
+        count_of_pass = block.length // p.radix * block.width
+        in_place = source is not None and source is target
+        reads: list[Stmt] = []  # those of all turns are under way together
+        rest: list[Stmt] = []
         later: list[Stmt] = []
-        for turn in range(-(-butterflies // block.threads)):
+        for turn in range(-(-count_of_pass // block.threads)):
             at = ir.add(t, const(turn * block.threads))
             held = _Held(block, p, turn, store)
-            body = _Butterfly(block, p, at, root, rotation, scales, turn).body(load, held)
-            exists = ir.binary("lt", at, const(butterflies))
-            is_whole = (turn + 1) * block.threads <= butterflies
-            reads += body if is_whole else [ir.If(exists, body)]
-            puts = held.stores
-            pair(puts, False, True)
-            if block.width > 1 and not block.full:
-                puts = [ir.If(ir.binary("lt", held.transform, block.count), puts)]
-            later += puts if is_whole else [ir.If(exists, puts)]
-        for body in (reads, later):
-            out.append(ir.For(t, ZERO, const(block.threads), "lanes", body))
+            one = _Butterfly(block, p, at, root, rotation, scales, turn)
+            own_reads, own_rest = one.statements(load, held if in_place else store)
+            pair(held.stores, False, True)
+            if (turn + 1) * block.threads <= count_of_pass:
+                reads, rest, later = reads + own_reads, rest + own_rest, later + held.stores
+                continue
+            exists = ir.binary("lt", at, const(count_of_pass))
+            rest.append(ir.If(exists, [*own_reads, *own_rest]))
+            later.append(ir.If(exists, held.stores))
+        threads = const(block.threads)
+        out.append(ir.For(t, ZERO, threads, "lanes", [*reads, *rest]))
+        if in_place:
+            out.append(ir.For(t, ZERO, threads, "lanes", later))
     return out, scratch
 
 
@@ -135,9 +136,7 @@ def shared_buffer(block: ThreadBlock, name: str) -> ir.Buffer:
 
 def _place(block: ThreadBlock, w: Transform, position: Expr) -> Expr:
     """Where the real part of a point is; the imaginary part follows."""
-    first, offset = position, 0
-    if position.op == "add" and position.args[1].op == "const":
-        first, offset = position.args[0], position.args[1].attr
+    first, offset = split_constant(position)
     lane, step = ir.add(*w), 1
     if block.interleaved or block.width == 1:
         start, step = ir.add(ir.mul(first, const(block.width)), lane), block.width
@@ -174,10 +173,8 @@ class _Held:
     def __init__(self, block: ThreadBlock, p: Pass, turn: int, store: Write) -> None:
         self.name, self.dtype, self.store = f"h{p.number}_{turn}_", block.dtype, store
         self.stores: list[Stmt] = []
-        self.transform = ZERO
 
     def __call__(self, w: Transform, i: Expr, z: Complex) -> list[Stmt]:
-        self.transform = w[1]
         name = f"{self.name}{len(self.stores) // 2}"
         parts = [ir.Register(f"{name}{part}", self.dtype, lanes=True) for part in "ri"]
         self.stores += self.store(w, i, (ir.read(parts[0]), ir.read(parts[1])))
@@ -196,35 +193,43 @@ class _Butterfly:
     factors: tuple[Factor | None, Factor | None] = (None, None)
     turn: int = 0
 
-    def body(self, load: Read, store: Write) -> list[Stmt]:
+    def statements(self, load: Read, store: Write) -> tuple[list[Stmt], list[Stmt]]:
+        """Those that read its points, and the rest."""
         block, p = self.block, self.p
         group, q, w = self._place()
         first = ir.add(ir.mul(group, const(p.stride)), q)  # of the points read
         to = ir.add(ir.mul(group, const(p.stride * p.radix)), q)
+        some = block.width > 1 and not block.full
+        at = w  # of what is read: a transform past the end is the last one again
+        if some and p.number == 0:
+            at = ZERO, ir.minimum(w[1], ir.sub(block.count, ONE))
+        rotates, is_last = p.groups > 1 or block.columns, p.groups == 1
 
         def point(j: Expr) -> Complex:
-            return load(w, ir.add(first, ir.mul(j, const(block.length // p.radix))))
+            return load(at, ir.add(first, ir.mul(j, const(block.length // p.radix))))
 
         def factors(k: Expr) -> list[Complex]:
             return self.rotation(p, group, w, k)
 
         def put(k: Expr, z: Complex) -> list[Stmt]:
-            return store(w, ir.add(to, ir.mul(k, const(p.stride))), z)
+            stores = store(w, ir.add(to, ir.mul(k, const(p.stride))), z)
+            pair(stores, False, block.paired[1] or not is_last)
+            exists = ir.binary("lt", w[1], block.count)
+            return [ir.If(exists, stores)] if some and is_last and stores else stores
 
-        rotates = p.groups > 1 or block.columns
-        if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            found = self._in_registers(first, to, point, factors if rotates else None, put)
-            is_last = p.groups == 1
-            pair(found, block.paired[0] or p.number > 0, block.paired[1] or not is_last)
-        else:
+        if p.radix % 2 and p.radix > block.largest_odd:
 
             def rotated(k: Expr, z: Complex) -> Complex:
                 return reduce(mul, factors(k), z) if rotates else z
 
-            found = loop_butterfly(p, block, self.root, point, rotated, put)
-        if block.width > 1 and not block.full:
-            found = [ir.If(ir.binary("lt", w[1], block.count), found)]
-        return found
+            return [], loop_butterfly(p, block, self.root, point, rotated, put)
+        out = Bindings(f"z{p.number}_{self.turn}")
+        points = self._points(first, point, out)
+        reads, out.statements = out.statements, []
+        self._results(points, to, factors if rotates else None, put, out)
+        for found in (reads, out.statements):
+            pair(found, block.paired[0] or p.number > 0)
+        return reads, out.statements
 
     def _place(self) -> tuple[Expr, Expr, Transform]:
         """The group of this butterfly, its position in it, its transform."""
@@ -241,28 +246,29 @@ class _Butterfly:
             return ZERO, i, w
         return (i, ZERO, w) if p.stride == 1 else (*_divided(i, p.stride), w)
 
-    def _in_registers(
+    def _points(
+        self, first: Expr, point: Callable[[Expr], Complex], out: Bindings
+    ) -> list[Complex]:
+        step = self.block.length // self.p.radix
+        return [
+            self._scaled(0, ir.add(first, const(step * j)), partial(point, const(j)), out)
+            for j in range(self.p.radix)
+        ]
+
+    def _results(
         self,
-        first: Expr,
+        points: list[Complex],
         to: Expr,
-        point: Callable[[Expr], Complex],
         factors: Callable[[Expr], list[Complex]] | None,
         put: Callable[[Expr, Complex], list[Stmt]],
-    ) -> list[Stmt]:
-        radix = self.p.radix
-        out = Bindings(f"z{self.p.number}_{self.turn}")
-        step = self.block.length // radix
-        points = [
-            self._scaled(0, ir.add(first, const(step * j)), partial(point, const(j)), out)
-            for j in range(radix)
-        ]
-        powers = _Powers(factors, radix, out) if factors else None
+        out: Bindings,
+    ) -> None:
+        powers = _Powers(factors, self.p.radix, out) if factors else None
         for k, z in butterfly_in_order(points, out):
             value = out.bind(mul(z, powers[k])) if powers and k else z
             at = ir.add(to, const(self.p.stride * k))
             value = self._scaled(1, at, lambda value=value: value, out)
             out.statements += put(const(k), value)
-        return out.statements
 
     def _scaled(self, which: int, at: Expr, point: Callable[[], Complex], out: Bindings) -> Complex:
         """A point of the operand or the result, times its factor."""
