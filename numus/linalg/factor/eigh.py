@@ -34,6 +34,7 @@ from numus.linalg._base import (
 )
 from numus.linalg.factor import blocked, lapack, small, triangular
 from numus.linalg.factor.cholesky import cholesky_ex
+from numus.linalg.factor.jacobi import orthogonalized
 from numus.linalg.products import diagonal
 from numus.primitives.linalg import factor
 from numus.shapes import broadcast as broadcast_shapes
@@ -81,7 +82,7 @@ def _by_rotations(a: Tensor) -> Tensor:
     shift = 1.5 * minimum(frobenius, rows)
     shift = where(shift == 0, 1.0, shift)
     shifted = a + shift * identity(n, a)
-    found = wrap(factor.orthogonalize(shifted._node, n))
+    found = orthogonalized(shifted, n)
     vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
     values = real_part((vectors.conj() * (a @ vectors)).sum(axis=-2))
     order = values.argsort(axis=-1)

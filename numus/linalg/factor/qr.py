@@ -69,6 +69,9 @@ def triangle(a: Tensor) -> Tensor:
     """R (min(m, n), n) alone, not differentiated, of matrices that are scaled; of tall ones by the
     triangles of ranges of rows (TSQR, Demmel et al. 2012)."""
     m, n = a.shape[-2:]
+    if a.size and not small.on_cpu(a) and lapack.is_chosen("qr", stacked(a).mT):
+        r = lapack.qr(stacked(a), 0)[1]
+        return unstacked(r[:, : min(m, n)].triu(), a.shape[:-2])
     if m < n or n <= TALL or small.applies(a) or not small.on_cpu(a):
         return factors(a, min(m, n))[1]
     return unstacked(_triangle(stacked(a)), a.shape[:-2])

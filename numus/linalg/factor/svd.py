@@ -30,6 +30,7 @@ from numus.linalg._base import (
 )
 from numus.linalg.factor import blocked, lapack, small
 from numus.linalg.factor.eigh import inverse_gaps, real_part
+from numus.linalg.factor.jacobi import orthogonalized
 from numus.linalg.factor.qr import factors as qr_factors
 from numus.linalg.products import diagonal
 from numus.primitives.linalg import factor
@@ -43,7 +44,7 @@ def _tall(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a = a / scale
     q, square = qr_factors(a, n) if m > n else (None, a)
     both = concat([square, identity(n, a)], axis=-1)
-    found = wrap(factor.orthogonalize(both._node, n))
+    found = orthogonalized(both, n)
     rows, rotation = found[..., :n], found[..., n:]
     values = (abs(rows) ** 2).sum(axis=-1).sqrt()
     order = values.argsort(axis=-1, descending=True)
@@ -69,7 +70,7 @@ def _values(a: Tensor) -> Tensor:
     _, m, n = a.shape
     scale = scale_of(a)
     square = qr_factors(a / scale, n)[1] if m > n else a / scale
-    rows = wrap(factor.orthogonalize(square._node, n))
+    rows = orthogonalized(square, n)
     return (abs(rows) ** 2).sum(axis=-1).sqrt().sort(axis=-1, descending=True) * scale[..., 0]
 
 
