@@ -179,7 +179,8 @@ class _Printer:
                 use = "write" if s.write else "read"
                 return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}"
             case DependencyWait():
-                return "wait for earlier kernels" + (", after loads" if s.loads_before else "")
+                how = ", after loads" if s.loads_before else ", ahead of loads" * s.loads_after
+                return f"wait for earlier kernels{how}"
             case AtomicAdd():
                 return f"{names[s.buffer]}[{args[0]}] += {args[1]}"
             case WarpMultisplit():

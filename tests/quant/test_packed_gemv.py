@@ -54,6 +54,7 @@ def test_warps(format, rows, columns, vectors, dtype):
         ("uint4-g128", 19, 1024, 4, "bfloat16"),
         ("uint4-g128", 70, 1152, 17, "float16"),
         ("q8-b128", 5, 2304, 16, "bfloat16"),
+        ("int4-g128", 35, 256, 37, "bfloat16"),
         ("int8-row", 7, 528, 11, "float16"),
     ],
 )

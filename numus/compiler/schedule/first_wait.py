@@ -40,7 +40,7 @@ def _waiting(body: list[Stmt]) -> list[Stmt]:
                 return body
             names = [x for x in body[:at] if _is_name(x)]
             loads = [x for x in body[:at] if not _is_name(x)]
-            wait = ir.DependencyWait()
+            wait = ir.DependencyWait(loads_after=True)
             return [*names, *_prefetches(loads), wait, *loads, *body[at + 1 :]]
     return [
         replace(s, body=_waiting(s.body)) if isinstance(s, (ir.For, ir.If)) else s for s in body

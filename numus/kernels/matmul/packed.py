@@ -79,7 +79,8 @@ class Packing:
 class MmaTuning:
     """Products on tensor cores (`gpu/packed_mma_sync.py`). Measured on one H200."""
 
-    max_vectors: int = 32
+    max_vectors: int = 64
+    block_vectors: int = 16
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
     loads_in_flight: int = 8  # of 16 bytes of codes, of a thread

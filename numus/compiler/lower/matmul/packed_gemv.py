@@ -113,7 +113,7 @@ def _lower_mma(p: PackedGemvProblem) -> Kernels:
     x = p.val.inputs[0]
     tile = mma_kernel.choose_tile(p.target.num_cores, p.rows, p.vectors, p.chunks)
     e, block = Emitter(p.layouts, block_size=tile.threads), ir.var("block")
-    blocks = -(-p.rows // tile.block_rows)
+    blocks = -(-p.rows // tile.block_rows) * tile.vector_blocks
     vectors, rows, k = (e.dim(n) for n in (p.vectors, p.rows, x.shape[2]))
     matrix = p.matrix(e, p.val)
     kernel = mma_kernel.PackedMma(

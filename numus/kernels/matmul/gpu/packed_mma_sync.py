@@ -46,6 +46,7 @@ class PackedTile:
     """Of a block, whose warps share k."""
 
     vectors: int  # MMAs of 8 vectors
+    vector_blocks: int  # that share rows
     rows: int  # MMAs of 16 rows
     warps: int
     unroll: int  # steps whose words are in flight
@@ -60,15 +61,16 @@ class PackedTile:
 
 
 def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int) -> PackedTile:
-    """As many rows of a block as leave some for most SMs, and as many loads in flight. Each block
-    reads all vectors: with many, it has more rows."""
+    """As many rows of a block as leave some for most SMs, and as many loads in flight."""
     t = MMA_TUNING
     tile_rows = t.row_mmas
     while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < t.min_blocks * num_cores:
         tile_rows //= 2
     steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
     unroll = max(1, min(t.loads_in_flight // (2 * tile_rows), steps))
-    return PackedTile(-(-vectors // MMA_VECTORS), tile_rows, t.warps, unroll)
+    blocks = -(-vectors // t.block_vectors)
+    mmas = -(-vectors // (blocks * MMA_VECTORS))
+    return PackedTile(mmas, blocks, tile_rows, t.warps, unroll)
 
 
 def fills_cores(num_cores: int, rows: int) -> bool:
@@ -108,7 +110,11 @@ class PackedMma:
         block: Expr,
     ) -> None:
         self.packing, self.tile, self.matrix, self.vectors = packing, tile, matrix, vectors
-        self.sizes, self.block, self.dtype = sizes, block, vectors.dtype
+        self.sizes, self.dtype = sizes, vectors.dtype
+        many = tile.vector_blocks > 1
+        self.first_row = (block // tile.vector_blocks if many else block) * tile.block_rows
+        which = block % tile.vector_blocks if many else ZERO
+        self.first_vector = which * (tile.vectors * MMA_VECTORS)
         self.chunks, known = chunks
         self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
         self.whole = known % (self.span * tile.unroll) == 0
@@ -198,7 +204,7 @@ class PackedMma:
         group, chunk = self._group(chunk), ir.minimum(chunk, self.chunks - QUAD)
         begin = chunk + chunk // p.group + 1 if p.header else chunk
         aligned = vectorised and not p.header  # words behind a header are not
-        first = self.block * self.tile.block_rows + lane % WARP // THREADS_ALONG_K
+        first = self.first_row + lane % WARP // THREADS_ALONG_K
         words, numbers = list[list[Expr]](), list[list[Expr]]()
         for r in range(2 * self.tile.rows):
             row = ir.minimum(first + r * HALF_ROWS, last)
@@ -247,7 +253,8 @@ class PackedMma:
         k = begin * p.values
         found = []
         for i in range(self.tile.vectors):
-            mn = ir.minimum(lane % WARP // THREADS_ALONG_K + i * MMA_VECTORS, last)
+            own = self.first_vector + (lane % WARP // THREADS_ALONG_K + i * MMA_VECTORS)
+            mn = ir.minimum(own, last)
             values: list[Expr] = []
             for part in range(0, QUAD * p.values, 8):
                 how = (min(8, QUAD * p.values), f"x{tag}_{i}_{part}", vectorised)
@@ -315,11 +322,11 @@ class PackedMma:
         value = ir.load(stage, at)
         for w in range(1, t.warps):
             value = value + ir.load(stage, at + w * size)
-        n = self.block * t.block_rows + column
-        stores = [ir.Let(total, value), *epilogue(ZERO, vector, n, total)]
-        own = ir.For(
-            lane, ZERO, sizes.vectors * t.block_rows, "lanes", [ir.If(n < sizes.rows, stores)]
-        )
+        n, v = self.first_row + column, self.first_vector + vector
+        stores = [ir.Let(total, value), *epilogue(ZERO, v, n, total)]
+        exists = (n < sizes.rows) & (v < sizes.vectors)
+        count = const(t.vectors * MMA_VECTORS * t.block_rows)
+        own = ir.For(lane, ZERO, count, "lanes", [ir.If(exists, stores)])
         return [lanes, own], stage
 
 
