@@ -52,6 +52,17 @@ def test_double_precision(n):
     check((2, n), dtype="complex128")
 
 
+def test_kernels_serve_any_number_of_rows():
+    runtime = nm.device("simt").runtime
+    texts = []
+    for shape in ((67, 40), (69, 40), (2, 1600), (3, 1600)):
+        runtime.launched.clear()
+        check(shape)
+        texts.append([program.text for program in runtime.launched])
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3]
+
+
 @pytest.mark.parametrize("n", [64, 8192, 44_100, 1_048_575, 1 << 24])
 @pytest.mark.parametrize("target", [simt_machine.TARGET, simt_machine.HOPPER])
 def test_steps_multiply_to_the_length_and_fit_shared_memory(n, target):

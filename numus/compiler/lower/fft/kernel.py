@@ -98,7 +98,9 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
 
     points = p.layout.convolution or step.length
     shape = (points, blocking.radices, blocking.largest_odd, p.part, width)
+    e.static = False  # any number of rows
     count, is_full = ir.minimum(ir.sub(e.dim(inner), start), const(width)), inner % width == 0
+    e.static = bool(blocking.threads)
     operand_is_paired = step.is_paired or p.operand_is_paired
     if blocking.threads:
         block = ThreadBlock(
