@@ -26,6 +26,7 @@ from numus.signal._arguments import (
     tensor,
     wide,
 )
+from numus.signal.extension import MODES, extended
 from numus.signal.fir_design import firwin
 from numus.signal.iir_design import cheby1
 from numus.signal.linear_filters import lfilter, sosfilt, sosfiltfilt
@@ -182,8 +183,22 @@ def _resized_spectrum(z: Tensor, count: int) -> Tensor:
     return nm.concat([p for p in parts if p.shape[-1]], axis=-1)
 
 
-def upfirdn(h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1) -> Tensor:
+def upfirdn(
+    h: Any,
+    x: Any,
+    up: int = 1,
+    down: int = 1,
+    axis: int = -1,
+    mode: str = "constant",
+    cval: float = 0.0,
+) -> Tensor:
     """The signal with `up` - 1 zeros after each sample, filtered by taps h, every `down`-th sample.
+
+    Args:
+        mode: the signal beyond its ends: "constant" (`cval`), "wrap" (periodic), "edge" (the last
+            sample), "smooth" (the line through the last two), "line" (through the first and the
+            last), "symmetric" or "reflect" (backwards, with the last sample twice or once),
+            "antisymmetric" or "antireflect" (these turned around zero or the last sample).
 
     >>> nm.signal.upfirdn([1.0, 1.0, 1.0], nm.asarray([1.0, 2.0, 3.0]), up=3).tolist()
     [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
@@ -199,10 +214,17 @@ def upfirdn(h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1) -> Tenso
     if taps.dtype.kind == "complex" and x.dtype.kind != "complex":
         x = x.astype(nm.complex128 if x.dtype is nm.float64 else nm.complex64)
     taps = taps.astype(x.dtype).to_device(x.device)
-    rows = last(op, x, axis)
-    m, n = taps.shape[0], rows.shape[-1]
-    if not n:
+    choice(op, mode, "mode", *MODES)
+    at = axis_of(op, x, axis)
+    m, count, start = taps.shape[0], 0, 0
+    if not x.shape[at]:
         raise ShapeError(f"signal.{op}: no samples along axis {axis} of shape {x.shape}")
+    if mode != "constant" or cval:
+        margin = -(-(m // up + 1) // down) * down  # that the taps do not reach beyond
+        count, start = _upfirdn_count(m, x.shape[at], up, down), margin * up // down
+        x = extended(x, at, margin, mode, cval)
+    rows = last(op, x, axis)
+    n = rows.shape[-1]
     long = (n - 1) * up + 1
     padding = [(m - 1, m - 1)]
     flat = rows.reshape(-1, 1, n)
@@ -210,7 +232,8 @@ def upfirdn(h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1) -> Tenso
         flat, nm.flip(taps).reshape(1, 1, m), (down,), padding, lhs_dilation=(up,)
     )
     assert found.shape[-1] == -(-(long + m - 1) // down)
-    return nm.moveaxis(found.reshape(*rows.shape[:-1], found.shape[-1]), -1, axis)
+    y = nm.moveaxis(found.reshape(*rows.shape[:-1], found.shape[-1]), -1, axis)
+    return slice_along(y, at, start, start + count) if count else y
 
 
 _LEVELS: dict[str, Any] = {
@@ -234,14 +257,14 @@ def resample_poly(
 
     Args:
         window: of the low-pass filter, or its taps.
-        padtype: the signal beyond its ends: "constant" (`cval`, by default 0), "line", "mean",
-            "median", "minimum" or "maximum".
+        padtype: the signal beyond its ends: "mean", "median", "minimum", "maximum", or a mode of
+            `upfirdn`: "constant" (`cval`, by default 0), "line", "wrap", "edge" and others.
 
     >>> nm.signal.resample_poly(nm.ones(6), 1, 2).shape
     (3,)
     """
     op = "resample_poly"
-    choice(op, padtype, "padtype", "constant", "line", *_LEVELS)
+    choice(op, padtype, "padtype", *_LEVELS, *MODES)
     if cval is not None and padtype != "constant":
         raise ValueError(f"signal.{op}: cval has no effect with padtype={padtype!r}")
     x = signal(op, x)
@@ -272,27 +295,8 @@ def resample_poly(
         level = _LEVELS[padtype](x, axis=at, keepdims=True)
         y = upfirdn(taps, x - level, up, down, axis=at)
         return slice_along(y, at, skip, skip + out) + level
-    margin = 0
-    if padtype == "line" or cval:  # a multiple of `down`, that the taps do not reach beyond
-        margin = -(-(taps.size // up + 1) // down) * down
-        x = _continued(x, at, margin, padtype == "line", cval)
-    y = upfirdn(taps, x, up, down, axis=at)
-    start = skip + margin * up // down
-    return slice_along(y, at, start, start + out)
-
-
-def _continued(x: Tensor, at: int, by: int, line: bool, level: float | None) -> Tensor:
-    """The signal between samples on the line through its ends, or of one level."""
-    n = x.shape[at]
-    if not line:
-        margins = [(by, by) if i == at else (0, 0) for i in range(x.ndim)]
-        return nm.pad(x, margins, mode="constant", constant_values=level)
-    first, end = slice_along(x, at, 0, 1), slice_along(x, at, n - 1, n)
-    slope = (end - first) / max(n - 1, 1)
-    shape = tuple(by if i == at else 1 for i in range(x.ndim))
-    steps = nm.arange(1, by + 1, dtype=x.dtype, device=x.device).reshape(shape)
-    before, after = first - slope * nm.flip(steps, axis=at), end + slope * steps
-    return nm.concat([before, x, after], axis=at)
+    y = upfirdn(taps, x, up, down, axis=at, mode=padtype, cval=cval or 0.0)
+    return slice_along(y, at, skip, skip + out)
 
 
 def _upfirdn_count(taps: int, n: int, up: int, down: int) -> int:

@@ -178,6 +178,11 @@ def test_other_rates():
     same("resample_poly", x, 3, 2, axis=1, cval=2.0)
     same("resample_poly", x, 2, 3, axis=1, padtype="median")
     same("upfirdn", noise(7), x, 3, 5)
+    for mode in ("wrap", "edge", "smooth", "symmetric", "reflect", "antisymmetric", "antireflect"):
+        same("resample_poly", x[:, :60] + 1j * x[:, 60:120], 5, 7, axis=1, padtype=mode)
+        same("upfirdn", noise(40), x[:, :6], 3, 2, mode=mode)  # taps reach far beyond the ends
+    same("upfirdn", noise(20), x[:, :9], 2, 3, mode="line", axis=0)
+    same("upfirdn", noise(5), x[:, :9], mode="constant", cval=2.0)
     for options in ({}, {"ftype": "fir"}, {"zero_phase": False}, {"n": 4}):
         same("decimate", x, 3, **options)
     same("detrend", x, bp=[30, 50])
