@@ -43,10 +43,10 @@ class Thread:
     """Places of one thread."""
 
     def __init__(self, p: Program, grid: ThreadGrid, number: Expr) -> None:
-        minor = const(grid.down if grid.columns_first else grid.across)
-        places = p.let(ir.idiv(number, minor)), p.let(ir.irem(number, minor))
+        length = const(grid.down if grid.columns_first else grid.across)
+        line, place = p.let(ir.idiv(number, length)), p.let(ir.irem(number, length))
         self.number = number
-        self.x, self.y = reversed(places) if grid.columns_first else places
+        self.x, self.y = (place, line) if grid.columns_first else (line, place)
         self.rows = [p.let(ir.add(self.x, const(grid.down * t))) for t in range(grid.rows)]
         self.columns = [p.let(ir.add(self.y, const(grid.across * t))) for t in range(grid.columns)]
 
