@@ -70,7 +70,8 @@ def step_lengths(n: int, dtype: DType, target: Target, columns: bool) -> tuple[i
     points = max_points(n, dtype, target)
     part = min(TUNING.column_points, points) // TUNING.min_columns
     part = max(part, min(TUNING.min_part, points // 4), 2)
-    if n <= (part if columns else min(TUNING.max_length, points)):
+    whole = points // TUNING.min_columns if columns else min(TUNING.max_length, points)
+    if n <= max(whole, part if columns else 2):
         return (n,)
     return split(n, part)
 
