@@ -121,7 +121,7 @@ def _masked_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int)
     a, b = batch_all((inputs[2], inputs[5]), (batched[2], batched[5]), size)
     a, b = (reshape(x, (size * x.shape[1], x.shape[2])) for x in (a, b))
     first, second, mask = inputs[:2], inputs[3:5], inputs[6:]
-    out = csr_masked_matmul((*first, a), (*second, b), mask, node.params)
+    out = csr_masked_matmul((*first, a), (*second, b), mask, *node.params)
     return reshape(out, (size, *node.shape))
 
 
@@ -130,7 +130,7 @@ def _masked_reference(node: Node, *arrays: Array) -> Array:
     out = np.zeros(node.shape, av.dtype)
     with np.errstate(all="ignore"):
         for b in range(node.shape[0]):
-            sums = np.zeros(node.params, av.dtype)
+            sums = np.zeros(node.params[0], av.dtype)
             for i in range(mp.size - 1):
                 for p in range(ap[i], ap[i + 1]):
                     row = slice(bp[ai[p]], bp[ai[p] + 1])
@@ -146,14 +146,16 @@ _csr_masked_matmul = nondifferentiable(
 )
 
 
-def csr_masked_matmul(a: Nodes, b: Nodes, mask: Nodes, columns: int) -> Node:
+def csr_masked_matmul(a: Nodes, b: Nodes, mask: Nodes, columns: int, row_bits: int) -> Node:
     """Elements of a b at the positions of a mask: Gustavson's numeric phase.
 
     `a` and `b` are (pointers, indices, values), values (batch, nnz); the mask is (pointers,
-    indices). Columns are sorted in the rows of b; no column is twice in a row of the mask.
+    indices). Columns are sorted in the rows of b; no column is twice in a row of the mask. GPUs
+    search rows of b, whose lengths have up to `row_bits` bits.
     """
     shape = (a[2].shape[0], mask[1].shape[0])
-    return apply(_csr_masked_matmul, (*a, *b, *mask), columns, shape, a[2].dtype)
+    params = (columns, row_bits)
+    return apply(_csr_masked_matmul, (*a, *b, *mask), params, shape, a[2].dtype)
 
 
 def _no_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:

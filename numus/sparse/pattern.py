@@ -104,6 +104,11 @@ class Pattern:
         return np.diff(self.pointers.array)
 
     @functools.cached_property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        return int(self.counts.max(initial=0))
+
+    @functools.cached_property
     def rows(self) -> OnDevices:
         """The row of each entry."""
         dtype = self.indices.array.dtype

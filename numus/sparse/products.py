@@ -177,11 +177,11 @@ def masked_nodes(a: Pattern, b: Pattern, mask: Pattern, values: Node, others: No
     """The elements of A B at a mask's positions, of values (nnz of a,) and (nnz of b,)."""
 
     def compute(values: Node, others: Node) -> Node:
-        dev = values.device or others.device
+        dev = values.device or others.device or default.device
         first, second = (reshape(v, (1, *v.shape)) for v in (values, others))
-        out = primitives.csr_masked_matmul(
-            (*a.arrays(dev), first), (*b.arrays(dev), second), mask.arrays(dev), b.shape[1]
-        )
+        given = ((*a.arrays(dev), first), (*b.arrays(dev), second), mask.arrays(dev), b.shape[1])
+        searches = dev.runtime.target.simt
+        out = primitives.csr_masked_matmul(*given, b.longest.bit_length() if searches else 0)
         return reshape(out, out.shape[1:])
 
     def by_first(g: Node, others: Node) -> Node:

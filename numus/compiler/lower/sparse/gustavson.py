@@ -95,7 +95,7 @@ def lower_symbolic(p: ProductProblem) -> Kernels:
 
 def lower_numeric(p: ProductProblem) -> Kernels:
     """A dense accumulator per task of a CPU."""
-    val, columns = p.val, int(p.val.params)
+    val, columns = p.val, int(p.val.params[0])
     ap, ai, av, bp, bi, bv, mp, mi = val.inputs
     rows = mp.shape[0] - 1
     per_task, tasks = _tasks(p, rows)
@@ -125,7 +125,7 @@ def _write(e: Emitter, val: Value, at: tuple[Expr, ...], total: Number) -> list[
 
 def lower_numeric_threads(p: ProductProblem) -> Kernels:
     """An element of the mask per thread of a GPU, which searches the rows of b for its column."""
-    val, columns, threads = p.val, int(p.val.params), p.target.block_size
+    val, (columns, row_bits), threads = p.val, p.val.params, p.target.block_size
     ap, ai, av, bp, bi, bv, mp, mi = val.inputs
     count, nnz = val.shape
     per_batch = -(-nnz // threads)
@@ -149,7 +149,7 @@ def lower_numeric_threads(p: ProductProblem) -> Kernels:
         *(pointer, ZERO, ir.add(e.dim(rows), ONE), ir.add(i, ONE)),
         *(e.scalar_arg((rows + 1).bit_length() + 1), "row"),
     )
-    steps = e.scalar_arg(max(1, bi.shape[0]).bit_length() + 1)
+    steps = e.scalar_arg(row_bits + 1)
 
     def add(entry: Expr) -> list[Stmt]:
         low, high, there = ir.var("b_low"), ir.var("b_high"), ir.var("there")
