@@ -24,12 +24,16 @@ from numus.compiler.plan_template import structure_of
 from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
+from numus.compiler.schedule.order import reads, writes
 from numus.compiler.schedule.rematerialize import (
     Liveness,
     Steps,
+    arithmetic,
     pack_one_operand,
     rematerialize,
+    traffic,
 )
+from numus.compiler.schedule.tuning import TUNING
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 
@@ -94,12 +98,7 @@ class Plan(ScheduledPlan):
         steps = [step for i, step in enumerate(steps) if i not in hoisted.steps]
         self.hoisted, self.hoisted_bytes = hoisted.offset, hoisted.nbytes
         self.hoisted_steps = len(once)
-        ignored_peak = self.runtime.target.l2_bytes
-        if self.workers and self._may_exceed(ignored_peak, steps, temporary):
-            analyse = partial(Liveness, temporary, self.workers)
-            total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
-            steps = pack_one_operand(steps, analyse, lower, ignored_peak)
-            steps = rematerialize(steps, analyse, lower, ignored_peak, layouts, total)
+        steps = self._lower_peak(steps, temporary, lower, layouts, in_memory)
         self.steps, self.group_of_step, self.in_place, self.waves = [], [], [], []
         fusion: Any = None
         if self.runtime.target.dependent_launch:
@@ -132,6 +131,32 @@ class Plan(ScheduledPlan):
             from numus.compiler.schedule.first_wait import wait_first  # late: for GPUs only
 
             wait_first(self.steps[self.hoisted_steps :])
+
+    def _lower_peak(
+        self,
+        steps: Steps,
+        temporary: Callable[[Value], int],
+        lower: LoweringCache,
+        layouts: Layouts,
+        in_memory: set[Value],
+    ) -> Steps:
+        """The steps, with less packed ahead and with recomputed values, where many bytes live."""
+        target = self.runtime.target
+        ignored = target.l2_bytes
+        if target.simt:
+            ignored = int(target.memory_bytes) // TUNING.remat_memory_fraction
+        if (target.simt and not ignored) or not self._may_exceed(ignored, steps, temporary):
+            return steps
+        analyse = partial(Liveness, temporary, self.workers)
+        if target.simt:
+            moved = sum(nbytes(v) for step, _ in steps for v in reads(step) | writes(step))
+            budget = moved // TUNING.remat_traffic_fraction
+            return rematerialize(steps, analyse, lower, ignored, layouts, budget, traffic)
+        groups = [group for group in self.groups if any(v.size for v in group.stored)]
+        total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
+        steps = pack_one_operand(steps, analyse, lower, ignored)
+        budget = total // TUNING.remat_flops_fraction
+        return rematerialize(steps, analyse, lower, ignored, layouts, budget, arithmetic)
 
     def _may_exceed(self, peak: int, steps: Steps, temporary: Callable[[Value], int]) -> bool:
         """All temporaries together, and the most scratch memory, are more bytes than this."""

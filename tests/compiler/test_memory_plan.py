@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
+from numus.compiler import plan as plan_module
 from numus.compiler.hooks import before_run
-from numus.compiler.schedule import rematerialize
 from numus.compiler.schedule.memory_plan import aligned
 from numus.compiler.schedule.tuning import TUNING
 from numus.kernels.matmul.cpu import blocking
+from numus.runtime.devices import BACKENDS
+from numus.runtime.null import NullRuntime
 
 NULL = nm.device("null")
 
@@ -204,6 +207,14 @@ def test_low_memory_gemms_are_right(monkeypatch):
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
 
 
+class NullTarget(NullRuntime):
+    """Another machine on which nothing runs."""
+
+    def __init__(self, target):
+        super().__init__()
+        self.target = target
+
+
 # -- rematerialisation ----------------------------------------------------------------------------
 
 
@@ -251,13 +262,29 @@ def test_peaks_that_fit_into_the_cache_are_ignored():
     assert not rematerialised(plan)
 
 
+def test_gpus_recompute_for_large_temporaries_alone():
+    """Within a part of the bytes that the step moves."""
+    arenas, counts = [], []
+    for memory in (8 << 20, 1 << 40, 0):
+        target = replace(simt_machine.HOPPER, memory_bytes=memory)
+        name = f"null_gpu_{memory}"
+        BACKENDS[name] = lambda index, target=target: NullTarget(target)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plan_module, "TUNING", replace(TUNING, remat_traffic_fraction=8))
+            plan = plan_of(nm.jit(blocks(6, device=name)), given(256, 256, device=name))
+        arenas.append(plan.arena)
+        counts.append(len(rematerialised(plan)))
+    assert arenas[0] < arenas[1] == arenas[2]
+    assert counts[0] > 0 == counts[1] == counts[2]
+
+
 @pytest.mark.on_cpu("what programs do where memory is short is chosen by its cache")
 def test_rematerialised_values_have_the_same_bits():
     """The same step, with and without: the same bits."""
     results = []
     for fraction in (TUNING.remat_flops_fraction, 1 << 60):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rematerialize, "TUNING", replace(TUNING, remat_flops_fraction=fraction))
+            patch.setattr(plan_module, "TUNING", replace(TUNING, remat_flops_fraction=fraction))
             rng = np.random.default_rng(0)
             shapes = [(192, 768), (768, 192)] * 3
             ws = [nm.asarray(rng.standard_normal(s).astype("f") / s[0] ** 0.5) for s in shapes]

@@ -2,7 +2,8 @@
 
 GEMMs at the peak pack one operand ahead instead of both. Cheap values that are live across the
 peak, but unused at it, are freed and recomputed after it (the slow function inside an activation,
-from the activation's input).
+from the activation's input). On CPUs that costs arithmetic, on GPUs traffic: a kernel that reads
+the operands and writes the value again.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.cost_model import EXPENSIVE_OPS
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS, nbytes
 from numus.compiler.graph.value import PACKED, Layouts, Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.index_rules import is_inline
-from numus.compiler.schedule.order import reads, writes
 from numus.compiler.schedule.tuning import TUNING
 from numus.shapes import row_major
 
 Steps = list[tuple[LoweredKernel, FusionGroup]]
 Lower = Callable[[FusionGroup], Sequence[LoweredKernel]]
 Bytes = Callable[[Value], int]  # of a value in the arena, 0 for inputs and results
+Cost = Callable[[Sequence[Value], Sequence[Value]], int]  # of values, from operands in memory
+_TOO_MUCH = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,10 @@ class Liveness:
         self.temporary = temporary
         self.uses: dict[Value, list[int]] = {}
         for i, (step, _) in enumerate(steps):
-            for v in reads(step) | writes(step):
-                self.uses.setdefault(v, []).append(i)
+            for v in step.buffers:
+                found = self.uses.setdefault(v, [])
+                if not found or found[-1] != i:
+                    found.append(i)
         self.live = np.array([step.scratch_bytes(workers) for step, _ in steps], np.int64)
         for v, found in self.uses.items():
             self.live[found[0] : found[-1] + 1] += temporary(v)
@@ -100,31 +104,31 @@ def rematerialize(
     lower: Lower,
     ignored_peak: int,
     layouts: Layouts,
-    flops: int,
+    budget: int,
+    cost: Cost,
 ) -> Steps:
-    """The steps, with further ones that recompute values after the peak. `flops` are the plan's;
-    `layouts` has the values in memory."""
-    budget = flops // TUNING.remat_flops_fraction
+    """The steps, with further ones that recompute values after the peak, which cost no more than
+    `budget` in all. `layouts` has the values in memory."""
     while True:
         liveness = analyse(steps)
         if liveness.live.max(initial=0) <= ignored_peak:
             return steps
-        candidate = _best(liveness, layouts, budget)
+        candidate = _best(liveness, layouts, budget, cost)
         if candidate is None:
             return steps
         steps = _recompute(steps, candidate, layouts, lower)
         budget -= candidate.cost
 
 
-def _best(liveness: Liveness, layouts: Layouts, budget: int) -> _Candidate | None:
+def _best(liveness: Liveness, layouts: Layouts, budget: int, cost: Cost) -> _Candidate | None:
     """The candidate that lowers the peak most, of these the cheapest; None where none does."""
     peak = int(liveness.live.argmax())
     best: tuple[int, int, int] | None = None
     found = None
     for v, uses in liveness.uses.items():
-        if not (liveness.temporary(v) and v.kind == "elementwise" and uses[0] < peak < uses[-1]):
+        if not (uses[0] < peak < uses[-1] and v.kind == "elementwise" and liveness.temporary(v)):
             continue
-        candidate = _candidate(v, uses, peak, layouts, liveness)
+        candidate = _candidate(v, uses, peak, layouts, liveness, cost)
         if candidate is None or candidate.cost > budget:
             continue
         new_peak = int(liveness.without(candidate).max())
@@ -135,22 +139,35 @@ def _best(liveness: Liveness, layouts: Layouts, budget: int) -> _Candidate | Non
 
 
 def _candidate(
-    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: Liveness
+    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: Liveness, cost: Cost
 ) -> _Candidate | None:
     """The recomputation of a value after the peak; None where it is used there, or not inline."""
     if peak in uses:
         return None
-    cost, sources = 0, []
+    values, operands = [], []
     for x in walk([v], lambda x: x is v or x not in layouts):
         if x in layouts and x is not v:
-            if x in liveness.uses:  # else it is always in memory
-                sources.append(x)
+            operands.append(x)
         elif not is_inline(x) or x.kind == "gather":
             return None
         else:
-            cost += x.size * (TUNING.remat_expensive_flops if x.op in EXPENSIVE_OPS else 1)
+            values.append(x)
     last, following = max(i for i in uses if i < peak), min(i for i in uses if i > peak)
-    return _Candidate(v, cost, last, following, tuple(sources))
+    sources = tuple(x for x in operands if x in liveness.uses)  # others are always in memory
+    return _Candidate(v, cost(values, operands), last, following, sources)
+
+
+def arithmetic(values: Sequence[Value], operands: Sequence[Value]) -> int:
+    """The cost of recomputing values on a CPU, in operations."""
+    expensive = TUNING.remat_expensive_flops
+    return sum(x.size * (expensive if x.op in EXPENSIVE_OPS else 1) for x in values)
+
+
+def traffic(values: Sequence[Value], operands: Sequence[Value]) -> int:
+    """On a GPU: bytes, of the operands and of the first value, which is stored. Too many where the
+    operands are clearly larger."""
+    stored, read = nbytes(values[0]), sum(map(nbytes, operands))
+    return stored + read if 8 * read <= 9 * stored else _TOO_MUCH
 
 
 def _recompute(steps: Steps, candidate: _Candidate, layouts: Layouts, lower: Lower) -> Steps:
