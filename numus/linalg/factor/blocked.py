@@ -38,7 +38,7 @@ def cholesky(a: Tensor) -> Tensor:
         return lapack.cholesky(a)
     if small.applies(a) or small.is_in_place(a):
         return wrap(factor.lower_cholesky(a._node))
-    if small.on_cpu(a):
+    if not lapack.on_gpu(a):
         return adjoint(wrap(factor.cholesky(a._node)))
     if a.shape[-1] <= _register_block(a):
         return wrap(factor.lower_cholesky(a._node))

@@ -35,7 +35,8 @@ def is_chosen(name: str, *xs: Tensor, option: int | str = 0) -> bool:
     return choose_vendor(OPERATION, problem, device.runtime.target) is not None
 
 
-def _on_gpu(a: Tensor) -> bool:
+def on_gpu(a: Tensor) -> bool:
+    """Whether a tensor is known to be on one."""
     device = a._node.device
     return device is not None and device.runtime.target.simt
 
@@ -123,9 +124,9 @@ def cholesky(a: Tensor) -> Tensor:
 
 def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L and U in one matrix, the order of the rows, and the rows swapped with rows 0, 1, …"""
-    on_gpu = _on_gpu(a)
-    found = parts("lu", a.mT, option=int(not on_gpu))
-    if on_gpu:  # few need it: a routine of its own
+    with_order = not on_gpu(a)
+    found = parts("lu", a.mT, option=int(with_order))
+    if not with_order:  # few need it: a routine of its own
         bits = wrap(ew.bitcast(found["swaps"].astype("int32")._node, dt.float32))
         order = parts("order", bits[..., None], option=a.shape[-2])["order"]
     else:
@@ -155,7 +156,7 @@ def eigh(a: Tensor, vectors: bool = True) -> tuple[Tensor, Tensor]:
 def svd(a: Tensor, job: str = "S") -> tuple[Tensor, Tensor, Tensor]:
     """U, s and Vᴴ: thin (job "S"), square ("A") or empty ("N")."""
     if (
-        _on_gpu(a) and a.shape[-2] > a.shape[-1]
+        on_gpu(a) and a.shape[-2] > a.shape[-1]
     ):  # cuSOLVER has no other: its matrices are the transposed ones
         u, s, vh = svd(adjoint(a), job)
         return adjoint(vh), s, adjoint(u)

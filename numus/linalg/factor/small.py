@@ -44,26 +44,24 @@ def is_in_place(a: Tensor) -> bool:
 
 def in_registers(a: Tensor, *right: Tensor) -> bool:
     """Whether a block of a GPU holds square matrices and right-hand sides in registers."""
+    fits = 0 < a.shape[-1] == a.shape[-2] <= MAX_ORDER
+    return fits and _has_shuffles(a) and all(0 < b.shape[-1] <= MAX_ORDER for b in right)
+
+
+def _has_shuffles(a: Tensor) -> bool:
+    """Whether threads of the device exchange registers, of numbers that are factorised."""
     device = a._node.device
-    if device is None or not 0 < a.shape[-1] == a.shape[-2] <= MAX_ORDER:
+    if device is None or not a.dtype.is_inexact:
         return False
     target = device.runtime.target
-    return (
-        target.simt
-        and target.subgroup_size >= MIN_SUBGROUP
-        and a.dtype.is_inexact
-        and all(0 < b.shape[-1] <= MAX_ORDER for b in right)
-    )
+    return target.simt and target.subgroup_size >= MIN_SUBGROUP
 
 
 def columns_in_registers(a: Tensor) -> bool:
     """Whether a block of a GPU holds matrices (…, m, n) with m >= n, and Q, in registers."""
-    (m, n), device = a.shape[-2:], a._node.device
-    if device is None or not a.dtype.is_inexact:
-        return False
-    target = device.runtime.target
+    m, n = a.shape[-2:]
     fits = 0 < n <= m <= MAX_ORDER or 0 < n <= MAX_ORDER // 2 < m <= 2 * MAX_ORDER
-    return fits and target.simt and target.subgroup_size >= MIN_SUBGROUP
+    return fits and _has_shuffles(a)
 
 
 def is_direct(name: str, a: Tensor, *more: Tensor) -> bool:
