@@ -1,12 +1,15 @@
 """Double-buffered copies between host and device through pinned memory.
 
-While one pinned buffer is copied by the device, the other is filled or emptied by the host. Every
-concurrent copy has buffers of its own.
+While one pinned buffer is copied by the device, the other is filled or emptied by threads of the
+host, one of which is slower than the bus. Every concurrent copy has buffers of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from numus.runtime import launch_lock
@@ -15,6 +18,28 @@ from numus.runtime.cuda import driver
 
 _BUFFER_BYTES = 8 << 20
 MAX_EARLY_BYTES = 64  # of a result that is read while its program still runs
+_THREADS = 4  # of a quarter of the CPUs, that fill or empty a buffer,
+_THREAD_BYTES = 1 << 20  # each at least this much
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "numus-staging")
+
+
+def _copy(to: int, source: int, size: int) -> None:
+    """memmove, which lets other threads run, by several of them."""
+    count = min(_THREADS, (os.cpu_count() or 1) // 4, size // _THREAD_BYTES)
+    if count < 2:
+        ctypes.memmove(to, source, size)
+        return
+    part = -(-size // count)
+    starts = range(0, size, part)
+    list(
+        _threads().map(
+            lambda at: ctypes.memmove(to + at, source + at, min(part, size - at)), starts
+        )
+    )
 
 
 class Staging:
@@ -52,7 +77,7 @@ class Staging:
             buffer, done = self._buffers[number % 2], self._done[number % 2]
             size = min(_BUFFER_BYTES, array.nbytes - at)
             driver.call("cuEventSynchronize", done)
-            ctypes.memmove(buffer, source + at, size)
+            _copy(buffer, source + at, size)
             with launch_lock.lock:
                 driver.call("cuMemcpyHtoDAsync", address + at, buffer, size, self._stream)
                 driver.call("cuEventRecord", done, self._stream)
@@ -77,4 +102,4 @@ class Staging:
 
     def _finish(self, target: int, which: int, at: int, size: int) -> None:
         driver.call("cuEventSynchronize", self._done[which])
-        ctypes.memmove(target + at, self._buffers[which], size)
+        _copy(target + at, self._buffers[which], size)
