@@ -117,7 +117,8 @@ def choose_tile(
     for tile, (cycles, overhead, launch) in known.items():
         if dtype is float32 and tile[1] < 256:
             cycles = _TF32_CYCLES
-        if known is _PERSISTENT_CYCLES and promotes and tile == (128, 128):  # twice the accumulators: one block
+        if known is _PERSISTENT_CYCLES and promotes and tile == (128, 128):
+            # twice the accumulators: one block
             cycles, overhead = cycles[:1], overhead // 2
         blocks = batch * -(-m // tile[0]) * -(-n // tile[1])
         if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 192):
