@@ -99,7 +99,7 @@ class FusedGraph:
             return next(sizes)
 
         builder = GraphBuilder()
-        if target.libraries:
+        if "cublas" in target.libraries:
             from numus.compiler.lower.matmul.vendor import LibraryProducts, adds_bias  # for GPUs
 
             builder = GraphBuilder(LibraryProducts(target), adds_bias)

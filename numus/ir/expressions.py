@@ -294,6 +294,8 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
                 return y if x.attr == (op == "and") else x
         if a is b:
             return a
+    if op == "and" and b.op == "const" and b.attr == 0:
+        return b
     return make(op, a.dtype, (a, b))
 
 

@@ -74,7 +74,7 @@ class Materialization:
                 for x in dict.fromkeys(v.inputs):
                     users.setdefault(x, []).append(v)
         found: set[Value] = set()
-        if self.target.libraries:
+        if "cublas" in self.target.libraries:
             from numus.compiler.lower.matmul.vendor import LibraryProducts  # late: for GPUs only
 
             known = LibraryProducts(self.target)
