@@ -50,10 +50,11 @@ def lu(p: Program, out: Matrix, a: Read, m: Expr, n: Expr, steps: Expr) -> None:
         quotient = division(p, pivot)
         singular = p.let(magnitude(pivot).eq(0.0))
         after = p.let(ir.add(k, ONE))
-        with p.lanes(after, m) as i:
-            out[i, k] = chosen(singular, zero(p), quotient(out[i, k]))
-        with p.each((after, m), (after, n)) as (i, j):
-            out[i, j] = minus_product(out[i, j], out[i, k], out[k, j])
+        with p.lanes(after, m) as i:  # a thread has a row: no element is found by a division
+            factor = p.number(chosen(singular, zero(p), quotient(out[i, k])))
+            out[i, k] = factor
+            with p.loop(after, n) as j:
+                out[i, j] = minus_product(out[i, j], factor, out[k, j])
 
 
 def _by_panels(p: Program, panel: Matrix, out: Matrix, m: Expr, n: Expr, steps: Expr) -> None:
