@@ -98,11 +98,11 @@ class FusedGraph:
                 return tuple([sized(n) for n in numbers])
             return next(sizes)
 
-        builder = GraphBuilder()
+        builder = GraphBuilder(stores_views=target.wgmma)
         if "cublas" in target.libraries:
             from numus.compiler.lower.matmul.vendor import LibraryProducts, adds_bias  # for GPUs
 
-            builder = GraphBuilder(LibraryProducts(target), adds_bias)
+            builder = GraphBuilder(LibraryProducts(target), adds_bias, target.wgmma)
         values: list[Value] = []
         leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
         for node in graph.nodes:

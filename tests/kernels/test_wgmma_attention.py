@@ -5,6 +5,8 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus.runtime.devices import BACKENDS
+from numus.runtime.null import NullRuntime
 
 simt_machine.install()
 attend = nm.scaled_dot_product_attention
@@ -73,6 +75,22 @@ def test_values_and_gradients(name):
     *shapes, options = SHAPES[name]
     dtype = "float16" if name in ("80", "mask") else "bfloat16"
     compare([drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)], options, dtype)
+
+
+def test_results_are_stored_once_in_the_order_of_the_next_layer():
+    null = NullRuntime()
+    null.target = simt_machine.WGMMA
+    BACKENDS["null_wgmma"] = lambda index: null
+    x, w = (nm.zeros((128, 128), dtype="bfloat16", device="null_wgmma") for _ in range(2))
+
+    def loss(x, w):
+        heads = x.reshape(1, 128, 2, 64).swapaxes(1, 2)
+        y = attend(heads, heads, heads, is_causal=True).swapaxes(1, 2).reshape(128, 128)
+        return (y @ w).astype("float32").square().sum()
+
+    nm.eval(nm.jit(lambda x, w: nm.grad(loss, (0, 1))(x, w))(x, w))
+    (forward,) = [p.kernel for p in null.launched if p.name == "attention_wgmma"]
+    assert sum(b.access == "write" for b in forward.buffers) == 2  # log-sum-exp and result
 
 
 def test_rotated_queries_and_keys_are_computed_once_and_copied():

@@ -19,14 +19,18 @@ from numus.shapes import Shape
 
 class GraphBuilder:
     """A graph under construction. Products in `unfused` have no epilogue but one that
-    `is_epilogue(value, product)` allows."""
+    `is_epilogue(value, product)` allows. `stores_views`: kernels of attention store permutations of
+    their results."""
 
     def __init__(
         self,
         unfused: Container[Value] = (),
         is_epilogue: Callable[[Value, Value], bool] | None = None,
+        stores_views: bool = False,
     ) -> None:
         self._unfused, self._is_epilogue = unfused, is_epilogue
+        self._stores_views = stores_views
+        self._permuted: dict[Value, Value] = {}  # results of attention that a product reads so
         self.values: list[Value] = []
         self._table: dict[Any, Value] = {}
         self._epilogues: set[Value] = set()  # GEMMs and elementwise functions of them
@@ -50,6 +54,10 @@ class GraphBuilder:
         return v
 
     def _classify(self, v: Value) -> None:
+        if v.op == "permute" and self._stores_views:
+            source = v.inputs[0].inputs[0] if v.inputs[0].op == "reshape" else v.inputs[0]
+            if source.op == "attention":
+                self._permuted.setdefault(source, v)
         if v.kind in GEMM_KINDS:
             self._epilogues.add(v)
         elif v.kind in ("elementwise", "view", "gather"):
@@ -69,7 +77,35 @@ class GraphBuilder:
             return v.inputs[0]
         rule = _REWRITES.get(v.op)
         found = None if rule is None else rule(self, v)
-        return self._sink_reshape(v) if found is None and v.kind == "elementwise" else found
+        if found is not None or v.kind != "elementwise":
+            return found
+        if not self._permuted.keys().isdisjoint(v.inputs):
+            operands = tuple(map(self._as_stored, v.inputs))
+            return self.make(v.op, v.kind, operands, v.params, v.shape, v.dtype)
+        return self._sink_reshape(v)
+
+    def _as_stored(self, x: Value) -> Value:
+        """A result of attention as a view of its permutation, which alone is stored then: a
+        gradient reads what the next layer does."""
+        permuted = self._permuted.get(x)
+        if permuted is None:
+            return x
+        inner = permuted.inputs[0]
+        axes = tuple(permuted.params.index(a) for a in range(len(permuted.params)))
+        back = self._view("permute", permuted, axes, inner.shape)
+        return back if inner is x else self._view("reshape", back, x.shape, x.shape)
+
+    def _view(self, op: str, x: Value, params: Any, shape: Shape) -> Value:
+        """A view that is not simplified."""
+        key = (op, (x.id,), params, shape, x.dtype)
+        found = self._table.get(key)
+        if found is None:
+            found = self._table[key] = Value(
+                len(self.values), op, "view", (x,), params, shape, x.dtype
+            )
+            self.values.append(found)
+            self._classify(found)
+        return found
 
     def _sink_reshape(self, v: Value) -> Value | None:
         """f(reshape(gemm)) as reshape(f(gemm)): there f fuses into the epilogue. Not where an
