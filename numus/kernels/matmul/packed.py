@@ -88,14 +88,15 @@ class MmaTuning:
 
 
 MMA_TUNING = MmaTuning()
-MMA_STEP_CHUNKS = 16  # of a warp's step, which has one scale
+MMA_STEP_CHUNKS = 16  # of a warp's step
 
 
 def has_mma(p: Packing, vectors: int, dtype: DType, target: Target) -> bool:
     """Tensor cores multiply some vectors of 16-bit floats by codes of such a packing."""
     some = vectors <= MMA_TUNING.max_vectors
     known = dtype in (dt.float16, dt.bfloat16) and dtype.name in target.mma
-    return some and known and p.bits in (4, 8) and p.group % MMA_STEP_CHUNKS == 0
+    whole = p.group % MMA_STEP_CHUNKS == 0 or p.group in (4, 8)  # of a step, or it of them
+    return some and known and p.bits in (4, 8) and whole
 
 
 @dataclass(frozen=True)

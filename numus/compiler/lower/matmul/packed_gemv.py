@@ -104,14 +104,16 @@ def _uses_mma(p: PackedGemvProblem) -> bool:
         return False
     if p.vectors > 1:
         return True
-    # warps compute a vector's norm and several products of it, and take few rows
+    # warps compute a vector's norm and several products of it, and take few rows or short groups
     alone = len(products_of(p.group)) == 1 and matrix_layout(x, p.layouts, 1) is not None
-    return alone and mma_kernel.fills_cores(p.target.num_cores, p.rows)
+    whole = mma_kernel.step_groups(p.packing) == 1
+    return alone and whole and mma_kernel.fills_cores(p.target.num_cores, p.rows)
 
 
 def _lower_mma(p: PackedGemvProblem) -> Kernels:
     x = p.val.inputs[0]
-    tile = mma_kernel.choose_tile(p.target.num_cores, p.rows, p.vectors, p.chunks)
+    cores = p.target.num_cores
+    tile = mma_kernel.choose_tile(cores, p.rows, p.vectors, p.chunks, p.packing)
     e, block = Emitter(p.layouts, block_size=tile.threads), ir.var("block")
     blocks = -(-p.rows // tile.block_rows) * tile.vector_blocks
     vectors, rows, k = (e.dim(n) for n in (p.vectors, p.rows, x.shape[2]))

@@ -4,8 +4,9 @@ As in `gemv_mma_sync.py` threads load the matrix once, straight into registers, 
 block share k. Codes become floats without a conversion, in pairs (Frantar et al. 2024): four bits
 are the leading ones of a mantissa, 16 + code, of two values that lie half a word apart, and
 activations are paired alike. MMAs with ones add up the activations, by which the 16s and zero
-points are taken away again, once per step of a warp, which lies within a group. Codes of 8 bits are
-two planes of four. An MMA has 16 rows of the matrix and 8 vectors.
+points are taken away again, once per step of a warp: it lies within a group, or else has several,
+whose words threads take in turn. Codes of 8 bits are two planes of four. An MMA has 16 rows of the
+matrix and 8 vectors.
 """
 
 from __future__ import annotations
@@ -60,14 +61,19 @@ class PackedTile:
         return self.rows * MMA_ROWS
 
 
-def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int) -> PackedTile:
+def step_groups(p: Packing) -> int:
+    """Groups of a warp's step."""
+    return MMA_STEP_CHUNKS // p.group if 0 < p.group < MMA_STEP_CHUNKS else 1
+
+
+def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int, p: Packing) -> PackedTile:
     """As many rows of a block as leave some for most SMs, and as many loads in flight."""
     t = MMA_TUNING
     tile_rows = t.row_mmas
     while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < t.min_blocks * num_cores:
         tile_rows //= 2
     steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
-    unroll = max(1, min(t.loads_in_flight // (2 * tile_rows), steps))
+    unroll = max(1, min(t.loads_in_flight // (2 * tile_rows * step_groups(p)), steps))
     blocks = -(-vectors // t.block_vectors)
     mmas = -(-vectors // (blocks * MMA_VECTORS))
     return PackedTile(mmas, blocks, tile_rows, t.warps, unroll)
@@ -118,7 +124,8 @@ class PackedMma:
         self.chunks, known = chunks
         self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
         self.whole = known % (self.span * tile.unroll) == 0
-        kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers]
+        self.groups = step_groups(packing)
+        kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers] * self.groups
         steps, rows = range(tile.unroll), range(2 * tile.rows)
 
         def registers(name: str, kinds: list[DType]) -> list[list[ir.Register]]:
@@ -156,8 +163,12 @@ class PackedMma:
 
     def _chunk(self, lane: Expr, step: Expr) -> Expr:
         """The first chunk of a thread in a step."""
-        within = lane // WARP * MMA_STEP_CHUNKS + lane % THREADS_ALONG_K * QUAD
-        return step * self.span + within
+        own = lane % THREADS_ALONG_K * (QUAD if self.groups == 1 else 1)
+        return step * self.span + (lane // WARP * MMA_STEP_CHUNKS + own)
+
+    def _chunk_of(self, chunk: Expr, q: int) -> Expr:
+        """The chunk of a thread's word, where words go to threads in turn."""
+        return chunk + q * THREADS_ALONG_K if q else chunk
 
     def _group(self, chunk: Expr) -> Expr:
         """That of a chunk; past the end, the last one."""
@@ -180,9 +191,13 @@ class PackedMma:
                 body += self._next(lane, u, own + unroll * self.span)
             else:
                 words, numbers = self._load(body, lane, own, False, "slow")
-            body += [s for part in (*sums, ones) for s in _cleared(part)]
-            body += self._multiply(words, lane, own, sums, ones, vectorised, f"{u}")
-            body += self._scaled(numbers, sums, ones, totals, f"{u}")
+            xs = self._activations(body, lane, own, vectorised, f"{u}")
+            quads, kinds = QUAD // self.groups, len(self.matrix.numbers)
+            for g in range(self.groups):
+                body += [s for part in (*sums, ones) for s in _cleared(part)]
+                body += self._multiply(words, xs, range(g * quads, (g + 1) * quads), sums, ones)
+                stored = [own[g * kinds : (g + 1) * kinds] for own in numbers]
+                body += self._scaled(stored, sums, ones, totals, f"{u}_{g}")
         loop = ir.For(step, ZERO, count, "serial", body, step=const(unroll))
         return [ir.For(lane, ZERO, const(t.threads), "lanes", [loop])]
 
@@ -200,34 +215,41 @@ class PackedMma:
     ) -> tuple[Words, Words]:
         """Four words of each of a thread's rows, and the numbers of their group; past the end, the
         last ones."""
-        p, last = self.packing, self.sizes.rows - 1
-        group, chunk = self._group(chunk), ir.minimum(chunk, self.chunks - QUAD)
-        begin = chunk + chunk // p.group + 1 if p.header else chunk
+        p, last, codes = self.packing, self.sizes.rows - 1, self.matrix.codes
+        step = QUAD // self.groups
+        groups = [self._group(self._chunk_of(chunk, g * step)) for g in range(self.groups)]
         aligned = vectorised and not p.header  # words behind a header are not
+
+        def place(chunk: Expr) -> Expr:
+            return chunk + chunk // p.group + 1 if p.header else chunk
+
         first = self.first_row + lane % WARP // THREADS_ALONG_K
         words, numbers = list[list[Expr]](), list[list[Expr]]()
         for r in range(2 * self.tile.rows):
             row = ir.minimum(first + r * HALF_ROWS, last)
-            how = (QUAD, f"{tag}_{r}", aligned)
-            words.append(self.matrix.codes.load_along_k(out, ZERO, row, begin, *how))
-            numbers.append([number.stored(row, group) for number in self.matrix.numbers])
+            if self.groups == 1:
+                begin = place(ir.minimum(chunk, self.chunks - QUAD))
+                words.append(codes.load_along_k(out, ZERO, row, begin, QUAD, f"{tag}_{r}", aligned))
+            else:
+                own = (self._chunk_of(chunk, q) for q in range(QUAD))
+                at = [(row, place(ir.minimum(c, self.chunks - 1))) for c in own]
+                words.append(codes.load_elements(out, ZERO, at, f"{tag}_{r}"))
+            kinds = self.matrix.numbers
+            numbers.append([number.stored(row, group) for group in groups for number in kinds])
         return words, numbers
 
     def _multiply(
         self,
         words: Words,
-        lane: Expr,
-        own: Expr,
+        xs: list[Words],
+        quads: range,
         sums: list[Fragments],
         ones: Fragments,
-        vectorised: bool,
-        tag: str,
     ) -> list[Stmt]:
-        """MMAs of a warp's step, of which a thread has four words of each of its rows."""
+        """MMAs of some of a thread's four words of each of its rows."""
         p, out, dtype = self.packing, list[Stmt](), self.dtype
-        xs = self._activations(out, lane, own, vectorised, tag)
         one = [const(_ONE_BITS[dtype] * _HALVES, dt.uint32)] * 4
-        for q in range(QUAD):
+        for q in quads:
             for i, vectors in enumerate(xs):
                 for j in range(0, len(vectors[q]), 2):
                     out.append(ir.MmaSync(ones[i][0], one, vectors[q][j : j + 2], dtype))
@@ -248,19 +270,25 @@ class PackedMma:
     ) -> list[Words]:
         """Of a vector for each MMA, the pairs of each word's values."""
         p, last = self.packing, self.sizes.vectors - 1
-        apart, exists = p.values // 2, chunk < self.chunks
-        begin = chunk if self.whole else ir.minimum(chunk, self.chunks - QUAD)
-        k = begin * p.values
+        apart, together = p.values // 2, QUAD if self.groups == 1 else 1  # words side by side
         found = []
         for i in range(self.tile.vectors):
             own = self.first_vector + (lane % WARP // THREADS_ALONG_K + i * MMA_VECTORS)
             mn = ir.minimum(own, last)
             values: list[Expr] = []
-            for part in range(0, QUAD * p.values, 8):
-                how = (min(8, QUAD * p.values), f"x{tag}_{i}_{part}", vectorised)
-                values += self.vectors.load_along_k(out, ZERO, mn, k + part, *how)
-            if not self.whole:
-                values = [ir.select(exists, x, zero(self.dtype)) for x in values]
+            for q in range(0, QUAD, together):
+                at = self._chunk_of(chunk, q)
+                begin = at if self.whole else ir.minimum(at, self.chunks - together)
+                count = together * p.values
+                for part in range(0, count, 8):
+                    how = (min(8, count), f"x{tag}_{i}_{q}_{part}", vectorised)
+                    own_values = self.vectors.load_along_k(
+                        out, ZERO, mn, begin * p.values + part, *how
+                    )
+                    if not self.whole:
+                        none, exists = zero(self.dtype), at < self.chunks
+                        own_values = [ir.select(exists, x, none) for x in own_values]
+                    values += own_values
             found.append(
                 [
                     [pair(values[q + j], values[q + j + apart]) for j in range(apart)]
