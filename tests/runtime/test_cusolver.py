@@ -280,7 +280,7 @@ def test_rectangular(runtime, dtype, m, n):
 
 
 def test_what_may_wait_is_not_captured(runtime):
-    h = nm.asarray(np.eye(129, dtype=np.float32), device=runtime.device_name)
+    h = nm.asarray(np.eye(512, dtype=np.float32), device=runtime.device_name)
 
     def f(x):
         return nm.linalg.cholesky_ex(nm.linalg.cholesky_ex(x)[0] + 1)[0]
@@ -292,7 +292,7 @@ def test_what_may_wait_is_not_captured(runtime):
     cusolver.library().called.clear()
     for _ in range(4):
         program(h)
-    assert cusolver.library().called == ["cusolverDnXpotrf"] * 8
+    assert cusolver.library().called.count("cusolverDnXpotrf") == 8
     assert runtime.driver.calls["cuStreamBeginCapture"] == 0
     with nm.kernels.prefer("native"):
         assert "cusolver" not in [k.name for k in nm.explain(f, h).kernels]

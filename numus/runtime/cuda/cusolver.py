@@ -130,6 +130,12 @@ class _Writer:
         handle = ctypes.c_void_p(cublas.handle(self.context)[0])
         self.calls.append(Call(function, name, (handle, *arguments)))
 
+    def adjoint(self, to: Address, source: Address, rows: int, columns: int) -> None:
+        """Store the adjoint, of so many rows and columns."""
+        out = to, _int(rows)
+        given = [_int(_ADJOINT), _int(_NORMAL), _int(rows), _int(columns), self.number(1.0), source]
+        self.blas("geam", *given, _int(columns), self.number(0.0), *out, *out)
+
     def typed(self, name: str) -> str:
         """The name of a function for the dtype."""
         return f"cusolverDn{self.letter}{name}"
@@ -164,11 +170,14 @@ def _asked(argument: Any) -> Any:
 
 
 def _cholesky(w: _Writer) -> None:
+    """Of the lower triangle of a copy that is column-major, as the factor is then: the library is
+    twice as fast as with upper triangles."""
     n = w.r.n
-    given = [w.parameters, _int(_UPPER), _long(n), w.type, w.at["factor"], _long(n), w.type]
-    w.copy(w.at["factor"], Address("in0"), n * n * w.size)
-    space = w.bytes("cusolverDnXpotrf", *given)
-    w.call("cusolverDnXpotrf", *given, *space, w.at["info"])
+    work = w.take(n * n * w.size)
+    given = [w.parameters, _int(_LOWER), _long(n), w.type, work, _long(n), w.type]
+    w.adjoint(work, Address("in0"), n, n)
+    w.call("cusolverDnXpotrf", *given, *w.bytes("cusolverDnXpotrf", *given), w.at["info"])
+    w.adjoint(w.at["factor"], work, n, n)
 
 
 def _eliminate(w: _Writer, factor: Address, swaps: Address) -> None:
@@ -244,10 +253,7 @@ def _svd(w: _Writer) -> None:
     w.call(name, *given, *w.elements(name, *given, more=[how]), w.at["info"], how)
     if job != "N":
         narrow = min(wide, columns)
-        out = w.at["u"], _int(narrow)
-        moved = [_int(_ADJOINT), _int(_NORMAL), _int(narrow), _int(columns), w.number(1.0), right]
-        moved += [_int(columns), w.number(0.0), *out, *out]
-        w.blas("geam", *moved)
+        w.adjoint(w.at["u"], right, narrow, columns)
 
 
 def _jacobi(w: _Writer) -> Any:
