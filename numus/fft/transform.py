@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
+from numus.dtypes import DType
 from numus.fft.tables import chirp, chirp_spectrum, half_roots, roots
 from numus.functions.shape.tiling import cycle
 from numus.graph import Node
 from numus.kernels.fft.chirp import chirp_length
 from numus.kernels.fft.radices import is_mixed_radix
-from numus.kernels.fft.tables import TUNING, is_chirp_in_block, layout
+from numus.kernels.fft.tables import TUNING, is_chirp_in_block, is_real_in_block, layout
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.broadcast import broadcast
 from numus.primitives.fft import fft, fft2, irfft, rfft
 from numus.primitives.source import constant, iota
-from numus.runtime.devices import default
+from numus.runtime.devices import Device, default
 
 PLANE_SHARE = 2  # of a core's L2 cache, of which a plane takes one at most
 PLANES_PER_CORE = 4  # at least: they are shared out evenly
@@ -78,12 +79,21 @@ def _reversed(z: Node, count: int) -> Node:
 
 
 def _is_one_pass(half: int, x: Node) -> bool:
-    """A CPU has the transform of half the length in its cache, where it packs or unpacks it."""
-    target = (x.device or default.device).runtime.target
-    if target.simt or half == 1 or not is_mixed_radix(half):
+    """The transform of half the length is in the cache of a CPU's core, or the shared memory of a
+    GPU's block, where it is packed or unpacked."""
+    dtype, target = dt.complex_of(x.dtype), (x.device or default.device).runtime.target
+    if target.simt:
+        return is_real_in_block(half, dtype, target)
+    if half == 1 or not is_mixed_radix(half):
         return False
-    is_short = half <= TUNING.max_length_real
-    return is_short or layout(half, dt.complex_of(x.dtype), target).first_radix > 0
+    return half <= TUNING.max_length_real or layout(half, dtype, target).first_radix > 0
+
+
+def _real_tables(n: int, dtype: DType, device: Device | None) -> tuple[Node, Node]:
+    """Of transforms of n real numbers: of half the length, and of the rotations."""
+    target = (device or default.device).runtime.target
+    whole = half_roots if target.simt else roots
+    return roots(n // 2, dtype, device), whole(n, dtype, device)
 
 
 def real_transform(x: Node) -> Node:
@@ -97,7 +107,7 @@ def real_transform(x: Node) -> Node:
     if n % 2 or 0 in x.shape:
         return resized(transform(ew.cast(x, dtype), False), count)
     if _is_one_pass(n // 2, x):
-        return rfft(x, roots(n // 2, dtype, x.device), roots(n, dtype, x.device))
+        return rfft(x, *_real_tables(n, dtype, x.device))
     pairs = views.reshape(x, (*x.shape[:-1], n // 2, 2))
     even, odd = (
         views.reshape(views.take_range(pairs, x.ndim, i, i + 1), (*x.shape[:-1], n // 2))
@@ -126,7 +136,7 @@ def inverse_real_transform(x: Node, n: int) -> Node:
     """The n real elements whose transform begins with the n // 2 + 1 elements of x."""
     half, dtype, axis = n // 2, x.dtype, x.ndim - 1
     if n % 2 == 0 and 0 not in x.shape and _is_one_pass(half, x):
-        return irfft(x, roots(half, dtype, x.device), roots(n, dtype, x.device))
+        return irfft(x, *_real_tables(n, dtype, x.device))
     x = _real_ends(x, n)
     if n % 2 or 0 in x.shape:
         whole = _hermitian(x, n)

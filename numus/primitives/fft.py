@@ -119,8 +119,8 @@ def irfft(x: Node, roots: Node, whole: Node) -> Node:
 def rfft(x: Node, roots: Node, whole: Node) -> Node:
     """Elements 0 to n / 2 of the transform of n real numbers, n even.
 
-    `roots` is the table of n / 2 points, `whole` that of n, of the complex dtype and x's device.
-    CPUs alone have kernels for it.
+    `roots` is the table of n / 2 points, of the complex dtype and x's device. `whole` begins with
+    the n-th roots of unity, up to n / 2. GPUs have kernels for what fits shared memory twice.
     """
     shape = (*x.shape[:-1], x.shape[-1] // 2 + 1)
     return apply(_rfft, (x, roots, whole), None, shape, dt.complex_of(x.dtype))

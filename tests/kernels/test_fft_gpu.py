@@ -52,6 +52,20 @@ def test_double_precision(n):
     check((2, n), dtype="complex128")
 
 
+@pytest.mark.parametrize("n", [4, 34, 250, 1000])
+def test_real_rows_in_shared_memory(n):
+    runtime = nm.device("simt").runtime
+    x = RNG.normal(size=(5, n)).astype("float32")
+    half = np.fft.rfft(x)
+    runtime.launched.clear()
+    found = nm.fft.rfft(nm.asarray(x, device="simt")).numpy()
+    assert [program.name for program in runtime.launched] == ["fft"]
+    bound = 4 * np.finfo("float32").eps
+    assert np.linalg.norm(found - half) <= bound * np.linalg.norm(half)
+    back = nm.fft.irfft(nm.asarray(half.astype("complex64"), device="simt")).numpy()
+    assert np.linalg.norm(back - x) <= bound * np.linalg.norm(x)
+
+
 def test_kernels_serve_any_number_of_rows():
     runtime = nm.device("simt").runtime
     texts = []

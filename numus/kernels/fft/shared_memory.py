@@ -13,13 +13,13 @@ column c is multiplied by exp(-2 pi i k (c + C g) / (C n)), with C the number of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.fft.butterflies import Bindings, Complex, butterfly_in_order, mul
+from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul
 from numus.kernels.fft.stockham import (
     ONE,
     ZERO,
@@ -127,6 +127,40 @@ def shared_stockham(
         if in_place:
             out.append(ir.For(t, ZERO, threads, "lanes", later))
     return out, scratch
+
+
+def real_shared_stockham(
+    block: ThreadBlock,
+    root: Callable[[Expr], Complex],
+    rotation: Rotation,
+    real_root: Callable[[Expr], Complex],
+    read: Read,
+    write: Write,
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The transform of real signals, whose pairs are the points of the block: unpacked from shared
+    memory. `real_root(k)` is exp(-pi i k / length)."""
+    between = shared_buffer(block, "between")
+    packed = replace(block, paired=(block.paired[0], True))
+    out, scratch = shared_stockham(packed, root, rotation, read, stores(block, between))
+    t, load, length = ir.var("t_out"), loads(block, between), const(block.length)
+    w, k = (ZERO, quotient(t, block.length + 1)), remainder(t, block.length + 1)
+    z = Bindings("z_out")
+
+    def periodic(i: Expr) -> Complex:
+        return z.bind(load(w, ir.select(ir.binary("lt", i, length), i, ZERO)))
+
+    (a, b), (c, d) = periodic(k), periodic(ir.sub(length, k))
+    half = const(0.5, block.dtype)
+    even, odd = ((a + c) * half, (b - d) * half), ((b + d) * half, (c - a) * half)
+    result = z.bind(add(even, mul(odd, z.bind(real_root(k)))))
+    puts = write(w, k, result)
+    for statements in (z.statements, puts):
+        pair(statements, True, block.paired[1])
+    if block.width > 1 and not block.full:
+        puts = [ir.If(ir.binary("lt", w[1], block.count), puts)]
+    count = const((block.length + 1) * block.width)
+    out.append(ir.For(t, ZERO, count, "lanes", [*z.statements, *puts]))
+    return out, [*scratch, between]
 
 
 def shared_buffer(block: ThreadBlock, name: str) -> ir.Buffer:

@@ -119,6 +119,13 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
     return Layout(n, vector, vector if is_along else 0, steps if len(steps) > 1 else ())
 
 
+def is_real_in_block(half: int, dtype: DType, target: Target) -> bool:
+    """Threads unpack the transforms of real signals of 2 `half` elements in shared memory, which
+    has room for another buffer."""
+    is_mixed = target.simt and half > 1 and is_mixed_radix(half, threads=True)
+    return is_mixed and 2 * half <= thread_steps.max_points(half, dtype, target)
+
+
 def is_chirp_in_block(n: int, dtype: DType, target: Target) -> bool:
     """A transform by threads is a convolution with a chirp, with both of its buffers in the shared
     memory of a block."""

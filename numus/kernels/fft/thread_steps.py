@@ -32,9 +32,9 @@ class ThreadTuning:
     thread_points: int = 16
     largest_radix: int = 16
     max_register_prime: int = 61
-    max_wide_register_prime: int = 31  # of complex128
+    max_wide_register_prime: int = 43  # of complex128
     max_cached_roots: int = 4096  # of a table that stays in the cache of a multiprocessor
-    overhead_registers: int = 32  # of a thread, besides its points
+    overhead_registers: int = 24  # of a thread, besides its points
     min_registers: int = 64
     max_ctas: int = 32  # on a multiprocessor
 

@@ -23,7 +23,7 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
 
 
 def _steps(p: FftProblem) -> Kernels:
-    if p.layout.convolution:
+    if p.layout.convolution or p.is_real:
         return lower_steps(p, (p.length,), _blocking)
     lengths = thread_steps.step_lengths(p.length, p.complex_dtype, p.target, p.are_columns)
     return lower_steps(p, lengths, _blocking)

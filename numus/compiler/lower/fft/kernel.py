@@ -14,7 +14,7 @@ from numus.compiler.lower.fft.steps import Step, steps_of
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex
 from numus.kernels.fft.chirp import chirp_transform
-from numus.kernels.fft.shared_memory import ThreadBlock, shared_stockham
+from numus.kernels.fft.shared_memory import ThreadBlock, real_shared_stockham, shared_stockham
 from numus.kernels.fft.stockham import NONE, Block, Pass, Transform, stockham
 from numus.kernels.fft.tables import CACHE_LINE_BYTES
 from numus.kernels.fft.thread_steps import resident_blocks
@@ -115,6 +115,9 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
         if p.layout.convolution:
             parts = (partial(p.table_part, e, what) for what in ("chirp", "spectrum"))
             body, scratch = chirp_transform(block, step.length, *parts, rotation, get, put)
+        elif p.is_real:
+            real_root = partial(p.real_root, e)
+            body, scratch = real_shared_stockham(block, root, rotation, real_root, get, put)
         else:
             body, scratch = shared_stockham(block, root, rotation, get, put)
         e.resident_blocks = resident_blocks(block, p.complex_dtype)
