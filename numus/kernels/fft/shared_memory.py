@@ -301,7 +301,7 @@ class _Butterfly:
         for k, z in butterfly_in_order(points, out):
             value = out.bind(mul(z, powers[k])) if powers and k else z
             at = ir.add(to, const(self.p.stride * k))
-            value = self._scaled(1, at, lambda value=value: value, out)
+            value = self._scaled(1, at, partial(_itself, value), out)
             out.statements += put(const(k), value)
 
     def _scaled(self, which: int, at: Expr, point: Callable[[], Complex], out: Bindings) -> Complex:
@@ -344,3 +344,7 @@ class _Powers:
 
 def _divided(x: Expr, n: int) -> tuple[Expr, Expr]:
     return quotient(x, n), remainder(x, n)
+
+
+def _itself(value: Complex) -> Complex:
+    return value

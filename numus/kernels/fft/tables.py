@@ -108,8 +108,8 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
     if target.simt:
         m = chirp_length(n) if is_chirp_in_block(n, dtype, target) else 0
         rotations = thread_steps.rotation_lengths(m or n, dtype, target)
-        steps = thread_steps.all_step_lengths(m or n, dtype, target)
-        return Layout(n, rotations=rotations, whole_steps=steps, convolution=m)
+        lengths = thread_steps.all_step_lengths(m or n, dtype, target)
+        return Layout(n, rotations=rotations, whole_steps=lengths, convolution=m)
     vector = vector_of(dtype, target)
     is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
     is_along = is_along and vector**2 <= n <= TUNING.max_length_along

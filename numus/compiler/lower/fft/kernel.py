@@ -113,8 +113,9 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
             paired=(operand_is_paired, p.result_is_paired),
         )
         if p.layout.convolution:
-            parts = (partial(p.table_part, e, what) for what in ("chirp", "spectrum"))
-            body, scratch = chirp_transform(block, step.length, *parts, rotation, get, put)
+            chirp, spectrum = (partial(p.table_part, e, what) for what in ("chirp", "spectrum"))
+            tables = (chirp, spectrum, rotation)
+            body, scratch = chirp_transform(block, step.length, *tables, get, put)
         elif p.is_real:
             real_root = partial(p.real_root, e)
             body, scratch = real_shared_stockham(block, root, rotation, real_root, get, put)

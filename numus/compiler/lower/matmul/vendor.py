@@ -107,9 +107,9 @@ class LibraryProducts:
         self._target = target
         self._known: dict[GemmProblem, bool] = {}
 
-    def __contains__(self, v: Value) -> bool:
+    def __contains__(self, v: object) -> bool:
         """Products of 16-bit floats alone: numus's own kernels have all dtypes and sizes."""
-        if v.kind != "contract" or v.params is not None or not v.size:
+        if not isinstance(v, Value) or v.kind != "contract" or v.params is not None or not v.size:
             return False
         (batch, m, n), (a, b) = v.shape, v.inputs
         k = a.shape[2]

@@ -203,7 +203,7 @@ def smoothed_aggregation(
     """
     op = "smoothed_aggregation"
     a = finest_level(op, a, cycle)
-    vector = np.ones(a.shape[0])
+    vector: np.ndarray[Any, Any] = np.ones(a.shape[0])
     if candidate is not None:
         kind = np.complex128 if a.dtype.is_complex else np.float64
         vector = np.asarray(nm.asarray(candidate).numpy(), kind).reshape(a.shape[0])
