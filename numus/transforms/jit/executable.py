@@ -259,7 +259,8 @@ def _replaced_gradients(spec: Spec) -> list[GradientRef]:
     """Gradients that a call replaces and that are no results: it runs in their memory, as after
     PyTorch's `zero_grad`."""
     effects = spec.effects
-    others = [binding.target for binding in effects.bindings] + [new for _, new in effects.grads]
+    others: list[Any] = [binding.target for binding in effects.bindings]
+    others += [new for _, new in effects.grads]
     if (
         effects.variables
         or any(isinstance(x, GradientRef) for x in others)
