@@ -70,7 +70,8 @@ def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int, p: Packing
     """As many rows of a block as leave some for most SMs, and as many loads in flight."""
     t = MMA_TUNING
     tile_rows = t.row_mmas
-    while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < t.min_blocks * num_cores:
+    wanted = (t.min_blocks if vectors <= t.block_vectors else t.min_blocks_of_many) * num_cores
+    while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < wanted:
         tile_rows //= 2
     steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
     unroll = max(1, min(t.loads_in_flight // (2 * tile_rows * step_groups(p)), steps))
