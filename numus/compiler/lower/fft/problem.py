@@ -1,9 +1,7 @@
-"""Fourier transforms of rows: the steps of a length, with fused code before and after them.
+"""Fourier transforms of rows as a problem: operands, results and roots of unity.
 
-A length that fits the scratch memory of a block (or the cache of a core) is one step. A longer one
-is n1 * n2 (the four-step form, Bailey 1990): n2 interleaved transforms of n1 points, whose results
-are multiplied by twiddle factors as they are stored, then n1 transforms of n2 points, which store
-their results transposed; n2 may be split again.
+The operand is read through the emitter, with the code fused before it, and results are stored with
+the code fused after them.
 """
 
 from __future__ import annotations
