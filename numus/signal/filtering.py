@@ -219,7 +219,7 @@ def upfirdn(
     m, count, start = taps.shape[0], 0, 0
     if not x.shape[at]:
         raise ShapeError(f"signal.{op}: no samples along axis {axis} of shape {x.shape}")
-    if mode != "constant" or cval:
+    if mode != "constant" or isinstance(cval, Tensor) or cval:
         margin = -(-(m // up + 1) // down) * down  # that the taps do not reach beyond
         count, start = _upfirdn_count(m, x.shape[at], up, down), margin * up // down
         x = extended(x, at, margin, mode, cval)
@@ -295,7 +295,7 @@ def resample_poly(
         level = _LEVELS[padtype](x, axis=at, keepdims=True)
         y = upfirdn(taps, x - level, up, down, axis=at)
         return slice_along(y, at, skip, skip + out) + level
-    y = upfirdn(taps, x, up, down, axis=at, mode=padtype, cval=cval or 0.0)
+    y = upfirdn(taps, x, up, down, axis=at, mode=padtype, cval=0.0 if cval is None else cval)
     return slice_along(y, at, skip, skip + out)
 
 
