@@ -131,15 +131,14 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
     for number in range(k_tiles):
         at = {s.scales.lane: threads, s.scales.k_tile: np.int64(number)}
         here = type(c)({**c.env, **at}, threads)
-        factors = [[block.value(e, here) for e in pair] for pair in s.scales.factors]
+        rows = [np.broadcast_to(block.value(e, here), threads.shape) for e in s.scales.rows]
         depth = ir.SWIZZLE_BYTES // s.b.buffer.dtype.itemsize
         along = slice(number * depth, (number + 1) * depth)
         before = [block.registers[r].copy() for r in s.accumulators]
         _clear(block, s.accumulators)
         _wgmma(block, s.accumulators, a_tiles[:, along], b_tiles[:, along])
         for i, (register, old) in enumerate(zip(s.accumulators, before, strict=True)):
-            columns, row = s.scales.of(i)
-            part = block.registers[register][:CONSUMER_THREADS] * factors[columns][row]
+            part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
             block.registers[register] = old
             block.registers[register][:CONSUMER_THREADS] += part
 

@@ -234,9 +234,8 @@ class _Printer:
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
         if s.scales is not None:
             lane, k_tile = (self.name(v, "v") for v in (s.scales.lane, s.scales.k_tile))
-            factors = self.exprs([e for pair in s.scales.factors for e in pair], depth)
-            what = f"lane {lane}, k_tile {k_tile}, {s.scales.columns} columns"
-            self.lines.append(f"{pad}  scaled for {what} by {factors}")
+            factors = self.exprs(s.scales.rows, depth)
+            self.lines.append(f"{pad}  scaled for lane {lane}, k_tile {k_tile} by {factors}")
         if s.metadata is not None:
             m = s.metadata
             values = self.exprs((m.first_byte, m.rows, m.row_bytes), depth)

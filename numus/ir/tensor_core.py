@@ -130,17 +130,12 @@ class SparseMetadata:
 
 @dataclass(eq=False, slots=True)
 class KTileScales:
-    """Factors of the products of a k tile, as thread `lane` of the consumers has them: for so many
-    columns at a time, of its upper rows of accumulators and of those 8 below. Float32."""
+    """Factors of the products of a k tile, as thread `lane` of the consumers has them: of its even
+    rows of accumulators, and of those 8 below. Float32."""
 
     lane: Expr  # variables
     k_tile: Expr
-    columns: int
-    factors: list[tuple[Expr, Expr]]
-
-    def of(self, accumulator: int) -> tuple[int, int]:
-        """Where the factor of an accumulator is: its columns, and its row."""
-        return accumulator // 4 * 8 // self.columns, accumulator // 2 % 2
+    rows: tuple[Expr, Expr]
 
 
 @dataclass(eq=False, slots=True)

@@ -5,7 +5,6 @@ import pytest
 import simt_machine
 
 import numus as nm
-from numus.codegen.nvptx.analysis import mainloops
 from numus.functions._base import wrap
 from numus.primitives.scaled_matmul import scaled_matmul
 
@@ -31,13 +30,7 @@ def product(*parts, dtype=nm.float32):
 
 @pytest.mark.parametrize(
     ("shape", "view"),
-    [
-        ((70, 144, 272), "rows"),
-        ((33, 19, 128), "rows"),
-        ((20, 24, 144), "misaligned"),
-        ((130, 568, 256), "rows"),
-        ((130, 568, 256), "misaligned"),
-    ],
+    [((70, 144, 272), "rows"), ((33, 19, 128), "rows"), ((20, 24, 144), "misaligned")],
 )
 def test_scales_of_blocks(shape, view):
     parts, wanted = operands(*shape)
@@ -55,8 +48,6 @@ def test_scales_of_blocks(shape, view):
     runtime.launched.clear()
     found = nm.relu(product(*parts)).numpy()
     assert [p.name for p in runtime.launched] == ["wgmma_gemm"]
-    (loop,) = mainloops(runtime.launched[0].kernel)
-    assert (len(loop.accumulators) == 96) == (shape[1] > 500)  # tiles of 192 columns
     np.testing.assert_allclose(found, np.maximum(wanted, 0), atol=1e-4 * np.abs(wanted).max())
 
 

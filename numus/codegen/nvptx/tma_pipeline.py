@@ -235,24 +235,23 @@ def _promote(
     for i, (register, part) in enumerate(zip(s.accumulators, results, strict=True)):
         (slot,) = x.storage(register)
         old = t.new(f"load {ty}, ptr {slot}")
-        if scales is None or s.scales is None:
+        if scales is None:
             new = t.new(f"fadd {ty} {old}, {part}")
         else:
-            columns, row = s.scales.of(i)
-            factors = ((ty, part), (ty, scales[columns][row]), (ty, old))
+            factors = ((ty, part), (ty, scales[i // 2 % 2]), (ty, old))
             new = t.call(ty, "llvm.fma.f32", *factors)
         t.do(f"store {ty} {new}, ptr {slot}")
 
 
-def _scales(r: KernelContext, scales: ir.KTileScales, q: str) -> list[list[str]]:
-    """The factors of a thread."""
+def _scales(r: KernelContext, scales: ir.KTileScales, q: str) -> list[str]:
+    """The factors of a thread's two kinds of rows."""
     x = r.x
     threads = ir.const(CONSUMER_THREADS)
     lanes = ir.For(scales.lane, ir.const(0), threads, "lanes", [])
     with x.scope():
         thread_loops.enter(r, lanes, r.thread, "1", (0,), 1, 0)
         x.bind(x.values, scales.k_tile, Value((q,), False, x.depth))
-        return [[x.value(e).names[0] for e in pair] for pair in scales.factors]
+        return [x.value(e).names[0] for e in scales.rows]
 
 
 def _produce(

@@ -83,7 +83,7 @@ class MmaTuning:
     block_vectors: int = 16
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
-    loads_in_flight: int = 4  # of 16 bytes of codes, of a thread
+    loads_in_flight: int = 2  # of 16 bytes of codes, of a thread
     min_blocks: float = 1.5  # of an SM
     min_blocks_of_many: float = 0.75  # of vectors of several blocks, which each block reads
 

@@ -43,10 +43,12 @@ def _matrices(p: ScaledProblem) -> tuple[Value, Value]:
 
 def _lower_wgmma(p: ScaledProblem) -> Kernels:
     (m, n, k), (a, a_scales, _, b_scales), layouts = p.sizes, p.val.inputs, dict(p.layouts)
-    itemsizes = tuple(v.dtype.itemsize for v in p.group.members if v in p.group.stored)
-    how = {"persistent": stores_whole_rows(itemsizes, n), "scaled": True}
-    tile, _ = kernel.choose_tile(p.target, a.dtype, (1, m, n), k, **how)
+    tile, _ = kernel.choose_tile(p.target, a.dtype, (1, m, n), k, persistent=True, splits=False)
+    per_sm = tile.blocks_per_sm
     repacks, matrices = tma_readable(_matrices(p), layouts, a.dtype)
+    itemsizes = tuple(v.dtype.itemsize for v in p.group.members if v in p.group.stored)
+    if not stores_whole_rows(itemsizes, n):
+        tile = kernel.fit_stages(p.target, (tile.m, tile.n), per_sm, persistent=False)
     e, block = Emitter(layouts, block_size=tile.threads(a.dtype)), ir.var("block")
     sizes, grid = gpu_operands.tile_sizes(e, p.target, (1, m, n, k), (tile.m, tile.n), SCALED_BLOCK)
 
@@ -64,7 +66,7 @@ def _lower_wgmma(p: ScaledProblem) -> Kernels:
     )
     call = GemmCall(tile, sizes, a.dtype, left, right, epilogue, len(p.group.members) == 1)
     body, e.scratch = kernel.wgmma_gemm(call, block, scale)
-    resident = p.target.num_cores * tile.blocks_per_sm if tile.persistent else 0
+    resident = p.target.num_cores * per_sm if tile.persistent else 0
     return [*repacks, e.grid_kernel("wgmma_gemm", block, body, grid, p.group.notes, resident)]
 
 

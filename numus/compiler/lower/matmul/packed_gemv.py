@@ -104,9 +104,9 @@ def _uses_mma(p: PackedGemvProblem) -> bool:
         return False
     if p.vectors > 1:
         return True
-    # warps compute a vector's norm and several products of it, and take few rows or short groups
+    # warps compute a vector's norm and several products of it; few rows, short groups, headers
     alone = len(products_of(p.group)) == 1 and matrix_layout(x, p.layouts, 1) is not None
-    whole = mma_kernel.step_groups(p.packing) == 1
+    whole = mma_kernel.step_groups(p.packing) == 1 and not p.packing.header
     return alone and whole and mma_kernel.fills_cores(p.target.num_cores, p.rows)
 
 

@@ -19,7 +19,6 @@ from numus.kernels.matmul.gpu import epilogue
 from numus.kernels.matmul.gpu.cost_model import MIN_SPLIT_K_TILES, Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand
-from numus.kernels.matmul.packed import SCALED_BLOCK
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -88,13 +87,6 @@ _PERSISTENT_CYCLES: _Cycles = {  # of 8 and 16 bits
     (128, 64): ((500, 1000), 2000, 500),
     (64, 64): ((400, 850), 2000, 200),
 }
-# Of block-scaled float8, whose tiles are bound by L2: those of 192 columns read less of it.
-_SCALED_CYCLES: _Cycles = {
-    (128, 192): ((875,), 3500, 2500),
-    (128, 128): ((700,), 2500, 1000),
-    (128, 64): ((500,), 2000, 500),
-    (64, 64): ((400,), 2000, 200),
-}
 _TF32_CYCLES = (900, 1800)  # of TF32 in tiles below 256 columns
 
 
@@ -105,24 +97,22 @@ def choose_tile(
     k: int,
     *,
     persistent: bool = False,
-    scaled: bool = False,
+    splits: bool = True,
 ) -> tuple[TileShape, int]:
-    """Tile (of 128 rows unless persistent) and split-K, which block-scaled products do without."""
+    """Tile (of 128 rows unless persistent) and split-K, 1 unless it `splits`."""
     batch, m, n = shape
     k_tiles = -(-k // tile_k(dtype))
     promotes = promotes_accumulators(dtype)
     candidates = []
     known = _PERSISTENT_CYCLES if persistent and dtype is not float32 else _CYCLES
-    known = _SCALED_CYCLES if scaled and persistent else known
     for tile, (cycles, overhead, launch) in known.items():
         if dtype is float32 and tile[1] < 256:
             cycles = _TF32_CYCLES
-        if known is _PERSISTENT_CYCLES and promotes and tile == (128, 128):
-            # twice the accumulators: one block
+        if persistent and promotes and tile == (128, 128):  # twice the accumulators: one block
             cycles, overhead = cycles[:1], overhead // 2
         blocks = batch * -(-m // tile[0]) * -(-n // tile[1])
-        if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 192):
-            least = k_tiles if scaled else MIN_SPLIT_K_TILES
+        if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 128):
+            least = MIN_SPLIT_K_TILES if splits else k_tiles
             new = Candidate(tile, blocks, k_tiles, cycles, overhead, least, launch)
             candidates.append(new)
     best, split_k, blocks_per_sm = fastest(target, candidates, 4 * batch * m * n)
@@ -139,8 +129,6 @@ def fit_stages(
         room = (target.shared_bytes - 4096) // blocks_per_sm
         return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
     row_bytes = epilogue.ROW_BYTES if blocks_per_sm == 1 else epilogue.SHORT_ROW_BYTES
-    if n > row_bytes // 2 and n % (row_bytes // 2):  # a row of the tile is several of these
-        row_bytes //= 2
     room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - epilogue.smem_bytes(row_bytes)
     stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
     return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
@@ -171,21 +159,17 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     aligned = call.a.aligned & call.b.aligned
     start = first * k
 
-    def scales(lane: Expr, q: Expr) -> ir.KTileScales:
-        """Of a thread's rows; columns of a tile share them, unless it is wider than a block."""
+    def scales(lane: Expr, q: Expr) -> tuple[Expr, Expr]:
+        """Those of a thread's even rows, and of the rows 8 below."""
         assert scale is not None
-        columns = t.warp_n if t.n <= SCALED_BLOCK else SCALED_BLOCK // 2
-        rows = [ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2)]
-        found = []
-        for c in range(0, t.warp_n, columns):
-            column = ir.minimum(n0 + c, s.n - 1) if c else n0
-            above, below = (scale(row, column, first + q) for row in rows)
-            found.append((above, below))
-        return ir.KTileScales(lane, q, columns, found)
+        rows = (ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
+        above, below = (scale(row, n0, first + q) for row in rows)
+        return above, below
 
     factors = None
     if scale is not None:
-        factors = scales(ir.var("scaled_lane"), ir.var("scaled_k_tile"))
+        lane, number = ir.var("scaled_lane"), ir.var("scaled_k_tile")
+        factors = ir.KTileScales(lane, number, scales(lane, number))
     mainloop = ir.WgmmaMainloop(
         *(sums, a, b, start, k_tiles, t.stages, scratch, overwrites, factors)
     )
@@ -218,13 +202,13 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     if scale is not None:
         lane = ir.var("slow_lane")
-        own, add = scales(lane, q), list[Stmt]()
-        for i, (c, part) in enumerate(zip(sums, parts, strict=True)):
-            columns, row = own.of(i)
-            factor = own.factors[columns][row]
-            add.append(ir.Set(c, ir.fma(ir.read(part), factor, ir.read(c))))
+        own = scales(lane, q)
+        add = [
+            ir.Set(c, ir.fma(ir.read(part), own[i // 2 % 2], ir.read(c)))
+            for i, (c, part) in enumerate(zip(sums, parts, strict=True))
+        ]
         cleared = [ir.Set(part, const(0, accumulator)) for part in parts]
-        scaled = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", add)
+        scaled = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", list[Stmt](add))
         slow_loop = [*cleared, *slow_loop, scaled]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow_loop)]))
     if t.persistent:
