@@ -35,7 +35,7 @@ def loop_shapes(kernel: ir.Kernel, plan: LanePlan) -> dict[ir.For, tuple[int, in
     def shape(loop: ir.For) -> tuple[int, int]:
         if loop.resident:
             return loop.unroll, loop.width
-        if loop in shared:
+        if loop in shared or kernel.resident_blocks:  # threads share the work as it is written
             return 1, 1
         return occupancy.vectorization(loop, plan.op_counts[loop])
 
