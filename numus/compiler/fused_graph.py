@@ -99,10 +99,6 @@ class FusedGraph:
             return next(sizes)
 
         builder = GraphBuilder(stores_views=target.wgmma)
-        if "cublas" in target.libraries:
-            from numus.compiler.lower.matmul.vendor import LibraryProducts, adds_bias  # for GPUs
-
-            builder = GraphBuilder(LibraryProducts(target), adds_bias, target.wgmma)
         values: list[Value] = []
         leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
         for node in graph.nodes:

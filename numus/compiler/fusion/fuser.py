@@ -62,7 +62,7 @@ class Fuser:
         choice = self.materialization
         legality = Legality(
             *(partition, self.target, choice.gemm_sums, choice.piece, self._cache, self.strides),
-            *(choice.row_products, choice.library_results),
+            choice.row_products,
         )
         for v in partition.operands:
             group = FusionGroup(v, v.id)

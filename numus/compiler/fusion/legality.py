@@ -25,8 +25,7 @@ class Legality:
 
     `gemm_sums` are sums of GEMMs, `row_products` products with one vector; `piece` numbers the
     pieces of long expressions, which share no kernel; `strides` are those of leaves. `cache` keeps
-    the answers of probes, which are asked again whenever a graph is partitioned anew. Of products
-    in `library_results`, kernels compute these results alone.
+    the answers of probes, which are asked again whenever a graph is partitioned anew.
     """
 
     def __init__(
@@ -38,11 +37,10 @@ class Legality:
         cache: dict[Any, bool],
         strides: Layouts,
         row_products: Container[Value] = (),
-        library_results: Mapping[Value, Value] | None = None,
     ) -> None:
         self.partition, self.target = partition, target
         self.gemm_sums, self.piece, self.cache, self.strides = gemm_sums, piece, cache, strides
-        self.row_products, self.library_results = row_products, library_results or {}
+        self.row_products = row_products
         # dummy layouts: probes ask at which indices values are read, not where in memory
         self.probe_layouts = {x: (0,) * len(x.shape) for x in partition.in_memory}
 
@@ -90,8 +88,7 @@ class Legality:
         if self._is_full(host, v) or self._is_other_piece(host, v):
             return False
         if host.kind in EPILOGUE_KINDS:
-            fused = self.library_results.get(host.members[0], v) is v
-            return fused and v.kind != "reduce" and group.space == host.space and v.op != "copy"
+            return v.kind != "reduce" and group.space == host.space and v.op != "copy"
         if v.kind == "reduce":
             if group.space != host.space:
                 return False

@@ -40,8 +40,6 @@ class Materialization:
         self.between: set[Value] = set()  # and what their kernels compute of the vector
         self.memory_operands: set[Value] = set()  # that kernels take from memory alone
         self.gemm_sums: set[Value] = set()
-        # products of libraries, which fuse nothing but a bias: its sum, or the product itself
-        self.library_results: dict[Value, Value] = {}
         self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
 
     # -- before fusion ----------------------------------------------------------------------------
@@ -74,18 +72,9 @@ class Materialization:
                 for x in dict.fromkeys(v.inputs):
                     users.setdefault(x, []).append(v)
         found: set[Value] = set()
-        if "cublas" in self.target.libraries:
-            from numus.compiler.lower.matmul.vendor import LibraryProducts  # late: for GPUs only
-
-            known = LibraryProducts(self.target)
-            products = [v for v in self.order if v not in self.leaves and v in known]
-            for v in products:
-                self.library_results[v] = known.result(v, users.get(v, ()), self.roots)
         for gemm in self.order:
             if gemm.kind in EPILOGUE_KINDS and gemm not in self.leaves:
-                last = self.library_results.get(gemm)
-                if last is None:
-                    last = self._before_widening(self._last_post_dominator(gemm, users))
+                last = self._before_widening(self._last_post_dominator(gemm, users))
                 if last is not gemm:
                     found.add(last)
         if not self.target.block_size:  # GPUs run GEMMs of a sum concurrently
@@ -153,9 +142,6 @@ class Materialization:
         """Activations that GEMMs read: stored once, in the epilogue that computes them. Operands
         of serial scatters are computed in parallel, before; parallel ones read indices once."""
         found: set[Value] = set()
-        for product, total in self.library_results.items():
-            if total is not product:  # biases, which are cast together
-                self._store_vector(next(x for x in total.inputs if x is not product), in_memory)
         for v in self.order:
             packed = v.kind == "packed_gemv" and self.target.simt and v not in self.leaves
             if packed and v.inputs[0] not in self.between:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any
 
 from numus.compiler.graph.onehot_to_gather import onehot_to_gather
@@ -18,17 +18,10 @@ from numus.shapes import Shape
 
 
 class GraphBuilder:
-    """A graph under construction. Products in `unfused` have no epilogue but one that
-    `is_epilogue(value, product)` allows. `stores_views`: kernels of attention store permutations of
-    their results."""
+    """A graph under construction. `stores_views`: kernels of attention store permutations of their
+    results."""
 
-    def __init__(
-        self,
-        unfused: Container[Value] = (),
-        is_epilogue: Callable[[Value, Value], bool] | None = None,
-        stores_views: bool = False,
-    ) -> None:
-        self._unfused, self._is_epilogue = unfused, is_epilogue
+    def __init__(self, stores_views: bool = False) -> None:
         self._stores_views = stores_views
         self._permuted: dict[Value, Value] = {}  # results of attention that a product reads so
         self.values: list[Value] = []
@@ -63,14 +56,10 @@ class GraphBuilder:
         elif v.kind in ("elementwise", "view", "gather"):
             if not self._after_barriers.isdisjoint(v.inputs):
                 self._after_barriers.add(v)
-            elif v.kind == "elementwise" and self._goes_on_with_epilogue(v):
+            elif v.kind == "elementwise" and not self._epilogues.isdisjoint(v.inputs):
                 self._epilogues.add(v)
         elif v.kind not in ("leaf", "source"):
             self._after_barriers.add(v)
-
-    def _goes_on_with_epilogue(self, v: Value) -> bool:
-        found = self._epilogues.intersection(v.inputs)
-        return bool(found) and not any(x in self._unfused for x in found)
 
     def _simplify(self, v: Value) -> Value | None:
         if v.op in IDENTITIES:
@@ -114,10 +103,7 @@ class GraphBuilder:
             return None
         for x in v.inputs:
             if x.op == "reshape" and x.shape == v.shape and x.inputs[0] in self._epilogues:
-                product, allows = x.inputs[0], self._is_epilogue
-                if allows is not None and product in self._unfused and not allows(v, product):
-                    continue
-                inner = product.shape
+                inner = x.inputs[0].shape
                 operands = tuple(self._regrouped(y, v.shape, inner) for y in v.inputs)
                 out = self.make(v.op, v.kind, operands, v.params, inner, v.dtype)
                 return self.reshaped(out, v.shape)

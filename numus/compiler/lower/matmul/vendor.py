@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from numus import dtypes as dt
@@ -18,8 +17,6 @@ from numus.kernels.vendor.matmul import MATMUL_BIAS, GemmProblem, StridedMatrix
 from numus.kernels.vendor.registry import Vendor, choose_vendor
 from numus.shapes import Shape, row_major
 from numus.target import Target
-
-MIN_EXTENT = 128  # of m, n and k, from which on what follows a product is considered
 
 
 class _Bias(NamedTuple):
@@ -96,50 +93,6 @@ def _choose(p: MatmulProblem) -> _Call | None:
         if vendor is not None:
             return _Call(vendor, gemm, bases, fused)
     return None
-
-
-class LibraryProducts:
-    """Which products of a graph libraries compute, and what their kernels store: the sum with a
-    bias, or the product. What follows is better computed where it is read (in a norm, an update of
-    parameters) than by a kernel of its own behind the library's."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._known: dict[GemmProblem, bool] = {}
-
-    def __contains__(self, v: object) -> bool:
-        """Products of 16-bit floats alone: numus's own kernels have all dtypes and sizes."""
-        if not isinstance(v, Value) or v.kind != "contract" or v.params is not None or not v.size:
-            return False
-        (batch, m, n), (a, b) = v.shape, v.inputs
-        k = a.shape[2]
-        if a.dtype is not b.dtype or a.dtype.itemsize != 2 or min(m, n, k) < MIN_EXTENT:
-            return False
-        left, right = StridedMatrix(0, m * k, k, False), StridedMatrix(0, k * n, n, False)
-        sizes, dtypes = (batch, m, n, k), (a.dtype.name, v.dtype.name)
-        gemm = GemmProblem(*sizes, *dtypes, left, right, 2 * _nbytes(v), has_epilogue=True)
-        if gemm not in self._known:
-            self._known[gemm] = choose_vendor("contract", gemm, self._target) is not None
-        return self._known[gemm]
-
-    def result(self, product: Value, users: Sequence[Value], roots: Container[Value]) -> Value:
-        """What the kernel of a product with these users stores."""
-        alone = len(users) == 1 and product not in roots
-        return users[0] if alone and adds_bias(users[0], product) else product
-
-
-def adds_bias(v: Value, product: Value) -> bool:
-    """The value is the sum of a product, or of a view of it, and a vector."""
-    if v.op != "add" or v.dtype is not product.dtype or len(v.inputs) != 2:
-        return False
-    x, y = (_source(x, product) for x in v.inputs)
-    return (x if y is product else y).size == product.shape[2] and product in (x, y)
-
-
-def _source(x: Value, product: Value) -> Value:
-    while x.kind == "view" and x is not product:
-        x = x.inputs[0]
-    return x
 
 
 def _bias(group: FusionGroup, layouts: dict[Value, Shape]) -> _Bias | None:
