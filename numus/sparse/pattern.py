@@ -22,7 +22,6 @@ from numus.primitives.elementwise import cast
 from numus.primitives.indexing import gather
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape
-from numus.sparse.algorithms.column_packing import by_degree, is_skewed
 from numus.sparse.algorithms.row_runs import row_runs
 
 Array = np.ndarray[Any, Any]
@@ -125,16 +124,6 @@ class Pattern:
         if found is None:
             return ()
         return tuple(map(OnDevices, (found.tasks, found.first, found.template, found.offsets)))
-
-    @functools.cached_property
-    def packed(self) -> tuple[Pattern, OnDevices] | None:
-        """The pattern with its columns by descending degree, and that order; None where no columns
-        are read much more often than others. As much work as hundreds of products on a GPU."""
-        indices, columns = self.indices.array, self.shape[1]
-        if not is_skewed(indices, columns):
-            return None
-        order, number = by_degree(indices, columns)
-        return Pattern(self.shape, self.pointers.array, picked(number, indices)), OnDevices(order)
 
     @functools.cached_property
     def transposed(self) -> tuple[Pattern, OnDevices]:

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from numus import dtypes as dt
-from numus.evaluation.evaluate import is_known
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives import sparse as primitives
 from numus.primitives.broadcast import full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import gather
-from numus.primitives.structure import copy
 from numus.primitives.views import reshape
 from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
@@ -30,8 +28,6 @@ from numus.tensor import Tensor
 from numus.transforms.rules import CallRule
 
 Compute = Callable[[Node, Node], Node]
-
-_UNPACKED_USES = 100  # products with a pattern before it is looked at whether packing pays
 
 
 @dataclass(eq=False)
@@ -112,29 +108,15 @@ def taken_nodes(values: Node, order: OnDevices) -> Node:
     return custom(rule, 0, found, (values,))
 
 
-def _packed(pattern: Pattern, x: Node) -> tuple[Pattern, Node]:
-    """A pattern and a vector, with columns that are read often next to each other where the product
-    is in a trace, or comes again and again."""
-    uses = pattern.__dict__["uses"] = pattern.__dict__.get("uses", 0) + 1
-    found = pattern.packed if uses > _UNPACKED_USES or not is_known(x) else None
-    if found is None:
-        return pattern, x
-    packed, order = found
-    return packed, copy(at_positions(x, order))
-
-
 def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
     """A X, of values (nnz,) and X (n, columns)."""
 
     def compute(values: Node, x: Node) -> Node:
         dev = x.device or values.device or default.device
-        own, runs = pattern, list[Node]()
+        arrays = pattern.arrays(dev)
         batch = reshape(values, (1, *values.shape))
-        if x.shape[1] == 1 and dev.runtime.target.simt:
-            own, x = _packed(pattern, x)
-        elif x.shape[1] == 1:
-            runs = [a.on(dev) for a in pattern.runs]
-        arrays = own.arrays(dev)
+        is_cpu = x.shape[1] == 1 and not dev.runtime.target.simt
+        runs = [a.on(dev) for a in pattern.runs] if is_cpu else []
         out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)), runs)
         return reshape(out, out.shape[1:])
 

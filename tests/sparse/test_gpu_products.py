@@ -7,9 +7,6 @@ import simt_machine
 
 import numus as nm
 from numus import sparse
-from numus.sparse.algorithms import column_packing
-from numus.sparse.pattern import Pattern
-from numus.sparse.structure import CSR
 
 simt_machine.install()
 DEVICE = "simt_sm90"
@@ -77,25 +74,3 @@ def test_lanes_of_a_row(count):
     whole = entries(9, 1600, [count] * 8 + [0])
     x = RNG.integers(-3, 4, 1600).astype(np.float32)
     np.testing.assert_array_equal(product(nm.asarray(x, device=DEVICE), whole), whole @ x)
-
-
-def test_columns_by_degree(monkeypatch):
-    """Columns that most entries are in are packed, in traces; entries stay in order."""
-    sizes = {"MIN_ENTRIES": 100, "MIN_COLUMNS": 64, "SAMPLE": 512, "WINDOW": 8, "LINE_COLUMNS": 1}
-    for name, value in {**sizes, "MIN_SKEW": 2}.items():
-        monkeypatch.setattr(column_packing, name, value)
-    rng = np.random.default_rng(7)
-    columns = rng.permutation(400)[(rng.random(900) ** 4 * 400).astype(int)].astype(np.int32)
-    pattern = Pattern((90, 400), np.arange(0, 901, 10, dtype=np.int32), columns)
-    packed, order = pattern.packed
-    np.testing.assert_array_equal(order.array[packed.indices.array], columns)
-    assert (np.diff(np.bincount(packed.indices.array)) <= 0).all()
-    uniform = rng.integers(0, 400, 900).astype(np.int32)
-    assert Pattern((90, 400), pattern.pointers.array, uniform).packed is None
-    values = nm.asarray(rng.standard_normal(900).astype(np.float32), device=DEVICE)
-    a = sparse.SparseTensor(CSR(pattern), values)
-    x = nm.asarray(rng.standard_normal(400).astype(np.float32), device=DEVICE)
-    wanted = (a @ x).numpy()
-    np.testing.assert_array_equal(nm.jit(lambda a, x: a @ x)(a, x).numpy(), wanted)
-    slope = nm.jit(nm.grad(lambda x: ((a @ x) ** 2).sum()))(x)
-    np.testing.assert_allclose(slope.numpy(), 2 * (a.T @ wanted).numpy(), rtol=1e-4, atol=1e-4)
