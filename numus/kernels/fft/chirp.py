@@ -8,6 +8,7 @@ through memory between them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,5 +96,5 @@ def chirp_transform(
     forward = operand, product, (operand_factor, spectrum_at)
     first, scratch = shared_stockham(block, root, rotation, *forward)
     inverse = get, result, (None, result_factor)
-    second, _ = shared_stockham(block, root, rotation, *inverse, scratch)
+    second, _ = shared_stockham(replace(block, name="inverse_"), root, rotation, *inverse, scratch)
     return [*first, *second], [*scratch, between]

@@ -71,6 +71,7 @@ class ThreadBlock:
     columns: bool  # of longer transforms: the last pass has factors, too
     # parts of operands, of results: pairs in memory, aligned as such
     paired: tuple[bool, bool]
+    name: str = ""  # of one of two transforms in a kernel: values of each have names of their own
 
     def size(self, n: int) -> Expr:
         return const(n)
@@ -104,7 +105,7 @@ def shared_stockham(
         load = read if source is None else loads(block, source)
         store = write if target is None else stores(block, target)
         scales = factors[0] if source is None else None, factors[1] if target is None else None
-        t = ir.var(f"t{p.number}")
+        t = ir.var(f"{block.name}t{p.number}")
         count_of_pass = block.length // p.radix * block.width
         in_place = source is not None and source is target
         reads: list[Stmt] = []  # those of all turns are under way together
@@ -205,7 +206,7 @@ class _Held:
     """Results of a butterfly in registers, until all threads have read their points."""
 
     def __init__(self, block: ThreadBlock, p: Pass, turn: int, store: Write) -> None:
-        self.name, self.dtype, self.store = f"h{p.number}_{turn}_", block.dtype, store
+        self.name, self.dtype, self.store = f"{block.name}h{p.number}_{turn}_", block.dtype, store
         self.stores: list[Stmt] = []
 
     def __call__(self, w: Transform, i: Expr, z: Complex) -> list[Stmt]:
@@ -257,7 +258,7 @@ class _Butterfly:
                 return reduce(mul, factors(k), z) if rotates else z
 
             return [], loop_butterfly(p, block, self.root, point, rotated, put)
-        out = Bindings(f"z{p.number}_{self.turn}")
+        out = Bindings(f"{block.name}z{p.number}_{self.turn}")
         points = self._points(first, point, out)
         reads, out.statements = out.statements, []
         self._results(points, to, factors if rotates else None, put, out)
