@@ -19,8 +19,8 @@ from numus.graph import Nodes
 from numus.kernels.matmul.cpu.byte_gemm import tile_rows
 from numus.kernels.matmul.packed import MMA_TUNING, SCALED_BLOCK, Packing, has_mma
 from numus.primitives.custom import graft
-from numus.primitives.packed import packed_gemv, packed_matmul, unpack
-from numus.primitives.scaled_matmul import scaled_matmul
+from numus.primitives.quantized.packed import packed_gemv, packed_matmul, unpack
+from numus.primitives.quantized.scaled_matmul import scaled_matmul
 from numus.quant import block_products
 from numus.quant.digits import byte_planes
 from numus.quant.floats import LARGEST, BlockFP8

@@ -6,7 +6,7 @@ import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.primitives.packed import packed_gemv, unpack
+from numus.primitives.quantized.packed import packed_gemv, unpack
 from numus.quant.products import packing_of
 from numus.runtime import devices
 

@@ -6,7 +6,7 @@ import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.primitives.scaled_matmul import scaled_matmul
+from numus.primitives.quantized.scaled_matmul import scaled_matmul
 
 simt_machine.install()
 rng = np.random.default_rng(8)

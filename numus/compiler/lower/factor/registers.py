@@ -12,11 +12,11 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr
-from numus.kernels.factor import register_cholesky
 from numus.kernels.factor.program import INT, Matrix, Number, Program, Read
-from numus.kernels.factor.register_lu import Elimination, Shared
-from numus.kernels.factor.register_qr import Triangularisation
-from numus.kernels.factor.register_tiles import ThreadGrid
+from numus.kernels.factor.registers import cholesky
+from numus.kernels.factor.registers.lu import Elimination, Shared
+from numus.kernels.factor.registers.qr import Triangularisation
+from numus.kernels.factor.registers.tiles import ThreadGrid
 
 ZERO = ir.const(0)
 SUBGROUP = 32  # threads that exchange registers
@@ -125,11 +125,11 @@ def _cholesky(k: _Kernel) -> None:
     shared = k.vector("column"), k.vector("row")
     inverse = k.val.op == "cholesky_and_inverse"
     a = k.read(0)
-    found, inverted = register_cholesky.cholesky(k.program, k.grid, a, k.order, shared, inverse)
+    found, inverted = cholesky.cholesky(k.program, k.grid, a, k.order, shared, inverse)
     out = k.out()
-    register_cholesky.write_lower(k.program, k.grid, found, out, k.order)
+    cholesky.write_lower(k.program, k.grid, found, out, k.order)
     if inverted is not None:
-        register_cholesky.write_lower(k.program, k.grid, inverted, out, k.order, k.order)
+        cholesky.write_lower(k.program, k.grid, inverted, out, k.order, k.order)
 
 
 def _eliminated(k: _Kernel) -> Elimination:

@@ -16,7 +16,7 @@ from numus.kernels.factor.program import (
     scaled,
     zero,
 )
-from numus.kernels.factor.register_tiles import (
+from numus.kernels.factor.registers.tiles import (
     RegisterMatrix,
     ThreadGrid,
     all_threads,

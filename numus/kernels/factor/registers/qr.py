@@ -29,7 +29,7 @@ from numus.kernels.factor.program import (
     zero,
 )
 from numus.kernels.factor.reflector import reflector
-from numus.kernels.factor.register_tiles import (
+from numus.kernels.factor.registers.tiles import (
     RegisterMatrix,
     Thread,
     ThreadGrid,

@@ -25,7 +25,7 @@ from numus.kernels.factor.program import (
     real,
     zero,
 )
-from numus.kernels.factor.register_tiles import (
+from numus.kernels.factor.registers.tiles import (
     RegisterMatrix,
     Thread,
     ThreadGrid,

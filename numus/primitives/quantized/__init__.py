@@ -1,0 +1,1 @@
+"""Products with operands of few bits: packed codes, and floats with scales of blocks."""
