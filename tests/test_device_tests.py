@@ -35,6 +35,7 @@ def given(tmp_path, monkeypatch, text):
     return path
 
 
+@pytest.mark.slow
 def test_each_test_runs_once(tmp_path, monkeypatch):
     path = given(tmp_path, monkeypatch, TESTS.split("def test_ends")[0])
     lines, text = run_tests(3, 60, "cpu", [str(path)], "", "of a file", default=True)

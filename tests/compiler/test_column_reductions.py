@@ -60,6 +60,7 @@ def test_short_few_or_many_columns_are_one_kernel(shape, machine):
     np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_transposed_rows_are_one_kernel(machine):
     x = RNG.standard_normal((100, 700)).astype(np.float32)
     for function in (

@@ -262,6 +262,7 @@ def test_peaks_that_fit_into_the_cache_are_ignored():
     assert not rematerialised(plan)
 
 
+@pytest.mark.slow
 def test_gpus_recompute_for_large_temporaries_alone():
     """Within a part of the bytes that the step moves."""
     arenas, counts = [], []

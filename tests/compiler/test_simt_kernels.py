@@ -102,6 +102,7 @@ def test_multistage_rows():
     check(lambda x: nm.softmax(x, axis=-1), softmax, draw(200, 6))
 
 
+@pytest.mark.slow
 def test_gradients_of_gelu_compute_the_normal_distribution_again():
     x, w, v = (nm.asarray(draw(64, 64)).astype("bfloat16").to("simt") for _ in range(3))
 

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import fake_cuda_driver
 import numpy as np
 import pytest
 import simt_machine
@@ -88,3 +89,13 @@ def test_steps_multiply_to_the_length_and_fit_shared_memory(n, target):
             assert math.prod(radices) == length
             width = thread_steps.block_width(length, n // length, True, nm.complex64, target)
             assert 8 * thread_steps.padded(length * width) <= target.shared_bytes
+
+
+def test_transforms_share_a_launch(monkeypatch):
+    """Loads of pairs are those of one iteration in a joint kernel, too."""
+    driver, name = fake_cuda_driver.install(monkeypatch)
+    x = nm.asarray(np.zeros(40, np.float32), device=name)
+    nm.eval(x)
+    before = driver.started
+    nm.eval([nm.signal.welch(x, nperseg=16)[1], nm.signal.welch(x + 1, nperseg=16)[1]])
+    assert 0 < driver.started - before < 8

@@ -8,8 +8,8 @@ import numus as nm
 
 RNG = np.random.default_rng(0)
 DTYPES = (
-    *(np.bool_, np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64),
-    *(np.float32, np.float64, np.float16, ml_dtypes.bfloat16),
+    *(np.float32, np.bool_, np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64),
+    *(np.float64, np.float16, ml_dtypes.bfloat16),
     *(ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
 )
 # shape, axis: lanes over rows, across columns, over several axes; a tile; parts; parts of rows
@@ -87,6 +87,7 @@ def test_any_distribution(name):
     check(DISTRIBUTIONS[name])
 
 
+@pytest.mark.slow
 def test_rows_too_long_for_tiles():
     """Enough of them that each is sorted by one thread, by radix."""
     count = 4 * nm.get_num_threads()

@@ -127,11 +127,13 @@ def test_simt_values_and_gradients(name, dtype):
     compare(arrays, options, dtype, kind="attention_simt")
 
 
+@pytest.mark.slow
 def test_halves_with_heads_too_large_for_wgmma():
     arrays = [drawn(i, 1, n, 260, dtype="bfloat16") for i, n in enumerate((9, 20, 20))]
     compare(arrays, {}, "bfloat16", kind="attention_simt")
 
 
+@pytest.mark.slow
 def test_large_heads():
     """dk and dv are separate kernels: a thread has too few registers for both."""
     shapes = ((1, 20, 256), (1, 40, 256), (1, 40, 200))

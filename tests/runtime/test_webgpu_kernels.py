@@ -50,6 +50,7 @@ def test_matmul_of_all_operand_layouts(shape):
     np.testing.assert_allclose(computed.numpy(), want, atol=3e-6 * np.abs(want).max(), rtol=0)
 
 
+@pytest.mark.slow
 def test_matmul_of_batches_integers_halves_and_views():
     rng = np.random.default_rng(1)
     a = rng.standard_normal((2, 16, 16)).astype(np.float32)

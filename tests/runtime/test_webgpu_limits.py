@@ -49,6 +49,7 @@ def test_buffers_larger_than_a_binding(limit_binding, kind):
     np.testing.assert_array_equal(x[on_gpu(at)].numpy(), a[at])
 
 
+@pytest.mark.slow
 def test_kernels_over_segmented_buffers(limit_binding):
     limit_binding(16 << 10)
     a = np.random.default_rng(0).standard_normal((120, 130)).astype(np.float32)

@@ -66,7 +66,8 @@ class HorizontalFusion:
             return None
         if TUNING.l2_divisor * sum(map(nbytes, step.buffers)) > self._target.l2_bytes:
             return None
-        return k.block_size if k.packed_blocks == 1 and k.block_size > _WARP else _WARP
+        size = k.block_size if k.packed_blocks == 1 and k.block_size > _WARP else _WARP
+        return size, k.resident_blocks
 
     def join(self, steps: Sequence[LoweredKernel]) -> LoweredKernel:
         """One step that does the work of several."""
@@ -130,6 +131,7 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
         tuple(note for k in kernels for note in k.notes),
         block_size=like.block_size,
         packed_blocks=max(k.packed_blocks for k in kernels),
+        resident_blocks=like.resident_blocks,
     )
 
 
