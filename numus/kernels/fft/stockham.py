@@ -34,8 +34,6 @@ def quotient(x: Expr, n: int) -> Expr:
 
 
 def remainder(x: Expr, n: int) -> Expr:
-    if n == 1:
-        return ZERO
     start, offset = split_constant(x)
     if offset and offset % n == 0:
         return remainder(start, n)
