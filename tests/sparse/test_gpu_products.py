@@ -14,7 +14,7 @@ RNG = np.random.default_rng(5)
 
 
 def entries(rows, columns, counts):
-    """A dense matrix with so many entries in each row, of small integers."""
+    """A dense matrix with a number of entries in each row, of small integers."""
     out = np.zeros((rows, columns))
     for row, count in enumerate(counts):
         at = RNG.choice(columns, count, replace=False)

@@ -88,7 +88,7 @@ class BufferAccesses:
             return False
         if store.index in self.lanes:
             return True
-        # or a block's first element, which is so many after that of the block before, and a lane
+        # or a block's first element, a constant distance from that of the block before, and a lane
         whole, parts = self.kernel.body[0], store.index.args
         assert isinstance(whole, ir.For)
         starts = [x for x in parts if x not in self.lanes]

@@ -73,7 +73,7 @@ class ThreadRows:
         return [*out, *self.store(row, column, ir.reads(sums), vectorised)]
 
     def shared(self, thread: Expr, rows: Expr, lanes: int) -> list[Stmt]:
-        """A row of one column for so many lanes, a power of two; warps are complete."""
+        """A row of one column for a power of two of lanes; warps are complete."""
         total, entry = ir.Register("total", self.dtype, lanes=True), ir.var("entry")
         row, own = ir.var("row"), ir.var("own")
         low, high = ir.var("low"), ir.var("high")

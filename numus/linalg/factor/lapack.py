@@ -155,9 +155,8 @@ def eigh(a: Tensor, vectors: bool = True) -> tuple[Tensor, Tensor]:
 
 def svd(a: Tensor, job: str = "S") -> tuple[Tensor, Tensor, Tensor]:
     """U, s and Vᴴ: thin (job "S"), square ("A") or empty ("N")."""
-    if (
-        on_gpu(a) and a.shape[-2] > a.shape[-1]
-    ):  # cuSOLVER has no other: its matrices are the transposed ones
+    # cuSOLVER has no other: its matrices are the transposed ones
+    if on_gpu(a) and a.shape[-2] > a.shape[-1]:
         u, s, vh = svd(adjoint(a), job)
         return adjoint(vh), s, adjoint(u)
     found = parts("svd", a, option=job)

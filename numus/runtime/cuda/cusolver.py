@@ -131,7 +131,7 @@ class _Writer:
         self.calls.append(Call(function, name, (handle, *arguments)))
 
     def adjoint(self, to: Address, source: Address, rows: int, columns: int) -> None:
-        """Store the adjoint, of so many rows and columns."""
+        """Store the adjoint, a matrix of `rows` and `columns`."""
         out = to, _int(rows)
         given = [_int(_ADJOINT), _int(_NORMAL), _int(rows), _int(columns), self.number(1.0), source]
         self.blas("geam", *given, _int(columns), self.number(0.0), *out, *out)

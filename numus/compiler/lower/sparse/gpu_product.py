@@ -21,8 +21,8 @@ class GpuProductTuning:
     """Measured on one H200, of 27-point matrices and rows of a power law."""
 
     block_threads: int = 256
-    blocks_per_core: int = 16  # from which on blocks take more rows, that share operands in L1,
-    block_rounds: int = 8  # up to so many times their threads
+    blocks_per_core: int = 16  # from which on blocks take more rows, that share operands in L1
+    block_rounds: int = 8  # most rows of a block, as a multiple of its threads
     unroll: int = 4  # entries whose operands are loaded ahead of their products
     lane_entries: int = 32  # of a row with one column, of a lane: fewer are done before they begin
     max_lanes: int = 32

@@ -21,7 +21,7 @@ from numus.kernels.matmul.gpu.wgmma import MMA_THREADS, TILE_M, Call, TileShape
 from numus.target import Target
 
 ZERO = const(0)
-GROUP, KEPT = 4, 2  # of so many elements along k, so many are stored
+GROUP, KEPT = 4, 2  # elements along k, and those of them that are stored
 TILE_K = ir.SWIZZLE_BYTES // 2  # elements of 16 bits
 
 
