@@ -24,6 +24,7 @@ from numus.compiler.lower.conv import (
 )
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.plan import clear_plans
+from numus.compiler.schedule import horizontal
 from numus.ir import statements
 from numus.kernels.conv import winograd as kernels
 from numus.kernels.conv.gpu import depthwise as depthwise_kernel
@@ -245,6 +246,9 @@ def depthwise_only(monkeypatch):
     monkeypatch.setattr(winograd, "fits", lambda g: False)
     monkeypatch.setattr(problem, "choose", lambda g, engine: "depthwise")
     monkeypatch.setattr(depthwise, "min_outputs", lambda target: 0)
+    # small kernels would share launches, which have one name
+    one = replace(horizontal.TUNING, max_kernels=1)
+    monkeypatch.setattr(horizontal, "TUNING", one)
     clear_plans()
     yield
     clear_plans()
