@@ -13,7 +13,9 @@ from in_threads import in_threads
 import numus as nm
 from numus import runtime
 from numus.compiler.plan import clear_plans
+from numus.dispatch import call_cache
 from numus.dispatch.call_cache import eager_calls
+from numus.evaluation.eager_cache import TUNING
 from numus.runtime.pycall import vm
 
 pytestmark = [
@@ -310,6 +312,15 @@ def test_numbers_that_never_come_again():
     for _ in range(70):  # until they are looked at again
         np.testing.assert_allclose((nm.abs(x) * 7.0).numpy(), abs(x.numpy()) * 7)
     assert native() >= 1
+
+
+def test_every_size_that_comes_often_has_a_fast_call():
+    """However many sizes of an operation came before."""
+    for n in range(2, 12):
+        x = tensor(n, n)
+        for _ in range(call_cache.MAX_RUNS_BEFORE + TUNING.miss_interval):
+            nm.eval(x + x)
+        assert native() == n - 1
 
 
 def test_tracked_graphs_have_fast_calls():

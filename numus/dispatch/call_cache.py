@@ -13,7 +13,9 @@ from numus.compiler.hooks import on_clear_plans
 
 GUARD_FAILED: Any = object()  # result of a fast call whose guards failed
 _MAX_INLINE_CALLS = 4  # tried before the structure is looked up
-MAX_RUNS_BEFORE = 32  # a structure is specialised; a power of two
+# Runs of a structure before it is specialised, a power of two: a call costs 300 us on a 2-core
+# Cascade Lake and saves 40 us of a run, and models of a dozen layers come to a length as often.
+MAX_RUNS_BEFORE = 16
 
 
 class InlineCache:
@@ -73,6 +75,11 @@ class CallCache:
         """The specialised call of a structure; None where there is none yet."""
         found = self.structures.get(key)
         return None if found.__class__ is int else found
+
+    def runs(self, key: Any) -> int:
+        """How often a structure without a call has come."""
+        found = self.structures.get(key)
+        return found if found.__class__ is int else 0
 
     def is_due(self, key: Any, skeleton: Callable[[], Any] | None = None) -> bool:
         """Count a structure without a call; True if it is to be specialised now: the second time,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numus.compiler.hooks import before_run
-from numus.dispatch.call_cache import GUARD_FAILED, eager_calls
+from numus.dispatch.call_cache import GUARD_FAILED, InlineCache, eager_calls
 from numus.dispatch.node_ops import new_aliasing_view, new_output_view, store_view_address
 from numus.dispatch.templates import guard_constant, match_graph
 from numus.evaluation import storage_lock
@@ -63,7 +63,7 @@ def evaluate(nodes: tuple[Node, ...]) -> bool | GraphSignature:
     site.misses += 1
     signature = None
     if site.misses <= TUNING.max_misses or site.misses % TUNING.miss_interval == 0:
-        known, signature = _evaluate_by_structure(nodes)
+        known, signature = _evaluate_by_structure(nodes, site)
         if known is not None:
             site.promote(known)
             return True
@@ -74,7 +74,9 @@ def evaluate(nodes: tuple[Node, ...]) -> bool | GraphSignature:
     return False if signature is None else signature
 
 
-def _evaluate_by_structure(nodes: tuple[Node, ...]) -> tuple[Any, GraphSignature | None]:
+def _evaluate_by_structure(
+    nodes: tuple[Node, ...], site: InlineCache
+) -> tuple[Any, GraphSignature | None]:
     """Evaluate nodes by the fast call of their structure, and return it; None without one. Where
     the structure is new, its signature."""
     device = nodes[0].device
@@ -91,8 +93,11 @@ def _evaluate_by_structure(nodes: tuple[Node, ...]) -> tuple[Any, GraphSignature
     key = (device.name, kernel_choice_key(), signature.key, signature.constant_bits)
     call = eager_calls.get(key)
     skeleton = signature.skeleton
-    if call is None and not eager_calls.is_due(key, lambda: skeleton):
-        return None, signature
+    if call is None:
+        if eager_calls.runs(key):
+            site.misses = 0  # this one repeats
+        if not eager_calls.is_due(key, lambda: skeleton):
+            return None, signature
     del signature  # it holds nodes
     if call is None or call(*nodes) is GUARD_FAILED:
         # what it was specialised to may have changed: the number of threads, say

@@ -96,6 +96,8 @@ def templated(function: Function, rows: int = 0) -> Function:
                     row_site.promote(template.call)
                     site.misses = 0
                     return found
+        if cache.runs(key):
+            site.misses = 0  # this one repeats
         varies = family is not None and family.is_varying
         if varies or not cache.is_due(key, functools.partial(_without_sizes, key)):
             since = now()

@@ -162,7 +162,7 @@ def test_sizes_that_come_a_few_times_have_no_templates():
         for _ in range(9):
             function(tensor(n, 3))
     assert made() == 3
-    for _ in range(call_cache.MAX_RUNS_BEFORE * template_cache._MISS_INTERVAL):
+    for _ in range(call_cache.MAX_RUNS_BEFORE + template_cache._MISS_INTERVAL):
         function(tensor(40, 3))
     assert made() == 4
     clear_plans()
