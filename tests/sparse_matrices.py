@@ -1,6 +1,14 @@
-"""Matrices that tests of sparse tensors and solvers share, as dense NumPy arrays."""
+"""Matrices that tests of sparse tensors and solvers share, as dense NumPy arrays; a mark of those
+that need WebGPU."""
 
 import numpy as np
+import pytest
+
+from numus.runtime import devices
+
+on_webgpu = pytest.mark.skipif(
+    not devices.count("webgpu"), reason="there is no adapter for WebGPU here"
+)
 
 
 def poisson(*sizes):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sparse_matrices import anisotropic, convection, poisson, random
+from sparse_matrices import anisotropic, convection, on_webgpu, poisson, random
 
 import numus as nm
 from numus import sparse
@@ -177,6 +177,7 @@ def test_gradients_through_the_solution():
 
 
 @pytest.mark.slow
+@on_webgpu
 def test_devices():
     a = made(poisson(8, 8).astype(np.float32))
     b = nm.ones(64)

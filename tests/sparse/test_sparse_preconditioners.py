@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sparse_matrices import anisotropic, convection, poisson
+from sparse_matrices import anisotropic, convection, on_webgpu, poisson
 
 import numus as nm
 from numus import sparse
@@ -90,6 +90,7 @@ def test_cycles(cycle):
 
 
 @pytest.mark.slow
+@on_webgpu
 def test_devices():
     a = made(poisson(8, 8).astype(np.float32))
     b = nm.ones(64)

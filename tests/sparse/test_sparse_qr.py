@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sparse_matrices import ANY, arrow, convection, poisson, random, systems
+from sparse_matrices import ANY, arrow, convection, on_webgpu, poisson, random, systems
 
 import numus as nm
 from numus import sparse
@@ -126,6 +126,7 @@ def test_dense_rows_do_not_fill():
 
 
 @pytest.mark.slow
+@on_webgpu
 def test_devices():
     a = made(np.vstack([poisson(4, 4), np.eye(16)]).astype(np.float32))
     b = nm.asarray(RNG.standard_normal(32).astype(np.float32))

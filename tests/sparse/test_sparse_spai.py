@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from sparse_matrices import anisotropic, arrow, convection, poisson, power_law, random, systems
+from sparse_matrices import (
+    anisotropic,
+    arrow,
+    convection,
+    on_webgpu,
+    poisson,
+    power_law,
+    random,
+    systems,
+)
 
 import numus as nm
 from numus import sparse
@@ -101,6 +110,7 @@ def test_iterations_and_traces():
 
 
 @pytest.mark.slow
+@on_webgpu
 def test_devices():
     a = made(poisson(6, 6).astype(np.float32))
     there = linalg.spai_preconditioner(a.to("webgpu")) @ nm.ones(36).to("webgpu")
