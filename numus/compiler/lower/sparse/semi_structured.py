@@ -6,14 +6,13 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.matmul.gpu_operands import MatrixLayout, matrix_layout
+from numus.compiler.lower.matmul.gpu_operands import MatrixLayout, matrix_layout, tile_sizes
 from numus.compiler.lower.matmul.wgmma import is_tma_readable, repacked, tma_operand
 from numus.compiler.lower.sparse.product import ProductProblem
-from numus.ir import Expr, Stmt, const
+from numus.ir import Expr, Stmt
 from numus.kernels.matmul.gpu import sparse_wgmma as kernel
-from numus.kernels.matmul.gpu.mainloop import SplitKSizes
 from numus.kernels.matmul.gpu.problem import GemmCall
-from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS, swizzle_m
+from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS
 
 ALIGNMENT = 8  # bytes of positions that a thread loads
 
@@ -41,11 +40,8 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
     rows = bits
     t = kernel.choose_tile(p.target, count, m, n, k)
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
-    tiles_m, tiles_n = -(-m // t.m), -(-n // t.n)
-    numbers = (tiles_m, tiles_n, swizzle_m(p.target, t.n, tiles_m))
-    k_tiles = e.scalar_arg(k // kernel.TILE_K)
-    counts = [*map(e.scalar_arg, numbers), const(1), k_tiles]
-    sizes = SplitKSizes(*(e.dim(x) for x in (m, n, k)), *counts)
+    shape = (count, m, n, k)
+    sizes, grid = tile_sizes(e, p.target, shape, (t.m, t.n), kernel.TILE_K)
     extents = ((sizes.m, e.dim(k // kernel.KEPT)), (sizes.n, sizes.k))
     a, b = (
         tma_operand(e, *operand, *extent, count)
@@ -64,6 +60,5 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
 
     call = GemmCall(t, sizes, dtype, a, b, epilogue, True)
     body, e.scratch = kernel.sparse_wgmma_gemm(call, positions, block)
-    grid = count * tiles_m * tiles_n
     notes = (val.op, "wgmma.sp")
     return [*kernels, e.grid_kernel("wgmma_sp", block, body, grid, notes, p.target.num_cores)]
