@@ -35,7 +35,8 @@ def loop_shapes(kernel: ir.Kernel, plan: LanePlan) -> dict[ir.For, tuple[int, in
     def shape(loop: ir.For) -> tuple[int, int]:
         if loop.resident:
             return loop.unroll, loop.width
-        if loop in shared or kernel.resident_blocks:  # threads share the work as it is written
+        is_given = loop in shared or loop.width == 1 or kernel.resident_blocks > 0
+        if is_given:  # threads share the work as it is written
             return 1, 1
         return occupancy.vectorization(loop, plan.op_counts[loop])
 

@@ -1,7 +1,8 @@
 """Products of compressed sparse rows with dense columns on GPUs, by groups of lanes for each row.
 
-One column: some lanes of a warp take the entries of a row in turns and add their sums by shuffles
-(CSR vector, Bell & Garland 2009), so that loads of neighbouring lanes are coalesced. Many columns:
+One column: a block streams the products of its rows through shared memory, so that loads of entries
+are coalesced whatever the rows are like, and lanes of a warp sum those of a row (CSR-Stream,
+Greathouse & Daga 2014). Many columns:
 a thread has a vector of them; rows of the operand that several entries ask for are loaded before
 the first is needed, and are added in the order of the entries.
 """
@@ -72,31 +73,65 @@ class ThreadRows:
             count //= 2
         return [*out, *self.store(row, column, ir.reads(sums), vectorised)]
 
-    def shared(self, thread: Expr, rows: Expr, lanes: int) -> list[Stmt]:
-        """A row of one column for a power of two of lanes; warps are complete."""
-        total, entry = ir.Register("total", self.dtype, lanes=True), ir.var("entry")
-        row, own = ir.var("row"), ir.var("own")
-        low, high = ir.var("low"), ir.var("high")
-        # past the end the last row again, which is stored once
-        first, last = self.bounds(ir.minimum(row, ir.sub(rows, ONE)))
-        loaded: list[Stmt] = []
-        (x,) = self.load(loaded, self.column(entry), ZERO, 1, "x", False)
-        loaded.append(ir.Set(total, _multiply_add(self.value(entry), x, ir.read(total))))
-        out: list[Stmt] = [
-            ir.Let(row, thread // lanes),
-            ir.Let(own, thread % lanes),
-            ir.Let(low, first),
-            ir.Let(high, last),
-            ir.Set(total, const(0, self.dtype)),
-            ir.For(entry, ir.add(low, own), high, "serial", loaded, step=const(lanes)),
-        ]
-        found: Expr = ir.read(total)
-        mask = lanes // 2
+    def streamed(
+        self, threads: int, depth: int, span: tuple[Expr, Expr], lanes: int
+    ) -> tuple[list[Stmt], list[ir.Buffer]]:
+        """One column of at most threads / lanes rows. `depth` products of each thread are in
+        flight; `lanes`, a power of two, sum those of a row, one part of the stream after the
+        other."""
+        size, (start, stop) = threads * depth, span
+        products = ir.Buffer("products", self.dtype, "scratch", const(size))
+        total = ir.Register("total", self.dtype, lanes=True)
+        low, high, part, thread, row = (ir.var(n) for n in ("low", "high", "part", "thread", "row"))
+
+        def every(body: list[Stmt]) -> Stmt:
+            return ir.For(thread, ZERO, const(threads), "lanes", body, width=1)
+
+        def multiply() -> list[Stmt]:
+            """Past the end the last entry again, which no row asks for."""
+            out: list[Stmt] = []
+            entries: list[tuple[Expr, Expr, Expr]] = []
+            for u in range(depth):
+                at, column = ir.var(f"at{u}"), ir.var(f"column{u}")
+                value, own = ir.var(f"value{u}", self.dtype), ir.add(thread, const(u * threads))
+                out.append(ir.Let(at, ir.minimum(ir.add(part, own), ir.sub(high, ONE))))
+                out += [ir.Let(column, self.column(at)), ir.Let(value, self.value(at))]
+                entries.append((own, column, value))
+            found = [
+                self.load(out, column, ZERO, 1, f"x{u}", False)[0]
+                for u, (_, column, _) in enumerate(entries)
+            ]
+            for (own, _, value), x in zip(entries, found, strict=True):
+                out.append(ir.Store(products, own, value * x))
+            return out
+
+        def add() -> list[Stmt]:
+            entry, begin, end = ir.var("entry"), ir.var("begin"), ir.var("end")
+            first, last = self.bounds(ir.minimum(row, ir.sub(stop, ONE)))
+            term = ir.load(products, ir.sub(entry, part))
+            accumulate: list[Stmt] = [ir.Set(total, ir.read(total) + term)]
+            return [
+                ir.Let(row, ir.add(start, thread // lanes)),
+                ir.Let(begin, ir.add(ir.maximum(first, part), thread % lanes)),
+                ir.Let(end, ir.minimum(last, ir.add(part, const(size)))),
+                ir.For(entry, begin, end, "serial", accumulate, step=const(lanes)),
+            ]
+
+        sums: Expr = ir.read(total)
+        mask, reduce = lanes // 2, list[Stmt]()
         while mask:
-            part = ir.var(f"total_{mask}", self.dtype)
-            out.append(ir.Let(part, found + ir.lanes_xor(found, mask)))
-            found, mask = part, mask // 2
-        return [*out, ir.If(own.eq(ZERO) & (row < rows), self.store(row, ZERO, [found], False))]
+            half = ir.var(f"total_{mask}", self.dtype)
+            reduce.append(ir.Let(half, sums + ir.lanes_xor(sums, mask)))
+            sums, mask = half, mask // 2
+        store = self.store(row, ZERO, [sums], False)
+        is_own = (thread % lanes).eq(ZERO) & (row < stop)
+        return [
+            ir.Let(low, self.bounds(start)[0]),
+            ir.Let(high, self.bounds(ir.sub(stop, ONE))[1]),
+            every([ir.Set(total, const(0, self.dtype))]),
+            ir.For(part, low, high, "serial", [every(multiply()), every(add())], step=const(size)),
+            every([ir.Let(row, ir.add(start, thread // lanes)), *reduce, ir.If(is_own, store)]),
+        ], [products]
 
 
 def _multiply_add(a: Expr, b: Expr, total: Expr) -> Expr:

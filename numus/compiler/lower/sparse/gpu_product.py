@@ -12,7 +12,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, next_power_of_two, when
+from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, when
 from numus.kernels.sparse.gpu_rows import ThreadRows
 
 
@@ -24,8 +24,10 @@ class GpuProductTuning:
     blocks_per_core: int = 16  # from which on blocks take more rows, that share operands in L1
     block_rounds: int = 8  # most rows of a block, as a multiple of its threads
     unroll: int = 4  # entries whose operands are loaded ahead of their products
-    lane_entries: int = 32  # of a row with one column, of a lane: fewer are done before they begin
-    max_lanes: int = 32
+    stream_entries: int = 1536  # of the rows of a block with one column, at most, unless they are
+    min_rows: int = 8  # fewer than these
+    spare: float = 1.25  # of products in flight, to what average rows have
+    max_depth: int = 8  # products in flight of a thread
 
 
 TUNING = GpuProductTuning()
@@ -51,16 +53,14 @@ def lower_rows(p: ProductProblem) -> Kernels:
     is_vector = operand.address is not None and not operand.k_major
     width = operand.vector if is_vector and columns > 1 else 1
     g, i = ir.var("g"), ir.var("i")
-    lanes = 1
-    if columns == 1:
-        wanted = next_power_of_two(max(1, p.row_entries // TUNING.lane_entries))
-        lanes = min(wanted, TUNING.max_lanes, p.target.subgroup_size)
-    groups = columns // width  # threads of a row, unless lanes share it
-    work = count * rows * groups * lanes
+    groups = columns // width  # threads of a row
+    work = count * rows * groups
     rounds = work // (threads * TUNING.blocks_per_core * p.target.num_cores)
-    most = TUNING.block_rounds if columns > 1 else 1
-    per_block = threads * max(1, min(rounds, most))
-    per_batch = -(-rows * groups * lanes // per_block)
+    per_block = threads * max(1, min(rounds, TUNING.block_rounds))
+    lanes, depth = _stream(p, threads)
+    if columns == 1:
+        per_block = threads // lanes
+    per_batch = -(-rows * groups // per_block)
     batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
 
     def load(
@@ -89,12 +89,12 @@ def lower_rows(p: ProductProblem) -> Kernels:
         lambda entry: e.value(values, (batch, entry)).cast(wide),
         *(load, store),
     )
-    notes = (val.op, f"{lanes} lanes per row" if columns == 1 else f"{width} columns per thread")
-    first = ir.mul(block, e.scalar_arg(per_block)) if per_block > threads else block * threads
     if columns == 1:
-        body = matrix.shared(i, e.dim(rows), lanes)
-        loop = ir.For(i, first, ir.add(first, e.scalar_arg(per_block)), "lanes", body)
-        return [e.grid_kernel(val.op, g, [loop], count * per_batch, notes)]
+        notes = (val.op, f"{lanes} lanes per row")
+        span = ir.block_range(block, const(per_block), e.dim(rows))
+        body, e.scratch = matrix.streamed(threads, depth, span, lanes)
+        return [e.grid_kernel(val.op, g, body, count * per_batch, notes)]
+    notes = (val.op, f"{width} columns per thread")
 
     # numbers of two that come often are constants: divisions by them are shifts
     is_shift = groups <= threads and groups & (groups - 1) == 0
@@ -114,3 +114,13 @@ def lower_rows(p: ProductProblem) -> Kernels:
     aligned = operand.aligned & out
     body = when(aligned, lambda: loop_of(True)) + when(~aligned, lambda: loop_of(False))
     return [e.grid_kernel(val.op, g, body, count * per_batch, notes)]
+
+
+def _stream(p: ProductProblem, threads: int) -> tuple[int, int]:
+    """Lanes that sum a row, and the products that a thread has in flight."""
+    entries, rows = max(1, p.row_entries), p.val.shape[0] * p.val.shape[1]
+    fitting = min(TUNING.stream_entries // entries, rows // p.target.num_cores, threads)
+    own = 1 << max(TUNING.min_rows, fitting).bit_length() - 1
+    lanes = max(1, min(threads // own, p.target.subgroup_size))
+    expected = TUNING.spare * (threads // lanes) * entries
+    return lanes, max(1, min(TUNING.max_depth, -int(-expected // threads)))
