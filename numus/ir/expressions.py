@@ -114,7 +114,8 @@ class Buffer:
     """A flat array argument, or a `scratch` array of `size` elements per worker or block.
 
     Scratch may share the memory of a dead one that it `aliases`; `warp_private`: data is exchanged
-    within a warp only, so that a warp barrier suffices.
+    within a warp only, so that a warp barrier suffices. Of one that is `stored_once`, no element is
+    loaded before it is stored for the only time: stores need no barrier before them.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Buffer:
     size: Expr | None = None
     aliases: Buffer | None = None
     warp_private: bool = False
+    stored_once: bool = False
 
     @property
     def scratch_size(self) -> Expr:

@@ -74,7 +74,7 @@ class _Printer:
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
             size += f" aliases {self.names[b.aliases]}" if b.aliases is not None else ""
-            size += " by warp" * b.warp_private
+            size += " by warp" * b.warp_private + " once" * b.stored_once
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
         if k.flags is not None:
             self.lines.append(f"flags {self.names[k.flags[0]]}: {k.flags[1]} words")

@@ -37,6 +37,7 @@ def _merge(r: KernelContext, s: ir.BlockReduce | ir.BlockScan, a: State, b: Stat
 
 def _reduce(r: KernelContext, registers: Sequence[ir.Register], merge: Merge) -> State:
     dtypes = [register.dtype for register in registers]
+    cluster.arrive_again(r)
     slots = [r.x.load_slots(register) for register in registers]
     state = warp.tree_reduce([list(state) for state in zip(*slots, strict=True)], merge)
     state = warp.warp_reduce(r.t, r.lane, dtypes, state, merge)

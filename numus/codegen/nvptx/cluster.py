@@ -1,8 +1,9 @@
 """Reductions over the CTAs of a block that spans several (`Kernel.cluster_size`).
 
-CTAs of a cluster write to each other's shared memory. Larger blocks exchange words through flags in
-global memory: CTAs start in order and run on, so all of a block arrive if the device has room for
-as many at a time. Either way every CTA reduces in the order of CTAs.
+CTAs of a cluster write to each other's shared memory, and what one stores in global memory the
+others load after a barrier. Larger blocks exchange words through flags in global memory: CTAs start
+in order and run on, so all of a block arrive if the device has room for as many at a time. Either
+way every CTA reduces in the order of CTAs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def check(r: KernelContext) -> None:
         raise CompileError(f"cluster_size={size} must be a power of two, of unpacked blocks")
     if is_cluster(kernel) and (r.capability < MIN_CAPABILITY or size > MAX_CLUSTER_SIZE):
         raise CompileError(f"sm_{r.capability} has no clusters of {size} CTAs")
-    if r.cross_thread or any(b.access == "scratch" for b in kernel.buffers):
+    shares = r.cross_thread and not is_cluster(kernel)
+    if shares or any(b.access == "scratch" for b in kernel.buffers):
         raise CompileError(f"kernel {kernel.name!r} of {size} CTAs must not use shared memory")
 
 
@@ -47,16 +49,39 @@ def arrive(r: KernelContext) -> None:
     """Arrive at the cluster barrier: this CTA's shared memory may be written to."""
     if is_cluster(r.kernel):
         r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
+        if r.cross_thread:  # barriers follow, maybe in loops
+            _wait(r)
+
+
+def arrive_again(r: KernelContext) -> None:
+    """In a loop: others may write what a reduction of the previous iteration was read from."""
+    if is_cluster(r.kernel) and r.loop_depth > 0:
+        if not r.cluster_waited:
+            raise CompileError("reductions over several CTAs must be outside loops")
+        r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
+        r.cluster_waited = False
+
+
+def _wait(r: KernelContext) -> None:
+    if not r.cluster_waited:
+        r.cluster_waited = True
+        r.t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
+
+
+def barrier(r: KernelContext) -> None:
+    """A barrier of all CTAs, which orders accesses to global memory."""
+    r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.aligned")
+    r.t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
 
 
 def reduce(r: KernelContext, dtypes: Sequence[DType], state: State, merge: Merge) -> State:
     """Reduce the states of a block's CTAs."""
     if r.kernel.cluster_size == 1:
         return state
-    if r.loop_depth > 0:
-        raise CompileError("reductions over several CTAs must be outside loops")
     if r.kernel.flags is None:
         states = _exchange_shared(r, dtypes, state)
+    elif r.loop_depth > 0:
+        raise CompileError("reductions over several CTAs must be outside loops")
     else:
         states = _exchange_flags(r, dtypes, state, merge)
     return warp.tree_reduce(states, merge)
@@ -66,9 +91,7 @@ def _exchange_shared(r: KernelContext, dtypes: Sequence[DType], state: State) ->
     """Thread k of a CTA writes to CTA k's shared memory; all read their own CTA's."""
     t, size = r.t, r.kernel.cluster_size
     arrays = [r.shared(f"[{size} x {memory_type(d)}]") for d in dtypes]
-    if not r.cluster_waited:
-        r.cluster_waited = True
-        t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
+    _wait(r)
     with t.conditional(t.new(f"icmp ult i32 {r.cta_thread}, {size}"), "write"):
         for array, d, name in zip(arrays, dtypes, state, strict=True):
             ty = memory_type(d)
@@ -76,8 +99,7 @@ def _exchange_shared(r: KernelContext, dtypes: Sequence[DType], state: State) ->
             args = (("ptr addrspace(3)", own), ("i32", r.cta_thread))
             remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
             t.do(f"store {ty} {t.to_memory(SCALAR, d, name)}, {DISTRIBUTED_SHARED} {remote}")
-    t.call("void", "llvm.nvvm.barrier.cluster.arrive.aligned")
-    t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
+    barrier(r)
     return warp.load_states(t, arrays, dtypes, size)
 
 

@@ -209,6 +209,13 @@ class Renderer(KernelContext):
 
     # -- statements -------------------------------------------------------------------------------
 
+    def block_barrier(self) -> None:
+        """Of all CTAs of the block."""
+        if cluster.is_cluster(self.kernel):
+            cluster.barrier(self)
+        else:
+            self.barrier()
+
     def merge(self, body: list[ir.Stmt], first: int) -> int:
         s, x = body[first], self.x
         if isinstance(s, ir.Let):  # defines the values of the following Lets too
@@ -228,11 +235,11 @@ class Renderer(KernelContext):
         for e in (s.value, s.index):  # by all threads: they may contain block reductions
             x.value(e)
         if s.buffer in self.cross_thread:
-            self.barrier()
+            self.block_barrier()
         with self.t.conditional(self.is_first, "first"), x.scope("branch"):
             memory.store(x, s)
         if s.buffer in self.cross_thread:
-            self.barrier()
+            self.block_barrier()
 
     def _serial(self, s: ir.For, start: str, stop: str, step: str) -> None:
         self.loop_depth += 1
@@ -287,8 +294,9 @@ class Renderer(KernelContext):
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
         stored = analysis.cross_thread(s.body, self.cross_thread)
-        barrier = self.warp_barrier if all(b.warp_private for b in stored) else self.barrier
-        if stored:
+        private = all(b.warp_private for b in stored)
+        barrier = self.warp_barrier if private else self.block_barrier
+        if not all(b.stored_once for b in stored):
             barrier()
         count = self.trip_count(start, stop, step)
         if s.resident:

@@ -54,6 +54,10 @@ class Program:
     def register(self, dtype: DType | None = None, lanes: bool = False) -> ir.Register:
         return ir.Register(self._name(), dtype or self.real, lanes=lanes)
 
+    def variable(self, dtype: DType) -> Expr:
+        """One that a statement binds."""
+        return ir.var(self._name(), dtype)
+
     def constant(self, value: float) -> Expr:
         return const(value, self.real)
 

@@ -11,7 +11,9 @@ from numus.functions.creation.creation import zeros
 from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
-from numus.functions.shape.manipulation import broadcast_to, flip
+from numus.functions.shape.manipulation import broadcast_to, flip, permute_dims
+from numus.functions.shape.splitting import diagonal
+from numus.kernels.factor.panels import panel_width
 from numus.linalg._base import adjoint, identity
 from numus.linalg.factor import lapack, small
 from numus.primitives.linalg import factor
@@ -20,7 +22,7 @@ from numus.tensor import Tensor
 BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1
 REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up to
 MAX_REGISTER_BLOCK = 128  # rows
-PANEL = 32  # columns of a tall one
+PANEL = 32  # columns of a tall one, at most
 
 
 def _half(n: int, unit: int) -> int:
@@ -78,6 +80,8 @@ def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
 
 
 def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
+    if lapack.on_gpu(a):
+        return _solve_by_inverses(a, b, _block_inverses(a, unit_diagonal), not unit_diagonal)
     n = a.shape[-1]
     if n <= BLOCK:
         return wrap(factor.solve_lower(a._node, b._node, unit_diagonal))
@@ -85,6 +89,37 @@ def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     top = _solve_lower(a[:, :h, :h], b[:, :h], unit_diagonal)
     rest = b[:, h:] - a[:, h:, :h] @ top
     return concat([top, _solve_lower(a[:, h:, h:], rest, unit_diagonal)], axis=-2)
+
+
+def _block_inverses(a: Tensor, unit_diagonal: bool) -> list[Tensor]:
+    """Those of the lower triangles of blocks along the diagonal."""
+    batch, n, _ = a.shape
+    whole = n // BLOCK
+    found: list[Tensor] = []
+    if whole:
+        blocks = a[:, : whole * BLOCK, : whole * BLOCK].reshape((batch, whole, BLOCK, whole, BLOCK))
+        blocks = permute_dims(diagonal(blocks, axis1=1, axis2=3), (0, 3, 1, 2))
+        stack = wrap(factor.lower_inverse(blocks.reshape((-1, BLOCK, BLOCK))._node, unit_diagonal))
+        stack = stack.reshape((batch, whole, BLOCK, BLOCK))
+        found = [stack[:, i] for i in range(whole)]
+    if whole * BLOCK < n:
+        rest = a[:, whole * BLOCK :, whole * BLOCK :]
+        found.append(wrap(factor.lower_inverse(rest._node, unit_diagonal)))
+    return found
+
+
+def _solve_by_inverses(a: Tensor, b: Tensor, inverses: list[Tensor], refined: bool) -> Tensor:
+    """As `solve_lower`: products with the inverses of blocks of the diagonal, each refined once on
+    demand, for residuals of the size of substitution's (Du Croz & Higham 1992)."""
+    if len(inverses) == 1:
+        x = inverses[0] @ b
+        return x + inverses[0] @ (b - a.tril() @ x) if refined else x
+    count = (len(inverses) + 1) // 2
+    h = count * BLOCK
+    top = _solve_by_inverses(a[:, :h, :h], b[:, :h], inverses[:count], refined)
+    rest = b[:, h:] - a[:, h:, :h] @ top
+    below = _solve_by_inverses(a[:, h:, h:], rest, inverses[count:], refined)
+    return concat([top, below], axis=-2)
 
 
 def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
@@ -106,15 +141,23 @@ def lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return lapack.lu(a) if lapack.is_chosen("lu", a.mT) else _lu(a)
 
 
+def _panel_columns(a: Tensor) -> int:
+    """Of a panel of all rows, which one kernel factorises."""
+    device = a._node.device
+    if device is None or device.runtime.target.max_cluster_size == 1:
+        return PANEL
+    return panel_width(device.runtime.target, a.shape[1], PANEL, a.dtype)
+
+
 def _lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     _, m, n = a.shape
-    k = min(m, n)
-    if n <= PANEL or (m <= BLOCK and n <= BLOCK) or (m == n and small.is_in_place(a)):
+    k, panel = min(m, n), _panel_columns(a)
+    if n <= panel or (m <= BLOCK and n <= BLOCK) or (m == n and small.is_in_place(a)):
         packed = wrap(factor.lu(a._node))
         numbers = packed[..., n:].real if a.dtype.is_complex else packed[..., n:]
         numbers = numbers.astype("int64")
         return packed[..., :n], numbers[..., 0], numbers[:, :k, 1]
-    h = k if k <= PANEL else _half(k, PANEL)
+    h = k if k <= panel else _half(k, panel)
     left, order, swaps = _lu(a[..., :h])
     right = rows_at(a[..., h:], order)
     above = _solve_lower(left[:, :h, :h], right[:, :h], unit_diagonal=True)

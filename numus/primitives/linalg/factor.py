@@ -132,6 +132,16 @@ def cholesky_and_inverse(a: Node) -> Node:
     return apply(_cholesky_and_inverse, (a,), None, (batch, n, 2 * n), a.dtype)
 
 
+_lower_inverse = unblocked(
+    "lower_inverse", references.lower_inverse, lambda a, unit: lower_inverse(a, unit)
+)
+
+
+def lower_inverse(a: Node, unit_diagonal: bool = False) -> Node:
+    """The inverses of lower triangles, on GPUs."""
+    return apply(_lower_inverse, (a,), unit_diagonal, a.shape, a.dtype)
+
+
 _direct_solve = unblocked("direct_solve", references.solve, lambda a, b: direct_solve(a, b))
 
 

@@ -119,8 +119,12 @@ def lower_cholesky(a: Array, params: Any) -> Array:
 
 def cholesky_and_inverse(a: Array, params: Any) -> Array:
     lower = lower_cholesky(a, params)
+    return np.concatenate([lower, lower_inverse(lower, False)], axis=-1)
+
+
+def lower_inverse(a: Array, unit_diagonal: bool) -> Array:
     one = np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape)
-    return np.concatenate([lower, solve_lower(lower, one, False)], axis=-1)
+    return solve_lower(a, one, unit_diagonal)
 
 
 def solve(a: Array, b: Array, params: Any) -> Array:

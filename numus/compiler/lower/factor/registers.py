@@ -13,7 +13,7 @@ from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr
 from numus.kernels.factor.program import INT, Matrix, Number, Program, Read
-from numus.kernels.factor.registers import cholesky
+from numus.kernels.factor.registers import cholesky, triangular
 from numus.kernels.factor.registers.lu import Elimination, Shared
 from numus.kernels.factor.registers.qr import Triangularisation
 from numus.kernels.factor.registers.tiles import ThreadGrid
@@ -37,7 +37,7 @@ class RegisterTuning:
 
 TUNING = RegisterTuning()
 
-_CHOLESKY = ("lower_cholesky", "cholesky_and_inverse")
+_TRIANGULAR = ("lower_cholesky", "cholesky_and_inverse", "lower_inverse")
 
 
 def _grids(op: str) -> list[ThreadGrid]:
@@ -48,7 +48,7 @@ def _grids(op: str) -> list[ThreadGrid]:
 
 def _elements(val: Value, grid: ThreadGrid) -> int:
     """Elements that a thread holds at once."""
-    if val.op in _CHOLESKY:
+    if val.op in _TRIANGULAR:
         triangle = grid.rows * (grid.rows + 1) // 2
         return triangle if val.op == "lower_cholesky" else 2 * triangle
     if val.op == "direct_qr":
@@ -76,7 +76,7 @@ def _grid(val: Value) -> ThreadGrid | None:
 def fits_registers(p: Problem) -> bool:
     if not p.target.simt or p.val.op not in _WRITERS:
         return False
-    shuffles = p.target.subgroup_size >= SUBGROUP or p.val.op in _CHOLESKY
+    shuffles = p.target.subgroup_size >= SUBGROUP or p.val.op in _TRIANGULAR
     return shuffles and _grid(p.val) is not None
 
 
@@ -132,6 +132,14 @@ def _cholesky(k: _Kernel) -> None:
         cholesky.write_lower(k.program, k.grid, inverted, out, k.order, k.order)
 
 
+def _inverse(k: _Kernel) -> None:
+    shared = k.vector("column"), k.vector("row")
+    found = triangular.lower_inverse(
+        k.program, k.grid, k.read(0), k.order, shared, bool(k.val.params)
+    )
+    cholesky.write_lower(k.program, k.grid, found, k.out(), k.order)
+
+
 def _eliminated(k: _Kernel) -> Elimination:
     p = k.program
     sizes = _RealMatrix(p, k.buffer("sizes", p.real, 1), ZERO, ZERO)
@@ -172,6 +180,7 @@ def _qr(k: _Kernel) -> None:
 
 _WRITERS: dict[str, Callable[[_Kernel], None]] = {
     **{"lower_cholesky": _cholesky, "cholesky_and_inverse": _cholesky},
+    "lower_inverse": _inverse,
     **{"direct_solve": _solve, "direct_inverse": _solve, "small_determinant": _determinant},
     "direct_qr": _qr,
 }

@@ -1,0 +1,87 @@
+"""Panels of tall matrices in registers of a cluster, and what large LU factorisations make of them:
+on an interpreted GPU, and as rendered code on host threads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt_machine
+import simt_threads
+
+import numus as nm
+from numus.primitives.linalg import factor
+from numus.runtime import devices
+from numus.tensor import Tensor
+
+RNG = np.random.default_rng(0)
+
+
+def rendered(index):
+    made = simt_threads.Machine()
+    made.target = replace(made.target, block_size=32, max_block_size=64, max_cluster_size=4)
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machines():
+    target = replace(simt_machine.HOPPER, block_size=64, max_block_size=128)
+    devices.BACKENDS["clusters"] = lambda index: simt_machine.Machine(target)
+    devices.BACKENDS["rendered"] = rendered
+    with nm.kernels.prefer("native"):
+        yield
+
+
+def drawn(shape, dtype):
+    a = RNG.standard_normal(shape)
+    return (a + 1j * RNG.standard_normal(shape) if dtype().dtype.kind == "c" else a).astype(dtype)
+
+
+def on(device, function, a, *params):
+    return Tensor(function(nm.asarray(a, device=nm.device(device))._node, *params)).numpy()
+
+
+def agree(device, function, a, *params):
+    found, want = (on(d, function, a, *params) for d in (device, "reference"))
+    bound = 200 * np.finfo(found.dtype).eps
+    np.testing.assert_allclose(found, want, rtol=bound, atol=bound * np.max(np.abs(want)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.parametrize("shape", [(2, 150, 8), (1, 515, 7), (1, 129, 1), (1, 40, 13)])
+def test_panels(shape, dtype):
+    a = drawn(shape, dtype)
+    a[0, :, shape[2] // 2] = 0  # a column without a pivot
+    agree("clusters", factor.lu, a)
+    kernel = nm.device("clusters").runtime.launched[-1].kernel
+    assert kernel.name == "lu_panel"
+    assert kernel.cluster_size > 1 or shape[1] < 500
+
+
+def test_equal_pivots_and_swaps():
+    a = np.ones((1, 70, 4), np.float32)
+    a[0, 40:] = -2
+    a[0, 69, 3] = 5
+    agree("clusters", factor.lu, a)
+
+
+def test_rendered_panels_of_several_ctas():
+    for dtype in (np.float32, np.float64):
+        agree("rendered", factor.lu, drawn((1, 300, 4), dtype))
+
+
+@pytest.mark.parametrize("unit_diagonal", [False, True])
+def test_inverses_of_triangles(unit_diagonal):
+    for n, dtype in ((1, np.float32), (13, np.complex64), (64, np.float64)):
+        a = drawn((2, n, n), dtype) / n + 2 * np.eye(n, dtype=dtype)
+        agree("clusters", factor.lower_inverse, a, unit_diagonal)
+
+
+def test_systems_of_several_panels():
+    n = 150
+    a, b = drawn((n, n), np.float32), drawn((n, 2), np.float32)
+    given = [nm.asarray(x, device="clusters") for x in (a, b)]
+    p, lower, upper = (x.numpy() for x in nm.linalg.lu(given[0]))
+    bound = 10 * n * np.finfo(np.float32).eps
+    assert np.max(np.abs(p @ lower @ upper - a)) <= bound * np.max(np.abs(a))
+    x = nm.linalg.solve(*given).numpy()
+    assert np.max(np.abs(a @ x - b)) <= bound * np.max(np.abs(a)) * np.max(np.abs(x))
