@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numus.runtime.pycall.builder import BytecodeBuilder
 
 _COPIED = ("prim", "params", "shape", "dtype", "device", "tracked")
+_CONSTANTS = ("constant", "table")  # primitives of nodes that a template holds
 
 
 class TemplateBuilder:
@@ -129,7 +130,7 @@ def recorded(
     stack = list(results)
     while stack:
         node = stack.pop()
-        if node in bound or node in found or node.prim.name == "constant":
+        if node in bound or node in found or node.prim.name in _CONSTANTS:
             continue
         foreign = node.grad_slot is not None or node.abstract or node.serial < since
         if foreign or node.device not in (device, None):

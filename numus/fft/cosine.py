@@ -14,6 +14,7 @@ from numus.fft.transform import real_input, resized, scaled
 from numus.fft.trigonometric import COSINE, SINE
 from numus.functions._base import computed, node_of
 from numus.functions.spelling import spelled
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, iota
@@ -122,6 +123,7 @@ def _by_parts(x: Node, function: Callable[[Node], Node]) -> Node:
 _cosine, _sine = _Family(COSINE, False), _Family(SINE, True)
 
 
+@templated
 @spelled
 def dct(
     x: ArrayLike,
@@ -149,6 +151,7 @@ def dct(
     return _cosine.one_axis("dct", x, type, n, axis, norm, orthogonalize)
 
 
+@templated
 @spelled
 def idct(
     x: ArrayLike,
@@ -168,6 +171,7 @@ def idct(
     return _cosine.one_axis("idct", x, type, n, axis, norm, orthogonalize)
 
 
+@templated
 @spelled
 def dst(
     x: ArrayLike,
@@ -188,6 +192,7 @@ def dst(
     return _sine.one_axis("dst", x, type, n, axis, norm, orthogonalize)
 
 
+@templated
 @spelled
 def idst(
     x: ArrayLike,
@@ -207,6 +212,7 @@ def idst(
     return _sine.one_axis("idst", x, type, n, axis, norm, orthogonalize)
 
 
+@templated
 @spelled
 def dctn(
     x: ArrayLike,
@@ -226,6 +232,7 @@ def dctn(
     return _cosine.several_axes("dctn", x, type, s, axes, norm, orthogonalize)
 
 
+@templated
 @spelled
 def idctn(
     x: ArrayLike,
@@ -245,6 +252,7 @@ def idctn(
     return _cosine.several_axes("idctn", x, type, s, axes, norm, orthogonalize)
 
 
+@templated
 @spelled
 def dstn(
     x: ArrayLike,
@@ -264,6 +272,7 @@ def dstn(
     return _sine.several_axes("dstn", x, type, s, axes, norm, orthogonalize)
 
 
+@templated
 @spelled
 def idstn(
     x: ArrayLike,

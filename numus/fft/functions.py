@@ -19,6 +19,7 @@ from numus.fft.transform import (
 )
 from numus.functions._base import computed, node_of
 from numus.functions.spelling import spelled
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.views import permute
@@ -125,6 +126,7 @@ def inverse_real_along(op: str, x: Node, n: Any, axis: int, norm: Norm) -> Node:
     return last.back(scaled(found, _factor(norm, count, True)))
 
 
+@templated
 @spelled
 def fft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The discrete Fourier transform along an axis, of any length.
@@ -143,6 +145,7 @@ def fft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None
     return computed(complex_along("fft", complex_operand("fft", x), n, axis, norm, False))
 
 
+@templated
 @spelled
 def ifft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The inverse of `fft`: the sum over k of x_k exp(2 pi i j k / n), divided by n.
@@ -153,6 +156,7 @@ def ifft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = Non
     return computed(complex_along("ifft", complex_operand("ifft", x), n, axis, norm, True))
 
 
+@templated
 @spelled
 def rfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The first n // 2 + 1 elements of the transform of real numbers; the others are their
@@ -164,6 +168,7 @@ def rfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = Non
     return computed(real_along("rfft", real_operand("rfft", x), n, axis, norm))
 
 
+@templated
 @spelled
 def irfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The inverse of `rfft`: n real numbers (by default an even number, 2 (m - 1) for m elements).
@@ -176,6 +181,7 @@ def irfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = No
     return computed(inverse_real_along("irfft", complex_operand("irfft", x), n, axis, norm))
 
 
+@templated
 @spelled
 def hfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The real transform of a signal that is its own conjugate in reverse, from its first half.
@@ -188,6 +194,7 @@ def hfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = Non
     return computed(inverse_real_along("hfft", conjugate, n, axis, other))
 
 
+@templated
 @spelled
 def ihfft(x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = None) -> Tensor:
     """The inverse of `hfft`: the first n // 2 + 1 elements of the signal.

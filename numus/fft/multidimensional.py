@@ -19,6 +19,7 @@ from numus.fft.functions import (
 )
 from numus.functions._base import computed
 from numus.functions.spelling import spelled
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.shapes import as_int, normal_axis
@@ -91,6 +92,7 @@ def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Nor
     return inverse_real_along(op, x, None if s is None else sizes[-1], last, norm)
 
 
+@templated
 @spelled
 def fftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The transform along several axes, by default all; `s` has a length for each (-1: as it is).
@@ -101,6 +103,7 @@ def fftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = 
     return computed(_along_axes("fftn", complex_operand("fftn", x), s, axes, norm, False))
 
 
+@templated
 @spelled
 def ifftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The inverse of `fftn`.
@@ -111,6 +114,7 @@ def ifftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
     return computed(_along_axes("ifftn", complex_operand("ifftn", x), s, axes, norm, True))
 
 
+@templated
 @spelled
 def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The transform of real numbers along several axes: `rfft` along the last of them, then `fft`
@@ -122,6 +126,7 @@ def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
     return computed(_real_along_axes("rfftn", x, s, axes, norm))
 
 
+@templated
 @spelled
 def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The inverse of `rfftn`; the last length is even unless `s` says otherwise.
@@ -132,6 +137,7 @@ def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm 
     return computed(_inverse_real_along_axes("irfftn", x, s, axes, norm))
 
 
+@templated
 @spelled
 def fft2(x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None) -> Tensor:
     """The transform along two axes.
@@ -142,6 +148,7 @@ def fft2(x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Nor
     return computed(_along_axes("fft2", complex_operand("fft2", x), s, axes, norm, False))
 
 
+@templated
 @spelled
 def ifft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
@@ -154,6 +161,7 @@ def ifft2(
     return computed(_along_axes("ifft2", complex_operand("ifft2", x), s, axes, norm, True))
 
 
+@templated
 @spelled
 def rfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
@@ -166,6 +174,7 @@ def rfft2(
     return computed(_real_along_axes("rfft2", x, s, axes, norm))
 
 
+@templated
 @spelled
 def irfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
@@ -187,6 +196,7 @@ def _inverse_hermitian_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm
     return ew.conj(_real_along_axes(op, a, s, axes, other_norm(op, norm)))
 
 
+@templated
 @spelled
 def hfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The real transform along several axes of a signal that is its own conjugate in reverse, from
@@ -198,6 +208,7 @@ def hfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
     return computed(_hermitian_along_axes("hfftn", x, s, axes, norm))
 
 
+@templated
 @spelled
 def ihfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
     """The inverse of `hfftn`: half of the signal along the last axis.
@@ -208,6 +219,7 @@ def ihfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm 
     return computed(_inverse_hermitian_along_axes("ihfftn", x, s, axes, norm))
 
 
+@templated
 @spelled
 def hfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None
@@ -220,6 +232,7 @@ def hfft2(
     return computed(_hermitian_along_axes("hfft2", x, s, axes, norm))
 
 
+@templated
 @spelled
 def ihfft2(
     x: ArrayLike, /, s: Numbers = None, axes: Numbers = (-2, -1), norm: Norm = None

@@ -11,10 +11,12 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.evaluation.evaluate import from_host
+from numus.functions.template_cache import clear_templates
 from numus.graph import Array, Node
 from numus.kernels.fft import chirp as chirps
 from numus.kernels.fft.roots import unit_roots
 from numus.kernels.fft.tables import table
+from numus.primitives.source import TABLE
 from numus.runtime.devices import Device, default
 
 MAX_TABLE_BYTES = 256 << 20  # of all tables together
@@ -45,14 +47,18 @@ class _Tables:
                 self.found.move_to_end(key)
                 return node
         node = from_host(make(n, dtype), dtype, device)
+        node.prim = TABLE
         most = max(MAX_TABLE_BYTES, device.runtime.target.memory_bytes // MAX_MEMORY_SHARE)
         with self.lock:
             if key not in self.found:
                 self.found[key] = node
                 self.nbytes += node.shape[0] * dtype.itemsize
+            is_full = self.nbytes > most
             while self.nbytes > most:
                 (_, _, width, _), dropped = self.found.popitem(last=False)
                 self.nbytes -= dropped.shape[0] * width.itemsize
+        if is_full:  # templates may hold what was dropped
+            clear_templates()
         return node
 
 

@@ -20,6 +20,7 @@ from numus.tensor import Tensor, new_handle
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_clears: list[Callable[[], None]] = []  # of all templates
 _MAX_STRUCTURES = 256  # of each function
 # After this many misses in a row, a structure is computed only at every few calls: sizes change.
 _MAX_MISSES = 64
@@ -53,7 +54,9 @@ def templated(function: Function, rows: int = 0) -> Function:
     site = InlineCache()
     families = Families(rows)
     row_site = families.site
-    on_clear_plans.extend((cache.clear, site.clear, families.clear))
+    clears = cache.clear, site.clear, families.clear
+    _clears.extend(clears)
+    on_clear_plans.extend(clears)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -115,6 +118,12 @@ def templated(function: Function, rows: int = 0) -> Function:
         return out
 
     return run  # type: ignore[return-value]
+
+
+def clear_templates() -> None:
+    """Drop the templates of all functions, and the tables that they hold."""
+    for clear in _clears:
+        clear()
 
 
 def _structural_key(given: Sequence[Any]) -> tuple[Any, ...] | None:

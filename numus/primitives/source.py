@@ -63,6 +63,10 @@ def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node
     return node
 
 
+# A value that does not change and is held by a cache: graph templates take it as it is.
+TABLE = nondifferentiable("table", "source", _value_reference, _leaf_batch)
+
+
 def forget(node: Node) -> None:
     """Turn an evaluated node into a plain value, dropping its inputs."""
     node.prim, node.inputs, node.params = VALUE, (), None

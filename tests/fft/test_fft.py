@@ -1,5 +1,7 @@
 """Transforms: arguments and errors as NumPy has them, tables, fusion, GPU schedules."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -117,6 +119,20 @@ def test_tables_are_held_once_and_bounded(monkeypatch):
     assert [key[1] for key in held.found] == [50]
     tables.roots(1000, dt.complex64, device)
     assert (len(held.found), held.nbytes) == (0, 0)
+
+
+def test_graph_templates_hold_no_table_that_was_dropped(monkeypatch):
+    x = noise(3, 20)
+    for _ in range(4):  # from the third call on, a template
+        close(nm.fft.fft(nm.asarray(x)), np.fft.fft(x))
+        close(nm.fft.dct(nm.asarray(x.real)), scipy.fft.dct(x.real))
+    held = weakref.ref(next(node for key, node in tables._tables.found.items() if key[1] == 20))
+    monkeypatch.setattr(tables, "MAX_TABLE_BYTES", 0)
+    y = noise(3, 21)
+    close(nm.fft.fft(y), np.fft.fft(y))
+    gc.collect()
+    assert held() is None
+    close(nm.fft.fft(nm.asarray(x)), np.fft.fft(x))
 
 
 def test_radices_and_splits():
