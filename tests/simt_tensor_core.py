@@ -151,8 +151,9 @@ def _unpacked(block: Any, s: ir.WgmmaMainloop, stored: Any, begin: int, c: Any) 
     assert s.a.row_bytes == ir.SPARSE_SWIZZLE_BYTES
     numbers = (m.first_byte, m.rows, m.row_bytes, s.a.mn_offset)
     first_byte, rows, row_bytes, first = (int(block.value(e, c)) for e in numbers)
-    assert not first_byte % 8
-    assert not row_bytes % 8
+    assert not first_byte % m.load_bytes
+    assert not row_bytes % m.load_bytes
+    assert not block.value(s.k_tiles, c) * 8 % m.load_bytes
     assert not begin % 64
     row = np.minimum(first + np.arange(s.a.tile_mn), rows - 1)[:, None]
     group = np.arange(stored.shape[1] // 2)

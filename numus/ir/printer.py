@@ -239,7 +239,8 @@ class _Printer:
         if s.metadata is not None:
             m = s.metadata
             values = self.exprs((m.first_byte, m.rows, m.row_bytes), depth)
-            self.lines.append(f"{pad}sparse by {self.names[m.buffer]}({values})")
+            of = f"{self.names[m.buffer]}({values})"
+            self.lines.append(f"{pad}sparse by {of} in {m.load_bytes}")
         head = "zero mainloop" if s.zero_init else "mainloop"
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
         return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"

@@ -122,10 +122,11 @@ class SparseMetadata:
     k tile in rows of SPARSE_SWIZZLE_BYTES; `buffer` has their positions, two bits each, 8 bytes for
     a row of a k tile."""
 
-    buffer: Buffer  # of bytes, aligned to 8
+    buffer: Buffer  # of bytes
     first_byte: Expr  # of the matrix of the batch
     rows: Expr  # of A
-    row_bytes: Expr  # from one row to the next, as the first byte a multiple of 8
+    row_bytes: Expr  # from one row to the next
+    load_bytes: int  # 8, or 16 of an even number of k tiles; the buffer and rows are aligned to it
 
 
 @dataclass(eq=False, slots=True)

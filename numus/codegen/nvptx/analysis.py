@@ -140,7 +140,7 @@ def mainloops(kernel: ir.Kernel) -> list[ir.WgmmaMainloop]:
     return [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
 
 
-_METADATA_REGISTERS = 8  # of a thread: positions of a k tile and of the next
+_METADATA_REGISTERS = 16  # of a thread: positions of four k tiles, and of the next
 
 
 def mainloop_registers(kernel: ir.Kernel) -> int:

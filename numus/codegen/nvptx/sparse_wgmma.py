@@ -2,9 +2,10 @@
 positions are in registers.
 
 An instruction takes 32 bytes of a row of A, which stand for 64 bytes of B. Of each 16 x 32 elements
-that a warp has, thread t holds the positions of 16 elements of rows t / 4 and t / 4 + 8, in the
-halves of a word: the first 16 along k where t is even, else the last (PTX ISA, "Sparse matrix
-storage for wgmma"). Threads load those of a k tile while the one before is multiplied.
+that a warp has, the first two threads of every four hold the positions of 16 elements of rows t / 4
+and t / 4 + 8, in the halves of a word: the first of them has the first 16 along k, the second the
+others (PTX ISA, "Sparse matrix storage for wgmma"). The next two threads load ahead for them: four
+k tiles at a time, which takes a quarter of the accesses.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from numus.codegen.nvptx.wgmma import Operands, Tile
 _K_BYTES = 32  # of A, of one instruction; of B twice as many
 _STEPS = ir.SPARSE_SWIZZLE_BYTES // _K_BYTES  # of a k tile
 _TILE_BYTES = 8  # of positions, of a row of a k tile
+_GROUP = 4  # k tiles, of which a pair of threads loads two
+_WORDS = _GROUP // 2 * _STEPS
 _CORE_BYTES = 8 * ir.SWIZZLE_BYTES
 _NAMES = {dt.bfloat16: "bf16", dt.float16: "f16"}
 _EVEN, _ODD = 0x5410, 0x7632  # selectors of prmt: the low, or the high halves of two words
 
 
 class MetadataLoader:
-    """The positions of a thread's two rows, loaded a k tile ahead."""
+    """The positions of a thread's two rows, loaded a group of k tiles ahead. Each pair of threads
+    loads half of a group; where the other half begins, they change over."""
 
     def __init__(self, r: KernelContext, s: ir.WgmmaMainloop, k_tiles: str) -> None:
         t, x = r.t, r.x
         assert s.metadata is not None
-        self.r, self.k_tiles = r, k_tiles
+        self.r, self.k_tiles, self.load_bytes = r, k_tiles, s.metadata.load_bytes
         self.buffer = x.buffers[s.metadata.buffer]
         rows = x.uniform(s.metadata.rows, "the rows of A")
         row_bytes = x.uniform(s.metadata.row_bytes, "the bytes of a row's positions")
@@ -45,36 +49,61 @@ class MetadataLoader:
             at = t.call("i64", "llvm.umin.i64", ("i64", at), ("i64", last))
             at = t.new(f"mul i64 {at}, {row_bytes}")
             self.offsets.append(t.new(f"add i64 {at}, {first_byte}"))
+        self.first_tile = t.new(f"and i64 {lane}, {_GROUP // 2}")
         odd = t.new(f"trunc i64 {t.new(f'and i64 {lane}, 1')} to i1")
         self.selector = t.new(f"select i1 {odd}, i32 {_ODD}, i32 {_EVEN}")
-        self.slots = [[t.alloca("i32") for _ in range(_STEPS)] for _ in self.offsets]
+        slots = [[t.alloca("i32") for _ in range(_WORDS)] for _ in range(4)]
+        self.coming, self.halves = slots[:2], slots[2:]
         self.load("0")
 
-    def load(self, k_tile: str) -> None:
-        """Words of a k tile (i64), of the last one where there is no such."""
+    def load(self, group: str) -> None:
+        """Words of two k tiles from k tile `group` (i64) on; past the end those of the last."""
         t = self.r.t
-        last = t.new(f"sub i64 {self.k_tiles}, 1")
-        k_tile = t.call("i64", "llvm.smin.i64", ("i64", k_tile), ("i64", last))
-        k_tile = t.call("i64", "llvm.smax.i64", ("i64", k_tile), ("i64", "0"))
-        byte = t.new(f"mul i64 {k_tile}, {_TILE_BYTES}")
-        for offset, slots in zip(self.offsets, self.slots, strict=True):
-            at = t.new(f"add i64 {offset}, {byte}")
-            p = t.new(f"getelementptr i8, {GLOBAL} {self.buffer}, i64 {at}")
-            words = t.new(f"load <{_STEPS} x i32>, {GLOBAL} {p}, align {_TILE_BYTES}")
-            for i, slot in enumerate(slots):
-                word = t.new(f"extractelement <{_STEPS} x i32> {words}, i32 {i}")
-                t.do(f"store i32 {word}, ptr {slot}")
+        tiles = self.load_bytes // _TILE_BYTES  # of a load
+        last = t.new(f"sub i64 {self.k_tiles}, {tiles}")
+        first = t.new(f"add i64 {group}, {self.first_tile}")
+        count = tiles * _STEPS
+        for part in range(0, _WORDS, count):
+            at = t.new(f"add i64 {first}, {part // _STEPS}")
+            at = t.call("i64", "llvm.smin.i64", ("i64", at), ("i64", last))
+            at = t.call("i64", "llvm.smax.i64", ("i64", at), ("i64", "0"))
+            byte = t.new(f"mul i64 {at}, {_TILE_BYTES}")
+            for offset, slots in zip(self.offsets, self.coming, strict=True):
+                to = t.new(f"add i64 {offset}, {byte}")
+                p = t.new(f"getelementptr i8, {GLOBAL} {self.buffer}, i64 {to}")
+                words = t.new(f"load <{count} x i32>, {GLOBAL} {p}, align {self.load_bytes}")
+                for i, slot in enumerate(slots[part : part + count]):
+                    word = t.new(f"extractelement <{count} x i32> {words}, i32 {i}")
+                    t.do(f"store i32 {word}, ptr {slot}")
 
     def words(self, k_tile: str) -> list[str]:
-        """The word of each step of a k tile; those of the next are on their way."""
+        """The word of each step of a k tile; those of the next group are on their way."""
         t = self.r.t
-        upper, lower = ([t.new(f"load i32, ptr {slot}") for slot in own] for own in self.slots)
-        found = [
-            t.call("i32", "llvm.nvvm.prmt", ("i32", a), ("i32", b), ("i32", self.selector))
-            for a, b in zip(upper, lower, strict=True)
-        ]
-        self.load(t.new(f"add i64 {k_tile}, 1"))
+        place = t.new(f"and i64 {k_tile}, {_GROUP - 1}")
+        with t.conditional(t.new(f"icmp eq i64 {place}, 0"), "positions"):
+            self._begin()
+            self.load(t.new(f"add i64 {k_tile}, {_GROUP}"))
+        odd = t.new(f"trunc i64 {k_tile} to i1")
+        late = t.new(f"icmp uge i64 {place}, {_GROUP // 2}")
+        found = []
+        for step in range(_STEPS):
+            halves = []
+            for slots in self.halves:
+                one, other = (t.new(f"load i32, ptr {s}") for s in slots[step::_STEPS])
+                halves.append(t.new(f"select i1 {odd}, i32 {other}, i32 {one}"))
+            found.append(t.new(f"select i1 {late}, i32 {halves[1]}, i32 {halves[0]}"))
         return found
+
+    def _begin(self) -> None:
+        """What was loaded becomes the words of this group: a thread's own, and of two beside."""
+        t = self.r.t
+        for upper, lower, own, beside in zip(*self.coming, *self.halves, strict=True):
+            a, b = (t.new(f"load i32, ptr {slot}") for slot in (upper, lower))
+            word = t.call("i32", "llvm.nvvm.prmt", *(("i32", v) for v in (a, b, self.selector)))
+            t.do(f"store i32 {word}, ptr {own}")
+            args = (("i32", "-1"), ("i32", word), ("i32", "2"), ("i32", "31"))
+            other = t.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", *args)
+            t.do(f"store i32 {other}, ptr {beside}")
 
 
 def sparse_k_tile_mma(

@@ -14,7 +14,7 @@ from numus.kernels.matmul.gpu import sparse_wgmma as kernel
 from numus.kernels.matmul.gpu.problem import GemmCall
 from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS
 
-ALIGNMENT = 8  # bytes of positions that a thread loads
+ALIGNMENT = 8  # bytes of positions of a row of a k tile, as a thread loads them, or of two
 
 
 def lower_semi_structured(p: ProductProblem) -> Kernels:
@@ -38,6 +38,8 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         kernels.append(step)
         layouts[metadata] = (1,)
     rows = bits
+    whole = (rows.ld | rows.batch_stride | k // kernel.K_OF_BYTE) % (2 * ALIGNMENT) == 0
+    load_bytes = 2 * ALIGNMENT if whole else ALIGNMENT
     t = kernel.choose_tile(p.target, count, m, n, k)
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     shape = (count, m, n, k)
@@ -56,7 +58,7 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         is_repacked = len(metadata.shape) == 1
         buffer = e.buffer(metadata) if is_repacked else e.value(metadata, (ZERO,) * 3).attr
         first = batch * e.dim(rows.batch_stride) if count > 1 else ZERO
-        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld))
+        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), load_bytes)
 
     call = GemmCall(t, sizes, dtype, a, b, epilogue, True)
     body, e.scratch = kernel.sparse_wgmma_gemm(call, positions, block)

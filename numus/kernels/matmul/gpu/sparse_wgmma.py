@@ -22,6 +22,7 @@ from numus.target import Target
 
 ZERO = const(0)
 GROUP, KEPT = 4, 2  # elements along k, and those of them that are stored
+K_OF_BYTE = 2 * GROUP  # whose positions a byte has
 TILE_K = ir.SWIZZLE_BYTES // 2  # elements of 16 bits
 
 
@@ -75,7 +76,8 @@ def sparse_wgmma_gemm(
     count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages, a.row_bytes)
     scratch = ir.Buffer("k_tiles", dtype, "scratch", const(count))
     sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(t.warp_n // 2)]
-    aligned = call.a.aligned & call.b.aligned & (ir.address(positions.buffer) & const(7)).eq(0)
+    misaligned = ir.address(positions.buffer) & const(positions.load_bytes - 1)
+    aligned = call.a.aligned & call.b.aligned & misaligned.eq(0)
     start = first * TILE_K
     body = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, True, metadata=positions)
     out += [
