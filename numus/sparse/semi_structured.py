@@ -110,9 +110,10 @@ class SemiStructured:
         are many columns, else unpacked as the kernel reads it."""
         right = nm.asarray(other)
         dense = self.to_dense() @ right
-        return dense if not self._has_sparse_cores(right) else self._on_sparse_cores(right, dense)
+        return dense if not self.has_sparse_cores(right) else self._on_sparse_cores(right, dense)
 
-    def _has_sparse_cores(self, x: Tensor) -> bool:
+    def has_sparse_cores(self, x: Tensor) -> bool:
+        """Whether sparse tensor cores multiply it with these columns."""
         target = (x._node.device or self.values._node.device or default.device).runtime.target
         rows, k = self.shape
         if not target.wgmma or x.ndim != 2 or x.dtype is not self.dtype or x.shape[0] != k:

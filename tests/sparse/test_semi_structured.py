@@ -143,6 +143,21 @@ def test_layer_learns():
     assert layer.weight.grad.shape == (4, 8)
 
 
+@pytest.mark.slow
+def test_layer_on_sparse_tensor_cores():
+    simt_machine.install()
+    rng = np.random.default_rng(7)
+    layer = nn.SparseLinear(256, 264, dtype=nm.bfloat16)
+    layer.weight = nn.Parameter(nm.asarray(rng.integers(-3, 4, (264, 128)), dtype=nm.bfloat16))
+    layer.bias = nn.Parameter(nm.asarray(rng.integers(-3, 4, 264), dtype=nm.bfloat16))
+    x = nm.asarray(rng.integers(-1, 2, (2, 128, 256)), dtype=nm.bfloat16)
+    wanted, runtime = layer(x).numpy(), nm.device("simt_wgmma").runtime
+    layer = layer.to("simt_wgmma")
+    runtime.launched.clear()
+    np.testing.assert_array_equal(layer(x.to("simt_wgmma")).numpy(), wanted)
+    assert "wgmma_sp" in [program.name for program in runtime.launched]
+
+
 def test_bad_arguments():
     with pytest.raises(ShapeError, match="multiple of 8"):
         sparse.prune_2_4(np.ones((2, 12), np.float32))

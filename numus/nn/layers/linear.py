@@ -103,7 +103,12 @@ class SparseLinear(Module):
     metadata: Tensor
 
     def forward(self, x: Any) -> Tensor:
-        packed = nm.sparse.SemiStructured(self.weight, self.metadata)
+        x, packed = nm.asarray(x), nm.sparse.SemiStructured(self.weight, self.metadata)
+        if x.ndim and x.size and x.shape[-1] == self.in_features:
+            columns = x.reshape(-1, self.in_features).T
+            if packed.has_sparse_cores(columns):
+                found = (packed @ columns).T.reshape(*x.shape[:-1], self.out_features)
+                return found if self.bias is None else found + self.bias
         return F.linear(x, packed.to_dense(), self.bias)
 
     def extra_repr(self) -> str:
