@@ -182,4 +182,5 @@ def test_distributed_poisson() -> None:
 
 @pytest.mark.slow
 def test_data_parallel() -> None:
-    assert number(run("data_parallel", "--steps", 100), "1 ranks: loss .* ->") < 0.1
+    # from 0.38; PyTorch comes to 0.20 … 0.21 in as many steps
+    assert number(run("data_parallel", "--steps", 100), "1 ranks: loss .* ->") < 0.25

@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import re
+import warnings
 
 import numpy
 import pytest
@@ -14,7 +15,11 @@ SLOW = {"cells", "images", "learning", "physics"}
 
 def printed(text, name):
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), numpy.printoptions():
+    with (
+        contextlib.redirect_stdout(out),
+        numpy.printoptions(),
+        warnings.catch_warnings(category=DeprecationWarning, action="ignore"),  # newer NumPy's
+    ):
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
     return re.sub(r"-(0\.0*\b)", r"\1", out.getvalue())  # the sign of a zero is rounding's
 

@@ -128,6 +128,13 @@ def test_small(function):
     check_all(function, 10, np.float32)
 
 
+def test_sweeps_within_a_cluster_of_eigenvalues():
+    """There, the first column of a double shift is a difference of nearly equal products."""
+    a = gallery(100, np.float32)["repeated"]
+    with nm.kernels.prefer("native"):
+        check_schur(a, 100, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["auto", "native"])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -99,6 +99,7 @@ ROWS = [
 ]
 
 _FLOATS = {"dtypes": ("float32", "float64"), "brief": True, **DRAWS}
+_SINGLE = {**_FLOATS, "dtypes": ("float32",)}  # the dtype of parameters given as arrays
 _COUNTS = {**WHOLE, "brief": True}
 ROWS += [
     op(f"random.{name}", None, case((3, 4), *parameters, dtype=DTYPE, key=KEY), **_FLOATS)
@@ -118,7 +119,7 @@ ROWS += [
     )
 ]
 ROWS += [
-    op("random.dirichlet", None, case((2,), np.float32([0.5, 1, 2]), key=KEY), **_FLOATS),
+    op("random.dirichlet", None, case((2,), np.float32([0.5, 1, 2]), key=KEY), **_SINGLE),
     op("random.multinomial", None, case((2,), 9, np.float32([0.5, 0.3, 0.2]), key=KEY), **_COUNTS),
     op(
         *("random.multivariate_hypergeometric", None),
@@ -128,9 +129,9 @@ ROWS += [
     op(
         *("random.multivariate_normal", None),
         case((2,), np.float32([0.5, 1]), np.float32([[2, 1], [1, 2]]), key=KEY),
-        **_FLOATS,
+        **_SINGLE,
     ),
-    op("random.wishart", None, case((2,), 3.0, np.float32([[2, 1], [1, 2]]), key=KEY), **_FLOATS),
+    op("random.wishart", None, case((2,), 3.0, np.float32([[2, 1], [1, 2]]), key=KEY), **_SINGLE),
     op("random.permuted", None, case(x(3, 4), key=KEY), **_COUNTS),
     *(
         op(f"random.{name}", None, case(8, 3, dtype=DTYPE, key=KEY), **_FLOATS)

@@ -11,6 +11,16 @@ from ops.row import case, exactly, op, x
 DTYPES = ("float32", "float64", "bfloat16")
 
 
+def owens_t(h, a):
+    """Its integral over the angle by Gauss and Legendre: SciPy loses two digits at (3.4, 0.5)."""
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    end = np.arctan(a) / 2
+    with np.errstate(all="ignore"):
+        slope = np.tan(end[..., None] * (nodes + 1))
+        inside = np.exp(-0.5 * (h[..., None] * slope) ** 2)
+        return np.exp(-0.5 * h * h) * (inside @ weights) * end / (2 * np.pi)
+
+
 def row(name, reference, *domains, values=(), ulps=16, dtypes=DTYPES, **options):
     """A function of as many operands as there are domains (low, high)."""
     drawn = [x(2, 3, low=low, high=high) for low, high in domains]
@@ -376,7 +386,7 @@ ROWS += [
         orders=1,
     ),
     row(
-        *("owens_t", sp.owens_t, (-2, 4), (-3, 3)),
+        *("owens_t", owens_t, (-2, 4), (-3, 3)),
         values=[(0.0, 1.0, 2.0, NAN, 30.0), (1.0, 0.0, INF, 1.0, 0.5)],
         ulps=64,
         orders=1,

@@ -79,22 +79,24 @@ def _first_column(p: Program, out: Matrix, lo: Expr, hi: Expr, tries: Expr) -> l
     scale = p.let(_abs(a) + _abs(b) + _abs(c) + _abs(d))
     scale = p.let(select(scale.eq(0.0), p.constant(1.0), scale))
     a, b, c, d = (p.let(x / scale) for x in (a, b, c, d))
-    trace = p.let(a + d)
     # real shifts: the nearer to the corner, twice (Ahues & Tisseur's advice against slow ends)
     half = p.let((a - d) * p.constant(0.5))
     square = p.let(half * half + b * c)
-    root = p.let(ir.sqrt(ir.maximum(square, p.constant(0.0))))
-    near = p.let(d + select(half > 0.0, half - root, half + root))
-    is_real = p.let((square >= 0.0) & ~made_up)
-    trace = p.let(select(is_real, near + near, trace))
-    determinant = p.let(select(is_real, near * near, a * d - b * c))
-    h = [[p.let(out[i, j][0] / scale) for j in (lo, one)] for i in (lo, one)]
-    (h00, h01), (h10, h11) = h
-    h21 = p.let(out[two, one][0] / scale)
-    x = p.let(h00 * (h00 - trace) + determinant + h01 * h10)
-    y = p.let(h10 * (h00 + h11 - trace))
-    z = p.let(h10 * h21)
-    return [x, y, z]
+    root = p.let(ir.sqrt(_abs(square)))
+    near = d + select(half > 0.0, half - root, half + root)
+    is_real = p.let(square >= 0.0)
+    shift = p.let(select(is_real, near, d + half) * scale)
+    imaginary = p.let(select(is_real, p.constant(0.0), root * scale))
+    # by differences from the shift, which are small where eigenvalues cluster: products of the
+    # elements themselves would cancel to what was rounded
+    h00, h01, h10, h11 = (at(i, j) for i in (lo, one) for j in (lo, one))
+    h21 = at(two, one)
+    distance = p.let(h00 - shift)
+    length = p.let(_abs(distance) + imaginary + _abs(h10))
+    length = p.let(select(length.eq(0.0), p.constant(1.0), length))
+    below = p.let(h10 / length)
+    x = below * h01 + distance * (distance / length) + imaginary * (imaginary / length)
+    return [p.let(x), p.let(below * (distance + (h11 - shift))), p.let(below * h21)]
 
 
 def _reflector(p: Program, x: Expr, y: Expr, z: Expr) -> tuple[Expr, Expr, list[Expr]]:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numus import config
 from numus.errors import CompileError
@@ -31,6 +31,9 @@ from numus.runtime.programs import (
     formats_of,
     scratch_nbytes,
 )
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _JIT = Path(__file__).with_name("jit.py")
 _CODEGEN = ("llvm", "cpu")
@@ -126,7 +129,7 @@ class Compiler:
                     began = time.perf_counter()
                     source = self._render(kernel)
                     is_short = self._is_short(kernel)
-                    task = workers.submit(self._timed_object_code, source, is_short, began)
+                    task = self._submitted(workers, source, is_short, began)
                     tasks.append((self._key(kernel_digest(kernel)), task))
                     progress.update(sum(t.done() for _, t in tasks))
                 for done, (key, task) in enumerate(tasks):
@@ -134,6 +137,18 @@ class Compiler:
                     self._objects[key] = task.result()
         finally:
             workers.shutdown(cancel_futures=True)
+
+    def _submitted(
+        self, workers: ThreadPoolExecutor, source: str, small: bool, began: float
+    ) -> Future[tuple[bytes, float]]:
+        try:
+            return workers.submit(self._timed_object_code, source, small, began)
+        except RuntimeError:  # the system has no memory for another thread
+            from concurrent.futures import Future
+
+            task: Future[tuple[bytes, float]] = Future()
+            task.set_result(self._timed_object_code(source, small, began))
+            return task
 
     def _timed_object_code(self, source: str, small: bool, began: float) -> tuple[bytes, float]:
         code = self.jit.object_code(source, small)
