@@ -15,6 +15,7 @@ from numus.compiler.fusion.fuser import Fuser
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.approx_math import approximated
 from numus.compiler.graph.builder import GraphBuilder
+from numus.compiler.graph.channels_last import channels_last
 from numus.compiler.graph.strided_view import (
     StridedView,
     bijective_views,
@@ -116,8 +117,15 @@ class FusedGraph:
                 params = sized(node.params) if name in SIZED_OPS else node.params
                 v = builder.make(name, node.prim.kind, inputs, params, shape, node.dtype)
             values.append(v)
+        made = builder.values
+        copies = channels_last(made, self.leaf_strides, target)
+        if copies:
+            values = [copies[v] for v in values]
+            self.leaves = [copies[v] for v in self.leaves]
+            self.leaf_strides = {copies[v]: s for v, s in self.leaf_strides.items()}
+            made = sorted(walk(values, lambda v: True), key=lambda v: v.id)
         results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
-        copies = approximated(builder.values, results, target)
+        copies = approximated(made, results, target)
         return [copies.get(v, v) for v in values] if copies else values
 
     def _in_order(self, v: Value) -> bool:

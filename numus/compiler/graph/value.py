@@ -17,6 +17,9 @@ IDENTITIES = frozenset({"stop_gradient", "custom", "graft", "implicit"})
 # Kinds with schedules of their own that take an elementwise epilogue.
 GEMM_KINDS = ("contract", "convolve")
 
+# A convolution of images (n, *space, channels) by weights (channels out, channels, *taps).
+CHANNELS_LAST_CONVOLVE = "convolve_channels_last"
+
 # Kinds whose outputs are computed by one kernel.
 ATTENTION = ("attention", "attention_grad")
 

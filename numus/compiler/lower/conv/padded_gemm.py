@@ -71,6 +71,7 @@ class _Gemm:
         layouts: Layouts,
     ) -> None:
         self.group, self.g, self.plan, self.tiles = problem.group, problem.geometry, plan, tiles
+        self.channels_last = problem.is_channels_last
         self.target, self.dtype, g = problem.target, problem.conv.dtype, problem.geometry
         if isinstance(tiles, wgmma.TileShape):
             self.m_tile, threads = wgmma.TILE_M, wgmma.THREADS
@@ -129,7 +130,7 @@ class _Gemm:
             return in_bounds, lambda o, value: self._store(*index, o, value)
 
         smem_bytes = self.target.shared_bytes // tuning.GPU.epilogue_blocks_per_sm
-        body = kernel.epilogue(acc, sizes.n, smem_bytes, output_row)
+        body = kernel.epilogue(acc, sizes.n, smem_bytes, output_row, self.channels_last)
         e.scratch += acc.scratch
         count = plan.matrices * self.splits * m_tiles * n_tiles
         notes = ("convolve",) if self.splits > 1 else self.group.notes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from numus.compiler.fusion.group import index_of
-from numus.compiler.graph.value import Layouts, Value
+from numus.compiler.graph.value import CHANNELS_LAST_CONVOLVE, Layouts, Value
 from numus.compiler.lower.conv import tuning
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Direct, Engine, choose, engine_of
@@ -23,8 +23,31 @@ from numus.shapes import row_major, size_of
 @dataclass(frozen=True)
 class ConvProblem(Problem):
     @property
-    def conv(self) -> Value:
+    def result(self) -> Value:
         return self.group.members[0]
+
+    @cached_property
+    def conv(self) -> Value:
+        """The convolution with channels first: of views, where it has them last."""
+        v = self.result
+        if not self.is_channels_last:
+            return v
+        rank = len(v.shape)
+        n, *space, channels = v.shape
+        x = permuted(v.inputs[0], 0, rank - 1, *range(1, rank - 1))
+        shape = (n, channels, *space)
+        return Value.fresh("convolve", v.kind, (x, v.inputs[1]), v.params, shape, v.dtype)
+
+    @property
+    def is_channels_last(self) -> bool:
+        return self.result.op == CHANNELS_LAST_CONVOLVE
+
+    def as_result(self, v: Value, lead: int = 0) -> Value:
+        """A view, in the axes of the result, of a value with those of `conv` behind `lead`."""
+        if not self.is_channels_last:
+            return v
+        first, rank = range(lead + 1), len(v.shape)
+        return permuted(v, *first, *range(lead + 2, rank), lead + 1)
 
     @cached_property
     def maybe_geometry(self) -> Geometry | None:
@@ -92,8 +115,9 @@ class ConvProblem(Problem):
 
     def store(self, e: Emitter, image: Expr, o: Expr, pixel: Triple, value: Expr) -> list[Stmt]:
         """Epilogue: stores of one output and of the values fused behind it."""
-        conv = self.conv
-        index = (image, o, *pixel[5 - len(conv.shape) :])
+        conv = self.result
+        space = pixel[5 - len(conv.shape) :]
+        index = (image, *space, o) if self.is_channels_last else (image, o, *space)
         for i, n in zip(index, conv.shape, strict=True):
             e.extents.setdefault(i, e.dim(n))
         point = [i for i, n in zip(index, conv.shape, strict=True) if n != 1]
@@ -136,6 +160,7 @@ class ConvProblem(Problem):
             split = (splits, g.groups, g.out_channels, g.batch, *pixels)
             order = (0, 3, 1, 2, *range(4, len(split)))
         v = reshaped(permuted(reshaped(partial, *split), *order), splits, *conv.shape)
-        total = Value.fresh("reduce_sum", "reduce", (v,), (0,), conv.shape, conv.dtype)
+        v, shape = self.as_result(v, lead=1), self.result.shape
+        total = Value.fresh("reduce_sum", "reduce", (v,), (0,), shape, conv.dtype)
         layouts = {**self.layouts, partial: row_major(partial.shape)}
         return lower_sum(self.group, total, layouts, self.target)

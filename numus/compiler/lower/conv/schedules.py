@@ -65,7 +65,10 @@ class Loops(Fallback):
         factors = (cast(data), cast(weights))
         terms = Value.fresh("mul", "elementwise", factors, None, data.shape, dtype)
         axes = tuple(range(2 + rank, 3 + 2 * rank))
-        total = Value.fresh("reduce_sum", "reduce", (terms,), axes, conv.shape, conv.dtype)
+        if problem.is_channels_last:
+            terms = permuted(terms, 0, *range(2, 2 + rank), 1, *axes)
+        shape = problem.result.shape
+        total = Value.fresh("reduce_sum", "reduce", (terms,), axes, shape, conv.dtype)
         return lower_sum(problem.group, total, problem.layouts, problem.target)
 
 

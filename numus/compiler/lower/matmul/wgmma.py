@@ -28,6 +28,7 @@ MIN_EXTENT = 16  # of m, n and k: below, tiles are nearly empty
 # multiplied much faster, and there is less to move (one H200).
 REPACK_MIN_EXTENT = {1: 512, 2: 128, 4: 640}
 REPACK_MIN_EXTENT_BATCHED = 512  # matrices of a batch may share memory
+REPACK_MAX_SHARE = 32  # 1/n of the elements of operands is copied whatever the extents are
 
 _FLOAT16 = (dt.float16, dt.bfloat16)
 _FLOAT8 = (dt.float8_e4m3fn, dt.float8_e5m2)
@@ -64,7 +65,10 @@ class Wgmma(InOrder):
         reused = REPACK_MIN_EXTENT_BATCHED if p.batch > 1 else REPACK_MIN_EXTENT[dtype.itemsize]
         if min(p.m, p.n) >= reused or dtype in _FLOAT8:
             return True
-        return all(is_tma_readable(x, dtype) for x in gpu_operands.layouts(p))
+        found = zip(p.matmul.inputs, gpu_operands.layouts(p), strict=True)
+        copied = [x.size for x, layout in found if not is_tma_readable(layout, dtype)]
+        read = sum(x.size for x in p.matmul.inputs)
+        return not copied or (p.batch == 1 and REPACK_MAX_SHARE * sum(copied) <= read)
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
         p, layouts = problem, problem.input_layouts

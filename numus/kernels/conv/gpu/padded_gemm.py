@@ -105,25 +105,35 @@ OutputRow = Callable[[Expr], tuple[Expr, StoreElement]]
 
 
 def epilogue(
-    acc: Accumulators, columns: Expr, smem_bytes: int, output_row: OutputRow
+    acc: Accumulators,
+    columns: Expr,
+    smem_bytes: int,
+    output_row: OutputRow,
+    channels_last: bool = False,
 ) -> list[Stmt]:
-    """Epilogue through shared memory: rows are contiguous, as many columns at a time as fit.
-    `output_row(m)` tells whether a row is an output, and how its columns are stored.
+    """Epilogue through shared memory: as many columns at a time as fit. Adjacent threads store
+    adjacent rows, or adjacent columns if these are `channels_last`. `output_row(m)` tells whether a
+    row is an output, and how its columns are stored.
     """
     rows, all_columns = acc.shape
-    _, m0, n0 = acc.origin
     memory, dtype = acc.scratch[0], acc.registers[0].dtype
-    pitch = rows + PAD
     chunks, smem_bytes = 1, max(smem_bytes, acc.smem_words * memory.dtype.itemsize)
-    while all_columns // chunks * pitch * dtype.itemsize > smem_bytes:
+
+    def words(width: int) -> int:
+        return rows * (width + PAD) if channels_last else width * (rows + PAD)
+
+    while words(all_columns // chunks) * dtype.itemsize > smem_bytes or (
+        channels_last and all_columns // chunks > acc.threads
+    ):
         chunks *= 2
     width = all_columns // chunks
-    words = -(-width * pitch * dtype.itemsize // memory.dtype.itemsize)
-    memory.size = const(max(acc.smem_words, words))
-    stage = ir.Buffer("stage", dtype, "scratch", const(width * pitch), aliases=memory)
+    staged = words(width)
+    needed = -(-staged * dtype.itemsize // memory.dtype.itemsize)
+    memory.size = const(max(acc.smem_words, needed))
+    stage = ir.Buffer("stage", dtype, "scratch", const(staged), aliases=memory)
     acc.scratch.append(stage)
-    thread_columns = max(1, acc.threads // rows)
-    per_thread = min(COLUMNS_PER_THREAD, width // thread_columns)
+    pitches = (width + PAD, 1) if channels_last else (1, rows + PAD)
+    store = _store_columns if channels_last else _store_rows
     out = list(acc.body)
     for chunk in range(chunks):
         lane = ir.var(f"staging{chunk}")
@@ -131,27 +141,57 @@ def epilogue(
         for number, c in enumerate(acc.registers):
             row, column = acc.coordinates(lane, number)
             column = column + -chunk * width
-            store = ir.Store(stage, column * pitch + row, ir.read(c))
+            to = row * pitches[0] + column * pitches[1]
+            staged_value = ir.Store(stage, to, ir.read(c))
             in_chunk = (column >= 0) & (column < const(width))
-            staging.append(store if chunks == 1 else ir.If(in_chunk, [store]))
+            staging.append(staged_value if chunks == 1 else ir.If(in_chunk, [staged_value]))
         out.append(ir.For(lane, ZERO, const(acc.threads), "lanes", staging))
-        for first in range(0, rows, acc.threads):
-            thread, j = ir.var(f"out{chunk}_{first}"), ir.var(f"columns{chunk}_{first}")
-            row = thread % rows + first
-            column0 = thread // rows
-            in_bounds, store_element = output_row(m0 + row)
-            loads: list[Stmt] = []
-            stores: list[Stmt] = []
-            for u in range(per_thread):
-                value = ir.var(f"v{chunk}_{first}_{u}", dtype)
-                linear = j * per_thread + u
-                column = linear * thread_columns + column0
-                at = column * pitch + row
-                loads.append(ir.Let(value, ir.load(stage, at)))
-                n = n0 + column + chunk * width
-                stores.append(ir.If(n < columns, store_element(n, value)))
-            iterations = const(width // thread_columns // per_thread)
-            loop = ir.For(j, ZERO, iterations, "serial", [*loads, *stores])
-            body: list[Stmt] = [ir.If(in_bounds, [loop])]
-            out.append(ir.For(thread, ZERO, const(acc.threads), "lanes", body))
+        out += store(acc, columns, (stage, *pitches), (chunk, width), output_row)
     return out
+
+
+Stage = tuple[ir.Buffer, int, int]  # with the distances of rows and of columns
+
+
+def _store_rows(
+    acc: Accumulators, columns: Expr, stage: Stage, part: tuple[int, int], output_row: OutputRow
+) -> list[Stmt]:
+    """A thread has one row, and some columns at a time."""
+    rows, (_, m0, n0), (chunk, width) = acc.shape[0], acc.origin, part
+    thread_columns = max(1, acc.threads // rows)
+    per_thread = min(COLUMNS_PER_THREAD, width // thread_columns)
+    out: list[Stmt] = []
+    for first in range(0, rows, acc.threads):
+        thread, j = ir.var(f"out{chunk}_{first}"), ir.var(f"columns{chunk}_{first}")
+        row = thread % rows + first
+        column0 = thread // rows
+        in_bounds, store_element = output_row(m0 + row)
+        loads: list[Stmt] = []
+        stores: list[Stmt] = []
+        for u in range(per_thread):
+            value = ir.var(f"v{chunk}_{first}_{u}", stage[0].dtype)
+            linear = j * per_thread + u
+            column = linear * thread_columns + column0
+            loads.append(ir.Let(value, ir.load(stage[0], row * stage[1] + column * stage[2])))
+            n = n0 + column + chunk * width
+            stores.append(ir.If(n < columns, store_element(n, value)))
+        iterations = const(width // thread_columns // per_thread)
+        loop = ir.For(j, ZERO, iterations, "serial", [*loads, *stores])
+        body: list[Stmt] = [ir.If(in_bounds, [loop])]
+        out.append(ir.For(thread, ZERO, const(acc.threads), "lanes", body))
+    return out
+
+
+def _store_columns(
+    acc: Accumulators, columns: Expr, stage: Stage, part: tuple[int, int], output_row: OutputRow
+) -> list[Stmt]:
+    """A thread has one column, and one row after the other."""
+    rows, (_, m0, n0), (chunk, width) = acc.shape[0], acc.origin, part
+    thread, j = ir.var(f"out{chunk}"), ir.var(f"rows{chunk}")
+    row, column = thread // width + j * (acc.threads // width), thread % width
+    in_bounds, store_element = output_row(m0 + row)
+    value, n = ir.var(f"v{chunk}", stage[0].dtype), n0 + column + chunk * width
+    body: list[Stmt] = [ir.Let(value, ir.load(stage[0], row * stage[1] + column * stage[2]))]
+    body.append(ir.If(in_bounds & (n < columns), store_element(n, value)))
+    loop = ir.For(j, ZERO, const(rows * width // acc.threads), "serial", body)
+    return [ir.For(thread, ZERO, const(acc.threads), "lanes", [loop])]
