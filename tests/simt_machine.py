@@ -6,6 +6,8 @@ registers that were never set, and divergent barriers are errors. Scratch starts
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -176,8 +178,35 @@ def run(kernel: ir.Kernel, arguments: list[Any], scalars: Any, grid: int) -> Non
     layout = _Layout(kernel)
     with np.errstate(all="ignore"):
         count = grid * kernel.packed_blocks // kernel.cluster_size
-        for g in range(count):
-            _Block(layout, arguments, values, g, count).run()
+        together = kernel.cluster_blocks
+        assert count % together == 0, "a cluster without all of its blocks"
+        for first in range(0, count, together):
+            numbers = range(first, first + together)
+            _run_together([_Block(layout, arguments, values, g, count) for g in numbers])
+
+
+def _run_together(blocks: list[_Block]) -> None:
+    """The blocks of a cluster, each in a thread that waits for the others."""
+    barrier = threading.Barrier(len(blocks))
+    for block in blocks:
+        block.cluster, block.barrier = blocks, barrier
+    if len(blocks) == 1:
+        blocks[0].run()
+        return
+
+    def run_one(block: _Block) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                block.run()
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        found = [pool.submit(run_one, block) for block in blocks]
+    problems = [x for f in found if (x := f.exception()) is not None]
+    for problem in sorted(problems, key=lambda x: isinstance(x, threading.BrokenBarrierError)):
+        raise problem
 
 
 class _Context:
@@ -215,6 +244,8 @@ class _Block:
         self.memory: dict[ir.Buffer, Any] = {}
         self.pipeline = simt_async.Pipeline(self)
         self.origins: dict[ir.Buffer, int] = {}  # offsets of addresses, in elements
+        self.cluster: list[_Block] = [self]
+        self.barrier = threading.Barrier(1)
         top = _Context({})
         for i, b in enumerate(self.kernel.buffers):
             if b.aliases is not None:
@@ -265,6 +296,12 @@ class _Block:
             self.sync(s, c)
         elif isinstance(s, (ir.Prefetch, ir.DependencyWait)):
             pass
+        elif isinstance(s, ir.ClusterGather):
+            assert c.ids is None, "a divergent wait"
+            self.barrier.wait()
+            parts = [block.memory[s.src][: s.count] for block in self.cluster]
+            self.memory[s.dst][: s.count * len(parts)] = np.concatenate(parts)
+            self.barrier.wait()
         elif isinstance(s, simt_tensor_core.STATEMENTS):
             simt_tensor_core.statement(self, s, c)
         else:

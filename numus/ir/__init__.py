@@ -69,7 +69,7 @@ from numus.ir.expressions import (
     unary,
     var,
 )
-from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import AtomicAdd, ClusterGather, FlagRead, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.iteration import LoopParts, iterate
 from numus.ir.printer import kernel_text
 from numus.ir.statements import (
@@ -118,10 +118,10 @@ from numus.ir.visit import (
 __all__ = [
     "BINARY", "COMPARES", "INDEX", "SPARSE_SWIZZLE_BYTES", "SWIZZLE_BYTES", "UNARY", "AsyncCommit",
     "AsyncCopy", "AsyncFence", "AsyncWait", "AtomicAdd", "BlockReduce", "BlockScan", "Buffer",
-    "DependencyWait", "Expr", "FlagRead", "For", "If", "KTileScales", "Kernel", "Let", "LoopParts",
-    "MmaOperand", "MmaSync", "Operand", "Prefetch", "Register", "ScalarKind", "Set", "SetFlag",
-    "SparseMetadata", "SpinWait", "Stmt", "Store", "TmaTensor", "WarpMultisplit", "Wgmma",
-    "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element", "add", "address",
+    "ClusterGather", "DependencyWait", "Expr", "FlagRead", "For", "If", "KTileScales", "Kernel",
+    "Let", "LoopParts", "MmaOperand", "MmaSync", "Operand", "Prefetch", "Register", "ScalarKind",
+    "Set", "SetFlag", "SparseMetadata", "SpinWait", "Stmt", "Store", "TmaTensor", "WarpMultisplit",
+    "Wgmma", "WgmmaMainloop", "WgmmaTile", "WgmmaWait", "accumulator_element", "add", "address",
     "approx_div", "approx_rsqrt", "assign", "binary", "bind", "block_range", "body_expressions",
     "cast", "const", "const_value", "dot4", "evaluate_size", "exp2", "expressions_of", "fma",
     "idiv", "irem", "isnan", "iterate", "kernel_text", "lanes_compress", "lanes_count",

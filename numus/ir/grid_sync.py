@@ -1,4 +1,5 @@
-"""Atomics, warp multisplit, and flags in global memory between blocks: inside lanes loops."""
+"""Atomics, warp multisplit, and flags in global memory between blocks: inside lanes loops; scratch
+of the blocks of a cluster: outside."""
 
 from __future__ import annotations
 
@@ -30,6 +31,17 @@ class WarpMultisplit(Stmt):
     bucket: Expr
     bits: int  # of bucket
     rank: Expr  # a variable of the counters' dtype
+
+
+@dataclass(eq=False, slots=True)
+class ClusterGather(Stmt):
+    """The first `count` elements of `src` of every block of a cluster (`Kernel.cluster_blocks`), in
+    the order of the blocks, to `dst` of each. Both are scratch of a constant size. All threads of
+    these blocks wait for each other, and see what each has stored to `src`."""
+
+    dst: Buffer
+    src: Buffer
+    count: int
 
 
 # Only on targets with forward progress (`Target.forward_progress`): blocks of a grid start in order

@@ -8,7 +8,7 @@ from typing import Any
 
 from numus.ir import tensor_core as tc
 from numus.ir.expressions import INDEX, Expr, Register, const_value
-from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import AtomicAdd, ClusterGather, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.statements import (
     BlockReduce,
     BlockScan,
@@ -65,7 +65,10 @@ class _Printer:
         if k.copies:
             self.lines.append("copies")
         if k.block_size:
-            counts = (("packed", k.packed_blocks), ("cluster", k.cluster_size))
+            counts = (
+                *(("packed", k.packed_blocks), ("cluster", k.cluster_size)),
+                ("clusters of", k.cluster_blocks),
+            )
             launch = "".join(f" {word} {n}" for word, n in counts if n > 1)
             launch += " persistent" * k.persistent
             launch += f" resident {k.resident_blocks}" if k.resident_blocks else ""
@@ -178,6 +181,8 @@ class _Printer:
             case Prefetch():
                 use = "write" if s.write else "read"
                 return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}"
+            case ClusterGather():
+                return f"gather {s.count} of {names[s.src]} to {names[s.dst]}"
             case DependencyWait():
                 how = ", after loads" if s.loads_before else ", ahead of loads" * s.loads_after
                 return f"wait for earlier kernels{how}"

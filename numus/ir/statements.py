@@ -139,8 +139,9 @@ class Kernel:
     and its words per block). The blocks of a `persistent` kernel loop over the grid. With
     `stores_once`, each element of a result is stored a single time. Registers are to suffice for
     `resident_blocks` on a multiprocessor (0: the renderer chooses). One that `copies` its first
-    buffer to its second does nothing where both are the same memory. A `vendor`
-    kernel has a `problem` instead of a body (`kernels/vendor/`).
+    buffer to its second does nothing where both are the same memory. `cluster_blocks` blocks run
+    side by side, and read each other's scratch (`ClusterGather`). A `vendor` kernel has a `problem`
+    instead of a body (`kernels/vendor/`).
     """
 
     name: str
@@ -157,6 +158,7 @@ class Kernel:
     stores_once: bool = False
     resident_blocks: int = 0
     copies: bool = False
+    cluster_blocks: int = 1
     vendor: Any = None
     problem: Any = None
     cached_text: str | None = None  # of `printer.kernel_text`

@@ -1,5 +1,7 @@
 """Attention of few queries, split along the keys, on the interpreted GPU."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt_machine
@@ -10,8 +12,10 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.BACKENDS["decoding"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
-    return nm.device("decoding").runtime
+    clusters = replace(simt_machine.HOPPER, name="clusters", num_cores=12)
+    apart = replace(clusters, name="apart", max_cluster_size=1)
+    devices.BACKENDS["decoding"] = lambda index: simt_machine.Machine(clusters)
+    devices.BACKENDS["decoding_apart"] = lambda index: simt_machine.Machine(apart)
 
 
 def attended(device, arrays, dtype, **options):
@@ -33,23 +37,27 @@ def attended(device, arrays, dtype, **options):
         ("float32", 1, 300, 128, 128),
     ],
 )
-def test_few_queries(machine, dtype, queries, keys, size, value_size):
+def test_few_queries(dtype, queries, keys, size, value_size):
     rng = np.random.default_rng(keys)
     shapes = ((2, 2, queries, size), (2, 2, keys, size), (2, 2, keys, value_size))
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     mask = rng.random((2, 1, queries, keys)) < 0.7
     mask[0] &= np.arange(keys) < 40  # whole splits without a key
-    machine.launched.clear()
-    for options in ({}, {"attn_mask": mask}, {"is_causal": True}):
-        got = attended("decoding", arrays, dtype, **options)
-        want = attended("cpu", arrays, dtype, **options)
-        tolerance = 2e-2 if dtype == "bfloat16" else 2e-6
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-    names = {p.name for p in machine.launched if "attention" in p.name}
-    assert names == {"attention_split_keys", "attention_combine"}
+    combined = {"decoding": set(), "decoding_apart": {"attention_combine"}}
+    for device, second in combined.items():
+        launched = nm.device(device).runtime.launched
+        launched.clear()
+        for options in ({}, {"attn_mask": mask}, {"is_causal": True}):
+            got = attended(device, arrays, dtype, **options)
+            want = attended("cpu", arrays, dtype, **options)
+            tolerance = 2e-2 if dtype == "bfloat16" else 2e-6
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        kernels = [p.kernel for p in launched if "attention" in p.name]
+        split = kernels[0].cluster_blocks > 1 or "attention_combine" in {k.name for k in kernels}
+        assert {k.name for k in kernels} == {"attention_split_keys", *(second if split else ())}
 
 
-def test_shared_heads_and_no_keys(machine):
+def test_shared_heads_and_no_keys():
     rng = np.random.default_rng(0)
     shapes = ((1, 4, 1, 16), (1, 2, 80, 16), (1, 2, 80, 16))
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]

@@ -1,7 +1,8 @@
-"""Reductions over the CTAs of a block that spans several (`Kernel.cluster_size`).
+"""Clusters of CTAs: blocks that read each other's shared memory (`Kernel.cluster_blocks`), and
+reductions over the CTAs of a block that spans several (`Kernel.cluster_size`).
 
-CTAs of a cluster write to each other's shared memory, and what one stores in global memory the
-others load after a barrier. Larger blocks exchange words through flags in global memory: CTAs start
+CTAs of a cluster read and write each other's shared memory, and what one stores in global memory
+the others load after a barrier. Larger blocks exchange words through flags in global memory: CTAs start
 in order and run on, so all of a block arrive if the device has room for as many at a time. Either
 way every CTA reduces in the order of CTAs.
 """
@@ -30,9 +31,39 @@ def is_cluster(kernel: ir.Kernel) -> bool:
     return kernel.cluster_size > 1 and kernel.flags is None
 
 
+def gather(r: KernelContext, s: ir.ClusterGather) -> None:
+    """Read the shared memory of all CTAs. None ends before the others have read its own."""
+    t, x, blocks = r.t, r.x, r.kernel.cluster_blocks
+    if r.loop_depth > 0 or r.x.lane is not None:
+        raise CompileError("scratch of a cluster is gathered outside loops")
+    ty = memory_type(s.src.dtype)
+
+    def copy(i: str) -> None:
+        rank, at = (t.new(f"{op} i64 {i}, {s.count}") for op in ("udiv", "urem"))
+        own = t.new(f"getelementptr {ty}, ptr addrspace(3) {x.buffers[s.src]}, i64 {at}")
+        args = (("ptr addrspace(3)", own), ("i32", t.new(f"trunc i64 {rank} to i32")))
+        remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
+        value = t.new(f"load {ty}, {DISTRIBUTED_SHARED} {remote}")
+        to = t.new(f"getelementptr {ty}, ptr addrspace(3) {x.buffers[s.dst]}, i64 {i}")
+        t.do(f"store {ty} {value}, ptr addrspace(3) {to}")
+
+    barrier(r)
+    r.loop(r.thread, str(blocks * s.count), str(r.block_threads), copy)
+    barrier(r)
+
+
 def check(r: KernelContext) -> None:
     """Raise for kernels that cannot be rendered."""
     kernel = r.kernel
+    if kernel.cluster_blocks > 1 and (
+        r.capability < MIN_CAPABILITY
+        or kernel.cluster_blocks > MAX_CLUSTER_SIZE
+        or kernel.cluster_size * kernel.packed_blocks > 1
+        or kernel.persistent
+    ):
+        raise CompileError(
+            f"sm_{r.capability} has no clusters of {kernel.cluster_blocks} blocks of this kind"
+        )
     size = kernel.cluster_size
     if size == 1:
         return

@@ -113,6 +113,8 @@ class Renderer(KernelContext):
         attributes = f'"nvvm.minctasm"="{ctas}"' if ctas else ""
         if cluster.is_cluster(self.kernel):
             attributes += f' "nvvm.cluster_dim"="{self.kernel.cluster_size}"'
+        elif self.kernel.cluster_blocks > 1:
+            attributes += f' "nvvm.cluster_dim"="{self.kernel.cluster_blocks}"'
         lines = [
             *('target triple = "nvptx64-nvidia-cuda"', "", *self.globals),
             *self.t.define_function(f"define ptx_kernel void @{symbol}({arguments}) #0"),
@@ -317,6 +319,7 @@ Renderer.handlers = {
     ir.WarpMultisplit: grid_sync.multisplit,
     ir.SetFlag: grid_sync.set_flag,
     ir.SpinWait: grid_sync.spin_wait,
+    ir.ClusterGather: cluster.gather,
     ir.AsyncCopy: cp_async.copy,
     ir.AsyncCommit: cp_async.commit,
     ir.AsyncFence: cp_async.fence,

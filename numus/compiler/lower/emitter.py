@@ -79,6 +79,7 @@ class Emitter:
         self.block_size = block_size  # threads of a block; 0: lanes are SIMD
         self.packed_blocks = 1  # independent blocks launched as one
         self.cluster_size = 1  # CTAs of a block
+        self.cluster_blocks = 1  # that read each other's scratch
         self.flags: tuple[ir.Buffer, int] | None = None  # words by which these signal each other
         self.persistent = False  # blocks loop over the grid
         self.resident_blocks = 0  # of a multiprocessor, which registers are to suffice for
@@ -248,6 +249,7 @@ class Emitter:
             *(self.block_size, self.packed_blocks, self.cluster_size, self.flags, self.persistent),
             stores_once=self.stores_once,
             resident_blocks=self.resident_blocks,
+            cluster_blocks=self.cluster_blocks,
         )
         scratch = [b.count(sizes) * b.dtype.itemsize for b in self.scratch if b.size]
         return LoweredKernel(kernel, list(self.buffers), values, grid, scratch)

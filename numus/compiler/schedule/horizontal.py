@@ -60,7 +60,7 @@ class HorizontalFusion:
         k = step.kernel
         plain = k.vendor is None and k.flags is None and not (k.persistent or k.copies)
         whole = len(k.body) == 1 and isinstance(k.body[0], ir.For) and k.body[0].kind == "grid"
-        if not (plain and whole and k.block_size) or k.cluster_size > 1:
+        if not (plain and whole and k.block_size) or k.cluster_size * k.cluster_blocks > 1:
             return None
         if _scratch_bytes(k) > TUNING.max_scratch_bytes:
             return None

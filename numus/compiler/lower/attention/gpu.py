@@ -120,7 +120,7 @@ def _simt_backward(p: AttentionProblem) -> Tiling | None:
 
 
 class SplitKeys(InOrder):
-    """Few queries of many keys: splits of the keys, and their combination."""
+    """Few queries of many keys: splits of the keys, which clusters combine, or a second kernel."""
 
     name = "attention_split_keys"
 
@@ -140,15 +140,20 @@ class SplitKeys(InOrder):
         chunk = round_up(-(-keys // splits), tiling.step)
         splits = -(-keys // chunk)
         dtype = _compute_dtype(p)
-        shapes = ((p.batch, queries, splits),) * 2 + ((p.batch, queries, splits, value_dim),)
-        memory = [temporary(shape, dtype) for shape in shapes]
         approximate = p.target.approx_math and p.wgmma_dtype is not None
         decay = split_keys.approx_decay if approximate else exp_decay
         e, reader, operands = self._operands(p, tiling.threads)
         sizes = self._sizes(e, p, splits, chunk)
+        given = (tiling, sizes, dtype, ir.var("g"), operands)
+        last = (p.target.dependent_launch, decay)
+        if splits <= p.target.max_cluster_size:
+            alone = split_keys.SplitKeysKernel(*given, splits, *last)
+            e.cluster_blocks = splits
+            return [reader.kernel(self.name, alone, p.batch * splits)]
+        shapes = ((p.batch, queries, splits),) * 2 + ((p.batch, queries, splits, value_dim),)
+        memory = [temporary(shape, dtype) for shape in shapes]
         partials = split_keys.Partials(*(e.buffer(x, "write") for x in memory))
-        given = (operands, partials, p.target.dependent_launch, decay)
-        first = split_keys.SplitKeysKernel(tiling, sizes, dtype, ir.var("g"), *given)
+        first = split_keys.SplitKeysKernel(*given, partials, *last)
         steps = [reader.kernel(self.name, first, p.batch * splits)]
         threads = split_keys.TUNING.combine_threads
         e, reader, operands = self._operands(p, threads)

@@ -3,13 +3,14 @@
 A block has a range of the keys of one head, and all queries. The lanes of a warp form teams, one
 for each key at a time, whose threads have a vector of the head each; keys and values go from memory
 straight into registers. Every team runs an online softmax of its own. Teams are merged by shuffles,
-warps through shared memory, and the blocks of a head by a second kernel, all in a fixed order.
+warps through shared memory, and the blocks of a head through that of a cluster, or by a second
+kernel, all in a fixed order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from numus import ir
@@ -25,6 +26,7 @@ from numus.target import Target
 ZERO, TRUE, WARP = const(0), const(True, bool_), 32
 
 Decay = Callable[[Expr], Expr]  # e**x for x <= 0
+_STATS = 2  # ahead of the columns of a query: the maximum, the sum
 
 
 def approx_decay(x: Expr) -> Expr:
@@ -107,7 +109,8 @@ class SplitSizes:
 
 @dataclass(slots=True)
 class Partials:
-    """Results of the splits: (matrix, query, split) maxima and sums, and the columns of each."""
+    """Results of the splits in memory: (matrix, query, split) maxima and sums, and the columns of
+    each."""
 
     maxima: ir.Buffer
     sums: ir.Buffer
@@ -180,7 +183,8 @@ class _Softmax:
 
 
 class SplitKeysKernel:
-    """The first kernel: a split of the keys, for all queries of a head."""
+    """The first kernel: a split of the keys, for all queries of a head. The only one where the
+    splits of a head are the blocks of a cluster, whose partial results come without `partials`."""
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ class SplitKeysKernel:
         dtype: DType,
         block: Expr,
         operands: FwdOperands,
-        partials: Partials,
+        partials: Partials | int,  # in memory, or of so many blocks of a cluster
         early: bool,
         decay: Decay = exp_decay,
     ) -> None:
@@ -204,6 +208,14 @@ class SplitKeysKernel:
         self.stage = ir.Buffer("stage", dtype, "scratch", const(t.warps * t.queries * width))
         self.stats = ir.Buffer("stats", dtype, "scratch", const(2 * t.warps * t.queries))
         self.scratch = [self.queries, self.stage, self.stats]
+        if isinstance(partials, int):
+            count = t.queries * (width + _STATS)
+            self.merged = ir.Buffer("merged", dtype, "scratch", const(count))
+            self.scratch.append(self.merged)
+            self.gathered = self.merged
+            if partials > 1:
+                self.gathered = ir.Buffer("gathered", dtype, "scratch", const(partials * count))
+                self.scratch.append(self.gathered)
         self.rows = [_Softmax(f"q{r}", dtype, t.vector, decay) for r in range(t.queries)]
         self.begin = self.split * sizes.chunk
         self.end = ir.minimum(self.begin + sizes.chunk, sizes.keys)
@@ -216,7 +228,13 @@ class SplitKeysKernel:
         else:
             aligned = memory[0].aligned(self.n) & memory[1].aligned(self.n)
             body = [ir.If(aligned, self._teams(True)), ir.If(~aligned, self._teams(False))]
-        return [*self._early_prefetch(), self._load_queries(), *body, self._merge_warps()]
+        body = [*self._early_prefetch(), self._load_queries(), *body, self._merge_warps()]
+        if not isinstance(self.partials, int):
+            return body
+        if self.partials > 1:
+            count = self.tiling.queries * (self.width + _STATS)
+            body.append(ir.ClusterGather(self.gathered, self.merged, count))
+        return [*body, self._combine(self.partials)]
 
     def _early_prefetch(self) -> list[Stmt]:
         """Keys and values are in L2, or on their way, when the kernels before this one end."""
@@ -381,11 +399,70 @@ class SplitKeysKernel:
         total, value = zero, zero
         for f, x, c in zip(factors, sums, columns, strict=True):
             total, value = multiply_add(x, f, total), multiply_add(c, f, value)
-        at = (self.n * t.queries + r) * s.splits + self.split
-        body.append(ir.Store(p.columns, at * s.value_dim + column, value))
-        stats: list[Stmt] = [ir.Store(p.maxima, at, largest), ir.Store(p.sums, at, total)]
+        if isinstance(p, int):
+            at = r * (self.width + _STATS)
+            body.append(ir.Store(self.merged, at + _STATS + column, value))
+            places = ((self.merged, at), (self.merged, at + 1))
+        else:
+            at = (self.n * t.queries + r) * s.splits + self.split
+            body.append(ir.Store(p.columns, at * s.value_dim + column, value))
+            places = ((p.maxima, at), (p.sums, at))
+        stats: list[Stmt] = [
+            ir.Store(*place, x) for place, x in zip(places, (largest, total), strict=True)
+        ]
         body.append(ir.If(column.eq(0), stats))
         return ir.For(i, ZERO, s.value_dim * t.queries, "lanes", body)
+
+    def _combine(self, splits: int) -> Stmt:
+        """Results of a head, by the threads of all blocks of its cluster."""
+        t, s, i = self.tiling, self.sizes, ir.var("own")
+        element = i * splits + self.split
+        r, column = element // s.value_dim, element % s.value_dim
+        size = self.width + _STATS
+        at = [r * size + split * (t.queries * size) for split in range(splits)]
+        parts = [
+            tuple(ir.load(self.gathered, first + place) for place in (0, 1, column + _STATS))
+            for first in at
+        ]
+        body, result, lse = combined(parts, self.dtype, self.decay)
+        body += self.o.write(self.n, r, column, result)
+        told = self.o.write_lse(self.n, r, lse)
+        if told:
+            body.append(ir.If(column.eq(0), told))
+        count = s.value_dim * t.queries
+        if splits > 1:
+            body = [ir.If(element < count, body)]
+        return ir.For(i, ZERO, (count + (splits - 1)) // splits, "lanes", body)
+
+
+def combined(
+    parts: Sequence[tuple[Expr, ...]], dtype: DType, decay: Decay
+) -> tuple[list[Stmt], Expr, Expr]:
+    """Of the maximum, the sum and a column of each split: statements, the column of the result, and
+    the log-sum-exp. They load all that they need at once."""
+    infinite, zero, one = const(-math.inf, dtype), const(0, dtype), const(1, dtype)
+    maxima, sums, columns, factors = (
+        [ir.var(f"{name}{s}", dtype) for s in range(len(parts))]
+        for name in ("maximum", "sum", "column", "factor")
+    )
+    body: list[Stmt] = []
+    for names, part in zip(zip(maxima, sums, columns, strict=True), parts, strict=True):
+        body += ir.lets(list(names), list(part))
+    names = ("all_largest", "all_shift", "total", "result")
+    largest, shift, total, result = (ir.var(name, dtype) for name in names)
+    body += [
+        ir.Let(largest, tree_reduce(list(maxima), ir.maximum)),
+        ir.Let(shift, select(largest.eq(infinite), zero, largest)),
+    ]
+    new, whole = zero, zero
+    for s in range(len(parts)):
+        body.append(ir.Let(factors[s], decay(maxima[s] - shift)))
+        new = multiply_add(columns[s], factors[s], new)
+        whole = multiply_add(sums[s], factors[s], whole)
+    none = total.eq(zero)
+    body += [ir.Let(total, whole), ir.Let(result, new * select(none, zero, one / total))]
+    lse = select(none, const(math.inf, dtype), largest + FUNCTIONS["log"](total))
+    return body, result, lse
 
 
 @dataclass(slots=True)
@@ -405,40 +482,19 @@ class CombineKernel:
 
     def body(self) -> list[Stmt]:
         queries, splits = self.counts
-        p, dtype, first = self.partials, self.dtype, self.row * splits
+        p, first = self.partials, self.row * splits
         n, r = self.row // queries, self.row % queries
-        infinite, zero, one = const(-math.inf, dtype), const(0, dtype), const(1, dtype)
-        lane, all_splits = ir.var("lane"), range(splits)
-        maxima, sums, columns, factors = (
-            [ir.var(f"{name}{s}", dtype) for s in all_splits]
-            for name in ("maximum", "sum", "column", "factor")
-        )
-        body: list[Stmt] = []
-        for s in all_splits:
-            at = first + s
-            body += [
-                ir.Let(maxima[s], ir.load(p.maxima, at)),
-                ir.Let(sums[s], ir.load(p.sums, at)),
-                ir.Let(columns[s], ir.load(p.columns, at * self.sizes.value_dim + lane)),
-            ]
-        names = ("largest", "shift", "total", "result")
-        largest, shift, total, result = (ir.var(name, dtype) for name in names)
-        body += [
-            ir.Let(largest, tree_reduce(list(maxima), ir.maximum)),
-            ir.Let(shift, select(largest.eq(infinite), zero, largest)),
+        lane = ir.var("lane")
+        parts = [
+            (
+                ir.load(p.maxima, at),
+                ir.load(p.sums, at),
+                ir.load(p.columns, at * self.sizes.value_dim + lane),
+            )
+            for at in (first + s for s in range(splits))
         ]
-        new, whole = zero, zero
-        for s in all_splits:
-            body.append(ir.Let(factors[s], self.decay(maxima[s] - shift)))
-            new = multiply_add(columns[s], factors[s], new)
-            whole = multiply_add(sums[s], factors[s], whole)
-        none = total.eq(zero)
-        body += [
-            ir.Let(total, whole),
-            ir.Let(result, new * select(none, zero, one / total)),
-            *self.operands.write(n, r, lane, result),
-        ]
-        lse = select(none, const(math.inf, dtype), largest + FUNCTIONS["log"](total))
+        body, result, lse = combined(parts, self.dtype, self.decay)
+        body += self.operands.write(n, r, lane, result)
         told = self.operands.write_lse(n, r, lse)
         if told:
             body.append(ir.If(lane.eq(0), told))
