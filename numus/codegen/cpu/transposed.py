@@ -14,8 +14,10 @@ from numus import ir
 from numus.codegen.llvm.builder import Shape, Value, memory_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import loads_of, written_by
+from numus.dtypes import DType
 
 MIN_COUNT = 4  # adjacent elements that are worth a transpose
+PREFETCH_LOCALITY = 3  # of llvm.prefetch: L1
 Element = tuple[ir.Buffer, ir.Expr, int, ir.Expr | None]  # buffer, base, its factor, mask
 
 
@@ -83,8 +85,9 @@ def _first(ctx: Context, e: ir.Expr) -> str:
     return ctx.t.new(f"extractelement {ctx.current_lane.shape.of('i64')} {name}, i64 0")
 
 
-def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> list[str]:
-    """A pointer to the first element of each lane."""
+def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> tuple[list[str], str | None]:
+    """A pointer to the first element of each lane, and how many elements lie between the first
+    lanes of this vector and of the next, where that is known."""
     t, width = ctx.t, ctx.current_lane.shape.width
     scalar = memory_type(buffer.dtype)
     stride = _stride(ctx, index)
@@ -94,13 +97,26 @@ def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> list[str]:
         ty = ctx.current_lane.shape.of("i64")
         each = [t.new(f"extractelement {ty} {name}, i64 {i}") for i in range(width)]
         base = ctx.buffers[buffer]
-        return [t.new(f"getelementptr {scalar}, ptr {base}, i64 {i}") for i in each]
+        return [t.new(f"getelementptr {scalar}, ptr {base}, i64 {i}") for i in each], None
     first = _first(ctx, index)
     pointer = t.new(f"getelementptr {scalar}, ptr {ctx.buffers[buffer]}, i64 {first}")
     found = [pointer]
     for _ in range(1, width):
         found.append(t.new(f"getelementptr {scalar}, ptr {found[-1]}, i64 {stride}"))
-    return found
+    known = buffer.access != "scratch"
+    return found, t.new(f"mul i64 {stride}, {width}") if known else None
+
+
+def _prefetch(ctx: Context, dtype: DType, pointer: str, distance: str | None, write: bool) -> None:
+    """What the next vector of lanes accesses, which hardware does not find: lanes lie too far
+    apart. Each stays with an access of this vector: many in a row would wait for each other, and
+    with them the loads behind."""
+    if distance is not None:
+        ty = memory_type(dtype)
+        where = ctx.t.new(f"getelementptr {ty}, ptr {pointer}, i64 {distance}")
+        flags = [("i32", str(n)) for n in (int(write), PREFETCH_LOCALITY, 1)]
+        ctx.t.call("void", "llvm.prefetch.p0", ("ptr", where), *flags)
+        ctx.t.do('call void asm sideeffect "", "~{memory}"()')
 
 
 # -- transposes -----------------------------------------------------------------------------------
@@ -172,9 +188,12 @@ def load(ctx: Context, group: list[ir.Expr], level: int) -> None:
     t, shape, count = ctx.t, ctx.current_lane.shape, len(group)
     width, scalar = shape.width, memory_type(buffer.dtype)
     piece, ty = Shape(count).of(scalar), shape.of(scalar)
-    pointers = _pointers(ctx, buffer, group[0].args[0])
+    pointers, distance = _pointers(ctx, buffer, group[0].args[0])
     how = f"align {buffer.dtype.itemsize}{ctx.tags[buffer]}"
-    pieces = [t.new(f"load {piece}, ptr {p}, {how}") for p in pointers]
+    pieces = []
+    for p in pointers:
+        _prefetch(ctx, buffer.dtype, p, distance, False)
+        pieces.append(t.new(f"load {piece}, ptr {p}, {how}"))
     registers = [_joined(ctx, scalar, pieces[i::count], count) for i in range(count)]
     for e, name in zip(group, transpose(ctx, ty, registers, width), strict=True):
         v = Value((t.from_memory(shape, buffer.dtype, name),), True, level)
@@ -217,7 +236,7 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
     for s in stores:
         (name,) = ctx.vectors(ctx.value(s.value), dtype)
         columns.append(t.to_memory(shape, dtype, name))
-    pointers = _pointers(ctx, buffer, stores[0].index)
+    pointers, distance = _pointers(ctx, buffer, stores[0].index)
     registers = transpose(ctx, ty, columns, width)
     how = f"align {dtype.itemsize}{ctx.tags[buffer]}"
     piece = Shape(count).of(scalar)
@@ -226,3 +245,4 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
         if count < width:
             name = t.shuffle(ty, name, "poison", range(start, start + count))
         t.do(f"store {piece} {name}, ptr {pointer}, {how}")
+        _prefetch(ctx, dtype, pointer, distance, True)

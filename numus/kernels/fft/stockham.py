@@ -77,10 +77,6 @@ class Block:
     first_roots: FirstRoots | None = None  # of lanes along a transform
     # exp(-2 pi i k / 2 length): the points are pairs of a real signal, whose transform is stored
     real_roots: Callable[[Expr], Complex] | None = None
-    # prefetches of where the next block stores a point: the rows of lanes are too far apart for
-    # hardware to find them
-    fetch: Callable[[Transform, Expr], list[Stmt]] | None = None
-    line: int = 1  # points of a cache line
     name: str = ""  # of one of several blocks in a kernel
 
 
@@ -210,21 +206,11 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     whole, rest = divmod(points, chunk)
     out: list[Stmt] = []
     if whole:
-        at = ir.mul(c, const(chunk))
-        each = [*(_fetches(block, at, chunk) if name == "out" else []), body(at, chunk)]
+        each = [body(ir.mul(c, const(chunk)), chunk)]
         out.append(ir.For(c, ZERO, block.size(whole), "serial", each))
     if rest:
         out.append(body(block.size(whole * chunk), rest))
     return out
-
-
-def _fetches(block: Block, start: Expr, count: int) -> list[Stmt]:
-    """Prefetches of a number of adjacent results of each transform of the next block."""
-    fetch = block.fetch
-    if fetch is None:
-        return []
-    points = [ir.add(start, const(i)) for i in range(0, count, block.line)]
-    return [s for w in range(block.width) for i in points for s in fetch((ZERO, const(w)), i)]
 
 
 def _periodic(block: Block, load: Read, put: Write) -> list[Stmt]:
@@ -305,8 +291,7 @@ def _pass_loops(
             return _stores_last(found) if p.stride == 1 else found
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
-    alone = len(block.radices) == 1 and block.adjacent_points[1]
-    return [*(_fetches(block, ZERO, p.radix) if alone else []), *_loops(block, p, body)]
+    return _loops(block, p, body)
 
 
 def _register_butterfly(

@@ -28,8 +28,6 @@ from numus.kernels.fft.radices import LARGEST_RADIX, is_mixed_radix, split
 from numus.kernels.fft.roots import unit_roots
 from numus.target import Target
 
-CACHE_LINE_BYTES = 64
-
 
 @dataclass(frozen=True)
 class TableTuning:

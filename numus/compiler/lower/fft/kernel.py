@@ -16,18 +16,7 @@ from numus.kernels.fft.butterflies import Complex
 from numus.kernels.fft.chirp import chirp_transform
 from numus.kernels.fft.shared_memory import ThreadBlock, real_shared_stockham, shared_stockham
 from numus.kernels.fft.stockham import NONE, Block, Pass, Transform, stockham
-from numus.kernels.fft.tables import CACHE_LINE_BYTES
 from numus.kernels.fft.thread_steps import resident_blocks
-
-
-def _prefetches(statements: list[Stmt]) -> list[Stmt]:
-    """Of the numbers that are stored, into L2."""
-    found = {(s.buffer, s.index): None for s in statements if isinstance(s, ir.Store)}
-    return [
-        ir.Prefetch(b, i, level=2)
-        for b, i in found
-        if not (i.op == "add" and i.args[1] is const(1) and (b, i.args[0]) in found)
-    ]
 
 
 @dataclass(frozen=True)
@@ -64,15 +53,11 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
     start = ir.mul(number, const(width))
     read, write = step.access(e)
 
-    def at(w: Transform, blocks: int = 0) -> tuple[Expr, Inner]:
-        first = ir.add(ir.add(start, const(blocks * width)), w[0])
+    def at(w: Transform) -> tuple[Expr, Inner]:
+        first = ir.add(start, w[0])
         if step.inner == 1 and not along_axis:
             return (ir.add(first, w[1]) if lone else row), NONE
         return row, (first, w[1])
-
-    def fetch(w: Transform, k: Expr) -> list[Stmt]:
-        zero = const(0.0, p.part)
-        return _prefetches(write(*at(w, 1), k, (zero, zero)))
 
     first_roots = None
     if blocking.radices[0] == p.layout.first_radix and step.length == p.length:
@@ -131,8 +116,6 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
             p.result_is_paired,
             first_roots,
             partial(p.real_root, e) if p.is_real else None,
-            fetch if lone and not small else None,
-            CACHE_LINE_BYTES // p.complex_dtype.itemsize,
         )
         body, scratch = stockham(simd_block, root, get, put)
     e.scratch += scratch
