@@ -7,7 +7,7 @@ import pytest
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Buffer, Kernel, Store, load, scalar
-from numus.kernels.sort.cpu_quick import QuickSort, quick_sort
+from numus.kernels.sort.cpu_quick import QuickSort, quick_sort, quick_sort_share
 from numus.kernels.sort.keys import record_layout
 
 RNG = np.random.default_rng(0)
@@ -52,6 +52,37 @@ def test_quicksort(dtype, levels, target):
             memory = [np.zeros(b.count({"n": n}), b.dtype.np) for b in scratch]
             harness.run(kernel, [a, found, *memory], (n,), native=native)
             np.testing.assert_array_equal(found, np.sort(a), err_msg=f"{name} {n}")
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.int64])
+@pytest.mark.parametrize("descending", [False, True])
+def test_shares_of_a_row(dtype, descending, target):
+    """Tasks sort ranges of the keys, and write NaNs where they belong, once."""
+    shares = 3
+    layout = record_layout(dtype, COUNT, descending, False, compare_floats=True)
+    lanes = target.vector_bytes // dtype.itemsize
+    x, y = Buffer("x", dtype, "read"), Buffer("y", dtype, "write")
+    written = Buffer("written", dt.int32, "write")
+    body, scratch = quick_sort_share(
+        *(QuickSort(layout, lanes, scalar("n")), scalar("n")),
+        *(ir.var("task"), ir.const(shares)),
+        lambda i: layout.tile_record(load(x, i), i),
+        lambda rank, value: [Store(y, rank, value), Store(written, rank, ir.const(1, dt.int32))],
+    )
+    grid = [ir.For(ir.var("task"), ir.const(0), ir.const(shares), "grid", body)]
+    kernel = Kernel("sort", (x, y, written, *scratch), harness.N, tuple(grid))
+    native = harness.compiled(kernel, target)
+    for name, values in INPUTS.items():
+        for n in (8 * lanes, 300, COUNT):
+            a = values[:n].astype(dtype.np)
+            if dtype is dt.float32 and name in ("normal", "one outlier"):
+                a[::3], a[1::4], a[4::50] = np.nan, np.inf, -np.inf
+            found, count = np.zeros_like(a), np.zeros(n, np.int32)
+            memory = [np.zeros(b.count({"n": n}), b.dtype.np) for b in scratch]
+            harness.run(kernel, [a, found, count, *memory], (n,), shares, native=native)
+            assert count.all()
+            expected = np.sort(a)[::-1] if descending else np.sort(a)
+            np.testing.assert_array_equal(found, expected, err_msg=f"{name} {n}")
 
 
 @pytest.mark.parametrize("dtype", [dt.int8, dt.int32])

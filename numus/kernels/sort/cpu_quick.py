@@ -4,7 +4,8 @@ Ranges of the row are partitioned level by level from one buffer to another: lan
 are stored from a range's start on, the others down from its end. Ranges that fit a few vectors are
 sorted by a network in registers. The pivot is a median of a sample; a range whose minimum it is
 loses all elements that equal it. Past a number of levels, ranges are cut in the middle of their
-keys (radix exchange), so that no input takes quadratic time.
+keys (radix exchange), so that no input takes quadratic time. A longer row is shared among tasks by
+ranges of its keys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numus.ir import Expr, Stmt, const, select
 from numus.kernels.sort.cpu_bitonic import sort_vectors
 from numus.kernels.sort.cpu_radix import KeyRange
 from numus.kernels.sort.cpu_tile import NanCounter
-from numus.kernels.sort.keys import Read, RecordLayout, Write, decode, encode
+from numus.kernels.sort.keys import Read, Record, RecordLayout, Write, decode, encode
 
 ZERO, ONE = const(0), const(1)
 
@@ -64,12 +65,86 @@ def quick_sort(
     s: QuickSort, count: Expr, read: Read, write: Write
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """Sort `count` elements of a row."""
-    layout = s.layout
-    buffers = records, ranges, _ = s.scratch()
+    buffers = s.scratch()
     work = _Work(s, buffers, write)
-    nans = NanCounter(layout)
-    i, n = ir.var("in_i"), ir.var("nan_i")
-    counted, tiled = nans.replace(read(i)) if layout.compare_floats else ([], read(i))
+    nans = NanCounter(s.layout)
+    out = [*_fill(work.records, nans, ZERO, count, read), *_sort(work, count)]
+    if s.layout.compare_floats:
+        out += nans.write_last(ir.var("nan_i"), count, write)
+    return out, list(buffers)
+
+
+def quick_sort_share(
+    s: QuickSort, count: Expr, share: Expr, shares: Expr, read: Read, write: Write
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Sort one of the ranges of keys that quantiles of a sample cut a row into (sample sort).
+
+    Tasks exchange nothing: each reads the whole row, keeps its range and counts what is below.
+    """
+    buffers = records, _, vectors = s.scratch()
+    lanes, lane, v, whole = s.lanes, ir.var("share_lane"), ir.var("share_v"), ir.var("whole_row")
+    below = ir.Register("below", dt.BY_NAME[f"int{records.dtype.bits}"], lanes=True)
+    kept = ir.Register("kept", dt.int64)
+    start, number = ir.var("share_start"), ir.var("share_count")
+    work = _Work(s, buffers, lambda i, value: write(start + i, value))
+    nans = NanCounter(s.layout)
+    floor, ceiling = (ir.var(name, records.dtype) for name in ("floor", "ceiling"))
+    sample = SAMPLED * lanes  # whose quantiles are the bounds
+
+    def bound(j: Expr) -> Expr:
+        return ir.load(vectors, ir.minimum(j * const(sample) // shares, const(sample - 1)))
+
+
+    def keep(tag: str, at: Expr, left: Expr | None) -> list[Stmt]:
+        """Of a vector, or the first `left` lanes of the last one."""
+        x = ir.var(f"share_x{tag}", records.dtype)
+        low, within = ir.var(f"under{tag}", dt.bool_), ir.var(f"within{tag}", dt.bool_)
+        under, inside = (x < floor) & (share > 0), (x < ceiling) | share.eq(shares - 1)
+        if left is not None:
+            here = lane.cast(dt.int32) < left.cast(dt.int32)
+            under, inside = under & here, inside & here
+        return [
+            ir.Let(x, ir.load(records, s.pitch + at + lane)),
+            ir.Let(low, under),
+            ir.Let(within, inside & ~low),
+            ir.Store(records, ir.read(kept) + lane, ir.lanes_compress(x, within)),
+            ir.Set(below, ir.read(below) + low.cast(below.dtype)),
+            ir.Set(kept, ir.read(kept) + ir.lanes_count(within)),
+        ]
+
+    loop = ir.For(v, ZERO, whole, "serial", keep("", v, None), step=const(lanes))
+    last = ir.If(whole < count, keep("_last", whole, count - whole))
+    out: list[Stmt] = [
+        *_fill(records, nans, s.pitch, count, read),
+        *work.sort_sample(s.pitch, ZERO, count),
+        *ir.lets([floor, ceiling], [bound(share), bound(share + 1)]),
+        *ir.sets([below, kept], [const(0, below.dtype), ZERO]),
+        ir.Let(whole, count - count % lanes),
+        ir.For(lane, ZERO, const(lanes), "lanes", [loop, last], width=lanes),
+        ir.Let(start, ir.lanes_reduce("add", below).cast(ir.INDEX)),
+        ir.Let(number, ir.read(kept)),
+        *_sort(work, number),
+    ]
+    if s.layout.compare_floats:
+        out += nans.write_last(ir.var("nan_i"), count, write, (start, start + number))
+    return out, list(buffers)
+
+
+def _fill(
+    records: ir.Buffer, nans: NanCounter, to: Expr, count: Expr, read: Read
+) -> list[Stmt]:
+    """Copy a row into a buffer, and count its NaNs."""
+    i = ir.var("in_i")
+    floats = nans.layout.compare_floats
+    counted, tiled = nans.replace(read(i)) if floats else ([], read(i))
+    copy = ir.stores([records], to + i, tiled)
+    loop = ir.For(i, ZERO, count, "lanes", [*counted, *copy])
+    return [*nans.start(), loop] if floats else [loop]
+
+
+def _sort(work: _Work, count: Expr) -> list[Stmt]:
+    """Sort the records of the first buffer."""
+    s, ranges = work.s, work.ranges
     level, r, levels, number = (ir.var(x) for x in ("level", "r", "levels", "number"))
     source, list_at = ir.var("source"), ir.var("list_at")
     first, stop = ir.var("first"), ir.var("stop")
@@ -97,18 +172,13 @@ def quick_sort(
         ir.Set(work.count, ZERO),
         ir.For(r, ZERO, number, "serial", one_range),
     ]
-    out: list[Stmt] = [
-        *(nans.start() if layout.compare_floats else []),
-        ir.For(i, ZERO, count, "lanes", [*counted, *ir.stores([records], i, tiled)]),
+    return [
         ir.Let(levels, bits * s.sampled_levels),
         ir.Store(ranges, ZERO, ZERO),
         ir.Store(ranges, ONE, count),
         ir.Set(work.count, ONE),
-        ir.For(level, ZERO, levels + (layout.key.bits + 1), "serial", body),
+        ir.For(level, ZERO, levels + (s.layout.key.bits + 1), "serial", body),
     ]
-    if layout.compare_floats:
-        out += nans.write_last(n, count, write)
-    return out, list(buffers)
 
 
 class _Work:
@@ -157,16 +227,36 @@ class _Work:
             ir.For(i, ZERO, stop - first, "lanes", self.write(first + i, value)),
         ]
 
+    def _sample(
+        self, lane: Expr, source: Expr, first: Expr, stop: Expr
+    ) -> tuple[list[Stmt], list[Record]]:
+        """Some vectors of a range that has as many; inside a loop of one vector."""
+        lanes, tag = self.s.lanes, lane.attr
+        step = ir.var(f"{tag}_step")
+        names = [ir.var(f"{tag}{k}", self.records.dtype) for k in range(SAMPLED)]
+        loads = [ir.load(self.records, source + first + step * k + lane) for k in range(SAMPLED)]
+        lets = [ir.Let(step, (stop - first - lanes) // (SAMPLED - 1)), *ir.lets(names, loads)]
+        return lets, [[name] for name in names]
+
+    def sort_sample(self, source: Expr, first: Expr, stop: Expr) -> list[Stmt]:
+        """A sorted sample of a range in `vectors`."""
+        lanes, lane = self.s.lanes, ir.var("quantile")
+        lets, columns = self._sample(lane, source, first, stop)
+        ordered = sort_vectors(columns, lane, lanes)
+        stores = [
+            ir.Store(self.vectors, lane * SAMPLED + k, record[0])
+            for k, record in enumerate(ordered)
+        ]
+        return [self._vectors(lane, [*lets, *stores])]
+
     def sample_pivot(self, source: Expr, first: Expr, stop: Expr) -> list[Stmt]:
         """The median of the medians of some vectors' lanes."""
-        lanes, lane, step = self.s.lanes, ir.var("sample"), ir.var("sample_step")
-        names = [ir.var(f"s{k}", self.records.dtype) for k in range(SAMPLED)]
-        loads = [ir.load(self.records, source + first + step * k + lane) for k in range(SAMPLED)]
-        columns = sort_vectors([[name] for name in names], lane, 1)
+        lanes, lane = self.s.lanes, ir.var("sample")
+        lets, columns = self._sample(lane, source, first, stop)
+        columns = sort_vectors(columns, lane, 1)
         ((median,),) = sort_vectors([columns[SAMPLED // 2]], lane, lanes)
         return [
-            ir.Let(step, (stop - first - lanes) // (SAMPLED - 1)),
-            self._vectors(lane, [*ir.lets(names, loads), ir.Store(self.vectors, lane, median)]),
+            self._vectors(lane, [*lets, ir.Store(self.vectors, lane, median)]),
             ir.Set(self.pivot, ir.load(self.vectors, const(lanes // 2))),
         ]
 

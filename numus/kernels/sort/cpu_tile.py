@@ -32,11 +32,17 @@ class NanCounter:
     def value(self) -> Expr:
         return const(float("nan"), self.layout.dtype)
 
-    def write_last(self, i: Expr, count: Expr, write: Write) -> list[Stmt]:
-        """Write the NaNs of all lanes over the end of a sorted row; the start, if descending."""
+    def write_last(
+        self, i: Expr, count: Expr, write: Write, within: tuple[Expr, Expr] | None = None
+    ) -> list[Stmt]:
+        """Write the NaNs of all lanes over the end of a sorted row, or the start, if descending;
+        those whose positions are `within` a range."""
         among = ir.lanes_reduce("add", self.count).cast(ir.INDEX)
         first = ZERO if self.layout.descending else ir.sub(count, among)
-        return [ir.For(i, ZERO, among, "lanes", write(ir.add(first, i), self.value))]
+        last = ir.add(first, among)
+        if within is not None:
+            first, last = ir.maximum(first, within[0]), ir.minimum(last, within[1])
+        return [ir.For(i, first, last, "lanes", write(i, self.value))]
 
 
 def tile_buffers(layout: RecordLayout, size: Expr) -> tuple[ir.Buffer, ...]:

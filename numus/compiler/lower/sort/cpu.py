@@ -1,8 +1,9 @@
 """Sorts on CPUs: sorting networks, bucket sort, radix sort.
 
 Many short rows are sorted one per lane, few long rows in buckets, in parallel, and others by one
-thread each: by quicksort where the target compresses lanes; else by a network over all lanes where
-they fit the L2 cache, and by radix where they do not.
+thread each: by quicksort where the target compresses lanes (few rows by several threads, a range of
+keys each); else by a network over all lanes where they fit the L2 cache, and by radix where they do
+not.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class SortTuning:
 
     min_parallel_elements: int = 1 << 14  # of a row that is worth several threads,
     quick_cache_fraction: float = 1.0  # or, by quicksort, whose two copies are more than L2
+    min_shared_elements: int = 2500  # of a row whose keys' ranges are worth several tasks,
+    share_elements: int = 5000  # about so many each,
+    max_shares: int = 4  # which read all of the row each,
+    max_shared_rows: int = 3  # where rows are few; signed zeros must not depend on the cores
     bucket_fill: float = 0.85  # of a bucket's capacity on average, so that few overflow
     bins_per_bucket: int = 16  # of the histogram that buckets are cut from
 
@@ -205,6 +210,28 @@ def _quick_sort(p: CpuSortProblem) -> Kernels:
     return [p.kernel(e, "quick", g, body, p.rows)]
 
 
+def _shares(p: CpuSortProblem) -> int:
+    """Tasks that sort a row together."""
+    if not _sorts_quickly(p) or p.rows > TUNING.max_shared_rows:
+        return 1
+    if p.length < TUNING.min_shared_elements:
+        return 1
+    return min(max(2, p.length // TUNING.share_elements), TUNING.max_shares)
+
+
+def _shared_quick_sort(p: CpuSortProblem) -> Kernels:
+    """A range of a row's keys per thread, by quicksort."""
+    e = p.emitter()
+    g, length, shares = ir.var("g"), e.dim(p.length), e.scalar_arg(_shares(p))
+    row, share = divmod(g, shares) if p.rows > 1 else (ZERO, g)
+    index = p.index(e, row)
+    access = p.read(e, index, tiled=True), p.write(e, index)
+    quick = _quick(p, length)
+    body, scratch = cpu_quick.quick_sort_share(quick, length, share, shares, *access)
+    e.scratch += scratch
+    return [p.kernel(e, "quick_shares", g, body, p.rows * _shares(p))]
+
+
 def _tile_sort(p: CpuSortProblem) -> Kernels:
     """A row per thread in a tile of L2, by a network over all lanes."""
     e = p.emitter()
@@ -233,6 +260,7 @@ lower_sort = family(
     CpuSortProblem,
     Candidate("row per lane", _lane_sort, _fits_lanes),
     Candidate("bucket sort", _bucket_sort, _needs_buckets),
+    Candidate("shared quicksort", _shared_quick_sort, lambda p: _shares(p) > 1),
     Candidate("quicksort", _quick_sort, _sorts_quickly),
     Candidate("row per tile", _tile_sort, lambda p: p.length <= p.tile),
     Candidate("radix sort", _radix_sort),
