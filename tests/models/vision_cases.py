@@ -48,7 +48,8 @@ class Case:
     seed: int | None = None
 
     def images(self) -> np.ndarray:
-        drawn = generator(str(self.shape)) if self.seed is None else np.random.default_rng(self.seed)
+        numbered = self.seed is not None
+        drawn = np.random.default_rng(self.seed) if numbered else generator(str(self.shape))
         return drawn.standard_normal(self.shape, np.float32)
 
     def texts(self) -> np.ndarray | None:

@@ -2,9 +2,9 @@
 reductions over the CTAs of a block that spans several (`Kernel.cluster_size`).
 
 CTAs of a cluster read and write each other's shared memory, and what one stores in global memory
-the others load after a barrier. Larger blocks exchange words through flags in global memory: CTAs start
-in order and run on, so all of a block arrive if the device has room for as many at a time. Either
-way every CTA reduces in the order of CTAs.
+the others load after a barrier. Larger blocks exchange words through flags in global memory: CTAs
+start in order and run on, so all of a block arrive if the device has room for as many at a time.
+Either way every CTA reduces in the order of CTAs.
 """
 
 from __future__ import annotations

@@ -94,7 +94,6 @@ def quick_sort_share(
     def bound(j: Expr) -> Expr:
         return ir.load(vectors, ir.minimum(j * const(sample) // shares, const(sample - 1)))
 
-
     def keep(tag: str, at: Expr, left: Expr | None) -> list[Stmt]:
         """Of a vector, or the first `left` lanes of the last one."""
         x = ir.var(f"share_x{tag}", records.dtype)
@@ -130,9 +129,7 @@ def quick_sort_share(
     return out, list(buffers)
 
 
-def _fill(
-    records: ir.Buffer, nans: NanCounter, to: Expr, count: Expr, read: Read
-) -> list[Stmt]:
+def _fill(records: ir.Buffer, nans: NanCounter, to: Expr, count: Expr, read: Read) -> list[Stmt]:
     """Copy a row into a buffer, and count its NaNs."""
     i = ir.var("in_i")
     floats = nans.layout.compare_floats
