@@ -1,5 +1,5 @@
-"""Eigenvalues of Hermitian matrices: by tridiagonal matrices, on GPUs by one-sided Jacobi
-rotations."""
+"""Eigenvalues of Hermitian matrices: by tridiagonal matrices, of small ones on GPUs by one-sided
+Jacobi rotations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numus.functions._base import wrap
 from numus.functions.autocast import autocast, widens
 from numus.functions.creation.creation import arange
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.arithmetic import minimum
 from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
@@ -32,9 +31,10 @@ from numus.linalg._base import (
     unconverged,
     unstacked,
 )
-from numus.linalg.factor import blocked, lapack, small, triangular
+from numus.linalg.factor import lapack, small, triangular
 from numus.linalg.factor.cholesky import cholesky_ex
-from numus.linalg.factor.jacobi import orthogonalized
+from numus.linalg.factor.jacobi import symmetric_by_rotations
+from numus.linalg.factor.tridiagonal import by_tridiagonal
 from numus.linalg.products import diagonal
 from numus.primitives.linalg import factor
 from numus.shapes import broadcast as broadcast_shapes
@@ -64,31 +64,23 @@ def _packed(a: Tensor, vectors: bool) -> Tensor:
     if small.on_cpu(a):
         found = wrap(factor.eigh(a._node, vectors))
     else:
-        found = _by_rotations(a)[:, : None if vectors else 1]
+        found = _reduced(a, vectors)
     converged = isfinite(found[:, :1]).all(axis=-1, keepdims=True)
     first = arange(found.shape[-2], device=a.device)[:, None] == 0
     return where(converged, where(first, found * scale, found), float("nan"))
 
 
-def _by_rotations(a: Tensor) -> Tensor:
-    """As `_packed`. Rows of the shifted matrix, which is well-conditioned and positive definite,
-    become orthogonal: they are its eigenvectors then, each times its eigenvalue."""
-    n = a.shape[-1]
+def _reduced(a: Tensor, vectors: bool) -> Tensor:
+    """As `_packed`: by rotations where a block of a GPU has room, else by a tridiagonal matrix."""
     below = a.tril(-1)
-    middle = a * identity(n, a)
+    middle = a * identity(a.shape[-1], a)
     a = below + adjoint(below) + (middle + middle.conj()) / 2
-    frobenius = ((abs(a) ** 2).sum(axis=(-2, -1), keepdims=True)).sqrt()
-    rows = maximum_of(abs(a).sum(axis=-1, keepdims=True), axis=-2, keepdims=True)
-    shift = 1.5 * minimum(frobenius, rows)
-    shift = where(shift == 0, 1.0, shift)
-    shifted = a + shift * identity(n, a)
-    found = orthogonalized(shifted, n)
-    vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
-    values = real_part((vectors.conj() * (a @ vectors)).sum(axis=-2))
-    order = values.argsort(axis=-1)
-    values = values.take_along_axis(order, axis=-1)
-    vectors = blocked.rows_at(vectors.mT, order).mT
-    return concat([values[..., None, :].astype(a.dtype), vectors], axis=-2)
+    if a.shape[-1] <= small.MAX_ORDER:
+        values, columns = symmetric_by_rotations(a)
+    else:
+        values, columns = by_tridiagonal(a)
+    first = values[..., None, :].astype(a.dtype)
+    return concat([first, columns], axis=-2) if vectors else first
 
 
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from numus.functions._base import wrap
 from numus.functions.creation.creation import ones, zeros
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.arithmetic import copysign, maximum
+from numus.functions.elementwise.arithmetic import copysign, maximum, minimum
 from numus.functions.elementwise.comparison import where
+from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.tiling import pad
-from numus.linalg.factor import small
+from numus.linalg._base import adjoint, identity
+from numus.linalg.factor import blocked, small
 from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 from numus.transforms.control import fori_loop, while_loop
@@ -31,6 +33,24 @@ def orthogonalized(x: Tensor, width: int) -> Tensor:
     if nbytes <= device.runtime.target.shared_bytes:
         return wrap(factor.orthogonalize(x._node, width))
     return by_rounds(x, width)
+
+
+def symmetric_by_rotations(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending eigenvalues and eigenvectors of stacks of Hermitian matrices. Rows of the shifted
+    matrix, which is well-conditioned and positive definite, become orthogonal: they are its
+    eigenvectors then, each times its eigenvalue."""
+    n = a.shape[-1]
+    frobenius = ((abs(a) ** 2).sum(axis=(-2, -1), keepdims=True)).sqrt()
+    rows = maximum_of(abs(a).sum(axis=-1, keepdims=True), axis=-2, keepdims=True)
+    shift = 1.5 * minimum(frobenius, rows)
+    shift = where(shift == 0, 1.0, shift)
+    found = orthogonalized(a + shift * identity(n, a), n)
+    vectors = adjoint(found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt())
+    values = (vectors.conj() * (a @ vectors)).sum(axis=-2)
+    values = values.real if a.dtype.is_complex else values
+    order = values.argsort(axis=-1)
+    vectors = blocked.rows_at(vectors.mT, order).mT
+    return values.take_along_axis(order, axis=-1), vectors
 
 
 def by_rounds(x: Tensor, width: int) -> Tensor:

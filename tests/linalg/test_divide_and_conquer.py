@@ -1,0 +1,63 @@
+"""Spectra of tridiagonal and Hermitian matrices by divide and conquer: backward errors and
+orthogonality of matrices that are hard for it."""
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.linalg.factor.divide_and_conquer import eigh_tridiagonal
+from numus.linalg.factor.tridiagonal import by_tridiagonal
+
+RNG = np.random.default_rng(0)
+
+
+def check(a, values, vectors):
+    n = a.shape[-1]
+    bound = 4 * max(n, 4) * np.finfo(vectors.dtype).eps
+    size = max(np.linalg.norm(a, 2), 1e-300)
+    assert np.max(np.abs(a @ vectors - vectors * values)) <= bound * size
+    assert np.max(np.abs(np.conj(vectors.T) @ vectors - np.eye(n))) <= bound
+    assert (np.diff(values) >= 0).all()
+
+
+def hard(n):
+    d, e = RNG.standard_normal(n), RNG.standard_normal(n - 1)
+    falling = 10.0 ** -np.linspace(0, 6, n)
+    return {
+        "random": (d, e),
+        "zeros": (d * 0, e * 0),
+        "ones": (d * 0 + 1, e * 0),
+        "Toeplitz": (d * 0 + 2, e * 0 - 1),
+        "Wilkinson": (np.abs(np.arange(n) - n // 2.0), e * 0 + 1),
+        "graded": (falling, e * falling[1:]),
+        "glued": (d, np.where(np.arange(n - 1) % 10 == 9, 1e-7, e)),
+        "two values": (np.arange(n) % 2.0, e * 1e-9),
+        "large": (d * 1e30, e * 1e30),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "n", [1, 33, pytest.param(2, marks=pytest.mark.slow), pytest.param(150, marks=pytest.mark.slow)]
+)
+def test_tridiagonal_matrices(n, dtype):
+    cases = list(hard(n).values())
+    d, e = (np.stack([case[i] for case in cases]).astype(dtype) for i in (0, 1))
+    values, vectors = (x.numpy() for x in eigh_tridiagonal(nm.asarray(d), nm.asarray(e)))
+    for i in range(len(cases)):
+        a = np.diag(d[i]) + np.diag(e[i], 1) + np.diag(e[i], -1)
+        scale = 1e30 if i == len(cases) - 1 else 1
+        check(a / dtype(scale), values[i] / dtype(scale), vectors[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_hermitian_matrices(dtype):
+    for n in (3, 70):
+        a = RNG.standard_normal((2, n, n)).astype(dtype)
+        if np.iscomplexobj(a):
+            a = a + 1j * RNG.standard_normal(a.shape)
+        a = a + np.conj(np.swapaxes(a, -1, -2))
+        a[1] = np.diag(np.arange(n) % 2)
+        values, vectors = (x.numpy() for x in by_tridiagonal(nm.asarray(a)))
+        for i in range(2):
+            check(a[i], values[i], vectors[i])
