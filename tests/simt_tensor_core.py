@@ -76,14 +76,16 @@ def wgmma_tile(block: Any, s: ir.WgmmaTile, c: Any) -> None:
     itemsize = dtype.itemsize
     depth = ir.SWIZZLE_BYTES // itemsize
 
-    def tile(start: int, rows: int, k_major: bool) -> Any:
+    def tile(start: int, rows: int, k_major: bool, own: Any = dtype) -> Any:
         at = start + _swizzled(k_major, rows, depth, itemsize)
-        return block.memory[s.scratch][at].astype(_wide(dtype))
+        found = block.memory[s.scratch][at]
+        return (found if own is dtype else found.view(own.np)).astype(_wide(own))
 
     if s.accumulate is not None and int(block.value(s.accumulate, c)) == 0:
         _clear(block, s.accumulators)
     a_tile = tile(0, s.m, s.k_major[0])
-    _wgmma(block, s.accumulators, a_tile, tile(s.m * depth, s.n, s.k_major[1]))
+    b_tile = tile(s.m * depth, s.n, s.k_major[1], s.b_dtype or dtype)
+    _wgmma(block, s.accumulators, a_tile, b_tile)
 
 
 def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:

@@ -220,7 +220,9 @@ class _Printer:
             case tc.WgmmaTile():
                 accumulators = self.registers(s.accumulators)
                 onto = f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
-                return f"k_tile {names[s.scratch]} {s.m} {s.n} {s.k_major}{onto}: {accumulators}"
+                kind = f" of {s.b_dtype.name}" if s.b_dtype is not None else ""
+                tile = f"{names[s.scratch]} {s.m} {s.n}{kind} {s.k_major}{onto}"
+                return f"k_tile {tile}: {accumulators}"
             case tc.WgmmaMainloop():
                 return self.mainloop(s, depth)
         # an omitted statement would make different kernels equal

@@ -173,6 +173,7 @@ class WgmmaTile(Stmt):
     n: int
     k_major: tuple[bool, bool]
     accumulate: Expr | None = None  # 0: the accumulators are overwritten
+    b_dtype: DType | None = None  # of elements of B, where `scratch` has that of A
 
 
 @dataclass(eq=False, slots=True)

@@ -20,7 +20,7 @@ from numus.kernels.matmul.cpu.byte_gemm import tile_rows
 from numus.kernels.matmul.packed import MMA_TUNING, SCALED_BLOCK, Packing, has_mma
 from numus.primitives.custom import graft
 from numus.primitives.quantized.packed import packed_gemv, packed_matmul, unpack
-from numus.primitives.quantized.scaled_matmul import scaled_matmul
+from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.quant import block_products
 from numus.quant.digits import byte_planes
 from numus.quant.floats import LARGEST, BlockFP8
@@ -250,9 +250,14 @@ def _int8_product(x: Tensor, q: QTensor) -> Tensor | None:
     if not (large and "int8" in target.mma and _has_words(p, k, target)):
         return None
     codes, scales = q.parts
-    weights = _unpack(codes, scales, None, columns, p.bits, 0, p.zero, False, k, nm.int8)
     (whole,), _, unit = byte_planes(x.astype(nm.float32, copy=False), k, 1)
-    sums = nm.matmul(whole.astype(nm.int8), weights.T, dtype=nm.int32)
+    rounded = whole.astype(nm.int8)
+    if p.bits == 8 and target.wgmma:  # which multiplies signed bytes by codes as they are
+        sums = wrap(code_matmul(rounded._node, codes._node))
+        sums = sums - p.zero * nm.sum(whole, axis=-1, keepdims=True, dtype=nm.int32)
+    else:
+        weights = _unpack(codes, scales, None, columns, p.bits, 0, p.zero, False, k, nm.int8)
+        sums = nm.matmul(rounded, weights.T, dtype=nm.int32)
     by = scales.astype(nm.float32).reshape(1, -1)
     return (sums.astype(nm.float32) * unit * by).astype(x.dtype, copy=False)
 

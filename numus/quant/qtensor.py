@@ -140,11 +140,16 @@ class QTensor:
         whole = step == 1 and start % group == 0 and (stop % group == 0 or stop == self.shape[-1])
         if not whole:
             raise ShapeError(f"{self!r}: the last axis can be cut between groups of {group} only")
+        if (start, stop) == (0, self.shape[-1]):  # of rows that share a scale, too
+            parts = [part[(*lead, slice(None))] for part in self.parts]
+            return QTensor(self.format, (*parts[0].shape[:-1], stop), tuple(parts), self.dtype)
         groups = -(-self.shape[-1] // group)
+        if any(part.shape[-1] % groups for part in self.parts):
+            raise ShapeError(f"{self!r}: the last axis cannot be cut: its values share a scale")
         first, end = start // group, -(-max(start, stop) // group)
         parts = []
         for part in self.parts:
-            unit = part.shape[-1] // groups if groups else 0
+            unit = part.shape[-1] // groups
             parts.append(part[(*lead, slice(first * unit, end * unit))])
         shape = (*parts[0].shape[:-1], max(0, stop - start))
         return QTensor(self.format, shape, tuple(parts), self.dtype)

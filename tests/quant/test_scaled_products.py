@@ -1,4 +1,4 @@
-"""Products of float8 in blocks: the GPU's kernel, interpreted, against NumPy."""
+"""Products of float8 in blocks and of int8 with codes: the GPU's kernels, interpreted."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.primitives.quantized.scaled_matmul import scaled_matmul
+from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
+from numus.quant.qtensor import QTensor
 
 simt_machine.install()
 rng = np.random.default_rng(8)
@@ -66,3 +67,48 @@ def test_rounded_activations():
     found = nm.quant.matmul(x.to("simt_wgmma"), q.to("simt_wgmma").T, activations="fp8")
     np.testing.assert_allclose(found.astype("float32").numpy(), wanted, atol=2e-2 * wanted.max())
     assert [p.name for p in runtime.launched][1:] == ["wgmma_gemm"]
+
+
+@pytest.mark.parametrize("view", ["", "rows", "misaligned", "columns"])
+def test_int8_times_codes(view):
+    w, x = (rng.standard_normal(s, dtype=np.float32) for s in ((40, 96), (19, 96)))
+    x[3] = 0
+    q = nm.quant.quantize(w, "int8-row")
+    wanted = nm.quant.matmul(x, q.T, activations="int8").numpy()
+    codes, scales = (p.to("simt_sm90") for p in q.parts)
+    if view == "rows":
+        wanted = wanted[:, 8:]
+    elif view:  # words that no copy of 16 bytes reads
+        before, axis = {"misaligned": (1, 0), "columns": (3, 1)}[view]
+        flat = codes.reshape(-1) if axis == 0 else codes
+        shape = (before,) if axis == 0 else (40, before)
+        zeros = nm.zeros(shape, dtype=nm.uint32, device="simt_sm90")
+        both = nm.concat([zeros, flat], axis=axis)
+        nm.eval(both)
+        codes = both[1:].reshape(*codes.shape) if axis == 0 else both[:, 3:]
+    given = QTensor(q.format, q.stored_shape, (codes, scales), q.dtype)
+    given = given[8:] if view == "rows" else given
+    runtime = nm.device("simt_sm90").runtime
+    x = nm.asarray(x, device="simt_sm90")
+    nm.eval(x, given)
+    runtime.launched.clear()
+    found = nm.quant.matmul(x, given.T, activations="int8").numpy()
+    assert "unpack" not in [p.name for p in runtime.launched]
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_int8_times_codes_in_batches():
+    x = nm.asarray(rng.integers(-127, 128, (2, 3, 32)).astype(np.int8))
+    words = nm.asarray(rng.integers(0, 1 << 32, (5, 8), dtype=np.uint32))
+    wanted = x.numpy().astype(int) @ words.numpy().view(np.uint8).astype(int).T
+    found = nm.vmap(lambda x, w: wrap(code_matmul(x._node, w._node)), in_axes=(0, None))(
+        x.to("reference"), words.to("reference")
+    )
+    np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_rows_of_codes_with_one_scale():
+    q = nm.quant.quantize(rng.standard_normal((6, 64), dtype=np.float32), "int8-row")
+    np.testing.assert_array_equal(q[2:4].dequantize().numpy(), q.dequantize().numpy()[2:4])
+    with pytest.raises(nm.errors.ShapeError, match="cannot be cut"):
+        q[:, :32]

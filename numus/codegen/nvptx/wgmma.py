@@ -203,9 +203,10 @@ def mma_k_tile(r: KernelContext, s: ir.WgmmaTile) -> None:
         bases = (base, t.new(f"add i64 {base}, {s.m * ir.SWIZZLE_BYTES}"))
         tile_k = ir.SWIZZLE_BYTES // dtype.itemsize
         tiles = []
-        for start, stride, k_major in zip(bases, strides, s.k_major, strict=True):
+        dtypes = (dtype, s.b_dtype or dtype)
+        for start, stride, k_major, own in zip(bases, strides, s.k_major, dtypes, strict=True):
             address = t.new(f"add i64 {start}, {t.new(f'mul i64 {r.warpgroup}, {stride}')}")
-            tiles.append((descriptor(t, address, k_major, tile_k), k_major, dtype))
+            tiles.append((descriptor(t, address, k_major, tile_k), k_major, own))
         count = len(s.accumulators)
         accumulate = None if s.accumulate is None else x.uniform(s.accumulate, "accumulate")
         pair = (tiles[0], tiles[1])

@@ -166,6 +166,12 @@ class Emitter:
             found.access = "write"
         return found
 
+    def byte_buffer(self, val: Value) -> ir.Buffer:
+        """The buffer of a value that its kernel reads as bytes, and as nothing else."""
+        assert val not in self.buffers
+        found = self.buffers[val] = ir.Buffer(f"b{len(self.buffers)}", dt.uint8, "read")
+        return found
+
     def address(self, val: Value, index: Index, strides: Shape | None = None) -> Expr:
         """The offset of an element in its buffer."""
         return self._address(index, val.shape, self.layouts[val] if strides is None else strides)

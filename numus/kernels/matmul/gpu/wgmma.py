@@ -197,7 +197,8 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     if scale is not None:
         parts = [ir.Register(f"part{i}", accumulator, lanes=True) for i in range(len(sums))]
     onto = q if overwrites else None
-    mma = ir.WgmmaTile(parts, scratch, t.m, t.n, (a.k_major, b.k_major), onto)
+    b_dtype = b.buffer.dtype if b.buffer.dtype is not a.buffer.dtype else None
+    mma = ir.WgmmaTile(parts, scratch, t.m, t.n, (a.k_major, b.k_major), onto, b_dtype)
     slow_loop: list[Stmt] = [fill("a", call.a, a, 0), fill("b", call.b, b, t.m * k)]
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     if scale is not None:
