@@ -63,6 +63,7 @@ class Fuser:
         legality = Legality(
             *(partition, self.target, choice.gemm_sums, choice.piece, self._cache, self.strides),
             choice.row_products,
+            choice.picked,
         )
         for v in partition.operands:
             group = FusionGroup(v, v.id)

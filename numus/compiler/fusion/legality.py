@@ -24,8 +24,9 @@ class Legality:
     """Fusion checks against the groups of a partition so far.
 
     `gemm_sums` are sums of GEMMs, `row_products` products with one vector; `piece` numbers the
-    pieces of long expressions, which share no kernel; `strides` are those of leaves. `cache` keeps
-    the answers of probes, which are asked again whenever a graph is partitioned anew.
+    pieces of long expressions, which share no kernel; `picked` elements have kernels to themselves;
+    `strides` are those of leaves. `cache` keeps the answers of probes, which are asked again
+    whenever a graph is partitioned anew.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Legality:
         cache: dict[Any, bool],
         strides: Layouts,
         row_products: Container[Value] = (),
+        picked: Container[Value] = (),
     ) -> None:
         self.partition, self.target = partition, target
         self.gemm_sums, self.piece, self.cache, self.strides = gemm_sums, piece, cache, strides
-        self.row_products = row_products
+        self.row_products, self.picked = row_products, picked
         # dummy layouts: probes ask at which indices values are read, not where in memory
         self.probe_layouts = {x: (0,) * len(x.shape) for x in partition.in_memory}
 
@@ -86,6 +88,8 @@ class Legality:
             if p is not host and host in self.partition.ancestors[p]:
                 return False
         if self._is_full(host, v) or self._is_other_piece(host, v):
+            return False
+        if v in self.picked or any(m in self.picked for m in host.members):
             return False
         if host.kind in EPILOGUE_KINDS:
             return v.kind != "reduce" and group.space == host.space and v.op != "copy"

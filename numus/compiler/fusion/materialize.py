@@ -39,6 +39,7 @@ class Materialization:
         self.row_products: set[Value] = set()  # products with one vector, on GPUs,
         self.between: set[Value] = set()  # and what their kernels compute of the vector
         self.memory_operands: set[Value] = set()  # that kernels take from memory alone
+        self.picked: set[Value] = set()  # elements of rows that are overwritten
         self.gemm_sums: set[Value] = set()
         self.piece: dict[Value, int] = {}  # of long expressions, which are cut into several kernels
 
@@ -58,6 +59,8 @@ class Materialization:
             stored -= found.statistics
         in_memory = stored | self.leaves
         stored |= self._expensive_operands(in_memory)
+        self.picked = self._picked_elements(stored)
+        stored |= self.picked
         stored |= self._read_through_many_maps(stored, in_memory)
         stored -= self.between
         chains = LongChains(self.order, stored | self.leaves)
@@ -174,6 +177,19 @@ class Materialization:
                 elif inline and _costs_more_than_load(x, in_memory):
                     found.add(x)
         return found | self.memory_operands
+
+    def _picked_elements(self, stored: set[Value]) -> set[Value]:
+        """Elements that one-hot masks pick of large temporaries, on GPUs: once they are stored, a
+        kernel that reads all elements may write its results over them."""
+        found: set[Value] = set()
+        for v in self.order if self.target.block_size else ():
+            if v.op == "onehot_gather" and v not in self.leaves:
+                x = v.inputs[0]
+                while x not in stored and (x.kind == "view" or x.op == "cast"):
+                    x = x.inputs[0]
+                if x in stored - self.roots and x.size >= TUNING.picked_row_elements * v.size:
+                    found.add(v)
+        return found
 
     def _store_vector(self, x: Value, in_memory: set[Value]) -> None:
         """Keep an operand that every warp of a kernel reads in memory."""

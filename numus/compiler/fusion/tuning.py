@@ -33,6 +33,9 @@ class FusionTuning:
     large_pointwise_elements: int = 1 << 16
     max_scalar_siblings: int = 6
 
+    # Elements of a large row, of which one is read ahead of a kernel that may overwrite the row.
+    picked_row_elements: int = 64
+
     # Nested reductions, which are expressions of their terms.
     nested_max_terms: int = 256  # whose operands are kept in registers, or close to them
     nested_max_ops: int = 512  # of all terms

@@ -32,10 +32,44 @@ def onehot_to_gather(make: Make, x: Value, axis: int, shape: Shape) -> Value | N
             keepdims = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
             index = make("broadcast", "view", (index,), keepdims, keepdims, index.dtype)
             index = make("reshape", "view", (index,), shape, shape, index.dtype)
-            params = (axis, x.shape[axis])
-            out = make("onehot_gather", "gather", (source, index), params, shape, x.dtype)
+            pick = _Pick(make, index, axis, x.shape)
+            out = pick.of(source)
+            if out.op != "onehot_gather":  # of no element, zero rather than a function of zeros
+                zero = make("reshape", "view", (_without_broadcasts(otherwise),), (), (), x.dtype)
+                operands = (pick.element(mask), out, zero)
+                out = make("where", "elementwise", operands, None, shape, x.dtype)
             return make("neg", "elementwise", (out,), None, shape, x.dtype) if signs % 2 else out
     return None
+
+
+class _Pick:
+    """The element of each row at an index. A function of elements and of values that are constant
+    along rows is computed of what was picked: then a product's results alone are read twice."""
+
+    def __init__(self, make: Make, index: Value, axis: int, shape: Shape) -> None:
+        self.make, self.index, self.axis, self.whole = make, index, axis, shape
+        self.shape = index.shape
+        self.from_end = len(shape) - axis
+
+    def of(self, x: Value) -> Value:
+        varying = [y for y in x.inputs if _extent(y, self.from_end) != 1]
+        if x.kind != "elementwise" or len(varying) != 1 or varying[0].shape != self.whole:
+            return self.element(x)
+        operands = tuple(self.of(y) if y is varying[0] else self._of_row(y) for y in x.inputs)
+        return self.make(x.op, x.kind, operands, x.params, self.shape, x.dtype)
+
+    def element(self, x: Value) -> Value:
+        params = (self.axis, self.whole[self.axis])
+        operands = (x, self.index)
+        return self.make("onehot_gather", "gather", operands, params, self.shape, x.dtype)
+
+    def _of_row(self, x: Value) -> Value:
+        """A value without the axis, along which it is constant."""
+        at = len(x.shape) - self.from_end
+        if at < 0:
+            return x
+        shape = x.shape[:at] + x.shape[at + 1 :]
+        return self.make("reshape", "view", (x,), shape, shape, x.dtype)
 
 
 def _without_broadcasts(v: Value) -> Value:

@@ -1,8 +1,8 @@
 """In-place results: buffers of inputs that die in a kernel and may hold its outputs.
 
 An output may alias an input where every element is read only to compute the element that replaces
-it. That holds for elementwise kernels over contiguous memory, and for the epilogues of kernels that
-store each element once (`Kernel.stores_once`).
+it. That holds for elementwise kernels over contiguous memory, for kernels of rows in registers, and
+for the epilogues of kernels that store each element once (`Kernel.stores_once`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,11 @@ class BufferAccesses:
         """The buffer at `target` may be the one at `source`. `stores_once`: the schedule stores
         each element of its results a single time."""
         read, written = self.kernel.buffers[source], self.kernel.buffers[target]
-        if read.dtype is not written.dtype or read in self.control:
+        if read.dtype is not written.dtype:
+            return False
+        if self._keeps_rows(read, written):
+            return True
+        if read in self.control:
             return False
         if self.kernel.block_size:
             stores_once = False  # but by threads that wait for each other
@@ -82,6 +86,30 @@ class BufferAccesses:
             return False
         used = [(e, s) for s in stores for e in self._loads_of(s) if e.attr is read]
         return all(e.args[0] is s.index for e, s in used) and loads <= {e for e, _ in used}
+
+    def _keeps_rows(self, read: ir.Buffer, written: ir.Buffer) -> bool:
+        """Each block has a row in registers (`For.resident`): each thread writes the elements that
+        it alone has read, of both buffers at the same indices."""
+        body, stores = self.kernel.body, self.stores.get(written, [])
+        grid = next((s for s in body if isinstance(s, ir.For)), None)
+        inner = list(ir.statements(body))
+        loops = [s for s in inner if isinstance(s, ir.For) and s.resident]
+        if grid is None or len(stores) != 1 or len({(s.unroll, s.width) for s in loops}) != 1:
+            return False
+        if any(isinstance(s, ir.AsyncCopy) for s in inner):
+            return False
+        found: set[ir.Expr] = set()
+        stored = False
+        for loop in loops:
+            at = ir.add(ir.mul(grid.var, loop.stop), loop.var)
+            own = {e for e in ir.loads(loop.body) if e.attr is read}
+            if any(e.args[0] is not at for e in own):
+                return False
+            found |= own
+            if stores[0] in loop.body:
+                stored = stores[0].index is at
+        everywhere = {e for e in ir.loads(body) if e.attr is read}
+        return stored and bool(found) and everywhere <= found
 
     def _is_elementwise(self, store: ir.Store) -> bool:
         if _nesting(self.kernel.body) != ["grid", "lanes"]:
