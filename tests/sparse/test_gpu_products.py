@@ -74,3 +74,15 @@ def test_lanes_of_a_row(count):
     whole = entries(9, 1600, [count] * 8 + [0])
     x = RNG.integers(-3, 4, 1600).astype(np.float32)
     np.testing.assert_array_equal(product(nm.asarray(x, device=DEVICE), whole), whole @ x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "int32"])
+def test_sparse_times_sparse(dtype):
+    """Rows of several parts, and of none."""
+    left = entries(19, 23, [0, 23, 1, *[5] * 15, 2])
+    right = entries(23, 700, [0, 700, 33, *[40] * 19, 1])
+    a, b = (
+        sparse.from_dense(nm.asarray(w)).to(DEVICE).map(lambda v: v.astype(dtype))
+        for w in (left, right)
+    )
+    np.testing.assert_array_equal((a @ b).to_dense().numpy(), left @ right)

@@ -11,6 +11,7 @@ from numus.compiler.lower.axis import ONE, ZERO, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped, multiply, parts
 from numus.ir import Expr, Stmt, const
+from numus.kernels.sparse.gpu_gustavson import WarpRows
 from numus.kernels.sparse.gustavson import (
     Matrix,
     Number,
@@ -25,10 +26,13 @@ from numus.kernels.sparse.gustavson import (
 
 @dataclass(frozen=True)
 class GustavsonTuning:
-    """Measured on a 2-core x86-64 (Cascade Lake)."""
+    """Measured on a 2-core x86-64 (Cascade Lake); of warps, on one H200."""
 
     tasks_per_core: int = 16  # each with an accumulator as wide as the result
     min_task_rows: int = 16
+    warp_rows: int = 4  # of a block
+    min_part: int = 64  # columns of a row whose sums a warp has in shared memory
+    max_part: int = 512
 
 
 TUNING = GustavsonTuning()
@@ -121,6 +125,31 @@ def _term(factor: Number, e: Emitter, values: Value, at: tuple[Expr, ...]) -> Nu
 
 def _write(e: Emitter, val: Value, at: tuple[Expr, ...], total: Number) -> list[Stmt]:
     return e.store(val, at, total if val.dtype.is_complex else total[0].cast(val.dtype))
+
+
+def lower_numeric_warps(p: ProductProblem) -> Kernels:
+    """A few rows of the mask per warp of a GPU."""
+    val, columns = p.val, int(p.val.params[0])
+    ap, ai, av, bp, bi, bv, mp, mi = val.inputs
+    (count, nnz), rows = val.shape, mp.shape[0] - 1
+    fitting = 2 * max(1, nnz // max(1, rows))
+    capacity = 1 << min(max(fitting, TUNING.min_part), TUNING.max_part).bit_length() - 1
+    per_batch = -(-rows // TUNING.warp_rows)
+    e = Emitter(p.layouts, block_size=p.target.subgroup_size)
+    g = ir.var("g")
+    batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
+    warp = WarpRows(
+        matrix_of(e, ap, ai, bp.shape[0] - 1),
+        matrix_of(e, bp, bi, columns),
+        matrix_of(e, mp, mi, columns),
+        *(mi.dtype, p.accumulator, 2 if val.dtype.is_complex else 1),
+        value=lambda entry: parts(e.value(av, (batch, entry))),
+        term=lambda factor, entry: _term(factor, e, bv, (batch, entry)),
+        write=lambda entry, total: _write(e, val, (batch, entry), total),
+    )
+    span = ir.block_range(block, const(TUNING.warp_rows), e.dim(rows))
+    body, e.scratch = warp.rows(span, capacity)
+    return [e.grid_kernel(val.op, g, body, count * per_batch, (val.op, "a warp per row"))]
 
 
 def lower_numeric_threads(p: ProductProblem) -> Kernels:

@@ -11,6 +11,7 @@ from numus.compiler.lower.sparse.gpu_product import computes_rows, lower_rows
 from numus.compiler.lower.sparse.gustavson import (
     lower_numeric,
     lower_numeric_threads,
+    lower_numeric_warps,
     lower_symbolic,
 )
 from numus.compiler.lower.sparse.product import (
@@ -33,6 +34,12 @@ def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
 
 _is_product = _computes("csr_matmul")
 
+
+def _shares(op: str) -> Callable[[ProductProblem], bool]:
+    """On GPUs whose blocks may be of one warp."""
+    return lambda p: p.val.op == op and p.target.subgroup_size > 0
+
+
 lower_sparse = family(
     ProductProblem,
     Candidate("runs of rows", lower_runs, lambda p: len(p.val.inputs) > 4 and _is_product(p)),
@@ -52,6 +59,7 @@ lower_sparse_gpu = family(
     ProductProblem,
     Candidate("rows by groups of threads", lower_rows, computes_rows),
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
+    Candidate("warp per row", lower_numeric_warps, _shares("csr_masked_matmul")),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
     Candidate("level by level", lower_solve_levels, _computes("csr_solve")),
     Candidate("wgmma.sp", lower_semi_structured, _computes("semi_structured_matmul")),
