@@ -1,5 +1,5 @@
-"""Singular values: by bidiagonal matrices, on GPUs by one-sided Jacobi rotations (Hestenes 1958,
-after a QR factorisation)."""
+"""Singular values: by bidiagonal matrices, on GPUs by polar decomposition, of small matrices by
+one-sided Jacobi rotations (Hestenes 1958, after a QR factorisation)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numus.functions.autocast import autocast, widens
 from numus.functions.creation.creation import arange, eye, zeros
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import isfinite, where
+from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
-from numus.functions.shape.manipulation import broadcast_to
+from numus.functions.shape.manipulation import broadcast_to, flip
 from numus.graph import grad_mode
 from numus.linalg._base import (
     UNCONVERGED,
@@ -31,10 +32,13 @@ from numus.linalg._base import (
 from numus.linalg.factor import blocked, lapack, small
 from numus.linalg.factor.eigh import inverse_gaps, real_part
 from numus.linalg.factor.jacobi import orthogonalized
+from numus.linalg.factor.qdwh import unitary_factor
 from numus.linalg.factor.qr import factors as qr_factors
+from numus.linalg.factor.tridiagonal import by_tridiagonal
 from numus.linalg.products import diagonal
 from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
+from numus.transforms.control import cond
 
 
 def _tall(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,12 +86,45 @@ def _by_rotations(a: Tensor, vectors: bool) -> Tensor:
     return concat([left, right, values[..., None, :].astype(a.dtype)], axis=-2)
 
 
+def _by_polar(a: Tensor, vectors: bool) -> Tensor:
+    """As `_direct`: singular values are the eigenvalues of the Hermitian factor H of a = U H."""
+    m, n = a.shape[-2:]
+    scale = scale_of(a)
+    a = a / scale
+    q, square = qr_factors(a, n) if m > n else (None, a)
+    unitary = unitary_factor(square)
+    product = adjoint(unitary) @ square
+    values, right = by_tridiagonal((product + adjoint(product)) / 2)
+    values, right = flip(values, axis=-1), flip(right, axis=-1)
+    last = abs(values)[..., None, :].astype(a.dtype) * scale
+    if not vectors:
+        return last
+    sign = where(values < 0, -1.0, 1.0).astype(a.dtype)
+    left = _orthonormal(unitary @ right * sign[..., None, :], abs(values))
+    return concat([left if q is None else q @ left, right, last], axis=-2)
+
+
+def _orthonormal(columns: Tensor, sizes: Tensor) -> Tensor:
+    """Columns that are so by rounding errors, else a basis: where singular values are as good as
+    zero, columns may be any."""
+    n = columns.shape[-1]
+    error = abs(adjoint(columns) @ columns - identity(n, columns))
+    lost = ~(maximum_of(error) <= n * finfo(sizes.dtype).eps)
+
+    def completed(columns: Tensor, sizes: Tensor) -> Tensor:
+        norms = (abs(columns) ** 2).sum(axis=-2).sqrt()
+        return _completed(adjoint(columns), where(norms < NEARLY_UNIT, 0.0, norms))
+
+    return cond(lost, completed, lambda columns, sizes: columns, columns, sizes)
+
+
 def _direct(a: Tensor, vectors: bool) -> Tensor:
     """U (m, n), then V (n, n), where they are wanted, then a row of singular values, of stacks with
     m >= n; NaN where a matrix is not finite or steps did not converge."""
     _, m, n = a.shape
     if not small.on_cpu(a):
-        return _finite(_by_rotations(a, vectors))
+        by = _by_rotations if n <= small.MAX_ORDER else _by_polar
+        return _finite(by(a, vectors))
     if small.applies(a) and not a.dtype.is_complex:
         if m == n:
             return wrap(factor.svd(a._node, vectors))  # scales by itself
@@ -107,6 +144,7 @@ def _finite(found: Tensor, packed: Tensor | None = None) -> Tensor:
     return where(converged, found if packed is None else packed, float("nan"))
 
 
+NEARLY_UNIT = 0.5  # the norm of a column whose direction is sure
 NARROW = 1.6  # times the smaller extent, from which on a triangle is decomposed (Chan 1982)
 
 
