@@ -42,7 +42,7 @@ def cholesky(a: Tensor) -> Tensor:
         return wrap(factor.lower_cholesky(a._node))
     if not lapack.on_gpu(a):
         return adjoint(wrap(factor.cholesky(a._node)))
-    if a.shape[-1] <= _register_block(a):
+    if a.shape[-1] <= register_block(a):
         return wrap(factor.lower_cholesky(a._node))
     panels = _cholesky_panels(a)
     columns = []
@@ -52,7 +52,7 @@ def cholesky(a: Tensor) -> Tensor:
     return concat(columns, axis=-1)
 
 
-def _register_block(a: Tensor) -> int:
+def register_block(a: Tensor) -> int:
     return min(MAX_REGISTER_BLOCK, REGISTER_BLOCK_BYTES // a.dtype.itemsize)
 
 
@@ -60,7 +60,7 @@ def _cholesky_panels(a: Tensor) -> list[Tensor]:
     """Panels of L, each from its diagonal on, of the first columns (batch, m, n) of a matrix. Below
     the diagonal, L is what is there times the adjoint of the inverse of its block."""
     _, m, n = a.shape
-    block = _register_block(a)
+    block = register_block(a)
     if n <= block:
         both = wrap(factor.cholesky_and_inverse(a[:, :n]._node))
         top, inverse = both[..., :n], both[..., n:]

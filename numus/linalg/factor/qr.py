@@ -1,4 +1,4 @@
-"""QR factorisation by blocked Householder reflections."""
+"""QR factorisation by blocked Householder reflections, on GPUs by block Gram-Schmidt."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from numus.linalg._base import (
     stacked,
     unstacked,
 )
-from numus.linalg.factor import blocked, lapack, small, triangular
+from numus.linalg.factor import blocked, gram_schmidt, lapack, small, triangular
 from numus.linalg.factor.pivoting import columns_at, pivot_order
 from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
+from numus.transforms.control import cond
 
 TALL = 16  # columns up to which a kernel of its own is as fast
 RANGE_ROWS = 512  # of a tall matrix, and at least two squares: factorised by themselves
@@ -55,14 +56,32 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if columns == n <= m and n > TALL and small.on_cpu(a):
         packed = unstacked(wrap(factor.direct_qr(stacked(a / scale)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :] * scale
-    r, reflectors = blocked.qr(stacked(a / scale))
-    start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (r.shape[0], m, columns))
-    q = unstacked(blocked.apply_q(reflectors, start), lead)
-    r = unstacked(r, lead) * scale
+    scaled = stacked(a / scale)
+    if columns == k > small.MAX_ORDER and lapack.on_gpu(a):
+        q, r = _by_gram_schmidt(scaled)
+    else:
+        q, r = by_reflectors(scaled, columns)
+    q, r = unstacked(q, lead), unstacked(r, lead) * scale
     if columns > k:
         below = zeros((*lead, columns - k, n), dtype=a.dtype, device=a.device)
         r = concat([r, below], axis=-2)
     return q, r
+
+
+def by_reflectors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    """Q and R of stacks of scaled matrices, whose columns may be dependent."""
+    batch, m, _ = a.shape
+    r, reflectors = blocked.qr(a)
+    start = broadcast_to(eye(m, columns, dtype=a.dtype, device=a.device), (batch, m, columns))
+    return blocked.apply_q(reflectors, start), r
+
+
+def _by_gram_schmidt(a: Tensor) -> tuple[Tensor, Tensor]:
+    """By reflectors, where columns of a matrix of the stack are as good as dependent."""
+    k = min(a.shape[1:])
+    q, r, lost = gram_schmidt.qr(a[..., :k])
+    q, r = cond(lost, lambda a, q, r: by_reflectors(a, k), lambda a, q, r: (q, r), a[..., :k], q, r)
+    return q, (concat([r, adjoint(q) @ a[..., k:]], axis=-1) if a.shape[2] > k else r)
 
 
 def triangle(a: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from numus.linalg.factor import blocked, lapack, small
 from numus.linalg.factor.eigh import inverse_gaps, real_part
 from numus.linalg.factor.jacobi import orthogonalized
 from numus.linalg.factor.qdwh import unitary_factor
+from numus.linalg.factor.qr import by_reflectors
 from numus.linalg.factor.qr import factors as qr_factors
 from numus.linalg.factor.tridiagonal import by_tridiagonal
 from numus.linalg.products import diagonal
@@ -63,7 +64,8 @@ def _completed(rows: Tensor, sizes: Tensor) -> Tensor:
     n = rows.shape[-1]
     tiny = sizes <= finfo(sizes.dtype).eps * n * sizes[..., :1]
     unit = where(tiny[..., None], 0.0, rows / where(tiny, 1.0, sizes)[..., None])
-    q, r = qr_factors(adjoint(unit), n)
+    factors = by_reflectors if n > small.MAX_ORDER else qr_factors
+    q, r = factors(adjoint(unit), n)
     sign = diagonal(r)
     sign = where(tiny, 1.0, sign / where(tiny, 1.0, abs(sign)))
     return q * sign[..., None, :]
