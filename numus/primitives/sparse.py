@@ -175,10 +175,14 @@ def _counts_reference(node: Node, *arrays: Array) -> Array:
 _csr_counts = nondifferentiable("csr_product_counts", "sparse", _counts_reference, _no_batch)
 
 
-def csr_product_counts(a: Nodes, b: Nodes, columns: int) -> Node:
-    """How many elements each row of a product of two patterns has: half of the symbolic phase."""
+def csr_product_counts(a: Nodes, b: Nodes, columns: int, row_bits: int = 0) -> Node:
+    """How many elements each row of a product of two patterns has: half of the symbolic phase.
+
+    GPUs take patterns whose columns are sorted in each row, and search rows of b, whose lengths
+    have up to `row_bits` bits.
+    """
     rows = a[0].shape[0] - 1
-    return apply(_csr_counts, (*a, *b), columns, (rows,), dt.int64)
+    return apply(_csr_counts, (*a, *b), (columns, row_bits), (rows,), dt.int64)
 
 
 def _columns_reference(node: Node, *arrays: Array) -> Array:
@@ -190,12 +194,15 @@ def _columns_reference(node: Node, *arrays: Array) -> Array:
 _csr_columns = nondifferentiable("csr_product_columns", "sparse", _columns_reference, _no_batch)
 
 
-def csr_product_columns(a: Nodes, b: Nodes, pointers: Node, columns: int, nnz: int) -> Node:
+def csr_product_columns(
+    a: Nodes, b: Nodes, pointers: Node, columns: int, nnz: int, row_bits: int = 0
+) -> Node:
     """The columns of a product of two patterns, sorted in each row: the symbolic phase's second.
 
     `pointers` are the running sum of `csr_product_counts`.
     """
-    return apply(_csr_columns, (*a, *b, pointers), columns, (nnz,), b[1].dtype)
+    params = (columns, row_bits)
+    return apply(_csr_columns, (*a, *b, pointers), params, (nnz,), b[1].dtype)
 
 
 # -- 2:4 sparsity ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.runtime.devices import default
 from numus.shapes import Shape
 from numus.sparse.pattern import (
     Array,
@@ -234,7 +235,8 @@ def matmul_sparse(a: Parts, b: Parts) -> Parts:
     key = right if right is not left else None  # a pattern that kept itself would stay for long
     found = left.__dict__.setdefault("products", {})
     if key not in found:
-        found[key] = CSR(product_pattern(left, right))
+        dev = values._node.device or others._node.device or default.device
+        found[key] = CSR(product_pattern(left, right, dev))
     made: CSR = found[key]
     return made, masked(left, right, made.pattern, values, others)
 

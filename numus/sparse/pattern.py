@@ -1,7 +1,7 @@
 """Compressed patterns: where the entries of a sparse matrix are, row by row (CSR without values).
 
-A pattern is made on the host and never changes, so what follows from it (its transpose, the row of
-each entry, copies on devices) is found once and kept.
+A pattern is made on the host (a product's where its factors are used) and never changes, so what
+follows from it (its transpose, the row of each entry, copies on devices) is found once and kept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numus.primitives.indexing import gather
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape
 from numus.sparse.algorithms.row_runs import row_runs
+from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -44,24 +45,39 @@ def frozen(array: Array) -> Array:
 
 
 class OnDevices:
-    """Host arrays and their copies on devices, each made when it is first asked for."""
+    """An array of the host, or of a device (a node that is evaluated), and its copies elsewhere,
+    each made when it is first asked for."""
 
-    __slots__ = ("_copies", "array", "patterns", "rules")
+    __slots__ = ("_array", "_copies", "patterns", "rules", "size")
 
-    def __init__(self, array: Array) -> None:
-        self.array = frozen(np.ascontiguousarray(array))
+    def __init__(self, given: Array | Node) -> None:
         self._copies: dict[Any, Node] = {}
+        self._array: Array | None = None
+        if isinstance(given, Node):
+            self.size = given.shape[0]
+            self._copies[given.device] = given
+        else:
+            self._array = frozen(np.ascontiguousarray(given))
+            self.size = int(self._array.size)
         self.patterns: dict[int, Pattern] = {}  # that select this order, by the number of entries
         self.rules: dict[Shape, Any] = {}  # of derivatives, by the shape of what is selected from
+
+    @property
+    def array(self) -> Array:
+        if self._array is None:
+            (node,) = self._copies.values()
+            self._array = computed(node)
+        return self._array
 
     def on(self, dev: Device | None) -> Node:
         """The array on a device; on the CPU it is the same memory."""
         dev = dev or device(nm.default_device())
         found = self._copies.get(dev)
         if found is None:
-            share = False if hasattr(dev.runtime, "wrap") and self.array.flags.aligned else None
+            array = self.array
+            share = False if hasattr(dev.runtime, "wrap") and array.flags.aligned else None
             with grad_mode(False):
-                tensor = nm.asarray(self.array, device=dev, copy=share)
+                tensor = nm.asarray(array, device=dev, copy=share)
             found = self._copies[dev] = tensor._node
         return found
 
@@ -86,13 +102,15 @@ def repeated_ranges(starts: Array, counts: Array) -> Array:
 class Pattern:
     """The entries of a matrix by rows: pointers (rows + 1) and the column of each entry."""
 
-    def __init__(self, shape: tuple[int, int], pointers: Array, indices: Array) -> None:
+    def __init__(
+        self, shape: tuple[int, int], pointers: Array | Node, indices: Array | Node
+    ) -> None:
         self.shape = shape
         self.pointers, self.indices = OnDevices(pointers), OnDevices(indices)
 
     @property
     def nnz(self) -> int:
-        return int(self.indices.array.shape[0])
+        return self.indices.size
 
     def arrays(self, dev: Device | None) -> tuple[Node, Node]:
         return self.pointers.on(dev), self.indices.on(dev)
@@ -200,19 +218,26 @@ def from_coordinates(rows: Array, columns: Array, shape: tuple[int, int]) -> tup
     return Pattern(shape, starts, picked(columns.astype(dtype, copy=False), order)), order
 
 
-def product_pattern(a: Pattern, b: Pattern) -> Pattern:
-    """The pattern of a product: Gustavson's symbolic phase."""
+def product_pattern(a: Pattern, b: Pattern, used_on: Device | None = None) -> Pattern:
+    """The pattern of a product: Gustavson's symbolic phase, on the device that it is used on where
+    that has warps."""
     if a.shape[1] != b.shape[0]:
         raise ShapeError(f"matmul: sparse {a.shape} and {b.shape} do not match")
-    dev = device("cpu")
-    shape = (a.shape[0], b.shape[1])
-    counts = computed(primitives.csr_product_counts(a.arrays(dev), b.arrays(dev), shape[1]))
-    total = int(counts.sum())
-    pointers = np.zeros(shape[0] + 1, index_dtype(*shape, total))
-    np.cumsum(counts, out=pointers[1:])
-    node = primitives.csr_product_columns(
-        a.arrays(dev), b.arrays(dev), on_cpu(pointers), shape[1], total
-    )
-    found = Pattern(shape, pointers, computed(node))
+    has_warps = used_on is not None and used_on.runtime.target.subgroup_size > 0
+    dev = used_on if has_warps and used_on is not None else device("cpu")
+    shape, bits = (a.shape[0], b.shape[1]), b.longest.bit_length() if has_warps else 0
+    factors = (a.arrays(dev), b.arrays(dev))
+    with grad_mode(False):
+        counts = Tensor(primitives.csr_product_counts(*factors, shape[1], bits))
+        ends = nm.cumsum(counts)
+        nm.eval(ends)
+        total = int(ends[-1]) if shape[0] else 0
+        dtype = nm.int32 if index_dtype(*shape, total) == np.int32 else nm.int64
+        starts = nm.pad(ends, (1, 0)).astype(dtype)
+        nm.eval(starts)
+        node = primitives.csr_product_columns(*factors, starts._node, shape[1], total, bits)
+        nm.eval(Tensor(node))
+    made = (starts._node, node) if has_warps else (computed(starts._node), computed(node))
+    found = Pattern(shape, *made)
     found.__dict__["is_canonical"] = True
     return found

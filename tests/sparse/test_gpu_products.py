@@ -76,13 +76,44 @@ def test_lanes_of_a_row(count):
     np.testing.assert_array_equal(product(nm.asarray(x, device=DEVICE), whole), whole @ x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "int32"])
-def test_sparse_times_sparse(dtype):
-    """Rows of several parts, and of none."""
-    left = entries(19, 23, [0, 23, 1, *[5] * 15, 2])
-    right = entries(23, 700, [0, 700, 33, *[40] * 19, 1])
+LEFT = entries(19, 23, [0, 23, 1, *[5] * 15, 2])
+RIGHT = entries(23, 700, [0, 700, 33, *[40] * 19, 1])
+
+
+def multiplied(left, right, dtype="float32"):
     a, b = (
         sparse.from_dense(nm.asarray(w)).to(DEVICE).map(lambda v: v.astype(dtype))
         for w in (left, right)
     )
-    np.testing.assert_array_equal((a @ b).to_dense().numpy(), left @ right)
+    return a @ b
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float16", "int32"])
+def test_sparse_times_sparse(dtype):
+    """Rows of several parts, and of none."""
+    found = multiplied(LEFT, RIGHT, dtype)
+    np.testing.assert_array_equal(found.to_dense().numpy(), LEFT @ RIGHT)
+    there = found.T.to_csr().to("cpu")  # on the host, what the device found
+    np.testing.assert_array_equal(there.to_dense().numpy(), (LEFT @ RIGHT).T)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (entries(3, 4, [4, 0, 1]), entries(4, 20000, [2, 0, 3, 1])),  # windows without columns
+        (entries(2, 3, [3, 1]), entries(3, 9000, [900, 2, 70])),  # long rows, of several windows
+        (np.zeros((2, 3)), entries(3, 4, [1, 2, 3])),
+        (np.zeros((0, 3)), entries(3, 4, [1, 2, 3])),
+    ],
+)
+def test_structures_of_products(left, right):
+    runtime = nm.device(DEVICE).runtime
+    runtime.launched.clear()
+    found = multiplied(left, right)
+    names = {program.name for program in runtime.launched}
+    assert not len(left) or "csr_product_counts" in names
+    pattern = found.structure.pattern
+    there = (left != 0).astype(int) @ (right != 0).astype(int) > 0
+    np.testing.assert_array_equal(pattern.pointers.array, [0, *np.cumsum(there.sum(1))])
+    np.testing.assert_array_equal(pattern.indices.array, np.argwhere(there)[:, 1])
+    np.testing.assert_array_equal(found.to_dense().numpy(), left @ right)

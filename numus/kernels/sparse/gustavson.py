@@ -383,11 +383,12 @@ def _stores(buffers: Sequence[ir.Buffer], at: Expr, values: Sequence[Expr]) -> l
 
 
 def lower_bound(
-    read: Callable[[Expr], Expr], low: Expr, high: Expr, wanted: Expr, steps: Expr, tag: str
-) -> tuple[list[Stmt], Expr]:
-    """A binary search per thread in ascending numbers low … high - 1: the first that is not below
-    `wanted`; `steps` suffice for the longest range."""
-    left, right = (ir.Register(f"{tag}_{n}", ir.INDEX, lanes=True) for n in ("left", "right"))
+    read: Callable[[Expr], Expr], low: Expr, high: Expr, wanted: Expr, steps: Expr, tag: str,
+    lanes: bool = True,
+) -> tuple[list[Stmt], Expr]:  # fmt: skip
+    """A binary search per thread, or of a block, in ascending numbers low … high - 1: the first
+    that is not below `wanted`; `steps` suffice for the longest range."""
+    left, right = (ir.Register(f"{tag}_{n}", ir.INDEX, lanes=lanes) for n in ("left", "right"))
     a, b, middle, step = (ir.var(f"{tag}_{n}") for n in ("a", "b", "middle", "step"))
     below = ir.var(f"{tag}_below", dt.bool_)
     inside = ir.minimum(middle, ir.maximum(ir.sub(high, ONE), ZERO))

@@ -12,6 +12,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped, multiply, parts
 from numus.ir import Expr, Stmt, const
 from numus.kernels.sparse.gpu_gustavson import WarpRows
+from numus.kernels.sparse.gpu_union import WarpUnion
 from numus.kernels.sparse.gustavson import (
     Matrix,
     Number,
@@ -55,7 +56,7 @@ def _tasks(p: ProductProblem, rows: int) -> tuple[int, int]:
 
 def lower_symbolic(p: ProductProblem) -> Kernels:
     """Words of the second operand's rows, then counts of rows, or their columns."""
-    val, columns = p.val, int(p.val.params)
+    val, columns = p.val, int(p.val.params[0])
     ap, ai, bp, bi = val.inputs[:4]
     rows, inner, nnz = ap.shape[0] - 1, bp.shape[0] - 1, bi.shape[0]
     numbers, bits = temporary((max(1, nnz),), dt.int32), temporary((max(1, nnz),), dt.uint64)
@@ -95,6 +96,27 @@ def lower_symbolic(p: ProductProblem) -> Kernels:
 
         body, e.scratch = list_columns(a, b, span, width, place, write)
     return [words(), e.grid_kernel(val.op, g, body, tasks, (val.op,))]
+
+
+def lower_symbolic_warps(p: ProductProblem) -> Kernels:
+    """A few rows per warp of a GPU: their counts, or their columns."""
+    val, (columns, row_bits), threads = p.val, p.val.params, p.target.subgroup_size
+    ap, ai, bp, bi = val.inputs[:4]
+    rows, inner = ap.shape[0] - 1, bp.shape[0] - 1
+    e = Emitter(p.layouts, block_size=threads)
+    g = ir.var("g")
+    a, b = matrix_of(e, ap, ai, inner), matrix_of(e, bp, bi, columns)
+    union = WarpUnion(a, b, e.scalar_arg(row_bits + 1), threads)
+    span = ir.block_range(g, const(TUNING.warp_rows), e.dim(rows))
+    if val.op == "csr_product_counts":
+        body, e.scratch = union.count(span, lambda r, n: e.store(val, (r,), n))
+    else:
+        body, e.scratch = union.list(
+            span,
+            lambda row: bounds(e, val.inputs[4], row, val.shape[0]),
+            lambda at, column: e.store(val, (at,), column.cast(val.dtype)),
+        )
+    return [e.grid_kernel(val.op, g, body, -(-rows // TUNING.warp_rows), (val.op,))]
 
 
 def lower_numeric(p: ProductProblem) -> Kernels:

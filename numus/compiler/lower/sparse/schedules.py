@@ -13,6 +13,7 @@ from numus.compiler.lower.sparse.gustavson import (
     lower_numeric_threads,
     lower_numeric_warps,
     lower_symbolic,
+    lower_symbolic_warps,
 )
 from numus.compiler.lower.sparse.product import (
     ProductProblem,
@@ -33,11 +34,12 @@ def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
 
 
 _is_product = _computes("csr_matmul")
+_SYMBOLIC = ("csr_product_counts", "csr_product_columns")
 
 
-def _shares(op: str) -> Callable[[ProductProblem], bool]:
+def _by_warps(*ops: str) -> Callable[[ProductProblem], bool]:
     """On GPUs whose blocks may be of one warp."""
-    return lambda p: p.val.op == op and p.target.subgroup_size > 0
+    return lambda p: p.val.op in ops and p.target.subgroup_size > 0
 
 
 lower_sparse = family(
@@ -45,21 +47,20 @@ lower_sparse = family(
     Candidate("runs of rows", lower_runs, lambda p: len(p.val.inputs) > 4 and _is_product(p)),
     Candidate("rows per task", lower_tasks, _computes("csr_matmul", "csr_extreme")),
     Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
-    Candidate(
-        "bitmap of a row", lower_symbolic, _computes("csr_product_counts", "csr_product_columns")
-    ),
+    Candidate("bitmap of a row", lower_symbolic, _computes(*_SYMBOLIC)),
     Candidate("counting sort", lower_counting, _computes("group", "csr_transpose")),
     Candidate("row by row", lower_solve, _computes("csr_solve")),
     Candidate("column by column", lower_supernodes, _computes("supernodal_solve")),
     Candidate("blocks of a basis", lower_basis, _computes("basis_products", "basis_remainder")),
 )
 
-# Patterns are made on the CPU: GPUs have the products alone.
+# Other patterns than those of products are made on the CPU.
 lower_sparse_gpu = family(
     ProductProblem,
     Candidate("rows by groups of threads", lower_rows, computes_rows),
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
-    Candidate("warp per row", lower_numeric_warps, _shares("csr_masked_matmul")),
+    Candidate("warp per row", lower_numeric_warps, _by_warps("csr_masked_matmul")),
+    Candidate("warp per row", lower_symbolic_warps, _by_warps(*_SYMBOLIC)),
     Candidate("element per thread", lower_numeric_threads, _computes("csr_masked_matmul")),
     Candidate("level by level", lower_solve_levels, _computes("csr_solve")),
     Candidate("wgmma.sp", lower_semi_structured, _computes("semi_structured_matmul")),
