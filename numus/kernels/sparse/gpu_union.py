@@ -49,7 +49,7 @@ class WarpUnion:
         ]
         return [ir.For(row, *rows, "serial", body)], [flags]
 
-    def list(
+    def listed(
         self, rows: tuple[Expr, Expr], place: Bounds, write: Callable[[Expr, Expr], list[Stmt]]
     ) -> tuple[list[Stmt], list[ir.Buffer]]:
         """write(position, column) for the columns of a range of rows, in order; `place(row)` are

@@ -36,8 +36,8 @@ def eigh_tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """Ascending eigenvalues (batch, n) and eigenvectors in columns, of diagonals (batch, n) and of
     what is beside them (batch, n - 1)."""
     batch, n = d.shape
-    size = abs(e)
-    rows = abs(d) + pad(size, ((0, 0), (0, 1))) + pad(size, ((0, 0), (1, 0)))
+    beside = abs(e)
+    rows = abs(d) + pad(beside, ((0, 0), (0, 1))) + pad(beside, ((0, 0), (1, 0)))
     bound = maximum_of(rows, axis=-1, keepdims=True)
     scale = exp2(log2(where(bound > 0, bound, 1.0)).ceil() + 1)
     levels = max((-(-n // LEAF) - 1).bit_length(), 0)

@@ -28,11 +28,11 @@ TUNING = PanelTuning()
 
 
 class PanelGrid(NamedTuple):
-    """`ctas` of `threads`, each of which holds `count` rows of `width` columns."""
+    """`ctas` of `threads`, each of which holds `rows` rows of `width` columns."""
 
     ctas: int
     threads: int
-    count: int
+    rows: int
     width: int
 
 
@@ -79,7 +79,7 @@ def lower_panel(p: Problem) -> Kernels:
     out = _matrix(e, program, val, g, val.shape[1] * val.shape[2], e.dim(val.shape[2]))
     pivots = _matrix(e, program, shared, g, grid.width**2, ir.const(grid.width))
     pivots.buffer.stored_once = True
-    panel = PanelElimination(program, threads, grid.count, grid.width, (e.dim(m), e.dim(n)))
+    panel = PanelElimination(program, threads, grid.rows, grid.width, (e.dim(m), e.dim(n)))
     panel.load(element)
     panel.eliminate(pivots, out)
     panel.write(out)

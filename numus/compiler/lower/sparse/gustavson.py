@@ -111,7 +111,7 @@ def lower_symbolic_warps(p: ProductProblem) -> Kernels:
     if val.op == "csr_product_counts":
         body, e.scratch = union.count(span, lambda r, n: e.store(val, (r,), n))
     else:
-        body, e.scratch = union.list(
+        body, e.scratch = union.listed(
             span,
             lambda row: bounds(e, val.inputs[4], row, val.shape[0]),
             lambda at, column: e.store(val, (at,), column.cast(val.dtype)),

@@ -448,8 +448,8 @@ def combined(
     body: list[Stmt] = []
     for names, part in zip(zip(maxima, sums, columns, strict=True), parts, strict=True):
         body += ir.lets(list(names), list(part))
-    names = ("all_largest", "all_shift", "total", "result")
-    largest, shift, total, result = (ir.var(name, dtype) for name in names)
+    largest, shift = ir.var("all_largest", dtype), ir.var("all_shift", dtype)
+    total, result = ir.var("total", dtype), ir.var("result", dtype)
     body += [
         ir.Let(largest, tree_reduce(list(maxima), ir.maximum)),
         ir.Let(shift, select(largest.eq(infinite), zero, largest)),
