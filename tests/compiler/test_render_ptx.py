@@ -5,6 +5,7 @@ import re
 
 import ml_dtypes
 import numpy as np
+import ptx_rules
 import pytest
 import test_snapshots
 
@@ -54,7 +55,9 @@ class PtxRuntime(NullRuntime):
         known = kernel_text(kernel) in self._programs
         program = super().compile(kernel)
         if not known:
-            self.made.append((kernel, self.assembler.ptx(renderer.render(kernel, self.nvptx))))
+            text = self.assembler.ptx(renderer.render(kernel, self.nvptx))
+            ptx_rules.check(text)
+            self.made.append((kernel, text))
         assert isinstance(program, NullProgram)
         return program
 

@@ -16,7 +16,11 @@ _PTX_VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
 _MAX_PARAMETER_BYTES = 4352  # before PTX 8.1, which capabilities from 100 on imply
 _LARGE_PARAMETERS_PTX, _LARGE_PARAMETERS_CAPABILITY = "+ptx81", 100
 _TENSOR_MAP_BYTES = 128
-_SPARSE_WGMMA, _SPARSE_WGMMA_PTX = "wgmma.mma_async.sp.", "+ptx82"
+# Of instructions that came later, the newest first.
+_LATER_PTX = (
+    (re.compile(r"wgmma\S+\.s32\.(s8\.u8|u8\.s8) "), "+ptx84"),
+    (re.compile(r"wgmma\.mma_async\.sp\."), "+ptx82"),
+)
 
 
 class Assembler:
@@ -43,8 +47,8 @@ class Assembler:
         features = self.features
         if _parameter_bytes(source) > _MAX_PARAMETER_BYTES:
             features = self._large_features
-        if _SPARSE_WGMMA in source:
-            features = _SPARSE_WGMMA_PTX
+        later = (version for pattern, version in _LATER_PTX if pattern.search(source))
+        features = next(later, features)
         library = self._llvm.ffi.lib
         with (
             self._tools(features) as tools,
