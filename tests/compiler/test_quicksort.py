@@ -38,6 +38,12 @@ def sorter(dtype, target, levels):
     return kernel, scratch
 
 
+def in_range(values, dtype):
+    if dtype.kind == "int":
+        values = np.clip(values, *(getattr(np.iinfo(dtype.np), x) for x in ("min", "max")))
+    return values.astype(dtype.np)
+
+
 @pytest.mark.parametrize(("dtype", "levels"), [(dt.float32, 2), (dt.int64, 0)])
 def test_quicksort(dtype, levels, target):
     """Also where all ranges are cut in the middle of their keys."""
@@ -45,7 +51,7 @@ def test_quicksort(dtype, levels, target):
     native = harness.compiled(kernel, target)
     for name, values in INPUTS.items():
         for n in (0, 1, 300, COUNT):
-            a = values[:n].astype(dtype.np)
+            a = in_range(values[:n], dtype)
             if dtype is dt.float32 and name == "normal":
                 a[::7], a[3::50], a[4::50] = np.nan, np.inf, -np.inf
             found = np.zeros_like(a)
@@ -54,10 +60,11 @@ def test_quicksort(dtype, levels, target):
             np.testing.assert_array_equal(found, np.sort(a), err_msg=f"{name} {n}")
 
 
-@pytest.mark.parametrize("dtype", [dt.float32, dt.int64])
+@pytest.mark.parametrize("dtype", [dt.int8, dt.float32, dt.int64])
 @pytest.mark.parametrize("descending", [False, True])
 def test_shares_of_a_row(dtype, descending, target):
-    """Tasks sort ranges of the keys, and write NaNs where they belong, once."""
+    """Tasks sort ranges of the keys, and write NaNs where they belong, once; more of them than a
+    key counts to."""
     shares = 3
     layout = record_layout(dtype, COUNT, descending, False, compare_floats=True)
     lanes = target.vector_bytes // dtype.itemsize
@@ -74,7 +81,7 @@ def test_shares_of_a_row(dtype, descending, target):
     native = harness.compiled(kernel, target)
     for name, values in INPUTS.items():
         for n in (8 * lanes, 300, COUNT):
-            a = values[:n].astype(dtype.np)
+            a = in_range(values[:n], dtype)
             if dtype is dt.float32 and name in ("normal", "one outlier"):
                 a[::3], a[1::4], a[4::50] = np.nan, np.inf, -np.inf
             found, count = np.zeros_like(a), np.zeros(n, np.int32)

@@ -1,10 +1,14 @@
 """CPU sort schedules: a row per lane, per tile, radix sort, bucket sort."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import numus as nm
+from numus import runtime
+from numus.compiler.plan import clear_plans
 
 RNG = np.random.default_rng(0)
 DTYPES = (
@@ -66,6 +70,18 @@ def check(a, axis=-1):
 def test_every_dtype(dtype):
     for shape, axis in SHAPES:
         check(data(shape, dtype), axis)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, ml_dtypes.float8_e5m2])
+def test_quicksort_of_short_keys(dtype, monkeypatch):
+    """As where an instruction compresses lanes of any width: more elements than a key can count."""
+    cpu = runtime.get("cpu")
+    monkeypatch.setattr(cpu, "target", replace(cpu.target, compress_min_bytes=1))
+    clear_plans()
+    for shape in ((3_000,), (40_003,), (5, 9_000)):
+        check(data(shape, dtype))
+    clear_plans()
 
 
 DISTRIBUTIONS = {

@@ -83,8 +83,7 @@ def quick_sort_share(
     """
     buffers = records, _, vectors = s.scratch()
     lanes, lane, v, whole = s.lanes, ir.var("share_lane"), ir.var("share_v"), ir.var("whole_row")
-    below = ir.Register("below", dt.BY_NAME[f"int{records.dtype.bits}"], lanes=True)
-    kept = ir.Register("kept", dt.int64)
+    below, kept = (ir.Register(name, dt.int64) for name in ("below", "kept"))
     start, number = ir.var("share_start"), ir.var("share_count")
     work = _Work(s, buffers, lambda i, value: write(start + i, value))
     nans = NanCounter(s.layout)
@@ -107,7 +106,7 @@ def quick_sort_share(
             ir.Let(low, under),
             ir.Let(within, inside & ~low),
             ir.Store(records, ir.read(kept) + lane, ir.lanes_compress(x, within)),
-            ir.Set(below, ir.read(below) + low.cast(below.dtype)),
+            ir.Set(below, ir.read(below) + ir.lanes_count(low)),
             ir.Set(kept, ir.read(kept) + ir.lanes_count(within)),
         ]
 
@@ -117,10 +116,10 @@ def quick_sort_share(
         *_fill(records, nans, s.pitch, count, read),
         *work.sort_sample(s.pitch, ZERO, count),
         *ir.lets([floor, ceiling], [bound(share), bound(share + 1)]),
-        *ir.sets([below, kept], [const(0, below.dtype), ZERO]),
+        *ir.sets([below, kept], [ZERO, ZERO]),
         ir.Let(whole, count - count % lanes),
         ir.For(lane, ZERO, const(lanes), "lanes", [loop, last], width=lanes),
-        ir.Let(start, ir.lanes_reduce("add", below).cast(ir.INDEX)),
+        ir.Let(start, ir.read(below)),
         ir.Let(number, ir.read(kept)),
         *_sort(work, number),
     ]
