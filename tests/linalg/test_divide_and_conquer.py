@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.linalg.factor import tridiagonal
 from numus.linalg.factor.divide_and_conquer import eigh_tridiagonal
 from numus.linalg.factor.tridiagonal import by_tridiagonal
 
@@ -61,3 +62,24 @@ def test_hermitian_matrices(dtype):
         values, vectors = (x.numpy() for x in by_tridiagonal(nm.asarray(a)))
         for i in range(2):
             check(a[i], values[i], vectors[i])
+
+
+@pytest.mark.parametrize("n", [97, pytest.param(200, marks=pytest.mark.slow)])
+def test_large_matrices_are_left_for_smaller_ones(n, monkeypatch):
+    monkeypatch.setattr(tridiagonal, "WHOLE", 64)
+    a = RNG.standard_normal((2, n, n))
+    a = a + np.swapaxes(a, -1, -2)
+    values, vectors = (x.numpy() for x in by_tridiagonal(nm.asarray(a)))
+    for i in range(2):
+        check(a[i], values[i], vectors[i])
+
+
+def test_programs_are_as_many_for_any_order():
+    """Levels and panels are iterations of loops: a graph does not grow with the matrix."""
+
+    def count(n):
+        d, e = nm.asarray(RNG.standard_normal((1, n))), nm.asarray(RNG.standard_normal((1, n - 1)))
+        jitted = nm.jit(eigh_tridiagonal)
+        return len(str(nm.explain(jitted, d, e)).splitlines())
+
+    assert count(70) == count(300)

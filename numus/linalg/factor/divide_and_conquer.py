@@ -6,9 +6,14 @@ bisection on the bits of a root's distance to the nearest pole, and its vectors 
 nearby problem whose roots these are (Gu & Eisenstat 1995), so that they are orthogonal. There is no
 deflation, for which shapes would depend on values: equal poles are moved apart by rounding errors,
 and couplings are at least such.
+
+Levels are iterations of one loop, whose code is compiled once: vectors are blocks along the
+diagonal of a matrix of full order, and terms of other blocks are masked.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from numus import dtypes as dt
 from numus.functions.creation.creation import arange
@@ -17,25 +22,43 @@ from numus.functions.elementwise.arithmetic import maximum, minimum
 from numus.functions.elementwise.comparison import where
 from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.numeric.bits import bitcast
-from numus.functions.reduction.cumulative import cummax, cummin
 from numus.functions.reduction.reductions import max as maximum_of
+from numus.functions.reduction.reductions import min as minimum_of
 from numus.functions.reduction.reductions import prod
-from numus.functions.shape.concatenation import concat
-from numus.functions.shape.manipulation import flip
+from numus.functions.shape.manipulation import broadcast_to
 from numus.functions.shape.tiling import pad
 from numus.linalg.factor.jacobi import symmetric_by_rotations
 from numus.tensor import Tensor
-from numus.transforms.control import fori_loop
+from numus.transforms.control import fori_loop, scan
 
 LEAF = 32  # largest order of matrices that are not divided
 # Eigenvalues are scaled to at most 1/2: differences of a rounding error of 1 are exact below 1.
 BEYOND = 0.75  # those that fill up the last leaf
 
+State = tuple[Tensor, Tensor]
 
-def eigh_tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+
+class _Merge(NamedTuple):
+    """Blocks of a level, pairs of halves: for each index below n."""
+
+    first: Tensor  # of its pair
+    is_upper: Tensor  # in the first half
+    middle: Tensor  # the last index of that half
+    is_last: Tensor  # of its pair
+    same: Tensor  # (n, n): both in one pair
+
+
+def _merge(first: Tensor, half: Tensor) -> _Merge:
+    i = arange(first.shape[0], device=first.device)
+    middle = first + half - 1
+    same = first[:, None] == first
+    return _Merge(first, i <= middle, middle, i == first + 2 * half - 1, same)
+
+
+def eigh_tridiagonal(d: Tensor, e: Tensor) -> State:
     """Ascending eigenvalues (batch, n) and eigenvectors in columns, of diagonals (batch, n) and of
     what is beside them (batch, n - 1)."""
-    batch, n = d.shape
+    _, n = d.shape
     beside = abs(e)
     rows = abs(d) + pad(beside, ((0, 0), (0, 1))) + pad(beside, ((0, 0), (1, 0)))
     bound = maximum_of(rows, axis=-1, keepdims=True)
@@ -44,14 +67,17 @@ def eigh_tridiagonal(d: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     leaf = -(-n // (1 << levels))
     more = (leaf << levels) - n
     d = pad(d / scale, ((0, 0), (0, more)), constant_values=BEYOND)
-    e = pad(e / scale, ((0, 0), (0, more)))
+    e = pad(e / scale, ((0, 0), (0, more + 1)))
     values, vectors = _leaves(d, e, leaf)
-    for level in range(levels):
-        half = leaf << level
-        coupling = e[:, half - 1 :: 2 * half]
-        values, vectors = _merged(values, vectors, coupling.reshape((-1, 1)))
-    size = n + more
-    values, vectors = values.reshape((batch, size)), vectors.reshape((batch, size, size))
+    if levels:
+        halves = leaf * 2 ** arange(levels, device=d.device)
+        pairs = 2 * halves[:, None]
+        firsts = arange(n + more, device=d.device) // pairs * pairs  # divided here, not per term
+
+        def merged(state: State, level: tuple[Tensor, Tensor]) -> tuple[State, None]:
+            return _merged(*state, e, _merge(*level)), None
+
+        (values, vectors), _ = scan(merged, (values, vectors), (firsts, halves))
     return values[:, :n] * where(bound > 0, scale, 0.0), vectors[:, :n, :n]
 
 
@@ -60,81 +86,98 @@ def _strength(coupling: Tensor) -> Tensor:
     return maximum(abs(coupling), finfo(coupling.dtype).eps)
 
 
-def _leaves(d: Tensor, e: Tensor, leaf: int) -> tuple[Tensor, Tensor]:
-    """Spectra of (batch * count, leaf, leaf) matrices, without the terms that couple them."""
+def _leaves(d: Tensor, beside: Tensor, leaf: int) -> State:
+    """Spectra of blocks along the diagonal, without the terms that couple them."""
     batch, n = d.shape
     count = n // leaf
-    beside = e if e.shape[1] == n else pad(e, ((0, 0), (0, n - e.shape[1])))
-    last = arange(n, device=d.device) % leaf == leaf - 1
-    torn = where(last & (arange(n, device=d.device) < n - 1), _strength(beside), 0.0)
+    index = arange(n, device=d.device)
+    last = index % leaf == leaf - 1
+    torn = where(last & (index < n - 1), _strength(beside), 0.0)
     d = d - torn - pad(torn[:, :-1], ((0, 0), (1, 0)))
     d, beside = (x.reshape((batch * count, leaf)) for x in (d, where(last, 0.0, beside)))
     i, j = arange(leaf, device=d.device)[:, None], arange(leaf, device=d.device)
     matrix = where(i == j, d[:, None, :], 0.0)
     matrix = matrix + where(i == j + 1, beside[:, None, :], 0.0)
     matrix = matrix + where(j == i + 1, beside[:, :, None], 0.0)
-    return symmetric_by_rotations(matrix)
+    values, vectors = symmetric_by_rotations(matrix)
+    blocks = vectors.reshape((batch, count, leaf, 1, leaf))
+    number = arange(count, device=d.device)
+    blocks = where(number[:, None, None, None] == number[:, None], blocks, 0.0)
+    return values.reshape((batch, n)), blocks.reshape((batch, n, n))
 
 
-def _merged(values: Tensor, vectors: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of neighbours (2 batch, s) and (2 batch, s, s) as spectra of twice the order."""
-    s = values.shape[-1]
-    pairs = vectors.reshape((-1, 2, s, s))
-    upper, lower = pairs[:, 0], pairs[:, 1]
-    poles = values.reshape((-1, 2 * s))
-    sign = where(coupling < 0, -1.0, 1.0)
-    z = concat([upper[:, -1], sign * lower[:, 0]], axis=-1) * 0.5**0.5
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    return x.take_along_axis(broadcast_to(index, x.shape), axis=-1)
+
+
+def _merged(values: Tensor, vectors: Tensor, e: Tensor, to: _Merge) -> State:
+    """The spectra of pairs of blocks from those of their halves."""
+    n = values.shape[-1]
+    coupling = e.take(to.middle, axis=-1)
+    row = where(to.is_upper, to.middle, to.middle + 1)
+    row = broadcast_to(row, (vectors.shape[0], 1, n))
+    z = vectors.take_along_axis(row, axis=-2)[:, 0] * 0.5**0.5
+    z = where(to.is_upper | (coupling >= 0), z, -z)
     eps = finfo(z.dtype).eps
     z = where(z < 0, minimum(z, -eps), maximum(z, eps))
-    strength = 2 * _strength(coupling)
-    order = poles.argsort(axis=-1)
-    place = order.argsort(axis=-1)
-    poles = _apart(poles.take_along_axis(order, axis=-1))
-    origin, distance = _roots(poles, z.take_along_axis(order, axis=-1), strength)
-    own = poles.take_along_axis(place, axis=-1)
+    order, place = _orders(values, to)
+    poles = _apart(_at(values, order), to)
+    origin, distance = _roots(poles, _at(z, order), 2 * _strength(coupling), to)
+    own = _at(poles, place)
     gaps = (own[:, :, None] - origin[:, None, :]) - distance[:, None, :]  # of pole i and root j
     between = own[:, :, None] - poles[:, None, :]
     ratios = abs(gaps) / where(between == 0, 1.0, abs(between))
-    weights = prod(ratios, axis=-1).sqrt()
+    weights = prod(where(to.same, ratios, 1.0), axis=-1).sqrt()
     weights = where(z < 0, -weights, weights)
-    mixed = weights[:, :, None] / gaps
+    mixed = where(to.same, weights[:, :, None] / gaps, 0.0)
     mixed = mixed / maximum_of(abs(mixed), axis=-2, keepdims=True)
     mixed = mixed / (mixed * mixed).sum(axis=-2, keepdims=True).sqrt()
-    vectors = concat([upper @ mixed[:, :s], lower @ mixed[:, s:]], axis=-2)
-    return origin + distance, vectors
+    return origin + distance, vectors @ mixed
 
 
-def _apart(poles: Tensor) -> Tensor:
-    """Ascending poles, at least a rounding error apart: half of those that are too close move up,
-    half down."""
-    least = finfo(poles.dtype).eps * arange(poles.shape[-1], device=poles.device)
-    least = least.astype(poles.dtype)
-    up = cummax(poles - least, axis=-1) + least
-    down = flip(cummin(flip(poles - least, axis=-1), axis=-1), axis=-1) + least
-    return (up + down) / 2
+def _orders(values: Tensor, to: _Merge) -> tuple[Tensor, Tensor]:
+    """The indices of each pair's values as they ascend, and the place of each among them: counted,
+    as keys of a sort would have to tell pairs apart."""
+    i = arange(values.shape[-1], device=values.device)
+    mine, other = values[:, :, None], values[:, None, :]
+    before = (other < mine) | ((other == mine) & (i < i[:, None]))
+    place = to.first + (to.same & before).astype("int64").sum(axis=-1)
+    order = where(place[:, None, :] == i[:, None], i, 0).sum(axis=-1)
+    return order, place
 
 
-def _roots(poles: Tensor, z: Tensor, strength: Tensor) -> tuple[Tensor, Tensor]:
+def _apart(poles: Tensor, to: _Merge) -> Tensor:
+    """Ascending poles of each pair, at least a rounding error apart: half of those that are too
+    close move up, half down."""
+    i = arange(poles.shape[-1], device=poles.device)
+    least = finfo(poles.dtype).eps * (i - to.first).astype(poles.dtype)
+    near = (poles - least)[:, None, :]
+    up = maximum_of(where(to.same & (i <= i[:, None]), near, float("-inf")), axis=-1)
+    down = minimum_of(where(to.same & (i >= i[:, None]), near, float("inf")), axis=-1)
+    return ((up + least) + (down + least)) / 2
+
+
+def _roots(poles: Tensor, z: Tensor, strength: Tensor, to: _Merge) -> tuple[Tensor, Tensor]:
     """Of 1 + strength Σ z² / (pole - x): for each root the nearest pole, and what it is beyond."""
     squares = (z * z)[:, None, :]
     inverse = 1 / strength
-    after = concat([poles[:, 1:], poles[:, -1:]], axis=-1)
-    last = arange(poles.shape[-1], device=poles.device) == poles.shape[-1] - 1
+    i = arange(poles.shape[-1], device=poles.device)
+    after = _at(poles, where(to.is_last, i, i + 1))
     eps = finfo(z.dtype).eps
-    reach = strength * squares.sum(axis=-1) * (1 + 8 * eps)
-    half = where(last, reach, (after - poles) / 2)
+    total = where(to.same, squares, 0.0).sum(axis=-1)
+    half = where(to.is_last, strength * total * (1 + 8 * eps), (after - poles) / 2)
 
     def secular(origin: Tensor, distance: Tensor) -> Tensor:
         gaps = (poles[:, None, :] - origin[:, :, None]) - distance[:, :, None]
-        return inverse + (squares / gaps).sum(axis=-1)
+        return inverse + where(to.same, squares / gaps, 0.0).sum(axis=-1)
 
-    is_left = last | (secular(poles, half) >= 0)
+    is_left = to.is_last | (secular(poles, half) >= 0)
     origin = where(is_left, poles, after)
     sign = where(is_left, 1.0, -1.0).astype(z.dtype)
     integer = dt.int32 if z.dtype.itemsize == 4 else dt.int64
     high = bitcast(half, integer)
 
-    def narrowed(_: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def narrowed(_: Tensor, state: State) -> State:
         low, high = state
         middle = low + (high - low) // 2
         beyond = secular(origin, sign * bitcast(middle, z.dtype)) * sign < 0

@@ -1,21 +1,37 @@
 """Householder tridiagonalisation of Hermitian matrices in panels (LAPACK's hetrd), for GPUs: a
-product with all of the matrix per column, over the whole device."""
+product with all of the matrix per column, over the whole device.
+
+Panels are iterations of one loop, whose code is compiled once: the matrix keeps its extents, and
+rows that are done are transformed with the others, from one side.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from numus.functions.creation.creation import arange, zeros
 from numus.functions.elementwise.arithmetic import copysign
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
+from numus.functions.shape.manipulation import broadcast_to, permute_dims
+from numus.functions.shape.tiling import pad
 from numus.linalg._base import adjoint, identity
 from numus.linalg.factor import blocked
 from numus.linalg.factor.divide_and_conquer import eigh_tridiagonal
 from numus.tensor import Tensor
-from numus.transforms.control import fori_loop
+from numus.transforms.control import scan
 
 PANEL = 32  # columns
+WHOLE = 3072  # largest order of matrices that are not left for smaller ones half-way
 
-State = tuple[Tensor, Tensor, Tensor, Tensor]
+
+class Reflectors(NamedTuple):
+    """Q = Π (1 - V T Vᴴ) of panels, in compact WY form: V, and V T, as (panels, batch, n, count).
+    They leave rows of a larger matrix before the `first` as they are."""
+
+    first: int
+    v: Tensor
+    vt: Tensor
 
 
 def by_tridiagonal(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,38 +40,59 @@ def by_tridiagonal(a: Tensor) -> tuple[Tensor, Tensor]:
     diagonal, beside, reflectors = tridiagonal(a)
     values, vectors = eigh_tridiagonal(diagonal, beside)
     vectors = vectors.astype(a.dtype)
-    for start, v, inverse in reversed(reflectors):
-        part = vectors[:, start:]
-        part = part - v @ blocked.solve_upper(inverse, adjoint(v) @ part)
-        vectors = concat([vectors[:, :start], part], axis=-2)
+    for first, v, vt in reversed(reflectors):
+        part, _ = scan(_reflected, vectors[:, first:], (v, vt), reverse=True)
+        vectors = concat([vectors[:, :first], part], axis=-2) if first else part
     return values, vectors
 
 
-def tridiagonal(a: Tensor) -> tuple[Tensor, Tensor, list[tuple[int, Tensor, Tensor]]]:
-    """The diagonal and what is beside it; reflectors in compact WY form, from a row on each: V, and
-    the inverse of the triangular factor."""
+def _reflected(x: Tensor, panel: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
+    v, vt = panel
+    return x - vt @ (adjoint(v) @ x), None
+
+
+def tridiagonal(a: Tensor) -> tuple[Tensor, Tensor, list[Reflectors]]:
+    """The diagonal and what is beside it, and the reflectors."""
     n = a.shape[-1]
-    diagonals, besides, reflectors = [], [], []
-    for start in range(0, n, PANEL):
-        count = min(PANEL, n - start)
-        pair, diagonal, beside, tau = _panel(a, count)
-        diagonals.append(diagonal)
-        besides.append(beside)
-        v = adjoint(pair[:, :count, 1:]).conj() if a.dtype.is_complex else pair[:, :count, 1:].mT
-        if v.shape[1]:
-            reflectors.append((start + 1, *_compact(v, tau)))
-        if start + count < n:
-            left, right = pair[:, :, count:].mT, _swapped(pair)[:, :, count:].conj()
-            a = a[:, count:, count:] - left @ right
-    return concat(diagonals, axis=-1), concat(besides, axis=-1)[:, : n - 1], reflectors
+    parts, reflectors = [], []
+    first = 0
+    while first < n:
+        count = n - first if n - first <= WHOLE else (n - first) // (2 * PANEL) * PANEL
+        rest, numbers, found = _reduced(a, count)
+        parts.append(numbers)
+        reflectors.append(found._replace(first=first))
+        a = rest[:, count:, count:]
+        first += count
+    found = concat(parts, axis=-1)
+    diagonal, beside = (x.real if a.dtype.is_complex else x for x in (found[0], found[1]))
+    return diagonal, beside[:, : n - 1], reflectors
 
 
-def _compact(v: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """V without reflectors that are none, and the inverse of T (Puglisi 1992)."""
-    idle = tau == 0
-    v = where(idle[:, None, :], 0.0, v)
-    diagonal = 1 / where(idle, 1.0, tau)
-    return v, (adjoint(v) @ v).triu(1) + identity(tau.shape[-1], v) * diagonal[:, None, :]
+def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Reflectors]:
+    """The matrix after so many columns; what they became (the diagonal, what is beside it, tau), as
+    (3, batch, columns); and their reflectors."""
+    batch, n, _ = a.shape
+    panels = -(-columns // PANEL)
+    more = max(panels * PANEL - n, 0)
+    a = pad(a, ((0, 0), (0, more), (0, more)))
+    steps = arange(panels * PANEL, device=a.device).reshape((panels, PANEL))
+
+    def step(a: Tensor, columns: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        pair, numbers = _panel(a, columns)
+        left, right = pair.mT, _swapped(pair).conj()
+        return a - left @ right, (pair[:, :PANEL], numbers)
+
+    rest, (v, numbers) = scan(step, a, steps)
+    v = v[..., :n].mT  # (panels, batch, n, count)
+    numbers = permute_dims(numbers, (3, 2, 0, 1)).reshape((3, batch, panels * PANEL))
+    tau = permute_dims(numbers[2].reshape((batch, panels, PANEL)), (1, 0, 2))
+    diagonal = 1 / where(tau == 0, 1.0, tau)
+    one = identity(PANEL, a)[0]
+    inverse = (adjoint(v) @ v).triu(1) + one * diagonal[..., None, :]  # Puglisi 1992
+    inverse = inverse.reshape((panels * batch, PANEL, PANEL))
+    t = blocked.solve_upper(inverse, broadcast_to(one, inverse.shape))
+    vt = v @ t.reshape((panels, batch, PANEL, PANEL))
+    return rest, numbers[..., :columns], Reflectors(0, v, vt)
 
 
 def _swapped(pair: Tensor) -> Tensor:
@@ -63,37 +100,32 @@ def _swapped(pair: Tensor) -> Tensor:
     return concat([pair[:, half:], pair[:, :half]], axis=1)
 
 
-def _panel(a: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, as rows (batch, 2 count, n); the
-    diagonal, what is beside it, and the factors of the reflectors."""
+def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, as rows (batch, 2 count, n);
+    and for each column (count, batch, 3) the diagonal, what is beside it, and tau."""
     batch, n, _ = a.shape
-    rows, columns = arange(n, device=a.device), arange(count, device=a.device)
+    count = columns.shape[0]
+    rows = arange(n, device=a.device)
     both = arange(2 * count, device=a.device)[:, None]
-    real = abs(a[:, :1, 0]).dtype
 
-    def step(k: Tensor, state: State) -> State:
-        pair, diagonal, beside, tau = state
+    def step(pair: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         swapped = _swapped(pair)
         x = a[:, k].conj() - (swapped[:, :, k][..., None].conj() * pair).sum(axis=1)
         own, alpha = (where(rows == i, x, 0.0).sum(axis=-1) for i in (k, k + 1))
         below = (abs(where(rows > k + 1, x, 0.0)) ** 2).sum(axis=-1)
-        v, beta, factor = _reflector(x, alpha, below, rows - (k + 1))
+        v, beta, tau = _reflector(x, alpha, below, rows - (k + 1))
         y = (a @ v[..., None])[..., 0]
         inner = (pair.conj() * v[:, None, :]).sum(axis=-1)
         y = y - (_halves_swapped(inner)[..., None] * pair).sum(axis=1)
-        w = factor[:, None] * y
+        w = tau[:, None] * y
         overlap = (w.conj() * v).sum(axis=-1)
-        w = w - (factor * overlap / 2)[:, None] * v
-        pair = where(both == k, v[:, None, :], where(both == k + count, w[:, None, :], pair))
-        own = own.real if a.dtype.is_complex else own
-        at = columns == k
-        diagonal = where(at, own[:, None], diagonal)
-        beside = where(at, beta[:, None], beside)
-        return pair, diagonal, beside, where(at, factor[:, None], tau)
+        w = w - (tau * overlap / 2)[:, None] * v
+        at = k % count
+        pair = where(both == at, v[:, None, :], where(both == at + count, w[:, None, :], pair))
+        return pair, concat([x[:, None] for x in (own, beta.astype(a.dtype), tau)], axis=-1)
 
-    nothing = zeros((batch, count), dtype=real, device=a.device)
     start = zeros((batch, 2 * count, n), dtype=a.dtype, device=a.device)
-    return fori_loop(0, count, step, (start, nothing, nothing, nothing.astype(a.dtype)))
+    return scan(step, start, columns)
 
 
 def _halves_swapped(inner: Tensor) -> Tensor:
