@@ -29,14 +29,15 @@ def _fixed_patterns(batched: Sequence[bool]) -> None:
 
 
 def _product_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
-    pointers, indices, values, x, *runs = inputs
+    pointers, indices, values, x, *known = inputs
     _fixed_patterns([*batched[:2], *batched[4:]])
     count, rows, columns = node.shape
 
     def product(values: Node, x: Node) -> Node:
         shape = (x.shape[0], rows, x.shape[2])
-        own = (pointers, indices, values, x, *(runs if x.shape[2] == 1 else ()))
-        return apply(node.prim, own, node.params, shape, node.dtype)
+        is_same = node.prim is not _csr_matmul or x.shape[2] == 1
+        own = (pointers, indices, values, x, *(known if is_same else ()))
+        return apply(node.prim, own, node.params if is_same else None, shape, node.dtype)
 
     if not batched[2]:  # more columns for the same matrices, which are read once
         wide = permute(x, (1, 2, 0, 3))
@@ -50,7 +51,7 @@ def _product_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int
 
 
 def _product_reference(
-    node: Node, pointers: Array, indices: Array, values: Array, x: Array, *runs: Array
+    node: Node, pointers: Array, indices: Array, values: Array, x: Array, *known: Array
 ) -> Array:
     _, rows, _ = node.shape
     out = np.zeros(node.shape, x.dtype)
@@ -68,15 +69,21 @@ _csr_matmul = nondifferentiable("csr_matmul", "sparse", _product_reference, _pro
 
 
 def csr_matmul(
-    pointers: Node, indices: Node, values: Node, x: Node, runs: Sequence[Node] = ()
+    pointers: Node,
+    indices: Node,
+    values: Node,
+    x: Node,
+    rows: str | None = None,
+    known: Sequence[Node] = (),
 ) -> Node:
     """Matrices of one pattern, values (batch, nnz), times dense ones (batch, n, columns).
 
-    `runs` are the arrays of `RowRuns` (numus/sparse/algorithms/row_runs.py), by which CPUs read one
-    column without indices.
+    What is known of the rows, for products with one column: "even", where they are short and about
+    as long as each other; "runs" or "templates", of which `known` are the arrays of `RowRuns` or
+    `row_templates` (numus/sparse/algorithms), by which CPUs or GPUs read no indices.
     """
     shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
-    return apply(_csr_matmul, (pointers, indices, values, x, *runs), None, shape, x.dtype)
+    return apply(_csr_matmul, (pointers, indices, values, x, *known), rows, shape, x.dtype)
 
 
 def _extreme_reference(

@@ -23,12 +23,15 @@ from numus.primitives.indexing import gather
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape
 from numus.sparse.algorithms.row_runs import row_runs
+from numus.sparse.algorithms.row_templates import row_templates
 from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
 _INT32_END = 2**31 - 1
-_MIN_RUN_ENTRIES = 1 << 12  # of patterns that are searched for runs
+_MIN_SEARCHED_ENTRIES = 1 << 12  # of patterns that are searched for runs and templates
+_EVEN_ENTRIES = 64  # of a row, at most, where rows are even; and then
+_EVEN_RATIO = 2  # no row is longer than so many average ones
 _PARALLEL_PICKS = 1 << 16  # elements from which a kernel is faster than NumPy's loop
 
 
@@ -48,11 +51,12 @@ class OnDevices:
     """An array of the host, or of a device (a node that is evaluated), and its copies elsewhere,
     each made when it is first asked for."""
 
-    __slots__ = ("_array", "_copies", "patterns", "rules", "size")
+    __slots__ = ("_array", "_copies", "is_of_host", "patterns", "rules", "size")
 
     def __init__(self, given: Array | Node) -> None:
         self._copies: dict[Any, Node] = {}
         self._array: Array | None = None
+        self.is_of_host = not isinstance(given, Node)
         if isinstance(given, Node):
             self.size = given.shape[0]
             self._copies[given.device] = given
@@ -136,12 +140,42 @@ class Pattern:
         """Runs of rows whose columns move with the row, for products on CPUs; empty where there are
         few. About as much work as two or three products, and a glance where there are none."""
         pointers, indices = self.pointers.array, self.indices.array
-        if self.nnz < _MIN_RUN_ENTRIES or indices.dtype != np.int32:
+        if self.nnz < _MIN_SEARCHED_ENTRIES or indices.dtype != np.int32:
             return ()
         found = row_runs(pointers.astype(np.int32, copy=False), indices)
         if found is None:
             return ()
         return tuple(map(OnDevices, (found.tasks, found.first, found.template, found.offsets)))
+
+    @functools.cached_property
+    def templates(self) -> tuple[OnDevices, ...]:
+        """Templates of rows and their offsets, for products on GPUs; empty where there are few, and
+        where a device made the pattern. A pass over the indices, and a glance where there are
+        none."""
+        is_of_host = self.pointers.is_of_host and self.indices.is_of_host
+        if self.nnz < _MIN_SEARCHED_ENTRIES or not is_of_host:
+            return ()
+        pointers, indices = self.pointers.array, self.indices.array
+        if indices.dtype != np.int32:
+            return ()
+        found = row_templates(self.shape[1], pointers.astype(np.int32, copy=False), indices)
+        return () if found is None else tuple(map(OnDevices, found))
+
+    @functools.cached_property
+    def is_even(self) -> bool:
+        """Rows are short, and about as long as each other; not known of a device's pattern."""
+        if not self.pointers.is_of_host or not self.nnz:
+            return False
+        even = _EVEN_RATIO * -(-self.nnz // self.shape[0])
+        return self.longest <= min(even, _EVEN_ENTRIES)
+
+    def known_rows(self, dev: Device) -> tuple[str | None, list[Node]]:
+        """What a product with one column on a device is told of the rows, and the arrays of it."""
+        is_gpu = dev.runtime.target.simt
+        arrays = self.templates if is_gpu else self.runs
+        if arrays:
+            return "templates" if is_gpu else "runs", [a.on(dev) for a in arrays]
+        return "even" if is_gpu and self.is_even else None, []
 
     @functools.cached_property
     def transposed(self) -> tuple[Pattern, OnDevices]:

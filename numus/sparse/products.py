@@ -115,9 +115,8 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
         dev = x.device or values.device or default.device
         arrays = pattern.arrays(dev)
         batch = reshape(values, (1, *values.shape))
-        is_cpu = x.shape[1] == 1 and not dev.runtime.target.simt
-        runs = [a.on(dev) for a in pattern.runs] if is_cpu else []
-        out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)), runs)
+        known = pattern.known_rows(dev) if x.shape[1] == 1 else ()
+        out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)), *known)
         return reshape(out, out.shape[1:])
 
     def make() -> Bilinear:

@@ -117,3 +117,85 @@ def test_structures_of_products(left, right):
     np.testing.assert_array_equal(pattern.pointers.array, [0, *np.cumsum(there.sum(1))])
     np.testing.assert_array_equal(pattern.indices.array, np.argwhere(there)[:, 1])
     np.testing.assert_array_equal(found.to_dense().numpy(), left @ right)
+
+
+def names_of(run):
+    """The result of a call, and the notes of the kernels that it launched."""
+    runtime = nm.device(DEVICE).runtime
+    runtime.launched.clear()
+    found = run().numpy()
+    return found, [program.kernel.notes for program in runtime.launched]
+
+
+def on_grid(side, loose=0):
+    """A 9-point stencil on a square with random values, some rows replaced by random ones."""
+    import scipy.sparse as sp
+
+    line = sp.diags([1.0] * 3, [-1, 0, 1], shape=(side, side))
+    a = sp.kron(line, line).tolil()
+    for row in RNG.choice(side * side, loose, replace=False):
+        a[row] = 0
+        a[row, RNG.choice(side * side, 7, replace=False)] = 1
+    a = a.tocsr()
+    a.data = RNG.integers(1, 4, a.nnz) * RNG.choice([-1.0, 1.0], a.nnz)
+    return a
+
+
+@pytest.mark.parametrize("loose", [0, 9])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_templates_of_rows(loose, dtype):
+    """Rows without a template among those that have one; parts of a block's values."""
+    a = on_grid(24, loose)
+    ours = sparse.from_scipy(a).map(lambda v: v.astype(dtype)).to(DEVICE)
+    x = RNG.integers(-3, 4, a.shape[1]).astype(dtype)
+    on_device = nm.asarray(x, device=DEVICE)
+    found, notes = names_of(lambda: ours @ on_device)
+    assert any("templates of rows" in n for n in notes)
+    np.testing.assert_array_equal(found, (a @ x).astype(dtype))
+    back = names_of(lambda: ours.T @ on_device)[0]
+    np.testing.assert_array_equal(back, (a.T @ x).astype(dtype))
+
+
+def test_parts_of_long_rows_with_templates():
+    """Rows that have more values than are staged at once."""
+    n, length = 600, 150
+    columns = np.arange(n)[:, None] + np.arange(length)
+    values = RNG.integers(-3, 4, n * length).astype(np.float32)
+    a = sparse.csr_tensor(
+        np.arange(n + 1) * length, columns.ravel(), nm.asarray(values), (n, n + length)
+    ).to(DEVICE)
+    x = RNG.integers(-3, 4, n + length).astype(np.float32)
+    found, notes = names_of(lambda: a @ nm.asarray(x, device=DEVICE))
+    assert any("templates of rows" in n for n in notes)
+    np.testing.assert_array_equal(found, (values.reshape(n, length) * x[columns]).sum(1))
+
+
+def test_batches_of_templates():
+    """Several vectors at once have no templates; several matrices of one pattern do."""
+    a = on_grid(24)
+    values = RNG.integers(-3, 4, (3, a.nnz)).astype(np.float32)
+    x = RNG.integers(-3, 4, a.shape[1]).astype(np.float32)
+    ours = sparse.from_scipy(a).to(DEVICE)
+    on_device = nm.asarray(x, device=DEVICE)
+    found = nm.vmap(lambda v: ours.map(lambda _: v) @ on_device)(nm.asarray(values, device=DEVICE))
+    wanted = []
+    for v in values:
+        a.data = v
+        wanted.append(a @ x)
+    np.testing.assert_array_equal(found.numpy(), wanted)
+    many = RNG.integers(-3, 4, (3, a.shape[1])).astype(np.float32)
+    found = nm.vmap(lambda v: ours @ v)(nm.asarray(many, device=DEVICE))
+    values = ours.values.numpy()
+    a.data = values
+    np.testing.assert_array_equal(found.numpy(), (a @ many.T).T)
+
+
+def test_even_rows():
+    """Rows of about one length, without templates, have a thread each."""
+    rows, columns = 700, 900
+    whole = entries(rows, columns, RNG.integers(9, 15, rows))
+    x = RNG.integers(-3, 4, columns).astype(np.float32)
+    a = sparse.from_dense(nm.asarray(whole.astype(np.float32))).to(DEVICE)
+    found, notes = names_of(lambda: a @ nm.asarray(x, device=DEVICE))
+    assert any("1 columns per thread" in n for n in notes)
+    np.testing.assert_array_equal(found, whole @ x)

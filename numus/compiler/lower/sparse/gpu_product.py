@@ -1,5 +1,5 @@
-"""Schedules of sparse × dense products on GPUs: some lanes, or threads with a vector of columns
-each, for every row."""
+"""Schedules of sparse × dense products on GPUs: a thread or some lanes for every row of one column,
+threads with a vector of columns each for rows of several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.axis import ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.matmul.gpu_operands import vector_operand
+from numus.compiler.lower.matmul.gpu_operands import VectorOperand, vector_operand
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, when
@@ -28,73 +28,99 @@ class GpuProductTuning:
     min_rows: int = 8  # fewer than these
     spare: float = 1.25  # of products in flight, to what average rows have
     max_depth: int = 8  # products in flight of a thread
+    staged_bytes: int = 1 << 15  # of the values of a block whose rows have templates
 
 
 TUNING = GpuProductTuning()
 
 
 def computes_rows(p: ProductProblem) -> bool:
-    """Real products, of which threads have several columns or share rows."""
-    val, target = p.val, p.target
-    if val.op != "csr_matmul" or val.dtype.is_complex or val.dtype is dt.bool_:
-        return False
-    return val.shape[2] > 1 or bool(target.subgroup_size)
+    """Real products with one column, of which lanes share rows."""
+    val = p.val
+    is_real = val.op == "csr_matmul" and not val.dtype.is_complex and val.dtype is not dt.bool_
+    return is_real and bool(p.target.subgroup_size)
 
 
-def lower_rows(p: ProductProblem) -> Kernels:
-    """A block has adjacent rows of a matrix of the batch."""
-    pointers, indices, values, x = p.val.inputs[:4]
-    val, (count, rows, columns) = p.val, p.val.shape
-    threads = min(p.target.block_size, TUNING.block_threads)
-    e = Emitter(p.layouts, block_size=threads)
-    wide = p.accumulator
-    vector = MAX_ACCESS_BYTES if p.target.vector_access_bytes else 1
-    operand = vector_operand(e, x, 2, wide, vector)
-    is_vector = operand.address is not None and not operand.k_major
-    width = operand.vector if is_vector and columns > 1 else 1
-    g, i = ir.var("g"), ir.var("i")
-    groups = columns // width  # threads of a row
-    work = count * rows * groups
+def computes_even_rows(p: ProductProblem) -> bool:
+    """Real products of which threads have several columns, or rows as long as each other."""
+    val = p.val
+    is_real = val.op == "csr_matmul" and not val.dtype.is_complex and val.dtype is not dt.bool_
+    return is_real and (val.shape[2] > 1 or val.params == "even")
+
+
+def computes_templates(p: ProductProblem) -> bool:
+    val = p.val
+    is_real = not val.dtype.is_complex and val.dtype is not dt.bool_
+    return val.op == "csr_matmul" and val.params == "templates" and is_real
+
+
+class _Products:
+    """A kernel of products whose blocks have adjacent rows of a matrix of the batch."""
+
+    def __init__(self, p: ProductProblem) -> None:
+        self.p, val, x = p, p.val, p.val.inputs[3]
+        self.count, self.rows, self.columns = val.shape
+        self.threads = min(p.target.block_size, TUNING.block_threads)
+        self.e = Emitter(p.layouts, block_size=self.threads)
+        self.g, self.batch, self.block = ir.var("g"), ZERO, ir.var("g")
+        vector = MAX_ACCESS_BYTES if p.target.vector_access_bytes else 1
+        self.operand: VectorOperand = vector_operand(self.e, x, 2, p.accumulator, vector)
+        is_vector = self.operand.address is not None and not self.operand.k_major
+        self.width = self.operand.vector if is_vector and self.columns > 1 else 1
+
+    def split(self, blocks: int) -> None:
+        """Each matrix of the batch has so many blocks."""
+        if self.count > 1:
+            self.batch, self.block = divmod(self.g, self.e.scalar_arg(blocks))
+        self.blocks = self.count * blocks
+
+    def matrix(self) -> ThreadRows:
+        e, val, operand = self.e, self.p.val, self.operand
+        pointers, indices, values, x = val.inputs[:4]
+        wide, batch = self.p.accumulator, self.batch
+
+        def load(
+            out: list[Stmt], row: Expr, column: Expr, number: int, tag: str, vectorised: bool
+        ) -> list[Expr]:
+            if vectorised:
+                return operand.load_contiguous(out, batch, column, row, number, tag)
+            at = [(ir.add(column, const(u)), row) for u in range(number)]
+            return operand.load_elements(out, batch, at, tag)
+
+        def store(row: Expr, column: Expr, sums: list[Expr], vectorised: bool) -> list[Stmt]:
+            out: list[Stmt] = []
+            for u, total in enumerate(sums):
+                found = e.store(val, (batch, row, ir.add(column, const(u))), total.cast(val.dtype))
+                if vectorised and u == 0:
+                    (first,) = found
+                    assert isinstance(first, ir.Store)
+                    first.vector = self.width
+                out += found
+            return out
+
+        return ThreadRows(
+            wide,
+            lambda row: bounds(e, pointers, row, self.p.nnz),
+            lambda entry: clamped(e, indices, entry, x.shape[1]),
+            lambda entry: e.value(values, (batch, entry)).cast(wide),
+            *(load, store),
+        )
+
+    def kernels(self, body: list[Stmt], note: str) -> Kernels:
+        op = self.p.val.op
+        return [self.e.grid_kernel(op, self.g, body, self.blocks, (op, note))]
+
+
+def lower_columns(p: ProductProblem) -> Kernels:
+    """A thread has a vector of columns of a row."""
+    k = _Products(p)
+    e, width, threads = k.e, k.width, k.threads
+    groups = k.columns // width  # threads of a row
+    work = k.count * k.rows * groups
     rounds = work // (threads * TUNING.blocks_per_core * p.target.num_cores)
     per_block = threads * max(1, min(rounds, TUNING.block_rounds))
-    lanes, depth = _stream(p, threads)
-    if columns == 1:
-        per_block = threads // lanes
-    per_batch = -(-rows * groups // per_block)
-    batch, block = divmod(g, e.scalar_arg(per_batch)) if count > 1 else (ZERO, g)
-
-    def load(
-        out: list[Stmt], row: Expr, column: Expr, number: int, tag: str, vectorised: bool
-    ) -> list[Expr]:
-        if vectorised:
-            return operand.load_contiguous(out, batch, column, row, number, tag)
-        at = [(ir.add(column, const(u)), row) for u in range(number)]
-        return operand.load_elements(out, batch, at, tag)
-
-    def store(row: Expr, column: Expr, sums: list[Expr], vectorised: bool) -> list[Stmt]:
-        out: list[Stmt] = []
-        for u, total in enumerate(sums):
-            found = e.store(val, (batch, row, ir.add(column, const(u))), total.cast(val.dtype))
-            if vectorised and u == 0:
-                (first,) = found
-                assert isinstance(first, ir.Store)
-                first.vector = width
-            out += found
-        return out
-
-    matrix = ThreadRows(
-        wide,
-        lambda row: bounds(e, pointers, row, p.nnz),
-        lambda entry: clamped(e, indices, entry, x.shape[1]),
-        lambda entry: e.value(values, (batch, entry)).cast(wide),
-        *(load, store),
-    )
-    if columns == 1:
-        notes = (val.op, f"{lanes} lanes per row")
-        span = ir.block_range(block, const(per_block), e.dim(rows))
-        body, e.scratch = matrix.streamed(threads, depth, span, lanes)
-        return [e.grid_kernel(val.op, g, body, count * per_batch, notes)]
-    notes = (val.op, f"{width} columns per thread")
+    k.split(-(-k.rows * groups // per_block))
+    matrix, i = k.matrix(), ir.var("i")
 
     # numbers of two that come often are constants: divisions by them are shifts
     is_shift = groups <= threads and groups & (groups - 1) == 0
@@ -102,18 +128,47 @@ def lower_rows(p: ProductProblem) -> Kernels:
 
     def loop_of(vectorised: bool) -> list[Stmt]:
         row, group = ir.var("row"), ir.var("group")
-        span = ir.block_range(block, e.scalar_arg(per_block), ir.mul(e.dim(rows), each))
+        span = ir.block_range(k.block, e.scalar_arg(per_block), ir.mul(e.dim(k.rows), each))
         body: list[Stmt] = [ir.Let(row, i // each), ir.Let(group, i % each)]
         column = ir.mul(group, const(width))
         body += matrix.vector(row, column, width, TUNING.unroll, vectorised)
         return [ir.For(i, *span, "lanes", body)]
 
+    note = f"{width} columns per thread"
     if width == 1:
-        return [e.grid_kernel(val.op, g, loop_of(False), count * per_batch, notes)]
-    out = (ir.address(e.buffer(val, "write")) & const(MAX_ACCESS_BYTES - 1)).eq(ZERO)
-    aligned = operand.aligned & out
+        return k.kernels(loop_of(False), note)
+    out = (ir.address(e.buffer(p.val, "write")) & const(MAX_ACCESS_BYTES - 1)).eq(ZERO)
+    aligned = k.operand.aligned & out
     body = when(aligned, lambda: loop_of(True)) + when(~aligned, lambda: loop_of(False))
-    return [e.grid_kernel(val.op, g, body, count * per_batch, notes)]
+    return k.kernels(body, note)
+
+
+def lower_streams(p: ProductProblem) -> Kernels:
+    """Lanes of a warp sum the products of a row, which the block streams."""
+    k = _Products(p)
+    lanes, depth = _stream(p, k.threads)
+    per_block = k.threads // lanes
+    k.split(-(-k.rows // per_block))
+    span = ir.block_range(k.block, const(per_block), k.e.dim(k.rows))
+    body, k.e.scratch = k.matrix().streamed(k.threads, depth, span, lanes)
+    return k.kernels(body, f"{lanes} lanes per row")
+
+
+def lower_templates(p: ProductProblem) -> Kernels:
+    """A thread sums a row by the offsets of its template; the block streams the values."""
+    k = _Products(p)
+    e, threads = k.e, k.threads
+    template, offsets = p.val.inputs[4:]
+    k.split(-(-k.rows // threads))
+    span = ir.block_range(k.block, const(threads), e.dim(k.rows))
+    most = TUNING.staged_bytes // (threads * p.accumulator.itemsize)
+    depth = max(1, min(p.row_entries + 1, most))
+    body, e.scratch = k.matrix().by_templates(
+        *(threads, depth, span),
+        lambda row: e.value(template, (row,)),
+        lambda i: e.value(offsets, (i,)),
+    )
+    return k.kernels(body, "templates of rows")
 
 
 def _stream(p: ProductProblem, threads: int) -> tuple[int, int]:

@@ -61,11 +61,11 @@ def multiply(a: Any, b: Any, dtype: DType) -> Number:
 
 def bounds(e: Emitter, pointers: Value, row: Expr, nnz: int) -> tuple[Expr, Expr]:
     """The entries of a row, all of them in memory."""
-    low, high = (_at_most(e.value(pointers, (r,)), e.dim(nnz)) for r in (row, ir.add(row, ONE)))
+    low, high = (at_most(e.value(pointers, (r,)), e.dim(nnz)) for r in (row, ir.add(row, ONE)))
     return low, high
 
 
-def _at_most(number: Expr, last: Expr) -> Expr:
+def at_most(number: Expr, last: Expr) -> Expr:
     """A number that is not above a bound; negative ones, which are large without a sign, are."""
     unsigned = dt.uint64 if number.dtype is dt.int64 else dt.uint32
     return ir.minimum(number.cast(unsigned), last.cast(unsigned)).cast(dt.int64)
@@ -73,7 +73,7 @@ def _at_most(number: Expr, last: Expr) -> Expr:
 
 def clamped(e: Emitter, indices: Value, entry: Expr, extent: int) -> Expr:
     """The column of an entry."""
-    return _at_most(e.value(indices, (entry,)), ir.sub(e.dim(extent), ONE))
+    return at_most(e.value(indices, (entry,)), ir.sub(e.dim(extent), ONE))
 
 
 def _rows(p: ProductProblem, e: Emitter, batch: Expr) -> Rows:
@@ -159,7 +159,7 @@ def lower_runs(p: ProductProblem) -> Kernels:
     start, stop, offset, entry, length, span = map(ir.var, names)
 
     def at(array: Value, i: Expr, most: Expr) -> Expr:
-        return _at_most(e.value(array, (i,)), most)
+        return at_most(e.value(array, (i,)), most)
 
     def column(j: Expr) -> Expr:
         moved = ir.add(start, e.value(offsets, (ir.add(offset, j),)).cast(dt.int64))

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sparse.basis import lower_basis
 from numus.compiler.lower.sparse.counting import lower_counting
-from numus.compiler.lower.sparse.gpu_product import computes_rows, lower_rows
+from numus.compiler.lower.sparse.gpu_product import (
+    computes_even_rows,
+    computes_rows,
+    computes_templates,
+    lower_columns,
+    lower_streams,
+    lower_templates,
+)
 from numus.compiler.lower.sparse.gustavson import (
     lower_numeric,
     lower_numeric_threads,
@@ -33,8 +40,11 @@ def _computes(*ops: str) -> Callable[[ProductProblem], bool]:
     return lambda p: p.val.op in ops
 
 
-_is_product = _computes("csr_matmul")
 _SYMBOLIC = ("csr_product_counts", "csr_product_columns")
+
+
+def _has_runs(p: ProductProblem) -> bool:
+    return p.val.op == "csr_matmul" and p.val.params == "runs"
 
 
 def _by_warps(*ops: str) -> Callable[[ProductProblem], bool]:
@@ -44,7 +54,7 @@ def _by_warps(*ops: str) -> Callable[[ProductProblem], bool]:
 
 lower_sparse = family(
     ProductProblem,
-    Candidate("runs of rows", lower_runs, lambda p: len(p.val.inputs) > 4 and _is_product(p)),
+    Candidate("runs of rows", lower_runs, _has_runs),
     Candidate("rows per task", lower_tasks, _computes("csr_matmul", "csr_extreme")),
     Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
     Candidate("bitmap of a row", lower_symbolic, _computes(*_SYMBOLIC)),
@@ -57,7 +67,9 @@ lower_sparse = family(
 # Other patterns than those of products are made on the CPU.
 lower_sparse_gpu = family(
     ProductProblem,
-    Candidate("rows by groups of threads", lower_rows, computes_rows),
+    Candidate("rows by templates", lower_templates, computes_templates),
+    Candidate("vectors of columns", lower_columns, computes_even_rows),
+    Candidate("streamed rows", lower_streams, computes_rows),
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),
     Candidate("warp per row", lower_numeric_warps, _by_warps("csr_masked_matmul")),
     Candidate("warp per row", lower_symbolic_warps, _by_warps(*_SYMBOLIC)),
