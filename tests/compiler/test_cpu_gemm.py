@@ -9,9 +9,11 @@ import pytest
 from llvm_harness import targets
 
 import numus as nm
+from numus import dtypes as dt
 from numus.compiler import hooks
 from numus.compiler import plan as plans
 from numus.ir import kernel_text
+from numus.kernels.matmul.cpu.blocking import choose_blocking
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.runtime import CpuRuntime
 from numus.runtime.devices import Device
@@ -266,3 +268,22 @@ def test_attention_in_narrower_vectors(llvm_target, dtype):
     for found, want in zip(results(device), results("reference"), strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
     plans.clear_plans()  # they hold the narrow runtime
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "shares"),
+    [
+        (333, 129, 257, (2, 1)),  # three strips of columns, two threads
+        (2047, 1023, 65, (35, 1)),  # rows of C on pages of their own; B is packed before
+        (257, 333, 129, (1, 7)),  # strips are even enough
+        (63, 131, 2049, (1, 3)),  # packing B twice would cost more
+    ],
+)
+def test_shares_of_two_threads(m, n, k, shares):
+    cpu = nm.device("cpu").runtime.target
+    caches = {"l1_bytes": 1 << 15, "l1_ways": 8, "l2_bytes": 1 << 20}
+    target = replace(cpu, num_cores=2, vector_bytes=64, vector_registers=32, **caches)
+    direct, a_stride = (True, False), 4 * k
+    found = choose_blocking(target, dt.float32, 1, (1, m, n, k), False, direct, a_stride)
+    assert found.a_access == "direct"
+    assert (-(-m // found.task_rows), -(-n // found.task_columns)) == shares

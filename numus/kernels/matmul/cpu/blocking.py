@@ -34,6 +34,7 @@ class BlockingTuning:
     many_tiles: int = 32  # tiles, or vectors, of which a partial one does not count
     fma_latency: int = 8  # accumulators that hide it
     by_rows_max_k: int = 128  # where storing C counts, tasks are rows of it
+    packing_work: int = 40  # packing an element
 
 
 TUNING = BlockingTuning()
@@ -124,14 +125,22 @@ def choose_blocking(
     free = share_b or (b_direct and not skinny)
     tasks_m, tasks_n = 1, -(-panels_n // max_panels_n)
     enough = wanted if free and not low_memory else -(-threads // batch)
-    # strips of columns would find each row of C on a page of its own, for little work
-    pages = n * item >= PAGE_BYTES and k <= TUNING.by_rows_max_k
-    by_rows = pages and free and tasks_n == 1 and panels_m >= wanted_unpacked
+    by_rows = False
+    if tasks_n == 1:
+        # strips of columns would find each row of C on about a page of its own, for little work
+        by_rows = n * item >= PAGE_BYTES * 3 // 4 and k <= TUNING.by_rows_max_k
+        by_rows = by_rows and (panels_m >= wanted_unpacked if free else a_direct and m >= n)
+        if not (by_rows or free) and a_direct:
+            tasks = _tasks(panels_n, wanted_unpacked, max_panels_n)
+            sizes = (m, n, rows, -(-panels_n // tasks) * columns)
+            by_rows = decide(_rows_are_even, -(-threads // batch), *sizes)
     if panels_n >= enough and (a_direct or n >= m) and not by_rows:
         tasks_n = _tasks(panels_n, wanted_unpacked, max_panels_n)
-    else:
-        needed = wanted_unpacked if free else -(-threads // batch)
-        tasks_m = _tasks(panels_m, -(-needed // tasks_n), max_panels_m)
+    elif free:
+        tasks_m = _tasks(panels_m, -(-wanted_unpacked // tasks_n), max_panels_m)
+    else:  # a share for each thread
+        shares = -(-threads // (batch * tasks_n))
+        tasks_m = max(min(shares, panels_m), -(-panels_m // max_panels_m))
     in_order = a_stride == k * item and block_k == k and not (a_mn_major or skinny)
     large = batch * m * k * item >= target.l2_bytes // 4  # less stays cached without prefetches
     share_a = share_a and tasks_n > 1 and not (low_memory and tasks_m > 1)
@@ -218,11 +227,23 @@ def _register_tiles(target: Target, dtype: DType, parts: int, wanted: int) -> li
     return found
 
 
+def _rows_are_even(threads: int, m: int, n: int, rows: int, columns: int) -> bool:
+    """Parts of rows keep threads busy where strips of so many columns do not, for more than it
+    costs that each thread packs all of B."""
+    each, more = divmod(-(-n // columns) - 1, threads)  # whole strips of a thread; the last is less
+    last = n - (each * threads + more) * columns
+    longest = max(each * columns + last, (each + (more > 0)) * columns)
+    share = -(-m // (rows * threads)) * rows
+    packing = TUNING.packing_work * (threads - 1) * n
+    return share * n * threads + packing < longest * threads * m
+
+
 def _conflicts_in_l1(target: Target, rows: int, stride: int) -> bool:
-    """Rows with such a stride, in bytes, evict each other from L1."""
+    """Rows with such a stride, in bytes, evict each other from L1. (With what else is read they
+    may, too: L2 is as quick as packing them for each strip of columns.)"""
     period = target.l1_bytes // target.l1_ways
     distance = min(stride % period, -stride % period)
-    return distance < CACHE_LINE_BYTES and rows > target.l1_ways * 3 // 4
+    return distance < CACHE_LINE_BYTES and rows > target.l1_ways
 
 
 def _block_k(k: int, limit: int) -> int:
