@@ -157,6 +157,8 @@ class Materialization:
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
+            if v.op == "csr_matmul" and v not in self.leaves:
+                found |= self._sparse_operand(v, in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             wgmma = v.kind == "contract" and self.target.wgmma and _is_wgmma_sized(v)
@@ -190,6 +192,22 @@ class Materialization:
                 if x in stored - self.roots and x.size >= TUNING.picked_row_elements * v.size:
                     found.add(v)
         return found
+
+    def _sparse_operand(self, product: Value, in_memory: set[Value]) -> set[Value]:
+        """What a product with compressed rows reads, several times on average. Threads of GPUs load
+        vectors of columns from memory alone."""
+        _, indices, _, x = product.inputs[:4]
+        if indices.size < TUNING.sparse_reads * x.shape[1]:
+            return set()
+        views: set[Value] = set()
+        if self.target.simt and x.shape[2] > 1:
+            views = _stored_for_strides(x, in_memory)
+            self._store_vector(x, in_memory)
+            return views
+        while x.kind == "view" and x not in in_memory:
+            x = x.inputs[0]
+        inline = x.kind == "elementwise" and x not in in_memory
+        return {x} if inline and _costs_more_than_load(x, in_memory) else set()
 
     def _store_vector(self, x: Value, in_memory: set[Value]) -> None:
         """Keep an operand that every warp of a kernel reads in memory."""

@@ -53,6 +53,7 @@ class FusionTuning:
     attention_tile_rows: int = 64  # of a thread block: more rows are read by several
     scalar_max_users: int = 3  # kernels that compute an expensive scalar each for itself
     few_updates: int = 32  # of a scatter on GPUs, which are worth no kernel of their own
+    sparse_reads: int = 2  # of an element by a sparse product, on average, before it is stored
     slow_repeats: int = 256  # rows for each of which a vector of divisions is computed again
     # operations that are recomputed rather than stored, by the number of operands in memory
     recompute_max_ops: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 4})

@@ -171,6 +171,15 @@ def _broadcast(g: GraphBuilder, v: Value) -> Value | None:
     return None
 
 
+def _gather(g: GraphBuilder, v: Value) -> Value | None:
+    """Elements that are all one: indices are clamped, so that each is it."""
+    x = v.inputs[0]
+    if x.op != "broadcast" or x.inputs[0].size != 1 or not x.size:
+        return None
+    scalar = g.reshaped(x.inputs[0], ())
+    return g.make("broadcast", "view", (scalar,), v.shape, v.shape, v.dtype)
+
+
 def _mul(g: GraphBuilder, v: Value) -> Value | None:
     if v.dtype.is_complex:  # multiplying by 1 changes complex numbers that are not finite
         return None
@@ -191,6 +200,7 @@ def _sum(g: GraphBuilder, v: Value) -> Value | None:
 
 _REWRITES: dict[str, Callable[[GraphBuilder, Value], Value | None]] = {
     **{"contract": _contract, "reshape": _reshape, "permute": _permute, "broadcast": _broadcast},
+    "gather": _gather,
     "neg": lambda g, v: v.inputs[0].inputs[0] if v.inputs[0].op == "neg" else None,
     # -0.0 + 0.0 is +0.0
     "add": lambda g, v: _right_identity(v, 0) if v.dtype.is_integer else None,
