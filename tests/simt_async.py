@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import simt_expressions
 
+from numus import dtypes as dt
 from numus import ir
 
 GARBAGE = 0xA5
@@ -36,9 +37,9 @@ class Pipeline:
             self.committed.append(self.uncommitted)
             self.uncommitted = []
         elif isinstance(s, ir.AsyncWait):
-            while len(self.committed) > s.pending:
-                for memory, at, values in self.committed.pop(0):
-                    memory[at] = values
+            self.complete(s.pending)
+        elif isinstance(s, ir.PackFragments):
+            self.pack(s)
         elif isinstance(s, ir.Wgmma):
             self.wgmma(s, c)
         elif isinstance(s, ir.WgmmaWait):
@@ -48,9 +49,26 @@ class Pipeline:
                     now = self.matrix(*operand, then)
                     assert np.array_equal(now, before, equal_nan=True), "an operand changed early"
                 for register, values in zip(sums, result, strict=True):
-                    self.block.registers[register] = values
+                    self.block.registers[register] = values.copy()
         else:
             raise AssertionError(s)
+
+    def complete(self, pending: int = -1) -> None:
+        """All but the last committed groups of copies; those that are not committed too by
+        default."""
+        if pending < 0:
+            self.committed.append(self.uncommitted)
+            self.uncommitted = []
+        while len(self.committed) > max(pending, 0):
+            for memory, at, values in self.committed.pop(0):
+                memory[at] = values
+
+    def pack(self, s: ir.PackFragments) -> None:
+        registers = self.block.registers
+        for i, word in enumerate(s.words):
+            pair = [registers[r].astype(s.dtype.np) for r in s.accumulators[2 * i : 2 * i + 2]]
+            low, high = (x.view(np.uint16).astype(np.uint32) for x in pair)
+            registers[word] = (low | high << 16).view(np.int32)
 
     def copy(self, s: ir.AsyncCopy, c: Any) -> None:
         g, n = self.block, len(c.ids)
@@ -81,15 +99,16 @@ class Pipeline:
 
     def wgmma(self, s: ir.Wgmma, c: Any) -> None:
         g = self.block
-        threads = g.kernel.block_size
+        threads = g.threads
         rows = threads // 2
         right = self.matrix(s.b, s.n, s.k, c)
         elements = [_element(threads, i) for i in range(max(s.n, s.k) // 2)]
         if isinstance(s.a, list):
             left = np.zeros((rows, s.k), np.float32)
-            assert len(s.a) == s.k // 2
-            for register, (row, column) in zip(s.a, elements, strict=False):
-                left[row, column] = g.registers[register]
+            values = self.fragments(s)
+            assert len(values) == s.k // 2
+            for value, (row, column) in zip(values, elements, strict=False):
+                left[row, column] = value[:threads]
             left = left.astype(s.b.buffer.dtype.np).astype(np.float32)
         else:
             left = self.matrix(s.a, rows, s.k, c)
@@ -101,13 +120,23 @@ class Pipeline:
         for register, (row, column) in zip(s.accumulators, elements, strict=False):
             own = whole[row, column]
             if not s.zero_init:
-                own = own + (pending[register] if register in pending else g.registers[register])
+                before = pending[register] if register in pending else g.registers[register]
+                own = own + before[:threads]
             result.append(own.astype(np.float32))
         operands = [s.b] if isinstance(s.a, list) else [s.a, s.b]
         sizes = [s.n] if isinstance(s.a, list) else [rows, s.n]
         now = [(o, n, s.k, self.matrix(o, n, s.k, c)) for o, n in zip(operands, sizes, strict=True)]
         self.in_flight.append((s.accumulators, result, now, c))
         assert len(s.accumulators) == s.n // 2
+
+    def fragments(self, s: ir.Wgmma) -> list[Any]:
+        """A operand in registers, an element of each thread after the other."""
+        assert isinstance(s.a, list)
+        values = [self.block.registers[r] for r in s.a]
+        if s.a[0].dtype is not dt.int32:
+            return values
+        halves = [v.view(np.uint16).reshape(-1, 2).view(s.b.buffer.dtype.np) for v in values]
+        return [half[:, i].astype(np.float32) for half in halves for i in range(2)]
 
     def matrix(self, o: ir.MmaOperand, rows: int, depth: int, c: Any) -> Any:
         """The operand as [row][k]."""

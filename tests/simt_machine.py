@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import simt_async
 import simt_expressions
+import simt_roles
 import simt_tensor_core
 
 from numus import dtypes as dt
@@ -240,6 +241,8 @@ class _Block:
     ) -> None:
         self.layout, self.kernel = layout, layout.kernel
         self.index, self.count, self.scalars = index, count, scalars
+        self.threads = self.kernel.block_size  # of a role, in warp-specialised code
+        self.mbarriers: list[simt_roles.Mbarrier] = []
         self.registers: dict[ir.Register, Any] = {}
         self.memory: dict[ir.Buffer, Any] = {}
         self.pipeline = simt_async.Pipeline(self)
@@ -302,6 +305,8 @@ class _Block:
             parts = [block.memory[s.src][: s.count] for block in self.cluster]
             self.memory[s.dst][: s.count * len(parts)] = np.concatenate(parts)
             self.barrier.wait()
+        elif isinstance(s, simt_roles.STATEMENTS):
+            simt_roles.statement(self, s, c)
         elif isinstance(s, simt_tensor_core.STATEMENTS):
             simt_tensor_core.statement(self, s, c)
         else:
@@ -400,8 +405,8 @@ class _Block:
             if s.resident:
                 self.resident_loop(s, c, len(every))
                 return
-            for first in range(0, len(every), self.kernel.block_size):
-                now = every[first : first + self.kernel.block_size]
+            for first in range(0, len(every), self.threads):
+                now = every[first : first + self.threads]
                 self.block(s.body, _Context({**c.env, s.var: now}, np.arange(len(now))))
         elif np.ndim(start) == np.ndim(stop) == 0:
             for i in range(int(start), int(stop), int(step)):
@@ -489,7 +494,7 @@ class _Block:
         if e.op == "address":
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
-        assert len(c.ids) == self.kernel.block_size, "a divergent shuffle"
+        assert len(c.ids) == self.threads, "a divergent shuffle"
         return args[0][c.ids ^ e.attr]
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:

@@ -23,6 +23,7 @@ from numus.ir.statements import (
     Store,
 )
 from numus.ir.visit import expressions_of
+from numus.ir.warp_roles import Arrive, AwaitPhase, WarpgroupTurn, WarpRoles
 
 
 def kernel_text(kernel: Kernel) -> str:
@@ -152,6 +153,12 @@ class _Printer:
                 self.scopes.append([])
                 self.block(s.body, depth + 1)
                 self.pop()
+            elif isinstance(s, WarpRoles):
+                for role, of in (("consume", s.consumers), ("produce", s.producers)):
+                    self.lines.append(f"{'  ' * depth}{role}:")
+                    self.scopes.append([])
+                    self.block(of, depth + 1)
+                    self.pop()
 
     def statement(self, s: Stmt, depth: int) -> str:
         """The text of a statement, after the lines of its operands."""
@@ -208,6 +215,19 @@ class _Printer:
                 return "fence"
             case tc.AsyncWait():
                 return f"wait {s.pending}{' fence' if s.fence else ''}"
+            case tc.PackFragments():
+                words, values = self.registers(s.words), self.registers(s.accumulators)
+                return f"pack {s.dtype.name} {words}: {values}"
+            case WarpRoles():
+                counts = f"{names[s.barriers.buffer]} {s.barriers.arrivals}"
+                return f"roles with {s.registers} registers, barriers {counts}:"
+            case Arrive():
+                copies = " with copies" * s.copies
+                return f"arrive at {names[s.barriers.buffer]}[{args[0]}]{copies}"
+            case AwaitPhase():
+                return f"await {names[s.barriers.buffer]}[{args[0]}] {args[1]}"
+            case WarpgroupTurn():
+                return "begin turn" if s.begins else "end turn"
             case tc.WgmmaWait():
                 return f"wgmma wait {s.pending}: {self.registers(s.accumulators)}"
             case tc.Wgmma():

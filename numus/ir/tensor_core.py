@@ -36,7 +36,7 @@ class AsyncCommit(Stmt):
 @dataclass(eq=False, slots=True)
 class AsyncFence(Stmt):
     """fence.proxy.async: shared-memory stores of this thread become visible to wgmma after the next
-    `AsyncWait`."""
+    `AsyncWait`, and those that it has waited for at once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,8 +66,8 @@ class MmaOperand:
 class Wgmma(Stmt):
     """Asynchronous m64 wgmma per warpgroup, complete after a `WgmmaWait`. Outside lanes loops.
 
-    An A operand in registers has the accumulator layout (`accumulator_element`) and is rounded to
-    the dtype of B. With `zero_init` the accumulators are overwritten.
+    An A operand in registers has the accumulator layout (`accumulator_element`): float32 is rounded
+    to the dtype of B, int32 are `PackFragments`. With `zero_init` the accumulators are overwritten.
     """
 
     accumulators: list[Register]  # per lane, float32
@@ -79,8 +79,19 @@ class Wgmma(Stmt):
 
 
 @dataclass(eq=False, slots=True)
+class PackFragments(Stmt):
+    """Round accumulators to the A operand of a wgmma: pairs of 16 bits in int32 registers. Outside
+    lanes loops."""
+
+    words: list[Register]  # per lane, int32
+    accumulators: list[Register]  # per lane, float32: twice as many
+    dtype: DType
+
+
+@dataclass(eq=False, slots=True)
 class WgmmaWait(Stmt):
-    """Wait for all but the last `pending` wgmmas into these accumulators."""
+    """Wait for all but the last `pending` wgmmas into these accumulators. Other registers may be
+    listed: they are computed before."""
 
     accumulators: list[Register]
     pending: int

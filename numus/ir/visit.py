@@ -8,13 +8,14 @@ from numus.ir.expressions import Expr
 from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import MmaSync
+from numus.ir.warp_roles import Arrive, AwaitPhase, WarpRoles
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements in pre-order."""
     for s in body:
         yield s
-        if isinstance(s, (For, If)):
+        if isinstance(s, (For, If, WarpRoles)):
             yield from statements(s.body)
 
 
@@ -38,6 +39,10 @@ def expressions_of(s: Stmt) -> list[Expr]:
         return [s.index]
     if isinstance(s, MmaSync):
         return [*s.a, *s.b]
+    if isinstance(s, Arrive):
+        return [s.index]
+    if isinstance(s, AwaitPhase):
+        return [s.index, s.parity]
     if isinstance(s, WarpMultisplit):
         return [s.offset, s.bucket]
     return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []

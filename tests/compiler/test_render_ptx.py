@@ -343,6 +343,18 @@ def test_old_and_new_devices():
         assert all(assembler.cpu in text for _, text in machine.made)
 
 
+def test_softmax_of_pipelined_attention_overlaps_products(machine):
+    """Between the wait for the scores of a block and that for the products of the last one."""
+    q = nm.zeros((2, 500, 128), dtype="bfloat16", device="ptx")
+    nm.eval(nm.scaled_dot_product_attention(q, q, q))
+    (text,) = [text for kernel, text in machine.made if kernel.name == "attention_wgmma"]
+    assert "setmaxnreg.inc.sync.aligned.u32 232" in text
+    softmax = text[text.index("wgmma.wait_group.sync.aligned 1") :]
+    softmax = softmax[: softmax.index("wgmma.wait_group.sync.aligned 0")]
+    assert softmax.count("ex2.approx.ftz.f32") >= 64
+    assert "mbarrier.try_wait" in softmax  # ptxas moves no wait across it
+
+
 def test_static_shared_tiles_are_aligned(machine):
     """Their runs are exchanged by the number of their row: that is told from the address."""
     q = nm.zeros((2, 40, 16), dtype="bfloat16", device="ptx")

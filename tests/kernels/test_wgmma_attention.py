@@ -66,6 +66,13 @@ SHAPES = {
     "bias": ((1, 70, 16), (1, 90, 16), (1, 90, 16), {"attn_mask": HOLES * np.float32(2)}),
     "scale": ((1, 30, 16), (1, 40, 16), (1, 40, 16), {"scale": -0.7}),
     "dropout": ((1, 70, 16), (1, 90, 16), (1, 90, 16), {"dropout_p": 0.3}),
+    "pipelined": ((1, 130, 32), (1, 300, 32), (1, 300, 32), {}),
+    "pipelined, causal": ((1, 210, 48), (1, 420, 48), (1, 420, 64), {"is_causal": True}),
+    "pipelined, causal, more queries": (
+        *[(1, n, 16) for n in (500, 260, 260)],
+        {"is_causal": True},
+    ),
+    "pipelined, no scale": ((1, 100, 16), (1, 300, 16), (1, 300, 16), {"scale": 0.0}),
     "heads in groups": ((4, 20, 16), (2, 40, 16), (2, 40, 16), {"enable_gqa": True}),
 }
 
@@ -131,6 +138,24 @@ def test_simt_values_and_gradients(name, dtype):
 def test_halves_with_heads_too_large_for_wgmma():
     arrays = [drawn(i, 1, n, 260, dtype="bfloat16") for i, n in enumerate((9, 20, 20))]
     compare(arrays, {}, "bfloat16", kind="attention_simt")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_warpgroups_of_long_heads(causal):
+    shapes = ((1, 140, 72), (1, 400, 72), (1, 400, 40))
+    arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
+    compare(arrays, {"is_causal": causal}, "bfloat16")
+    (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
+    assert forward.block_size == 384
+
+
+def test_pipelined_blocks_ignore_keys_that_no_query_sees():
+    q, k, v = (drawn(i, n, 16, dtype="bfloat16") for i, n in enumerate((100, 300, 300)))
+    want = found([q, k, v], q, {"is_causal": True}, "bfloat16", "simt_wgmma")
+    k[100:], v[100:] = np.nan, np.inf
+    got = found([q, k, v], q, {"is_causal": True}, "bfloat16", "simt_wgmma")
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow

@@ -250,6 +250,8 @@ def written_by(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
             found.add(s.dst)
         elif isinstance(s, (ir.Wgmma, ir.WgmmaWait)):
             found.update(s.accumulators)
+        elif isinstance(s, ir.PackFragments):
+            found.update(s.words)
         elif isinstance(s, ir.WarpMultisplit):
             found.add(s.counters)
     return frozenset(found)

@@ -108,7 +108,8 @@ class KernelContext(Control):
         self.cluster_waited = False
         self.flags_used = 0
         self.uniform_warpgroup = ""  # i32, warp-uniform; in consumer warps
-        self.role: Role | None = None  # in warp-specialised code
+        self.role: Role | None = None  # of a persistent GEMM
+        self.group_barrier = 0  # named barrier of the threads of a role, in warp-specialised code
 
     def shared(self, type_: str, align: int = 16) -> str:
         """A static shared-memory variable."""
@@ -121,6 +122,9 @@ class KernelContext(Control):
 
     def barrier(self) -> None:
         """CTA barrier; in warp-specialised code, of the consumer warps."""
+        if self.group_barrier:
+            self.asm(f"bar.sync {self.group_barrier}, {self.block_threads};", "~{memory}")
+            return
         if self.role is None:
             self.t.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
             return

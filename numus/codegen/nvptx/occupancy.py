@@ -55,7 +55,7 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
         return ctas if ctas > 1 else 0
     if 0 < analysis.mainloop_registers(kernel) <= TUNING.two_cta_accumulators:
         return 2
-    if kernel.persistent:
+    if kernel.persistent or any(isinstance(s, ir.WarpRoles) for s in inner):
         return 1  # required by setmaxnreg
     accumulators = analysis.wgmma_accumulators(kernel)
     if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inner):

@@ -28,6 +28,7 @@ from numus.codegen.nvptx import (
     register_loops,
     thread_loops,
     tma_pipeline,
+    warp_roles,
     wgmma,
 )
 from numus.codegen.nvptx.context import ACCESS_BYTES, GENERIC, GLOBAL, SHARED, KernelContext
@@ -326,7 +327,12 @@ Renderer.handlers = {
     ir.AsyncWait: cp_async.wait,
     ir.MmaSync: mma_sync.mma,
     ir.Wgmma: wgmma.mma_async,
+    ir.PackFragments: wgmma.pack,
     ir.WgmmaWait: wgmma.wait,
+    ir.WarpRoles: warp_roles.roles,
+    ir.Arrive: warp_roles.arrive,
+    ir.AwaitPhase: warp_roles.await_phase,
+    ir.WarpgroupTurn: warp_roles.turn,
     ir.WgmmaTile: wgmma.mma_k_tile,
     ir.WgmmaMainloop: tma_pipeline.mainloop,
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.codegen.llvm.builder import Value, register_type
-from numus.codegen.nvptx import analysis, thread_loops
+from numus.codegen.nvptx import analysis, mbarrier, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
 from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
@@ -130,23 +130,15 @@ def _specialise(
 
 
 def _init_barriers(r: KernelContext, stages: Stages) -> None:
-    t = r.t
-    with t.conditional(r.is_first, "first"):
-        for base, count in ((stages.full, 1), (stages.empty, CONSUMER_THREADS // 128)):
-            for stage in range(stages.count):
-                text = f"mbarrier.init.shared::cta.b64 [$0], {count};"
-                r.asm(text, "r,~{memory}", f"i32 {t.new(f'add i32 {base}, {8 * stage}')}")
-        r.asm("fence.mbarrier_init.release.cluster;", "~{memory}")
-    r.barrier()
-
-
-def _wait(r: KernelContext, barrier: str, parity: str) -> None:
-    """Spin on an mbarrier until the phase of this parity completes."""
-    text = (
-        "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [$0], $1; "
-        "@over bra passed; bra again; passed: }"
+    counts = ((stages.full, 1), (stages.empty, CONSUMER_THREADS // 128))
+    mbarrier.initialise(
+        r,
+        [
+            (r.t.new(f"add i32 {base}, {8 * stage}"), count)
+            for base, count in counts
+            for stage in range(stages.count)
+        ],
     )
-    r.asm(text, "r,r,~{memory}", f"i32 {barrier}, i32 {parity}")
 
 
 def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str) -> None:
@@ -154,7 +146,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
     leader = t.new(f"icmp eq i64 {t.new(f'and i64 {r.thread}, 127')}, 0")
 
     def release(stage: str, condition: str) -> None:
-        _arrive(r, stages.address(stages.empty, 8, stage), condition)
+        mbarrier.arrive(r, stages.address(stages.empty, 8, stage), condition)
 
     operands = (s.a, s.b)
     size = s.b.buffer.dtype.itemsize
@@ -174,7 +166,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
         number = t.new(f"trunc i64 {q} to i32")
         stage, parity = stages.at(number)
         words = [] if metadata is None else metadata.words(q)
-        _wait(r, stages.address(stages.full, 8, stage), parity)
+        mbarrier.wait(r, stages.address(stages.full, 8, stage), parity)
         tiles = []
         for base, nbytes, o in zip(bases, tile_bytes, operands, strict=True):
             address, dtype = stages.address(base, nbytes, stage), o.buffer.dtype
@@ -208,15 +200,6 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
         releases = t.new(f"and i1 {leader}, {t.new(f'icmp sgt i64 {k_tiles}, 0')}")
         release(stages.previous(""), releases)
     r.x.invalidate(s.accumulators)
-
-
-def _arrive(r: KernelContext, barrier: str, condition: str) -> None:
-    flag = r.t.new(f"zext i1 {condition} to i32")
-    text = (
-        "{ .reg .pred tells; setp.ne.b32 tells, $1, 0; "
-        "@tells mbarrier.arrive.shared::cta.b64 _, [$0]; }"
-    )
-    r.asm(text, "r,r,~{memory}", f"i32 {barrier}, i32 {flag}")
 
 
 def _promote(
@@ -267,7 +250,7 @@ def _produce(
     def k_tile(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
         stage, parity = stages.at(number)
-        _wait(r, stages.address(stages.empty, 8, stage), t.new(f"xor i32 {parity}, 1"))
+        mbarrier.wait(r, stages.address(stages.empty, 8, stage), t.new(f"xor i32 {parity}, 1"))
         full = stages.address(stages.full, 8, stage)
         text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {sum(tile_bytes)};"
         r.asm(text, "r,~{memory}", f"i32 {full}")

@@ -100,9 +100,19 @@ def mma_async(r: KernelContext, s: ir.Wgmma) -> None:
     with_accumulators(r, s.accumulators, " ".join(lines), operands, s.zero_init)
 
 
+def pack(r: KernelContext, s: ir.PackFragments) -> None:
+    kind = "bf16" if s.dtype is dt.bfloat16 else "f16"
+    words = _packed(r, s.accumulators, kind)
+    for register, word in zip(s.words, words, strict=True):
+        r.t.do(f"store i32 {word}, ptr {r.x.storage(register)[0]}")
+    r.x.invalidate(s.words)
+
+
 def _packed(r: KernelContext, registers: list[ir.Register], kind: str) -> list[str]:
     """Adjacent pairs rounded to 16 bits and packed into words."""
     t = r.t
+    if registers[0].dtype is dt.int32:
+        return [t.new(f"load i32, ptr {r.x.storage(register)[0]}") for register in registers]
     names = [t.new(f"load float, ptr {r.x.storage(register)[0]}") for register in registers]
     convert = f'call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"'
     return [

@@ -157,6 +157,8 @@ def _attend(
         scale = 1 / math.sqrt(size) if size else 1.0
     elif isinstance(scale, Tensor):  # gradients flow to it through the query
         q, scale = ew.cast(ew.mul(ew.cast(q, wide), scalar_node(scale, wide)), q.dtype), 1.0
+    elif scale < 0:  # kernels take the maximum of scores before they scale them
+        q, scale = ew.neg(q), -scale
     operands = (stacked(q), stacked(k), stacked(v), scalar_node(scale, wide))
     out = attention(*operands, bias=bias, keep=keep, causal=bool(is_causal))
     return wrap(reshape(out, (*lead, length, v.shape[-1])))

@@ -10,8 +10,9 @@ Three primitives on stacks of matrices, q (n, L, E), k (n, S, E), v (n, S, F):
 from the others: derivatives are taken with respect to those alone. A fully masked query has the lse
 +inf, so that its weights and its result are 0.
 
-`bias` is added to the scores, `keep` multiplies the weights (dropout: 0 or 1 / (1 - p)). Both are
-expressions of shape (n, L, S), fused and never stored. `causal` lets query i see keys 0 … i.
+The scale is not negative. `bias` is added to the scores, `keep` multiplies the weights (dropout: 0
+or 1 / (1 - p)). Both are expressions of shape (n, L, S), fused and never stored. `causal` lets
+query i see keys 0 … i.
 
 The backward pass is a kernel; forward mode and second derivatives are compositions
 (`attention_rules.py`) that do materialise the scores.

@@ -24,6 +24,7 @@ from numus.kernels.attention.gpu import (
     split_keys,
     wgmma_backward,
     wgmma_forward,
+    wgmma_pipelined,
 )
 from numus.kernels.attention.gpu.block import BwdOperands, FwdOperands, Sizes, Tiling
 from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
@@ -90,6 +91,12 @@ def _wgmma_forward(p: AttentionProblem) -> Tiling | None:
     if p.wgmma_dtype is None or not _has_elements(p):
         return None
     return wgmma_forward.choose(p.target, *p.dims, p.score_operands)
+
+
+def _wgmma_pipelined(p: AttentionProblem) -> Tiling | None:
+    if p.wgmma_dtype is None or "out" not in p.outputs:
+        return None
+    return wgmma_pipelined.choose(p.target, *p.dims, p.score_operands)
 
 
 def _simt_forward(p: AttentionProblem) -> Tiling | None:
@@ -182,6 +189,7 @@ class SplitKeys(InOrder):
 
 FORWARD: Sequence[Schedule[AttentionProblem]] = (
     SplitKeys(),
+    GpuSchedule("attention_wgmma", _wgmma_pipelined, wgmma_pipelined.PipelinedKernel, True),
     GpuSchedule("attention_wgmma", _wgmma_forward, wgmma_forward.ForwardKernel, True),
     GpuSchedule("attention_simt", _simt_forward, simt_forward.ForwardKernel, False),
     CpuForward(),

@@ -157,6 +157,7 @@ class ForwardKernel(ForwardBlock):
         self.row_maxes = [ir.Register(f"row_max{h}", float32, lanes=True) for h in range(2)]
         self.row_sums = [ir.Register(f"row_sum{h}", float32, lanes=True) for h in range(2)]
         self.factor = ir.var("factor", float32)
+        self.mma_threads = tiling.threads
 
     def body(self) -> list[Stmt]:
         p, keys = self.tiling, const(self.tiling.block)
@@ -251,7 +252,7 @@ class ForwardKernel(ForwardBlock):
             body.append(ir.Set(row_sum, ir.read(row_sum) + tree_reduce(own, ir.add)))
         for i, register in enumerate(self.result):
             body.append(ir.Set(register, ir.read(register) * rescales[row_half(i)]))
-        return ir.For(lane, ZERO, const(self.tiling.threads), "lanes", body)
+        return ir.For(lane, ZERO, const(self.mma_threads), "lanes", body)
 
     def _finish(self) -> list[Stmt]:
         p, s, lane = self.tiling, self.s, ir.var("finish")
@@ -260,7 +261,7 @@ class ForwardKernel(ForwardBlock):
         for h, (row_max, row_sum) in enumerate(zip(self.row_maxes, self.row_sums, strict=True)):
             denominator = ir.var(f"denominator{h}", float32)
             body.append(ir.Let(denominator, row_reduce(ir.read(row_sum), ir.add)))
-            lse = ir.fma(ir.read(row_max), const(1 / LOG2E, float32), FUNCTIONS["log"](denominator))
+            lse = self._scaled_max(ir.read(row_max)) + FUNCTIONS["log"](denominator)
             lse = select(denominator.eq(ZERO_F32), const(math.inf, float32), lse)
             row, column = ir.accumulator_element(lane, 2 * h)
             query = self.first + row
@@ -269,7 +270,7 @@ class ForwardKernel(ForwardBlock):
                 body.append(ir.If(column.eq(0) & (query < s.queries), stores))
             factor = select(denominator.eq(ZERO_F32), ZERO_F32, one / denominator)
             body.append(ir.Set(row_sum, factor))
-        out: list[Stmt] = [ir.For(lane, ZERO, const(p.threads), "lanes", body)]
+        out: list[Stmt] = [ir.For(lane, ZERO, const(self.mma_threads), "lanes", body)]
         if self.v is None:
             return out
 
@@ -282,5 +283,9 @@ class ForwardKernel(ForwardBlock):
         def write(row: Expr, column: Expr, x: Expr) -> list[Stmt]:
             return self.o.write(self.n, self.first + row, column, x)
 
-        stored = (p.threads, self.stage, p.value_dim, value, write, exists)
+        stored = (self.mma_threads, self.stage, p.value_dim, value, write, exists)
         return [*out, *smem_tiles.store_accumulators("o", *stored)]
+
+    def _scaled_max(self, row_max: Expr) -> Expr:
+        """The largest scaled score of a row, in units of the natural logarithm."""
+        return row_max * const(1 / LOG2E, float32)
