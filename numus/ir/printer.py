@@ -187,7 +187,8 @@ class _Printer:
                 return self.collective(s, depth)
             case Prefetch():
                 use = "write" if s.write else "read"
-                return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}"
+                lanes = " by all lanes" * s.lanes
+                return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}{lanes}"
             case ClusterGather():
                 return f"gather {s.count} of {names[s.src]} to {names[s.dst]}"
             case DependencyWait():

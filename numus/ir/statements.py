@@ -109,12 +109,13 @@ class BlockScan(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Prefetch(Stmt):
-    """Prefetch hint into L1 or L2. May be out of bounds."""
+    """Prefetch hint into L1 or L2. May be out of bounds. `lanes`: for every lane, not the first."""
 
     buffer: Buffer
     index: Expr
     write: bool = True
     level: int = 1
+    lanes: bool = False
 
 
 @dataclass(eq=False, slots=True)

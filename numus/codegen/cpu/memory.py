@@ -20,6 +20,7 @@ from numus.codegen.llvm.divergence import are_consecutive, loads_of, split_const
 from numus.dtypes import DType
 
 VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
+LINE_BYTES = 64  # of a cache line
 NONTEMPORAL = 0  # metadata node of non-temporal stores
 
 
@@ -428,10 +429,23 @@ def store(ctx: Context, s: ir.Store) -> None:
 
 
 def prefetch(ctx: Context, s: ir.Prefetch) -> None:
-    """llvm.prefetch, for the first lane: into L1 (locality 3) or L2 (locality 2)."""
-    pointer = _pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))
+    """llvm.prefetch: into L1 (locality 3) or L2 (locality 2)."""
+    t, lane = ctx.t, ctx.lane
+    stride = ctx.lane_stride(s.index) if s.lanes and lane is not None else 0
+    if lane is None or stride == 0:
+        pointers = [_pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))]
+    elif stride is None or abs(stride) * s.buffer.dtype.itemsize > LINE_BYTES:
+        pointers, _ = transposed.pointers_of(ctx, s.buffer, s.index)
+    else:  # lanes share lines
+        first = _pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))
+        span = lane.shape.width * stride * s.buffer.dtype.itemsize
+        offsets = range(0, span, LINE_BYTES if span > 0 else -LINE_BYTES)
+        pointers = [t.new(f"getelementptr i8, ptr {first}, i64 {n}") for n in offsets]
     flags = [("i32", str(n)) for n in (int(s.write), 4 - s.level, 1)]
-    ctx.t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
+    for pointer in pointers:
+        t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
+    if s.lanes:  # each stays with its access: many in a row would wait for each other
+        t.do('call void asm sideeffect "", "~{memory}"()')
 
 
 def _store_uniform(ctx: Context, s: ir.Store, name: str, mask: Value | None) -> None:

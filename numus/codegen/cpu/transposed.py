@@ -14,7 +14,6 @@ from numus import ir
 from numus.codegen.llvm.builder import Shape, Value, memory_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import loads_of, written_by
-from numus.dtypes import DType
 
 MIN_COUNT = 4  # adjacent elements that are worth a transpose
 PREFETCH_LOCALITY = 3  # of llvm.prefetch: L1
@@ -85,7 +84,7 @@ def _first(ctx: Context, e: ir.Expr) -> str:
     return ctx.t.new(f"extractelement {ctx.current_lane.shape.of('i64')} {name}, i64 0")
 
 
-def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> tuple[list[str], str | None]:
+def pointers_of(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> tuple[list[str], str | None]:
     """A pointer to the first element of each lane, and how many elements lie between the first
     lanes of this vector and of the next, where that is known."""
     t, width = ctx.t, ctx.current_lane.shape.width
@@ -107,12 +106,20 @@ def _pointers(ctx: Context, buffer: ir.Buffer, index: ir.Expr) -> tuple[list[str
     return found, t.new(f"mul i64 {stride}, {width}") if known else None
 
 
-def _prefetch(ctx: Context, dtype: DType, pointer: str, distance: str | None, write: bool) -> None:
+def _is_prefetched(ctx: Context, buffer: ir.Buffer, write: bool) -> bool:
+    """Whether the statements around say themselves what comes next."""
+    fetches = (s for s in ctx.blocks[-1].body if isinstance(s, ir.Prefetch)) if ctx.blocks else ()
+    return any(s.buffer is buffer and s.write == write for s in fetches)
+
+
+def _prefetch(
+    ctx: Context, buffer: ir.Buffer, pointer: str, distance: str | None, write: bool
+) -> None:
     """What the next vector of lanes accesses, which hardware does not find: lanes lie too far
     apart. Each stays with an access of this vector: many in a row would wait for each other, and
     with them the loads behind."""
-    if distance is not None:
-        ty = memory_type(dtype)
+    if distance is not None and not _is_prefetched(ctx, buffer, write):
+        ty = memory_type(buffer.dtype)
         where = ctx.t.new(f"getelementptr {ty}, ptr {pointer}, i64 {distance}")
         flags = [("i32", str(n)) for n in (int(write), PREFETCH_LOCALITY, 1)]
         ctx.t.call("void", "llvm.prefetch.p0", ("ptr", where), *flags)
@@ -188,11 +195,11 @@ def load(ctx: Context, group: list[ir.Expr], level: int) -> None:
     t, shape, count = ctx.t, ctx.current_lane.shape, len(group)
     width, scalar = shape.width, memory_type(buffer.dtype)
     piece, ty = Shape(count).of(scalar), shape.of(scalar)
-    pointers, distance = _pointers(ctx, buffer, group[0].args[0])
+    pointers, distance = pointers_of(ctx, buffer, group[0].args[0])
     how = f"align {buffer.dtype.itemsize}{ctx.tags[buffer]}"
     pieces = []
     for p in pointers:
-        _prefetch(ctx, buffer.dtype, p, distance, False)
+        _prefetch(ctx, buffer, p, distance, False)
         pieces.append(t.new(f"load {piece}, ptr {p}, {how}"))
     registers = [_joined(ctx, scalar, pieces[i::count], count) for i in range(count)]
     for e, name in zip(group, transpose(ctx, ty, registers, width), strict=True):
@@ -236,7 +243,7 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
     for s in stores:
         (name,) = ctx.vectors(ctx.value(s.value), dtype)
         columns.append(t.to_memory(shape, dtype, name))
-    pointers, distance = _pointers(ctx, buffer, stores[0].index)
+    pointers, distance = pointers_of(ctx, buffer, stores[0].index)
     registers = transpose(ctx, ty, columns, width)
     how = f"align {dtype.itemsize}{ctx.tags[buffer]}"
     piece = Shape(count).of(scalar)
@@ -245,4 +252,4 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
         if count < width:
             name = t.shuffle(ty, name, "poison", range(start, start + count))
         t.do(f"store {piece} {name}, ptr {pointer}, {how}")
-        _prefetch(ctx, dtype, pointer, distance, True)
+        _prefetch(ctx, buffer, pointer, distance, True)

@@ -18,6 +18,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, swap
+from numus.kernels.fft.indices import split_constant
 from numus.kernels.fft.roots import unit_roots
 from numus.kernels.fft.shared_memory import (
     Rotation,
@@ -27,7 +28,7 @@ from numus.kernels.fft.shared_memory import (
     shared_stockham,
     stores,
 )
-from numus.kernels.fft.stockham import Read, Transform, Write, pair, split_constant
+from numus.kernels.fft.stockham import Read, Transform, Write, pair
 
 
 def chirp(n: int, dtype: DType) -> Any:

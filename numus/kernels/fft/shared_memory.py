@@ -20,6 +20,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul
+from numus.kernels.fft.indices import quotient, remainder, split_constant
 from numus.kernels.fft.stockham import (
     ONE,
     ZERO,
@@ -31,9 +32,6 @@ from numus.kernels.fft.stockham import (
     loop_butterfly,
     pair,
     passes_of,
-    quotient,
-    remainder,
-    split_constant,
 )
 
 BANK_PERIOD = 16  # points between gaps

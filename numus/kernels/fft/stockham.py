@@ -17,34 +17,14 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
+from numus.kernels.fft.prefetch import fetch_operands, fetch_results
 
 ZERO, ONE = const(0), const(1)
 NONE = (ZERO, ZERO)
 BLOCK_TERMS = 8  # of a sum over the points of a large prime
 
-
-def quotient(x: Expr, n: int) -> Expr:
-    """x / n of a number that is not negative."""
-    start, offset = split_constant(x)
-    if offset and offset % n == 0:
-        return ir.add(quotient(start, n), const(offset // n))
-    if n & (n - 1):
-        return ir.idiv(x, const(n))
-    return x if n == 1 else ir.binary("ashr", x, const(n.bit_length() - 1))
-
-
-def remainder(x: Expr, n: int) -> Expr:
-    start, offset = split_constant(x)
-    if offset and offset % n == 0:
-        return remainder(start, n)
-    return ir.irem(x, const(n)) if n & (n - 1) else ir.binary("and", x, const(n - 1))
-
-
-def split_constant(index: Expr) -> tuple[Expr, int]:
-    """An index without its constant term, and that term."""
-    is_sum = index.op == "add" and index.args[1].op == "const"
-    return (index.args[0], int(index.args[1].attr)) if is_sum else (index, 0)
-
+# A vector of rows that stays in L1 with the next one. Half of a Cascade Lake core's.
+SHORT_ROWS_BYTES = 1 << 14
 
 Transform = tuple[Expr, Expr]  # of a block: the first of a vector, which of them
 Place = tuple[ir.Buffer, Expr]  # of a number in scratch memory
@@ -78,6 +58,7 @@ class Block:
     # exp(-2 pi i k / 2 length): the points are pairs of a real signal, whose transform is stored
     real_roots: Callable[[Expr], Complex] | None = None
     name: str = ""  # of one of several blocks in a kernel
+    fetches: bool = False  # what operands are read and results stored next
 
 
 class Points(Protocol):
@@ -194,12 +175,22 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     if is_out and not block.paired:
         chunk = block.vector if block.adjacent_points[1] else 1
 
+    rows_nbytes = 2 * block.dtype.itemsize * block.length * block.vector
+
+    def ahead(w: Transform, start: Expr) -> list[Stmt]:
+        """What the next iteration reads or stores, where lanes are long rows."""
+        if not block.fetches or chunk == 1 or rows_nbytes < SHORT_ROWS_BYTES:
+            return []
+        following = ir.add(start, const(chunk))
+        z = load(w, following)
+        return fetch_results(put(w, following, z)) if is_out else fetch_operands(z)
+
     def body(start: Expr, count: int) -> Stmt:
         def copy(w: Transform) -> list[Stmt]:
             z = Bindings(f"z_{name}")
             points = [z.bind(load(w, ir.add(start, const(j)))) for j in range(count)]
             stores = [s for j, p in enumerate(points) for s in put(w, ir.add(start, const(j)), p)]
-            return _stores_last([*z.statements, *stores])
+            return _stores_last([*ahead(w, start), *z.statements, *stores])
 
         return _over_transforms(block, name, copy)
 
@@ -267,6 +258,10 @@ def _pass_loops(
     stride = size(p.stride) if p.stride > 1 else ONE
     input_stride = size(block.length // p.radix) if p.groups * p.stride > 1 else ONE
     first_roots = block.first_roots if p.stride == 1 and block.width == 1 else None
+    following = ONE if block.width > 1 else const(block.vector)  # iteration
+    are_many = p.groups * p.stride > 1
+    reads_ahead = block.fetches and are_many and p.stride == 1
+    stores_ahead = block.fetches and are_many and p.groups == 1
 
     def body(group: Expr, q: Expr, w: Transform) -> list[Stmt]:
         start = ir.add(ir.mul(group, stride), q)  # of the points read
@@ -286,8 +281,19 @@ def _pass_loops(
         def store(k: Expr, z: Complex) -> list[Stmt]:
             return put(w, ir.add(to, ir.mul(stride, k)), z)
 
+        def operands(j: Expr) -> list[Stmt]:
+            if not reads_ahead:
+                return []
+            first = ir.add(start, following)
+            return fetch_operands(load(w, ir.add(first, ir.mul(input_stride, j))))
+
+        def results(k: Expr, z: Complex) -> list[Stmt]:
+            if not stores_ahead:
+                return []
+            return fetch_results(put(w, ir.add(ir.add(to, following), ir.mul(stride, k)), z))
+
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            found = _register_butterfly(p, point, rotated, store)
+            found = _register_butterfly(p, point, rotated, store, operands, results)
             return _stores_last(found) if p.stride == 1 else found
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
@@ -299,13 +305,19 @@ def _register_butterfly(
     point: Callable[[Expr], Complex],
     rotated: Callable[[Expr, Complex], Complex],
     store: Callable[[Expr, Complex], list[Stmt]],
+    operands_ahead: Callable[[Expr], list[Stmt]],
+    results_ahead: Callable[[Expr, Complex], list[Stmt]],
 ) -> list[Stmt]:
     """A radix in registers."""
     out = Bindings(f"z{p.number}")
-    points = [out.bind(point(const(j))) for j in range(p.radix)]
+    points = []
+    for j in range(p.radix):
+        points.append(out.bind(point(const(j))))
+        out.statements += operands_ahead(const(j))
     results = butterfly(points, out)
     for k, z in enumerate(results):
         value = out.bind(rotated(const(k), z)) if k else z
+        out.statements += results_ahead(const(k), value)
         out.statements += store(const(k), value)
     return out.statements
 

@@ -116,6 +116,7 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
             p.result_is_paired,
             first_roots,
             partial(p.real_root, e) if p.is_real else None,
+            fetches=p.is_streamed,
         )
         body, scratch = stockham(simd_block, root, get, put)
     e.scratch += scratch

@@ -57,6 +57,7 @@ def _block(
         paired=which == 1,
         first_roots=first_root if along else None,
         name="columns" if which else "rows",
+        fetches=p.is_streamed,
     )
     return block, -(-count // width), root
 

@@ -20,11 +20,8 @@ from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
-from numus.kernels.fft.stockham import (
-    NONE,
-    quotient,
-    remainder,
-)
+from numus.kernels.fft.indices import quotient, remainder
+from numus.kernels.fft.stockham import NONE
 from numus.kernels.fft.tables import TUNING, Layout, layout
 from numus.kernels.fft.thread_steps import low_roots
 
@@ -77,6 +74,12 @@ class FftProblem(Problem):
     def is_small(self) -> bool:
         """Little data: short code, and few kernels, beat fast code."""
         return self.val.size <= TUNING.small_elements
+
+    @property
+    def is_streamed(self) -> bool:
+        """Operands and results pass through the caches of a core: what comes next is prefetched."""
+        nbytes = self.val.size * self.val.dtype.itemsize
+        return not self.target.simt and nbytes > self.target.l2_bytes // 4
 
     @property
     def rows(self) -> int:
