@@ -13,6 +13,7 @@ from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip, permute_dims
 from numus.functions.shape.splitting import diagonal
+from numus.functions.shape.tiling import pad
 from numus.kernels.factor.panels import panel_width
 from numus.linalg._base import adjoint, identity
 from numus.linalg.factor import lapack, small
@@ -22,6 +23,7 @@ from numus.tensor import Tensor
 BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1
 REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up to
 MAX_REGISTER_BLOCK = 128  # rows
+BLOCK_PANELS = 8  # panels of Cholesky before what is right of them is updated
 PANEL = 32  # columns of a tall one, at most
 
 
@@ -44,32 +46,57 @@ def cholesky(a: Tensor) -> Tensor:
         return adjoint(wrap(factor.cholesky(a._node)))
     if a.shape[-1] <= register_block(a):
         return wrap(factor.lower_cholesky(a._node))
-    panels = _cholesky_panels(a)
-    columns = []
-    for panel in panels:
-        above = (a.shape[0], a.shape[1] - panel.shape[1], panel.shape[2])
-        columns.append(concat([zeros(above, dtype=a.dtype, device=a.device), panel], axis=-2))
-    return concat(columns, axis=-1)
+    return _columns_joined(cholesky_columns(a))
+
+
+def _columns_joined(blocks: list[Tensor]) -> Tensor:
+    """Blocks of columns of a lower triangle, with the zeros above them."""
+    rows = blocks[0].shape[1]
+    if len(blocks) == 1:
+        return blocks[0]
+    return concat([pad(x, ((0, 0), (rows - x.shape[1], 0), (0, 0))) for x in blocks], axis=-1)
 
 
 def register_block(a: Tensor) -> int:
     return min(MAX_REGISTER_BLOCK, REGISTER_BLOCK_BYTES // a.dtype.itemsize)
 
 
-def _cholesky_panels(a: Tensor) -> list[Tensor]:
-    """Panels of L, each from its diagonal on, of the first columns (batch, m, n) of a matrix. Below
-    the diagonal, L is what is there times the adjoint of the inverse of its block."""
-    _, m, n = a.shape
-    block = register_block(a)
-    if n <= block:
-        both = wrap(factor.cholesky_and_inverse(a[:, :n]._node))
-        top, inverse = both[..., :n], both[..., n:]
-        return [concat([top, a[:, n:] @ adjoint(inverse)], axis=-2) if m > n else top]
-    h = _half(n, block)
-    first = _cholesky_panels(a[..., :h])
-    left = concat([panel[:, h - m :] for panel in first], axis=-1)
-    rest = a[:, h:, h:] - left @ adjoint(left[:, : n - h])
-    return first + _cholesky_panels(rest)
+def cholesky_columns(a: Tensor) -> list[Tensor]:
+    """Blocks of columns of L, each from its diagonal on, on GPUs, of the first columns
+    (batch, m, n) of a matrix: rows beyond those of a square one become their products with L⁻ᴴ."""
+    n = a.shape[-1]
+    width = BLOCK_PANELS * register_block(a)
+    found, rest = [], [a[:, i:, i : i + width] for i in range(0, n, width)]
+    for at in range(len(rest)):
+        found.append(_block_of_cholesky(rest[at]))
+        left = found[-1][:, rest[at].shape[-1] :]
+        for i in range(at + 1, len(rest)):
+            start, count = (i - at - 1) * width, rest[i].shape[-1]
+            rest[i] = rest[i] - left[:, start:] @ adjoint(left[:, start : start + count])
+    return found
+
+
+def _block_of_cholesky(a: Tensor) -> Tensor:
+    """As `cholesky_columns`, of one block, right-looking. Below the diagonal, L is what is there
+    times the adjoint of the inverse of its block."""
+    panels = []
+    while True:
+        width = min(a.shape[-1], register_block(a))
+        both = wrap(factor.cholesky_and_inverse(a[:, :width, :width]._node))
+        top, inverse = both[..., :width], both[..., width:]
+        below = a[:, width:, :width] @ adjoint(inverse)
+        panels.append(concat([top, below], axis=-2) if below.size else top)
+        if a.shape[-1] == width:
+            return _columns_joined(panels)
+        a = a[:, width:, width:] - below @ adjoint(below[:, : a.shape[-1] - width])
+
+
+def cholesky_below(a: Tensor, b: Tensor) -> Tensor:
+    """b L⁻ᴴ with L Lᴴ = a."""
+    if not lapack.on_gpu(a):
+        return adjoint(solve_lower(cholesky(a), adjoint(b)))
+    rows = b.shape[1]
+    return concat([x[:, -rows:] for x in cholesky_columns(concat([a, b], axis=-2))], axis=-1)
 
 
 def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:

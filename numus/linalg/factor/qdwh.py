@@ -5,9 +5,12 @@ and Cholesky factorisations, for GPUs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
+from numus.functions.creation.conversion import asarray
+from numus.functions.creation.creation import arange
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.arithmetic import minimum
 from numus.functions.elementwise.comparison import where
@@ -16,8 +19,9 @@ from numus.functions.shape.concatenation import concat
 from numus.linalg._base import adjoint, identity
 from numus.linalg.factor import blocked
 from numus.tensor import Tensor
+from numus.transforms.control import scan
 
-MAX_CHOLESKY_WEIGHT = 100.0  # above, the matrix of the normal equations is ill-conditioned
+MAX_WEIGHT = 100.0  # above, the matrix of the normal equations is ill-conditioned
 
 
 def _weights(least: float, eps: float) -> Iterator[tuple[float, float, float]]:
@@ -42,27 +46,33 @@ def unitary_factor(a: Tensor) -> Tensor:
     bound = minimum(frobenius, rows.sqrt() * columns.sqrt())
     x = a / where(bound == 0, 1.0, bound)
     eps = float(finfo(size.dtype).eps)
-    for a_, b, c in _weights(eps, 4 * eps):
-        halley = _by_cholesky if c <= MAX_CHOLESKY_WEIGHT else _by_orthonormal_rows
-        x = (b / c) * x + (a_ - b / c) * halley(x, c)
+    for ill, group in itertools.groupby(_weights(eps, 4 * eps), lambda w: w[2] > MAX_WEIGHT):
+        table = [(b / c, a_ - b / c, c, math.sqrt(c)) for a_, b, c in group]
+        weights = asarray(table, dtype=size.dtype, device=a.device).astype(a.dtype)
+        x, _ = scan(_by_orthonormal_columns if ill else _by_cholesky, x, weights)
     return x
 
 
-def _by_cholesky(x: Tensor, c: float) -> Tensor:
-    """x (1 + c xᴴ x)⁻¹."""
-    lower = blocked.cholesky(identity(x.shape[-1], x) + c * (adjoint(x) @ x))
-    found = blocked.solve_lower(lower, adjoint(x))
-    return adjoint(blocked.solve_upper(adjoint(lower), found))
+def _by_cholesky(x: Tensor, weights: Tensor) -> tuple[Tensor, None]:
+    """(b / c) x + (a - b / c) x (1 + c xᴴ x)⁻¹."""
+    share, rest, c, _ = weights
+    one = identity(x.shape[-1], x)
+    inverse = blocked.cholesky_below(one + c * (adjoint(x) @ x), one)
+    return share * x + rest * ((x @ inverse) @ adjoint(inverse)), None
 
 
-def _by_orthonormal_rows(x: Tensor, c: float) -> Tensor:
-    """As `_by_cholesky`, by an orthonormal basis of the rows of (√c xᴴ, 1): shifted Cholesky QR,
-    then two without a shift (Fukaya et al. 2020)."""
+def _by_orthonormal_columns(x: Tensor, weights: Tensor) -> tuple[Tensor, None]:
+    """As `_by_cholesky`, by an orthonormal basis of the columns of √c x above 1: shifted Cholesky
+    QR, then two without a shift (Fukaya et al. 2020)."""
+    share, rest, c, root = weights
     m, n = x.shape[-2:]
     one = identity(n, x)
-    rows = concat([math.sqrt(c) * adjoint(x), one], axis=-1)
     shift = 4 * n * float(finfo(abs(x).dtype).eps) * c
-    for more in (shift, 0.0, 0.0):
-        gram = rows @ adjoint(rows)
-        rows = blocked.solve_lower(blocked.cholesky(gram + more * one if more else gram), rows)
-    return adjoint(rows[..., :m]) @ rows[..., m:] / math.sqrt(c)
+
+    def orthogonalised(columns: Tensor, number: Tensor) -> tuple[Tensor, None]:
+        gram = adjoint(columns) @ columns + where(number == 0, shift, 0.0) * one
+        return blocked.cholesky_below(gram, columns), None
+
+    start = concat([root * x, one], axis=-2)
+    columns, _ = scan(orthogonalised, start, arange(3, device=x.device))
+    return share * x + rest / root * (columns[:, :m] @ adjoint(columns[:, m:])), None
