@@ -14,12 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from numus import ir
+from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops.nest import ZERO, ceil_div, delinearize, iterations, total_extent
+from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import RowEmitter, Span, fits_shared, full_spans
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, Stmt, const
+
+CACHE_LINE_BYTES = 64
 
 Blocks = tuple[list[Stmt], int]  # the statements of a block, and the number of blocks
 
@@ -121,8 +125,31 @@ def lanes_across_rows(
         blocks_of_sums = any(map(row.sum_block, range(work.passes)))  # whose totals are wider
         width_of_terms = work.vector_lanes() if blocks_of_sums else 0
         vectors = _vectors_at_a_time(p, columns)
+        if not (work.threads or work.is_small):
+            _prefetch_stores(e, body, j, vectors * lanes)
         loop = ir.For(j, start, stop, "lanes", body, unroll=vectors, width=width_of_terms)
     return [loop], blocks * iterations(others)
+
+
+def _prefetch_stores(e: Emitter, body: list[Stmt], column: Expr, columns: int) -> None:
+    """Add prefetches to loops over lines of memory, of each of which lanes at `column` store some
+    columns. A store that misses fetches its cache line first; lines are so far apart that each is
+    on another page, where hardware prefetchers do not follow."""
+    analysis = AffineAnalysis(e)
+    for loop in ir.statements(body):
+        if not isinstance(loop, ir.For) or loop.kind != "serial":
+            continue
+        fetches: list[Stmt] = []
+        for s in loop.body:
+            if not isinstance(s, ir.Store) or s.buffer.access == "scratch":
+                continue
+            strides, size = analysis.coefficients(s.index) or {}, s.buffer.dtype.itemsize
+            far = abs(strides.get(loop.var, 0)) * size >= TUNING.far_line_bytes
+            if strides.get(column) == 1 and far:
+                ahead = substitute(s.index, {loop.var: loop.var + TUNING.lines_ahead})
+                starts = range(0, columns, max(1, CACHE_LINE_BYTES // size))
+                fetches += [ir.Prefetch(s.buffer, ahead + start) for start in starts]
+        loop.body[:0] = fetches
 
 
 def _vectors_at_a_time(p: LoopProblem, columns: int) -> int:

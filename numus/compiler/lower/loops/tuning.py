@@ -55,6 +55,9 @@ class LoopTuning:
     few_columns_max_row: int = 64  # if those have so few elements
     column_vector_bytes: int = 8  # of a thread's adjacent columns: more would be fewer threads
 
+    lines_ahead: int = 4  # whose stores a SIMD loop prefetches,
+    far_line_bytes: int = 1 << 10  # where it is as far to the next line
+
     # SIMD operations: of a lane's load with gaps, of elements that other rows have brought into a
     # cache or not, of the reduction of a row's lanes, of its vectors, and of an expensive function
     gap_load_cached: float = 0.6
