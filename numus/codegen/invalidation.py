@@ -36,7 +36,7 @@ class MemoryDependences:
     def record(self, e: Expr) -> None:
         """Add an expression whose operands are recorded."""
         found = _NONE.union(*(self.sources[a] for a in e.args if a in self.sources))
-        if e.op == "read" or (e.op in ("load", "load4") and e.attr.access != "read"):
+        if e.op == "read" or (e.op in ("load", "load_vector") and e.attr.access != "read"):
             found |= {e.attr}
         elif e.op == "lanes_reduce":
             found |= {e.attr[1]}

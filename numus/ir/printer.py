@@ -175,6 +175,7 @@ class _Printer:
                 return f"if {args[0]}:"
             case Let():
                 how = " early" if s.early else f" vector of {s.vector}" if s.vector else ""
+                how += " relaxed" if s.relaxed else ""
                 return f"{self.name(s.var, 'v')} = {args[0]}{how}"
             case Set():
                 dtype = s.register.dtype.name + (" per lane" if s.register.lanes else "")

@@ -50,13 +50,14 @@ class Let(Stmt):
 
     `early`: a shared-memory load issued here although its use is far. `vector` = n: this and the
     next n-1 Lets load consecutive, aligned elements: one vector load, at most 16 bytes, in a lanes
-    loop.
+    loop. `relaxed`: a compiler may contract and reorder its sums and products.
     """
 
     var: Expr
     value: Expr
     early: bool = False
     vector: int = 0
+    relaxed: bool = False
 
 
 @dataclass(eq=False, slots=True)

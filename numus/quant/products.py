@@ -106,7 +106,7 @@ def _has_words(p: Packing, k: int, target: Any) -> bool:
     """A GPU's kernels read the codes as words of whole values: each group is a multiple of 16
     bytes."""
     aligned = k % (4 * p.values) == 0 and p.group % 4 == 0
-    return target.subgroup_size > 0 and p.bits in (4, 8) and aligned
+    return target.simt and p.bits in (4, 8) and aligned
 
 
 def _reads_floats(x: Tensor, p: Packing) -> bool:

@@ -11,6 +11,7 @@ from numus.quant.products import packing_of
 from numus.runtime import devices
 
 devices.BACKENDS["simt_warps"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
+devices.BACKENDS["simt_blocks"] = lambda index: simt_machine.Machine(simt_machine.TARGET)
 rng = np.random.default_rng(5)
 
 
@@ -44,6 +45,34 @@ def test_warps(format, rows, columns, vectors, dtype):
     assert y.dtype.name == dtype
     bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
     assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("on", ["simt_blocks", "webgpu"])
+@pytest.mark.parametrize(
+    ("format", "rows", "columns", "vectors", "dtype"),
+    [
+        ("int4-g128", 19, 1024, 1, "float32"),
+        ("q8-b128", 17, 640, 1, "float32"),
+        ("int4-g32", 5, 1056, 3, "float32"),
+        ("uint4-g64", 6, 320, 8, "float32"),
+        ("uint4-g64", 3, 1024, 1, "float16"),
+        ("int8-row", 7, 528, 2, "bfloat16"),
+        ("q8-b32", 5, 384, 1, "float16"),
+        ("int4-row", 1, 544, 1, "float32"),
+    ],
+)
+def test_blocks(format, rows, columns, vectors, dtype, on):
+    if not devices.count(on):
+        pytest.skip("there is no adapter for WebGPU here")
+    x, q, wanted = operands(format, rows, columns, vectors, on, dtype)
+    y = nm.relu(x @ q.T)
+    found = y.astype("float32").numpy()
+    runtime = nm.device(on).runtime
+    log = runtime.launched if on == "simt_blocks" else list(runtime.compile_log)
+    assert "packed_gemv" in [p.name for p in log]
+    assert y.dtype.name == dtype
+    bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert np.abs(found - np.maximum(wanted, 0)).max() < bound * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(

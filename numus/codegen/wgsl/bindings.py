@@ -13,6 +13,7 @@ from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.context import BufferBinding
 from numus.codegen.wgsl.expressions import Expressions
 from numus.codegen.wgsl.index_width import is_size
+from numus.codegen.wgsl.vectors import vector_widths
 from numus.errors import DTypeError
 
 HEADER_WORDS = 4  # of `P`, before the buffers' offsets
@@ -37,6 +38,7 @@ class Variant:
     aliased: frozenset[int] = frozenset()
     # (buffer, bindings) of buffers larger than one binding may be
     segments: tuple[tuple[int, int], ...] = ()
+    unaligned: frozenset[int] = frozenset()  # buffers that do not begin at a whole vector
     merged: bool = False  # buffers of one type share a binding: there are too many to bind
 
 
@@ -65,6 +67,10 @@ class Bindings:
     # by element type: the variable and the buffers in it
     merged_by_type: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     scratch: list[tuple[int, int]] = field(default_factory=list)
+    widths: dict[ir.Buffer, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.widths = vector_widths(self.x.kernel)
 
     def word(self, at: int) -> str:
         """A word of `P`."""
@@ -110,8 +116,14 @@ class Bindings:
             access = "read" if only_read else "read_write"
             count = segments.get(i, 1)
             if count == 1:
-                x.bindings[buffer] = BufferBinding(name, f"o{i}", storage, element)
-                self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
+                width = self.widths.get(buffer, 1)
+                if storage != "plain" or element[1:] != "32" or i in self.variant.unaligned:
+                    width = 1
+                binding = BufferBinding(name, f"o{i}", storage, element, width=width)
+                if width > 1:
+                    x.emit(f"let {binding.vector_base} = o{i} / {width};")
+                x.bindings[buffer] = binding
+                self._bind(i, f"var<storage, {access}> {name}: array<{binding.array}>;")
                 continue
             per = self.x.target.max_binding_bytes // _bytes(element)
             binding = BufferBinding(name, f"o{i}", storage, element, count, per)
@@ -145,11 +157,11 @@ class Bindings:
             nbytes = -(-size.attr * _bytes(carrier) // 16) * 16
             if nbytes <= self.shared_budget:
                 self.shared_budget -= nbytes
-                count, element, storage = size.attr, carrier, "word"
-                if carrier[1:] == "32" and memory.has_vec4_loads(self.x.kernel, buffer):
-                    count, element, storage = -(-count // 4), f"vec4<{carrier}>", "vec4"
-                self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")
-                x.bindings[buffer] = BufferBinding(name, "", storage, element)
+                width = self.widths.get(buffer, 1) if carrier[1:] == "32" else 1
+                binding = BufferBinding(name, "", "word", carrier, width=width)
+                count = -(-size.attr // width)
+                self.globals.append(f"var<workgroup> {name}: array<{binding.array}, {count}>;")
+                x.bindings[buffer] = binding
                 self.workgroup_buffers.add(buffer)
                 return
         self.scratch.append((i, _bytes(carrier)))

@@ -29,19 +29,39 @@ class BufferBinding:
     name: str
     base: str  # an i32 expression; "" where it is zero
     # "plain", "half", "packed" (several elements to a word), "atomic" (packed and written to),
-    # "word" (scratch), "vec4" (scratch in vectors of four)
+    # "word" (scratch)
     storage: str
     element: str  # the WGSL type of an element
     segments: int = 1
     segment_elements: int = 0
+    width: int = 1  # of the vectors that it is an array of
+
+    @property
+    def array(self) -> str:
+        """The WGSL type of what it is an array of."""
+        return self.element if self.width == 1 else f"vec{self.width}<{self.element}>"
+
+    @property
+    def vector_base(self) -> str:
+        """The offset of its first vector."""
+        return f"{self.base}v" if self.base else ""
 
     def load(self, index: str) -> str:
-        return f"{self.name}[{index}]" if self.segments == 1 else f"get_{self.name}(u32({index}))"
+        if self.segments > 1:
+            return f"get_{self.name}(u32({index}))"
+        return f"{self.name}[{self._place(index)}]"
 
     def store(self, index: str, value: str) -> str:
-        if self.segments == 1:
-            return f"{self.name}[{index}] = {value};"
-        return f"put_{self.name}(u32({index}), {value});"
+        if self.segments > 1:
+            return f"put_{self.name}(u32({index}), {value});"
+        return f"{self.name}[{self._place(index)}] = {value};"
+
+    def _place(self, index: str) -> str:
+        """Of a single element."""
+        if self.width == 1:
+            return index
+        shift = self.width.bit_length() - 1
+        return f"({index}) >> {shift}u][({index}) & {self.width - 1}"
 
     def atomic(self, operation: str, index: str, value: str = "") -> str:
         """An atomic operation on a word."""

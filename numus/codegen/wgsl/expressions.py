@@ -9,28 +9,34 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.context import ShaderContext
+from numus.codegen.wgsl.vectors import load_vector
 from numus.errors import CompileError
-from numus.ir import Expr, statements
+from numus.ir import Expr, expressions_of, post_order, statements
 
 _ROUNDED = ("add", "sub", "mul")
-_VARYING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
+_VARYING = frozenset("load load_vector read lanes_reduce lanes_xor lanes_shift lanes_last".split())
 # Operations that a compiler may contract or reassociate with a sum or product among their operands.
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
-def contractible(kernel: ir.Kernel) -> set[Expr]:
+def contractible(kernel: ir.Kernel, exact_fma: bool) -> set[Expr]:
     """Sums and products whose rounding a compiler could undo, because it sees their uses."""
-    uses = {s.value for s in statements(kernel.body) if isinstance(s, ir.Let)}
-    for e in ir.body_expressions(kernel.body):
-        if e.op in _COMBINES and arithmetic.is_float(e):
-            uses.update(e.args)
-    return set(filter(_is_rounded, uses))
+    uses, seen = set[Expr](), set[Expr]()
+    for s in statements(kernel.body):
+        if isinstance(s, ir.Let):
+            if s.relaxed:
+                continue
+            uses.add(s.value)
+        for e in post_order(expressions_of(s), seen):
+            if e.op in _COMBINES and arithmetic.is_float(e):
+                uses.update(e.args)
+    return {e for e in uses if _is_rounded(e, exact_fma)}
 
 
-def _is_rounded(e: Expr) -> bool:
+def _is_rounded(e: Expr, exact_fma: bool) -> bool:
     """Whether a compiler sees a sum or product of floats."""
-    rounded = e.op in _ROUNDED or (e.op == "fma" and e.attr == "unfused")
-    return rounded and arithmetic.is_float(e)
+    visible = e.op == "fma" and e.attr == "unfused" and not (exact_fma and e.dtype is dt.float32)
+    return (e.op in _ROUNDED or visible) and arithmetic.is_float(e)
 
 
 def _cancels(op: str, a: Expr, b: Expr) -> bool:
@@ -49,7 +55,7 @@ class Expressions(ShaderContext):
     contractible: set[Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.contractible = contractible(self.kernel)
+        self.contractible = contractible(self.kernel, self.target.exact_fma32)
 
     def hoist(self, s: ir.For) -> None:
         """Write loop-invariant float arithmetic ahead of a loop: the guards against contraction
@@ -138,7 +144,7 @@ class Expressions(ShaderContext):
             return (*parts.initial, *parts.invariants)
         if self._loads_f16_as_f32(e):
             return e.args[0].args[1:]
-        return e.args[1:] if e.op in ("load", "load4") else e.args
+        return e.args[1:] if e.op in ("load", "load_vector") else e.args
 
     def _loads_f16_as_f32(self, e: Expr) -> bool:
         if e.op != "cast" or e.dtype is not dt.float32 or e.args[0].op != "load":
@@ -164,8 +170,8 @@ class Expressions(ShaderContext):
             return self.let(self.registers[e.attr])
         if op == "load":
             return self.let(memory.load(self, e))
-        if op == "load4":
-            return self.let(f"{self.bindings[e.attr].name}[{self.index(args[0])}]")
+        if op == "load_vector":
+            return self.let(load_vector(self, e))
         if op == "lanes_reduce":
             raise CompileError("lanes_reduce must be the value of a Let")
         if args and all(a.op == "const" for a in args):

@@ -59,6 +59,10 @@ class IndexWidth:
             return source.kind == "bool" or (source.is_integer and bits < 32)
         if e.op == "select":
             return all(a in self.int32 for a in e.args[1:])
+        if e.op in ("and", "ashr"):
+            x, y = e.args
+            most = _INT32_MAX if e.op == "and" else 31
+            return y.op == "const" and 0 <= y.attr <= most and x in self.int32
         return e.op in _RANGES and all(a in self.int32 for a in e.args)
 
     def loop_iterations(self, sizes: dict[str, int], threads: int, unroll: int) -> int:
@@ -150,6 +154,8 @@ _RANGES: dict[str, Callable[[Range, Range], Range]] = {  # of the first and last
     "select": lambda x, y: (min(x[0], y[0]), max(x[1], y[1])),
     "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
     "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "and": lambda _, y: (0, y[1]),
+    "ashr": lambda x, y: (x[0] >> y[0], x[1] >> y[0]),
     "idiv": _quotient,
     "irem": _remainder,
 }

@@ -7,16 +7,15 @@ write to one word do not disturb each other. Scratch elements take whole words.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.llvm.divergence import is_multiple, split_constant
 from numus.codegen.wgsl import arithmetic
 from numus.codegen.wgsl.context import BufferBinding, ShaderContext
 from numus.codegen.wgsl.target import WgslTarget
+from numus.codegen.wgsl.vectors import vector_load
 from numus.dtypes import DType
 
 
@@ -43,7 +42,7 @@ def address(x: ShaderContext, binding: BufferBinding, index: ir.Expr) -> str:
 def load(x: ShaderContext, e: ir.Expr) -> str:
     """An element; where the mask is false, the address is that of the first one."""
     dtype, binding = e.dtype, x.bindings[e.attr]
-    if binding.storage == "vec4" and len(e.args) == 1 and (found := vec4_load(e)) is not None:
+    if binding.width > 1 and (found := vector_load(e, binding.width)) is not None:
         return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
     zero = arithmetic.literal(0, dtype, x.type_of(dtype))
     return _masked(x, e, zero, lambda at: load_element(x, dtype, binding, at))
@@ -62,37 +61,10 @@ def _masked(x: ShaderContext, e: ir.Expr, zero: str, load: Callable[[str], str])
     return f"select({zero}, {load(x.let(f'select(0, {at}, {mask})'))}, {mask})"
 
 
-def vec4_load(e: ir.Expr) -> tuple[ir.Expr, int] | None:
-    """The aligned vec4 load and component of an element; None where alignment is not provable."""
-    index, offset = split_constant(e.args[0])
-    if not is_multiple(index, 4):
-        return None
-    number = ir.add(_quarter(index), ir.const(offset // 4))
-    return ir.make("load4", e.dtype, (number,), e.attr), offset % 4
-
-
-def _quarter(e: ir.Expr) -> ir.Expr:
-    """A quarter of an index known to be a multiple of four. Divided here: drivers cannot rule out
-    overflow and would shift every term."""
-    if e.op == "const":
-        return ir.const(e.attr // 4)
-    a, b = e.args
-    if e.op == "add":
-        return ir.add(_quarter(a), _quarter(b))
-    return ir.mul(_quarter(a), b) if is_multiple(a, 4) else ir.mul(a, _quarter(b))
-
-
-def has_vec4_loads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
-    """Whether all four elements of some aligned vec4 are loaded."""
-    plain = (e for e in ir.loads(kernel.body) if e.attr is buffer and len(e.args) == 1)
-    return 4 in Counter(found[0] for found in map(vec4_load, plain) if found).values()
-
-
 def load_element(x: ShaderContext, dtype: DType, binding: BufferBinding, at: str) -> str:
     """The element at an address, in its carrier type."""
-    if binding.storage == "vec4":
+    if binding.width > 1:
         at = x.let(at)
-        return f"{binding.name}[{at} >> 2u][{at} & 3]"
     if binding.storage in ("plain", "word"):
         element = binding.load(at)
         return f"({element} != 0u)" if dtype.kind == "bool" else element
@@ -115,10 +87,9 @@ def store(x: ShaderContext, s: ir.Store) -> None:
     at = address(x, binding, s.index)
     value = x.cast_to(s.value, ty)
     with x.block(f"if ({x.value(s.mask)})") if s.mask is not None else nullcontext():
-        if binding.storage == "vec4":
+        if binding.width > 1:
             at = x.let(at)
-            x.emit(f"{binding.name}[{at} >> 2u][{at} & 3] = {value};")
-        elif binding.storage in ("plain", "word"):
+        if binding.storage in ("plain", "word"):
             x.emit(binding.store(at, bits_of(value, ty) if ty == "bool" else value))
         elif binding.storage == "half":
             x.emit(binding.store(at, f"f16(unpack2x16float({value}).x)"))

@@ -126,6 +126,7 @@ fn div32(a: f32, b: f32) -> f32 {
   return hide32(q) * bitcast<f32>(u32(rest + 127) << 23u);
 }
 """
+_UNPACK = "fn float16_decode(x: u32) -> f32 { return unpack2x16float(x).x; }"
 _NATIVE_SQRT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
 _EXACT_SQRT = """
 fn sqrt32(x: f32) -> f32 {
@@ -151,6 +152,7 @@ def _target_functions(target: WgslTarget) -> dict[str, str]:
         "quotient32": _QUOTIENT,
         "fma32": _NATIVE_FMA["32"] if target.exact_fma32 else by_64,
         "fma64": _NATIVE_FMA["64"] if target.exact_fma64 else _emulated_fma("64"),
+        **({"float16_decode": _UNPACK} if target.exact_unpack16 else {}),
         "div32": _NATIVE_DIVIDE if target.exact_div32 else _EXACT_DIVIDE,
         "sqrt32": _NATIVE_SQRT if target.exact_sqrt32 else _EXACT_SQRT,
     }

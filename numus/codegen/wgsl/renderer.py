@@ -21,6 +21,7 @@ from numus.codegen.wgsl.index_width import IndexWidth
 from numus.codegen.wgsl.prelude import called_functions, prelude
 from numus.codegen.wgsl.target import WgslTarget
 from numus.codegen.wgsl.thread_loops import ThreadLoops
+from numus.codegen.wgsl.vectors import MAX_WIDTH, store_vector
 from numus.codegen.wgsl.workgroup_reduce import SUBGROUP_BUILTINS, WorkgroupReduce
 from numus.errors import CompileError
 from numus.ir import expressions_of, post_order, statements
@@ -189,9 +190,16 @@ class _Renderer:
 
     def _block(self, body: list[ir.Stmt]) -> None:
         workgroup = not self.single_thread and not self.per_thread
-        write = self._workgroup_statement if workgroup else self._thread_statement
-        for s in body:
-            write(s)
+        if workgroup:
+            for s in body:
+                self._workgroup_statement(s)
+            return
+        at = 0
+        while at < len(body):
+            stored = store_vector(self.x, body[at : at + MAX_WIDTH])
+            if not stored:
+                self._thread_statement(body[at])
+            at += stored or 1
 
     def _workgroup_statement(self, s: ir.Stmt) -> None:
         """A statement that all threads of the workgroup reach."""

@@ -26,5 +26,6 @@ class WgslTarget:
     exact_fma64: bool = False
     exact_div32: bool = False  # correctly rounded quotients
     exact_sqrt32: bool = False
+    exact_unpack16: bool = False  # of float16, subnormals too
     subnormals: bool = True  # not flushed to zero
     max_loop_iterations: int = 0  # of a thread's loops together, in some drivers; 0: any

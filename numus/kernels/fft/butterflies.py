@@ -17,19 +17,20 @@ Complex = tuple[Expr, Expr]
 
 
 class Bindings:
-    """Statements under construction, each value bound to a name of its own."""
+    """Statements under construction, each value bound to a name of its own. Sums and products of
+    the transform itself are relaxed: no order of them has smaller errors than another."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.statements: list[Stmt] = []
         self.count = 0
 
-    def bind(self, z: Complex) -> Complex:
+    def bind(self, z: Complex, relaxed: bool = True) -> Complex:
         names = []
         for part in z:
             name = ir.var(f"{self.prefix}_{self.count}", part.dtype)
             self.count += 1
-            self.statements.append(ir.Let(name, part))
+            self.statements.append(ir.Let(name, part, relaxed=relaxed and part.op != "load"))
             names.append(name)
         return names[0], names[1]
 

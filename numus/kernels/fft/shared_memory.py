@@ -307,12 +307,12 @@ class _Butterfly:
         """A point of the operand or the result, times its factor."""
         factor = self.factors[which]
         if factor is None:
-            return point() if which else out.bind(point())
+            return point() if which else out.bind(point(), relaxed=False)
         scale = factor(at)
         if scale is None:
             zero = const(0.0, self.block.dtype)
             return zero, zero
-        z, by = out.bind(point()), out.bind(scale)
+        z, by = out.bind(point(), relaxed=False), out.bind(scale)
         return out.bind(mul(z, by))
 
 

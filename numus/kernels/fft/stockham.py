@@ -188,7 +188,7 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     def body(start: Expr, count: int) -> Stmt:
         def copy(w: Transform) -> list[Stmt]:
             z = Bindings(f"z_{name}")
-            points = [z.bind(load(w, ir.add(start, const(j)))) for j in range(count)]
+            points = [z.bind(load(w, ir.add(start, const(j))), False) for j in range(count)]
             stores = [s for j, p in enumerate(points) for s in put(w, ir.add(start, const(j)), p)]
             return _stores_last([*ahead(w, start), *z.statements, *stores])
 
@@ -312,7 +312,7 @@ def _register_butterfly(
     out = Bindings(f"z{p.number}")
     points = []
     for j in range(p.radix):
-        points.append(out.bind(point(const(j))))
+        points.append(out.bind(point(const(j)), relaxed=False))
         out.statements += operands_ahead(const(j))
     results = butterfly(points, out)
     for k, z in enumerate(results):

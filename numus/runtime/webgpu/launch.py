@@ -56,6 +56,7 @@ class _Step:
         self.offsets: list[int] = []
         self.aliased: frozenset[int] = frozenset()
         self.segments: tuple[tuple[int, int], ...] = ()
+        self.unaligned: frozenset[int] = frozenset()
         self.pipeline: Pipeline | None = None
         self.x = self.y = self.workers = 0
         self.scratch: list[int] = []  # bytes of each bound scratch buffer
@@ -88,7 +89,7 @@ class _Step:
         grid = int(values[0])
         self.scalars = dict(zip(self.program.slots, values[1:], strict=True))
         wide, unroll = self.program.variant_of(self.scalars)
-        variant = Variant(wide, unroll, self.aliased, self.segments)
+        variant = Variant(wide, unroll, self.aliased, self.segments, self.unaligned)
         self.pipeline = self.program.pipeline(variant)
         shader, target = self.pipeline.shader, context.shader_target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
@@ -313,10 +314,16 @@ class WebGpuLaunchList(LaunchList):
         limit = self._context.shader_target.max_binding_bytes
         sizes = {i: memory.buffer.size for i, memory in memories.items()}
         segments = tuple((i, -(-size // limit)) for i, size in sizes.items() if size > limit)
+        unaligned = frozenset(
+            i
+            for i, width in step.program.vector_widths
+            if (block := blocks[i]) and block[1] // step.buffers[i].dtype.itemsize % width
+        )
         before = step.shape
-        same = (step.values, step.aliased, step.segments) == (values, aliased, segments)
+        properties = aliased, segments, unaligned
+        same = (step.values, step.aliased, step.segments, step.unaligned) == (values, *properties)
         if not same:
-            step.aliased, step.segments = aliased, segments
+            step.aliased, step.segments, step.unaligned = properties
             step.set_values(values, self._context)
             if step.pipeline is not before[0]:
                 step.bind_groups.clear()

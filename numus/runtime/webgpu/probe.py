@@ -1,4 +1,4 @@
-"""Probe of an adapter's arithmetic: fma, division, square root, subnormals, loop limits.
+"""Probe of an adapter's arithmetic: fma, division, square root, float16, subnormals, loop limits.
 
 WGSL leaves their rounding open. A few values are computed on the device and compared with the exact
 ones; inexact operations are emulated in kernels (`codegen/wgsl/prelude.py`).
@@ -46,6 +46,19 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 
+_HALVES = """
+@group(0) @binding(0) var<storage, read> a: array<u32>;
+@group(0) @binding(1) var<storage, read_write> r: array<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  for (var i = id.x; i < 32768u; i += 512u) {
+    let both = unpack2x16float(a[i]);
+    r[2u * i] = bitcast<u32>(both.x);
+    r[2u * i + 1u] = bitcast<u32>(both.y);
+  }
+}
+"""
+
 
 def measured(device: Any, queue: Any, target: WgslTarget) -> WgslTarget:
     """The target with the measured flags."""
@@ -59,6 +72,7 @@ def measured(device: Any, queue: Any, target: WgslTarget) -> WgslTarget:
         exact_fma64=fma64,
         exact_div32=div32,
         exact_sqrt32=sqrt32,
+        exact_unpack16=_unpacks_halves(device, queue),
         subnormals=subnormals,
         max_loop_iterations=0 if iterations == _ITERATIONS else int(iterations) // 2,
     )
@@ -86,6 +100,15 @@ def _try(device: Any, queue: Any, kind: Any) -> tuple[bool, bool, bool, bool]:
         bool(np.array_equal(r[2], np.sqrt(np.abs(a)))),
         bool(np.array_equal(r[3], d * d[::-1])),
     )
+
+
+def _unpacks_halves(device: Any, queue: Any) -> bool:
+    """All float16 values become float32 unchanged, subnormals too."""
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    found = _run(device, queue, _HALVES, (halves.view(np.uint32),))[: 1 << 16].view(np.float32)
+    wanted = halves.view(np.float16).astype(np.float32)
+    same = found.view(np.uint32) == wanted.view(np.uint32)
+    return bool(np.all(same | (np.isnan(found) & np.isnan(wanted))))
 
 
 def _exact(x: float, y: float) -> Any:

@@ -20,6 +20,7 @@ from weakref import WeakSet, ref
 from numus.codegen.wgsl import index_width, renderer
 from numus.codegen.wgsl.bindings import UniformScalar, Variant
 from numus.codegen.wgsl.renderer import Shader
+from numus.codegen.wgsl.vectors import vector_widths
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
 from numus.lru import LruTable
@@ -56,6 +57,12 @@ class WebGpuProgram(KernelProgram):
     def clear(self) -> None:
         self._variants.clear()
         self._by_sizes.clear()
+
+    @functools.cached_property
+    def vector_widths(self) -> list[tuple[int, int]]:
+        """Buffers that are accessed by vectors where they begin at a whole one, and how wide."""
+        found = vector_widths(self.kernel)
+        return [(i, found[b]) for i, b in enumerate(self.kernel.buffers) if b in found]
 
     @functools.cached_property
     def _index_width(self) -> index_width.IndexWidth:

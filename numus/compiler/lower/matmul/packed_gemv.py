@@ -3,6 +3,7 @@ warp for one, rows of a CPU's task."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import dtypes as dt
@@ -24,6 +25,8 @@ from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import packed_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.gemv import GemvSizes
+from numus.kernels.matmul.gpu.packed_block_gemv import TUNING as BLOCKS
+from numus.kernels.matmul.gpu.packed_block_gemv import BlockGemv
 from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
     WARP,
@@ -182,6 +185,50 @@ def _vector(x: Value, number: int) -> Value:
     return Value.fresh("slice", "view", (x,), start, (1, 1, x.shape[2]), x.dtype)
 
 
+def _has_no_warps(p: PackedGemvProblem) -> bool:
+    return p.target.subgroup_size == 0
+
+
+def _lower_blocks(p: PackedGemvProblem) -> Kernels:
+    tuning, packing = BLOCKS, p.packing
+    rows = max(1, min(tuning.sums // p.vectors, p.rows))
+    e, block, own = Emitter(p.layouts, block_size=tuning.threads), ir.var("block"), ir.var("own")
+    x, codes, *numbers = p.val.inputs
+
+    def number(which: int) -> Callable[[Expr, Expr], Expr]:
+        if packing.header and not which:
+            return _header_scale(e, packing, codes)
+        val = numbers[which]
+
+        def read(row: Expr, group: Expr) -> Expr:
+            at = (x if n > 1 else ZERO for x, n in zip((row, group), val.shape, strict=True))
+            found: Expr = e.value(val, tuple(at)).cast(dt.float32)
+            return found
+
+        return read
+
+    gemv = BlockGemv(
+        *(packing, p.vectors, rows, tuning.threads, tuning.words),
+        x=lambda v, k: e.value(x, (ZERO, const(v), k)).cast(dt.float32),
+        word=lambda row, at: e.value(codes, (ZERO, row, at)),
+        scale=number(0),
+        zero=number(1) if len(numbers) > 1 else None,
+    )
+    first = block * rows
+    whole = p.chunks % (tuning.threads * tuning.words) == 0
+    body, found = gemv.emit(first, e.dim(p.rows), e.dim(p.chunks), whole)
+    stores: list[Stmt] = []
+    for v, sums in enumerate(found):
+        value = sums[-1]
+        for i, total in reversed(list(enumerate(sums[:-1]))):
+            value = ir.select(own.eq(i), total, value)
+        result = value.cast(p.val.dtype)
+        stores += store_epilogue(e, p.group, (const(v), first + own), result)
+    stores = [ir.If(first + own < e.dim(p.rows), stores)]
+    body.append(ir.For(own, ZERO, const(rows), "lanes", stores))
+    return [e.grid_kernel("packed_gemv", block, body, -(-p.rows // rows), p.group.notes)]
+
+
 def _lower_tasks(p: PackedGemvProblem) -> Kernels:
     """A row at a time, lanes along its words."""
     e, row, c = Emitter(p.layouts), ir.var("row"), ir.var("chunk")
@@ -215,5 +262,6 @@ lower_packed_gemv = family(PackedGemvProblem, Candidate("row per task", _lower_t
 lower_packed_gemv_gpu = family(
     PackedGemvProblem,
     Candidate("tensor cores", _lower_mma, _uses_mma),
+    Candidate("rows per block", _lower_blocks, _has_no_warps),
     Candidate("rows per warp", _lower_warps),
 )
