@@ -33,6 +33,10 @@ define i32 @fake_launch(ptr %config, ptr %f, ptr %p, ptr %e) {
   %code = load i32, ptr inttoptr (i64 @CODE@ to ptr)
   ret i32 %code
 }
+define i32 @fake_pixels(ptr %t, i32 %k, i32 %r, ptr %a, ptr %e, ptr %s, ptr %l, ptr %u, i32 %c,
+    i32 %p, ptr %st, i32 %i, i32 %j, i32 %m, i32 %n) {
+  ret i32 0
+}
 define i32 @fake_encode(ptr %t, i32 %k, i32 %r, ptr %a, ptr %e, ptr %s, ptr %b, ptr %st, i32 %i,
     i32 %j, i32 %l, i32 %m) {
   ret i32 0
@@ -93,9 +97,10 @@ class Driver:
             text = text.replace("@FAILS@", str(name == "cuGraphLaunch").lower())
             text = text.replace("@CODE@", str(ctypes.addressof(self.code)))
             source += text.replace("@COUNTER@", str(ctypes.addressof(word)))
-        names = ["fake_launch", "fake_encode", *(f"fake_{name}" for name in self.native_calls)]
-        launch, encode, *others = compiler.native(source, names)
+        names = ["launch", "encode", "pixels", *self.native_calls]
+        launch, encode, pixels, *others = compiler.native(source, [f"fake_{n}" for n in names])
         self.functions = {"cuLaunchKernelEx": launch, "cuTensorMapEncodeTiled": encode}
+        self.functions["cuTensorMapEncodeIm2col"] = pixels
         self.functions.update(zip(self.native_calls, others, strict=True))
 
     @property

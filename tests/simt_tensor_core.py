@@ -92,6 +92,8 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
     begin, k_tiles = (int(block.value(e, c)) for e in (s.k_start, s.k_tiles))
 
     def tile(o: ir.TmaTensor) -> Any:
+        if o.im2col is not None:
+            return _pixels(block, o, o.im2col, begin, k_tiles, c)
         depth = o.row_bytes // o.buffer.dtype.itemsize
         start = begin * o.row_bytes // ir.SWIZZLE_BYTES
         inner, outer, batches = (int(block.value(e, c)) for e in o.extents)
@@ -143,6 +145,53 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
             part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
             block.registers[register] = old
             block.registers[register][:CONSUMER_THREADS] += part
+
+
+def _pixels(block: Any, o: ir.TmaTensor, i: ir.Im2col, begin: int, k_tiles: int, c: Any) -> Any:
+    """The tiles of TMA's im2col mode as (row, k): the box of pixels is walked one by one."""
+    dtype, axes = o.buffer.dtype, len(i.steps)
+    depth = o.row_bytes // dtype.itemsize
+    channels, *space, images = (int(block.value(e, c)) for e in i.extents)
+    strides = [int(block.value(e, c)) for e in i.strides]
+    low, high, most = {2: (-128, 127, 256), 3: (-16, 15, 32)}[axes]
+    assert all(low <= x <= high for x in (*i.lower, *i.upper))
+    assert all(1 <= x <= 8 for x in i.steps)
+    assert all(s * dtype.itemsize % 16 == 0 for s in strides)
+    ends = [n + upper for n, upper in zip(space, i.upper, strict=True)]  # exclusive
+    memory, origin = block.memory[o.buffer], block.origins[o.buffer]
+
+    def part(at: list[int], rows: int) -> Any:
+        """Pixels of adjacent windows, by channels."""
+        channel, first, image, taps = at[0], at[1 : 1 + axes], at[1 + axes], at[2 + axes :]
+        assert all(0 <= tap < most for tap in taps)
+        inside = zip(first, i.lower, ends, strict=True)
+        assert all(lower <= x < end for x, lower, end in inside), "a tile outside its box"
+        out, where = np.zeros((rows, depth), _wide(dtype)), list(first)
+        quick = channel + np.arange(depth)
+        for row in range(rows):
+            pixel = [x + tap for x, tap in zip(where, taps, strict=True)]
+            if image < images and all(0 <= x < n for x, n in zip(pixel, space, strict=True)):
+                linear = sum(x * s for x, s in zip((*pixel, image), strides, strict=True))
+                present = quick < channels
+                out[row, present] = memory[origin + linear + quick[present]]
+            for axis in range(axes):
+                where[axis] += i.steps[axis]
+                if where[axis] < ends[axis]:
+                    break
+                where[axis] = i.lower[axis]
+            else:
+                image += 1
+        return out
+
+    tiles = []
+    for number in range(k_tiles):
+        here = type(c)({**c.env, i.k: np.int64(begin + number * depth)}, c.ids)
+        at = [[int(block.value(e, here)) for e in one] for one in i.at]
+        if o.k_major:
+            tiles.append(part(at[0], o.tile_mn))
+        else:  # rows are k
+            tiles.append(np.concatenate([part(one, depth) for one in at], axis=1).T)
+    return np.concatenate(tiles, axis=1)
 
 
 def _unpacked(block: Any, s: ir.WgmmaMainloop, stored: Any, begin: int, c: Any) -> Any:

@@ -261,6 +261,12 @@ class _Printer:
             if o.k_tile is not None and o.origin is not None:
                 name = self.name(o.k_tile, "v")
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
+            if o.im2col is not None:
+                i = o.im2col
+                values = self.exprs((*i.extents, *i.strides), depth)
+                box = f"{i.lower} to {i.upper} by {i.steps}"
+                self.lines.append(f"{pad}  im2col({values}) from {box}, k {self.name(i.k, 'v')}")
+                self.lines += [f"{pad}  at {self.exprs(at, depth)}" for at in i.at]
         if s.scales is not None:
             lane, k_tile = (self.name(v, "v") for v in (s.scales.lane, s.scales.k_tile))
             factors = self.exprs(s.scales.rows, depth)

@@ -107,6 +107,26 @@ def accumulator_element(thread: Expr, index: int) -> tuple[Expr, Expr]:
 
 
 @dataclass(eq=False, slots=True)
+class Im2col:
+    """Channels-last images whose pixels, under a tap of windows, are the rows of a tile: TMA's
+    im2col mode. Axes of space are listed from the last to the first.
+
+    The rows are the pixels at which windows begin, `steps` apart, from `lower` at the first to
+    `upper` behind the last one of every axis, image after image; `at` has, by the variable `k`, a
+    tile's first channel, its first pixel, its image, and the displacements of the tap: of a K-major
+    tile, or of each 64 rows of an MN-major one.
+    """
+
+    extents: tuple[Expr, ...]  # channels, space, images
+    strides: tuple[Expr, ...]  # of space and images; in elements
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+    k: Expr
+    at: list[tuple[Expr, ...]]
+
+
+@dataclass(eq=False, slots=True)
 class TmaTensor:
     """A batch of matrices in global memory loaded tile by tile through TMA.
 
@@ -125,6 +145,7 @@ class TmaTensor:
     k_tile: Expr | None = None
     origin: tuple[Expr, Expr] | None = None
     row_bytes: int = SWIZZLE_BYTES  # of a K-major tile
+    im2col: Im2col | None = None  # instead of matrices: extents, strides and batch have no meaning
 
 
 @dataclass(eq=False, slots=True)

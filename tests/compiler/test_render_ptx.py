@@ -314,9 +314,10 @@ def test_half_precision_convolutions_use_wgmma_and_tma(machine):
     y = nm.conv2d(x, w, padding=1, stride=2)
     y.backward(nm.ones_like(y))
     nm.eval(y, w.grad)
-    texts = [text for kernel, text in machine.made if kernel.name == "padded_gemm_conv_wgmma"]
-    assert len(texts) == 2
-    for text in texts:
+    texts = {kernel.name: text for kernel, text in machine.made if "gemm" in kernel.name}
+    assert set(texts) == {"padded_gemm_conv_wgmma", "im2col_gemm"}
+    assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col" in texts["im2col_gemm"]
+    for text in texts.values():
         assert "cp.async.bulk.tensor.3d" in text
         assert "wgmma.mma_async" in text
         assert "local" not in text

@@ -20,6 +20,9 @@ from numus.runtime.null import NullRuntime
 
 WORD, INT = ctypes.c_void_p, ctypes.c_int32
 ENCODE = ctypes.CFUNCTYPE(INT, WORD, INT, INT, WORD, WORD, WORD, WORD, WORD, *[INT] * 4)
+PIXELS = ctypes.CFUNCTYPE(
+    INT, WORD, INT, INT, WORD, WORD, WORD, WORD, WORD, INT, INT, WORD, *[INT] * 4
+)
 LAUNCH = ctypes.CFUNCTYPE(INT, WORD, WORD, WORD, WORD)
 SIGNATURE = ctypes.CFUNCTYPE(
     ctypes.c_int64, WORD, WORD, WORD, ctypes.c_int64, WORD, WORD
@@ -31,12 +34,12 @@ def words(kind, count, address):
 
 
 class Driver:
-    """Fakes of the two driver functions that the loop calls."""
+    """Fakes of the driver functions that the loop calls."""
 
     def __init__(self, parameters):
         self.encoded, self.launched, self.overlaps = [], [], []
         self.parameters = parameters
-        self.functions = ENCODE(self.encode), LAUNCH(self.launch)
+        self.functions = ENCODE(self.encode), LAUNCH(self.launch), PIXELS(self.pixels)
 
     def encode(self, out, kind, rank, address, extents, strides, box, steps, *rest):
         assert out % 64 == 0
@@ -45,6 +48,20 @@ class Driver:
             (
                 *(kind, rank, address, words(u64, 3, extents), words(u64, 2, strides)),
                 *(words(u32, 3, box), words(u32, 3, steps), rest),
+            )
+        )
+        ctypes.c_uint64.from_address(out).value = address
+        return 0
+
+    def pixels(
+        self, out, kind, rank, address, extents, strides, low, high, channels, column, steps, *rest
+    ):
+        i32, u32, u64 = ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64
+        corners = words(i32, rank - 2, low), words(i32, rank - 2, high)
+        self.encoded.append(
+            (
+                *(kind, rank, address, words(u64, rank, extents), words(u64, rank - 1, strides)),
+                *((channels, column), words(u32, rank, steps), (*corners, *rest)),
             )
         )
         ctypes.c_uint64.from_address(out).value = address
@@ -64,17 +81,23 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    """Of a product, with operands that TMA reads."""
+def made():
+    """Kernels for a GPU with TMA, in order."""
     runtime = NullRuntime()
     runtime.target = simt_tensor_core.target_of(simt_machine.TARGET, 90)
     found = []
     runtime.compile = lambda kernel: (found.append(kernel), NullRuntime.compile(runtime, kernel))[1]
     devices.BACKENDS["launches"] = lambda index: runtime
     clear_plans()
+    return found
+
+
+@pytest.fixture(scope="module")
+def kernel(made):
+    """Of a product, with operands that TMA reads."""
     a, b = (np.zeros(s, ml_dtypes.bfloat16) for s in ((256, 192), (192, 512)))
     nm.eval(nm.asarray(a, device="launches") @ nm.asarray(b, device="launches"))
-    return found[-1]
+    return made[-1]
 
 
 def launch_list(kernel, count=1, loads_early=False):
@@ -98,7 +121,7 @@ def launch_list(kernel, count=1, loads_early=False):
     )
     given = len(kernel.buffers) - len(static)
     driver = Driver(given + len(kernel.scalars) + len(program.tensor_maps))
-    encode, launch = (ctypes.cast(f, WORD).value for f in driver.functions)
+    encode, launch, pixels = (ctypes.cast(f, WORD).value for f in driver.functions)
     address, _ = nm.device("cpu").runtime.compiler.native(
         launch_source.SOURCE, launch_source.SYMBOLS
     )
@@ -114,6 +137,7 @@ def launch_list(kernel, count=1, loads_early=False):
         run_launches=SIGNATURE(address),
         launch_address=launch,
         encode_address=encode,
+        im2col_address=pixels,
     )
     places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
     steps = [LaunchStep(program, places)] * count
@@ -140,6 +164,26 @@ def test_tensor_maps_are_encoded_at_every_launch(kernel):
     prepared.run([0x10002, *addresses[1:]], [33, *numbers.values()])
     assert [told[2] for told in driver.encoded[2:]] == [0x20000]
     assert len(driver.launched) == 2
+
+
+def test_images_are_encoded_with_the_corners_of_their_windows(made):
+    shapes = (32, 64, 30, 28), (64, 64, 3, 5)
+    x, w = (np.zeros(s, ml_dtypes.bfloat16) for s in shapes)
+    x, w = (nm.asarray(v, device="launches").requires_grad_(True) for v in (x, w))
+    nm.eval(nm.grad(lambda w: nm.conv2d(x, w, stride=(2, 1), padding=(1, 2)).sum())(w))
+    kernel = next(k for k in made if k.name == "im2col_gemm")
+    driver, prepared, program = launch_list(kernel)
+    values = {slot: 100 + i for i, (slot, _) in enumerate(kernel.scalars)}
+    prepared.run([0x10000, 0x20000, 0x30000], [33, *values.values()])
+    told, source = driver.encoded[0], program.tensor_maps[0]
+    kind, rank, where, extents, strides, box, steps, rest = told
+    assert (kind, rank, box) == (1, 4, source.box)
+    assert where in (0x10000, 0x20000)
+    assert extents == [values.get(e, e) for e in source.extents]
+    assert strides == [2 * values.get(e, e) for e in source.strides]
+    assert steps == [1, 1, 2, 1]
+    assert rest == ([-2, -1], [-2, -2], 0, 3, 3, 0)  # the last of 15 rows begins at 27 of 29
+    assert len(driver.encoded[1][3]) == 3  # of the other operand
 
 
 def test_lists_that_load_early_begin_alone(kernel):

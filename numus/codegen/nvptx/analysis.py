@@ -166,15 +166,18 @@ def tma_tensors(kernel: ir.Kernel) -> list[ir.TmaTensor]:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """Arguments of cuTensorMapEncodeTiled; scalars that a launch fills in by name."""
+    """Arguments of cuTensorMapEncodeTiled, or with corners of cuTensorMapEncodeIm2col; scalars that
+    a launch fills in by name."""
 
     buffer: int
     itemsize: int
     round_to_tf32: bool
     extents: tuple[str | int, ...]
     strides: tuple[str | int, ...]  # in elements
-    box: tuple[int, int, int]
+    box: tuple[int, ...]  # with im2col, channels and pixels
     swizzle_bytes: int
+    corners: tuple[int, ...] = ()  # the lower and the upper ones of im2col
+    steps: tuple[int, ...] = (1, 1, 1)
 
 
 def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
@@ -182,9 +185,14 @@ def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
         dtype, index = tensor.buffer.dtype, kernel.buffers.index(tensor.buffer)
         extents, strides = (tuple(e.attr for e in s) for s in (tensor.extents, tensor.strides))
         row = tensor.row_bytes // dtype.itemsize
-        box = (row, tensor.tile_mn if tensor.k_major else row, 1)
-        sizes = (extents, strides, box, tensor.row_bytes)
-        return TensorMap(index, dtype.itemsize, dtype is dt.float32, *sizes)
+        box: tuple[int, ...] = (row, tensor.tile_mn if tensor.k_major else row)
+        i = tensor.im2col
+        if i is not None:
+            extents, strides = (tuple(e.attr for e in s) for s in (i.extents, i.strides))
+            pixels = (box, tensor.row_bytes, (*i.lower, *i.upper), (1, *i.steps, 1))
+            return TensorMap(index, dtype.itemsize, False, extents, strides, *pixels)
+        about = (extents, strides, (*box, 1), tensor.row_bytes)
+        return TensorMap(index, dtype.itemsize, dtype is dt.float32, *about)
 
     return [tensor_map(tensor) for tensor in tma_tensors(kernel)]
 

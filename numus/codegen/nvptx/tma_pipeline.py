@@ -259,6 +259,10 @@ def _produce(
         for o, base, nbytes, name, (k, mn, batch) in operands:
             row = o.row_bytes // o.buffer.dtype.itemsize
             to = stages.address(base, nbytes, stage)
+            if o.im2col is not None:
+                k = t.new(f"add i32 {k}, {t.new(f'mul i32 {number}, {row}')}")
+                _load_pixels(r, o, o.im2col, (name, to, k, full))
+                continue
             if o.origin is not None:
                 r.x.bind(r.x.values, o.k_tile, Value((q,), False, r.x.depth))
                 inner, outer = (
@@ -278,6 +282,31 @@ def _produce(
         stages.advance()
 
     r.loop("0", k_tiles, "1", k_tile)
+
+
+def _load_pixels(
+    r: KernelContext, o: ir.TmaTensor, i: ir.Im2col, given: tuple[str, str, str, str]
+) -> None:
+    """TMA loads of a tile in im2col mode, given the tensor map, where it goes, its first index
+    along k, and its barrier."""
+    (tensor_map, smem, k, barrier), t, rank = given, r.t, len(i.extents)
+    r.x.bind(r.x.values, i.k, Value((t.new(f"zext i32 {k} to i64"),), False, r.x.depth))
+    part_bytes = o.row_bytes // o.buffer.dtype.itemsize * ir.SWIZZLE_BYTES
+    kinds = ["i32"] * rank + ["i16"] * (rank - 2)
+    names = [f"${n + 3}" for n in range(len(kinds))]
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col"
+        f".mbarrier::complete_tx::bytes [$0], [$1, {{{', '.join(names[:rank])}}}], [$2], "
+        f"{{{', '.join(names[rank:])}}};"
+    )
+    constraints = ",".join(["r,l,r", *("r" if ty == "i32" else "h" for ty in kinds), "~{memory}"])
+    for part, at in enumerate(i.at):
+        values = [r.x.uniform(e, "a tile") for e in at]
+        to = t.new(f"add i32 {smem}, {part * part_bytes}")
+        arguments = [f"i32 {to}", f"ptr {tensor_map}", f"i32 {barrier}"]
+        for ty, v in zip(kinds, values, strict=True):
+            arguments.append(f"{ty} {t.new(f'trunc i64 {v} to {ty}')}")
+        r.asm(text, constraints, ", ".join(arguments))
 
 
 def _tma_load(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from numus import dtypes as dt
@@ -18,7 +19,7 @@ from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.index_simplify import Extents
 from numus.dtypes import DType
 from numus.ir import Expr, const
-from numus.shapes import Shape, row_major
+from numus.shapes import Shape, row_major, size_of
 
 ZERO = const(0)
 
@@ -96,6 +97,8 @@ class Emitter:
         self.accesses: list[Expr] = []  # addresses and counters, whose strides choose the loops
         # slices of a larger value: slice -> (whole, axis, start along that axis)
         self.redirect: dict[Value, tuple[Value, int, int]] = {}
+        # indices of consecutive axes that were made from a linear one, and that one
+        self.joined: tuple[Index, Expr] | None = None
         self._memo: dict[Request, Any] = {}
 
     # -- scalar arguments --------------------------------------------------------------------------
@@ -178,10 +181,29 @@ class Emitter:
 
     def _address(self, index: Index, shape: Shape, strides: Shape) -> Expr:
         total = ZERO
+        if self.joined is not None:
+            index, shape, strides = self._rejoined(self.joined, index, shape, strides)
         for i, s, n in zip(index, strides, shape, strict=True):
             if n != 1 and s != 0:
                 total = ir.add(total, self.times(i, self.dim(s)))
         return total
+
+    def _rejoined(
+        self, joined: tuple[Index, Expr], index: Index, shape: Shape, strides: Shape
+    ) -> tuple[Index, Shape, Shape]:
+        """The linear index for axes that lie in memory like one: no division is left."""
+        parts, linear = joined
+        axes = [a for a, n in enumerate(shape) if n != 1]
+        for first in range(len(axes) - len(parts) + 1):
+            own = axes[first : first + len(parts)]
+            like_one = all(strides[a] == strides[b] * shape[b] for a, b in pairwise(own))
+            if like_one and all(index[a] is i for a, i in zip(own, parts, strict=True)):
+                rest = axes[:first], axes[first + len(parts) :]
+                order = [*rest[0], own[-1], *rest[1]]
+                found = [linear if a == own[-1] else index[a] for a in order]
+                extents = [size_of(shape) if a == own[-1] else shape[a] for a in order]
+                return tuple(found), tuple(extents), tuple(strides[a] for a in order)
+        return index, shape, strides
 
     def load(
         self, val: Value, index: Index, mask: Expr | None, view: tuple[Shape, Shape] | None = None

@@ -147,9 +147,10 @@ class CudaContext:
         self.launcher = Launcher(int(call), valid, 1, error)
         self._called: WeakValueDictionary[int, NamedSteps] = WeakValueDictionary()
         self.launch_address = driver.function_address("cuLaunchKernelEx")
-        self.encode_address = 0  # of the encoder of tensor maps
+        self.encode_address = self.im2col_address = 0  # of the encoders of tensor maps
         if self.target.wgmma:
             self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
+            self.im2col_address = driver.function_address("cuTensorMapEncodeIm2col")
         functions = [driver.function_address(name) for name in graph_source.FUNCTIONS]
         self._graph_functions = (ctypes.c_void_p * len(functions))(*functions)
         self.graph_functions = ctypes.addressof(self._graph_functions)

@@ -10,6 +10,7 @@ with the same content is captured and replayed as a graph. Short lists can run f
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -58,12 +59,12 @@ class _CommandBuffer:
     """Memory that the native launch loop reads; used by one thread at a time. `graphs`: the words
     in which fast calls keep graphs."""
 
-    __slots__ = ("_context", "data", "graphs", "header", "records", "slots", "words")
+    __slots__ = ("context", "data", "graphs", "header", "records", "slots", "words")
 
     def __init__(
         self, context: CudaContext, data: bytearray, records: int, head: int, graphs: Sequence[int]
     ) -> None:
-        self._context = context
+        self.context = context
         self.graphs = graphs
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
@@ -76,7 +77,7 @@ class _CommandBuffer:
         return self.slots + 8 * number
 
     def __del__(self) -> None:
-        self._context.retired_graphs += [self.words[at] for at in self.graphs if self.words[at]]
+        self.context.retired_graphs += [self.words[at] for at in self.graphs if self.words[at]]
 
 
 class CudaLaunchList(LaunchList):
@@ -441,7 +442,11 @@ class CudaLaunchList(LaunchList):
         return free + vendor_source.WORDS
 
 
-_TENSOR_MAP_WORDS = len(layout.TENSOR_MAP) + 9 + 4 * layout.MAP_SIZES + layout.ENCODED_WORDS
+# Extents, strides, box, steps and corners of a tensor map, in words.
+_TABLES = (layout.MAX_RANK, layout.MAX_RANK - 1, 2, 3, 2, 2)
+_TENSOR_MAP_WORDS = (
+    len(layout.TENSOR_MAP) + sum(_TABLES) + 4 * layout.MAP_SIZES + layout.ENCODED_WORDS
+)
 
 
 def _tensor_map(
@@ -449,29 +454,36 @@ def _tensor_map(
 ) -> tuple[int, int]:
     """Lay out the description of a TMA tensor, with its tables in free words; gives the address of
     the encoded tensor map and the next free word."""
-    words, at = commands.words, commands.slot_address
+    words, at, context = commands.words, commands.slot_address, commands.context
     encoded = free + (-at(free) % layout.ENCODED_ALIGNMENT) // 8
-    extents = encoded + layout.ENCODED_WORDS
-    strides, box, steps = extents + 3, extents + 5, extents + 7
-    sizes, constants = extents + 9, extents + 9 + 3 * layout.MAP_SIZES
-    free = constants + layout.MAP_SIZES
-    columns, rows, matrices = tensor.box
-    words[box], words[box + 1] = columns | rows << 32, matrices
-    words[steps], words[steps + 1] = 1 | 1 << 32, 1
-    factors = (1, 1, 1, tensor.itemsize, tensor.itemsize)
+    extents, strides, box, steps, lower, upper, sizes = itertools.accumulate(
+        _TABLES, initial=encoded + layout.ENCODED_WORDS
+    )
+    constants = sizes + 3 * layout.MAP_SIZES
+    axes = len(tensor.corners) // 2
+    corners = tensor.corners[:axes], tensor.corners[axes:]
+    tables = {box: tensor.box, steps: tensor.steps, lower: corners[0], upper: corners[1]}
+    for table, numbers in tables.items():
+        for i, number in enumerate(numbers):
+            ctypes.c_int32.from_address(at(table) + 4 * i).value = number
+    targets = [*range(extents, strides)][: len(tensor.extents)]
+    targets += [*range(strides, box)][: len(tensor.strides)]
+    factors = [1] * len(tensor.extents) + [tensor.itemsize] * len(tensor.strides)
     lengths = (*tensor.extents, *tensor.strides)
-    for i, (size, factor) in enumerate(zip(lengths, factors, strict=True)):
+    for i, (size, factor, to) in enumerate(zip(lengths, factors, targets, strict=True)):
         if isinstance(size, int):
             words[constants + i] = size
         source = at(constants + i) if isinstance(size, int) else scalars[size]
-        words[sizes + 3 * i : sizes + 3 * i + 3] = [source, factor, at(extents + i)]
+        words[sizes + 3 * i : sizes + 3 * i + 3] = [source, factor, at(to)]
     slot, offset = ref
     dtype = _TF32 if tensor.round_to_tf32 else _UINTS[tensor.itemsize]
+    encoder = context.im2col_address if axes else 0
     words[entry : entry + len(layout.TENSOR_MAP)] = [
         *(slot, offset, at(encoded), dtype, at(extents), at(strides), at(box), at(steps)),
         *(at(sizes), _SWIZZLES[tensor.swizzle_bytes]),
+        *(len(tensor.extents), len(lengths), encoder, at(lower), at(upper)),
     ]
-    return at(encoded), free
+    return at(encoded), constants + layout.MAP_SIZES
 
 
 # CUtensorMapDataType: unsigned integers by bytes, and float32 rounded to TF32 by the copy.

@@ -13,7 +13,9 @@ RECORD = (
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a kernel may begin while the one
 # before it ends, and waits for its results by itself.
 PROGRAMMATIC_LAUNCH = (6, 1)
-# Words of a TMA tensor. Its sizes (extents, and strides in bytes) are a scalar times a factor.
+# Words of a TMA tensor. Its `count` sizes (extents, and strides in bytes) are a scalar times a
+# factor. `im2col` is the address of the encoder of tensors in that mode, with corners of the box of
+# pixels; 0 of others.
 TENSOR_MAP = (
     "slot",
     "offset",
@@ -25,9 +27,11 @@ TENSOR_MAP = (
     "steps",
     "sizes",
     "swizzle",
+    *("rank", "count", "im2col", "lower", "upper"),
 )
 SIZE = ("from", "factor", "to")
-MAP_SIZES = 5
+MAX_RANK = 5
+MAP_SIZES = 2 * MAX_RANK - 1
 ENCODED_WORDS, ENCODED_ALIGNMENT = 16, 64  # of a CUtensorMap
 ATTRIBUTE_WORDS = 9
 
@@ -71,13 +75,13 @@ works:
   for %j in 0..%map_count
   %map = getelementptr [$TENSOR_MAP$ x i64], ptr %maps, i64 %j
   ?i64 slot, i64 offset, ptr encoded, i32 dtype, ptr extents, ptr strides = TENSOR_MAP of %map
-  ?ptr box, ptr steps, ptr sizes, i32 swizzle = TENSOR_MAP of %map
+  ?ptr box, ptr steps, ptr sizes, i32 swizzle, i32 rank, i64 m.count = TENSOR_MAP of %map
   %base = i64 %slots[%slot]
   %address = add i64 %base, %offset
   %unaligned = and i64 %address, 15
   br eq i64 %unaligned, 0, label %aligned, label %j.latch
 aligned:
-  for %d in 0..$MAP_SIZES$
+  for %d in 0..%m.count
   %size = getelementptr [$SIZE$ x i64], ptr %sizes, i64 %d
   ?ptr from, i64 factor, ptr to = SIZE of %size
   %scalar = load i64, ptr %from
@@ -85,9 +89,20 @@ aligned:
   store i64 %product, ptr %to
   end
   %pointer = inttoptr i64 %address to ptr
-  %m.code = call i32 %encode(ptr %encoded, i32 %dtype, i32 3, ptr %pointer, ptr %extents,
+  ?ptr im2col = TENSOR_MAP of %map
+  br eq ptr %im2col, null, label %tiled, label %pixels
+tiled:
+  %m.code = call i32 %encode(ptr %encoded, i32 %dtype, i32 %rank, ptr %pointer, ptr %extents,
     ptr %strides, ptr %box, ptr %steps, i32 0, i32 %swizzle, i32 3, i32 0)
   br ne i32 %m.code, 0, label %failed, label %j.latch
+pixels:
+  ?ptr lower, ptr upper = TENSOR_MAP of %map
+  %channels = i32 %box[0]
+  %column = i32 %box[1]
+  %p.code = call i32 %im2col(ptr %encoded, i32 %dtype, i32 %rank, ptr %pointer, ptr %extents,
+    ptr %strides, ptr %lower, ptr %upper, i32 %channels, i32 %column, ptr %steps, i32 0,
+    i32 %swizzle, i32 3, i32 0)
+  br ne i32 %p.code, 0, label %failed, label %j.latch
   end
   %blocks = load i64, ptr %grid
   br ugt i64 %blocks, $MAX_BLOCKS$, label %failed, label %counted
@@ -106,8 +121,8 @@ go:
   %code = call i32 %launch(ptr %config, ptr %function, ptr %parameters, ptr null)
   br ne i32 %code, 0, label %failed, label %n.latch
 failed:
-  %error = phi i32 [ %m.code, %d.end ], [ %code, %go ], [ -1, %library ], [ -1, %ask ],
-    [ $GRID_TOO_LARGE$, %j.end ]
+  %error = phi i32 [ %m.code, %tiled ], [ %p.code, %pixels ], [ %code, %go ], [ -1, %library ],
+    [ -1, %ask ], [ $GRID_TOO_LARGE$, %j.end ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
   %low = zext i32 %error to i64
@@ -124,7 +139,6 @@ SOURCE = expand(
     RECORD=RECORD,
     TENSOR_MAP=TENSOR_MAP,
     SIZE=SIZE,
-    MAP_SIZES=MAP_SIZES,
     MAX_BLOCKS=MAX_BLOCKS,
     GRID_TOO_LARGE=GRID_TOO_LARGE,
     VENDOR=vendor_source.VENDOR,

@@ -13,6 +13,7 @@ from numus.compiler.lower.conv.cpu_spatial import SpatialConv
 from numus.compiler.lower.conv.cpu_wgrad import WgradConv
 from numus.compiler.lower.conv.cpu_winograd import CpuWinograd
 from numus.compiler.lower.conv.depthwise import Depthwise, DepthwiseWgrad
+from numus.compiler.lower.conv.im2col_gemm import Im2colGemm
 from numus.compiler.lower.conv.implicit_gemm import ImplicitGemm
 from numus.compiler.lower.conv.padded_gemm import PaddedGemm
 from numus.compiler.lower.conv.problem import ConvProblem
@@ -81,6 +82,7 @@ CPU: Sequence[Schedule[ConvProblem]] = (
 )
 GPU: Sequence[Schedule[ConvProblem]] = (
     Winograd(),
+    Im2colGemm(),
     PaddedGemm(),
     DepthwiseWgrad(),
     Depthwise(),
