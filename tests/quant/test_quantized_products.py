@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus import dtypes as dt
+from numus import ir
 from numus.errors import DTypeError, ShapeError
+from numus.kernels.matmul.packed import Operands, PackedShape, Packing, rows_of_task
 from numus.quant.products import packing_of
 
 PACKED = [
@@ -117,6 +120,25 @@ def test_no_dense_weight_is_stored():
     assert "packed_matmul" in text
     stored = [line for line in text.splitlines() if "temporaries" in line]
     assert "MiB" not in stored[0]
+
+
+def test_the_next_rows_are_prefetched():
+    """The words of a task's next rows, as it reads these."""
+    packing = Packing(4, 16)
+    words, x = ir.Buffer("w", dt.uint32, "read"), ir.Buffer("x", dt.uint32, "read")
+    operands = Operands(
+        x=lambda v, plane, f, c: ir.load(x, c),
+        x_sum=lambda v, c: ir.load(x, c).cast(dt.float32),
+        word=lambda row, at: ir.load(words, row * 64 + at),
+        scale=lambda row, group: row.cast(dt.float32),
+        zero=None,
+        store=lambda v, row, value: [],
+    )
+    shape = PackedShape(packing, 1, 1, 4)
+    body = rows_of_task(shape, operands, (ir.const(0), ir.const(8)), ir.const(64), ir.const(4), 16)
+    fetched = [s for s in ir.statements(body) if isinstance(s, ir.Prefetch)]
+    assert len(fetched) == shape.rows
+    assert all(s.buffer is words and not s.write for s in fetched)
 
 
 def test_bytes_multiply_as_the_reference_does():

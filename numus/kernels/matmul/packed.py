@@ -136,9 +136,14 @@ def _group_scale(p: Packing, o: Operands, row: Expr, group: Expr) -> Expr:
 
 
 def _chunk(
-    s: PackedShape, o: Operands, sums: list[list[ir.Register]], at: tuple[Expr, Expr, Expr, Expr]
+    s: PackedShape,
+    o: Operands,
+    sums: list[list[ir.Register]],
+    at: tuple[Expr, Expr, Expr, Expr],
+    ahead: bool = False,
 ) -> list[Stmt]:
-    """One chunk of several rows: unpacked once, for all vectors."""
+    """One chunk of several rows: unpacked once, for all vectors. `ahead`: the next rows' words are
+    prefetched."""
     p, (row0, last, chunk, group) = s.packing, at
     out: list[Stmt] = []
     for i, row_sums in enumerate(sums):
@@ -147,6 +152,9 @@ def _chunk(
         for stream in p.streams:
             name = ir.var(f"w{i}_{stream.word}", dt.uint32)
             word = o.word(row, _first_word(p, chunk, group) + stream.word)
+            if ahead and word.op == "load":
+                far = o.word(row0 + (i + s.rows), _first_word(p, chunk, group) + stream.word)
+                out.append(ir.Prefetch(far.attr, far.args[0], write=False))
             out.append(ir.Let(name, word ^ (128 * BYTES) if p.signed else word))
             for f in range(stream.fields):
                 code = name >> (stream.width * f) if f else name
@@ -204,12 +212,12 @@ def rows_of_task(
     sums, last = _registers(s), stop - 1
     body: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
     if p.group and width:
-        own = _chunk(s, o, sums, (r, last, g * p.group + c, g))
+        own = _chunk(s, o, sums, (r, last, g * p.group + c, g), True)
         lanes = ir.For(c, ZERO, const(p.group), "lanes", own, width=width)
         body.append(ir.For(g, ZERO, groups, "serial", [lanes]))
     else:
         group = c // p.group if p.group else ZERO
-        own = _chunk(s, o, sums, (r, last, c, group))
+        own = _chunk(s, o, sums, (r, last, c, group), True)
         body.append(ir.For(c, ZERO, chunks, "lanes", own))
     body += _finish(s, o, sums, r, stop)
     return [ir.For(r, first, stop, "serial", body, step=const(s.rows))]
