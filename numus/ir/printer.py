@@ -257,7 +257,9 @@ class _Printer:
             major = "k_major" if o.k_major else "mn_major"
             values = self.exprs((*o.extents, *o.strides, o.mn_offset, o.batch), depth)
             row = f" rows of {o.row_bytes}" if o.row_bytes != tc.SWIZZLE_BYTES else ""
-            self.lines.append(f"{pad}{major} {self.names[o.buffer]}({values}) x{o.tile_mn}{row}")
+            shared = f" shared by {o.sharing}" if o.sharing > 1 else ""
+            tile = f"x{o.tile_mn}{row}{shared}"
+            self.lines.append(f"{pad}{major} {self.names[o.buffer]}({values}) {tile}")
             if o.k_tile is not None and o.origin is not None:
                 name = self.name(o.k_tile, "v")
                 self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")

@@ -146,6 +146,7 @@ class TmaTensor:
     origin: tuple[Expr, Expr] | None = None
     row_bytes: int = SWIZZLE_BYTES  # of a K-major tile
     im2col: Im2col | None = None  # instead of matrices: extents, strides and batch have no meaning
+    sharing: int = 1  # blocks of a cluster, that have the same tile: each loads a part for all
 
 
 @dataclass(eq=False, slots=True)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.functions._base import wrap
+from numus.kernels.matmul.gpu import sparse_wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.runtime import devices
 
@@ -104,6 +106,24 @@ def test_products_follow_the_isa():
             forms |= {form[:2] for form in ptx_rules.wgmma_forms(text)}
     same = {(name, name) for name in ("f16", "bf16", "s8", "tf32", "e4m3")}
     assert forms == same | {("s8", "u8")}
+
+
+@pytest.mark.parametrize("columns", [256, 512])
+def test_blocks_of_a_cluster_share_tiles(columns, monkeypatch):
+    """Sparse products whose pairs of blocks load halves of B for each other, of either order."""
+    monkeypatch.setattr(sparse_wgmma, "TUNING", replace(sparse_wgmma.TUNING, cluster_blocks=2))
+    runtime = nm.device("ptx").runtime
+    w, x = (nm.zeros(s, dtype=nm.float16, device="ptx") for s in ((512, 512), (512, columns)))
+    packed = nm.sparse.to_semi_structured(w)
+    for right in (x, nm.zeros((columns, 512), dtype=nm.float16, device="ptx").T):
+        nm.eval(packed.values, packed.metadata, right)
+        runtime.made.clear()
+        nm.eval(packed @ right)
+        (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_sp"]
+        assert ".reqnctapercluster 2" in text
+        assert "multicast::cluster" in text
+        assert text.count("mapa.shared::cluster") == 4  # of both blocks, in a tile and after it
+        assert text.count("barrier.cluster.wait") == 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """2:4 structured sparsity against dense matrices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt_machine
@@ -7,6 +9,7 @@ import simt_machine
 import numus as nm
 from numus import nn, sparse
 from numus.errors import DeviceError, DTypeError, ShapeError
+from numus.kernels.matmul.gpu import sparse_wgmma
 
 W = np.random.default_rng(2).standard_normal((6, 24)).astype(np.float32)
 X = np.random.default_rng(3).standard_normal((24, 5)).astype(np.float32)
@@ -97,6 +100,12 @@ def test_sparse_tensor_cores(shape, dtype):
         assert "wgmma_sp" in [program.name for program in runtime.launched]
     shifted = nm.asarray(np.pad(x, ((0, 0), (1, 7))), dtype=kind, device="simt_wgmma")[:, 1 : n + 1]
     np.testing.assert_array_equal((on_device @ shifted).numpy(), wanted)
+
+
+@pytest.mark.slow
+def test_sparse_tensor_cores_of_clusters(monkeypatch):
+    monkeypatch.setattr(sparse_wgmma, "TUNING", replace(sparse_wgmma.TUNING, cluster_blocks=2))
+    test_sparse_tensor_cores((512, 256, 264), "float16")
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
         dtype, index = tensor.buffer.dtype, kernel.buffers.index(tensor.buffer)
         extents, strides = (tuple(e.attr for e in s) for s in (tensor.extents, tensor.strides))
         row = tensor.row_bytes // dtype.itemsize
-        box: tuple[int, ...] = (row, tensor.tile_mn if tensor.k_major else row)
+        box: tuple[int, ...] = (row, tensor.tile_mn // tensor.sharing if tensor.k_major else row)
         i = tensor.im2col
         if i is not None:
             extents, strides = (tuple(e.attr for e in s) for s in (i.extents, i.strides))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from numus import ir
 from numus.codegen.llvm.builder import SCALAR, memory_type
-from numus.codegen.nvptx import warp
+from numus.codegen.nvptx import analysis, warp
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State
 from numus.dtypes import DType
@@ -59,7 +59,7 @@ def check(r: KernelContext) -> None:
         r.capability < MIN_CAPABILITY
         or kernel.cluster_blocks > MAX_CLUSTER_SIZE
         or kernel.cluster_size * kernel.packed_blocks > 1
-        or kernel.persistent
+        or (kernel.persistent and not any(t.sharing > 1 for t in analysis.tma_tensors(kernel)))
     ):
         raise CompileError(
             f"sm_{r.capability} has no clusters of {kernel.cluster_blocks} blocks of this kind"

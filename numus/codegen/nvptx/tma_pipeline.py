@@ -3,7 +3,9 @@
 One thread of a producer warp issues TMA loads as many stages ahead as there are; two consumer
 warpgroups multiply. Each stage has a full mbarrier, which counts bytes, and an empty one, which
 counts warpgroups. In a persistent kernel the producer runs ahead into the next output tile, whose
-first k tiles have arrived when the consumers finish their epilogue.
+first k tiles have arrived when the consumers finish their epilogue. Blocks of a cluster that have
+the same tile of an operand load a part of it each, for all of them (multicast): an empty mbarrier
+counts the warpgroups of all, and all blocks of a cluster have as many output tiles.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.codegen.llvm.builder import Value, register_type
-from numus.codegen.nvptx import analysis, mbarrier, thread_loops
+from numus.codegen.nvptx import analysis, cluster, mbarrier, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
 from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
@@ -37,7 +39,7 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
     stop = x.uniform(loop.stop, "the size of the grid")
     step = t.new(f"zext i32 {r.special_register('nctaid.x')} to i64")
     stages = PersistentStages(t, s, x.buffers[s.scratch])
-    _init_barriers(r, stages)
+    _init_barriers(r, stages, sharing(s))
     block_threads = r.block_threads
 
     def tile_loop(role: Role, body: list[ir.Stmt]) -> None:
@@ -59,6 +61,13 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
 
     # setmaxnreg is for whole warpgroups
     _specialise(r, consume, produce, resize=block_threads - CONSUMER_THREADS == 128)
+    if sharing(s) > 1:  # none ends before what others load for it, and tell it, has arrived
+        cluster.barrier(r)
+
+
+def sharing(s: ir.WgmmaMainloop) -> int:
+    """Blocks of a cluster whose stages are filled together."""
+    return max(s.a.sharing, s.b.sharing)
 
 
 def _mainloops(body: list[ir.Stmt]) -> list[ir.WgmmaMainloop]:
@@ -129,8 +138,8 @@ def _specialise(
     r.warp_barrier()
 
 
-def _init_barriers(r: KernelContext, stages: Stages) -> None:
-    counts = ((stages.full, 1), (stages.empty, CONSUMER_THREADS // 128))
+def _init_barriers(r: KernelContext, stages: Stages, blocks: int = 1) -> None:
+    counts = ((stages.full, 1), (stages.empty, blocks * CONSUMER_THREADS // 128))
     mbarrier.initialise(
         r,
         [
@@ -138,6 +147,7 @@ def _init_barriers(r: KernelContext, stages: Stages) -> None:
             for base, count in counts
             for stage in range(stages.count)
         ],
+        blocks,
     )
 
 
@@ -146,7 +156,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
     leader = t.new(f"icmp eq i64 {t.new(f'and i64 {r.thread}, 127')}, 0")
 
     def release(stage: str, condition: str) -> None:
-        mbarrier.arrive(r, stages.address(stages.empty, 8, stage), condition)
+        mbarrier.arrive(r, stages.address(stages.empty, 8, stage), condition, sharing(s))
 
     operands = (s.a, s.b)
     size = s.b.buffer.dtype.itemsize
@@ -250,7 +260,8 @@ def _produce(
     def k_tile(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
         stage, parity = stages.at(number)
-        mbarrier.wait(r, stages.address(stages.empty, 8, stage), t.new(f"xor i32 {parity}, 1"))
+        empty = stages.address(stages.empty, 8, stage)
+        mbarrier.wait(r, empty, t.new(f"xor i32 {parity}, 1"), sharing(s))
         full = stages.address(stages.full, 8, stage)
         text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {sum(tile_bytes)};"
         r.asm(text, "r,~{memory}", f"i32 {full}")
@@ -271,14 +282,19 @@ def _produce(
                 k, mn = (inner, outer) if o.k_major else (outer, inner)
             else:
                 k = t.new(f"add i32 {k}, {t.new(f'mul i32 {number}, {row}')}")
+            own = o.tile_mn // o.sharing  # of the tile
+            if o.sharing > 1:
+                rank = t.new(f"trunc i64 {t.new(f'and i64 {r.block}, {o.sharing - 1}')} to i32")
+                mn = t.new(f"add i32 {mn}, {t.new(f'mul i32 {rank}, {own}')}")
+                to = t.new(f"add i32 {to}, {t.new(f'mul i32 {rank}, {own * o.row_bytes}')}")
             if o.k_major:
-                _tma_load(r, name, to, (k, mn, batch), full)
+                _tma_load(r, name, to, (k, mn, batch), full, o.sharing)
                 continue
             block_bytes = row * ir.SWIZZLE_BYTES
-            for part in range(o.tile_mn // row):
+            for part in range(own // row):
                 at = t.new(f"add i32 {mn}, {part * row}")
                 smem = t.new(f"add i32 {to}, {part * block_bytes}")
-                _tma_load(r, name, smem, (at, k, batch), full)
+                _tma_load(r, name, smem, (at, k, batch), full, o.sharing)
         stages.advance()
 
     r.loop("0", k_tiles, "1", k_tile)
@@ -310,12 +326,17 @@ def _load_pixels(
 
 
 def _tma_load(
-    r: KernelContext, tensor_map: str, smem: str, coordinates: tuple[str, str, str], barrier: str
-) -> None:
+    r: KernelContext, tensor_map: str, smem: str, coordinates: tuple[str, str, str], barrier: str,
+    blocks: int = 1,
+) -> None:  # fmt: skip
+    """Into the same place of each block of the cluster."""
+    many = ".multicast::cluster" if blocks > 1 else ""
     text = (
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[$0], [$1, {$2, $3, $4}], [$5];"
+        f"cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes{many} "
+        f"[$0], [$1, {{$2, $3, $4}}], [$5]{', $6' if blocks > 1 else ''};"
     )
     at = ", ".join(f"i32 {x}" for x in coordinates)
     arguments = f"i32 {smem}, ptr {tensor_map}, {at}, i32 {barrier}"
-    r.asm(text, "r,l,r,r,r,r,~{memory}", arguments)
+    if blocks > 1:
+        arguments += f", i16 {(1 << blocks) - 1}"
+    r.asm(text, f"r,l,r,r,r,r,{'h,' if blocks > 1 else ''}~{{memory}}", arguments)

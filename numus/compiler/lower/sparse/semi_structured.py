@@ -12,7 +12,7 @@ from numus.compiler.lower.sparse.product import ProductProblem
 from numus.ir import Expr, Stmt
 from numus.kernels.matmul.gpu import sparse_wgmma as kernel
 from numus.kernels.matmul.gpu.problem import GemmCall
-from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS
+from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS, swizzle_m
 
 ALIGNMENT = 8  # bytes of positions of a row of a k tile, as a thread loads them, or of two
 
@@ -60,7 +60,11 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         first = batch * e.dim(rows.batch_stride) if count > 1 else ZERO
         return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), load_bytes)
 
+    tiles_m = -(-m // t.m)
+    band = min(swizzle_m(p.target, t.n, tiles_m), tiles_m)
+    e.cluster_blocks = sharing = kernel.cluster_blocks((tiles_m, band), p.target)
+    resident = p.target.num_cores // sharing * sharing
     call = GemmCall(t, sizes, dtype, a, b, epilogue, True)
-    body, e.scratch = kernel.sparse_wgmma_gemm(call, positions, block)
+    body, e.scratch = kernel.sparse_wgmma_gemm(call, positions, block, sharing)
     notes = (val.op, "wgmma.sp")
-    return [*kernels, e.grid_kernel("wgmma_sp", block, body, grid, notes, p.target.num_cores)]
+    return [*kernels, e.grid_kernel("wgmma_sp", block, body, grid, notes, resident)]

@@ -1,8 +1,9 @@
 """Warp-specialised wgmma GEMM whose A has 2:4 sparsity (Mishra et al. 2021), persistent.
 
 The mainloop is that of the dense GEMM (`wgmma.py`); a k tile of A takes half of the bytes, and half
-of the instructions multiply it. Operands that TMA finds misaligned at run time are multiplied
-element by element.
+of the instructions multiply it. Operands that TMA finds misaligned at run time are written to
+shared memory element by element, with the zeros between, and multiplied as dense tiles. (Code that
+has the accumulators otherwise makes ptxas wait after each instruction of the mainloop.)
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import epilogue, wgmma
-from numus.kernels.matmul.gpu.mainloop import tile_coordinates
-from numus.kernels.matmul.gpu.problem import Emitted, multiply_add
-from numus.kernels.matmul.gpu.wgmma import MMA_THREADS, TILE_M, Call, TileShape
+from numus.kernels.matmul.gpu.mainloop import tile_coordinates, zero
+from numus.kernels.matmul.gpu.problem import Emitted
+from numus.kernels.matmul.gpu.wgmma import TILE_M, Call, TileShape
 from numus.target import Target
 
 ZERO = const(0)
@@ -34,6 +35,7 @@ class SparseWgmmaTuning:
     wide_cycles: int = 900  # of a k tile of 256 columns,
     narrow_cycles: int = 500  # and of 128
     tile_cycles: int = 3500  # of a tile besides
+    cluster_blocks: int = 1  # that share a tile of B
     max_stages: int = 8
 
 
@@ -55,6 +57,14 @@ def choose_tile(target: Target, batch: int, m: int, n: int, k: int) -> TileShape
     return TileShape(columns, max(2, stages), TILE_M, True, epilogue.ROW_BYTES)
 
 
+def cluster_blocks(sizes: tuple[int, int], target: Target) -> int:
+    """Blocks with adjacent tiles of m, of so many (in all, and of a band): where they are in pairs,
+    those of a pair have the same tile of B, and as many tiles."""
+    wanted = TUNING.cluster_blocks
+    fits = target.max_cluster_size >= wanted and not any(n % wanted for n in sizes)
+    return wanted if fits else 1
+
+
 def supports(target: Target, dtype: DType, m: int, n: int, k: int) -> bool:
     """Rows of operands and results begin at multiples of 16 bytes, and k tiles are whole."""
     whole = n % 8 == 0 and k % TILE_K == 0
@@ -63,9 +73,9 @@ def supports(target: Target, dtype: DType, m: int, n: int, k: int) -> bool:
 
 
 def sparse_wgmma_gemm(
-    call: Call, metadata: Callable[[Expr], ir.SparseMetadata], block: Expr
+    call: Call, metadata: Callable[[Expr], ir.SparseMetadata], block: Expr, sharing: int = 1
 ) -> Emitted:
-    """`metadata` is that of a matrix of the batch."""
+    """`metadata` is that of a matrix of the batch; `sharing` the blocks of a cluster."""
     s, t, dtype = call.sizes, call.tile, call.dtype
     origin, out = tile_coordinates(s, block, t.m, t.n, index32=True)
     which, m0, n0 = origin
@@ -73,6 +83,7 @@ def sparse_wgmma_gemm(
     positions = metadata(batch)
     a, b = call.a.tensor(m0, t.m, batch), call.b.tensor(n0, t.n, batch)
     a.row_bytes = ir.SPARSE_SWIZZLE_BYTES
+    b.sharing = sharing
     count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages, a.row_bytes)
     scratch = ir.Buffer("k_tiles", dtype, "scratch", const(count))
     sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(t.warp_n // 2)]
@@ -82,39 +93,44 @@ def sparse_wgmma_gemm(
     body = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, True, metadata=positions)
     out += [
         ir.If(aligned, [body]),
-        ir.If(~aligned, [_element_by_element(call, positions, sums, (batch, m0, n0))]),
+        ir.If(~aligned, [_dense_tiles(call, positions, body, batch)]),
     ]
     about = ((t.m, t.n), t.warp_n, t.row_bytes, sums, origin)
     stores, buffers = epilogue.WarpEpilogue(call, *about).store()
     return [*out, *stores], [scratch, *buffers]
 
 
-def _element_by_element(
-    call: Call, metadata: ir.SparseMetadata, sums: list[ir.Register], origin: tuple[Expr, ...]
+def _dense_tiles(
+    call: Call, metadata: ir.SparseMetadata, mainloop: ir.WgmmaMainloop, batch: Expr
 ) -> Stmt:
-    """Each thread multiplies what its accumulators are of."""
-    batch, m0, n0 = origin
-    s, lane, p = call.sizes, ir.var("slow_lane"), ir.var("slow_k")
-    rows = [m0 + wgmma.coordinates(call.tile, lane, 2 * half)[0] for half in range(2)]
-    body: list[Stmt] = []
-    found: list[tuple[Expr, Expr]] = []  # an element of A and its k, by rows
-    for half, row in enumerate(rows):
-        name, k = ir.var(f"slow_a{half}", float32), ir.var(f"slow_k{half}")
+    """The mainloop, of tiles that threads fill."""
+    s, t, a, b = call.sizes, call.tile, mainloop.a, mainloop.b
+    q, scratch, dtype = ir.var("k_tile"), mainloop.scratch, call.dtype
+    start = mainloop.k_start + q * TILE_K
+
+    def expanded(row: Expr, k: Expr) -> Expr:
+        """An element of A: one that is stored where its position is that, else zero."""
         inside = ir.minimum(row, s.m - 1)
-        at = metadata.first_byte + inside * metadata.row_bytes + p // GROUP
-        byte = ir.load(metadata.buffer, at).cast(dt.int64)
-        position = byte // _power_of_four(p % GROUP) % GROUP
-        body.append(ir.Let(k, p // KEPT * GROUP + position))
-        body.append(ir.Let(name, call.a.read(batch, inside, p, None).cast(float32)))
-        found.append((name, k))
-    for i, c in enumerate(sums):
-        _, column = wgmma.coordinates(call.tile, lane, i)
-        a, k = found[i // 2 % 2]
-        b = call.b.read(batch, ir.minimum(n0 + column, s.n - 1), k, None).cast(float32)
-        body.append(ir.Set(c, multiply_add(a, b, ir.read(c))))
-    clear: list[Stmt] = [ir.Set(c, const(0, float32)) for c in sums]
-    loop = ir.For(p, ZERO, s.k // KEPT, "serial", body)
-    return ir.For(lane, ZERO, const(MMA_THREADS), "lanes", [*clear, loop])
+        group, place = k // GROUP, k % GROUP
+        found: Expr = zero(dtype)
+        for kept in range(KEPT):
+            p = group * KEPT + kept
+            at = metadata.first_byte + inside * metadata.row_bytes + p // GROUP
+            byte = ir.load(metadata.buffer, at).cast(dt.int64)
+            is_here = (byte // _power_of_four(p % GROUP) % GROUP).eq(place) & (row < s.m)
+            found = ir.select(is_here, call.a.read(batch, inside, p, None), found)
+        return found
+
+    element = wgmma.existing(call.b, batch, s.k, dtype)
+    mma = ir.WgmmaTile(
+        mainloop.accumulators, scratch, t.m, t.n, (a.k_major, b.k_major), q, b_dtype=None
+    )
+    body: list[Stmt] = [
+        wgmma.filled_tile(a, scratch, 0, start, TILE_K, expanded),
+        wgmma.filled_tile(b, scratch, t.m * TILE_K, start, TILE_K, element),
+        *(ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)),
+    ]
+    return ir.For(q, ZERO, mainloop.k_tiles, "serial", body)
 
 
 def _power_of_four(exponent: Expr) -> Expr:

@@ -177,21 +177,9 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     out.append(ir.If(aligned, [mainloop]))
     q = ir.var("k_tile")
 
-    def fill(tag: str, operand: TmaOperand, tile: ir.TmaTensor, offset: int) -> Stmt:
-        """A tile in shared memory, element by element; a thread has 16 bytes at a time."""
-        lane, vector = ir.var(f"fill_{tag}"), 16 // dtype.itemsize
-        row_vectors = (k if tile.k_major else tile.tile_mn) // vector
-        slow, fast = lane // row_vectors, lane % row_vectors * vector
-        mn, p = (slow, fast) if tile.k_major else (fast, slow)
-        to = ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize) + offset
-        mn, p = tile.mn_offset + mn, start + q * k + p
-        body: list[Stmt] = []
-        for u in range(vector):
-            mn_u, k_u = (mn, p + u) if tile.k_major else (mn + u, p)
-            exists = (mn_u < operand.extent) & (k_u < s.k)
-            value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
-            body.append(ir.Store(scratch, to + u, value))
-        return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
+    def fill(operand: TmaOperand, tile: ir.TmaTensor, offset: int) -> Stmt:
+        element = existing(operand, batch, s.k, dtype)
+        return filled_tile(tile, scratch, offset, start + q * k, k, element)
 
     parts = sums
     if scale is not None:
@@ -199,7 +187,7 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     onto = q if overwrites else None
     b_dtype = b.buffer.dtype if b.buffer.dtype is not a.buffer.dtype else None
     mma = ir.WgmmaTile(parts, scratch, t.m, t.n, (a.k_major, b.k_major), onto, b_dtype)
-    slow_loop: list[Stmt] = [fill("a", call.a, a, 0), fill("b", call.b, b, t.m * k)]
+    slow_loop: list[Stmt] = [fill(call.a, a, 0), fill(call.b, b, t.m * k)]
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     if scale is not None:
         lane = ir.var("slow_lane")
@@ -225,6 +213,38 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
         )
         buffers = [stage]
     return [*out, *stores], [scratch, *buffers]
+
+
+def existing(
+    operand: TmaOperand, batch: Expr, extent: Expr, dtype: DType
+) -> Callable[[Expr, Expr], Expr]:
+    """Elements (mn, k) of an operand, zeros past its end."""
+
+    def element(mn: Expr, p: Expr) -> Expr:
+        exists = (mn < operand.extent) & (p < extent)
+        return ir.select(exists, operand.read(batch, mn, p, exists), zero(dtype))
+
+    return element
+
+
+def filled_tile(
+    tile: ir.TmaTensor, scratch: ir.Buffer, offset: int, start: Expr, k: int,
+    element: Callable[[Expr, Expr], Expr],
+) -> Stmt:  # fmt: skip
+    """A tile from a k on in shared memory, element by element (mn, k); a thread has 16 bytes at a
+    time."""
+    itemsize = scratch.dtype.itemsize
+    lane, vector = ir.var(f"fill_{offset}"), 16 // itemsize
+    row_vectors = (k if tile.k_major else tile.tile_mn) // vector
+    slow, fast = lane // row_vectors, lane % row_vectors * vector
+    mn, p = (slow, fast) if tile.k_major else (fast, slow)
+    to = ir.swizzle(tile.k_major, mn, p, k, itemsize) + offset
+    mn, p = tile.mn_offset + mn, start + p
+    body: list[Stmt] = []
+    for u in range(vector):
+        value = element(mn, p + u) if tile.k_major else element(mn + u, p)
+        body.append(ir.Store(scratch, to + u, value))
+    return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
 
 
 def coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
