@@ -216,7 +216,8 @@ class _Printer:
             case tc.AsyncFence():
                 return "fence"
             case tc.AsyncWait():
-                return f"wait {s.pending}{' fence' if s.fence else ''}"
+                how = " fence" * s.fence + " private" * s.private
+                return f"wait {s.pending}{how}"
             case tc.PackFragments():
                 words, values = self.registers(s.words), self.registers(s.accumulators)
                 return f"pack {s.dtype.name} {words}: {values}"

@@ -5,6 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.runtime import devices
 
 rng = np.random.default_rng(3)
@@ -30,7 +31,7 @@ def check(machine, function, arrays, dtype, kernels):
     machine.launched.clear()
     got = program(*own)
     nm.eval(*got) if isinstance(got, tuple) else nm.eval(got)
-    names = [p.name for p in machine.launched]
+    names, kernel = [p.name for p in machine.launched], machine.launched[-1].kernel
     want = function(*other)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]
     tolerance = {"float64": 1e-12, "float32": 3e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
@@ -39,7 +40,7 @@ def check(machine, function, arrays, dtype, kernels):
         x, y = x.astype(nm.float64).numpy(), y.astype(nm.float64).numpy()
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * abs(y).max())
     assert names == kernels
-    return machine.launched[-1].kernel
+    return kernel
 
 
 def normed(x, weight):
@@ -100,6 +101,33 @@ def test_centred_vectors(machine):
         return (x - nm.mean(x, axis=-1, keepdims=True)) / nm.std(x, axis=-1, keepdims=True) @ w.T
 
     check(machine, centred, [draw(1, 160) + 5, draw(64, 160)], "float32", ["row_gemv"])
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("bfloat16", 1544), ("float32", 640), ("float64", 130)])
+def test_weights_wait_in_shared_memory(machine, dtype, k):
+    """Their first vectors are on their way before the wait, in rings that come round."""
+    arrays = [draw(1, 256), draw(k, 256), draw(90, k), draw(90, k)]
+
+    def layers(x, first, *others):
+        h = x @ first.T
+        return tuple(h @ w.T for w in others)
+
+    kernel = check(machine, layers, arrays, dtype, ["row_gemv", "row_gemv"])
+    inner = list(ir.statements(kernel.body))
+    wait = next(i for i, s in enumerate(inner) if isinstance(s, ir.DependencyWait))
+    assert any(isinstance(s, ir.AsyncCopy) for s in inner[:wait])
+    assert any(isinstance(s, ir.AsyncCopy) for s in inner[wait:])
+
+
+def test_kernels_side_by_side_share_their_rings(machine):
+    arrays = [draw(1, 256), draw(200, 256), draw(70, 256)]
+
+    def projections(x, *matrices):
+        return tuple(x @ m.T for m in matrices)
+
+    kernel = check(machine, projections, arrays, "bfloat16", ["row_gemv"])
+    rings = [b for b in kernel.buffers if b.name.startswith("ring")]
+    assert [b.aliases for b in rings] == [None, rings[0]]
 
 
 def test_misaligned_memory(machine):

@@ -19,7 +19,8 @@ def wait(r: KernelContext, s: ir.AsyncWait) -> None:
         r.asm(f"cp.async.wait_group {s.pending};", "~{memory}")
     if s.fence:
         fence(r, s)
-    r.barrier()
+    if not s.private:
+        r.barrier()
 
 
 def fence(r: KernelContext, s: ir.AsyncFence | ir.AsyncWait) -> None:
