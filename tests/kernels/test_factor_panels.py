@@ -9,6 +9,7 @@ import simt_machine
 import simt_threads
 
 import numus as nm
+from numus.linalg.factor import blocked
 from numus.primitives.linalg import factor
 from numus.runtime import devices
 from numus.tensor import Tensor
@@ -76,7 +77,9 @@ def test_inverses_of_triangles(unit_diagonal):
         agree("clusters", factor.lower_inverse, a, unit_diagonal)
 
 
-def test_systems_of_several_panels():
+@pytest.mark.parametrize("panels", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_systems_of_several_panels(panels, monkeypatch):
+    monkeypatch.setattr(blocked, "LU_PANELS", panels)
     n = 150
     a, b = drawn((n, n), np.float32), drawn((n, 2), np.float32)
     given = [nm.asarray(x, device="clusters") for x in (a, b)]
@@ -85,3 +88,14 @@ def test_systems_of_several_panels():
     assert np.max(np.abs(p @ lower @ upper - a)) <= bound * np.max(np.abs(a))
     x = nm.linalg.solve(*given).numpy()
     assert np.max(np.abs(a @ x - b)) <= bound * np.max(np.abs(a)) * np.max(np.abs(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(70, 150), (150, 70), (33, 90)])
+def test_wide_and_tall_matrices(shape):
+    a = drawn((2, *shape), np.float32)
+    found = nm.linalg.lu(nm.asarray(a, device="clusters"))
+    p, lower, upper = (x.numpy() for x in found)
+    bound = 10 * max(shape) * np.finfo(np.float32).eps
+    assert np.max(np.abs(p @ lower @ upper - a)) <= bound * np.max(np.abs(a))
+    assert np.max(np.abs(lower)) <= 1

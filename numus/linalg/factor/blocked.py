@@ -7,7 +7,7 @@ stacks (batch, rows, columns); nothing here is differentiated.
 from __future__ import annotations
 
 from numus.functions._base import wrap
-from numus.functions.creation.creation import zeros
+from numus.functions.creation.creation import arange, zeros
 from numus.functions.elementwise.comparison import where
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
@@ -25,6 +25,7 @@ REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up
 MAX_REGISTER_BLOCK = 128  # rows
 BLOCK_PANELS = 8  # panels of Cholesky before what is right of them is updated
 PANEL = 32  # columns of a tall one, at most
+LU_PANELS = 16  # panels of LU that follow each other; of more columns, halves do
 
 
 def _half(n: int, unit: int) -> int:
@@ -176,14 +177,16 @@ def _panel_columns(a: Tensor) -> int:
     return panel_width(device.runtime.target, a.shape[1], PANEL, a.dtype)
 
 
-def _lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+Permuted = tuple[Tensor, Tensor, Tensor]
+
+
+def _lu(a: Tensor) -> Permuted:
     _, m, n = a.shape
     k, panel = min(m, n), _panel_columns(a)
     if n <= panel or (m <= BLOCK and n <= BLOCK) or (m == n and small.is_in_place(a)):
-        packed = wrap(factor.lu(a._node))
-        numbers = packed[..., n:].real if a.dtype.is_complex else packed[..., n:]
-        numbers = numbers.astype("int64")
-        return packed[..., :n], numbers[..., 0], numbers[:, :k, 1]
+        return _unblocked_lu(a)
+    if k <= LU_PANELS * panel and lapack.on_gpu(a):
+        return _lu_by_panels(a, panel)
     h = k if k <= panel else _half(k, panel)
     left, order, swaps = _lu(a[..., :h])
     right = rows_at(a[..., h:], order)
@@ -195,6 +198,37 @@ def _lu(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     order = concat([order[:, :h], take_along_axis(order[:, h:], again, axis=-1)], axis=-1)
     packed = _quadrants(left[:, :h], above, below, rest)
     return packed, order, concat([swaps, more + h], axis=-1)
+
+
+def _unblocked_lu(a: Tensor) -> Permuted:
+    _, m, n = a.shape
+    packed = wrap(factor.lu(a._node))
+    numbers = packed[..., n:].real if a.dtype.is_complex else packed[..., n:]
+    numbers = numbers.astype("int64")
+    return packed[..., :n], numbers[..., 0], numbers[:, : min(m, n), 1]
+
+
+def _lu_by_panels(a: Tensor, panel: int) -> Permuted:
+    """Right-looking: rows of all columns are moved once per panel, in half the kernels that halves
+    take."""
+    batch, m, n = a.shape
+    order = broadcast_to(arange(m, device=a.device), (batch, m))
+    rows, orders, swaps = [], [], []  # those that are done
+    for start in range(0, min(m, n), panel):
+        width = min(panel, min(m, n) - start)
+        packed, numbers, more = _unblocked_lu(a[..., start : start + width])
+        moved = rows_at(a, numbers)
+        order = take_along_axis(order, numbers, axis=-1)
+        left, right = moved[..., :start], moved[..., start + width :]
+        top, below = packed[:, :width], packed[:, width:]
+        above = wrap(factor.lower_inverse(top._node, True)) @ right[:, :width]
+        rows.append(concat([left[:, :width], top, above], axis=-1))
+        a = concat([left[:, width:], below, right[:, width:] - below @ above], axis=-1)
+        orders.append(order[:, :width])
+        order = order[:, width:]
+        swaps.append(more + start)
+    packed = concat([*rows, a], axis=-2)
+    return packed, concat([*orders, order], axis=-1), concat(swaps, axis=-1)
 
 
 # -- QR -------------------------------------------------------------------------------------------
