@@ -467,3 +467,22 @@ def test_text_compiles_for_arm():
     assembly = machine.emit_assembly(module)
     assert "fmax" in assembly
     assert "sdot" in assembly
+
+
+@pytest.mark.skipif(host().arch != "x86", reason="has vectors no wider than its stack's alignment")
+def test_spilled_vectors_are_aligned():
+    """Of a body with more values than registers: they do not cross cache lines."""
+    x, y = buffers(f32)
+    values = [load(x, lane() + 64 * j) for j in range(80)]
+    names = [var(f"v{j}", f32) for j in range(80)]
+    lets = [Let(name, v) for name, v in zip(names, values, strict=True)]
+    stores = [
+        Store(y, lane() + 64 * j, name * (name - other) + other)
+        for j, (name, other) in enumerate(zip(names, reversed(names), strict=True))
+    ]
+    kernel = Kernel("spills", (x, y), N, harness.one_block(lanes([*lets, *stores])))
+    target = LlvmTarget("x86_64-unknown-linux-gnu", "haswell", "+avx,+avx2,+fma")
+    assembly = harness.jit(target).assembly(render(kernel, target))
+    spills = [x for x in assembly.splitlines() if "(%rsp)" in x and "%ymm" in x and "vmov" in x]
+    assert spills
+    assert not any("vmovups" in x for x in spills)

@@ -43,6 +43,7 @@ class LoopTuning:
 
     nontemporal_max_ops: int = 150  # a second loop with non-temporal stores
     single_vector_loop_max_ops: int = 300  # a loop of single vectors before the masked remainder
+    aligned_stack_min_ops: int = 500  # vectors that are spilled are aligned
 
 
 TUNING = LoopTuning()
@@ -96,11 +97,14 @@ class _Renderer(Control):
         bits = self.target.vector_bytes * 8
         # cpu and features are those of the target machine; no calls to memset or memcpy
         widths = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+        # else LLVM, which notices too late that vectors are spilled, lets them cross cache lines
+        spills = max(self.plan.op_counts.values(), default=0) > TUNING.aligned_stack_min_ops
+        aligned = '"stackrealign" ' if spills and self.target.vector_bytes > 16 else ""
         arguments = "i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars"
         lines = [
             *(f'target triple = "{self.target.triple}"', ""),
             *self.t.define_function(f"define void @{symbol}({arguments}) #0"),
-            f'attributes #0 = {{ nounwind {widths} "no-builtins" }}',
+            f'attributes #0 = {{ nounwind {widths} {aligned}"no-builtins" }}',
             *self._metadata(),
         ]
         return "\n".join([*lines, ""])
