@@ -7,13 +7,15 @@ their products. The sign of the exponent is that of the forward transform.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.roots import unit_root
 
 Complex = tuple[Expr, Expr]
+Point = Callable[[], Complex]  # loads it
 
 
 class Bindings:
@@ -72,18 +74,26 @@ def _rotate(z: Complex, k: int, n: int) -> Complex:
     return fma(z[0], c, z[1] * s), fma(z[1], c, -(z[0] * s))
 
 
-def butterfly(x: Sequence[Complex], out: Bindings) -> list[Complex]:
+def butterfly(x: Sequence[Point], out: Bindings) -> list[Complex]:
     """The transform of these points."""
+    found = dict(butterfly_in_turn(x, out))
+    return [found[k] for k in range(len(x))]
+
+
+def butterfly_in_turn(x: Sequence[Point], out: Bindings) -> Iterator[tuple[int, Complex]]:
+    """The results as they are computed, of points that are loaded as they are needed."""
     n = len(x)
     if n == 1:
-        return list(x)
-    if n % 2 == 0:
+        yield 0, x[0]()
+    elif n % 2:
+        yield from _odd_butterfly([point() for point in x], out)
+    else:
         even, odd = butterfly(x[::2], out), butterfly(x[1::2], out)
-        rotated = [out.bind(_rotate(z, k, n)) for k, z in enumerate(odd)]
-        pairs = list(zip(even, rotated, strict=True))
-        return [out.bind(add(*p)) for p in pairs] + [out.bind(sub(*p)) for p in pairs]
-    found = dict(_odd_butterfly(x, out))
-    return [found[k] for k in range(n)]
+        for k, (a, b) in enumerate(zip(even, odd, strict=True)):
+            rotated = out.bind(_rotate(b, k, n))
+            low, high = out.bind(add(a, rotated)), out.bind(sub(a, rotated))
+            yield k, low
+            yield k + n // 2, high
 
 
 def butterfly_in_order(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[int, Complex]]:
@@ -91,7 +101,11 @@ def butterfly_in_order(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[in
     if len(x) % 2 and len(x) > 1:
         yield from _odd_butterfly(x, out)
     else:
-        yield from enumerate(butterfly(x, out))
+        yield from enumerate(butterfly([partial(_known, z) for z in x], out))
+
+
+def _known(z: Complex) -> Complex:
+    return z
 
 
 def _odd_butterfly(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[int, Complex]]:

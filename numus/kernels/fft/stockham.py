@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly, fma, mul, sub
+from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_turn, fma, mul, sub
 from numus.kernels.fft.prefetch import fetch_operands, fetch_results
 
 ZERO, ONE = const(0), const(1)
@@ -293,8 +294,7 @@ def _pass_loops(
             return fetch_results(put(w, ir.add(ir.add(to, following), ir.mul(stride, k)), z))
 
         if p.radix % 2 == 0 or p.radix <= block.largest_odd:
-            found = _register_butterfly(p, point, rotated, store, operands, results)
-            return _stores_last(found) if p.stride == 1 else found
+            return _register_butterfly(p, point, rotated, store, operands, results)
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
     return _loops(block, p, body)
@@ -310,15 +310,21 @@ def _register_butterfly(
 ) -> list[Stmt]:
     """A radix in registers."""
     out = Bindings(f"z{p.number}")
-    points = []
-    for j in range(p.radix):
-        points.append(out.bind(point(const(j)), relaxed=False))
-        out.statements += operands_ahead(const(j))
-    results = butterfly(points, out)
-    for k, z in enumerate(results):
+
+    def load(j: Expr) -> Complex:
+        z = out.bind(point(j), relaxed=False)
+        out.statements += operands_ahead(j)
+        return z
+
+    stores: dict[int, list[Stmt]] = {}
+    for k, z in butterfly_in_turn([partial(load, const(j)) for j in range(p.radix)], out):
         value = out.bind(rotated(const(k), z)) if k else z
         out.statements += results_ahead(const(k), value)
-        out.statements += store(const(k), value)
+        stores[k] = store(const(k), value)
+        if p.stride > 1:
+            out.statements += stores[k]
+    if p.stride == 1:
+        out.statements += _stores_last([s for k in sorted(stores) for s in stores[k]])
     return out.statements
 
 
