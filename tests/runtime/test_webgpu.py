@@ -19,6 +19,7 @@ from numus.dispatch.call_cache import eager_calls
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.lru import LruTable
 from numus.runtime.devices import count
+from numus.runtime.webgpu.launch import WebGpuLaunchList
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
 
@@ -446,3 +447,41 @@ def test_training_steps_retain_no_memory():
         step(x).item()
         used.append(nm.memory_stats("webgpu")["in_use"])
     assert len(set(used[2:])) == 1
+
+
+def test_steps_whose_buffers_change_places_are_not_configured_again(monkeypatch):
+    """Buffers of a pool come back in ever new combinations, but a kernel knows its own."""
+    values = [on_gpu(np.full(100, i, np.float32)) for i in range(7)]
+    total = on_gpu(np.zeros(100, np.float32))
+
+    @nm.jit
+    def step(rate):
+        for i, x in enumerate(values):
+            x.assign(nm.cumsum(x * rate + i))  # a kernel of its own each
+        total.assign(nm.cumsum(total + values[0]))
+        return nm.sum(total)
+
+    kept, counts = [], []
+    configure = WebGpuLaunchList._configure
+
+    def counted(*args):
+        counts[-1] += 1
+        return configure(*args)
+
+    monkeypatch.setattr(WebGpuLaunchList, "_configure", counted)
+    wanted = [np.full(100, i, np.float64) for i in range(7)]
+    whole = np.zeros(100)
+    for number in range(60):
+        counts.append(0)
+        rate = 0.5 if number % 2 else 0.25  # scalars change, too
+        kept.append(step(rate))
+        wanted = [np.cumsum(x * rate + i) for i, x in enumerate(wanted)]
+        whole = np.cumsum(whole + wanted[0])
+        if number % 5 == 4:
+            for x, w in zip((*values, total), (*wanted, whole), strict=True):
+                np.testing.assert_allclose(x.numpy(), w, rtol=1e-4)
+                x.assign(on_gpu(w.astype(np.float32) / 1e6))
+            wanted, whole = [w / 1e6 for w in wanted], whole / 1e6
+            del kept[: number % 4]  # buffers of results go back out of order
+    assert sum(counts[:5]) > 0
+    assert sum(counts[30:]) < 0.2 * 30 * max(counts)

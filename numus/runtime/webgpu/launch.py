@@ -1,7 +1,8 @@
 """Launch lists: kernels prepared once, encoded into one command buffer per run.
 
 A step's pipeline, uniform array and bind groups are cached between runs, and renewed only where
-sizes or buffers change.
+sizes or buffers change. Buffers of a pool come back in ever new combinations: besides the
+dispatches of whole runs, those of each step are found by its own addresses.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numus.runtime.webgpu.programs import Pipeline, pack, repack
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _ALIGNMENT = 256  # bytes, of uniform arrays and of buffers in a merged binding
 _SCRATCH_BYTES = 64 << 20  # of one launch, where fewer workers can do
-_MAX_BIND_GROUPS = 64  # cached per step
+_MAX_BIND_GROUPS = 64  # cached per step, and dispatches
 _MAX_CACHED_RUNS = 16  # sets of addresses whose dispatches a launch list caches
 
 Block = tuple[Memory, int]  # memory and an offset in bytes
@@ -62,6 +63,8 @@ class _Step:
         self.scratch: list[int] = []  # bytes of each bound scratch buffer
         self.merged: list[_MergedBinding] = []
         self.bind_groups: dict[tuple[int, ...], Any] = {}  # by buffer ids
+        self.slots = [ref[0] for ref in step.buffers if ref is not None]
+        self.dispatches: dict[tuple[int, ...], _Dispatch] = {}  # by addresses, as configured
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -256,26 +259,35 @@ class WebGpuLaunchList(LaunchList):
         temporaries: list[Memory],
     ) -> tuple[list[_Dispatch], bool]:
         """The dispatches of a run, and whether the uniform arrays changed."""
+        updated = self._update_scalars(values)
         version, cached = self._runs.get(key, (None, []))
-        if version == self._version:
-            stale = self._update_scalars(values)
-            if stale is not None:
-                if None not in cached:
-                    return [d for d in cached if d is not None], stale
-                active = [step for step, given in self._with_values(values) if given[0]]
-                pairs = zip(active, cached, strict=True)
-                return [d or self._dispatch(step, slots, temporaries) for step, d in pairs], stale
-        stale, dispatches, retained = False, list[_Dispatch](), list[_Dispatch | None]()
+        if version == self._version and updated is not None:
+            if None not in cached:
+                return [d for d in cached if d is not None], updated
+            active = [step for step, given in self._with_values(values) if given[0]]
+            pairs = zip(active, cached, strict=True)
+            return [d or self._dispatch(step, slots, temporaries) for step, d in pairs], updated
+        stale = updated is not False  # some scalars may have been written before a size changed
+        dispatches, retained = list[_Dispatch](), list[_Dispatch | None]()
         for step, given in self._with_values(values):
             if not given[0]:
                 continue
+            own = tuple([key[i] for i in step.slots])
+            if updated is not None and (found := step.dispatches.get(own)):
+                dispatches.append(found)
+                retained.append(found)
+                continue
             stale = self._configure(step, given, step.blocks(slots)) or stale
             dispatches.append(self._dispatch(step, slots, temporaries))
+            if step.scratch or step.merged:
+                retained.append(None)
+                continue
             # not the staging itself: it keeps the temporaries of all steps of this run
-            has_temporaries = step.scratch or step.merged
-            retained.append(
-                None if has_temporaries else dispatches[-1]._replace(staging=_NO_STAGING)
-            )
+            found = dispatches[-1]._replace(staging=_NO_STAGING)
+            retained.append(found)
+            if len(step.dispatches) >= _MAX_BIND_GROUPS:
+                step.dispatches.clear()
+            step.dispatches[own] = found
         self._values = list(values)
         self._runs[key] = (self._version, retained)
         if len(self._runs) > _MAX_CACHED_RUNS:
@@ -337,6 +349,7 @@ class WebGpuLaunchList(LaunchList):
         ]
         if same and step.offsets == offsets:
             return False
+        step.dispatches.clear()
         step.offsets = offsets
         self._version += step.shape != before
         data = pack(step.pipeline.shader, (0, step.x, step.workers, 0, *offsets), step.scalars)
