@@ -6,6 +6,7 @@ and the launches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -105,9 +106,13 @@ class Plan(ScheduledPlan):
             from numus.compiler.schedule.horizontal import HorizontalFusion  # late: for GPUs only
 
             fusion = HorizontalFusion(self.runtime.target)
+        # equal layers share kernels
+        accesses_of = functools.cache(BufferAccesses)
         for part in (once, steps):
             in_place = [
-                in_place_pairs(step, group.stored, external) if self._overwrites else []
+                in_place_pairs(step, group.stored, external, accesses_of)
+                if self._overwrites
+                else []
                 for step, group in part
             ]
             found = kernel_order.waves(
@@ -202,7 +207,12 @@ class Plan(ScheduledPlan):
         target = self.runtime.target
         return not target.simt or target.dependent_launch
 
-    def may_donate(self, leaf: int, output: int) -> bool:
+    def may_donate(
+        self,
+        leaf: int,
+        output: int,
+        accesses_of: Callable[[ir.Kernel], BufferAccesses] = BufferAccesses,
+    ) -> bool:
         """An output may be written over a leaf: all readers of the leaf run before, or are the
         kernel that writes, element by element."""
         slot, _ = self.outputs[output]
@@ -213,12 +223,11 @@ class Plan(ScheduledPlan):
             or any(other == leaf for other, _ in self.outputs)
         ):
             return False
-        wave = [i for i, count in enumerate(self.waves) for _ in range(count)]
+        wave = self._wave_of_step
         writes = [
             (i, at)
-            for i, step in enumerate(self.steps)
-            for at, v in enumerate(step.buffers)
-            if self.slot[v] == slot and step.kernel.buffers[at].access == "write"
+            for i, at in self._uses_of_slot.get(slot, ())
+            if self.steps[i].kernel.buffers[at].access == "write"
         ]
         copiers = {
             i
@@ -230,13 +239,25 @@ class Plan(ScheduledPlan):
         if len(writes) != 1 or not (copiers or self._overwrites):
             return False
         ((writer, dest),) = writes
+        for i, at in self._uses_of_slot.get(leaf, ()):
+            if i in copiers or wave[i] < wave[writer]:
+                continue
+            if i != writer or not accesses_of(self.steps[i].kernel).may_overwrite(at, dest):
+                return False
+        return True
+
+    @functools.cached_property
+    def _wave_of_step(self) -> list[int]:
+        return [i for i, count in enumerate(self.waves) for _ in range(count)]
+
+    @functools.cached_property
+    def _uses_of_slot(self) -> dict[int, list[tuple[int, int]]]:
+        """The steps that use each slot, and the number of the buffer."""
+        found: dict[int, list[tuple[int, int]]] = {}
         for i, step in enumerate(self.steps):
             for at, v in enumerate(step.buffers):
-                if self.slot[v] != leaf or i in copiers or wave[i] < wave[writer]:
-                    continue
-                if i != writer or not BufferAccesses(step.kernel).may_overwrite(at, dest):
-                    return False
-        return True
+                found.setdefault(self.slot[v], []).append((i, at))
+        return found
 
 
 _plans: LruTable[Any, LaunchPlan] = LruTable(_MAX_PLANS)

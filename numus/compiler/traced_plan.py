@@ -6,6 +6,7 @@ per input and a number per scalar, and launches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from numus.compiler.hoisting import hoistable
 from numus.compiler.launch_plan import scalar_part
 from numus.compiler.lower import autotune
 from numus.compiler.plan import Plan
+from numus.compiler.schedule.in_place import BufferAccesses
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime import contract
@@ -184,6 +186,7 @@ class TracedPlan:
         """Which pairs of a contiguous input and an output may share memory: the input by the
         output's block, each at most once."""
         found: dict[int, int] = {}
+        accesses_of = functools.cache(BufferAccesses)  # equal layers share kernels
         for source, output in pairs:
             where, block, offset, strides = self.outputs[output]
             if (
@@ -192,7 +195,7 @@ class TracedPlan:
                 and strides == self._strides[source]
                 and block not in found
                 and source not in found.values()
-                and self.plan.may_donate(source, output)
+                and self.plan.may_donate(source, output, accesses_of)
             ):
                 found[block] = source
         return found

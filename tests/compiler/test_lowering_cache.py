@@ -48,6 +48,25 @@ def test_layers_are_lowered_once(lowered):
     assert run(8) == run(3)
 
 
+def test_groups_see_what_they_read(lowered, monkeypatch):
+    """A model has thousands of other values."""
+    seen = []
+    lower = templates.lower_group
+
+    def watched(group, layouts, target):
+        seen.append((group, layouts))
+        return lower(group, layouts, target)
+
+    monkeypatch.setattr(templates, "lower_group", watched)
+    xs = [nm.ones((300 + i, 40)) for i in range(4)]
+    nm.eval(*xs)
+    seen.clear()
+    nm.eval([nm.cumsum(nm.tanh(x), axis=1) for x in xs])
+    assert seen
+    for group, layouts in seen:
+        assert {v.shape[0] for v in layouts} == {group.members[0].shape[0]}
+
+
 def test_groups_keep_their_constants(lowered):
     x = nm.ones((3000,))
     parts = [nm.cumsum(x * (i + 2.5)) - (3.5 + i) for i in range(6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from numus.compiler.graph.value import ATTENTION, Layouts, Value, walk
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.emitter import Index, IndexProbe, unknown
 from numus.compiler.lower.grid_sync import max_cooperative_row
-from numus.shapes import row_major, size_of
+from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
 MAX_SIBLINGS_TRIED = 8  # groups of one space that read a common input
@@ -148,14 +149,19 @@ class Legality:
         return self.cache[key]
 
     def _probe_column_reduction(self, group: FusionGroup, source: Value) -> bool:
-        memory = self.partition.in_memory
-        probe = IndexProbe({x: self.strides.get(x) or row_major(x.shape) for x in memory})
+        probe = IndexProbe(self._strided)
         names = [probe.variable(f"p{i}", probe.dim(n)) for i, n in enumerate(group.space)]
         probe.value(source, index_of(source.shape, names))
         found = accesses(probe)
         unit_strides = [unit_stride_count(found, name) for name in names]
         along_rows = max(unit_strides[i] for i in group.axes)
         return any(n > along_rows for i, n in enumerate(unit_strides) if i not in group.axes)
+
+    @functools.cached_property
+    def _strided(self) -> dict[Value, Shape]:
+        """Layouts of all values in memory."""
+        memory = self.partition.in_memory
+        return {x: self.strides.get(x) or row_major(x.shape) for x in memory}
 
     def _depends(self, v: Value, host: FusionGroup) -> bool:
         """v reads a reduction of the host, directly or through other members."""

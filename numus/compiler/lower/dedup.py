@@ -48,7 +48,9 @@ class LoweringCache:
             key = _key(group, values, self._layouts)
         hit = self._cache.get(key)
         if hit is None:
-            steps = templates.lower(group, self._layouts, values, self._runtime)
+            # of what it reads: others tell nothing, and are thousands in a model
+            layouts = {v: self._layouts[v] for v in values if v in self._layouts}
+            steps = templates.lower(group, layouts, values, self._runtime)
             self._cache[key] = values, steps
             return steps
         before, steps = hit

@@ -7,6 +7,8 @@ for the epilogues of kernels that store each element once (`Kernel.stores_once`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numus import ir
 from numus.compiler.graph.cost_model import nbytes
 from numus.compiler.graph.value import Value
@@ -15,7 +17,10 @@ from numus.compiler.schedule.tuning import TUNING
 
 
 def in_place_pairs(
-    step: LoweredKernel, stored: set[Value], external: set[Value]
+    step: LoweredKernel,
+    stored: set[Value],
+    external: set[Value],
+    accesses_of: Callable[[ir.Kernel], BufferAccesses],
 ) -> list[tuple[Value, Value]]:
     """Pairs (output, input) of temporaries that may share memory. `external` values live outside of
     the arena; `stored` are the results of the kernel's group."""
@@ -29,7 +34,7 @@ def in_place_pairs(
     inputs = [(at, v) for at, access, v in large if access == "read"]
     if not any(x.size == v.size for _, v in outputs for _, x in inputs):
         return []
-    accesses = BufferAccesses(step.kernel)
+    accesses = accesses_of(step.kernel)
     once = step.kernel.stores_once
     return [
         (v, x)
