@@ -24,6 +24,8 @@ from numus.transforms.control import scan
 PANEL = 32  # columns
 WHOLE = 3072  # largest order of matrices that are not left for smaller ones half-way
 
+Panel = tuple[Tensor, Tensor, Tensor]
+
 
 class Reflectors(NamedTuple):
     """Q = Π (1 - V T Vᴴ) of panels, in compact WY form: V, and V T, as (panels, batch, n, count).
@@ -54,83 +56,75 @@ def _reflected(x: Tensor, panel: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
 def tridiagonal(a: Tensor) -> tuple[Tensor, Tensor, list[Reflectors]]:
     """The diagonal and what is beside it, and the reflectors."""
     n = a.shape[-1]
-    parts, reflectors = [], []
+    diagonals, besides, reflectors = [], [], []
     first = 0
     while first < n:
         count = n - first if n - first <= WHOLE else (n - first) // (2 * PANEL) * PANEL
-        rest, numbers, found = _reduced(a, count)
-        parts.append(numbers)
+        rest, diagonal, beside, found = _reduced(a, count)
+        diagonals.append(diagonal)
+        besides.append(beside)
         reflectors.append(found._replace(first=first))
         a = rest[:, count:, count:]
         first += count
-    found = concat(parts, axis=-1)
-    diagonal, beside = (x.real if a.dtype.is_complex else x for x in (found[0], found[1]))
-    return diagonal, beside[:, : n - 1], reflectors
+    return concat(diagonals, axis=-1), concat(besides, axis=-1)[:, : n - 1], reflectors
 
 
-def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Reflectors]:
-    """The matrix after so many columns; what they became (the diagonal, what is beside it, tau), as
-    (3, batch, columns); and their reflectors."""
+def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Reflectors]:
+    """The matrix after so many columns; the diagonal of those and what is beside it; and their
+    reflectors."""
     batch, n, _ = a.shape
     panels = -(-columns // PANEL)
     more = max(panels * PANEL - n, 0)
     a = pad(a, ((0, 0), (0, more), (0, more)))
     steps = arange(panels * PANEL, device=a.device).reshape((panels, PANEL))
 
-    def step(a: Tensor, columns: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        pair, numbers = _panel(a, columns)
-        left, right = pair.mT, _swapped(pair).conj()
-        return a - left @ right, (pair[:, :PANEL], numbers)
+    def step(a: Tensor, columns: Tensor) -> tuple[Tensor, tuple[Tensor, Panel]]:
+        both, numbers = _panel(a, columns)
+        return a - both @ adjoint(_swapped(both)), (both[..., :PANEL], numbers)
 
     rest, (v, numbers) = scan(step, a, steps)
-    v = v[..., :n].mT  # (panels, batch, n, count)
-    numbers = permute_dims(numbers, (3, 2, 0, 1)).reshape((3, batch, panels * PANEL))
-    tau = permute_dims(numbers[2].reshape((batch, panels, PANEL)), (1, 0, 2))
-    diagonal = 1 / where(tau == 0, 1.0, tau)
+    v = v[:, :, :n]  # (panels, batch, n, count)
+    diagonal, beside, tau = (permute_dims(x, (2, 0, 1)) for x in numbers)
+    tau = permute_dims(tau, (1, 0, 2))[..., None, :]
     one = identity(PANEL, a)[0]
-    inverse = (adjoint(v) @ v).triu(1) + one * diagonal[..., None, :]  # Puglisi 1992
+    inverse = (adjoint(v) @ v).triu(1) + one / where(tau == 0, 1.0, tau)  # Puglisi 1992
     inverse = inverse.reshape((panels * batch, PANEL, PANEL))
     t = blocked.solve_upper(inverse, broadcast_to(one, inverse.shape))
     vt = v @ t.reshape((panels, batch, PANEL, PANEL))
-    return rest, numbers[..., :columns], Reflectors(0, v, vt)
+    found = (x.reshape((batch, panels * PANEL))[:, :columns] for x in (diagonal, beside))
+    return rest, *found, Reflectors(0, v, vt)
 
 
-def _swapped(pair: Tensor) -> Tensor:
-    half = pair.shape[1] // 2
-    return concat([pair[:, half:], pair[:, :half]], axis=1)
+def _swapped(x: Tensor) -> Tensor:
+    """The halves of the last axis: of V and W, W and V."""
+    count = x.shape[-1]
+    return x.take((arange(count, device=x.device) + count // 2) % count, axis=-1)
 
 
-def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, as rows (batch, 2 count, n);
-    and for each column (count, batch, 3) the diagonal, what is beside it, and tau."""
+def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
+    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, side by side; and for each
+    column (count, batch) the diagonal, what is beside it, and tau."""
     batch, n, _ = a.shape
     count = columns.shape[0]
     rows = arange(n, device=a.device)
-    both = arange(2 * count, device=a.device)[:, None]
+    places = arange(2 * count, device=a.device)
 
-    def step(pair: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        swapped = _swapped(pair)
-        x = a[:, k].conj() - (swapped[:, :, k][..., None].conj() * pair).sum(axis=1)
+    def step(both: Tensor, k: Tensor) -> tuple[Tensor, Panel]:
+        x = a[:, k].conj() - (both * _swapped(both[:, k]).conj()[:, None]).sum(axis=-1)
         own, alpha = (where(rows == i, x, 0.0).sum(axis=-1) for i in (k, k + 1))
         below = (abs(where(rows > k + 1, x, 0.0)) ** 2).sum(axis=-1)
         v, beta, tau = _reflector(x, alpha, below, rows - (k + 1))
-        y = (a @ v[..., None])[..., 0]
-        inner = (pair.conj() * v[:, None, :]).sum(axis=-1)
-        y = y - (_halves_swapped(inner)[..., None] * pair).sum(axis=1)
+        inner = (both.conj() * v[..., None]).sum(axis=1)
+        y = (a @ v[..., None])[..., 0] - (both * _swapped(inner)[:, None]).sum(axis=-1)
         w = tau[:, None] * y
         overlap = (w.conj() * v).sum(axis=-1)
         w = w - (tau * overlap / 2)[:, None] * v
         at = k % count
-        pair = where(both == at, v[:, None, :], where(both == at + count, w[:, None, :], pair))
-        return pair, concat([x[:, None] for x in (own, beta.astype(a.dtype), tau)], axis=-1)
+        both = where(places == at, v[..., None], where(places == at + count, w[..., None], both))
+        return both, (own.real if a.dtype.is_complex else own, beta, tau)
 
-    start = zeros((batch, 2 * count, n), dtype=a.dtype, device=a.device)
+    start = zeros((batch, n, 2 * count), dtype=a.dtype, device=a.device)
     return scan(step, start, columns)
-
-
-def _halves_swapped(inner: Tensor) -> Tensor:
-    half = inner.shape[1] // 2
-    return concat([inner[:, half:], inner[:, :half]], axis=1)
 
 
 def _reflector(
