@@ -1,5 +1,6 @@
 """Every form of wgmma that kernels use, against the rules of the PTX ISA, without a GPU."""
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -154,3 +155,18 @@ def test_an_assembler_takes_every_tile(tmp_path):
         path = tmp_path / f"{number}.ptx"
         path.write_text(tile_text(*how))
         subprocess.run([assembler, "-arch=sm_90a", path, "-o", tmp_path / "out"], check=True)
+
+
+def test_warpgroups_multiply_scaled_tiles_in_turns():
+    runtime = nm.device("ptx").runtime
+    runtime.made.clear()
+    shape = (4096, 512)
+    codes = nm.asarray(np.zeros(shape, ml_dtypes.float8_e4m3fn), device="ptx")
+    scales, blocks = (nm.asarray(np.zeros((n, 4), "float32"), device="ptx") for n in (4096, 32))
+    operands = (codes._node, scales._node, codes._node, blocks._node)
+    nm.eval(wrap(scaled_matmul(operands, dt.bfloat16)))
+    (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
+    (turn,) = re.findall(r"bar\.sync\s+%\w+, 256; .*?bar\.arrive\s+%\w+, 256;", text)
+    assert turn.count("wgmma.mma_async") == 4  # of one K-tile, and no wait for them
+    assert "wait_group" not in turn
+    assert re.search(r"bar\.arrive\s+3, 256;", text)  # the first turn

@@ -30,6 +30,8 @@ from numus.codegen.nvptx.wgmma import (
 from numus.ir import statements
 
 _CONSUMER_REGISTERS, _PRODUCER_REGISTERS = 240, 24  # setmaxnreg
+_FIRST_TURN = 3  # named barrier by which a warpgroup tells the other that it has issued its MMAs
+TAKES_TURNS = True
 
 
 def persistent(r: KernelContext, loop: ir.For) -> None:
@@ -53,6 +55,9 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
         for register in s.accumulators:  # once: ptxas wants initialised registers
             ty = register_type(register.dtype)
             t.do(f"store {ty} {'0.0' if ty == 'float' else '0'}, ptr {x.storage(register)[0]}")
+        if analysis.promotes(s) and TAKES_TURNS:
+            with t.conditional(t.new(f"icmp eq i32 {r.uniform_warpgroup}, 1"), "last"):
+                r.asm(f"bar.arrive {_FIRST_TURN}, {2 * ir.WARPGROUP};", "~{memory}")
         tile_loop(Role(True, stages), loop.body)
         r.block_threads = block_threads
 
@@ -216,11 +221,18 @@ def _promote(
     r: KernelContext, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], columns: int, q: str
 ) -> None:
     """FP8: each k tile is accumulated apart and added in float32, since the tensor cores keep fewer
-    bits; scales are loaded while it is multiplied (as DeepGEMM does)."""
+    bits; scales are loaded while it is multiplied (as DeepGEMM does). Warpgroups of a persistent
+    kernel issue their MMAs in turns, so that one multiplies while the other adds."""
     t, x = r.t, r.x
     count = len(s.accumulators)
     scales = None if s.scales is None else _scales(r, s.scales, q)
     text, operands = k_tile_mma(t, pair, columns, count, accumulate="")
+    if r.role is not None and TAKES_TURNS:
+        first, both = count + len(operands), 2 * ir.WARPGROUP
+        text = f"bar.sync ${first}, {both}; {text} bar.arrive ${first + 1}, {both};"
+        other = t.new(f"xor i32 {r.uniform_warpgroup}, 1")
+        for group in (r.uniform_warpgroup, other):
+            operands.append(("r", f"i32 {t.new(f'add i32 {group}, {_FIRST_TURN}')}"))
     text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
