@@ -103,10 +103,11 @@ def _matvec(
 
 
 def _has_words(p: Packing, k: int, target: Any) -> bool:
-    """A GPU's kernels read the codes as words of whole values: each group is a multiple of 16
-    bytes."""
+    """A GPU's kernels read the codes as words of whole values; warps take 16 bytes of a group."""
+    if target.subgroup_size == 0:
+        return target.simt and p.words == 1 and k % p.values == 0
     aligned = k % (4 * p.values) == 0 and p.group % 4 == 0
-    return target.simt and p.bits in (4, 8) and aligned
+    return p.bits in (4, 8) and aligned
 
 
 def _reads_floats(x: Tensor, p: Packing) -> bool:
