@@ -174,7 +174,7 @@ class _Copy:
     def _of(self, x: Any) -> Any:
         if isinstance(x, (list, tuple)):
             return type(x)(map(self._of, x))
-        if isinstance(x, Stmt):
+        if isinstance(x, (Stmt, ir.FlagRead)):
             return type(x)(*(self._of(getattr(x, f.name)) for f in fields(x)))  # type: ignore[arg-type]
         if isinstance(x, Expr):
             return self._expression(x)
