@@ -1,11 +1,15 @@
 """Independent small kernels that share a launch, and prefetches before a dependent launch."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import simt_machine
 
 import numus as nm
 from numus import ir
+from numus.codegen.nvptx import renderer
+from numus.compiler.schedule import horizontal
 from numus.runtime import devices
 
 
@@ -49,3 +53,17 @@ def test_large_inputs_are_prefetched_before_the_wait(machine):
     wait = found.index(ir.DependencyWait)
     assert ir.Prefetch in found[:wait]
     assert ir.Set not in found[:wait]
+
+
+def test_kernels_that_wait_for_flags_can_be_joined():
+    target = dataclasses.replace(simt_machine.HOPPER, forward_progress=True)
+    devices.BACKENDS["joining_in_order"] = lambda index: simt_machine.Machine(target)
+    machine = nm.device("joining_in_order").runtime
+    x = nm.asarray(np.arange(9000, dtype=np.int32), device="joining_in_order")
+    nm.eval(nm.argsort(x))
+    kernels = [p.kernel for p in machine.launched]
+    (waits, *_) = [
+        k for k in kernels if any(isinstance(s, ir.SpinWait) for s in ir.statements(k.body))
+    ]
+    joined = horizontal._joined([waits, waits])
+    assert renderer.render(joined, renderer.NvptxTarget(90))  # with variables of its own
