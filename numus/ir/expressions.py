@@ -114,8 +114,9 @@ class Buffer:
     """A flat array argument, or a `scratch` array of `size` elements per worker or block.
 
     Scratch may share the memory of a dead one that it `aliases`; `warp_private`: data is exchanged
-    within a warp only, so that a warp barrier suffices. Of one that is `stored_once`, no element is
-    loaded before it is stored for the only time: stores need no barrier before them.
+    within a warp only, so that a warp barrier suffices. One that is `stored_once` needs no barrier
+    before stores: no element is loaded before it is stored for the only time, or not since a
+    barrier, as where two halves take turns.
     """
 
     name: str

@@ -70,6 +70,16 @@ def test_rendered_panels_of_several_ctas():
         agree("rendered", factor.lu, drawn((1, 300, 4), dtype))
 
 
+def test_steps_take_turns_in_shared_memory():
+    """On threads that run apart where no barrier holds them."""
+    a = drawn((3, 13, 13), np.float32) / 26 + np.eye(13, dtype=np.float32)
+    agree("rendered", factor.lower_inverse, a, True)
+    agree("rendered", factor.cholesky_and_inverse, a @ np.swapaxes(a, 1, 2))
+    given = [nm.asarray(x, device="rendered")._node for x in (a, a[..., :2])]
+    found = Tensor(factor.direct_solve(*given)).numpy()
+    np.testing.assert_allclose(a @ found, a[..., :2], atol=1e-5)
+
+
 @pytest.mark.parametrize("unit_diagonal", [False, True])
 def test_inverses_of_triangles(unit_diagonal):
     for n, dtype in ((1, np.float32), (13, np.complex64), (64, np.float64)):

@@ -101,15 +101,18 @@ class _Kernel:
 
         return element
 
-    def buffer(self, name: str, dtype: DType, count: int) -> ir.Buffer:
-        """Shared memory for an element per row or column."""
-        made = ir.Buffer(name, dtype, "scratch", ir.const(max(self.grid.extents) * count))
+    def buffer(self, name: str, dtype: DType, count: int, turns: bool = True) -> ir.Buffer:
+        """Shared memory for an element per row or column; with `turns`, there are two, which steps
+        take in turns: one barrier a step then suffices."""
+        size = max(self.grid.extents) * count * (2 if turns else 1)
+        made = ir.Buffer(name, dtype, "scratch", ir.const(size), stored_once=turns)
         self.emitter.scratch.append(made)
         return made
 
-    def vector(self, name: str) -> Matrix:
+    def vector(self, name: str, turns: bool = True) -> Matrix:
         p = self.program
-        return Matrix(p, self.buffer(name, p.real, p.components), ZERO, ZERO)
+        pitch = ir.const(max(self.grid.extents))
+        return Matrix(p, self.buffer(name, p.real, p.components, turns), ZERO, pitch)
 
     def out(self) -> Matrix:
         p, (_, rows, columns) = self.program, self.val.shape
@@ -170,7 +173,7 @@ def _determinant(k: _Kernel) -> None:
 
 def _qr(k: _Kernel) -> None:
     extents = k.order, k.columns
-    shared = k.vector("column"), k.vector("taus")
+    shared = k.vector("column", turns=False), k.vector("taus", turns=False)
     found = Triangularisation(k.program, k.grid, extents, *shared)
     found.load(k.read(0))
     found.triangularise()

@@ -21,6 +21,7 @@ from numus.kernels.factor.registers.tiles import (
     ThreadGrid,
     all_threads,
     steps_of,
+    turn,
 )
 
 
@@ -54,24 +55,25 @@ def _step(
 ) -> None:
     """Column k of L, the rest less its product with itself."""
     (l, x), (column, row), (tile, own, k) = matrices, shared, at  # noqa: E741
+    slot = turn(p, k)
     with all_threads(p, grid) as t:
         with p.when(p.let(t.y.eq(own))):
             for r in range(tile, grid.rows):
-                column[ZERO, t.rows[r]] = l[r, tile]
+                column[slot, t.rows[r]] = l[r, tile]
         if x is not None:
             with p.when(p.let(t.x.eq(own))):
                 for c in range(tile + 1):
-                    row[ZERO, t.columns[c]] = x[tile, c]
+                    row[slot, t.columns[c]] = x[tile, c]
     with all_threads(p, grid) as t:
-        pivot = p.let(column[ZERO, k][0])
+        pivot = p.let(column[slot, k][0])
         positive = pivot > p.constant(0.0)
         root = p.let(ir.select(positive, ir.sqrt(pivot), p.constant(float("nan"))))
         by = p.let(p.constant(1.0) / root)
         below, right = p.let(t.x > own), p.let(t.y > own)
-        left = {r: p.number(scaled(column[ZERO, t.rows[r]], by)) for r in range(tile, grid.rows)}
+        left = {r: p.number(scaled(column[slot, t.rows[r]], by)) for r in range(tile, grid.rows)}
         left[tile] = p.number(chosen(below, left[tile], zero(p)))
         for c in range(tile, grid.rows):
-            above = p.number(conjugate(scaled(column[ZERO, t.columns[c]], by)))
+            above = p.number(conjugate(scaled(column[slot, t.columns[c]], by)))
             if c == tile:
                 above = p.number(chosen(right, above, zero(p)))
             for r in range(c, grid.rows):
@@ -86,7 +88,7 @@ def _step(
         if x is not None:
             mine = p.let(t.x.eq(own))
             for c in range(tile + 1):
-                across = p.number(scaled(row[ZERO, t.columns[c]], by))
+                across = p.number(scaled(row[slot, t.columns[c]], by))
                 for r in range(tile, grid.rows):
                     x[r, c] = minus_product(x[r, c], left[r], across)
                 x[tile, c] = chosen(mine, across, x[tile, c])

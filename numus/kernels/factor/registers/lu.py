@@ -31,6 +31,7 @@ from numus.kernels.factor.registers.tiles import (
     ThreadGrid,
     all_threads,
     steps_of,
+    turn,
 )
 
 WARP = 32
@@ -77,11 +78,12 @@ class Elimination:
     def eliminate(self) -> None:
         """U in the rows of the pivots, and L⁻¹ P B."""
         for tile, own, k in steps_of(self.p, self.grid, self.n):
-            self._share_column(tile, own)
-            self._share_pivot_row(tile, k)
-            self._update(tile, k)
+            slot = turn(self.p, k)
+            self._share_column(tile, own, slot)
+            self._share_pivot_row(tile, k, slot)
+            self._update(tile, k, slot)
 
-    def _share_column(self, tile: int, own: Expr) -> None:
+    def _share_column(self, tile: int, own: Expr, slot: Expr) -> None:
         p = self.p
         with all_threads(p, self.grid) as t, p.when(p.let(t.y.eq(own))):
             for r, step in enumerate(self.steps):
@@ -89,7 +91,7 @@ class Elimination:
                 size = magnitude(x)
                 size = p.let(select(size.eq(size), size, p.constant(float("inf"))))  # NaN is one
                 free = p.let((ir.read(step) < const(0, INT)) & (t.rows[r] < self.n))
-                self.shared.column[ZERO, t.rows[r]] = x
+                self.shared.column[slot, t.rows[r]] = x
                 self.shared.sizes[ZERO, t.rows[r]] = (select(free, size, p.constant(-1.0)),)
 
     def _find_pivot(self, t: Thread) -> Expr:
@@ -113,7 +115,7 @@ class Elimination:
             mask //= 2
         return row
 
-    def _share_pivot_row(self, tile: int, k: Expr) -> None:
+    def _share_pivot_row(self, tile: int, k: Expr, slot: Expr) -> None:
         p, shared = self.p, self.shared
         with all_threads(p, self.grid) as t:
             row = self._find_pivot(t)
@@ -123,23 +125,23 @@ class Elimination:
                 with p.when(p.let(t.rows[r].cast(INT).eq(row))):
                     p.do(ir.Set(step, k.cast(INT)))
                     for c in range(tile, self.grid.rows):
-                        shared.row[ZERO, t.columns[c]] = self.a[r, c]
+                        shared.row[slot, t.columns[c]] = self.a[r, c]
                     for c in range(self.widths):
-                        shared.right[ZERO, t.columns[c]] = self.b[r, c]
+                        shared.right[slot, t.columns[c]] = self.b[r, c]
 
-    def _update(self, tile: int, k: Expr) -> None:
+    def _update(self, tile: int, k: Expr, slot: Expr) -> None:
         p, shared = self.p, self.shared
         with all_threads(p, self.grid) as t:
-            pivot = p.number(shared.row[ZERO, k])
+            pivot = p.number(shared.row[slot, k])
             singular = p.let(magnitude(pivot).eq(0.0))
             p.do(ir.Set(self.singular, select(singular, const(1, INT), ir.read(self.singular))))
             by = inverse(p, p.number(chosen(singular, real(p, p.constant(1.0)), pivot)))
             p.do(*ir.sets(self.product, p.number(product(tuple(ir.reads(self.product)), pivot))))
-            across = [p.number(shared.row[ZERO, t.columns[c]]) for c in range(tile, self.grid.rows)]
-            right = [p.number(shared.right[ZERO, t.columns[c]]) for c in range(self.widths)]
+            across = [p.number(shared.row[slot, t.columns[c]]) for c in range(tile, self.grid.rows)]
+            right = [p.number(shared.right[slot, t.columns[c]]) for c in range(self.widths)]
             for r, step in enumerate(self.steps):
                 free = p.let((ir.read(step) < const(0, INT)) & ~singular)
-                factor = p.number(product(shared.column[ZERO, t.rows[r]], by))
+                factor = p.number(product(shared.column[slot, t.rows[r]], by))
                 factor = p.number(chosen(free, factor, zero(p)))
                 for c, x in enumerate(across, tile):
                     self.a[r, c] = minus_product(self.a[r, c], factor, x)
@@ -150,25 +152,25 @@ class Elimination:
         """X in place of the right-hand sides: row i where step i had its pivot."""
         p, shared = self.p, self.shared
         for tile, own, number in steps_of(p, self.grid, self.n, backwards=True):
-            k = p.let(number.cast(INT))
+            k, slot = p.let(number.cast(INT)), turn(p, number, backwards=True)
             with all_threads(p, self.grid) as t:
                 mine = [p.let(ir.read(step).eq(k)) for step in self.steps]
                 with p.when(p.let(t.y.eq(own))):
                     for r, is_pivot in enumerate(mine):
-                        shared.column[ZERO, t.rows[r]] = self.a[r, tile]
+                        shared.column[slot, t.rows[r]] = self.a[r, tile]
                         with p.when(is_pivot):
-                            shared.row[ZERO, ZERO] = self.a[r, tile]
+                            shared.row[slot, ZERO] = self.a[r, tile]
                 for r, is_pivot in enumerate(mine):
                     with p.when(is_pivot):
                         for c in range(self.widths):
-                            shared.right[ZERO, t.columns[c]] = self.b[r, c]
+                            shared.right[slot, t.columns[c]] = self.b[r, c]
             with all_threads(p, self.grid) as t:
-                by = inverse(p, p.number(shared.row[ZERO, ZERO]))
-                right = [shared.right[ZERO, t.columns[c]] for c in range(self.widths)]
+                by = inverse(p, p.number(shared.row[slot, ZERO]))
+                right = [shared.right[slot, t.columns[c]] for c in range(self.widths)]
                 found = [p.number(product(x, by)) for x in right]
                 for r, step in enumerate(self.steps):
                     earlier, is_pivot = p.let(ir.read(step) < k), p.let(ir.read(step).eq(k))
-                    factor = p.number(chosen(earlier, shared.column[ZERO, t.rows[r]], zero(p)))
+                    factor = p.number(chosen(earlier, shared.column[slot, t.rows[r]], zero(p)))
                     for c, x in enumerate(found):
                         less = minus_product(self.b[r, c], factor, x)
                         self.b[r, c] = chosen(is_pivot, x, less)

@@ -105,3 +105,9 @@ def steps_of(
         with p.loop(ZERO, count) as number:
             own = p.let(ir.sub(ir.sub(count, const(1)), number)) if backwards else number
             yield tile, own, p.let(ir.add(start, own))
+
+
+def turn(p: Program, k: Expr, backwards: bool = False) -> Expr:
+    """Which of two vectors in shared memory a step uses: others may still read the one of the step
+    before. Steps that go backwards begin with another than those forwards ended with."""
+    return p.let(ir.irem(ir.add(k, const(1)) if backwards else k, const(2)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from numus.ir import Expr
 from numus.kernels.factor.program import (
-    ZERO,
     Matrix,
     Program,
     Read,
@@ -21,6 +20,7 @@ from numus.kernels.factor.registers.tiles import (
     ThreadGrid,
     all_threads,
     steps_of,
+    turn,
 )
 
 
@@ -41,21 +41,22 @@ def lower_inverse(
         x.fill_identity(t)
     column, row = shared
     for tile, own, k in steps_of(p, grid, n):
+        slot = turn(p, k)
         with all_threads(p, grid) as t:
             with p.when(p.let(t.y.eq(own))):
                 for r in range(tile, grid.rows):
-                    column[ZERO, t.rows[r]] = l[r, tile]
+                    column[slot, t.rows[r]] = l[r, tile]
             with p.when(p.let(t.x.eq(own))):
                 for c in range(tile + 1):
-                    row[ZERO, t.columns[c]] = x[tile, c]
+                    row[slot, t.columns[c]] = x[tile, c]
         with all_threads(p, grid) as t:
-            pivot = real(p, p.constant(1.0)) if unit_diagonal else p.number(column[ZERO, k])
+            pivot = real(p, p.constant(1.0)) if unit_diagonal else p.number(column[slot, k])
             by = pivot if unit_diagonal else inverse(p, pivot)
             mine, below = p.let(t.x.eq(own)), p.let(t.x > own)
-            left = {r: p.number(column[ZERO, t.rows[r]]) for r in range(tile, grid.rows)}
+            left = {r: p.number(column[slot, t.rows[r]]) for r in range(tile, grid.rows)}
             left[tile] = p.number(chosen(below, left[tile], zero(p)))
             for c in range(tile + 1):
-                across = p.number(divided(row[ZERO, t.columns[c]], pivot, by))
+                across = p.number(divided(row[slot, t.columns[c]], pivot, by))
                 for r in range(tile, grid.rows):
                     x[r, c] = minus_product(x[r, c], left[r], across)
                 x[tile, c] = chosen(mine, across, x[tile, c])
