@@ -167,8 +167,8 @@ def columns_per_thread(p: LoopProblem) -> int:
         return 1
     variable = nest.variables[lane.axis]
     contiguous = [p for p in nest.accesses if abs(p.get(variable, 0)) == 1]
-    sizes = [v.dtype.itemsize for v in (*work.layouts, *work.stored) if v.size >= nest.row_count]
-    nbytes = TUNING.column_vector_bytes
+    rows, nbytes = nest.row_count, TUNING.column_vector_bytes
+    sizes = [v.dtype.itemsize for v in (*work.layouts, *work.stored) if v.size >= rows]
     width = max(1, nbytes // min(sizes, default=nbytes))
     while width > 1 and (
         lane.extent % width
