@@ -27,11 +27,13 @@ class ThreadRing:
     streams: int
     depth: int
     dtype: DType  # of the elements in memory
+    nbytes: int = MAX_ACCESS_BYTES  # of a vector
+    name: str = "ring"
     buffer: ir.Buffer = field(init=False)
 
     def __post_init__(self) -> None:
         count = self.threads * self.streams * self.depth * self.words
-        self.buffer = ir.Buffer("ring", self.word, "scratch", const(count))
+        self.buffer = ir.Buffer(self.name, self.word, "scratch", const(count))
 
     @property
     def word(self) -> DType:
@@ -40,13 +42,15 @@ class ThreadRing:
     @property
     def words(self) -> int:
         """Of a vector."""
-        return MAX_ACCESS_BYTES // self.word.itemsize
+        return self.nbytes // self.word.itemsize
 
     def fill(self, lane: Expr, stage: Expr, places: Sequence[Place]) -> list[Stmt]:
         """Copies of a stage: a vector of each stream."""
-        count = const(MAX_ACCESS_BYTES // self.dtype.itemsize)
         return [
-            ir.AsyncCopy(self.buffer, self._at(lane, stage, i), buffer, index, count)
+            ir.AsyncCopy(
+                *(self.buffer, self._at(lane, stage, i), buffer, index),
+                *(const(self.nbytes // buffer.dtype.itemsize), self.nbytes),
+            )
             for i, (buffer, index) in enumerate(places)
         ]
 
@@ -69,6 +73,10 @@ class ThreadRing:
                 out.append(ir.Let(name, ir.load(self.buffer, at + e), vector=width))
             found.append(list(names))
         return found
+
+    def read_word(self, lane: Expr, stage: Expr, stream: int, word: Expr) -> Expr:
+        """One word of a stream's vector."""
+        return ir.load(self.buffer, self._at(lane, stage, stream) + word)
 
     def _at(self, lane: Expr, stage: Expr, stream: int) -> Expr:
         own = (stage * self.streams + stream) * self.threads + lane
