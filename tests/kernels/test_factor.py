@@ -76,6 +76,27 @@ def test_factorisations_by_threads(dtype):
     check_all("simt", dtype, 2, 5, 4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 11, 9), np.complex64),
+        pytest.param((2, 33, 40), np.float64, marks=pytest.mark.slow),
+        pytest.param((1, 1, 3), np.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_threads_share_pairs_of_rows(shape, dtype):
+    a = drawn(shape, dtype)
+    width = min(shape[2], 9)
+    found = on("simt", factor.orthogonalize, a, width)
+    part = found[..., :width]
+    products = part @ adjoint(part)
+    off = products * (1 - np.eye(shape[1]))
+    assert np.max(np.abs(off)) <= 50 * shape[1] * np.finfo(dtype).eps * np.max(np.abs(products))
+    np.testing.assert_allclose(  # unitary combinations
+        adjoint(found) @ found, adjoint(a) @ a, rtol=0, atol=1e3 * np.finfo(dtype).eps * shape[1]
+    )
+
+
 in_registers = pytest.mark.parametrize(
     ("n", "dtype"),
     [

@@ -6,6 +6,9 @@ of a GPU rotate one each, a CPU one after the other with lanes along the rows.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import (
@@ -13,7 +16,6 @@ from numus.kernels.factor.program import (
     ONE,
     ZERO,
     Matrix,
-    Number,
     Program,
     Read,
     conjugate,
@@ -25,33 +27,61 @@ from numus.kernels.factor.program import (
 )
 
 MAX_SWEEPS = 40  # quadratic convergence takes 5 to 12
+SUBGROUP = 32  # threads that exchange registers
+UNROLL = 4  # columns of a thread whose loads are under way together
+
+Part = tuple[Expr, int]  # of so many threads that share a pair, one
 
 
-def orthogonalize(p: Program, out: Matrix, a: Read, rows: Expr, width: Expr, total: Expr) -> None:
-    """Unitary combinations of rows, orthogonal in their first `width` columns of `total`."""
+def orthogonalize(
+    p: Program, out: Matrix, a: Read, rows: Expr, width: Expr, total: Expr, sharing: int = 1
+) -> None:
+    """Unitary combinations of rows, orthogonal in their first `width` columns of `total`; on GPUs,
+    `sharing` threads of a subgroup have parts of the columns of a pair."""
     with p.matrices(), p.each((ZERO, rows), (ZERO, total)) as (i, j):
         out[i, j] = a(i, j)
     players = p.let(ir.add(rows, ir.irem(rows, const(2))))  # an odd one sits out
     others = p.let(ir.maximum(ir.sub(players, ONE), ONE))
+    pairs = p.let(ir.idiv(players, const(2)))
     epsilon = 2.0**-p.real.mantissa
     bound = p.let(p.constant(epsilon) * ir.sqrt(width.cast(p.real)))  # of rounding errors
     again, rotated = ir.Register("again", INT), p.register(INT, lanes=p.simt)
     p.do(ir.Set(again, const(1, INT)))
     with p.loop(ZERO, const(MAX_SWEEPS)), p.when(p.let(ir.read(again)).ne(0)):
         p.do(ir.Set(rotated, const(0, INT)))
-        with (
-            p.matrices(),
-            p.loop(ZERO, others) as step,
-            p.loop(ZERO, ir.idiv(players, const(2)), "lanes" if p.simt else "serial") as pair,
-        ):
-            ahead = ir.irem(ir.add(step, pair), others)
-            behind = ir.irem(ir.add(ir.sub(step, pair), others), others)
-            last = ir.sub(players, ONE)
-            behind = select(pair.eq(0), last, behind)
-            first, second = p.let(ir.minimum(ahead, behind)), p.let(ir.maximum(ahead, behind))
-            with p.when(second < rows):
-                _rotate(p, out, (first, second), (width, total), bound, rotated)
+        with p.matrices(), p.loop(ZERO, others) as step:
+            if sharing > 1:  # by whole subgroups, whose threads exchange sums
+                groups = const(SUBGROUP // sharing)
+                rounded = ir.idiv(ir.add(pairs, ir.sub(groups, ONE)), groups)
+                with p.lanes(ZERO, p.let(ir.mul(rounded, const(SUBGROUP)))) as thread:
+                    number = p.let(ir.idiv(thread, const(sharing)))
+                    pair = p.let(ir.minimum(number, ir.sub(pairs, ONE)))
+                    first, second = _opponents(p, step, pair, players, others)
+                    plays = p.let((number < pairs) & (second < rows))
+                    second = p.let(ir.minimum(second, ir.sub(rows, ONE)))
+                    part = p.let(ir.irem(thread, const(sharing))), sharing
+                    _rotate(p, out, (first, second), (width, total), bound, rotated, part, plays)
+            else:
+                with p.loop(ZERO, pairs, "lanes" if p.simt else "serial") as pair:
+                    first, second = _opponents(p, step, pair, players, others)
+                    with p.when(second < rows):
+                        _rotate(p, out, (first, second), (width, total), bound, rotated)
         p.do(ir.Set(again, p.let(p.any_lane(rotated))))
+
+
+def _opponents(
+    p: Program, step: Expr, pair: Expr, players: Expr, others: Expr
+) -> tuple[Expr, Expr]:
+    """The rows of a pair in a step of the round robin, the smaller number first."""
+
+    def wrapped(i: Expr) -> Expr:  # below twice as many
+        i = p.let(i)
+        return select(i < others, i, ir.sub(i, others))
+
+    ahead = wrapped(ir.add(step, pair))
+    behind = wrapped(ir.add(ir.sub(step, pair), others))
+    behind = select(pair.eq(0), ir.sub(players, ONE), behind)
+    return p.let(ir.minimum(ahead, behind)), p.let(ir.maximum(ahead, behind))
 
 
 def _rotate(
@@ -61,14 +91,17 @@ def _rotate(
     extents: tuple[Expr, Expr],
     bound: Expr,
     rotated: ir.Register,
+    part: Part | None = None,
+    plays: Expr | None = None,
 ) -> None:
+    """The pair made orthogonal, if it `plays`."""
     (x, y), (width, total) = pair, extents
-    size_x, size_y, *inner = _products(p, out, x, y, width)
+    size_x, size_y, *inner = _products(p, out, x, y, width, part)
     length = p.let(_length(p, inner))
     # below that, digits of the sums are lost to underflow; matrices have elements of about 1
     least = p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
     overlapping = length > ir.maximum(bound * ir.sqrt(size_x) * ir.sqrt(size_y), least)
-    overlapping = p.let(overlapping)
+    overlapping = p.let(overlapping if plays is None else overlapping & plays)
     with p.skip_unless(overlapping):
         turn = select(overlapping, const(1, INT), const(0, INT))
         p.do(ir.Set(rotated, ir.read(rotated) + turn))
@@ -80,10 +113,25 @@ def _rotate(
         cosine = p.let(select(overlapping, cosine, one))
         factor = select(overlapping, cosine * tangent / length, p.constant(0.0))
         sine = p.number(scaled(tuple(inner), p.let(factor)))
-        with p.loop(ZERO, total) if p.simt else p.lanes(ZERO, total) as j:
+        with _columns(p, total, part) as j:
             u, v = p.number(out[x, j]), p.number(out[y, j])
             out[x, j] = minus_product(scaled(u, cosine), sine, v)
             out[y, j] = plus_product(scaled(v, cosine), conjugate(sine), u)
+
+
+@contextlib.contextmanager
+def _columns(p: Program, total: Expr, part: Part | None) -> Iterator[Expr]:
+    """All columns, or those of a thread of several."""
+    if part is None:
+        with p.loop(ZERO, total) if p.simt else p.lanes(ZERO, total) as j:
+            yield j
+        return
+    own, sharing = part
+    rounds = p.let(ir.idiv(ir.add(total, const(sharing - 1)), const(sharing)))
+    with p.loop(ZERO, rounds, unroll=UNROLL) as i:
+        j = p.let(ir.add(own, ir.mul(i, const(sharing))))
+        with p.when(p.let(j < total)):
+            yield j
 
 
 def _length(p: Program, x: list[Expr]) -> Expr:
@@ -96,25 +144,32 @@ def _length(p: Program, x: list[Expr]) -> Expr:
     return largest * ir.sqrt(squared(tuple(part / divisor for part in x)))
 
 
-def _products(p: Program, out: Matrix, x: Expr, y: Expr, width: Expr) -> list[Expr]:
+def _products(
+    p: Program, out: Matrix, x: Expr, y: Expr, width: Expr, part: Part | None
+) -> list[Expr]:
     """|x|², |y|² and <x, y> of two rows."""
-
-    def terms(j: Expr) -> tuple[Expr, Expr, Number, Number]:
-        u, v = p.number(out[x, j]), p.number(out[y, j])
-        return squared(u), squared(v), u, v
-
     if not p.simt:
 
         def each(j: Expr) -> list[Expr]:
-            a, b, u, v = terms(j)
-            return [a, b, *product(u, conjugate(v))]
+            u, v = p.number(out[x, j]), p.number(out[y, j])
+            return [squared(u), squared(v), *product(u, conjugate(v))]
 
         return p.reduced("add", ZERO, width, each, p.constant(0.0))
     registers = [p.register(lanes=True) for _ in range(2 + p.components)]
     p.do(*(ir.Set(r, p.constant(0.0)) for r in registers))
-    with p.loop(ZERO, width) as j:
-        a, b, u, v = terms(j)
+    with _columns(p, width, part) as j:
+        u, v = p.number(out[x, j]), p.number(out[y, j])
+        sizes = [ir.read(r) for r in registers[:2]]
+        for a, b in zip(u, v, strict=True):
+            sizes = [
+                ir.fma(z, z, s, allow_unfused=True) for z, s in zip((a, b), sizes, strict=True)
+            ]
         inner = plus_product(tuple(ir.reads(registers[2:])), u, conjugate(v))
-        new = p.number([ir.read(registers[0]) + a, ir.read(registers[1]) + b, *inner])
+        new = p.number([*sizes, *inner])
         p.do(*ir.sets(registers, new))
-    return [p.let(ir.read(r)) for r in registers]
+    sums = [p.let(ir.read(r)) for r in registers]
+    mask = part[1] // 2 if part else 0
+    while mask:
+        sums = [p.let(x + ir.lanes_xor(x, mask)) for x in sums]
+        mask //= 2
+    return sums

@@ -27,6 +27,7 @@ class FactorTuning:
     """Measured on a 2-core x86-64 (Sapphire Rapids) and on one H200."""
 
     solve_columns: int = 64  # of a right-hand side per block
+    sharing: int = 8  # threads of a pair of rows that are rotated, on GPUs that have subgroups
     rank: int = 4  # of updates where lanes run along rows
     lane_extent: int = 20  # rows and columns of matrices that run one per lane
     lane_l1_fraction: float = 0.75  # of L1 for the matrices of all lanes
@@ -48,9 +49,16 @@ def _read(e: Emitter, val: Value, matrix: Expr) -> Read:
 def _threads(p: Problem) -> int:
     """Threads of a block: no more than a power of two above the longer side."""
     threads, side = p.target.block_size, max(p.val.shape[1:])
+    if p.val.op == "orthogonalize" and _sharing(p) > 1:
+        side = p.val.shape[1] * _sharing(p) // 2
     while threads > MIN_BLOCK_THREADS and threads // 2 >= side:
         threads //= 2
     return threads
+
+
+def _sharing(p: Problem) -> int:
+    """Threads of a pair of rows that are rotated."""
+    return TUNING.sharing if p.target.subgroup_size >= jacobi.SUBGROUP else 1
 
 
 def _scratch(e: Emitter, val: Value, name: str, rows: int, columns: int) -> ir.Buffer:
@@ -73,7 +81,8 @@ def _write(
     rows, steps = e.dim(m), e.dim(min(m, n))
     a = reads[0]
     if val.op == "orthogonalize":  # in parts of its own
-        jacobi.orthogonalize(program, out, a, rows, e.dim(val.params), e.dim(n))
+        width = e.dim(val.params)
+        jacobi.orthogonalize(program, out, a, rows, width, e.dim(n), _sharing(p))
         return
     with program.matrices():
         if val.op == "cholesky":
@@ -119,16 +128,20 @@ def lower_block(p: Problem) -> Kernels:
 
 
 def _shared(p: Problem, program: Program) -> Matrix | None:
-    """The matrix in shared memory, where it fits; its rows are skewed by one against conflicts."""
+    """The matrix in shared memory, where it fits; its rows are skewed against conflicts."""
     val = p.val
     _, rows, columns = val.shape
-    pitch = columns + 1 - columns % 2
-    count = rows * pitch * _components(val)
-    nbytes = count * dt.real_of(val.dtype).itemsize
-    if not p.target.simt or val.op == "solve_lower" or nbytes > p.target.shared_bytes:
+    if not p.target.simt or val.op == "solve_lower":
         return None
-    buffer = ir.Buffer("near", dt.real_of(val.dtype), "scratch", ir.const(count))
-    return Matrix(program, buffer, ZERO, ir.const(pitch))
+    pitches = [columns + 1 - columns % 2]
+    if val.op == "orthogonalize" and _sharing(p) > 1:  # threads of a pair are adjacent
+        pitches.insert(0, columns + (_sharing(p) - columns) % jacobi.SUBGROUP)
+    for pitch in pitches:
+        count = rows * pitch * _components(val)
+        if count * dt.real_of(val.dtype).itemsize <= p.target.shared_bytes:
+            buffer = ir.Buffer("near", dt.real_of(val.dtype), "scratch", ir.const(count))
+            return Matrix(program, buffer, ZERO, ir.const(pitch))
+    return None
 
 
 # -- a matrix per lane ----------------------------------------------------------------------------
