@@ -11,7 +11,9 @@ import simt_machine
 
 import numus as nm
 from numus import dtypes as dt
+from numus.compiler import hooks
 from numus.fft import tables
+from numus.ir import kernel_text
 from numus.kernels.fft.radices import is_mixed_radix, prime_factors, radices_of, split
 from numus.kernels.fft.roots import PI, unit_roots
 from numus.runtime import devices
@@ -194,6 +196,22 @@ def test_derivatives_and_batches_of_planes():
         (nm.jit(nm.fft.fft2)(x), along_each(x)),
     ):
         close(one, np.asarray(other))
+
+
+@pytest.mark.parametrize("lengths", [(202, 206, 214), (301, 329, 511), (323, 361), (348, 444)])
+def test_lengths_of_one_structure_share_a_kernel(lengths):
+    """Loops serve all large primes."""
+    texts = set()
+    for n in lengths:
+        steps = []
+        hooks.before_run.append(lambda _, plan, *__, found=steps: found.extend(plan.steps))
+        try:
+            nm.eval(nm.fft.fft(nm.asarray(noise(2, n))))
+        finally:
+            hooks.before_run.pop()
+        (kernel,) = (step.kernel for step in steps)
+        texts.add(kernel_text(kernel))
+    assert len(texts) == 1
 
 
 # -- fusion ---------------------------------------------------------------------------------------

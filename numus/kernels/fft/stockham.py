@@ -60,6 +60,7 @@ class Block:
     real_roots: Callable[[Expr], Complex] | None = None
     name: str = ""  # of one of several blocks in a kernel
     fetches: bool = False  # what operands are read and results stored next
+    next_read: Read | None = None  # of the next transform, where lanes are along each
 
 
 class Points(Protocol):
@@ -261,12 +262,15 @@ def _pass_loops(
     first_roots = block.first_roots if p.stride == 1 and block.width == 1 else None
     following = ONE if block.width > 1 else const(block.vector)  # iteration
     are_many = p.groups * p.stride > 1
-    reads_ahead = block.fetches and are_many and p.stride == 1
+    reads_ahead = block.fetches and p.stride == 1 and (are_many or block.next_read is not None)
     stores_ahead = block.fetches and are_many and p.groups == 1
+
+    in_registers = p.radix % 2 == 0 or p.radix <= block.largest_odd
+    radix = const(p.radix) if in_registers else size(p.radix)
 
     def body(group: Expr, q: Expr, w: Transform) -> list[Stmt]:
         start = ir.add(ir.mul(group, stride), q)  # of the points read
-        to = ir.add(ir.mul(ir.mul(group, stride), const(p.radix)), q)
+        to = ir.add(ir.mul(ir.mul(group, stride), radix), q)
 
         def point(j: Expr) -> Complex:
             return load(w, ir.add(start, ir.mul(input_stride, j)))
@@ -285,15 +289,17 @@ def _pass_loops(
         def operands(j: Expr) -> list[Stmt]:
             if not reads_ahead:
                 return []
-            first = ir.add(start, following)
-            return fetch_operands(load(w, ir.add(first, ir.mul(input_stride, j))))
+            at = ir.add(start, ir.mul(input_stride, j))
+            if block.next_read:
+                return fetch_operands(block.next_read(w, at))
+            return fetch_operands(load(w, ir.add(at, ONE)))
 
         def results(k: Expr, z: Complex) -> list[Stmt]:
             if not stores_ahead:
                 return []
             return fetch_results(put(w, ir.add(ir.add(to, following), ir.mul(stride, k)), z))
 
-        if p.radix % 2 == 0 or p.radix <= block.largest_odd:
+        if in_registers:
             return _register_butterfly(p, point, rotated, store, operands, results)
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
@@ -427,7 +433,7 @@ def _loops(block: Block, p: Pass, body: Body) -> list[Stmt]:
         inner = _over_transforms(block, str(p.number), lambda w: body(group, q, w))
         loop: Stmt = ir.For(q, ZERO, stride, "serial", [inner]) if p.stride > 1 else inner
         return [ir.For(group, ZERO, groups, "serial", [loop])]
-    if p.stride >= block.vector:
+    if p.stride >= block.vector or p.groups == 1:
         along: Stmt = ir.For(q, ZERO, stride, "lanes", body(group, q, NONE))
         return [ir.For(group, ZERO, groups, "serial", [along])]
     across: Stmt = ir.For(group, ZERO, groups, "lanes", body(group, q, NONE))

@@ -35,6 +35,7 @@ class TableTuning:
 
     small_elements: int = 1 << 12  # up to which a kernel's code is kept short
     max_length_along: int = 1 << 15  # of transforms that lanes run along
+    min_half_vector: int = 8  # lanes of half a vector that are worth a pass
     min_split_length: int = 1 << 12  # of transforms that are split into columns
     max_length_real: int = 1 << 12  # of those for real signals that lanes do not run along
     max_vectors: int = 4  # of adjacent columns that are transformed together
@@ -102,6 +103,16 @@ def vector_of(dtype: DType, target: Target) -> int:
     return max(1, target.vector_bytes // dt.real_of(dtype).itemsize)
 
 
+def _first_radix(n: int, vector: int) -> int:
+    """Of the first pass of lanes along a transform, whose groups are whole vectors; 0: none."""
+    if not 1 < vector <= LARGEST_RADIX or n > TUNING.max_length_along:
+        return 0
+    if n % vector == 0 and n >= vector**2:
+        return vector
+    half = vector // 2  # of the lanes are enough for the second, last pass
+    return half if n == half * vector and half >= TUNING.min_half_vector else 0
+
+
 def layout(n: int, dtype: DType, target: Target) -> Layout:
     if target.simt:
         m = chirp_length(n) if is_chirp_in_block(n, dtype, target) else 0
@@ -109,12 +120,11 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
         lengths = thread_steps.all_step_lengths(m or n, dtype, target)
         return Layout(n, rotations=rotations, whole_steps=lengths, convolution=m)
     vector = vector_of(dtype, target)
-    is_along = 1 < vector <= LARGEST_RADIX and n % vector == 0
-    is_along = is_along and vector**2 <= n <= TUNING.max_length_along
+    first = _first_radix(n, vector)
     steps: tuple[int, ...] = ()
     if n >= TUNING.min_split_length:
         steps = split(n, min(column_limit(dtype, target), max(2, n // 2)))
-    return Layout(n, vector, vector if is_along else 0, steps if len(steps) > 1 else ())
+    return Layout(n, vector, first, steps if len(steps) > 1 else ())
 
 
 def is_real_in_block(half: int, dtype: DType, target: Target) -> bool:

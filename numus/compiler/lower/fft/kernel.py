@@ -66,6 +66,9 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
     def get(w: Transform, i: Expr) -> Complex:
         return read(*at(w), i)
 
+    def get_next(w: Transform, i: Expr) -> Complex:
+        return read(ir.add(row, const(1)), NONE, i)
+
     def put(w: Transform, k: Expr, z: Complex) -> list[Stmt]:
         return write(*at(w), k, z)
 
@@ -117,6 +120,7 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
             first_roots,
             partial(p.real_root, e) if p.is_real else None,
             fetches=p.is_streamed,
+            next_read=get_next if step.inner == width == 1 else None,
         )
         body, scratch = stockham(simd_block, root, get, put)
     e.scratch += scratch

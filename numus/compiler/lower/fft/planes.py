@@ -8,6 +8,7 @@ stored by the columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from numus import ir
 from numus.compiler.lower.axis import delinearize, store_members
@@ -95,6 +96,8 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
         result = swap(z) if p.inverse else z
         return store_members(e, p.group, (*lead, k, at(columns, column, w)), result)
 
+    if rows.width == 1:
+        rows = replace(rows, next_read=lambda w, i: read((const(1), w[1]), i))
     first, scratch = stockham(rows, row_root, read, put)
     second, others = stockham(columns, column_root, get, write)
     e.scratch += [*slab, *scratch, *others]
