@@ -33,3 +33,12 @@ def words_of_bytes(digits: Tensor) -> Tensor:
     for i in range(1, 4):
         word = word | (own[..., i] << (8 * i))
     return word
+
+
+def every(values: Tensor, count: int) -> list[Tensor]:
+    """Every `count`-th column, a power of two, from each of the first ones on. Columns are taken by
+    halves: kernels are compiled for a stride of 2, and others are numbers they are called with."""
+    if count == 1:
+        return [values]
+    even, odd = (every(values[:, i::2], count // 2) for i in range(2))
+    return [x for pair in zip(even, odd, strict=True) for x in pair]

@@ -22,7 +22,7 @@ from numus.primitives.custom import graft
 from numus.primitives.quantized.packed import packed_gemv, packed_matmul, unpack
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.quant import block_products
-from numus.quant.digits import byte_planes
+from numus.quant.digits import byte_planes, every, words_of_bytes
 from numus.quant.floats import LARGEST, BlockFP8
 from numus.quant.formats import grouped, safe_reciprocal, ungrouped
 from numus.quant.gguf_blocks import Blocks
@@ -53,22 +53,22 @@ def packing_of(q: QTensor) -> Packing | None:
 
 
 def _planes(x: Tensor, packing: Packing, chunks: int, planes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows as integers: bytes (rows, planes, fields, chunks), sums of chunks, and the unit."""
+    """Rows as integers: words (rows, planes, fields, chunks) of four bytes, sums of chunks, and the
+    unit. CPUs read words of bytes: (rows, planes, fields, bytes)."""
     digits, whole, unit = byte_planes(x, chunks * packing.values, planes)
-    words = []
+    as_bytes = nm.device(x.device).runtime.target.language == "llvm"
+    parts = []
     for digit in digits:
         split = digit.reshape(x.shape[0], chunks, packing.values)
         for s in packing.streams:
-            own = (split[..., s.first : s.first + 4 * s.fields] & 255).astype(nm.uint32)
-            for f in range(s.fields):
-                word = own[..., f]
-                for i in range(1, 4):
-                    word = word | (own[..., i * s.fields + f] << (8 * i))
-                words.append(word[:, None, :])  # (rows, 1, chunks)
-    stacked = nm.concat(words, axis=1) if len(words) > 1 else words[0]
-    stacked = stacked.reshape(x.shape[0], planes, packing.fields, chunks)
+            own = split[..., s.first : s.first + 4 * s.fields].reshape(x.shape[0], -1)
+            for field in every(own, s.fields):
+                found = field.astype(nm.int8) if as_bytes else words_of_bytes(field)
+                parts.append(found[:, None])
+    words = nm.concat(parts, axis=1) if len(parts) > 1 else parts[0]
+    words = words.reshape(x.shape[0], planes, packing.fields, words.shape[-1])
     whole = whole.reshape(x.shape[0], chunks, packing.values)
-    return stacked, nm.sum(whole, axis=-1).astype(nm.float32), unit
+    return words, nm.sum(whole, axis=-1).astype(nm.float32), unit
 
 
 def _parts(x: Tensor, codes: Tensor, scales: Tensor | None, zeros: Tensor | None) -> Nodes:

@@ -122,6 +122,17 @@ def test_no_dense_weight_is_stored():
     assert "MiB" not in stored[0]
 
 
+@pytest.mark.parametrize("activations", [None, "int8"])
+def test_activations_are_rounded_once(activations):
+    """By a kernel of their own, not by every task of the product."""
+    q, x = sample(64, 512, 1, "int8-g128")
+    nm.eval(*q.parts, x)
+    text = str(nm.explain(lambda x: nm.quant.matmul(x, q.T, activations=activations), x))
+    lines = text.splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.strip().startswith("packed_matmul"))
+    assert "rint" not in lines[at + 1]
+
+
 def test_the_next_rows_are_prefetched():
     """The words of a task's next rows, as it reads these."""
     packing = Packing(4, 16)

@@ -157,6 +157,8 @@ class Materialization:
             if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
+            if v.kind == "packed" and not self.target.simt and v not in self.leaves:
+                self._store_vector(v.inputs[0], in_memory)  # whose bytes are read as words
             if v.op == "csr_matmul" and v not in self.leaves:
                 found |= self._sparse_operand(v, in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:

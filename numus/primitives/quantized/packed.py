@@ -43,7 +43,8 @@ def _reference(
     node: Node, x: Array, x_sum: Array, codes: Array, scales: Array, *zeros: Array
 ) -> Array:
     p: Packing = node.params
-    chunks = x.shape[3]
+    signed = np.ascontiguousarray(x).view(np.int8).reshape(*x.shape[:3], -1, 4).astype(np.float64)
+    chunks = signed.shape[3]
     group = p.group or chunks
     groups = -(-chunks // group)
     rows = codes.shape[0]
@@ -61,7 +62,6 @@ def _reference(
             fields.append(masked << np.uint32(s.shift))
     unsigned = np.ascontiguousarray(np.stack(fields, 1)).view(np.uint8)  # (rows, F, 4 chunks)
     unsigned = unsigned.reshape(rows, p.fields, chunks, 4).astype(np.float64)
-    signed = np.ascontiguousarray(x).view(np.int8).reshape(*x.shape, 4).astype(np.float64)
     weights = 256.0 ** np.arange(x.shape[1])[::-1]
     dots = np.einsum("nfcb,vpfcb,p->vnc", unsigned, signed, weights)
 
@@ -80,8 +80,9 @@ _packed_matmul = nondifferentiable("packed_matmul", "packed", _reference, _batch
 def packed_matmul(x: Node, x_sum: Node, weights: Nodes, packing: Packing) -> Node:
     """Vectors times the rows of a matrix of codes: (vectors, rows), float32.
 
-    `x`: uint32 (vectors, planes, fields, chunks), four signed bytes each, the most significant
-    plane first; `x_sum`: float32 (vectors, chunks), what the values of a chunk add up to.
+    `x`: uint32 (vectors, planes, fields, chunks), four signed bytes each, or on CPUs int8 (vectors,
+    planes, fields, bytes of chunks), the most significant plane first; `x_sum`: float32 (vectors,
+    chunks), what the values of a chunk add up to.
     `weights`: codes (rows, words), scales (rows, groups) and perhaps zero points like them.
     """
     shape = (x.shape[0], weights[0].shape[0])

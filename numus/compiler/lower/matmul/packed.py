@@ -54,7 +54,7 @@ class CodesProblem(Problem):
 class PackedProblem(CodesProblem):
     @property
     def chunks(self) -> int:
-        return self.val.inputs[0].shape[3]
+        return self.val.inputs[1].shape[1]
 
     @property
     def shape(self) -> PackedShape:
@@ -71,8 +71,16 @@ class PackedProblem(CodesProblem):
             found: Expr = e.value(val, (row, group)).cast(dt.float32)  # type: ignore[arg-type]
             return found
 
+        def activations(v: int, plane: int, f: int, c: Expr) -> Expr:
+            at = const(v), const(plane), const(f)
+            if x.dtype is not dt.int8:
+                word: Expr = e.value(x, (*at, c))
+                return word
+            byte: Expr = e.value(x, (*at, c * 4))
+            return ir.load_word(byte.attr, byte.args[0])
+
         return Operands(
-            x=lambda v, plane, f, c: e.value(x, (const(v), const(plane), const(f), c)),
+            x=activations,
             x_sum=lambda v, c: e.value(x_sum, (const(v), c)),
             word=lambda row, at: e.value(codes, (row, at)),
             scale=lambda row, group: number(scales, row, group),
