@@ -119,6 +119,17 @@ def test_weights_wait_in_shared_memory(machine, dtype, k):
     assert any(isinstance(s, ir.AsyncCopy) for s in inner[wait:])
 
 
+def test_weights_of_a_norm_come_before_the_wait(machine):
+    def layer(x, gain, first, second):
+        return normed(x @ first.T, gain) @ second.T
+
+    arrays = [draw(1, 256), draw(200), draw(200, 256), draw(70, 200)]
+    kernel = check(machine, layer, arrays, "float32", ["row_gemv", "row_gemv"])
+    inner = list(ir.statements(kernel.body))
+    wait = next(i for i, s in enumerate(inner) if isinstance(s, ir.DependencyWait))
+    assert len([s for s in inner[:wait] if isinstance(s, ir.Prefetch)]) == 1
+
+
 def test_kernels_side_by_side_share_their_rings(machine):
     arrays = [draw(1, 256), draw(200, 256), draw(70, 256)]
 

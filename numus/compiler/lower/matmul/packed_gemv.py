@@ -180,7 +180,7 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
     gemv = PackedGemv(shape, matrices, e.dim(p.rows), block)
     codes, operands = [product.inputs[1] for product in products], [m.codes for m in matrices]
     numbers = [x for product in products for x in p.numbers(product)]
-    ahead = RowsAhead(codes, operands, gemv.rows, codes[0].shape[2], numbers)
+    ahead = RowsAhead(codes, operands, gemv.rows, codes[0].shape[2], x, numbers)
     body = ahead.statements(e, p.target, gemv.first_loads(e.dim(p.chunks)))
     if p.vectors == 1:
         body += statistics(e, x, MAX_ACCESS_BYTES // x.dtype.itemsize)

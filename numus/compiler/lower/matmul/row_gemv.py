@@ -43,7 +43,7 @@ class RowGemv(InOrder):
         operands = [vector_operand(e, x, axis, dtype, vector_elements) for x in matrices]
         shape = kernel.choose_shape(p.target, operands, dtype, rows, p.k, vector_elements)
         gemv = kernel.RowGemv(shape, operands, e.dim(rows), block)
-        ahead = RowsAhead(matrices, operands, gemv.rows, p.k)
+        ahead = RowsAhead(matrices, operands, gemv.rows, p.k, vector)
         body = ahead.statements(e, p.target, gemv.first_loads())
         body += statistics(e, vector, shape.vector)
         epilogues = RowEpilogues(e, p.group, gemv.rows)

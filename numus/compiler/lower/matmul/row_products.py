@@ -15,7 +15,7 @@ from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.loops.early_prefetch import is_fetched, line_elements
+from numus.compiler.lower.loops.early_prefetch import fetch_row, is_fetched, line_elements
 from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.loops.stages import expand_sqdevs
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout
@@ -106,14 +106,17 @@ class RowsAhead:
     operands: Sequence[VectorOperand]
     rows: WarpRows
     extent: int  # elements of a row
+    vector: Value
     others: Sequence[Value] = ()  # that the first loads read besides
 
     def statements(self, e: Emitter, target: Target, loads: list[Stmt]) -> list[Stmt]:
         """The first loads, or else prefetches; of what the program is given, before the wait for
         earlier kernels."""
         found = ahead_of_wait(e, target, [*self.matrices, *self.others], loads)
+        if found is not loads:
+            return [*_fetches(e, self.vector), *found]
         bases = _bases(e, self.matrices)
-        if found is not loads or not target.dependent_launch or not all(map(_is_given, bases)):
+        if not target.dependent_launch or not all(map(_is_given, bases)):
             return found
         fetches: list[Stmt] = []
         for operand, base in zip(self.operands, bases, strict=True):
@@ -134,6 +137,18 @@ class RowsAhead:
         lines = const(-(-self.extent // per_line))
         loop = ir.For(line, lane % WARP, lines, "serial", fetches, step=const(WARP))
         return ir.For(lane, ZERO, const(block_threads()), "lanes", [loop])
+
+
+def _fetches(e: Emitter, vector: Value) -> list[Stmt]:
+    """Prefetches of what the program is given to compute a vector from, as the weights of a norm:
+    no other kernel has read them."""
+    out: list[Stmt] = []
+    k = max(vector.shape)
+    for x in walk([vector], lambda v: v not in e.layouts):
+        if x.kind == "leaf" and x is not vector and max(x.shape, default=0) == k:
+            first = e.value(x, (ZERO,) * len(x.shape))
+            out.append(fetch_row(first.attr, first.args[0], k, len(out)))
+    return out
 
 
 def ahead_of_wait(
