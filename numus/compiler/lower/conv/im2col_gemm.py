@@ -17,7 +17,12 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.geometry import Geometry
-from numus.compiler.lower.conv.padded_gemm_plan import INT32_LIMIT, PaddedGemmPlan
+from numus.compiler.lower.conv.padded_gemm_operands import phased_weights
+from numus.compiler.lower.conv.padded_gemm_plan import (
+    INT32_LIMIT,
+    PaddedGemmPlan,
+    transposed_taps,
+)
 from numus.compiler.lower.conv.problem import ConvProblem
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
@@ -61,12 +66,17 @@ class _Walk:
 
     @staticmethod
     def of(g: Geometry, wgrad: bool) -> _Walk:
-        """Of the images; `wgrad`: taps and outputs are exchanged, channels and images as well."""
+        """Of the images; `wgrad`: taps and outputs are exchanged, channels and images as well.
+        Phases of lhs_dilation have their windows in common, which see taps of all of them."""
         first = 0 if (g.in_size[0], g.taps[0], g.out_size[0]) != (1, 1, 1) else 1
-        sides = (g.taps, g.out_size, g.dilation, g.stride) if wgrad else (
-            g.out_size, g.taps, g.stride, g.dilation
-        )  # fmt: skip
-        low = tuple(-x for x in g.padding_low)
+        phased = [
+            transposed_taps(taps, d, low)[:2] if d > 1 else (taps, low)
+            for taps, d, low in zip(g.taps, g.lhs_dilation, g.padding_low, strict=True)
+        ]
+        taps, low = tuple(n for n, _ in phased), tuple(-n for _, n in phased)
+        sides = g.phase_size, taps, g.stride, g.dilation
+        if wgrad:
+            sides = taps, g.out_size, g.dilation, g.stride
         space = (n[:first:-1] + n[first : first + 1] for n in (g.in_size, *sides, low))
         counts = (g.batch, g.in_channels) if wgrad else (g.in_channels, g.batch)
         return _Walk(counts[1], counts[0], *space)
@@ -80,6 +90,11 @@ class _Walk:
     @property
     def padded_channels(self) -> int:
         return round_up(self.channels, CHANNELS)
+
+    @property
+    def taps_in_order(self) -> Shape:
+        """Of three axes, the first ones first."""
+        return (1,) * (3 - len(self.taps)) + self.taps[::-1]
 
     @property
     def rows(self) -> int:
@@ -109,10 +124,14 @@ class Im2colGemm(InOrder):
         plan, g = problem.direct, problem.maybe_geometry
         if g is None or not isinstance(plan, PaddedGemmPlan) or plan.engine.kind != "wgmma":
             return False
-        if plan.engine.itemsize != 2 or g.groups > 1 or size_of(g.lhs_dilation) > 1:
+        if plan.engine.itemsize != 2 or g.groups > 1:
             return False
         # other results would be stored with gaps
         shaped = problem.is_wgrad or problem.is_channels_last
+        if size_of(g.lhs_dilation) > 1:
+            whole = all(n % d == 0 for n, d in zip(g.out_size, g.lhs_dilation, strict=True))
+            once = size_of(g.stride) * size_of(g.dilation) == 1
+            shaped = shaped and whole and once and not problem.is_wgrad
         return shaped and _Walk.of(g, problem.is_wgrad).fits
 
     def lower(self, problem: ConvProblem) -> Kernels:
@@ -125,6 +144,7 @@ class _Gemm:
     def __init__(self, problem: ConvProblem, walk: _Walk, layouts: Layouts) -> None:
         self.problem, self.walk, self.layouts = problem, walk, layouts
         self.g, self.target, self.dtype = problem.geometry, problem.target, problem.conv.dtype
+        self.phases = size_of(self.g.lhs_dilation)
         self.steps: Kernels = []
 
     # -- operands ---------------------------------------------------------------------------------
@@ -163,11 +183,11 @@ class _Gemm:
         return v, v.shape[2]
 
     def _weights(self) -> Value:
-        """(1, outputs, taps × channels)."""
+        """(1, phases × outputs, taps × channels)."""
         w, g, walk = self.problem.conv.inputs[1], self.g, self.walk
-        v = reshaped(w, g.out_channels, g.in_channels, size_of(g.taps))
-        v = padded(permuted(v, 0, 2, 1), (g.out_channels, size_of(g.taps), walk.padded_channels))
-        return self._stored(reshaped(v, 1, g.out_channels, walk.columns))
+        v = reshaped(w, 1, g.out_channels, g.in_channels, *g.taps)
+        v = phased_weights(v, g, walk.taps_in_order, walk.padded_channels)
+        return self._stored(reshaped(v, 1, self.phases * g.out_channels, walk.columns))
 
     def _windows(self, e: Emitter, v: Value, strides: Shape) -> Windows:
         walk = self.walk
@@ -188,7 +208,7 @@ class _Gemm:
 
     def forward(self) -> Kernels:
         (images, strides), weights = self._images(wgrad=False), self._weights()
-        walk, channels = self.walk, self.g.out_channels
+        walk, channels = self.walk, self.phases * self.g.out_channels
 
         def operands(e: Emitter, s: SplitKSizes) -> Operands:
             left = self._windows(e, images, strides).pixels(False, s.m)
@@ -197,7 +217,7 @@ class _Gemm:
 
         shape = (walk.rows, channels, walk.columns)
         tile, splits = self._tile(shape)
-        if splits == 1:
+        if splits == 1 or self.phases > 1:
             return [*self.steps, self._kernel(shape, tile, 1, operands, None)]
         partial = self._partial(shape, splits)
         self.steps.append(self._kernel(shape, tile, splits, operands, partial))
@@ -254,7 +274,7 @@ class _Gemm:
         part = group if partial is None else FusionGroup.of_stored(partial, group.position)
         itemsizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
         per_sm = tile.blocks_per_sm
-        if not stores_whole_rows(itemsizes, shape[1]):
+        if not stores_whole_rows(itemsizes, self.g.out_channels):
             tile = wgmma.fit_stages(self.target, (tile.m, tile.n), per_sm, persistent=False)
         e, block = Emitter(self.layouts, block_size=tile.threads(self.dtype)), ir.var("block")
         cut = ((tile.m, tile.n), wgmma.tile_k(self.dtype), splits)
@@ -273,11 +293,19 @@ class _Gemm:
 
     def _store(self, e: Emitter, which: Expr, m: Expr, n: Expr, value: Expr) -> list[Stmt]:
         """The epilogue of a pixel, whose axes are one in memory."""
-        z, y, x = (e.dim(n) for n in self.g.out_size)
-        row, pixels = m.cast(dt.uint32), size_of(self.g.out_size)
+        g = self.g
+        z, y, x = (e.dim(n) for n in g.phase_size)
+        row, pixels = u32(m), size_of(g.phase_size)
         image, rest = row // u32(e.dim(pixels)), row % u32(e.dim(pixels))
         index = image.cast(ir.INDEX), as_index(delinearize(rest, (z, y, x)))
-        parts = zip((index[0], *index[1]), (self.g.batch, *self.g.out_size), strict=True)
+        if self.phases > 1:  # columns are phases, the last first, of output channels
+            outputs, (a, b, c) = u32(e.dim(g.out_channels)), (e.dim(n) for n in g.lhs_dilation)
+            phase = as_index(delinearize(u32(n) // outputs, (a, b, c)))
+            spread = zip(index[1], (a, b, c), phase, strict=True)
+            z, y, x = (i * d + (d - (p + 1)) for i, d, p in spread)
+            n = (u32(n) % outputs).cast(ir.INDEX)
+            return self.problem.store(e, index[0], n, (z, y, x), value)
+        parts = zip((index[0], *index[1]), (g.batch, *g.out_size), strict=True)
         e.joined = tuple(i for i, n in parts if n != 1), m
         e.invalidate()
         return self.problem.store(e, index[0], n, index[1], value)

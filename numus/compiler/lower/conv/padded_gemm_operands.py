@@ -64,12 +64,18 @@ def _weights(v: Value, g: Geometry, plan: PaddedGemmPlan) -> Value:
         rows, width = size_of(v.shape[2:-1]) // plan.span, plan.span * plan.row_width
         v = reshaped(v, *v.shape[:2], rows, width)
         return padded(v, (*v.shape[:-1], plan.k_per_tap))
-    whole, before = [*v.shape[:2], plan.k_per_tap], [0, 0, 0]
+    return phased_weights(v, g, tuple(axis.taps for axis in plan.axes), plan.k_per_tap)
+
+
+def phased_weights(v: Value, g: Geometry, phase_taps: Shape, channels: int) -> Value:
+    """(groups, phases, outputs, taps of a phase, channels), zero where there are none."""
+    whole, before = [*v.shape[:2], channels], [0, 0, 0]
     split: list[int] = []
-    for axis, taps, d, low in zip(plan.axes, g.taps, g.lhs_dilation, g.padding_low, strict=True):
-        whole.append(axis.taps * d)
+    axes = zip(phase_taps, g.taps, g.lhs_dilation, g.padding_low, strict=True)
+    for in_phase, taps, d, low in axes:
+        whole.append(in_phase * d)
         before.append(transposed_taps(taps, d, low)[2] if d > 1 else 0)
-        split += [axis.taps, d]
+        split += [in_phase, d]
     v = reshaped(padded(v, tuple(whole), tuple(before)), *whole[:3], *split)
     return permuted(v, 0, 4, 6, 8, 1, 3, 5, 7, 2)
 
