@@ -17,7 +17,6 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO, RowIndex, SortProblem, rows_in_lanes, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
@@ -35,9 +34,10 @@ Body = tuple[list[Stmt], list[ir.Buffer]]  # and its scratch memory
 class SortTuning:
     """Measured on 2-core machines: Neoverse N1 and x86-64 (Cascade Lake, Sapphire Rapids)."""
 
+    small_elements: int = 1 << 9  # up to which code is kept short
     min_parallel_elements: int = 1 << 14  # of a row that is worth several threads,
     quick_cache_fraction: float = 1.0  # or, by quicksort, whose two copies are more than L2
-    min_shared_elements: int = 2500  # of a row whose keys' ranges are worth several tasks,
+    min_shared_elements: int = 1500  # of a row whose keys' ranges are worth several tasks,
     share_elements: int = 5000  # about so many each,
     max_shares: int = 4  # which read all of the row each,
     max_shared_rows: int = 3  # where rows are few; signed zeros must not depend on the cores
@@ -74,7 +74,7 @@ class CpuSortProblem(SortProblem):
         return (self.target.l1_bytes // CACHE_LINE_BYTES).bit_length() - 1
 
     def emitter(self) -> Emitter:
-        return Emitter(self.layouts, self.val.size <= LOOPS.small_elements)
+        return Emitter(self.layouts, self.val.size <= TUNING.small_elements)
 
     def read(self, e: Emitter, index: RowIndex, tiled: bool) -> keys.Read:
         make = self.records.tile_record if tiled else self.records.record
