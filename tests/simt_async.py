@@ -32,11 +32,7 @@ class Pipeline:
             return
         if isinstance(s, ir.AsyncFence):
             return
-        if isinstance(s, (ir.AsyncCommit, ir.AsyncWait)) and c.ids is not None:  # of each thread
-            assert len(c.ids) == self.block.kernel.block_size, "some threads alone count a group"
-            assert isinstance(s, ir.AsyncCommit) or s.private, "a divergent barrier"
-        else:
-            assert c.ids is None, "a divergent wait"
+        assert c.ids is None, "a divergent wait"
         if isinstance(s, ir.AsyncCommit):
             self.committed.append(self.uncommitted)
             self.uncommitted = []

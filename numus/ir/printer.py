@@ -216,8 +216,7 @@ class _Printer:
             case tc.AsyncFence():
                 return "fence"
             case tc.AsyncWait():
-                how = " fence" * s.fence + " private" * s.private
-                return f"wait {s.pending}{how}"
+                return f"wait {s.pending}{' fence' if s.fence else ''}"
             case tc.PackFragments():
                 words, values = self.registers(s.words), self.registers(s.accumulators)
                 return f"pack {s.dtype.name} {words}: {values}"

@@ -30,7 +30,7 @@ class AsyncCopy(Stmt):
 
 @dataclass(eq=False, slots=True)
 class AsyncCommit(Stmt):
-    """cp.async.commit_group. Inside lanes loops for threads that wait for themselves alone."""
+    """cp.async.commit_group. Outside lanes loops."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,12 +42,10 @@ class AsyncFence(Stmt):
 @dataclass(eq=False, slots=True)
 class AsyncWait(Stmt):
     """Block-wide wait for all but the last `pending` committed groups of copies; with a `fence`,
-    copies and stores are visible to wgmma. A `private` one, of a thread inside a lanes loop, is for
-    copies that it alone reads."""
+    copies and stores are visible to wgmma."""
 
     pending: int
     fence: bool = False
-    private: bool = False
 
 
 @dataclass(eq=False, slots=True)

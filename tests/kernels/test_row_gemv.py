@@ -103,22 +103,6 @@ def test_centred_vectors(machine):
     check(machine, centred, [draw(1, 160) + 5, draw(64, 160)], "float32", ["row_gemv"])
 
 
-@pytest.mark.parametrize(("dtype", "k"), [("bfloat16", 1544), ("float32", 640), ("float64", 130)])
-def test_weights_wait_in_shared_memory(machine, dtype, k):
-    """Their first vectors are on their way before the wait, in rings that come round."""
-    arrays = [draw(1, 256), draw(k, 256), draw(90, k), draw(90, k)]
-
-    def layers(x, first, *others):
-        h = x @ first.T
-        return tuple(h @ w.T for w in others)
-
-    kernel = check(machine, layers, arrays, dtype, ["row_gemv", "row_gemv"])
-    inner = list(ir.statements(kernel.body))
-    wait = next(i for i, s in enumerate(inner) if isinstance(s, ir.DependencyWait))
-    assert any(isinstance(s, ir.AsyncCopy) for s in inner[:wait])
-    assert any(isinstance(s, ir.AsyncCopy) for s in inner[wait:])
-
-
 def test_weights_of_a_norm_come_before_the_wait(machine):
     def layer(x, gain, first, second):
         return normed(x @ first.T, gain) @ second.T
@@ -128,17 +112,6 @@ def test_weights_of_a_norm_come_before_the_wait(machine):
     inner = list(ir.statements(kernel.body))
     wait = next(i for i, s in enumerate(inner) if isinstance(s, ir.DependencyWait))
     assert len([s for s in inner[:wait] if isinstance(s, ir.Prefetch)]) == 1
-
-
-def test_kernels_side_by_side_share_their_rings(machine):
-    arrays = [draw(1, 256), draw(200, 256), draw(70, 256)]
-
-    def projections(x, *matrices):
-        return tuple(x @ m.T for m in matrices)
-
-    kernel = check(machine, projections, arrays, "bfloat16", ["row_gemv"])
-    rings = [b for b in kernel.buffers if b.name.startswith("ring")]
-    assert [b.aliases for b in rings] == [None, rings[0]]
 
 
 def test_misaligned_memory(machine):

@@ -47,30 +47,6 @@ def test_warps(format, rows, columns, vectors, dtype):
     assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize(
-    ("format", "rows", "columns", "dtype", "rings"),
-    [
-        ("int4-g128", 6, 8 * 1024 + 256, "bfloat16", 2),  # more steps than stages
-        ("uint4-g64", 5, 2048, "float32", 0),  # zero points are no floats
-        ("int8-g32", 4, 1056, "float16", 2),  # groups of a row are odd: halves begin within words
-        ("int4-g128", 5, 640, "bfloat16", 0),  # odd numbers of them: no whole words
-        ("q8-b32", 4, 1024, "bfloat16", 0),  # scales are with the words
-    ],
-)
-def test_codes_and_scales_wait_in_shared_memory(format, rows, columns, dtype, rings):
-    x, q, wanted = operands(format, rows, columns, 1, "simt_warps", dtype)
-    runtime = nm.device("simt_warps").runtime
-    nm.eval(x, q)
-    runtime.launched.clear()
-    y = x @ q.T
-    nm.eval(y)
-    (kernel,) = [p.kernel for p in runtime.launched if p.name == "packed_gemv"]
-    assert sum("ring" in b.name for b in kernel.buffers) == rings
-    found = y.astype("float32").numpy()
-    bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
-    assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
-
-
 @pytest.mark.parametrize("on", ["simt_blocks", "webgpu"])
 @pytest.mark.parametrize(
     ("format", "rows", "columns", "vectors", "dtype"),

@@ -19,8 +19,7 @@ def wait(r: KernelContext, s: ir.AsyncWait) -> None:
         r.asm(f"cp.async.wait_group {s.pending};", "~{memory}")
     if s.fence:
         fence(r, s)
-    if not s.private:
-        r.barrier()
+    r.barrier()
 
 
 def fence(r: KernelContext, s: ir.AsyncFence | ir.AsyncWait) -> None:

@@ -33,7 +33,6 @@ class OccupancyTuning:
     two_cta_accumulators: int = 64  # up to this many, a mainloop leaves room for a second CTA
     warps_ctas: int = 2  # of warps by themselves, that hold vectors in flight
     early_threads: int = 512  # of an SM, that load vectors before earlier kernels end
-    ring_threads: int = 1024  # of an SM, of two kernels whose vectors are in shared memory
     lookback_ctas: int = 4  # with spin-waits
     multisplit_lookback_ctas: int = 3
 
@@ -49,8 +48,6 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if any(isinstance(s, ir.SpinWait) for s in inner):
         multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)
         return TUNING.multisplit_lookback_ctas if multisplit else TUNING.lookback_ctas
-    if any(isinstance(s, ir.AsyncWait) and s.private for s in inner):
-        return max(1, TUNING.ring_threads // threads)
     if any(isinstance(s, ir.DependencyWait) and (s.loads_before or s.loads_after) for s in inner):
         return max(1, TUNING.early_threads // threads)
     if analysis.resident_words(kernel):

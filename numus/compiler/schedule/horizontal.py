@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import zip_longest
 from typing import Any
 
 from numus import dtypes as dt
@@ -25,7 +24,7 @@ class HorizontalTuning:
     """Measured on one H200."""
 
     max_kernels: int = 4  # that share a launch
-    max_scratch_bytes: int = 48 << 10  # of a kernel; the largest is for all
+    max_scratch_bytes: int = 8 << 10  # of a kernel
     l2_divisor: int = 4  # bytes of a kernel that is launch-bound: up to this part of L2
 
 
@@ -108,7 +107,6 @@ def _block_count(step: LoweredKernel) -> int:
 def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
     block = ir.var("joint_block")
     copies = [_Copy(k, f"_{i}") for i, k in enumerate(kernels)]
-    _share_scratch(copies)
     counts = [ir.scalar(f"s_blocks{i}", dt.int64) for i in range(len(kernels))]
     waits = any(isinstance(s, ir.DependencyWait) for k in kernels for s in ir.statements(k.body))
     body: list[Stmt] = []
@@ -127,7 +125,7 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
     like = kernels[0]
     return ir.Kernel(
         like.name,
-        tuple(sorted((b for copy in copies for b in copy.buffers), key=_place)),
+        tuple(sorted((b for copy in copies for b in copy.buffers), key=_is_scratch)),
         tuple(slots),
         [ir.For(block, ir.const(0), first, "grid", body)],
         tuple(note for k in kernels for note in k.notes),
@@ -139,24 +137,6 @@ def _joined(kernels: Sequence[ir.Kernel]) -> ir.Kernel:
 
 def _is_scratch(b: ir.Buffer) -> bool:
     return b.access == "scratch"
-
-
-def _place(b: ir.Buffer) -> int:
-    """Scratch comes last, after that whose memory it shares."""
-    return _is_scratch(b) + (b.aliases is not None)
-
-
-def _share_scratch(copies: Sequence[_Copy]) -> None:
-    """A block is of one kernel: the largest buffers of all share memory, then the next ones."""
-    sizes = [sorted(filter(_is_scratch, c.buffers), key=_nbytes, reverse=True) for c in copies]
-    for together in zip_longest(*sizes):
-        largest, *others = sorted(filter(None, together), key=_nbytes, reverse=True)
-        for b in others:
-            b.aliases = largest
-
-
-def _nbytes(scratch: ir.Buffer) -> int:
-    return int(scratch.scratch_size.attr) * scratch.dtype.itemsize
 
 
 class _Copy:

@@ -3,9 +3,8 @@ warp for one, rows of a CPU's task."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
@@ -28,16 +27,21 @@ from numus.kernels.matmul.gpu import packed_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.packed_block_gemv import TUNING as BLOCKS
 from numus.kernels.matmul.gpu.packed_block_gemv import BlockGemv
-from numus.kernels.matmul.gpu.packed_codes import QUAD, WARP, GroupNumber, PackedMatrix
-from numus.kernels.matmul.gpu.packed_gemv import PackedGemv, PackedGemvOperands, PackedGemvShape
-from numus.kernels.matmul.gpu.packed_ring import fits as ring_fits
+from numus.kernels.matmul.gpu.packed_gemv import (
+    QUAD,
+    WARP,
+    GroupNumber,
+    PackedGemv,
+    PackedGemvOperands,
+    PackedGemvShape,
+    PackedMatrix,
+)
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.gpu.row_gemv import TUNING as ROWS
-from numus.kernels.matmul.gpu.row_gemv import block_threads, choose_rows, fits_ring, totals
+from numus.kernels.matmul.gpu.row_gemv import block_threads, choose_rows, totals
 from numus.kernels.matmul.packed import BYTES, Packing, has_mma
 
 ZERO = const(0)
-WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -69,36 +73,7 @@ def _number(e: Emitter, val: Value) -> GroupNumber:
         found = x.bitcast(val.dtype) if val.dtype.itemsize == 2 else x
         return found.cast(dt.float32)
 
-    return _with_words(GroupNumber(stored, decoded), val)
-
-
-def _with_words(number: GroupNumber, val: Value) -> GroupNumber:
-    """Numbers that whole words hold, where they are in memory."""
-
-    def load(row: Expr, group: Expr) -> Expr:
-        found = number.stored(row, group)
-        return found.args[0] if found.op == "bitcast" else found
-
-    first = load(ZERO, ZERO)
-    per_word = WORD_BYTES // val.dtype.itemsize
-    if first.op != "load" or len(first.args) > 1 or per_word not in (1, 2):
-        return number
-    if val.dtype.kind != "float" or math.prod(val.shape) % per_word:
-        return number
-
-    def word(row: Expr, group: Expr) -> tuple[ir.Buffer, Expr]:
-        found = load(row, group)
-        return found.attr, found.args[0] & -per_word if per_word > 1 else found.args[0]
-
-    def of_word(x: Expr, row: Expr, group: Expr) -> Expr:
-        if per_word == 1:
-            return x.bitcast(val.dtype).cast(dt.float32)
-        odd = (load(row, group).args[0] & 1).cast(dt.uint32)
-        half = ((x >> (odd * 16)) & 0xFFFF).cast(dt.uint16)
-        return half.bitcast(val.dtype).cast(dt.float32)
-
-    aligned = (ir.address(first.attr) & const(WORD_BYTES - 1)).eq(0)
-    return replace(number, word=word, of_word=of_word, aligned=aligned)
+    return GroupNumber(stored, decoded)
 
 
 def _header_scale(e: Emitter, p: Packing, codes: Value) -> GroupNumber:
@@ -169,14 +144,12 @@ def _lower_mma(p: PackedGemvProblem) -> Kernels:
 def _lower_warps(p: PackedGemvProblem) -> Kernels:
     products = products_of(p.group)
     row_loads = -(-p.chunks // (WARP * QUAD))
+    rows, unroll = choose_rows(p.target, len(products), p.rows, row_loads, p.vectors)
     e, block = Emitter(p.layouts, block_size=block_threads()), ir.var("block")
     x = p.val.inputs[0]
     matrices = [p.matrix(e, product) for product in products]
-    ring = p.vectors == 1 and ring_fits(p.packing, matrices)
-    ring = ring and fits_ring(p.target, [m.codes for m in matrices], QUAD)
-    rows, unroll = choose_rows(p.target, len(products), p.rows, row_loads, p.vectors, ring)
     paired, whole = x.dtype.itemsize == 2, p.chunks % (WARP * QUAD * unroll) == 0
-    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, whole, paired, ring)
+    shape = PackedGemvShape(p.packing, p.vectors, rows, unroll, whole, paired)
     gemv = PackedGemv(shape, matrices, e.dim(p.rows), block)
     codes, operands = [product.inputs[1] for product in products], [m.codes for m in matrices]
     numbers = [x for product in products for x in p.numbers(product)]
@@ -191,18 +164,15 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
             epilogues.add(v, i, dict(zip(products, names, strict=True)), 2)
     body += epilogues.loads()
     vectors = [_vector(x, v) for v in range(p.vectors)]
-    how = (dt.float32, p.packing.values, ring)
-    found = [vector_loader(e, x, *how) for x in vectors]
+    found = [vector_loader(e, x, dt.float32, p.packing.values) for x in vectors]
     aligned = found[0][2]
     for fill, _, own in found:
         body += fill
         aligned = aligned & own
-    operands_of_vectors = PackedGemvOperands(lambda v: found[v][1], aligned)
-    body += gemv.body(operands_of_vectors, e.dim(p.chunks), p.chunks)
+    body += gemv.body(PackedGemvOperands(lambda v: found[v][1], aligned), e.dim(p.chunks))
     body += epilogues.statements(
         lambda lane: gemv.finish(lane, lambda v: lambda i: epilogues.stores(v, i))
     )
-    e.scratch += [] if gemv.ring is None else gemv.ring.scratch
     blocks = -(-p.rows // (rows * ROWS.warps))
     return [e.grid_kernel("packed_gemv", block, body, blocks, p.group.notes)]
 

@@ -22,7 +22,6 @@ from numus.compiler.lower.matmul.row_products import (
 from numus.compiler.lower.schedule import InOrder
 from numus.dtypes import DType
 from numus.kernels.matmul.gpu import row_gemv as kernel
-from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.target import Target
 
 
@@ -37,11 +36,11 @@ class RowGemv(InOrder):
         products = products_of(p.group)
         matrices, rows = [matrix_of(m) for m in products], max(p.m, p.n)
         dtype = _dtype_of(p.matmul)
-        vector_elements = MAX_ACCESS_BYTES // matrices[0].dtype.itemsize
+        itemsize = matrices[0].dtype.itemsize
+        shape = kernel.choose_shape(p.target, itemsize, dtype, len(products), rows, p.k)
         e, block = Emitter(p.input_layouts, block_size=kernel.block_threads()), ir.var("block")
         axis, vector = matrix_axis(p.matmul), vector_of(p.matmul)
-        operands = [vector_operand(e, x, axis, dtype, vector_elements) for x in matrices]
-        shape = kernel.choose_shape(p.target, operands, dtype, rows, p.k, vector_elements)
+        operands = [vector_operand(e, x, axis, dtype, shape.vector) for x in matrices]
         gemv = kernel.RowGemv(shape, operands, e.dim(rows), block)
         ahead = RowsAhead(matrices, operands, gemv.rows, p.k, vector)
         body = ahead.statements(e, p.target, gemv.first_loads())
@@ -51,12 +50,11 @@ class RowGemv(InOrder):
             names = kernel.totals(len(products), dtype, i)
             epilogues.add(0, i, dict(zip(products, names, strict=True)), axis)
         body += epilogues.loads()
-        fill, load, aligned = vector_loader(e, vector, dtype, shape.vector, shape.ring)
+        fill, load, aligned = vector_loader(e, vector, dtype, shape.vector)
         body += [*fill, *gemv.body(p.k, e.dim(p.k), aligned, load)]
         body += epilogues.statements(
             lambda lane: gemv.finish(lane, lambda i: epilogues.stores(0, i))
         )
-        e.scratch += [] if gemv.ring is None else [gemv.ring.buffer]
         blocks = -(-rows // (shape.rows * kernel.TUNING.warps))
         return [e.grid_kernel(self.name, block, body, blocks, p.group.notes)]
 

@@ -257,7 +257,9 @@ def statistics(e: Emitter, vector: Value, width: int) -> list[Stmt]:
     their results are bound."""
     out: list[Stmt] = []
     k = max(vector.shape)
-    threads, unroll = block_threads(), _unroll(k, width)
+    threads, unroll = block_threads(), 1
+    while unroll < STATISTICS_LOADS and 2 * unroll * threads * width <= k:
+        unroll *= 2
     members, aliases = expand_sqdevs(_statistics_of(vector, e.layouts))
     original = {r: m for m, r in aliases.items()}
     for number, r in enumerate(members):
@@ -281,31 +283,21 @@ def statistics(e: Emitter, vector: Value, width: int) -> list[Stmt]:
 
 
 def vector_loader(
-    e: Emitter, vector: Value, dtype: DType, count: int, staged: bool = False
+    e: Emitter, vector: Value, dtype: DType, count: int
 ) -> tuple[list[Stmt], LoadVector, Expr]:
     """Statements that compute a vector, how threads load `count` elements of it at a time, and
-    whether they may load them as vectors. What has to be computed is so once by a block; what is
-    only loaded, where it is to be `staged` in shared memory."""
+    whether they may load them as vectors. What has to be computed is so once by a block."""
     elements = VectorExpression(e, vector, count, "element")
     k = max(vector.shape)
     fits = k * vector.dtype.itemsize <= kernel.TUNING.max_staged_bytes
-    if (elements.is_load and not staged) or not fits or k % count:
+    if elements.is_load or not fits or k % count:
         return [], elements.loader(dtype), elements.aligned
-    stage = StagedVector("vector", k, vector.dtype)
-    threads, unroll = block_threads(), _unroll(k, count)
-    along = kernel.AlongK(threads, count, unroll, e.dim(k), False, elements.aligned)
-    along = replace(along, whole=k % (along.step * unroll) == 0)
-    fill = stage.fill(along, elements.loader(vector.dtype))
-    e.scratch.append(stage.buffer)
-    return fill, stage.loader(dtype), const(True, dt.bool_)
-
-
-def _unroll(k: int, width: int) -> int:
-    """Loads of a thread of a block that goes over k."""
-    found = 1
-    while found < STATISTICS_LOADS and 2 * found * block_threads() * width <= k:
-        found *= 2
-    return found
+    staged = StagedVector("vector", k, vector.dtype)
+    along = kernel.AlongK(block_threads(), count, 1, e.dim(k), False, elements.aligned)
+    along = replace(along, whole=k % along.step == 0)
+    fill = staged.fill(along, elements.loader(vector.dtype))
+    e.scratch.append(staged.buffer)
+    return fill, staged.loader(dtype), const(True, dt.bool_)
 
 
 def _accumulate(

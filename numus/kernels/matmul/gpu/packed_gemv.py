@@ -1,5 +1,10 @@
 """GEMV with packed codes on CUDA cores: a warp per few rows of codes, which it reads once.
 Several matrices may be multiplied by the same vector, as in `row_gemv.py`.
+
+A code becomes a float without a conversion: its bits are the leading ones of a mantissa,
+1 + code / 2**bits (as in Lin et al. 2024 and llama.cpp, in float32). The ones are taken away again
+once per group, by the sum of the activations. For 16-bit activations codes of 4 bits come out of a
+word in pairs, the first of which stands 4 bits lower: four shifts for eight codes.
 """
 
 from __future__ import annotations
@@ -11,18 +16,15 @@ from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
-from numus.kernels.matmul.gpu.packed_codes import (
-    QUAD,
-    WARP,
-    PackedMatrix,
-    codes_as_floats,
-    tree_sum,
-)
-from numus.kernels.matmul.gpu.packed_ring import PackedRing
+from numus.kernels.matmul.gpu.problem import VectorOperand
 from numus.kernels.matmul.gpu.row_gemv import Epilogue, LoadVector, WarpRows, block_threads
 from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO = const(0)
+WARP = 32
+QUAD = 4  # words of a row that a thread takes at a time: 16 bytes
+MANTISSA = 23
+ONE_BITS = 0x3F800000
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,51 @@ class PackedGemvShape:
     unroll: int  # quads of a row that a thread has in flight
     whole: bool  # rows are multiples of what is in flight
     paired: bool  # codes by shift: exact to 16 bits, as activations are
-    ring: bool = False  # words go through shared memory
+
+
+@dataclass(frozen=True)
+class GroupNumber:
+    """A number of each group of a row: `stored`, which may be loaded long before it is used, and
+    as float32."""
+
+    stored: Callable[[Expr, Expr], Expr]  # row, group
+    decoded: Callable[[Expr], Expr]
+
+    def __call__(self, row: Expr, group: Expr) -> Expr:
+        return self.decoded(self.stored(row, group))
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    codes: VectorOperand
+    scale: GroupNumber
+    zero: GroupNumber | None
+
+    @property
+    def numbers(self) -> list[GroupNumber]:
+        """Of each group: its scale, and its zero point where it has one."""
+        return [self.scale] if self.zero is None else [self.scale, self.zero]
 
 
 @dataclass(frozen=True)
 class PackedGemvOperands:
     vector: Callable[[int], LoadVector]  # elements of a vector, by its number: float32
     aligned: Expr  # vectors, so that they are loaded as such
+
+
+def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, int]]:
+    """(1 + code / 2**bits, bits) of each value of a word."""
+    per_shift = 2 if paired and p.bits == 4 else 1
+    found: list[tuple[Expr, int]] = []
+    for first in range(0, 32 // p.bits, per_shift):
+        # the last code of those that share a shift comes to lie at the top of the mantissa
+        top = (first + per_shift) * p.bits
+        moved = word >> (top - MANTISSA) if top >= MANTISSA else word << (MANTISSA - top)
+        for i in range(per_shift):
+            low = MANTISSA - (per_shift - i) * p.bits
+            bits = (moved & (((1 << p.bits) - 1) << low)) | ONE_BITS
+            found.append((bits.bitcast(dt.float32), MANTISSA - low))
+    return found
 
 
 Row = tuple[PackedMatrix, Expr]  # a matrix, and which of its rows
@@ -85,7 +125,7 @@ def _multiply(
     floats: list[list[tuple[Expr, int]]] = []
     for own in words:
         flipped = [w ^ (128 * BYTES) if p.signed else w for w in own]
-        floats.append([f for w in flipped for f in codes_as_floats(p, w, s.paired)])
+        floats.append([f for w in flipped for f in _codes_as_floats(p, w, s.paired)])
     for v in range(s.vectors):
         xs: list[Expr] = []
         for i in range(QUAD):
@@ -93,10 +133,10 @@ def _multiply(
             xs += o.vector(v)(out, begin, p.values, f"x{tag}_{v}_{i}", vectorised)
         depths = sorted({depth for _, depth in floats[0]})
         total = {
-            d: tree_sum([x for x, (_, depth) in zip(xs, floats[0], strict=True) if depth == d])
+            d: _sum([x for x, (_, depth) in zip(xs, floats[0], strict=True) if depth == d])
             for d in depths
         }
-        everything = tree_sum(list(total.values()))
+        everything = _sum(list(total.values()))
         for i, codes in enumerate(floats):
             value: Expr | None = None
             for d in depths:
@@ -115,6 +155,12 @@ def _multiply(
     return out
 
 
+def _sum(xs: list[Expr]) -> Expr:
+    while len(xs) > 1:
+        xs = [a + b for a, b in zip(xs[::2], xs[1::2], strict=False)] + xs[len(xs) & ~1 :]
+    return xs[0]
+
+
 class PackedGemv:
     """The rows of a block's warps; loads are pipelined as in `row_gemv.py`."""
 
@@ -128,14 +174,7 @@ class PackedGemv:
         self.aligned = problem.TRUE
         for matrix in matrices:
             self.aligned = self.aligned & matrix.codes.aligned
-        self.ring = None
-        if s.ring:
-            how = (s.packing, self.matrices, self._rows_of, s.unroll, s.paired)
-            self.ring = PackedRing(*how)
-            for number in (n for m in matrices for n in m.numbers):
-                self.aligned = self.aligned & number.aligned
         pipelined = s.packing.header or all(m.codes.is_vector(QUAD) for m in matrices)
-        pipelined = pipelined and not s.ring
         count = s.unroll if pipelined else 0
         self.words = [
             [
@@ -162,12 +201,9 @@ class PackedGemv:
 
     def first_loads(self, chunks: Expr) -> list[Stmt]:
         """The first words of each row; they need nothing but the matrices."""
-        lane = ir.var("first_lane")
-        if self.ring is not None:
-            fills = self.ring.first_loads(lane, chunks)
-            return problem.when(self.aligned, lambda: _of_block(lane, fills))
         if not self.words:
             return []
+        lane = ir.var("first_lane")
         first = lane % WARP * QUAD
         loads: list[Stmt] = []
         for u in range(self.shape.unroll):
@@ -175,16 +211,11 @@ class PackedGemv:
             loads.append(ir.If(at < chunks, self._next(lane, u, at)))
         return problem.when(self.aligned, lambda: _of_block(lane, loads))
 
-    def body(self, o: PackedGemvOperands, chunks: Expr, known: int) -> list[Stmt]:
-        """The sums of each lane; chunks are `known`."""
+    def body(self, o: PackedGemvOperands, chunks: Expr) -> list[Stmt]:
+        """The sums of each lane."""
         out: list[Stmt] = [ir.Set(c, const(0.0, dt.float32)) for row in self.sums for c in row]
         aligned = self.aligned & o.aligned
-        if self.ring is not None:
-            lane, sums = ir.var("lane"), [own[0] for own in self.sums]
-            loop = self.ring.loop(lane, chunks, known, o.vector(0), sums)
-            out += problem.when(aligned, lambda: _of_block(lane, loop))
-        else:
-            out += problem.when(aligned, lambda: self._loop(o, chunks, True))
+        out += problem.when(aligned, lambda: self._loop(o, chunks, True))
         return out + problem.when(~aligned, lambda: self._loop(o, chunks, False))
 
     def finish(self, lane: Expr, epilogue: Callable[[int], Epilogue]) -> list[Stmt]:
@@ -197,11 +228,9 @@ class PackedGemv:
             out += self.rows.finish(lane, sums, epilogue(v), f"_of{v}")
         return out
 
-    def _rows_of(self, lane: Expr) -> list[Expr]:
-        return self.rows.clamped(lane) * self.products
-
     def _operands(self, lane: Expr) -> list[Row]:
-        return list(zip(self.matrices, self._rows_of(lane), strict=True))
+        own = self.rows.clamped(lane) * self.products
+        return list(zip(self.matrices, own, strict=True))
 
     def _next(self, lane: Expr, u: int, chunk: Expr) -> list[Stmt]:
         """Words from a chunk on and the numbers of their group, to their registers."""

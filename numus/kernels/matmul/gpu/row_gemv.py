@@ -1,9 +1,8 @@
-"""GEMV with a warp per few rows of K-major matrices, software-pipelined through a ring of vectors.
+"""GEMV with a warp per few rows of K-major matrices, software-pipelined through registers.
 
 All matrices of a kernel are multiplied by one vector, as the gate and the up projection of a gated
 MLP are, and a warp has the same rows of each, so that an epilogue may combine them. Lanes load 16
-bytes of a row at a time into a ring, the first ones before anything else is known: in shared memory
-(`thread_ring.py`), or in registers where vectors are shorter or there are no asynchronous copies.
+bytes of a row at a time into a ring of registers, the first ones before anything else is known.
 What the vector takes of all its elements (the mean square of an RMSNorm) every block computes
 itself, which costs less than a kernel of its own before this one; a vector that has to be computed
 is staged in shared memory.
@@ -20,7 +19,6 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
-from numus.kernels.matmul.gpu.thread_ring import ThreadRing
 from numus.target import Target
 
 ZERO, TRUE, WARP = const(0), problem.TRUE, 32
@@ -48,8 +46,6 @@ class RowGemvTuning:
     min_loads: int = 8  # of 16 bytes, that a thread has in flight,
     max_loads: int = 16
     in_flight_bytes: int = 64 << 10  # of an SM
-    ring_bytes: int = 80 << 10  # of an SM in shared memory, where two kernels have room; 0: none
-    max_ring_loads: int = 20  # of a thread
     max_staged_bytes: int = 16 << 10  # of a vector
 
 
@@ -63,7 +59,6 @@ class RowGemvShape:
     vector: int  # elements of a thread's load
     unroll: int  # loads of a row ahead of their products
     dtype: DType  # of the products
-    ring: bool  # in shared memory
 
     @property
     def step(self) -> int:
@@ -76,27 +71,16 @@ class RowGemvShape:
         return self.step * self.unroll
 
 
-def fits_ring(target: Target, matrices: Sequence[VectorOperand], vector: int) -> bool:
-    """Lanes copy whole vectors of the matrices to shared memory."""
-    whole = all(m.is_vector(vector) and m.vector == vector for m in matrices)
-    return whole and target.async_copy and TUNING.ring_bytes > 0
-
-
 def choose_shape(
-    target: Target, matrices: Sequence[VectorOperand], dtype: DType, rows: int, k: int, vector: int
+    target: Target, itemsize: int, dtype: DType, products: int, rows: int, k: int
 ) -> RowGemvShape:
-    ring = fits_ring(target, matrices, vector)
-    own, unroll = choose_rows(target, len(matrices), rows, k // (WARP * vector), ring=ring)
-    return RowGemvShape(len(matrices), own, vector, unroll, dtype, ring)
+    vector = problem.MAX_ACCESS_BYTES // itemsize
+    own, unroll = choose_rows(target, products, rows, k // (WARP * vector))
+    return RowGemvShape(products, own, vector, unroll, dtype)
 
 
 def choose_rows(
-    target: Target,
-    products: int,
-    rows: int,
-    row_loads: int,
-    vectors: int = 1,
-    ring: bool = False,
+    target: Target, products: int, rows: int, row_loads: int, vectors: int = 1
 ) -> tuple[int, int]:
     """Rows of each matrix that a warp has, and how many of a row's loads are in flight."""
     most = TUNING.blocks_per_core * TUNING.warps  # warps of an SM
@@ -104,9 +88,8 @@ def choose_rows(
     if own * products * vectors > TUNING.max_rows:
         own = max(1, TUNING.many_rows // (products * vectors))
     warps = min(most, -(-rows // (own * target.num_cores)))
-    in_flight = TUNING.ring_bytes if ring else TUNING.in_flight_bytes
-    loads = in_flight // (warps * WARP * problem.MAX_ACCESS_BYTES)
-    loads = min(max(loads, TUNING.min_loads), TUNING.max_ring_loads if ring else TUNING.max_loads)
+    loads = TUNING.in_flight_bytes // (warps * WARP * problem.MAX_ACCESS_BYTES)
+    loads = min(max(loads, TUNING.min_loads), TUNING.max_loads)
     unroll = max(1, min(loads // (own * products), row_loads))
     whole = next(u for u in range(unroll, 0, -1) if row_loads % u == 0)
     return own, whole if 2 * whole >= unroll else unroll
@@ -205,12 +188,9 @@ class StagedVector:
     def fill(self, along: AlongK, load: LoadVector) -> list[Stmt]:
         def steps(at: Expr, count: int, vectorised: bool) -> list[Stmt]:
             out: list[Stmt] = []
-            places = [at + u * along.step for u in range(count)]
-            found = [
-                load(out, first, along.vector, f"fill{u}", vectorised)
-                for u, first in enumerate(places)
-            ]
-            for first, xs in zip(places, found, strict=True):
+            for u in range(count):
+                first = at + u * along.step
+                xs = load(out, first, along.vector, f"fill{u}", vectorised)
                 width = min(along.vector, problem.MAX_ACCESS_BYTES // self.buffer.dtype.itemsize)
                 for i, x in enumerate(xs):
                     value = x.cast(self.buffer.dtype)
@@ -246,11 +226,7 @@ class RowGemv:
         self.aligned = TRUE
         for matrix in matrices:
             self.aligned = self.aligned & matrix.aligned
-        self.ring = None
-        if s.ring:
-            streams = len(self.matrices)
-            self.ring = ThreadRing(block_threads(), streams, s.unroll, _stored(matrices[0]))
-        pipelined = not s.ring and all(m.is_vector(s.vector) for m in matrices)
+        pipelined = all(m.is_vector(s.vector) for m in matrices)
         self.words = [
             [_registers(f"word{u}_{i}", m, s.vector) for i, m in enumerate(self.matrices)]
             for u in range(s.unroll if pipelined else 0)
@@ -259,14 +235,10 @@ class RowGemv:
 
     def first_loads(self) -> list[Stmt]:
         """The first vectors of each row; they need nothing but the matrices."""
-        lane, s = ir.var("first_lane"), self.shape
-        at = lane % WARP * s.vector
-        if self.ring is not None:
-            stages = ((const(u), at + u * s.step) for u in range(s.unroll))
-            fills = [x for stage in stages for x in self._fill(lane, *stage)]
-            return problem.when(self.aligned, lambda: _of_block(lane, fills))
         if not self.words:
             return []
+        lane, s = ir.var("first_lane"), self.shape
+        at = lane % WARP * s.vector
         loads = [x for u in range(s.unroll) for x in self._load(lane, u, at + u * s.step)]
         return problem.when(self.aligned, lambda: _of_block(lane, loads))
 
@@ -282,11 +254,7 @@ class RowGemv:
         def step(vectorised: bool) -> Callable[[Expr, int], list[Stmt]]:
             return lambda at, count: self._step(vector, lane, at, count, vectorised)
 
-        if self.ring is not None:
-            along = replace(along, whole=k % s.step == 0)
-            loop = self._through_ring(self.ring, along, vector, lane)
-            out += problem.when(both, lambda: _of_block(lane, loop))
-        elif self.words:
+        if self.words:
             out += problem.when(both, lambda: _of_block(lane, self._pipeline(along, vector, lane)))
         else:
             out += problem.when(both, lambda: _of_block(lane, along.loop(lane, step(True), "k")))
@@ -301,37 +269,6 @@ class RowGemv:
     def _operands(self, lane: Expr) -> list[tuple[VectorOperand, Expr]]:
         own = self.rows.clamped(lane) * self.shape.products
         return list(zip(self.matrices, own, strict=True))
-
-    def _fill(self, lane: Expr, stage: Expr, at: Expr, length: Expr | None = None) -> list[Stmt]:
-        """A stage of the ring; nothing past the end, where it may come."""
-        assert self.ring is not None
-        places = []
-        for matrix, row in self._operands(lane):
-            assert matrix.address is not None
-            places.append(matrix.address(ZERO, row, at))
-        copies = self.ring.fill(lane, stage, places)
-        ends = [] if length is None else [ir.If(at < length, copies)]
-        return [*(ends or copies), self.ring.commit()]
-
-    def _through_ring(
-        self, ring: ThreadRing, along: AlongK, vector: LoadVector, lane: Expr
-    ) -> list[Stmt]:
-        """What was multiplied gives way to what comes as many stages later. The loop is short: a
-        chain of small kernels has its instructions from memory as well."""
-        s, step, stage = self.shape, ir.var("k_step"), ir.var("stage")
-        here, coming = ir.var("here"), ring.depth * s.step
-        products = list[Stmt]()
-        words = ring.read(products, lane, stage, "word")
-        products += self._multiply(vector, words, here, "x")
-        body: list[Stmt] = [
-            ir.Let(stage, step % ring.depth if ring.depth > 1 else ZERO),
-            ir.Let(here, step * s.step + lane % WARP * s.vector),
-            ring.wait(),
-            *(products if along.whole else [ir.If(here < along.k, products)]),
-            *self._fill(lane, stage, here + coming, along.k),
-        ]
-        steps = (along.k + (s.step - 1)) // s.step
-        return [ir.For(step, ZERO, steps, "serial", body)]
 
     def _load(self, lane: Expr, u: int, at: Expr) -> list[Stmt]:
         """A vector of each row into its registers."""
@@ -352,10 +289,9 @@ class RowGemv:
         inner, last = list[Stmt](), list[Stmt]()
         for u in range(s.unroll):
             ahead = u * s.step
-            inner += self._multiply(vector, _read(self.words[u]), at + ahead, f"x{u}")
+            inner += self._multiply(vector, u, at + ahead, f"x{u}")
             inner += self._load(lane, u, at + (many + ahead))
-            words, end = _read(self.words[u]), stop - many + first
-            last += self._multiply(vector, words, end + ahead, f"last{u}")
+            last += self._multiply(vector, u, stop - many + first + ahead, f"last{u}")
         loop = ir.For(at, first, stop - many, "serial", inner, step=const(many))
         body: list[Stmt] = [loop, *last]
         if not along.whole:
@@ -364,14 +300,12 @@ class RowGemv:
             body.append(ir.For(rest, stop + first, along.k, "serial", steps, step=by))
         return body
 
-    def _multiply(
-        self, vector: LoadVector, words: list[list[Expr]], at: Expr, tag: str
-    ) -> list[Stmt]:
+    def _multiply(self, vector: LoadVector, u: int, at: Expr, tag: str) -> list[Stmt]:
         """Add the products of a loaded vector of each row."""
         body: list[Stmt] = []
         xs = vector(body, at, self.shape.vector, tag, True)
         for e, x in enumerate(xs):
-            for c, matrix, own in zip(self.sums, self.matrices, words, strict=True):
+            for c, matrix, own in zip(self.sums, self.matrices, self.words[u], strict=True):
                 w = _element(own, e, _stored(matrix)).cast(matrix.dtype)
                 body.append(ir.Set(c, problem.multiply_add(w, x, ir.read(c))))
         return body
@@ -421,14 +355,10 @@ def _packed(names: list[Expr]) -> list[Expr]:
     return [low | (high << 16) for low, high in zip(bits[::2], bits[1::2], strict=True)]
 
 
-def _read(registers: list[list[ir.Register]]) -> list[list[Expr]]:
-    return [ir.reads(own) for own in registers]
-
-
-def _element(words: list[Expr], e: int, dtype: DType) -> Expr:
+def _element(words: list[ir.Register], e: int, dtype: DType) -> Expr:
     if dtype.itemsize != 2:
-        return words[e]
-    word = words[e // 2]
+        return ir.read(words[e])
+    word = ir.read(words[e // 2])
     if dtype is dt.bfloat16:
         return (word & 0xFFFF0000 if e % 2 else word << 16).bitcast(dt.float32)
     return (word >> 16 if e % 2 else word).cast(dt.uint16).bitcast(dtype)
