@@ -23,12 +23,11 @@ def initialise(r: KernelContext, barriers: Iterable[tuple[str, int]], blocks: in
         r.barrier()
 
 
-def wait(r: KernelContext, address: str, parity: str, blocks: int = 1) -> None:
+def wait(r: KernelContext, address: str, parity: str) -> None:
     """Spin until the phase of this parity completes."""
-    acquire = ".acquire.cluster" if blocks > 1 else ""
     text = (
-        f"{{ .reg .pred over; again: mbarrier.try_wait.parity{acquire}.shared::cta.b64 over, "
-        "[$0], $1; @over bra passed; bra again; passed: }"
+        "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [$0], $1; "
+        "@over bra passed; bra again; passed: }"
     )
     r.asm(text, "r,r,~{memory}", f"i32 {address}, i32 {parity}")
 
@@ -40,7 +39,7 @@ def arrive(r: KernelContext, address: str, condition: str, blocks: int = 1) -> N
         text = (
             "{ .reg .pred tells; .reg .b32 there; setp.ne.b32 tells, $1, 0; "
             "mapa.shared::cluster.u32 there, $0, $2; "
-            "@tells mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }"
+            "@tells mbarrier.arrive.shared::cluster.b64 _, [there]; }"
         )
         for rank in range(blocks):
             r.asm(text, "r,r,r,~{memory}", f"i32 {address}, i32 {flag}, i32 {rank}")

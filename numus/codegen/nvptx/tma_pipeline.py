@@ -176,6 +176,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
     tile_bytes = (stages.a_bytes, stages.b_bytes)
     promotes = analysis.promotes(s)
     metadata = None if s.metadata is None else MetadataLoader(r, s, k_tiles)
+    overlaps = not promotes and metadata is None  # wgmma of one k tile and of the next
 
     def k_tile(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
@@ -201,6 +202,11 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
         else:
             text, inputs = k_tile_mma(t, pair, columns, count, later)
         with_accumulators(r, s.accumulators, text, inputs)
+        if not overlaps:  # a wgmma reads the positions as it begins: their registers are taken
+            with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
+            release(stage, leader)
+            stages.advance()
+            return
         # the previous wgmma is complete: its stage may be refilled
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
         index = f"i32 {number}" if r.role is None else f"i64 {q}"
@@ -209,9 +215,9 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
         stages.advance()
 
     r.loop("0", k_tiles, "1", k_tile)
-    if r.role is None or not promotes:
+    if r.role is None or overlaps:
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
-    if r.role is not None and not promotes:
+    if r.role is not None and overlaps:
         releases = t.new(f"and i1 {leader}, {t.new(f'icmp sgt i64 {k_tiles}, 0')}")
         release(stages.previous(""), releases)
     r.x.invalidate(s.accumulators)
@@ -273,7 +279,7 @@ def _produce(
         number = t.new(f"trunc i64 {q} to i32")
         stage, parity = stages.at(number)
         empty = stages.address(stages.empty, 8, stage)
-        mbarrier.wait(r, empty, t.new(f"xor i32 {parity}, 1"), sharing(s))
+        mbarrier.wait(r, empty, t.new(f"xor i32 {parity}, 1"))
         full = stages.address(stages.full, 8, stage)
         text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {sum(tile_bytes)};"
         r.asm(text, "r,~{memory}", f"i32 {full}")
