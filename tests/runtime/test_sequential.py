@@ -9,12 +9,13 @@ from numus.codegen.cpu.sequential import (
     FLOAT64,
     INDEX32,
     INDEX64,
+    NUMBERS,
+    Number,
+    conj,
+    real,
     sqrt,
-    vector_fma,
-    vector_load,
-    vector_splat,
-    vector_store,
 )
+from numus.codegen.cpu.sequential_vectors import vector_fma, vector_load, vector_splat, vector_store
 from numus.errors import CompileError, DTypeError
 from numus.runtime.cpu.sequential import sequential
 
@@ -87,3 +88,56 @@ def test_what_is_not_of_the_subset_is_named():
         outside(np.zeros(3, np.int32))
     with pytest.raises(CompileError, match="double where i64 is wanted"):
         narrowed(np.zeros(3))
+
+
+@sequential
+def numbers(n: int, x: NUMBERS, y: NUMBERS, out: NUMBERS, size: FLOAT64) -> int:
+    """Every operation of real or complex numbers."""
+    total: Number = 0.0
+    zeros = 0
+    for i in range(n):
+        if x[i] == 0.0:
+            zeros += 1
+        if y[i] != 0.0:
+            total += x[i] / y[i] - 2 * conj(x[i]) * y[i]
+        size[i] = abs(x[i]) + real(x[i] * conj(y[i]))
+        out[i] = -total if real(y[i]) < 0.0 else total + scaled(x[i], 3)
+    return zeros
+
+
+@sequential
+def scaled(x: Number, by: int) -> Number:
+    return x * by
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_numbers_are_real_or_complex(dtype):
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_normal((2, 60)), rng.standard_normal((2, 60))
+    if dtype is np.complex128:
+        x, y = x + 1j * rng.standard_normal((2, 60)), y + 1j * rng.standard_normal((2, 60))
+    (x, y), found = (x[0], y[0]), []
+    x[::7], y[::11] = 0, 0
+    for function in (numbers, numbers.python):
+        out, size = np.zeros(60, dtype), np.zeros(60)
+        with np.errstate(all="ignore"):
+            found.append((function(60, x, y, out, size), out, size))
+    (zeros, out, size), (same, wanted, sizes) = found
+    assert zeros == same > 0
+    np.testing.assert_allclose(out, wanted, rtol=1e-12)
+    np.testing.assert_allclose(size, sizes, rtol=1e-12, atol=1e-12)
+
+
+def test_moduli_and_quotients_do_not_overflow():
+    big = np.array([1e300 + 1e300j, 1e-300 - 1e-300j, 3e250 + 4e250j])
+    out, size = np.zeros(3, complex), np.zeros(3)
+    quotients(3, big, out, size)
+    np.testing.assert_allclose(out, np.ones(3), rtol=1e-15)
+    np.testing.assert_allclose(size, np.abs(big), rtol=1e-15)
+
+
+@sequential
+def quotients(n: int, x: NUMBERS, out: NUMBERS, size: FLOAT64) -> None:
+    for i in range(n):
+        out[i] = x[i] / x[i]
+        size[i] = abs(x[i])

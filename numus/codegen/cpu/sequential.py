@@ -6,6 +6,9 @@ from an offset on: `x[k:]`), `while`, `for … in range`, `if`, arithmetic, comp
 `max`, `sqrt`, calls of other such functions, and vectors of eight floats (`vector_load`,
 `vector_store`, `vector_splat`, `vector_fma`). Integers are of 64 bits; `//` and `%` round to zero,
 so that operands must not be negative. Indices are not checked: callers are.
+
+Arrays of `NUMBERS`, and each `Number` (`x: Number = 0.0`), are real or complex as those of the
+call: a function is compiled for each. They have `real` and `conj`.
 """
 
 from __future__ import annotations
@@ -19,46 +22,40 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numus.codegen.cpu import sequential_complex
+from numus.codegen.cpu.sequential_complex import COMPLEX
+from numus.codegen.cpu.sequential_vectors import LANES, VECTOR
 from numus.errors import CompileError
 
-LANES = 8
 Array = np.ndarray[Any, Any]
 INDEX32: TypeAlias = Array  # what type checkers see of the arrays
 INDEX64: TypeAlias = Array
 FLOAT64: TypeAlias = Array
-Vector: TypeAlias = Array
+NUMBERS: TypeAlias = Array
+Number: TypeAlias = Any
 
-_VECTOR = f"<{LANES} x double>"
-_SCALARS = {"int": "i64", "float": "double", "bool": "i1", "Vector": _VECTOR}
-ARRAYS = {"INDEX32": "i32", "INDEX64": "i64", "FLOAT64": "double"}
-DTYPES = {"INDEX32": np.int32, "INDEX64": np.int64, "FLOAT64": np.float64}
+_SCALARS = {"int": "i64", "float": "double", "bool": "i1", "complex": COMPLEX, "Vector": VECTOR}
+ARRAYS = {"INDEX32": "i32", "INDEX64": "i64", "FLOAT64": "double", "COMPLEX128": COMPLEX}
+DTYPES = {
+    **{"INDEX32": np.int32, "INDEX64": np.int64},
+    **{"FLOAT64": np.float64, "COMPLEX128": np.complex128},
+}
+_NUMBERS = {"FLOAT64": "float", "COMPLEX128": "complex"}  # what `Number` is
 
 
 # -- what the translator knows by name, as Python ------------------------------------------------
 
 
-def vector_load(x: FLOAT64, at: int) -> Vector:
-    """Eight elements."""
-    return x[at : at + LANES].copy()
+def real(x: Any) -> Any:
+    return x.real
 
 
-def vector_store(x: FLOAT64, at: int, value: Vector) -> None:
-    x[at : at + LANES] = value
-
-
-def vector_splat(value: float) -> Vector:
-    """A vector of one number."""
-    return np.full(LANES, value)
-
-
-def vector_fma(a: Vector, b: Vector, c: Vector) -> Vector:
-    """a b + c, rounded once in native code."""
-    return a * b + c
+def conj(x: Any) -> Any:
+    return x.conjugate()
 
 
 sqrt = math.sqrt
 
-_VECTOR_LOAD, _VECTOR_STORE = "vector_load", "vector_store"
 _INT_OPS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv", ast.Mod: "srem",
     ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "shl", ast.RShift: "ashr",
@@ -72,21 +69,25 @@ _COMPARISONS = {
 Value = tuple[str, str]  # an LLVM type (or "array " and that of its elements) and an operand
 
 
-def signature(function: Callable[..., Any]) -> tuple[list[tuple[str, str]], str]:
-    """The parameters (name, kind) of a function and the kind of its result."""
-    notes = dict(function.__annotations__)
+def signature(
+    function: Callable[..., Any], numbers: str = "NUMBERS"
+) -> tuple[list[tuple[str, str]], str]:
+    """The parameters (name, kind) of a function and the kind of its result; `numbers` are FLOAT64,
+    COMPLEX128 or not known yet."""
+    meant = {"NUMBERS": numbers, "Number": _NUMBERS.get(numbers, "Number")}
+    notes = {name: meant.get(kind, kind) for name, kind in function.__annotations__.items()}
     result = notes.pop("return", "None")
     return list(notes.items()), result
 
 
-def translate(functions: Sequence[Callable[..., Any]]) -> str:
+def translate(functions: Sequence[Callable[..., Any]], numbers: str = "FLOAT64") -> str:
     """The LLVM IR module of functions that call each other."""
-    known = {f.__name__: signature(f) for f in functions}
-    parts = [_Function(f, known).text() for f in functions]
+    known = {f.__name__: signature(f, numbers) for f in functions}
+    parts = [_Function(f, known, _NUMBERS[numbers]).text() for f in functions]
     declared = [
         "declare double @llvm.fabs.f64(double)",
         "declare double @llvm.sqrt.f64(double)",
-        f"declare {_VECTOR} @llvm.fma.v{LANES}f64({_VECTOR}, {_VECTOR}, {_VECTOR})",
+        f"declare {VECTOR} @llvm.fma.v{LANES}f64({VECTOR}, {VECTOR}, {VECTOR})",
     ]
     return "\n".join([*declared, *parts])
 
@@ -104,9 +105,9 @@ def _passed(type_: str) -> str:
 class _Function:
     """One function: locals in stack slots, which LLVM turns into registers."""
 
-    def __init__(self, function: Callable[..., Any], known: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], known: dict[str, Any], number: str) -> None:
         self.name = function.__name__
-        self.known = known
+        self.known, self.number = known, number
         self.globals = function.__globals__
         source = textwrap.dedent(inspect.getsource(function))
         (definition,) = ast.parse(source).body
@@ -206,7 +207,11 @@ class _Function:
 
     def do_AnnAssign(self, node: ast.AnnAssign) -> None:
         assert node.value is not None
-        self.assign(node.target, self.value(node.value))
+        value = self.value(node.value)
+        if ast.unparse(node.annotation) == "Number":
+            type_ = _SCALARS[self.number]
+            value = (type_, self.cast(value, type_, node))
+        self.assign(node.target, value)
 
     def do_AugAssign(self, node: ast.AugAssign) -> None:
         operand = self.value(node.value)
@@ -340,8 +345,11 @@ class _Function:
         return self.operate(node, node.op, self.value(node.left), self.value(node.right))
 
     def operate(self, node: ast.AST, op: ast.operator, a: Value, b: Value) -> Value:
-        if a[0] == _VECTOR or b[0] == _VECTOR:
-            return _VECTOR, self.new(f"{_FLOAT_OPS[type(op)]} {_VECTOR} {a[1]}, {b[1]}")
+        if a[0] == VECTOR or b[0] == VECTOR:
+            return VECTOR, self.new(f"{_FLOAT_OPS[type(op)]} {VECTOR} {a[1]}, {b[1]}")
+        if COMPLEX in (a[0], b[0]):
+            x, y = self.cast(a, COMPLEX, node), self.cast(b, COMPLEX, node)
+            return COMPLEX, sequential_complex.operate(self.new, _FLOAT_OPS[type(op)], x, y)
         if "double" in (a[0], b[0]) or isinstance(op, ast.Div):
             x, y = self.cast(a, "double", node), self.cast(b, "double", node)
             return "double", self.new(f"{_FLOAT_OPS[type(op)]} contract double {x}, {y}")
@@ -355,6 +363,8 @@ class _Function:
         type_, x = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             return "i1", self.new(f"xor i1 {x}, 1")
+        if isinstance(node.op, ast.USub) and type_ == COMPLEX:
+            return type_, sequential_complex.negated(self.new, x)
         if isinstance(node.op, ast.USub):
             minus = f"sub i64 0, {x}" if type_ == "i64" else f"fneg {type_} {x}"
             return type_, self.new(minus)
@@ -364,6 +374,9 @@ class _Function:
         (op,), (right,) = node.ops, node.comparators
         a, b = self.value(node.left), self.value(right)
         signed, ordered = _COMPARISONS[type(op)]
+        if COMPLEX in (a[0], b[0]) and ordered in ("oeq", "une"):
+            x, y = self.cast(a, COMPLEX, node), self.cast(b, COMPLEX, node)
+            return "i1", sequential_complex.equal(self.new, x, y, ordered == "oeq")
         if "double" in (a[0], b[0]):
             x, y = self.cast(a, "double", node), self.cast(b, "double", node)
             return "i1", self.new(f"fcmp {ordered} double {x}, {y}")
@@ -401,7 +414,7 @@ class _Function:
     def of_IfExp(self, node: ast.IfExp) -> Value:
         _, test = self.value(node.test)
         a, b = self.value(node.body), self.value(node.orelse)
-        type_ = "double" if "double" in (a[0], b[0]) else a[0]
+        type_ = next((t for t in (COMPLEX, "double") if t in (a[0], b[0])), a[0])
         x, y = self.cast(a, type_, node), self.cast(b, type_, node)
         return type_, self.new(f"select i1 {test}, {type_} {x}, {type_} {y}")
 
@@ -423,6 +436,15 @@ class _Function:
             minus = self.new(f"sub i64 0, {x}")
             less = self.new(f"icmp slt i64 {x}, 0")
             return "i64", self.new(f"select i1 {less}, i64 {minus}, i64 {x}")
+        if name == "abs" and arguments[0][0] == COMPLEX:
+            return "double", sequential_complex.modulus(self.new, arguments[0][1])
+        if name in ("real", "conj"):
+            type_, x = arguments[0]
+            if type_ != COMPLEX:
+                return type_, x
+            if name == "conj":
+                return COMPLEX, sequential_complex.conjugate(self.new, x)
+            return "double", sequential_complex.parts(self.new, x)[0]
         if name in ("abs", "sqrt"):
             x = self.cast(arguments[0], "double", node)
             symbol = "fabs" if name == "abs" else "sqrt"
@@ -431,18 +453,18 @@ class _Function:
             return _SCALARS[name], self.cast(arguments[0], _SCALARS[name], node, explicit=True)
         if name == "vector_splat":
             x = self.cast(arguments[0], "double", node)
-            one = self.new(f"insertelement {_VECTOR} poison, double {x}, i64 0")
+            one = self.new(f"insertelement {VECTOR} poison, double {x}, i64 0")
             mask = f"<{LANES} x i32> zeroinitializer"
-            return _VECTOR, self.new(f"shufflevector {_VECTOR} {one}, {_VECTOR} poison, {mask}")
+            return VECTOR, self.new(f"shufflevector {VECTOR} {one}, {VECTOR} poison, {mask}")
         if name == "vector_fma":
-            listed = ", ".join(f"{_VECTOR} {x}" for _, x in arguments)
-            return _VECTOR, self.new(f"call {_VECTOR} @llvm.fma.v{LANES}f64({listed})")
-        if name in (_VECTOR_LOAD, _VECTOR_STORE):
+            listed = ", ".join(f"{VECTOR} {x}" for _, x in arguments)
+            return VECTOR, self.new(f"call {VECTOR} @llvm.fma.v{LANES}f64({listed})")
+        if name in ("vector_load", "vector_store"):
             base, at = arguments[0][1], self.cast(arguments[1], "i64", node)
             address = self.new(f"getelementptr double, ptr {base}, i64 {at}")
-            if name == _VECTOR_LOAD:
-                return _VECTOR, self.new(f"load {_VECTOR}, ptr {address}, align 8")
-            self.emit(f"store {_VECTOR} {arguments[2][1]}, ptr {address}, align 8")
+            if name == "vector_load":
+                return VECTOR, self.new(f"load {VECTOR}, ptr {address}, align 8")
+            self.emit(f"store {VECTOR} {arguments[2][1]}, ptr {address}, align 8")
             return "void", ""
         if name not in self.known:
             raise self.fail(node, "is no sequential function")
@@ -463,6 +485,9 @@ class _Function:
             return x
         if type_ == "i64" and wanted == "double":
             return self.new(f"sitofp i64 {x} to double")
+        if type_ in ("i64", "double") and wanted == COMPLEX:
+            part = self.cast(value, "double", node)
+            return sequential_complex.whole(self.new, part, "0.0")
         if type_ == "i1" and wanted == "i64":
             return self.new(f"zext i1 {x} to i64")
         if type_ == "double" and wanted == "i64" and explicit:

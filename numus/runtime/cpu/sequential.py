@@ -29,11 +29,14 @@ class Sequential:
         self.python = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
         self._parameters, self._result = codegen.signature(function)
-        self._native: Any = None
+        kinds = [kind for _, kind in self._parameters]
+        self._numbers = kinds.index("NUMBERS") if "NUMBERS" in kinds else None
+        self._takes_number = "Number" in (*kinds, self._result)  # which ctypes has no type for
+        self._native: dict[str, tuple[list[tuple[str, str]], Any]] = {}  # by the kind of numbers
 
-    def source(self) -> str:
-        """The LLVM IR of the function and those that it calls."""
-        return codegen.translate(self._called())
+    def source(self, numbers: str = "FLOAT64") -> str:
+        """The LLVM IR of the function and those that it calls, of real or complex numbers."""
+        return codegen.translate(self._called(), numbers)
 
     def _called(self) -> list[Callable[..., Any]]:
         found: dict[str, Sequential] = {self.__name__: self}
@@ -47,25 +50,34 @@ class Sequential:
                     waiting.append(other)
         return [f.python for f in found.values()]
 
-    def _compiled(self) -> Any:
+    def _compiled(self, numbers: str) -> tuple[list[tuple[str, str]], Any]:
         with _lock:
-            if self._native is None:
+            if numbers not in self._native:
                 from numus.runtime.devices import device  # knows this package
 
                 runtime: Any = device("cpu").runtime
-                compiler = runtime.compiler
-                (address,) = compiler.native(self.source(), (self.__name__,))
+                source = self.source(numbers)
+                (address,) = runtime.compiler.native(source, (self.__name__,))
+                parameters, _ = codegen.signature(self.python, numbers)
                 kinds = [
                     ctypes.c_void_p if kind in codegen.ARRAYS else _RESULTS[kind]
-                    for _, kind in self._parameters
+                    for _, kind in parameters
                 ]
-                self._native = ctypes.CFUNCTYPE(_RESULTS[self._result], *kinds)(address)
-            return self._native
+                native = ctypes.CFUNCTYPE(_RESULTS[self._result], *kinds)(address)
+                self._native[numbers] = (parameters, native)
+            return self._native[numbers]
 
     def __call__(self, *arguments: Any) -> Any:
-        native = self._native or self._compiled()
+        if self._takes_number:
+            return self.python(*arguments)
+        numbers = "FLOAT64"
+        if self._numbers is not None:
+            given = arguments[self._numbers]
+            is_complex = isinstance(given, np.ndarray) and given.dtype.kind == "c"
+            numbers = "COMPLEX128" if is_complex else numbers
+        parameters, native = self._native.get(numbers) or self._compiled(numbers)
         passed = []
-        for (name, kind), x in zip(self._parameters, arguments, strict=True):
+        for (name, kind), x in zip(parameters, arguments, strict=True):
             if kind in codegen.ARRAYS:
                 fits = isinstance(x, np.ndarray) and x.dtype == codegen.DTYPES[kind]
                 if not (fits and x.flags.c_contiguous):

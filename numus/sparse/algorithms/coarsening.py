@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import FLOAT64, INDEX32, INDEX64, Array
+from numus.codegen.cpu.sequential import INDEX32, INDEX64, NUMBERS, Array
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.pattern import Pattern
 
@@ -17,7 +17,7 @@ FINE, COARSE, OPEN = 0, 1, 2
 
 @sequential
 def find_strong(
-    n: int, theta: float, pointers: INDEX64, indices: INDEX32, values: FLOAT64, strong: INDEX32
+    n: int, theta: float, pointers: INDEX64, indices: INDEX32, values: NUMBERS, strong: INDEX32
 ) -> None:
     """Entries off the diagonal of at least theta times the largest of their row."""
     for row in range(n):

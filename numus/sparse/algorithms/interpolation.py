@@ -1,11 +1,12 @@
 """Interpolation from the coarse points of a splitting (Ruge & Stüben 1987, Stüben 2001): direct,
-classical and standard."""
+classical and standard. Signs of complex couplings are those of their real parts, as pyamg has it,
+in classical weights against the diagonal."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import FLOAT64, INDEX32, INDEX64, Array
+from numus.codegen.cpu.sequential import INDEX32, INDEX64, NUMBERS, Array, Number, conj, real
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.algorithms.coarsening import COARSE, FINE
 
@@ -45,17 +46,18 @@ def count_weights(
 
 
 @sequential
-def scaled_row(begin: int, end: int, weights: FLOAT64, total: FLOAT64, diagonal: float) -> None:
+def scaled_row(begin: int, end: int, weights: NUMBERS, total: NUMBERS, diagonal: Number) -> None:
     """Direct weights, from the couplings of the row to these points: those of each sign carry all
     of that sign, total[0] of the negative and total[1] of the positive."""
-    minus = 0.0
-    plus = 0.0
+    minus: Number = 0.0
+    plus: Number = 0.0
     for e in range(begin, end):
-        if weights[e] < 0.0:
+        if real(weights[e]) < 0.0:
             minus += weights[e]
         else:
             plus += weights[e]
-    negative, positive = 0.0, 0.0
+    negative: Number = 0.0
+    positive: Number = 0.0
     if minus != 0.0:
         negative = total[0] / minus
     else:
@@ -65,14 +67,14 @@ def scaled_row(begin: int, end: int, weights: FLOAT64, total: FLOAT64, diagonal:
     else:
         diagonal += total[1]
     for e in range(begin, end):
-        factor = negative if weights[e] < 0.0 else positive
+        factor = negative if real(weights[e]) < 0.0 else positive
         weights[e] = -factor * weights[e] / diagonal if diagonal != 0.0 else 0.0
 
 
 @sequential
 def classical_row(
-    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64,
-    strong: INDEX32, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
+    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: NUMBERS,
+    strong: INDEX32, kind: INDEX64, pivots: NUMBERS, place: INDEX64, weights: NUMBERS,
 ) -> None:  # fmt: skip
     """Strong fine neighbours are what their own coarse couplings say, where those are of the usual
     sign; weak neighbours, and those that share no coarse point, move with the point itself."""
@@ -84,18 +86,18 @@ def classical_row(
         if strong[e] != 0 and kind[j] == COARSE:
             weights[place[j]] += values[e]
             continue
-        total = 0.0
+        total: Number = 0.0
         if strong[e] != 0:
             for q in range(pointers[j], pointers[j + 1]):
                 at = place[indices[q]]
-                if at >= begin and at < end and values[q] * pivots[j] < 0.0:
+                if at >= begin and at < end and real(values[q] * conj(pivots[j])) < 0.0:
                     total += values[q]
         if total == 0.0:
             diagonal += values[e]
             continue
         for q in range(pointers[j], pointers[j + 1]):
             at = place[indices[q]]
-            if at >= begin and at < end and values[q] * pivots[j] < 0.0:
+            if at >= begin and at < end and real(values[q] * conj(pivots[j])) < 0.0:
                 weights[at] += values[e] * values[q] / total
     for e in range(begin, end):
         weights[e] = -weights[e] / diagonal if diagonal != 0.0 else 0.0
@@ -103,9 +105,9 @@ def classical_row(
 
 @sequential
 def far_row(
-    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64,
-    strong: INDEX32, kind: INDEX64, pivots: FLOAT64, place: INDEX64, weights: FLOAT64,
-    work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64,
+    i: int, begin: int, end: int, pointers: INDEX64, indices: INDEX32, values: NUMBERS,
+    strong: INDEX32, kind: INDEX64, pivots: NUMBERS, place: INDEX64, weights: NUMBERS,
+    work: NUMBERS, touched: INDEX64, mark: INDEX64, total: NUMBERS,
 ) -> None:  # fmt: skip
     """The row with its strong fine neighbours eliminated, and weights of it that are direct."""
     count = 0
@@ -139,7 +141,7 @@ def far_row(
         at = place[j]
         if at >= begin and at < end:
             weights[at] = work[j]
-        if work[j] < 0.0:
+        if real(work[j]) < 0.0:
             total[0] += work[j]
         else:
             total[1] += work[j]
@@ -147,7 +149,7 @@ def far_row(
 
 
 @sequential
-def sort_row(begin: int, end: int, columns: INDEX32, weights: FLOAT64) -> None:
+def sort_row(begin: int, end: int, columns: INDEX32, weights: NUMBERS) -> None:
     """By insertion: rows are short."""
     for e in range(begin + 1, end):
         column = columns[e]
@@ -163,10 +165,10 @@ def sort_row(begin: int, end: int, columns: INDEX32, weights: FLOAT64) -> None:
 
 @sequential
 def find_weights(
-    n: int, way: int, pointers: INDEX64, indices: INDEX32, values: FLOAT64, strong: INDEX32,
-    kind: INDEX64, number: INDEX64, pivots: FLOAT64, starts: INDEX64, place: INDEX64,
-    work: FLOAT64, touched: INDEX64, mark: INDEX64, total: FLOAT64, columns: INDEX32,
-    weights: FLOAT64,
+    n: int, way: int, pointers: INDEX64, indices: INDEX32, values: NUMBERS, strong: INDEX32,
+    kind: INDEX64, number: INDEX64, pivots: NUMBERS, starts: INDEX64, place: INDEX64,
+    work: NUMBERS, touched: INDEX64, mark: INDEX64, total: NUMBERS, columns: INDEX32,
+    weights: NUMBERS,
 ) -> None:  # fmt: skip
     """All rows, columns in order; `number` has the coarse number of points."""
     for i in range(n):
@@ -216,7 +218,7 @@ def find_weights(
                     continue
                 if strong[e] != 0 and kind[j] == COARSE:
                     weights[place[j]] = values[e]
-                if values[e] < 0.0:
+                if real(values[e]) < 0.0:
                     total[0] += values[e]
                 else:
                     total[1] += values[e]
@@ -234,9 +236,10 @@ def interpolation_weights(
     which = INTERPOLATIONS.index(way)
     count_weights(n, pointers, indices, strong, kind, which == _STANDARD, mark, starts)
     number = np.cumsum(kind != FINE) - 1
-    columns, weights = np.empty(int(starts[n]), np.int32), np.empty(int(starts[n]))
+    count, dtype = int(starts[n]), values.dtype
+    columns, weights = np.empty(count, np.int32), np.empty(count, dtype)
     find_weights(
         *(n, which, pointers, indices, values, strong, kind, number, pivots, starts, place),
-        *(np.empty(n), touched, mark, np.empty(2), columns, weights),
+        *(np.empty(n, dtype), touched, mark, np.empty(2, dtype), columns, weights),
     )
     return starts, columns, weights

@@ -13,16 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import (
-    FLOAT64,
-    INDEX64,
-    Array,
-    sqrt,
-    vector_fma,
-    vector_load,
-    vector_splat,
-    vector_store,
-)
+from numus.codegen.cpu.sequential import FLOAT64, INDEX64, Array, sqrt
+from numus.codegen.cpu.sequential_vectors import vector_fma, vector_load, vector_splat, vector_store
 from numus.runtime.cpu.sequential import sequential
 from numus.sparse.algorithms.elimination import Supernodes, analysed
 from numus.sparse.algorithms.multifrontal import stack_peak

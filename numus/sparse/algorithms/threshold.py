@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numus.codegen.cpu.sequential import FLOAT64, INDEX64, Array, sqrt
+from numus.codegen.cpu.sequential import INDEX64, NUMBERS, Array, conj, real, sqrt
 from numus.runtime.cpu.sequential import sequential
 
 
@@ -41,13 +41,13 @@ def heap_pop(heap: INDEX64, size: int) -> int:
 
 
 @sequential
-def comes_first(w: FLOAT64, i: int, j: int) -> bool:
+def comes_first(w: NUMBERS, i: int, j: int) -> bool:
     """Whether element i is larger than element j, or as large and before it."""
     return abs(w[i]) > abs(w[j]) or (abs(w[i]) == abs(w[j]) and i < j)
 
 
 @sequential
-def select_largest(columns: INDEX64, count: int, most: int, w: FLOAT64) -> int:
+def select_largest(columns: INDEX64, count: int, most: int, w: NUMBERS) -> int:
     """Move the columns of the `most` largest elements to the front (Hoare's quickselect); how many
     are there."""
     if count <= most:
@@ -88,9 +88,9 @@ def sort_columns(columns: INDEX64, count: int, heap: INDEX64) -> None:
 
 @sequential
 def eliminate_by_threshold(
-    n: int, begin: int, pointers: INDEX64, indices: INDEX64, given: FLOAT64, tolerance: float,
-    fill: int, room: int, starts: INDEX64, columns: INDEX64, values: FLOAT64, diagonal: INDEX64,
-    w: FLOAT64, there: INDEX64, heap: INDEX64, below: INDEX64, above: INDEX64,
+    n: int, begin: int, pointers: INDEX64, indices: INDEX64, given: NUMBERS, tolerance: float,
+    fill: int, room: int, starts: INDEX64, columns: INDEX64, values: NUMBERS, diagonal: INDEX64,
+    w: NUMBERS, there: INDEX64, heap: INDEX64, below: INDEX64, above: INDEX64,
 ) -> int:  # fmt: skip
     """Rows of L + U, columns in order; n, the row at which room ends, or -1 - row where a pivot is
     zero. `there` marks elements of the row at work, `w` has them; both are as before after it."""
@@ -107,7 +107,7 @@ def eliminate_by_threshold(
         w[row] = 0.0
         for e in range(pointers[row], pointers[row + 1]):
             j = indices[e]
-            norm += given[e] * given[e]
+            norm += real(conj(given[e]) * given[e])
             w[j] = given[e]
             there[j] = 1
             if j < row:
@@ -169,121 +169,6 @@ def eliminate_by_threshold(
     return n
 
 
-@sequential
-def modulus(x: float, y: float) -> float:
-    large = max(abs(x), abs(y))
-    if large == 0.0:
-        return 0.0
-    share = min(abs(x), abs(y)) / large
-    return large * sqrt(1.0 + share * share)
-
-
-@sequential
-def eliminate_complex_by_threshold(
-    n: int, begin: int, pointers: INDEX64, indices: INDEX64, given_re: FLOAT64, given_im: FLOAT64,
-    tolerance: float, fill: int, room: int, starts: INDEX64, columns: INDEX64, re: FLOAT64,
-    im: FLOAT64, diagonal: INDEX64, w_re: FLOAT64, w_im: FLOAT64, size_of: FLOAT64,
-    there: INDEX64, heap: INDEX64, below: INDEX64, above: INDEX64,
-) -> int:  # fmt: skip
-    """As `eliminate_by_threshold`, of real and imaginary parts; `size_of` has moduli of the row at
-    work, by which elements are compared."""
-    for row in range(begin, n):
-        at = starts[row]
-        most = min(fill, n)
-        if at + 2 * most + 1 > room:
-            return row
-        size = 0
-        lower = 0
-        upper = 0
-        norm = 0.0
-        there[row] = 1
-        w_re[row] = 0.0
-        w_im[row] = 0.0
-        for e in range(pointers[row], pointers[row + 1]):
-            j = indices[e]
-            norm += given_re[e] * given_re[e] + given_im[e] * given_im[e]
-            w_re[j] = given_re[e]
-            w_im[j] = given_im[e]
-            there[j] = 1
-            if j < row:
-                size = heap_push(heap, size, j)
-            elif j > row:
-                above[upper] = j
-                upper += 1
-        least = tolerance * sqrt(norm)
-        while size > 0:
-            k = heap[0]
-            size = heap_pop(heap, size)
-            x = re[diagonal[k]]
-            y = im[diagonal[k]]
-            if abs(x) >= abs(y):  # Smith 1962: no square overflows
-                share = y / x
-                whole = x + y * share
-                a = (w_re[k] + w_im[k] * share) / whole
-                b = (w_im[k] - w_re[k] * share) / whole
-            else:
-                share = x / y
-                whole = x * share + y
-                a = (w_re[k] * share + w_im[k]) / whole
-                b = (w_im[k] * share - w_re[k]) / whole
-            own = modulus(a, b)
-            if own < least or own == 0.0:
-                there[k] = 0
-                continue
-            w_re[k] = a
-            w_im[k] = b
-            size_of[k] = own
-            below[lower] = k
-            lower += 1
-            for e in range(diagonal[k] + 1, starts[k + 1]):
-                j = columns[e]
-                if there[j] == 0:
-                    there[j] = 1
-                    w_re[j] = 0.0
-                    w_im[j] = 0.0
-                    if j < row:
-                        size = heap_push(heap, size, j)
-                    else:
-                        above[upper] = j
-                        upper += 1
-                w_re[j] -= a * re[e] - b * im[e]
-                w_im[j] -= a * im[e] + b * re[e]
-        kept = 0
-        for k in range(upper):
-            j = above[k]
-            there[j] = 0
-            size_of[j] = modulus(w_re[j], w_im[j])
-            if size_of[j] >= least and size_of[j] != 0.0:
-                above[kept] = j
-                kept += 1
-        for k in range(lower):
-            there[below[k]] = 0
-        there[row] = 0
-        if w_re[row] == 0.0 and w_im[row] == 0.0:
-            return -1 - row
-        lower = select_largest(below, lower, most, size_of)
-        upper = select_largest(above, kept, most, size_of)
-        sort_columns(below, lower, heap)
-        sort_columns(above, upper, heap)
-        for k in range(lower):
-            columns[at] = below[k]
-            re[at] = w_re[below[k]]
-            im[at] = w_im[below[k]]
-            at += 1
-        diagonal[row] = at
-        columns[at] = row
-        re[at] = w_re[row]
-        im[at] = w_im[row]
-        at += 1
-        for k in range(upper):
-            columns[at] = above[k]
-            re[at] = w_re[above[k]]
-            im[at] = w_im[above[k]]
-            at += 1
-        starts[row + 1] = at
-    return n
-
-
 def threshold_factors(
     n: int, pointers: Array, indices: Array, given: Array, tolerance: float, fill: int
 ) -> tuple[int, Array, Array, Array, Array]:
@@ -293,23 +178,19 @@ def threshold_factors(
     most = min(fill, n)
     room = 2 * indices.size + 2 * n + 2 * most + 1
     starts, diagonal = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
-    is_complex = given.dtype.kind == "c"
-    eliminate = eliminate_complex_by_threshold if is_complex else eliminate_by_threshold
-    given_parts = [given.real.copy(), given.imag.copy()] if is_complex else [given]
-    columns, values = np.empty(room, np.int64), [np.empty(room) for _ in given_parts]
-    w = [np.zeros(n) for _ in range(3 if is_complex else 1)]  # and moduli
+    columns, values = np.empty(room, np.int64), np.empty(room, given.dtype)
+    w = np.zeros(n, given.dtype)
     there = np.zeros(n, np.int64)
     heap, below, above = (np.empty(n + 1, np.int64) for _ in range(3))
     at = 0
     while True:
-        at = eliminate(
-            *(n, at, pointers, indices, *given_parts, tolerance, fill, room, starts, columns),
-            *(*values, diagonal, *w, there, heap, below, above),
+        at = eliminate_by_threshold(
+            *(n, at, pointers, indices, given, tolerance, fill, room, starts, columns, values),
+            *(diagonal, w, there, heap, below, above),
         )
         if at < 0 or at == n:
             end = int(starts[n])
-            found = values[0][:end] + 1j * values[1][:end] if is_complex else values[0][:end].copy()
-            return at, starts, columns[:end].copy(), found, diagonal
+            return at, starts, columns[:end].copy(), values[:end].copy(), diagonal
         room = 2 * room
         columns = np.concatenate([columns, np.empty(room - columns.size, np.int64)])
-        values = [np.concatenate([x, np.empty(room - x.size)]) for x in values]
+        values = np.concatenate([values, np.empty(room - values.size, given.dtype)])

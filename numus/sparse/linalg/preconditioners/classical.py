@@ -23,11 +23,12 @@ def _prolongation(
 ) -> SparseTensor | None:
     """None where no point is coarse, or all are."""
     pattern, given = parts.canonical(a.structure, a.values)
-    n, values = a.shape[0], given.numpy().astype(np.float64)
+    n, dtype = a.shape[0], np.complex128 if a.dtype.is_complex else np.float64
+    values = given.numpy().astype(dtype)
     pointers = pattern.pointers.array.astype(np.int64)
     indices = pattern.indices.array.astype(np.int32, copy=False)
     _, _, on = triangle_of(pattern, False)
-    pivots: Array = np.where(on < 0, 0.0, values[on])
+    pivots: Array = np.where(on < 0, values.dtype.type(0), values[on])
     if (pivots == 0).any():
         raise LinAlgError(f"{where} has a zero at row {int(np.argmax(pivots == 0))}")
     strong = strong_couplings(pointers, indices, values, theta)
@@ -39,8 +40,8 @@ def _prolongation(
     starts, columns, weights = interpolation_weights(
         *(pointers, indices, values, pivots, strong, kind, interpolation)
     )
-    dtype = index_dtype(n, columns.size)
-    made = Pattern((n, count), starts.astype(dtype), columns.astype(dtype, copy=False))
+    kinds = index_dtype(n, columns.size)
+    made = Pattern((n, count), starts.astype(kinds), columns.astype(kinds, copy=False))
     made.__dict__["is_canonical"] = True
     return SparseTensor(CSR(made), nm.asarray(weights, dtype=a.dtype, device=a.device))
 
@@ -56,7 +57,7 @@ def ruge_stuben(
     after; the coarsest matrix is inverted.
 
     Args:
-        a: a real square sparse matrix that is known, symmetric or not.
+        a: a square sparse matrix that is known, real or complex, Hermitian or not.
         theta: couplings below theta times the largest of their row are weak.
         second_pass: make more points coarse, until fine points that strongly depend on each other
             share a coarse one.
@@ -85,11 +86,6 @@ def ruge_stuben(
         as_int(x, name, op) for x, name in ((coarsest, "coarsest"), (max_levels, "max_levels"))
     )
     levels, prolongations = [finest_level(op, a, cycle)], []
-    if levels[0].dtype.is_complex:
-        raise LinAlgError(
-            f"{op}: takes a real matrix, not one of {levels[0].dtype.name}; smoothed_aggregation "
-            "takes complex ones"
-        )
     with grad_mode(False):
         while levels[-1].shape[0] > coarsest and len(levels) < max_levels:
             fine = levels[-1]
@@ -98,5 +94,5 @@ def ruge_stuben(
             if up is None:
                 break
             prolongations.append(up)
-            levels.append(up.T.to_csr() @ (fine @ up))
+            levels.append(up.H.to_csr() @ (fine @ up))
         return Multigrid(levels, prolongations, cycle)
