@@ -27,6 +27,9 @@ class RegisterTuning:
     """Not measured: grids by issue slots and registers of Hopper."""
 
     sides: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (8, 4), (16, 4), (16, 8))  # tiles of each
+    # of eliminations, which have most to do besides products: few threads with many tiles
+    few: tuple[int, int] = (8, 8)
+    few_bytes: int = 384  # of registers of one of these that hold elements
     # of QR: threads down and across, rows and columns of each
     tall: tuple[tuple[int, int, int, int], ...] = (
         *((8, 8, 1, 1), (8, 8, 2, 2), (16, 8, 2, 4), (16, 16, 4, 4)),
@@ -37,13 +40,17 @@ class RegisterTuning:
 
 TUNING = RegisterTuning()
 
+_ELIMINATIONS = ("direct_solve", "direct_inverse", "small_determinant")
 _TRIANGULAR = ("lower_cholesky", "cholesky_and_inverse", "lower_inverse")
 
 
 def _grids(op: str) -> list[ThreadGrid]:
     if op == "direct_qr":
         return [ThreadGrid(*sizes, columns_first=True) for sizes in TUNING.tall]
-    return [ThreadGrid(side, side, tiles, tiles) for side, tiles in TUNING.sides]
+    sides = [*TUNING.sides]
+    if op in _ELIMINATIONS:
+        sides.insert(3, TUNING.few)
+    return [ThreadGrid(side, side, tiles, tiles) for side, tiles in sides]
 
 
 def _elements(val: Value, grid: ThreadGrid) -> int:
@@ -67,7 +74,9 @@ def _grid(val: Value) -> ThreadGrid | None:
     right = val.shape[2] if val.op == "direct_solve" else 0
     for grid in _grids(val.op):
         rows, columns = grid.extents
-        fits = _elements(val, grid) * val.dtype.itemsize <= TUNING.bytes
+        is_few = (grid.down, grid.rows) == TUNING.few
+        most = TUNING.few_bytes if is_few else TUNING.bytes
+        fits = _elements(val, grid) * val.dtype.itemsize <= most
         if fits and rows >= m >= n and columns >= max(n, right):
             return grid
     return None
@@ -145,8 +154,9 @@ def _inverse(k: _Kernel) -> None:
 
 def _eliminated(k: _Kernel) -> Elimination:
     p = k.program
-    sizes = _RealMatrix(p, k.buffer("sizes", p.real, 1), ZERO, ZERO)
-    vectors = k.vector("column"), sizes, k.vector("row"), k.vector("right")
+    integer = dt.int32 if p.real.itemsize == 4 else dt.int64
+    keys = _RealMatrix(p, k.buffer("keys", integer, 1), ZERO, ZERO)
+    vectors = k.vector("column"), keys, k.vector("row"), k.vector("right")
     shared = Shared(*vectors, k.buffer("order", INT, 1))
     found = Elimination(p, k.grid, k.order, _widths(k.val, k.grid), shared)
     found.load(k.read(0), k.read(1) if len(k.val.inputs) == 2 else None, k.columns)
@@ -155,7 +165,7 @@ def _eliminated(k: _Kernel) -> Elimination:
 
 
 class _RealMatrix(Matrix):
-    """Real numbers of a complex program."""
+    """Single numbers of a complex program."""
 
     def _at(self, i: Expr, j: Expr) -> list[Expr]:
         return [j]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import (
@@ -39,11 +40,11 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Shared:
-    """What passes through shared memory: a column and sizes of its elements, a row and that of the
-    right-hand sides, the rows that were pivots."""
+    """What passes through shared memory: a column and keys by which its elements compare, a row and
+    that of the right-hand sides, the rows that were pivots."""
 
     column: Matrix
-    sizes: Matrix
+    keys: Matrix
     row: Matrix
     right: Matrix
     order: ir.Buffer
@@ -57,6 +58,8 @@ class Elimination:
         self.a = RegisterMatrix(p, grid, grid.rows)
         self.b = RegisterMatrix(p, grid, widths)
         self.widths = widths
+        self.key = dt.int32 if p.real.itemsize == 4 else dt.int64
+        self.last = (1 << (grid.extents[0] - 1).bit_length()) - 1
         # of each row of a thread, the step at which it was the pivot; -1 before
         self.steps = [p.register(INT, lanes=True) for _ in range(grid.rows)]
         self.product = [p.register(lanes=True) for _ in range(p.components)]
@@ -88,32 +91,33 @@ class Elimination:
         with all_threads(p, self.grid) as t, p.when(p.let(t.y.eq(own))):
             for r, step in enumerate(self.steps):
                 x = self.a[r, tile]
-                size = magnitude(x)
-                size = p.let(select(size.eq(size), size, p.constant(float("inf"))))  # NaN is one
-                free = p.let((ir.read(step) < const(0, INT)) & (t.rows[r] < self.n))
                 self.shared.column[slot, t.rows[r]] = x
-                self.shared.sizes[ZERO, t.rows[r]] = (select(free, size, p.constant(-1.0)),)
+                free = p.let((ir.read(step) < const(0, INT)) & (t.rows[r] < self.n))
+                key = select(free, self._key(x, t.rows[r]), const(-1, self.key))
+                self.shared.keys[ZERO, t.rows[r]] = (key,)
+
+    def _key(self, x: Number, row: Expr) -> Expr:
+        """An integer that is larger for larger numbers, and for NaN: the bits of their size, but
+        for the last ones, in which earlier rows have more. A pivot is the largest but for these."""
+        p, last = self.p, const(self.last, self.key)
+        size = magnitude(x)
+        size = p.let(select(size.eq(size), size, p.constant(float("inf"))))
+        return (size.bitcast(self.key) | last) - row.cast(self.key)
 
     def _find_pivot(self, t: Thread) -> Expr:
         """The first row of the largest element, by every warp for itself."""
         p, order = self.p, self.grid.extents[0]
         lane = p.let(ir.irem(t.number, const(min(WARP, order))))
-        size, row = p.let(self.shared.sizes[ZERO, lane][0]), p.let(lane.cast(INT))
-
-        def better(size: Expr, row: Expr, size2: Expr, row2: Expr) -> tuple[Expr, Expr]:
-            won = p.let((size2 > size) | (size2.eq(size) & (row2 < row)))
-            return p.let(select(won, size2, size)), p.let(select(won, row2, row))
-
+        key = p.let(self.shared.keys[ZERO, lane][0])
         for first in range(WARP, order, WARP):
-            other = p.let(ir.add(lane, const(first)))
-            found = p.let(self.shared.sizes[ZERO, other][0])
-            size, row = better(size, row, found, p.let(other.cast(INT)))
+            other = self.shared.keys[ZERO, p.let(ir.add(lane, const(first)))][0]
+            key = p.let(ir.maximum(key, other))
         mask = min(WARP, order) // 2
         while mask:
-            size2, row2 = p.let(ir.lanes_xor(size, mask)), p.let(ir.lanes_xor(row, mask))
-            size, row = better(size, row, size2, row2)
+            key = p.let(ir.maximum(key, ir.lanes_xor(key, mask)))
             mask //= 2
-        return row
+        last = const(self.last, self.key)
+        return p.let((last - (key & last)).cast(INT))
 
     def _share_pivot_row(self, tile: int, k: Expr, slot: Expr) -> None:
         p, shared = self.p, self.shared
