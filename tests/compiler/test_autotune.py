@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.compiler import hooks
 from numus.compiler.lower import autotune, stored_templates, templates
 from numus.compiler.lower.autotune import _storage_extent
 from numus.compiler.lower.dispatch import lower_group
@@ -176,3 +177,30 @@ def test_a_damaged_file_is_no_harm(folder, content):
     with nm.tune():
         nm.eval(x @ y)
     assert len(json.loads((folder / "tuning.json").read_text())) >= 1
+
+
+@pytest.mark.on_cpu("kernels that are compiled quickly")
+def test_loops_of_programs_are_compiled_well(folder):
+    """Kernels of a few thousand elements are short where they run once, and not where often."""
+
+    def short(function):
+        found = []
+
+        def watch(device, plan, leaves, constants):
+            found.extend(step.kernel.small for step in plan.steps)
+
+        hooks.before_run.append(watch)
+        try:
+            nm.eval(function())
+        finally:
+            hooks.before_run.remove(watch)
+        return found
+
+    x = nm.asarray(np.linspace(0, 1, 3000, dtype=np.float32))
+    nm.eval(x)
+    assert short(lambda: nm.exp(x) * 2) == [True]
+    with autotune.repeated():
+        clear_plans()
+        assert short(lambda: nm.exp(x) * 2) == [False]
+        assert short(lambda: nm.exp(x[:100]) * 2) == [True]
+    clear_plans()

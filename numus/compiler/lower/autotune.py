@@ -14,6 +14,7 @@ no compilation, which differ in how the work is cut into tasks, and for a fracti
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +42,7 @@ UNASKED_SECONDS = 0.005  # and where nobody asked for it;
 MAX_UNASKED_SECONDS = 0.25  # of a process
 UNASKED_FLOPS = (1 << 23, 1 << 30)  # of a product: from 0.1 to 10 ms of a core
 UNASKED = ":tasks"  # ends the keys of choices among some variants only
+REPEATED_SMALL_ELEMENTS = 1 << 8  # of kernels that are compiled quickly in what runs many times
 MAX_TIME_RATIO = 0.97  # to the default's time, of a variant that replaces it
 
 # Altered targets, by the names under which choices are recorded.
@@ -107,6 +109,16 @@ def repeated() -> Iterator[None]:
         yield
     finally:
         choices.repeated -= 1
+
+
+def target_for_runs(target: Target) -> Target:
+    """The target for loops: in what runs many times, few are so small that their code is short."""
+    return _repeated_target(target) if choices.repeated and not target.simt else target
+
+
+@functools.cache
+def _repeated_target(target: Target) -> Target:
+    return replace(target, small_elements=REPEATED_SMALL_ELEMENTS)
 
 
 def target_of(group: FusionGroup, key: str | None, target: Target) -> Target | None:

@@ -239,7 +239,7 @@ def lower(
     they are computed from, in order."""
     fixed, target = is_fixed(group.kind, runtime), runtime.target
     if fixed and not (group.kind in GEMM_KINDS and autotune.choices.active):
-        return lower_group(group, layouts, target)
+        return lower_group(group, layouts, _target(group, runtime))
     numbering = Sizes()
     structure = structure_of(group, layouts, values, numbering)
     sizes = list(numbering.number)
@@ -275,9 +275,15 @@ def tuned_target(
     """The target that a group of a structure and sizes is lowered for: that of the runtime, or one
     that was measured to be better; None where it is to be measured first."""
     if group.kind not in GEMM_KINDS or not autotune.choices.active:
-        return runtime.target
+        return _target(group, runtime)
     key = stored_templates.digest("tuning", structure, sizes, runtime.target)
     return autotune.target_of(group, key, runtime.target)
+
+
+def _target(group: FusionGroup, runtime: Runtime[Any]) -> Target:
+    """The target that a group is lowered for where nothing is measured."""
+    target = runtime.target
+    return target if group.kind in GEMM_KINDS else autotune.target_for_runs(target)
 
 
 def find(

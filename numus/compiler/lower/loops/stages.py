@@ -118,7 +118,7 @@ class StagedGroup:
     @property
     def is_small(self) -> bool:
         """So little data that short code beats fast code."""
-        return size_of(self.group.space) <= TUNING.small_elements
+        return size_of(self.group.space) <= self.target.small_elements
 
     # -- members ----------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO, ScanProblem, rows_in_lanes, store_members
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, family
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
@@ -86,7 +85,7 @@ class CpuScanProblem(ScanProblem):
         return -(-self.length // self.part)
 
     def emitter(self) -> Emitter:
-        return Emitter(self.layouts, self.val.size <= LOOPS.small_elements)
+        return Emitter(self.layouts, self.val.size <= self.target.small_elements)
 
 
 def _row_scan(p: CpuScanProblem) -> Kernels:

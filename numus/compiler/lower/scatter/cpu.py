@@ -19,7 +19,6 @@ from numus.compiler.lower.axis import ZERO, delinearize, temporary
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Index, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scatter.cpu_elements import (
     element_owners,
     element_tables,
@@ -140,7 +139,7 @@ def _owner_computes(problem: ScatterProblem) -> Kernels:
         return kernels
     if supports_elements(problem):
         return [*kernels, element_owners(problem)]
-    e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
+    e = Emitter(problem.layouts, val.size <= problem.target.small_elements)
     u = _Updates(e, problem)
     # whole cache lines per block, and one block per core: every block reads all the indices
     line = max(1, target.vector_bytes // val.dtype.itemsize)

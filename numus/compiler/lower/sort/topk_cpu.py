@@ -10,7 +10,6 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO, TopkProblem, temporary
 from numus.compiler.lower.emitter import Emitter, Kernels, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import Candidate, Lowering, Schedule, family
 from numus.compiler.lower.sort.cpu import lower_sort
 from numus.ir import Expr
@@ -80,7 +79,7 @@ def _insertion_pass(
     found: list[Value] | None,
 ) -> LoweredKernel:
     """From the operand, or the `given` records of parts, to the result, or the `found` records."""
-    e = Emitter(p.layouts, p.source.size <= LOOPS.small_elements)
+    e = Emitter(p.layouts, p.source.size <= p.target.small_elements)
     g = ir.var("g")
     per_row = parts if found is not None else 1
     blocks = e.scalar_arg(per_row)
