@@ -142,7 +142,8 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
         _clear(block, s.accumulators)
         _wgmma(block, s.accumulators, a_tiles[:, along], b_tiles[:, along])
         for i, (register, old) in enumerate(zip(s.accumulators, before, strict=True)):
-            part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
+            own = rows[s.scales.number(i, len(before))]
+            part = block.registers[register][:CONSUMER_THREADS] * own
             block.registers[register] = old
             block.registers[register][:CONSUMER_THREADS] += part
 

@@ -166,7 +166,8 @@ def test_warpgroups_multiply_scaled_tiles_in_turns():
     operands = (codes._node, scales._node, codes._node, blocks._node)
     nm.eval(wrap(scaled_matmul(operands, dt.bfloat16)))
     (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
-    (turn,) = re.findall(r"bar\.sync\s+%\w+, 256; .*?bar\.arrive\s+%\w+, 256;", text)
+    (turn,) = re.findall(r"@first bar\.sync 3, 256; .*@!first bar\.arrive 3, 256;", text)
+    assert "@!first bar.sync 4, 256;" in turn
     assert turn.count("wgmma.mma_async") == 4  # of one K-tile, and no wait for them
     assert "wait_group" not in turn
     assert re.search(r"bar\.arrive\s+3, 256;", text)  # the first turn

@@ -5,6 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.functions._base import wrap
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.quant.qtensor import QTensor
@@ -31,7 +32,14 @@ def product(*parts, dtype=nm.float32):
 
 @pytest.mark.parametrize(
     ("shape", "view"),
-    [((70, 144, 272), "rows"), ((33, 19, 128), "rows"), ((20, 24, 144), "misaligned")],
+    [
+        ((70, 144, 272), "rows"),
+        ((33, 19, 128), "rows"),
+        ((20, 24, 144), "misaligned"),
+        ((130, 392, 272), "rows"),
+        ((130, 391, 128), "misaligned"),
+        ((130, 392, 144), "misaligned"),
+    ],
 )
 def test_scales_of_blocks(shape, view):
     parts, wanted = operands(*shape)
@@ -50,6 +58,23 @@ def test_scales_of_blocks(shape, view):
     found = nm.relu(product(*parts)).numpy()
     assert [p.name for p in runtime.launched] == ["wgmma_gemm"]
     np.testing.assert_allclose(found, np.maximum(wanted, 0), atol=1e-4 * np.abs(wanted).max())
+
+
+def test_tiles_across_blocks_of_scales():
+    """A tile of 192 columns has those of two blocks, which end at either of its thirds."""
+    parts, wanted = operands(130, 392, 272)
+    parts = [p.to("simt_wgmma") for p in parts]
+    nm.eval(parts)
+    runtime = nm.device("simt_wgmma").runtime
+    runtime.launched.clear()
+    for dtype, bound in ((nm.float32, 1e-4), (nm.bfloat16, 8e-3)):
+        found = product(*parts, dtype=dtype)
+        nm.eval(found)
+        kernel = runtime.launched[-1].kernel
+        (loop,) = [s for s in ir.statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
+        assert loop.b.tile_mn == 192
+        found = found.astype("float32").numpy()
+        np.testing.assert_allclose(found, wanted, atol=bound * np.abs(wanted).max())
 
 
 def test_batches():

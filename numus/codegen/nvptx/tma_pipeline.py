@@ -31,7 +31,6 @@ from numus.ir import statements
 
 _CONSUMER_REGISTERS, _PRODUCER_REGISTERS = 240, 24  # setmaxnreg
 _FIRST_TURN = 3  # named barrier by which a warpgroup tells the other that it has issued its MMAs
-TAKES_TURNS = True
 
 
 def persistent(r: KernelContext, loop: ir.For) -> None:
@@ -55,7 +54,7 @@ def persistent(r: KernelContext, loop: ir.For) -> None:
         for register in s.accumulators:  # once: ptxas wants initialised registers
             ty = register_type(register.dtype)
             t.do(f"store {ty} {'0.0' if ty == 'float' else '0'}, ptr {x.storage(register)[0]}")
-        if analysis.promotes(s) and TAKES_TURNS:
+        if analysis.promotes(s):
             with t.conditional(t.new(f"icmp eq i32 {r.uniform_warpgroup}, 1"), "last"):
                 r.asm(f"bar.arrive {_FIRST_TURN}, {2 * ir.WARPGROUP};", "~{memory}")
         tile_loop(Role(True, stages), loop.body)
@@ -233,12 +232,17 @@ def _promote(
     count = len(s.accumulators)
     scales = None if s.scales is None else _scales(r, s.scales, q)
     text, operands = k_tile_mma(t, pair, columns, count, accumulate="")
-    if r.role is not None and TAKES_TURNS:
-        first, both = count + len(operands), 2 * ir.WARPGROUP
-        text = f"bar.sync ${first}, {both}; {text} bar.arrive ${first + 1}, {both};"
-        other = t.new(f"xor i32 {r.uniform_warpgroup}, 1")
-        for group in (r.uniform_warpgroup, other):
-            operands.append(("r", f"i32 {t.new(f'add i32 {group}, {_FIRST_TURN}')}"))
+    if r.role is not None:
+        number, groups = count + len(operands), 2 * ir.WARPGROUP
+        operands.append(("r", f"i32 {r.uniform_warpgroup}"))
+        own, other = (
+            f"@first bar.{how} {_FIRST_TURN + i}, {groups}; "
+            f"@!first bar.{how} {_FIRST_TURN + 1 - i}, {groups};"
+            for i, how in enumerate(("sync", "arrive"))
+        )
+        # barriers by name: those in registers would take all that there are
+        turn = f"{{ .reg .pred first; setp.eq.u32 first, ${number}, 0; {own} }}"
+        text = f"{turn} {text} {{ .reg .pred first; setp.eq.u32 first, ${number}, 0; {other} }}"
     text += " wgmma.wait_group.sync.aligned 0;"
     ty = register_type(s.accumulators[0].dtype)
     constraints = [*["=&f"] * count, *(c for c, _ in operands), "~{memory}"]
@@ -246,10 +250,10 @@ def _promote(
     for i, (register, part) in enumerate(zip(s.accumulators, results, strict=True)):
         (slot,) = x.storage(register)
         old = t.new(f"load {ty}, ptr {slot}")
-        if scales is None:
+        if scales is None or s.scales is None:
             new = t.new(f"fadd {ty} {old}, {part}")
         else:
-            factors = ((ty, part), (ty, scales[i // 2 % 2]), (ty, old))
+            factors = ((ty, part), (ty, scales[s.scales.number(i, count)]), (ty, old))
             new = t.call(ty, "llvm.fma.f32", *factors)
         t.do(f"store {ty} {new}, ptr {slot}")
 

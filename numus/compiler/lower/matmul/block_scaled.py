@@ -129,7 +129,8 @@ def _lower_wgmma(
     per_sm = tile.blocks_per_sm
     itemsizes = tuple(v.dtype.itemsize for v in p.group.members if v in p.group.stored)
     if not stores_whole_rows(itemsizes, n):
-        tile = kernel.fit_stages(p.target, (tile.m, tile.n), per_sm, persistent=False)
+        narrow = min(tile.n, kernel.TILE_M) if p.dtype.kind == "float" else tile.n
+        tile = kernel.fit_stages(p.target, (tile.m, narrow), per_sm, persistent=False)
     e, block = Emitter(layouts, block_size=tile.threads(p.dtype)), ir.var("block")
     extents = (tile.m, tile.n)
     sizes, grid = gpu_operands.tile_sizes(e, p.target, (*shape, k), extents, kernel.tile_k(p.dtype))

@@ -8,6 +8,7 @@ the threads fill the tiles. Persistent blocks load the next tile while one is st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from numus.kernels.matmul.gpu import epilogue
 from numus.kernels.matmul.gpu.cost_model import MIN_SPLIT_K_TILES, Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand
+from numus.kernels.matmul.packed import SCALED_BLOCK
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -88,6 +90,12 @@ _PERSISTENT_CYCLES: _Cycles = {  # of 8 and 16 bits
     (64, 64): ((400, 850), 2000, 200),
 }
 _TF32_CYCLES = (900, 1800)  # of TF32 in tiles below 256 columns
+_PROMOTED_CYCLES: _Cycles = {  # of float8, whose sums take twice the registers: one block on an SM
+    (128, 192): ((980,), 2500, 1500),
+    (128, 128): ((700,), 2500, 1000),
+    (128, 64): ((500, 1000), 2000, 500),
+    (64, 64): ((400, 850), 2000, 200),
+}
 
 
 def choose_tile(
@@ -105,13 +113,12 @@ def choose_tile(
     promotes = promotes_accumulators(dtype)
     candidates = []
     known = _PERSISTENT_CYCLES if persistent and dtype is not float32 else _CYCLES
+    known = _PROMOTED_CYCLES if persistent and promotes else known
     for tile, (cycles, overhead, launch) in known.items():
         if dtype is float32 and tile[1] < 256:
             cycles = _TF32_CYCLES
-        if persistent and promotes and tile == (128, 128):  # twice the accumulators: one block
-            cycles, overhead = cycles[:1], overhead // 2
         blocks = batch * -(-m // tile[0]) * -(-n // tile[1])
-        if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 128):
+        if persistent or (tile[0] == TILE_M and not (promotes and tile[1] > 128)):
             least = MIN_SPLIT_K_TILES if splits else k_tiles
             new = Candidate(tile, blocks, k_tiles, cycles, overhead, least, launch)
             candidates.append(new)
@@ -129,6 +136,8 @@ def fit_stages(
         room = (target.shared_bytes - 4096) // blocks_per_sm
         return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
     row_bytes = epilogue.ROW_BYTES if blocks_per_sm == 1 else epilogue.SHORT_ROW_BYTES
+    if n > TILE_M and n % TILE_M:  # a warp's columns are several of its stores
+        row_bytes = min(row_bytes, epilogue.ROW_BYTES // 2)
     room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - epilogue.smem_bytes(row_bytes)
     stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
     return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
@@ -159,12 +168,12 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     aligned = call.a.aligned & call.b.aligned
     start = first * k
 
-    def scales(lane: Expr, q: Expr) -> tuple[Expr, Expr]:
-        """Those of a thread's even rows, and of the rows 8 below."""
+    def scales(lane: Expr, q: Expr) -> tuple[Expr, ...]:
+        """Those of a thread's even rows, and of the rows 8 below, for columns of each block."""
         assert scale is not None
-        rows = (ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
-        above, below = (scale(row, n0, first + q) for row in rows)
-        return above, below
+        rows = [ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2)]
+        columns = [n0] if SCALED_BLOCK % t.n == 0 else _parts_of_blocks(n0, t.n, s.n)
+        return tuple(scale(row, column, first + q) for column in columns for row in rows)
 
     factors = None
     if scale is not None:
@@ -191,10 +200,11 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     if scale is not None:
         lane = ir.var("slow_lane")
-        own = scales(lane, q)
+        slow_factors = ir.KTileScales(lane, q, scales(lane, q))
+        own = [slow_factors.rows[slow_factors.number(i, len(sums))] for i in range(len(sums))]
         add = [
-            ir.Set(c, ir.fma(ir.read(part), own[i // 2 % 2], ir.read(c)))
-            for i, (c, part) in enumerate(zip(sums, parts, strict=True))
+            ir.Set(c, ir.fma(ir.read(part), factor, ir.read(c)))
+            for c, part, factor in zip(sums, parts, own, strict=True)
         ]
         cleared = [ir.Set(part, const(0, accumulator)) for part in parts]
         scaled = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", list[Stmt](add))
@@ -245,6 +255,13 @@ def filled_tile(
         value = element(mn, p + u) if tile.k_major else element(mn + u, p)
         body.append(ir.Store(scratch, to + u, value))
     return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
+
+
+def _parts_of_blocks(first: Expr, columns: int, end: Expr) -> list[Expr]:
+    """The first columns of the parts of a tile that lie in one block of scales each, wherever the
+    tile begins; past the end, the last column again."""
+    width = math.gcd(columns, SCALED_BLOCK)
+    return [ir.minimum(first + part, end - 1) for part in range(0, columns, width)]
 
 
 def coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
