@@ -158,6 +158,18 @@ def test_pipelined_blocks_ignore_keys_that_no_query_sees():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("growth", [1 / 30, 4, 30])
+def test_maxima_that_grow_from_block_to_block(growth):
+    """Blocks go from the last keys to the first; little growth rescales nothing."""
+    arrays = [drawn(i, 1, n, 16, dtype="bfloat16") for i, n in enumerate((100, 400, 400))]
+    arrays[1][:, 128:256] *= growth
+    arrays[1][:, :128] *= growth**2
+    arrays[1] = arrays[1].astype(nm.bfloat16.np).astype(np.float32)
+    g = drawn(9, 1, 100, 16, dtype="bfloat16")
+    want, got = (found(arrays, g, {}, *where)[0] for where in ((), ("bfloat16", "simt_wgmma")))
+    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
+
+
 @pytest.mark.slow
 def test_large_heads():
     """dk and dv are separate kernels: a thread has too few registers for both."""

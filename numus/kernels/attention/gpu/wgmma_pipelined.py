@@ -43,6 +43,9 @@ class PipelinedTuning:
         (256, 128, 80),
     )
     takes_turns: bool = True
+    # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
+    # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
+    rescale_threshold: float = 8.0
     min_keys: int = 256  # for fewer, two blocks on an SM hide more
     # of a thread, by warpgroups that consume: consumers', producers'
     registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (232, 40), (160, 32))
@@ -224,13 +227,15 @@ class PipelinedKernel(ForwardKernel):
         shifts = []
         for h, (row_max, row_sum) in enumerate(zip(self.row_maxes, self.row_sums, strict=True)):
             own = [x for i, x in enumerate(scores) if row_half(i) == h]
-            new = row_reduce(tree_reduce([*own, ir.read(row_max)], ir.maximum), ir.maximum)
-            names = ("new_max", "shift", "rescale")
-            new_max, shift, rescale = (ir.var(f"{x}{h}", float32) for x in names)
+            found = row_reduce(tree_reduce(own, ir.maximum), ir.maximum)
+            names = ("largest", "new_max", "shift", "rescale")
+            largest, new_max, shift, rescale = (ir.var(f"{x}{h}", float32) for x in names)
             nothing, old = new_max.eq(NEG_INF), ir.read(row_max)
             decay = ir.exp2(ir.fma(old, self.factor, -shift))
+            grows = (largest - old) * self.factor > const(TUNING.rescale_threshold, float32)
             body += [
-                ir.Let(new_max, new),
+                ir.Let(largest, found),
+                ir.Let(new_max, select(grows | old.eq(NEG_INF), largest, old)),
                 ir.Let(shift, select(nothing, ZERO_F32, new_max * self.factor)),
                 ir.Let(rescale, select(old.eq(NEG_INF), ZERO_F32, decay)),
                 ir.Set(row_max, new_max),
@@ -251,12 +256,14 @@ class PipelinedKernel(ForwardKernel):
         return ir.For(lane, ZERO, const(self.mma_threads), "lanes", body)
 
     def _rescale(self, tag: str) -> Stmt:
-        """Accumulators to the new maximum."""
+        """Accumulators to the new maximum, where it is one."""
         lane = ir.var(f"{tag}_rescaled")
         decays = [ir.read(x) for x in self.decays]
-        body: list[Stmt] = [
+        sets: list[Stmt] = [
             ir.Set(x, ir.read(x) * decays[row_half(i)]) for i, x in enumerate(self.result)
         ]
+        one = const(1.0, float32)
+        body: list[Stmt] = [ir.If(~(decays[0].eq(one) & decays[1].eq(one)), sets)]
         return ir.For(lane, ZERO, const(self.mma_threads), "lanes", body)
 
     def _scaled_max(self, row_max: Expr) -> Expr:
