@@ -27,13 +27,12 @@ class WarpRoles(Stmt):
     """All but the last warpgroup of a block consume, the last one produces, at the same time.
 
     A lanes loop, a block-wide barrier or a shuffle in one of the bodies is of its threads alone.
-    Each role has its `registers` per thread. Outside lanes loops; the last statement of a block.
+    Outside lanes loops; the last statement of a block.
     """
 
     consumers: list[Stmt]
     producers: list[Stmt]
     barriers: Mbarriers
-    registers: tuple[int, int]
 
     @property
     def body(self) -> list[Stmt]:

@@ -300,6 +300,8 @@ def test_half_precision_attention_uses_wgmma(machine, size):
     texts = [text for kernel, text in machine.made if kernel.name.startswith("attention_wgmma")]
     assert len(texts) == (4 if size > 128 else 3)
     for text in texts:
+        # ptxas serialises wgmmas of a function that calls others, as code for linking does
+        assert not re.search(r"\b(div\.rn|sqrt\.rn|(div|rem)\.[su]64)", text)
         assert "wgmma.mma_async.sync.aligned" in text
         assert "cvt.rn.f16x2.f32" in text  # weights go from sums to operands in registers
         assert "ex2.approx.ftz.f32" in text
@@ -349,10 +351,9 @@ def test_softmax_of_pipelined_attention_overlaps_products(machine):
     q = nm.zeros((2, 500, 128), dtype="bfloat16", device="ptx")
     nm.eval(nm.scaled_dot_product_attention(q, q, q))
     (text,) = [text for kernel, text in machine.made if kernel.name == "attention_wgmma"]
-    assert "setmaxnreg.inc.sync.aligned.u32 232" in text
     softmax = text[text.index("wgmma.wait_group.sync.aligned 1") :]
     softmax = softmax[: softmax.index("wgmma.wait_group.sync.aligned 0")]
-    assert softmax.count("ex2.approx.ftz.f32") >= 64
+    assert softmax.count("ex2.approx.ftz.f32") >= 48
     assert "mbarrier.try_wait" in softmax  # ptxas moves no wait across it
 
 

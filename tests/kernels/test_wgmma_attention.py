@@ -5,6 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.runtime.devices import BACKENDS
 from numus.runtime.null import NullRuntime
 
@@ -140,13 +141,20 @@ def test_halves_with_heads_too_large_for_wgmma():
     compare(arrays, {}, "bfloat16", kind="attention_simt")
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_two_warpgroups_of_long_heads(causal):
-    shapes = ((1, 140, 72), (1, 400, 72), (1, 400, 40))
+@pytest.mark.parametrize(
+    ("sizes", "causal"), [((72, 40), False), ((90, 96), True), ((128, 120), True)]
+)
+def test_pipelined_blocks_of_long_heads(sizes, causal):
+    """Their blocks have 128, 112 and 96 keys."""
+    shapes = ((1, 140, sizes[0]), (1, 330, sizes[0]), (1, 330, sizes[1]))
     arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
-    compare(arrays, {"is_causal": causal}, "bfloat16")
+    g = drawn(9, 1, 140, sizes[1], dtype="bfloat16")
+    options = {"is_causal": causal}
+    MACHINE.launched.clear()
+    want, got = (found(arrays, g, options, *x)[0] for x in ((), ("bfloat16", "simt_wgmma")))
+    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
     (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
-    assert forward.block_size == 384
+    assert any(isinstance(s, ir.WarpRoles) for s in ir.statements(forward.body))
 
 
 def test_pipelined_blocks_ignore_keys_that_no_query_sees():

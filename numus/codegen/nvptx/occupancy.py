@@ -56,7 +56,7 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if 0 < analysis.mainloop_registers(kernel) <= TUNING.two_cta_accumulators:
         return 2
     if kernel.persistent or any(isinstance(s, ir.WarpRoles) for s in inner):
-        return 1  # required by setmaxnreg
+        return 1  # required by setmaxnreg; of roles, all registers
     accumulators = analysis.wgmma_accumulators(kernel)
     if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inner):
         ctas = _SM_REGISTERS // (threads * (len(accumulators) + TUNING.overhead_registers))

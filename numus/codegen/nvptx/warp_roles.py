@@ -1,4 +1,4 @@
-"""Warp specialisation: each role is a branch of a block, with registers of its own (setmaxnreg).
+"""Warp specialisation: each role is a branch of a block.
 
 Named barriers: 1 is the consumers', 2 the producers', those from 3 on pass the turn from one
 consumer warpgroup to the next.
@@ -27,7 +27,6 @@ def roles(r: KernelContext, s: ir.WarpRoles) -> None:
     t.branch(t.new(f"icmp ult i32 {warp}, {threads // 32}"), consume, produce)
     kept = r.thread, r.warpgroup, r.block_threads
     t.start(consume)
-    r.asm(f"setmaxnreg.inc.sync.aligned.u32 {s.registers[0]};", "~{memory}")
     r.uniform_warpgroup = t.new(f"lshr i32 {warp}, 2")
     r.warpgroup = t.new(f"zext i32 {r.uniform_warpgroup} to i64")
     if any(isinstance(x, ir.WarpgroupTurn) for x in statements(s.consumers)):
@@ -37,7 +36,6 @@ def roles(r: KernelContext, s: ir.WarpRoles) -> None:
     _role(r, s.consumers, _CONSUMERS, threads)
     t.jump(done)
     t.start(produce)
-    r.asm(f"setmaxnreg.dec.sync.aligned.u32 {s.registers[1]};", "~{memory}")
     r.thread = t.new(f"sub i64 {r.thread}, {threads}")
     _role(r, s.producers, _PRODUCERS, ir.WARPGROUP)
     t.jump(done)

@@ -165,10 +165,13 @@ class Partition:
         self.group_of[v] = host
         self.reads[host] |= self.operands[v]
         needs.discard(host)
-        self.ancestors[host] |= needs
+        new = needs - self.ancestors[host]
+        if not new:
+            return
+        self.ancestors[host] |= new
         for other in self.groups:
             if host in self.ancestors[other]:
-                self.ancestors[other] |= needs
+                self.ancestors[other] |= new
 
     def independent(self, a: FusionGroup, b: FusionGroup) -> bool:
         """Neither of two groups depends on the other, even transitively."""

@@ -268,7 +268,7 @@ class ForwardKernel(ForwardBlock):
             stores = self.o.write_lse(self.n, query, lse)
             if stores:
                 body.append(ir.If(column.eq(0) & (query < s.queries), stores))
-            factor = select(denominator.eq(ZERO_F32), ZERO_F32, one / denominator)
+            factor = select(denominator.eq(ZERO_F32), ZERO_F32, ir.approx_div(one, denominator))
             body.append(ir.Set(row_sum, factor))
         out: list[Stmt] = [ir.For(lane, ZERO, const(self.mma_threads), "lanes", body)]
         if self.v is None:

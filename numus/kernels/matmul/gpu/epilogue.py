@@ -168,10 +168,11 @@ class WarpEpilogue:
             name, base = f"v{subtile.number}_{i}", first + i * subtile.ld
             values = [ir.var(f"{name}_{u}", buffer.dtype) for u in range(STORE_VECTOR)]
             stores += [ir.Let(v, ir.load(buffer, base + u)) for u, v in enumerate(values)]
+            first_store = self._element((which, m + i, n), ir.read(self.sums[0]))
             for u, v in enumerate(values):
-                store = self._element((which, m + i, n + u), ir.read(self.sums[0]))
                 vector = width if u % width == 0 else 0
-                stores.append(ir.Store(store.buffer, store.index, v, vector=vector))
+                index = first_store.index + u
+                stores.append(ir.Store(first_store.buffer, index, v, vector=vector))
         return stores
 
     def _store_predicated(
