@@ -45,6 +45,7 @@ def chosen(monkeypatch):
         monkeypatch.setattr(channels_last, name, 1)
     if not ON_GPU:
         monkeypatch.setattr(im2col_gemm, "MIN_BYTES", 0)
+    monkeypatch.setattr(im2col_gemm, "MIN_MERGED_GAIN", 1000)  # channels as they are
     monkeypatch.setattr(tuning, "GPU", replace(tuning.GPU, min_padded_gemm_macs=1))
     monkeypatch.setattr(problem, "choose", lambda g, e: padded_gemm_plan.plans(g, e)[0])
     clear_plans()
@@ -89,6 +90,21 @@ def test_values_and_gradients(name):
     x, w, options, count = CASES[name]
     names = compare(x, w, options)
     assert ON_GPU or names.count(KERNEL) == count
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        ((2, 3, 14, 12), (16, 3, 7, 7), {"padding": 3, "stride": 2}),
+        ((2, 5, 9, 11), (16, 5, 3, 4), {"padding": (1, 0), "dilation": 2}),
+        ((2, 2, 5, 4, 6), (8, 2, 2, 3, 3), {"padding": 1}),
+    ],
+)
+def test_taps_of_a_row_are_channels_where_these_are_few(x, w, options, monkeypatch):
+    monkeypatch.setattr(im2col_gemm, "MIN_MERGED_GAIN", 2)
+    names = compare(x, w, options)
+    assert ON_GPU or names.count(KERNEL) == 3
+    assert ON_GPU or "window_rows" in names
 
 
 @pytest.mark.parametrize("tile", [(64, 64), (128, 64), (128, 128), (128, 256)])

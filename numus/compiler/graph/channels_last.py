@@ -23,6 +23,7 @@ from numus.target import Target
 _BATCH_K_N = (0, 2, 1)  # a batch of matrices, transposed
 MIN_MACS = 1 << 23  # of a convolution whose layout is worth choosing; measured on one H200
 MIN_CHANNELS = 16  # of the result: fewer fill no tile
+MAX_REPEATS = 32  # of an operand's elements, whose order the result takes: those of a window
 MIN_CONVOLUTIONS = 2  # of a graph: a single one would only hand its layout to its reader
 _HALF = (dt.bfloat16, dt.float16)
 
@@ -156,6 +157,9 @@ class _Assignment:
 
     def _elementwise(self, v: Value) -> tuple[Value, Shape] | None:
         same = [x for x in v.inputs if x in self.twins and x.shape == v.shape]
+        if not same:  # operands that are repeated along windows
+            same = [x for x in v.inputs if x in self.twins and len(x.shape) == len(v.shape)]
+            same = [x for x in same if x.size * MAX_REPEATS >= v.size]
         if not same:
             return None
         order = self.twins[same[0]][1]
@@ -276,20 +280,22 @@ def _broadcast(g: GraphBuilder, v: Value, twin: Value, order: Shape) -> Twin:
 
 
 def _reshape(g: GraphBuilder, v: Value, twin: Value, order: Shape) -> Twin | None:
-    """Axes that are split or joined stay together in the twin, or there is none."""
+    """Axes that are joined are brought together in the twin, the last one left where it is; where
+    that cannot be, there is none."""
     x_shape = _ordered(twin.shape, _inverse(order))
     parts = _regroupings(x_shape, v.shape)
     if parts is None:
         return None
     long = [a for a in order if x_shape[a] != 1]
-    ordered: list[int] = []  # axes of the result
-    left = {before: after for before, after in parts if before}
-    while long:
-        group = next(before for before in left if before[0] == long[0] or long[0] in before)
-        if tuple(long[: len(group)]) != group:
+    groups = sorted(parts, key=lambda part: min(map(long.index, part[0])))
+    moved = [a for before, _ in groups for a in before]
+    if moved != long:
+        if moved[-1] != long[-1]:
             return None
-        ordered += left.pop(group)
-        long = long[len(group) :]
+        own = (*moved, *(a for a in order if x_shape[a] == 1))
+        shape, axes = _ordered(x_shape, own), tuple(map(order.index, own))
+        twin = g.make("permute", "view", (twin,), axes, shape, twin.dtype)
+    ordered = [axis for _, after in groups for axis in after]  # of the result
     for axis in range(len(v.shape)):  # those of extent 1 follow their predecessors
         if axis not in ordered:
             ordered.insert(ordered.index(axis - 1) + 1 if axis - 1 in ordered else 0, axis)

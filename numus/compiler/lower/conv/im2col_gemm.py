@@ -8,7 +8,7 @@ output channels, in one GEMM of all taps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial as partial_function
 
 from numus import dtypes as dt
@@ -31,13 +31,13 @@ from numus.compiler.lower.matmul.gpu_operands import MatrixLayout
 from numus.compiler.lower.matmul.wgmma import tma_operand
 from numus.compiler.lower.relayout import materialize, padded, permuted, reshaped, view
 from numus.compiler.lower.schedule import InOrder
-from numus.ir import Expr, Stmt
+from numus.ir import Expr, Stmt, const
 from numus.kernels.common.smem_tiles import VECTOR, round_up
 from numus.kernels.conv.gpu.im2col import CHANNELS, Windows
 from numus.kernels.conv.gpu.implicit_gemm import as_index, delinearize, u32
 from numus.kernels.matmul.gpu import wgmma
 from numus.kernels.matmul.gpu.epilogue import stores_whole_rows
-from numus.kernels.matmul.gpu.mainloop import SplitKSizes
+from numus.kernels.matmul.gpu.mainloop import SplitKSizes, zero
 from numus.kernels.matmul.gpu.problem import GemmCall
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
@@ -46,6 +46,8 @@ Operands = tuple[wgmma.TmaOperand, wgmma.TmaOperand]
 
 MAX_STEP = 8  # elements, of TMA
 MIN_BYTES = 1 << 17  # of images; drivers encode smaller ones wrongly
+MIN_MERGED_GAIN = 2  # of products, by merging the taps of a row
+THREADS = 256  # of a kernel that copies rows of windows
 # Of corners and of displacements, by the number of axes of space.
 _CORNERS = {2: (-128, 127), 3: (-16, 15)}
 _MAX_DISPLACEMENT = {2: 255, 3: 31}
@@ -80,6 +82,21 @@ class _Walk:
         space = (n[:first:-1] + n[first : first + 1] for n in (g.in_size, *sides, low))
         counts = (g.batch, g.in_channels) if wgrad else (g.in_channels, g.batch)
         return _Walk(counts[1], counts[0], *space)
+
+    @property
+    def merged(self) -> _Walk:
+        """Windows of one tap along the last axis, whose taps are channels, where channels are so
+        few that a tap would hardly fill a tile; else the same."""
+        new = replace(
+            self,
+            channels=self.channels * self.taps[0],
+            size=(self.windows[0], *self.size[1:]),
+            taps=(1, *self.taps[1:]),
+            step=(1, *self.step[1:]),
+            dilation=(1, *self.dilation[1:]),
+            lower=(0, *self.lower[1:]),
+        )
+        return new if MIN_MERGED_GAIN * new.columns <= self.columns else self
 
     @property
     def upper(self) -> Shape:
@@ -117,14 +134,24 @@ class _Walk:
         )
 
 
+def _walks(g: Geometry, wgrad: bool) -> tuple[_Walk, _Walk]:
+    """The windows of a convolution, and those over the images that are read."""
+    walk = _Walk.of(g, wgrad)
+    return walk, walk.merged if size_of(g.lhs_dilation) == 1 else walk
+
+
 class Im2colGemm(InOrder):
     name = "im2col_gemm"
 
     def supports(self, problem: ConvProblem, target: Target) -> bool:
-        plan, g = problem.direct, problem.maybe_geometry
-        if g is None or not isinstance(plan, PaddedGemmPlan) or plan.engine.kind != "wgmma":
+        engine, g = problem.engine, problem.maybe_geometry
+        if g is None or engine is None or engine.kind != "wgmma":
             return False
-        if plan.engine.itemsize != 2 or g.groups > 1:
+        if engine.itemsize != 2 or g.groups > 1:
+            return False
+        source, walk = _walks(g, problem.is_wgrad)
+        merged = problem.direct == "implicit_gemm" and walk is not source
+        if not merged and not isinstance(problem.direct, PaddedGemmPlan):
             return False
         # other results would be stored with gaps
         shaped = problem.is_wgrad or problem.is_channels_last
@@ -132,17 +159,18 @@ class Im2colGemm(InOrder):
             whole = all(n % d == 0 for n, d in zip(g.out_size, g.lhs_dilation, strict=True))
             once = size_of(g.stride) * size_of(g.dilation) == 1
             shaped = shaped and whole and once and not problem.is_wgrad
-        return shaped and _Walk.of(g, problem.is_wgrad).fits
+        return shaped and walk.fits
 
     def lower(self, problem: ConvProblem) -> Kernels:
         g, layouts = problem.geometry, dict(problem.input_layouts)
-        gemm = _Gemm(problem, _Walk.of(g, problem.is_wgrad), layouts)
+        gemm = _Gemm(problem, _walks(g, problem.is_wgrad), layouts)
         return gemm.wgrad() if problem.is_wgrad else gemm.forward()
 
 
 class _Gemm:
-    def __init__(self, problem: ConvProblem, walk: _Walk, layouts: Layouts) -> None:
-        self.problem, self.walk, self.layouts = problem, walk, layouts
+    def __init__(self, problem: ConvProblem, walks: tuple[_Walk, _Walk], layouts: Layouts) -> None:
+        self.problem, self.layouts = problem, layouts
+        self.source, self.walk = walks
         self.g, self.target, self.dtype = problem.geometry, problem.target, problem.conv.dtype
         self.phases = size_of(self.g.lhs_dilation)
         self.steps: Kernels = []
@@ -155,6 +183,9 @@ class _Gemm:
         order = (1, *range(2, len(x.shape)), 0) if wgrad else (0, *range(2, len(x.shape)), 1)
         v = permuted(x, *order)
         v = reshaped(v, v.shape[0], *(1,) * missing, *v.shape[1:])
+        if self.walk is not self.source:
+            v = self._rows_of_windows(v)
+            return v, row_major(v.shape)[:4]
         found = strided_view.strided_view(v, self.layouts)
         if found is not None and not found.offset:
             strides = list(found.strides)
@@ -166,6 +197,41 @@ class _Gemm:
                 return v, tuple(strides[:4])
         v = padded(v, (*v.shape[:-1], round_up(v.shape[-1], VECTOR)))
         return self._stored(v), row_major(v.shape)[:4]
+
+    def _rows_of_windows(self, v: Value) -> Value:
+        """Images (N, z, y, window, tap × channel) of images (N, z, y, x, channel). A thread stores
+        16 bytes; sizes of windows are constants of the code."""
+        (images, depth, height, width, channels), walk = v.shape, self.source
+        size = round_up(self.walk.channels, VECTOR)
+        shape = (images, depth, height, walk.windows[0], size)
+        copy = Value.fresh("padded", "barrier", (), None, shape, v.dtype)
+        e, block, lane = Emitter(self.layouts, block_size=THREADS), ir.var("g"), ir.var("t")
+        number, index = u32(block * THREADS + lane), list[Expr]()
+        for n in (size // VECTOR, walk.windows[0], height, depth):
+            index.insert(0, number % u32(const(n)))
+            number = number // u32(const(n))
+        image, z, y, window, part = (i.cast(ir.INDEX) for i in (number, *index))
+        stores: list[Stmt] = []
+        first = (block * THREADS + lane) * VECTOR
+        for u in range(VECTOR):
+            element = u32(part * VECTOR + u)
+            tap, channel = (
+                i.cast(ir.INDEX)
+                for i in (element // u32(const(channels)), element % u32(const(channels)))
+            )
+            x = window * walk.step[0] + tap * walk.dilation[0] + walk.lower[0]
+            inside = (tap < walk.taps[0]) & (x >= 0) & (x < width)
+            value = ir.select(inside, e.value(v, (image, z, y, x, channel), inside), zero(v.dtype))
+            to = e.buffer(copy, "write"), first + u, value
+            stores.append(ir.Store(*to, vector=VECTOR if u == 0 else 0))
+        count = size_of(shape) // VECTOR
+        body: list[Stmt] = [ir.If(block * THREADS + lane < e.dim(count), stores)]
+        body = [ir.For(lane, ir.const(0), const(THREADS), "lanes", body)]
+        self.steps.append(
+            e.grid_kernel("window_rows", block, body, -(-count // THREADS), ("cast",))
+        )
+        self.layouts[copy] = row_major(shape)
+        return copy
 
     def _stored(self, v: Value) -> Value:
         copy, steps = materialize(v, self.layouts, self.target)
@@ -186,6 +252,9 @@ class _Gemm:
         """(1, phases × outputs, taps × channels)."""
         w, g, walk = self.problem.conv.inputs[1], self.g, self.walk
         v = reshaped(w, 1, g.out_channels, g.in_channels, *g.taps)
+        if walk is not self.source:
+            v = permuted(v, 0, 1, 5, 2, 3, 4)
+            v = reshaped(v, 1, g.out_channels, walk.channels, *g.taps[:2], 1)
         v = phased_weights(v, g, walk.taps_in_order, walk.padded_channels)
         return self._stored(reshaped(v, 1, self.phases * g.out_channels, walk.columns))
 
@@ -255,7 +324,10 @@ class _Gemm:
         whole = (splits, taps, walk.channels, outputs)
         if v.shape != whole:
             v = view("slice", v, ((0, 0, 0, 0), (1, 1, 1, 1)), whole)
-        v = self.problem.as_result(reshaped(permuted(v, 0, 2, 3, 1), splits, *conv.shape), lead=1)
+        channels = self.source.channels
+        v = reshaped(v, splits, taps, walk.channels // channels, channels, outputs)
+        v = reshaped(permuted(v, 0, 3, 4, 1, 2), splits, *conv.shape)
+        v = self.problem.as_result(v, lead=1)
         shape = self.problem.result.shape
         total = Value.fresh("reduce_sum", "reduce", (v,), (0,), shape, conv.dtype)
         layouts = {**self.problem.layouts, partial: row_major(partial.shape)}
