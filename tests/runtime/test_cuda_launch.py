@@ -118,6 +118,8 @@ def launch_list(kernel, count=1, loads_early=False):
         label="a matmul",
         programmatic_launch=True,
         loads_early=loads_early,
+        carveouts=(carveouts := []),
+        prefer_carveout=carveouts.append,
     )
     given = len(kernel.buffers) - len(static)
     driver = Driver(given + len(kernel.scalars) + len(program.tensor_maps))
@@ -190,6 +192,7 @@ def test_lists_that_load_early_begin_alone(kernel):
     """What writes their inputs may still run otherwise."""
     values = [33, *range(100, 100 + len(kernel.scalars))]
     for loads_early in (False, True):
-        driver, prepared, _ = launch_list(kernel, 3, loads_early)
+        driver, prepared, program = launch_list(kernel, 3, loads_early)
         prepared.run([0x10000, 0x20000, 0x30000], values * 3)
         assert driver.overlaps == [not loads_early, True, True]
+        assert bool(program.carveouts) == loads_early  # one for all: they run side by side

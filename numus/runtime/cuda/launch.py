@@ -43,6 +43,9 @@ class LaunchTuning:
     max_call_steps: int = 16  # longer lists gain nothing from a fast call
     graphs: int = 4  # cached per launch list
     single_kernel_l2_share: int = 16  # one kernel that moves up to 1/16 of L2 is launch-bound
+    # Percent of a multiprocessor's shared memory that kernels of a list ask for where some load
+    # ahead of their wait: two run side by side only where both divide its memory alike.
+    early_carveout: int = 50
     # Fast calls recycle results up to 2**-16 of the device's memory: a thousand are 1.5 % of it.
     recycled_memory_shift: int = 16
     # Small results that are ready long before the list ends (a loss, before its gradients) can be
@@ -103,6 +106,9 @@ class CudaLaunchList(LaunchList):
         self._format = struct.Struct(f"={addresses}Q{formats}")
         self._pack = self._format.pack_into
         self._shared, self._global_scratch = self._place_scratch()
+        if any(step.program.loads_early for step in steps):
+            for step in steps:
+                step.program.prefer_carveout(TUNING.early_carveout)
         self._no_scratch = [0] * len(self._scratch)
         self._early_steps = self._find_early_results()
         self._free: list[_CommandBuffer] = []

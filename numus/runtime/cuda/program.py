@@ -12,6 +12,7 @@ from numus.runtime.cuda import driver
 from numus.runtime.programs import KernelProgram, formats_of
 
 _MAX_SYMBOL = 80  # characters
+_ATTRIBUTE = "CU_FUNC_ATTRIBUTE_"
 
 
 def symbol(kernel: Any) -> str:
@@ -73,10 +74,17 @@ class CudaProgram(KernelProgram):
     def allow_shared(self, nbytes: int) -> None:
         """Raise the kernel's limit of dynamic shared memory."""
         if nbytes > self._allowed_shared:
-            name = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+            name = f"{_ATTRIBUTE}MAX_DYNAMIC_SHARED_SIZE_BYTES"
             key = driver.constant("CUfunction_attribute", name)
             driver.call("cuFuncSetAttribute", self.function, key, nbytes)
             self._allowed_shared = nbytes
+
+    def prefer_carveout(self, percent: int) -> None:
+        """Ask for a part of a multiprocessor's memory as shared memory, the rest as L1."""
+        key = driver.constant(
+            "CUfunction_attribute", f"{_ATTRIBUTE}PREFERRED_SHARED_MEMORY_CARVEOUT"
+        )
+        driver.call("cuFuncSetAttribute", self.function, key, percent)
 
 
 class VendorProgram(KernelProgram):
@@ -103,3 +111,6 @@ class VendorProgram(KernelProgram):
 
     def allow_shared(self, nbytes: int) -> None:
         """The library sets the limit of its kernels itself."""
+
+    def prefer_carveout(self, percent: int) -> None:
+        """The library chooses that of its kernels."""
