@@ -122,6 +122,19 @@ def test_no_dense_weight_is_stored():
     assert "MiB" not in stored[0]
 
 
+@pytest.mark.parametrize("format", ["uint4-g32", "int3-g64", "int8-row", "q4_k"])
+@pytest.mark.parametrize("dtype", [nm.float32, nm.bfloat16])
+def test_largest_codes_and_activations(format, dtype):
+    """Integers of all planes, joined in a word where they fit."""
+    w = np.where(np.arange(4)[:, None] % 2, 1, -1) * np.ones((1, 512), np.float32)
+    w[:, ::64] *= 0.5
+    q = nm.quant.quantize(nm.asarray(w), format)
+    for sign in (-1, 1):
+        x = nm.full((1, 512), sign * 7.0, dtype=dtype)
+        bound = 1e-2 if dtype is nm.bfloat16 else 2e-6
+        assert error(x @ q.T, exact(x, q)) < bound
+
+
 @pytest.mark.parametrize("activations", [None, "int8"])
 def test_activations_are_rounded_once(activations):
     """By a kernel of their own, not by every task of the product."""

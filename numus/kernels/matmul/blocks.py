@@ -63,6 +63,11 @@ class BlockLayout:
         return self.kind != "iq4_nl" and 8 // self.fields + self.high_bits < 8
 
     @property
+    def largest(self) -> int:
+        """Code."""
+        return (1 << (8 // self.fields + self.high_bits)) - 1 if self.small else 255
+
+    @property
     def group_words(self) -> int:
         """Words of codes that share a scale."""
         return self.span * (self.fields if self.joined else 1)

@@ -162,14 +162,8 @@ def _chunk(
                 codes.append(code << stream.shift if stream.shift else code)
         scale = _group_scale(p, o, row, group) if p.group else None
         for v, register in enumerate(row_sums):
-            total: Expr | None = None
-            for plane in range(s.planes):
-                dot = const(0, dt.int32)
-                for f, code in enumerate(codes):
-                    dot = ir.dot4(dot, code, o.x(v, plane, f, chunk), p.bits < 8)
-                part = dot.cast(dt.float32)
-                total = part if total is None else ir.fma(total, 256.0, part)
-            assert total is not None
+            xs = [[o.x(v, plane, f, chunk) for f in range(len(codes))] for plane in range(s.planes)]
+            total = dot_of_planes(codes, xs, (1 << p.bits) - 1, p.bits < 8)
             if o.zero is not None:
                 total = ir.fma(-o.zero(row, group), o.x_sum(v, chunk), total)
             elif p.zero:
@@ -178,6 +172,22 @@ def _chunk(
             new = ir.fma(total, scale, old) if scale is not None else old + total
             out.append(ir.Set(register, new))
     return out
+
+
+def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int, small: bool) -> Expr:
+    """Words of codes, up to `largest`, times words of bytes in each plane, the most significant
+    first: float32. An integer that fits 32 bits is widened once."""
+    fits = 4 * len(codes) * largest * 128 * sum(256**i for i in range(len(xs))) < 1 << 31
+    total: Expr | None = None
+    dot: Expr = const(0, dt.int32)
+    for plane, words in enumerate(xs):
+        dot = dot << 8 if fits and plane else const(0, dt.int32)
+        for code, word in zip(codes, words, strict=True):
+            dot = ir.dot4(dot, code, word, small)
+        if not fits:
+            part = dot.cast(dt.float32)
+            total = part if total is None else ir.fma(total, 256.0, part)
+    return dot.cast(dt.float32) if total is None else total
 
 
 def _registers(s: PackedShape) -> list[list[ir.Register]]:

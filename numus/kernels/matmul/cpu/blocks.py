@@ -18,6 +18,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.blocks import BlockLayout
+from numus.kernels.matmul.packed import dot_of_planes
 
 ZERO = const(0)
 SIDE_BY_SIDE = 2  # rows times vectors, whose sums do not wait for each other
@@ -221,12 +222,6 @@ class _Rows:
 
     def dot(self, codes: list[Expr], v: int, w: Expr, first: int = 0) -> Expr:
         """Words of codes, those of fields from `first` on, times activations: float32."""
-        total: Expr | None = None
-        for plane in range(self.shape.planes):
-            dot = const(0, dt.int32)
-            for f, code in enumerate(codes, first):
-                dot = ir.dot4(dot, code, self.o.x(v, plane, f, w), self.layout.small)
-            part = dot.cast(dt.float32)
-            total = part if total is None else ir.fma(total, 256.0, part)
-        assert total is not None
-        return total
+        planes, fields = range(self.shape.planes), range(first, first + len(codes))
+        xs = [[self.o.x(v, plane, f, w) for f in fields] for plane in planes]
+        return dot_of_planes(codes, xs, self.layout.largest, self.layout.small)
