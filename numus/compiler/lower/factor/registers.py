@@ -118,10 +118,11 @@ class _Kernel:
         self.emitter.scratch.append(made)
         return made
 
-    def vector(self, name: str, turns: bool = True) -> Matrix:
+    def vector(self, name: str, turns: bool = True, rank: int = 1) -> Matrix:
+        """Or `rank` of them, side by side."""
         p = self.program
-        pitch = ir.const(max(self.grid.extents))
-        return Matrix(p, self.buffer(name, p.real, p.components, turns), ZERO, pitch)
+        pitch = ir.const(max(self.grid.extents) * rank)
+        return Matrix(p, self.buffer(name, p.real, p.components * rank, turns), ZERO, pitch)
 
     def out(self) -> Matrix:
         p, (_, rows, columns) = self.program, self.val.shape
@@ -134,7 +135,7 @@ class _Kernel:
 
 
 def _cholesky(k: _Kernel) -> None:
-    shared = k.vector("column"), k.vector("row")
+    shared = k.vector("column", rank=cholesky.RANK), k.vector("row", rank=cholesky.RANK)
     inverse = k.val.op == "cholesky_and_inverse"
     a = k.read(0)
     found, inverted = cholesky.cholesky(k.program, k.grid, a, k.order, shared, inverse)

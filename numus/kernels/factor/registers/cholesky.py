@@ -1,12 +1,21 @@
-"""Right-looking Cholesky factorisation of one matrix per block, in registers of a GPU."""
+"""Right-looking Cholesky factorisation of one matrix per block, in registers of a GPU.
+
+A step eliminates `RANK` columns: all threads factorise the block on the diagonal that these share,
+each for itself, and find rows of L by forward substitution with it. So there is one barrier for
+several columns, and square roots follow each other without waiting for other threads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from numus import dtypes as dt
 from numus import ir
-from numus.ir import Expr
+from numus.ir import Expr, const, select
 from numus.kernels.factor.program import (
     ZERO,
     Matrix,
+    Number,
     Program,
     Read,
     chosen,
@@ -14,15 +23,13 @@ from numus.kernels.factor.program import (
     minus_product,
     real,
     scaled,
+    squared,
     zero,
 )
-from numus.kernels.factor.registers.tiles import (
-    RegisterMatrix,
-    ThreadGrid,
-    all_threads,
-    steps_of,
-    turn,
-)
+from numus.kernels.factor.registers.tiles import RegisterMatrix, Thread, ThreadGrid, all_threads
+
+VECTOR_BYTES = 16
+RANK = 4  # columns of a step, a divisor of the sides of all grids of threads
 
 
 def cholesky(
@@ -34,64 +41,181 @@ def cholesky(
     inverse: bool,
 ) -> tuple[RegisterMatrix, RegisterMatrix | None]:
     """L of the lower triangle of a, and its inverse on demand; columns of L are NaN from a pivot on
-    that is not positive. A column of L and a row of the inverse are in shared memory at a time."""
+    that is not positive. Columns of L and rows of the inverse are in shared memory, `RANK` at a
+    time, those of one row or column side by side."""
     l = RegisterMatrix(p, grid, grid.rows, lower=True)  # noqa: E741
     x = RegisterMatrix(p, grid, grid.rows, lower=True) if inverse else None
     with all_threads(p, grid) as t:
         l.fill(t, lambda i, j: chosen(j <= i, a(i, j), zero(p)), (n, n))
+        for r in range(grid.rows):  # the last step may go beyond n
+            with p.when(p.let((t.rows[r] >= n) & t.x.eq(t.y))):
+                l[r, r] = real(p, p.constant(1.0))
         if x is not None:
             x.fill_identity(t)
-    for at in steps_of(p, grid, n):
-        _step(p, grid, (l, x), shared, at)
+    for tile, number, first in _steps(p, grid, n):
+        _Step(p, grid, (l, x), shared, (tile, number, first)).run()
     return l, x
 
 
-def _step(
-    p: Program,
-    grid: ThreadGrid,
-    matrices: tuple[RegisterMatrix, RegisterMatrix | None],
-    shared: tuple[Matrix, Matrix],
-    at: tuple[int, Expr, Expr],
-) -> None:
-    """Column k of L, the rest less its product with itself."""
-    (l, x), (column, row), (tile, own, k) = matrices, shared, at  # noqa: E741
-    slot = turn(p, k)
-    with all_threads(p, grid) as t:
-        with p.when(p.let(t.y.eq(own))):
-            for r in range(tile, grid.rows):
-                column[slot, t.rows[r]] = l[r, tile]
-        if x is not None:
-            with p.when(p.let(t.x.eq(own))):
-                for c in range(tile + 1):
-                    row[slot, t.columns[c]] = x[tile, c]
-    with all_threads(p, grid) as t:
-        pivot = p.let(column[slot, k][0])
-        positive = pivot > p.constant(0.0)
-        root = p.let(ir.select(positive, ir.sqrt(pivot), p.constant(float("nan"))))
-        by = p.let(p.constant(1.0) / root)
-        below, right = p.let(t.x > own), p.let(t.y > own)
-        left = {r: p.number(scaled(column[slot, t.rows[r]], by)) for r in range(tile, grid.rows)}
-        left[tile] = p.number(chosen(below, left[tile], zero(p)))
-        for c in range(tile, grid.rows):
-            above = p.number(conjugate(scaled(column[slot, t.columns[c]], by)))
-            if c == tile:
-                above = p.number(chosen(right, above, zero(p)))
-            for r in range(c, grid.rows):
-                l[r, c] = minus_product(l[r, c], left[r], above)
-        with p.when(p.let(t.y.eq(own))):
-            for r in range(tile + 1, grid.rows):
-                l[r, tile] = left[r]
-            with p.when(below):
-                l[tile, tile] = left[tile]
-            with p.when(p.let(t.x.eq(own))):
-                l[tile, tile] = real(p, root)
-        if x is not None:
-            mine = p.let(t.x.eq(own))
-            for c in range(tile + 1):
-                across = p.number(scaled(row[slot, t.columns[c]], by))
-                for r in range(tile, grid.rows):
-                    x[r, c] = minus_product(x[r, c], left[r], across)
-                x[tile, c] = chosen(mine, across, x[tile, c])
+def _steps(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr, Expr]]:
+    """The steps: each with the tile of its columns, its number, and the first thread across the
+    grid that holds one."""
+    for tile in range(grid.columns):
+        rest = ir.maximum(ir.sub(n, const(grid.across * tile)), ZERO)
+        rest = ir.minimum(const(grid.across), rest)
+        count = p.let(ir.idiv(ir.add(rest, const(RANK - 1)), const(RANK)))
+        with p.loop(ZERO, count) as number:
+            yield tile, number, p.let(ir.mul(number, const(RANK)))
+
+
+class _Step:
+    """Columns from k on, those of threads from the `first` on across a tile."""
+
+    def __init__(
+        self,
+        p: Program,
+        grid: ThreadGrid,
+        matrices: tuple[RegisterMatrix, RegisterMatrix | None],
+        shared: tuple[Matrix, Matrix],
+        at: tuple[int, Expr, Expr],
+    ) -> None:
+        self.p, self.grid, (self.l, self.x), (self.column, self.row) = p, grid, matrices, shared
+        self.tile, number, self.first = at
+        self.k = p.let(ir.add(const(grid.across * self.tile), self.first))
+        # tiles have as many steps each: also between tiles, steps take turns
+        steps = grid.across // RANK * self.tile
+        self.slot = p.let(ir.irem(ir.add(number, const(steps)), const(2)))
+
+    def run(self) -> None:
+        p, tile, rows = self.p, self.tile, range(self.tile, self.grid.rows)
+        with all_threads(p, self.grid) as t:
+            self._share(t)
+        with all_threads(p, self.grid) as t:
+            block, by = self._block()
+            left = {}
+            for r in rows:
+                left[r] = self._substituted(self._loaded(self.column, t.rows[r]), block, by)
+            for q in range(RANK):  # rows above, and in the block those above its diagonal
+                is_below = p.let(t.x >= self._thread(q))
+                left[tile][q] = p.number(chosen(is_below, left[tile][q], zero(p)))
+            self._keep(t, left)
+            for c in rows:
+                above = self._substituted(self._loaded(self.column, t.columns[c]), block, by)
+                right = p.let(t.y >= self._thread(RANK))
+                for q, number in enumerate(above):
+                    factor = conjugate(number)
+                    if c == tile:
+                        factor = p.number(chosen(right, factor, zero(p)))
+                    for r in range(c, self.grid.rows):
+                        self.l[r, c] = minus_product(self.l[r, c], left[r][q], factor)
+            if self.x is not None:
+                self._invert(t, self.x, left, block, by)
+
+    def _thread(self, q: int) -> Expr:
+        """That holds column k + q, or row k + q."""
+        return ir.add(self.first, const(q))
+
+    def _is_mine(self, place: Expr) -> Expr:
+        return self.p.let((place >= self.first) & (place < self._thread(RANK)))
+
+    def _place(self, i: Expr, q: Expr) -> Expr:
+        return ir.add(ir.mul(i, const(RANK)), q)
+
+    def _share(self, t: Thread) -> None:
+        p = self.p
+        with p.when(self._is_mine(t.y)):
+            q = p.let(ir.sub(t.y, self.first))
+            for r in range(self.tile, self.grid.rows):
+                self.column[self.slot, self._place(t.rows[r], q)] = self.l[r, self.tile]
+        if self.x is not None:
+            with p.when(self._is_mine(t.x)):
+                q = p.let(ir.sub(t.x, self.first))
+                for c in range(self.tile + 1):
+                    self.row[self.slot, self._place(t.columns[c], q)] = self.x[self.tile, c]
+
+    def _loaded(self, source: Matrix, i: Expr) -> list[Number]:
+        """What is side by side in shared memory, in vectors."""
+        p = self.p
+        parts = [part for q in range(RANK) for part in source[self.slot, self._place(i, const(q))]]
+        width = min(len(parts), VECTOR_BYTES // p.real.itemsize)
+        names = [p.variable(p.real) for _ in parts]
+        for at, (name, part) in enumerate(zip(names, parts, strict=True)):
+            p.do(ir.Let(name, part, vector=width if at % width == 0 else 0))
+        return [tuple(names[i : i + p.components]) for i in range(0, len(names), p.components)]
+
+    def _block(self) -> tuple[list[list[Number]], list[Expr]]:
+        """L of the block on the diagonal, below its own, and the inverses of that."""
+        p = self.p
+        block: list[list[Number]] = []
+        by: list[Expr] = []
+        for i in range(RANK):
+            numbers = self._loaded(self.column, p.let(ir.add(self.k, const(i))))
+            row = self._substituted(numbers[:i], block, by)
+            pivot = numbers[i][0]
+            for number in row:
+                pivot = p.let(pivot - squared(number))
+            by.append(_inverse_root(p, pivot))
+            block.append(row)
+        return block, by
+
+    def _substituted(
+        self, numbers: Sequence[Number], block: Sequence[Sequence[Number]], by: Sequence[Expr]
+    ) -> list[Number]:
+        """A row of L, of what is left of that of the matrix."""
+        p = self.p
+        found: list[Number] = []
+        for q, number in enumerate(numbers):
+            for j, known in enumerate(found):
+                number = p.number(minus_product(number, known, conjugate(block[q][j])))
+            found.append(p.number(scaled(number, by[q])))
+        return found
+
+    def _keep(self, t: Thread, left: dict[int, list[Number]]) -> None:
+        """The columns of L."""
+        p = self.p
+        with p.when(self._is_mine(t.y)):
+            for r in range(self.tile, self.grid.rows):
+                self.l[r, self.tile] = self._own(t.y, left[r])
+
+    def _own(self, place: Expr, numbers: Sequence[Number]) -> Number:
+        """That of the column or row that a thread holds."""
+        found = numbers[0]
+        for q in range(1, RANK):
+            found = chosen(place.eq(self._thread(q)), numbers[q], found)
+        return found
+
+    def _invert(
+        self,
+        t: Thread,
+        x: RegisterMatrix,
+        left: dict[int, list[Number]],
+        block: list[list[Number]],
+        by: list[Expr],
+    ) -> None:
+        p, tile = self.p, self.tile
+        mine = self._is_mine(t.x)
+        for c in range(tile + 1):
+            across: list[Number] = []
+            for q, number in enumerate(self._loaded(self.row, t.columns[c])):
+                for j, known in enumerate(across):
+                    number = p.number(minus_product(number, block[q][j], known))
+                across.append(p.number(scaled(number, by[q])))
+            own = p.number(chosen(mine, self._own(t.x, across), x[tile, c]))
+            for q, number in enumerate(across):
+                for r in range(tile, self.grid.rows):
+                    x[r, c] = minus_product(x[r, c], left[r][q], number)
+            x[tile, c] = chosen(mine, own, x[tile, c])
+
+
+def _inverse_root(p: Program, pivot: Expr) -> Expr:
+    """1 / √pivot, by an approximation and a step of Newton's method where there is one; NaN where
+    the pivot is not positive."""
+    pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
+    if p.real is not dt.float32:
+        return p.let(p.constant(1.0) / ir.sqrt(pivot))
+    by = p.let(ir.approx_rsqrt(pivot))
+    error = ir.fma(pivot * by, by * p.constant(-0.5), p.constant(0.5), allow_unfused=True)
+    return p.let(ir.fma(by, p.let(error), by, allow_unfused=True))
 
 
 def write_lower(
