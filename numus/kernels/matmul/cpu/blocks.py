@@ -22,6 +22,7 @@ from numus.kernels.matmul.packed import dot_of_planes
 
 ZERO = const(0)
 SIDE_BY_SIDE = 2  # rows times vectors, whose sums do not wait for each other
+LINE_BYTES = 64  # of a cache line
 DECODED_BLOCKS = 64  # at most, of several rows
 
 Sums = list[list[list[ir.Register]]]  # by row and vector
@@ -195,10 +196,12 @@ class _Rows:
         """Block by block, which is some vectors of words."""
         layout, lane, block = self.layout, ir.var("lane"), ir.var("block_of_row")
         width, step = self.shape.width, list[Stmt]()
+        for row in own:
+            for byte in range(0, layout.size, LINE_BYTES):
+                step.append(self.prefetch(row, block * layout.size + byte))
         for start in range(0, layout.words, width):
             at = lane + start
             for i, row in enumerate(own):
-                step.append(self.prefetch(row, block * layout.size + 4 * start))
                 codes = layout.block_codes(self.in_block(row, block), at)
                 group = at // layout.span % layout.spans
                 for f, code in enumerate(codes):
