@@ -190,10 +190,21 @@ def _has_no_warps(p: PackedGemvProblem) -> bool:
 
 
 def _lower_blocks(p: PackedGemvProblem) -> Kernels:
-    tuning, packing = BLOCKS, p.packing
-    rows = max(1, min(tuning.sums // p.vectors, p.rows))
-    e, block, own = Emitter(p.layouts, block_size=tuning.threads), ir.var("block"), ir.var("own")
+    packing, block, own = p.packing, ir.var("block"), ir.var("own")
     x, codes, *numbers = p.val.inputs
+    layout = matrix_layout(codes, p.layouts, 1)
+    quads = layout is not None and layout.k_major and not (packing.header or layout.ld % QUAD)
+    run = QUAD if quads and not (p.chunks % QUAD or packing.group % QUAD) else 1
+    threads, sums, words = BLOCKS.shape(run)
+    rows = max(1, min(sums // p.vectors, p.rows))
+    e, first = Emitter(p.layouts, block_size=threads), block * rows
+
+    def word(row: Expr, at: Expr, beyond: int) -> Expr:
+        if run == 1 or layout is None:
+            found: Expr = e.value(codes, (ZERO, row, at))
+            return found
+        load = e.value(codes, (ZERO, ZERO, ZERO))  # from an address that is surely aligned
+        return ir.load(load.attr, row * e.dim(layout.ld // QUAD) * QUAD + at + beyond)
 
     def number(which: int) -> Callable[[Expr, Expr], Expr]:
         if packing.header and not which:
@@ -208,19 +219,22 @@ def _lower_blocks(p: PackedGemvProblem) -> Kernels:
         return read
 
     gemv = BlockGemv(
-        *(packing, p.vectors, rows, tuning.threads, tuning.words),
+        *(packing, p.vectors, rows, threads, run, words),
         x=lambda v, k: e.value(x, (ZERO, const(v), k)).cast(dt.float32),
-        word=lambda row, at: e.value(codes, (ZERO, row, at)),
+        word=word,
         scale=number(0),
         zero=number(1) if len(numbers) > 1 else None,
+        first=first,
+        count=e.dim(p.rows),
+        accesses=e.dim(p.chunks // run),
+        whole=p.chunks % (threads * run * words) == 0,
     )
-    first = block * rows
-    whole = p.chunks % (tuning.threads * tuning.words) == 0
-    body, found = gemv.emit(first, e.dim(p.rows), e.dim(p.chunks), whole)
+    body, found = gemv.emit()
+    e.scratch += gemv.scratch
     stores: list[Stmt] = []
-    for v, sums in enumerate(found):
-        value = sums[-1]
-        for i, total in reversed(list(enumerate(sums[:-1]))):
+    for v, totals_of in enumerate(found):
+        value = totals_of[-1]
+        for i, total in reversed(list(enumerate(totals_of[:-1]))):
             value = ir.select(own.eq(i), total, value)
         result = value.cast(p.val.dtype)
         stores += store_epilogue(e, p.group, (const(v), first + own), result)

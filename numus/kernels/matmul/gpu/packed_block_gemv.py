@@ -1,147 +1,260 @@
 """GEMV with packed codes by the rows of a block, for GPUs whose warps are of no known size.
 
-Threads take adjacent words of a row, so that accesses coalesce without vector loads, and have
-several words of several rows in flight. The activations of a word are loaded once for all rows of
-the block, whose sums are added up by one reduction. Codes become floats as in `packed_gemv.py`,
-without a conversion: their bits are the leading ones of a mantissa, 1 + code / 2**bits, and the
-ones are taken away again by the sum of the activations.
+The threads of a block share the words of each row, four adjacent ones as one access where they are
+aligned. They read the activations of their words from shared memory, where each thread's begin in
+other banks, and use them for all rows of the block; one reduction adds up the sums of all rows.
+
+A code becomes a float by an integer and a float instruction: an exponent over the mantissa in which
+it lies makes it 2**e + code, from which 2**e is subtracted. That is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.packed import BYTES, Packing
 
-ZERO = const(0)
-MANTISSA = 23
-ONE_BITS = 0x3F800000
+ZERO, F0 = const(0), const(0.0, dt.float32)
+QUAD = 4  # words of an access
+PAD = 4  # floats between the activations of threads in shared memory
+MANTISSA, BIAS = 23, 127
+SHIFT = 12  # that brings the codes above the mantissa into it
 
 
 @dataclass(frozen=True)
 class BlockGemvTuning:
-    """To be measured on one H200 through Vulkan."""
+    """Measured on one H200 through Vulkan: a row's words one by one take 15.4 us for 14336 x 4096
+    codes of 4 bits, and 20.9 for those of 8 bits behind headers."""
 
     threads: int = 64
     sums: int = 8  # of a block: rows by vectors
-    words: int = 2  # of a row, that a thread has in flight
+    single_threads: int = 32  # where words are read one by one,
+    single_sums: int = 4
+    single_words: int = 4  # and how many of a row a thread has in flight
+    max_staged_bytes: int = 12 << 10  # of activations
+
+    def shape(self, run: int) -> tuple[int, int, int]:
+        """Threads of a block, its sums, and accesses of a row that a thread has in flight."""
+        if run > 1:
+            return self.threads, self.sums, 1
+        return self.single_threads, self.single_sums, self.single_words
 
 
 TUNING = BlockGemvTuning()
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """What a thread has of a row: words of a group, and the group's numbers."""
+
+    words: Sequence[Expr]
+    scale: Expr
+    zero: Expr | None
+
+
+@dataclass
 class BlockGemv:
-    """The rows of a block from `first` on. Elements of the operands are given by callbacks."""
+    """The rows of a block from `first` on, `count` of which exist. Elements of the operands are
+    given by callbacks."""
 
     packing: Packing
     vectors: int
     rows: int  # of a block
     threads: int
-    words: int  # of a row, that a thread has in flight
+    run: int  # adjacent words of a thread: one access
+    words: int  # such accesses of a row, that a thread has in flight
     x: Callable[[int, Expr], Expr]  # vector, element
-    word: Callable[[Expr, Expr], Expr]  # row, word of it
+    word: Callable[[Expr, Expr, int], Expr]  # row, word of it, how many beyond
     scale: Callable[[Expr, Expr], Expr]  # row, group: float32
     zero: Callable[[Expr, Expr], Expr] | None
+    first: Expr
+    count: Expr
+    accesses: Expr  # of a row
+    whole: bool  # all iterations are
+    scratch: list[ir.Buffer] = field(default_factory=list)
 
-    def emit(
-        self, first: Expr, count: Expr, chunks: Expr, whole: bool
-    ) -> tuple[list[Stmt], list[list[Expr]]]:
-        """Statements, and the results by vector and row. `count` rows exist; `whole`: all
-        iterations are."""
-        sums = [
+    def __post_init__(self) -> None:
+        self._rows = [ir.minimum(self.first + i, self.count - 1) for i in range(self.rows)]
+        self._sums = [
             [ir.Register(f"sum{v}_{i}", dt.float32, lanes=True) for i in range(self.rows)]
             for v in range(self.vectors)
         ]
-        rows = [ir.minimum(first + i, count - 1) for i in range(self.rows)]
-        flat = [register for own in sums for register in own]
-        lane, many = ir.var("lane"), self.threads * self.words
-        stop = chunks if whole else chunks // many * many
-        body: list[Stmt] = list(ir.sets(flat, [const(0.0, dt.float32)] * len(flat)))
-        body.append(self._loop(sums, rows, "many", (lane, stop, many), self.words))
-        if not whole:
-            rest = (stop + lane, chunks, self.threads)
-            body.append(self._loop(sums, rows, "rest", rest, 1))
+
+    def emit(self) -> tuple[list[Stmt], list[list[Expr]]]:
+        """Statements, and the results by vector and row."""
+        flat = [register for own in self._sums for register in own]
+        out = [self._of_block("clear", lambda _: list(ir.sets(flat, [F0] * len(flat))))]
+        nbytes = 4 * self.vectors * self._stride * self.threads
+        if self.run > 1 and nbytes <= TUNING.max_staged_bytes:
+            out.append(self._staged())
+        else:
+            out.append(self._of_block("own", self._direct))
         names, left, right = (
             [ir.var(f"{name}{i}", dt.float32) for i in range(len(flat))]
             for name in ("total", "left", "right")
         )
         merged = [a + b for a, b in zip(left, right, strict=True)]
-        out: list[Stmt] = [ir.For(lane, ZERO, const(self.threads), "lanes", body)]
         out.append(ir.BlockReduce(flat, left, right, merged, names))
-        at = range(0, len(names), self.rows)
-        return out, [names[i : i + self.rows] for i in at]
+        return out, [names[i : i + self.rows] for i in range(0, len(names), self.rows)]
 
-    def _loop(
-        self,
-        sums: list[list[ir.Register]],
-        rows: list[Expr],
-        name: str,
-        bounds: tuple[Expr, Expr, int],
-        words: int,
-    ) -> Stmt:
+    def _of_block(self, name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+        lane = ir.var(f"{name}_lane")
+        return ir.For(lane, ZERO, const(self.threads), "lanes", body(lane))
+
+    # -- activations from memory ------------------------------------------------------------------
+
+    def _direct(self, lane: Expr) -> list[Stmt]:
+        """The loop of a thread over its words."""
+        many = self.threads * self.words
+        stop = self.accesses if self.whole else self.accesses // many * many
+        out = [self._loop("many", (lane, stop, many), self.words)]
+        if not self.whole:
+            out.append(self._loop("rest", (stop + lane, self.accesses, self.threads), 1))
+        return out
+
+    def _loop(self, name: str, bounds: tuple[Expr, Expr, int], words: int) -> Stmt:
         start, stop, step = bounds
-        at = ir.var(f"{name}_chunk")
-        chunks = [at + u * self.threads for u in range(words)]
-        body: list[Stmt] = []
-        loaded = [self._load(body, rows, chunk, f"{name}{u}") for u, chunk in enumerate(chunks)]
-        for u, (chunk, own) in enumerate(zip(chunks, loaded, strict=True)):
-            self._multiply(body, sums, chunk, own, f"{name}{u}")
+        at, body = ir.var(f"{name}_access"), list[Stmt]()
+        places = [at + u * self.threads for u in range(words)]
+        loaded = [self._load(body, place, f"{name}{u}") for u, place in enumerate(places)]
+        for u, (place, own) in enumerate(zip(places, loaded, strict=True)):
+            first = place * (self.run * self.packing.values)
+
+            def read(v: int, j: int, first: Expr = first) -> Expr:
+                return self.x(v, first + j)
+
+            self._multiply(body, read, own, f"{name}{u}")
         return ir.For(at, start, stop, "serial", body, step=const(step))
 
-    def _load(
-        self, out: list[Stmt], rows: list[Expr], chunk: Expr, tag: str
-    ) -> list[tuple[Expr, Expr, Expr | None]]:
-        """A word of each row, its scale and zero point."""
-        p = self.packing
+    # -- activations from shared memory -----------------------------------------------------------
+
+    @property
+    def _stride(self) -> int:
+        """Floats of shared memory from one thread's activations to the next one's."""
+        return self.packing.values * self.run + PAD
+
+    def _staged(self) -> Stmt:
+        """Each iteration brings activations to shared memory while words are on their way."""
+        at, values = ir.var("slice"), self.packing.values
+        size = self._stride * self.threads
+        buffer = ir.Buffer("activations", dt.float32, "scratch", const(self.vectors * size))
+        self.scratch.append(buffer)
+        kept: list[Loaded] = []
+
+        def existing(lane: Expr, body: list[Stmt]) -> list[Stmt]:
+            return body if self.whole else [ir.If(at + lane < self.accesses, body)]
+
+        def fetch(lane: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+            for i, own in enumerate(self._load(body, at + lane, "next")):
+                found = [*own.words, own.scale, *([own.zero] if own.zero is not None else [])]
+                registers = [
+                    ir.Register(f"kept{i}_{j}", x.dtype, lanes=True) for j, x in enumerate(found)
+                ]
+                body += ir.sets(registers, found)
+                words, numbers = registers[: self.run], registers[self.run :]
+                reads = ir.reads(numbers)
+                kept.append(Loaded(ir.reads(words), reads[0], reads[1] if reads[1:] else None))
+            return existing(lane, body) + stage(lane)
+
+        def stage(lane: Expr) -> list[Stmt]:
+            """Four activations of a thread at a time, adjacent in memory by threads."""
+            body: list[Stmt] = []
+            for v in range(self.vectors):
+                for i in range(values):
+                    element = (at * values + (lane + i * self.threads)) * PAD
+                    owner = (lane >> (values.bit_length() - 1)) + i * (self.threads // values)
+                    place = owner * self._stride + (lane & (values - 1)) * PAD + v * size
+                    own: list[Stmt] = [
+                        ir.Store(buffer, place + j, self.x(v, element + j)) for j in range(PAD)
+                    ]
+                    exists = element < self.accesses * (self.run * values)
+                    body += own if self.whole else [ir.If(exists, own)]
+            return body
+
+        def compute(lane: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+
+            def read(v: int, j: int) -> Expr:
+                return ir.load(buffer, lane * self._stride + (v * size + j))
+
+            self._multiply(body, read, kept, "own")
+            return existing(lane, body)
+
+        loop: list[Stmt] = [self._of_block("fetch", fetch), self._of_block("compute", compute)]
+        return ir.For(at, ZERO, self.accesses, "serial", loop, step=const(self.threads))
+
+    # -- products ---------------------------------------------------------------------------------
+
+    def _load(self, out: list[Stmt], access: Expr, tag: str) -> list[Loaded]:
+        """Words of each row, and the numbers of their group."""
+        p, chunk = self.packing, access * self.run
         group = _quotient(chunk, p.group) if p.group else ZERO
         at = chunk + group + 1 if p.header else chunk
         found = []
-        for i, row in enumerate(rows):
-            word, scale = ir.var(f"w{tag}_{i}", dt.uint32), ir.var(f"s{tag}_{i}", dt.float32)
-            value = self.word(row, at)
-            out.append(ir.Let(word, value ^ (128 * BYTES) if p.signed else value))
+        for i, row in enumerate(self._rows):
+            words = [ir.var(f"w{tag}_{i}_{j}", dt.uint32) for j in range(self.run)]
+            out += ir.lets(words, [self.word(row, at, j) for j in range(self.run)])
+            scale = ir.var(f"s{tag}_{i}", dt.float32)
             out.append(ir.Let(scale, self.scale(row, group)))
             zero = None
             if self.zero is not None:
                 zero = ir.var(f"z{tag}_{i}", dt.float32)
                 out.append(ir.Let(zero, self.zero(row, group)))
-            found.append((word, scale, zero))
+            found.append(Loaded(words, scale, zero))
         return found
 
     def _multiply(
-        self,
-        out: list[Stmt],
-        sums: list[list[ir.Register]],
-        chunk: Expr,
-        loaded: list[tuple[Expr, Expr, Expr | None]],
-        tag: str,
+        self, out: list[Stmt], x: Callable[[int, int], Expr], rows: list[Loaded], tag: str
     ) -> None:
-        """Add the products of a word of each row."""
-        p, steps = self.packing, float(1 << self.packing.bits)
-        codes = [[_code_as_float(p, word, j) for j in range(p.values)] for word, _, _ in loaded]
-        for v, own in enumerate(sums):
-            xs = [ir.var(f"x{tag}_{v}_{j}", dt.float32) for j in range(p.values)]
-            out += ir.lets(xs, [self.x(v, chunk * p.values + j) for j in range(p.values)])
-            total = ir.var(f"t{tag}_{v}", dt.float32)
-            out.append(ir.Let(total, _sum(xs), relaxed=True))
-            ones = ir.var(f"o{tag}_{v}", dt.float32)
-            fixed = 0 if self.zero is not None else p.zero
-            out.append(ir.Let(ones, total * -(steps + fixed), relaxed=True))
-            for register, row, (_, scale, zero) in zip(own, codes, loaded, strict=True):
-                part = row[0] * xs[0]
-                for code, x in zip(row[1:], xs[1:], strict=True):
-                    part = ir.fma(code, x, part, allow_unfused=True)
-                value = ir.fma(part, steps, ones, allow_unfused=True)
-                if zero is not None:
-                    value = ir.fma(-zero, total, value, allow_unfused=True)
-                out.append(
-                    ir.Set(register, ir.fma(value, scale, ir.read(register), allow_unfused=True))
-                )
+        """Add the products of each row's words with their activations `x(vector, number)`: word by
+        word, so that few registers hold activations."""
+        p, vectors = self.packing, range(self.vectors)
+        sums: list[list[Expr | None]] = [[None] * len(rows) for _ in vectors]
+        totals: list[Expr | None] = [None] * self.vectors
+        for w in range(self.run):
+            xs = [
+                [ir.var(f"x{tag}_{v}_{w}_{j}", dt.float32) for j in range(p.values)]
+                for v in vectors
+            ]
+            for v in vectors:
+                out += ir.lets(xs[v], [x(v, w * p.values + j) for j in range(p.values)])
+                totals[v] = self._named(out, f"t{tag}_{v}_{w}", _plus(totals[v], _sum(xs[v])))
+            for i, row in enumerate(rows):
+                codes = [_code(p, row.words[w], j) for j in range(p.values)]
+                for v in vectors:
+                    value = sums[v][i]
+                    for code, factor in zip(codes, xs[v], strict=True):
+                        value = code * factor if value is None else _fma(code, factor, value)
+                    assert value is not None
+                    sums[v][i] = self._named(out, f"p{tag}_{v}_{w}_{i}", value)
+        for v, own in enumerate(self._sums):
+            for register, row, found in zip(own, rows, sums[v], strict=True):
+                total, value = totals[v], found
+                assert value is not None
+                assert total is not None
+                if row.zero is not None:
+                    value = _fma(-row.zero, total, value)
+                elif p.zero:
+                    value = _fma(total, const(-float(p.zero), dt.float32), value)
+                out.append(ir.Set(register, _fma(value, row.scale, ir.read(register))))
+
+    def _named(self, out: list[Stmt], name: str, value: Expr) -> Expr:
+        found = ir.var(name, dt.float32)
+        out.append(ir.Let(found, value, relaxed=True))
+        return found
+
+
+def _plus(a: Expr | None, b: Expr) -> Expr:
+    return b if a is None else a + b
+
+
+def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    return ir.fma(a, b, c, allow_unfused=True)
 
 
 def _quotient(x: Expr, n: int) -> Expr:
@@ -149,12 +262,15 @@ def _quotient(x: Expr, n: int) -> Expr:
     return x >> n.bit_length() - 1 if n & (n - 1) == 0 else x // n
 
 
-def _code_as_float(p: Packing, word: Expr, which: int) -> Expr:
-    """1 + code / 2**bits of a value of a word."""
-    end = (which + 1) * p.bits
-    moved = word >> (end - MANTISSA) if end > MANTISSA else word << (MANTISSA - end)
-    mask = ((1 << p.bits) - 1) << (MANTISSA - p.bits)
-    return ((moved & mask) | ONE_BITS).bitcast(dt.float32)
+def _code(p: Packing, word: Expr, which: int) -> Expr:
+    """A code of a word as a float."""
+    word = word ^ (128 * BYTES) if p.signed else word
+    at = which * p.bits
+    if at + p.bits > MANTISSA:
+        word, at = word >> SHIFT, at - SHIFT
+    exponent = MANTISSA - at
+    bits = (word & ((1 << p.bits) - 1) << at) | (BIAS + exponent) << MANTISSA
+    return bits.bitcast(dt.float32) - float(1 << exponent)
 
 
 def _sum(xs: list[Expr]) -> Expr:
