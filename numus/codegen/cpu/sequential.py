@@ -75,7 +75,8 @@ def signature(
     """The parameters (name, kind) of a function and the kind of its result; `numbers` are FLOAT64,
     COMPLEX128 or not known yet."""
     meant = {"NUMBERS": numbers, "Number": _NUMBERS.get(numbers, "Number")}
-    notes = {name: meant.get(kind, kind) for name, kind in function.__annotations__.items()}
+    written: dict[str, str] = function.__annotations__
+    notes = {name: meant.get(kind, kind) for name, kind in written.items()}
     result = notes.pop("return", "None")
     return list(notes.items()), result
 

@@ -21,6 +21,7 @@ from numus.ir import Expr
 from numus.kernels.attention.gpu import (
     simt_backward,
     simt_forward,
+    split_combine,
     split_keys,
     wgmma_backward,
     wgmma_forward,
@@ -148,7 +149,7 @@ class SplitKeys(InOrder):
         splits = -(-keys // chunk)
         dtype = _compute_dtype(p)
         approximate = p.target.approx_math and p.wgmma_dtype is not None
-        decay = split_keys.approx_decay if approximate else exp_decay
+        decay = split_combine.approx_decay if approximate else exp_decay
         e, reader, operands = self._operands(p, tiling.threads)
         sizes = self._sizes(e, p, splits, chunk)
         given = (tiling, sizes, dtype, ir.var("g"), operands)
@@ -159,15 +160,15 @@ class SplitKeys(InOrder):
             return [reader.kernel(self.name, alone, p.batch * splits)]
         shapes = ((p.batch, queries, splits),) * 2 + ((p.batch, queries, splits, value_dim),)
         memory = [temporary(shape, dtype) for shape in shapes]
-        partials = split_keys.Partials(*(e.buffer(x, "write") for x in memory))
+        partials = split_combine.Partials(*(e.buffer(x, "write") for x in memory))
         first = split_keys.SplitKeysKernel(*given, partials, *last)
         steps = [reader.kernel(self.name, first, p.batch * splits)]
         threads = split_keys.TUNING.combine_threads
         e, reader, operands = self._operands(p, threads)
         sizes = self._sizes(e, p, splits, chunk)
-        partials = split_keys.Partials(*(e.buffer(x) for x in memory))
+        partials = split_combine.Partials(*(e.buffer(x) for x in memory))
         counts = (queries, splits)
-        second = split_keys.CombineKernel(
+        second = split_combine.CombineKernel(
             sizes, dtype, ir.var("g"), operands, partials, counts, threads, decay
         )
         return [*steps, reader.kernel("attention_combine", second, p.batch * queries)]
@@ -180,9 +181,9 @@ class SplitKeys(InOrder):
 
     def _sizes(
         self, e: Emitter, p: AttentionProblem, splits: int, chunk: int
-    ) -> split_keys.SplitSizes:
+    ) -> split_combine.SplitSizes:
         _, keys, head_dim, value_dim = map(e.dim, p.dims)
-        return split_keys.SplitSizes(
+        return split_combine.SplitSizes(
             keys, head_dim, value_dim, e.scalar_arg(splits), e.scalar_arg(chunk)
         )
 

@@ -9,10 +9,10 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.axis import ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.matmul.gpu_operands import VectorOperand, vector_operand
+from numus.compiler.lower.matmul.gpu_operands import vector_operand
 from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, when
+from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, VectorOperand, when
 from numus.kernels.sparse.gpu_rows import ThreadRows
 
 

@@ -10,28 +10,22 @@ kernel, all in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from numus import ir
 from numus.dtypes import DType, bool_
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.gpu.block import FwdOperands
-from numus.kernels.attention.gpu.wgmma_forward import LOG2E, tree_reduce
+from numus.kernels.attention.gpu.split_combine import Decay, Partials, SplitSizes, combined
+from numus.kernels.attention.gpu.wgmma_forward import tree_reduce
 from numus.kernels.common.smem_tiles import Matrix
-from numus.kernels.math import FUNCTIONS, exp_decay
+from numus.kernels.math import exp_decay
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, multiply_add, next_power_of_two
 from numus.target import Target
 
 ZERO, TRUE, WARP = const(0), const(True, bool_), 32
-
-Decay = Callable[[Expr], Expr]  # e**x for x <= 0
 _STATS = 2  # ahead of the columns of a query: the maximum, the sum
-
-
-def approx_decay(x: Expr) -> Expr:
-    """e**x by the special-function unit, for results that are rounded to 16 bits."""
-    return ir.exp2(x * const(LOG2E, x.dtype))
 
 
 @dataclass(frozen=True)
@@ -94,27 +88,6 @@ def split_count(target: Target, tiling: SplitTiling, batch: int, keys: int) -> i
     """Blocks of a head: enough for all SMs, each with work for all of its teams."""
     wanted = min(TUNING.max_splits, -(-target.num_cores // batch))
     return max(1, min(wanted, -(-keys // tiling.step)))
-
-
-@dataclass(slots=True)
-class SplitSizes:
-    """Launch arguments."""
-
-    keys: Expr
-    head_dim: Expr
-    value_dim: Expr
-    splits: Expr
-    chunk: Expr  # keys of a split
-
-
-@dataclass(slots=True)
-class Partials:
-    """Results of the splits in memory: (matrix, query, split) maxima and sums, and the columns of
-    each."""
-
-    maxima: ir.Buffer
-    sums: ir.Buffer
-    columns: ir.Buffer
 
 
 class _Softmax:
@@ -433,69 +406,3 @@ class SplitKeysKernel:
         if splits > 1:
             body = [ir.If(element < count, body)]
         return ir.For(i, ZERO, (count + (splits - 1)) // splits, "lanes", body)
-
-
-def combined(
-    parts: Sequence[tuple[Expr, ...]], dtype: DType, decay: Decay
-) -> tuple[list[Stmt], Expr, Expr]:
-    """Of the maximum, the sum and a column of each split: statements, the column of the result, and
-    the log-sum-exp. They load all that they need at once."""
-    infinite, zero, one = const(-math.inf, dtype), const(0, dtype), const(1, dtype)
-    maxima, sums, columns, factors = (
-        [ir.var(f"{name}{s}", dtype) for s in range(len(parts))]
-        for name in ("maximum", "sum", "column", "factor")
-    )
-    body: list[Stmt] = []
-    for names, part in zip(zip(maxima, sums, columns, strict=True), parts, strict=True):
-        body += ir.lets(list(names), list(part))
-    largest, shift = ir.var("all_largest", dtype), ir.var("all_shift", dtype)
-    total, result = ir.var("total", dtype), ir.var("result", dtype)
-    body += [
-        ir.Let(largest, tree_reduce(list(maxima), ir.maximum)),
-        ir.Let(shift, select(largest.eq(infinite), zero, largest)),
-    ]
-    new, whole = zero, zero
-    for s in range(len(parts)):
-        body.append(ir.Let(factors[s], decay(maxima[s] - shift)))
-        new = multiply_add(columns[s], factors[s], new)
-        whole = multiply_add(sums[s], factors[s], whole)
-    none = total.eq(zero)
-    body += [ir.Let(total, whole), ir.Let(result, new * select(none, zero, one / total))]
-    lse = select(none, const(math.inf, dtype), largest + FUNCTIONS["log"](total))
-    return body, result, lse
-
-
-@dataclass(slots=True)
-class CombineKernel:
-    """The second kernel: a block for each (matrix, query), a thread for a column or several. It is
-    bound by latency: every thread loads all that it needs at once, and waits for no other."""
-
-    sizes: SplitSizes
-    dtype: DType
-    row: Expr  # number of the block
-    operands: FwdOperands
-    partials: Partials
-    counts: tuple[int, int]  # of queries and splits
-    threads: int
-    decay: Decay
-    scratch: list[ir.Buffer] = field(default_factory=list)
-
-    def body(self) -> list[Stmt]:
-        queries, splits = self.counts
-        p, first = self.partials, self.row * splits
-        n, r = self.row // queries, self.row % queries
-        lane = ir.var("lane")
-        parts = [
-            (
-                ir.load(p.maxima, at),
-                ir.load(p.sums, at),
-                ir.load(p.columns, at * self.sizes.value_dim + lane),
-            )
-            for at in (first + s for s in range(splits))
-        ]
-        body, result, lse = combined(parts, self.dtype, self.decay)
-        body += self.operands.write(n, r, lane, result)
-        told = self.operands.write_lse(n, r, lse)
-        if told:
-            body.append(ir.If(lane.eq(0), told))
-        return [ir.For(lane, ZERO, self.sizes.value_dim, "lanes", body)]
