@@ -348,7 +348,7 @@ def test_old_and_new_devices():
 
 def test_softmax_of_pipelined_attention_overlaps_products(machine):
     """Between the wait for the scores of a block and that for the products of the last one."""
-    q = nm.zeros((2, 500, 128), dtype="bfloat16", device="ptx")
+    q = nm.zeros((2, 500, 64), dtype="bfloat16", device="ptx")
     nm.eval(nm.scaled_dot_product_attention(q, q, q))
     (text,) = [text for kernel, text in machine.made if kernel.name == "attention_wgmma"]
     softmax = text[text.index("wgmma.wait_group.sync.aligned 1") :]

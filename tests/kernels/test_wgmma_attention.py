@@ -1,11 +1,14 @@
 """Attention on wgmma and SIMT, on the simulated GPU."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import simt_machine
 
 import numus as nm
 from numus import ir
+from numus.kernels.attention.gpu import wgmma_pipelined
 from numus.runtime.devices import BACKENDS
 from numus.runtime.null import NullRuntime
 
@@ -144,8 +147,10 @@ def test_halves_with_heads_too_large_for_wgmma():
 @pytest.mark.parametrize(
     ("sizes", "causal"), [((72, 40), False), ((90, 96), True), ((128, 120), True)]
 )
-def test_pipelined_blocks_of_long_heads(sizes, causal):
+def test_pipelined_blocks_of_long_heads(sizes, causal, monkeypatch):
     """Their blocks have 128, 112 and 96 keys."""
+    tuning = dataclasses.replace(wgmma_pipelined.TUNING, max_head_dim=128)
+    monkeypatch.setattr(wgmma_pipelined, "TUNING", tuning)
     shapes = ((1, 140, sizes[0]), (1, 330, sizes[0]), (1, 330, sizes[1]))
     arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
     g = drawn(9, 1, 140, sizes[1], dtype="bfloat16")

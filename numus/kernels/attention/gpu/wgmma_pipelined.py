@@ -48,6 +48,7 @@ class PipelinedTuning:
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
     rescale_threshold: float = 8.0
     min_keys: int = 256  # for fewer, two blocks on an SM hide more
+    max_head_dim: int = 80  # longer heads are faster by FlashAttention-2's schedule
 
 
 TUNING = PipelinedTuning()
@@ -59,6 +60,8 @@ def choose(
     """The tile for these heads, if queries and keys are long enough."""
     largest = max(head_dim, value_dim)
     if score_tiles or keys < TUNING.min_keys or not head_dim or not value_dim:
+        return None
+    if largest > TUNING.max_head_dim:
         return None
     for limit, rows, block in TUNING.tiles:
         if largest <= limit and queries > rows // 2:
