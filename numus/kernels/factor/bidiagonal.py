@@ -9,7 +9,7 @@ from collections.abc import Callable
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, chosen
-from numus.kernels.factor.rotations import Sweeps
+from numus.kernels.factor.rotations import Sweeps, plane_turn
 
 MAX_STEPS = 60  # per singular value on average; 2 are usual
 MAX_ERRORS = 8.0  # rounding errors that are as good as zero where steps are many
@@ -66,18 +66,6 @@ def _start(p: Program, b: Matrix, last: Expr, least: Expr) -> Expr:
     return p.let(found.cast(ir.INDEX))
 
 
-def _turn(p: Program, y: Expr, z: Expr) -> tuple[Expr, Expr, Expr]:
-    """Cosine and sine of the rotation of (y, z) to (r, 0), and r."""
-    one, zero = p.constant(1.0), p.constant(0.0)
-    square = p.let(ir.fma(y, y, z * z, allow_unfused=True))
-    # squares that underflow: matrices have elements of about 1
-    none = square < p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
-    none = p.let(none)
-    r = p.let(select(none, zero, ir.sqrt(square)))
-    inverse = p.let(one / select(none, one, r))
-    return p.let(select(none, one, y * inverse)), p.let(select(none, zero, z * inverse)), r
-
-
 def _step(
     p: Program,
     b: Matrix,
@@ -117,7 +105,7 @@ def _step(
     with p.loop(first, last) as k:
         after = p.let(ir.add(k, ONE))
         d_after, e_after = p.let(b[_D, after][0]), p.let(b[_E, after][0])
-        cosine, sine, r = _turn(p, p.let(ir.read(y)), p.let(ir.read(z)))
+        cosine, sine, r = plane_turn(p, p.let(ir.read(y)), p.let(ir.read(z)))
         with p.when(p.let(k > first)):
             b[_E, p.let(ir.sub(k, ONE))] = (r,)
         right = cosine, sine
@@ -125,7 +113,7 @@ def _step(
         new_y = p.let(ir.fma(cosine, old_d, sine * old_e, allow_unfused=True))
         new_e = p.let(ir.fma(cosine, old_e, -(sine * old_d), allow_unfused=True))
         new_d = p.let(cosine * d_after)
-        cosine, sine, r = _turn(p, new_y, p.let(sine * d_after))
+        cosine, sine, r = plane_turn(p, new_y, p.let(sine * d_after))
         if sweeps is not None:
             record, of_right = sweeps
             record.record(angles, k, *chosen(of_right, right, (cosine, sine)))

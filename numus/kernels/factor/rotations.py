@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from numus import ir
 from numus.ir import Expr, const, select
+from numus.kernels.factor.blocked.tiles import Planes, TileProgram
 from numus.kernels.factor.program import ONE, ZERO, Matrix, Program, Span
 
-VECTORS = 2  # of columns at a time
 PASSES = 4  # while columns stay in cache
 
 
@@ -25,6 +25,39 @@ def depth(registers: int) -> int:
 def angles_of(n: int, depth: int) -> int:
     """Elements of the angles of sweeps on n rows."""
     return PASSES * 2 * depth * (n + 2 * depth + 1)
+
+
+def plane_turn(p: Program, y: Expr, z: Expr) -> tuple[Expr, Expr, Expr]:
+    """Cosine and sine of the rotation of (y, z) to (r, 0), and r. The root and the reciprocal of
+    its square are found side by side: steps are a chain of these."""
+    one, zero = p.constant(1.0), p.constant(0.0)
+    square = p.let(ir.fma(y, y, z * z, allow_unfused=True))
+    # squares that underflow: matrices have elements of about 1
+    none = square < p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    none = p.let(none)
+    inverse = p.let(one / select(none, one, square))
+    r = p.let(select(none, zero, ir.sqrt(square)))
+    cosine = select(none, one, y * inverse * r)
+    return p.let(cosine), p.let(z * inverse * r), r
+
+
+class Strips:
+    """A matrix in strips of the columns that rotations turn at a time, one after the other: rows
+    are neighbours, which prefetchers and TLBs follow."""
+
+    def __init__(
+        self, p: TileProgram, buffer: ir.Buffer, start: Expr, height: Expr, before: int
+    ) -> None:
+        """Strips have memory for `height` rows, the first `before` of which come before row 0."""
+        self.width, self.vectors = p.tile, p.vectors
+        self._p, self._buffer = p, buffer
+        self._size = p.let(ir.mul(height, const(p.tile)))
+        self._start = p.let(ir.add(start, const(before * p.tile)))
+
+    def at(self, number: Expr) -> Planes:
+        p = self._p
+        start = p.let(ir.add(self._start, ir.mul(number, self._size)))
+        return Planes(p, self._buffer, start, const(self.width), ZERO)
 
 
 class Sweeps:
@@ -78,18 +111,20 @@ class Sweeps:
     def is_full(self) -> Expr:
         return self._p.let(ir.read(self._count).eq(const(PASSES * self._depth)))
 
-    def apply(self, matrices: Sequence[Matrix], columns: Span) -> None:
-        """All sweeps on a range of columns."""
+    def apply(self, strips: Sequence[Strips], numbers: Span) -> None:
+        """All sweeps on a range of strips."""
         p, depth = self._p, self._depth
         low, high = p.let(ir.read(self._low)), p.let(ir.read(self._high))
         count = p.let(ir.add(ir.read(self._count), const(depth - 1)))
         with p.when(p.let(high > low)):
-            for q in matrices:
-                with (
-                    p.lanes(*columns, unroll=VECTORS) as j,
-                    p.loop(ZERO, ir.idiv(count, const(depth))) as number,
-                ):
-                    self._pass(q, number, (low, high), j)
+            for matrix in strips:
+                with p.loop(*numbers) as strip:
+                    q = matrix.at(strip)
+                    with (
+                        p.lanes(ZERO, const(matrix.width), unroll=matrix.vectors) as j,
+                        p.loop(ZERO, ir.idiv(count, const(depth))) as number,
+                    ):
+                        self._pass(q, number, (low, high), j)
             self._clear(p.let(ir.sub(low, const(depth))), p.let(ir.add(high, const(depth))))
 
     def _pass(self, q: Matrix, number: Expr, rows: Span, j: Expr) -> None:

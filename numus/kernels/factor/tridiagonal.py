@@ -9,7 +9,7 @@ from collections.abc import Callable
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program
-from numus.kernels.factor.rotations import Sweeps
+from numus.kernels.factor.rotations import Sweeps, plane_turn
 
 MAX_STEPS = 60  # per eigenvalue; 2 are usual
 MAX_ERRORS = 8.0  # rounding errors that are as good as zero where steps are many
@@ -88,12 +88,7 @@ def _step(p: Program, t: Matrix, first: Expr, last: Expr, sweeps: Sweeps | None)
         e = p.let(t[_E, i][0])
         f, b = p.let(ir.read(s) * e), p.let(ir.read(c) * e)
         old = p.let(ir.read(g))
-        r = p.let(ir.sqrt(ir.fma(f, f, old * old, allow_unfused=True)))
-        none = p.let(r.eq(0.0))
-        inverse = one / select(none, one, r)
-        inverse = p.let(inverse)
-        cosine = p.let(select(none, one, old * inverse))
-        sine = p.let(select(none, zero, f * inverse))
+        cosine, sine, r = plane_turn(p, old, f)
         t[_E, after] = (r,)  # the last one is overwritten below
         rest = p.let(t[_D, after][0] - ir.read(shift))
         r2 = (t[_D, i][0] - rest) * sine + two * cosine * b

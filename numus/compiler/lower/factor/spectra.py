@@ -32,7 +32,7 @@ from numus.kernels.factor.program import (
     scaled,
     zero,
 )
-from numus.kernels.factor.rotations import Sweeps
+from numus.kernels.factor.rotations import Strips, Sweeps
 
 
 @dataclass(frozen=True)
@@ -359,30 +359,33 @@ def _rotated(space: Workspace, found: Value, whole: Value, sides: list[_Side]) -
         return p.let(select(is_second, rest[0], first)) if is_second is not None else first
 
     height = space.order + 2 * depth
-    starts = [0, height * sides[0].pitch][: len(sides)]
-    vectors = space.flat(space.components * height * sum(side.pitch for side in sides))
-    width = of([-(-side.padded // (parts * tile)) * tile for side in sides])
-    padded, extent = of([s.padded for s in sides]), of([s.extent for s in sides])
-    left = p.let(ir.minimum(ir.mul(part, width), padded))
-    right = p.let(ir.minimum(ir.add(left, width), padded))
-    pitch = of([side.pitch for side in sides])
-    first = p.let(of(starts) + ir.mul(const(depth), pitch))
-    rotated = task.real_planes(vectors, pitch, first)
+    starts = [0, height * sides[0].padded][: len(sides)]
+    plane = height * sum(side.padded for side in sides)
+    vectors = space.flat(space.components * plane)
+    per_part = of([-(-side.padded // (parts * tile)) for side in sides])
+    end = of([side.padded // tile for side in sides])
+    left = p.let(ir.minimum(ir.mul(part, per_part), end))
+    strips = left, p.let(ir.minimum(ir.add(left, per_part), end))
+    start = p.let(ir.mul(task.matrix, task.size(space.components * plane)) + of(starts))
+    buffer = task.emitter.buffer(vectors, "write")
+    rotated = [
+        Strips(p, buffer, p.let(start + task.size(plane * component)), task.size(height), depth)
+        for component in range(space.components)
+    ]
     row = of([side.row for side in sides])
     given = task.real_planes(
         whole, task.size(space.pitch), p.let(ir.mul(row, task.size(space.pitch)))
     )
     order = task.size(space.order)
     for source, to in zip(given, rotated, strict=True):
-        transposed(p, source, to, (left, right), (ZERO, order))
-        for low, high in ((const(-depth), ZERO), (order, ir.add(order, const(depth)))):
-            with p.loop(low, high) as i, p.lanes(left, right) as j:
-                to[i, j] = (p.constant(0.0),)
+        with p.loop(*strips) as number:
+            taken = source.moved(ir.mul(number, const(tile)), ZERO)
+            _load_strip(p, taken, to.at(number), order, depth)
     task.load(found)
     sweeps = Sweeps(p, task.angles, n, depth, up=not singular)
 
     def apply() -> None:
-        sweeps.apply(rotated, (left, right))
+        sweeps.apply(rotated, strips)
 
     if is_second is not None:
         bidiagonal.iterate(p, task.condensed, n, (sweeps, is_second), apply)
@@ -390,19 +393,33 @@ def _rotated(space: Workspace, found: Value, whole: Value, sides: list[_Side]) -
         tridiagonal.iterate(p, task.condensed, n, sweeps, apply)
     task.sort(descending=singular)
     out, top, components = task.result(), of([side.top for side in sides]), space.components
-    stop = p.let(ir.minimum(right, extent))
-    for number_of_part, rows in enumerate(rotated):
+    extent = of([side.extent for side in sides])
+    for component, matrix in enumerate(rotated):
+        with p.loop(*strips) as number:
+            rows, first = matrix.at(number), p.let(ir.mul(number, const(tile)))
 
-        def store(j: Expr, at: Expr, x: Expr, offset: int = number_of_part) -> None:
-            column = ir.add(ir.mul(at, const(components)), const(offset))
-            out[ir.add(top, j), column] = (x,)
+            def store(
+                j: Expr, at: Expr, x: Expr, first: Expr = first, offset: int = component
+            ) -> None:
+                column = ir.add(ir.mul(at, const(components)), const(offset))
+                out[ir.add(ir.add(top, first), j), column] = (x,)
 
-        if is_second is not None:
-            _take_signs(p, task.condensed, rows, is_second, n, (left, right))
-        placing.scatter(p, rows, task.place, store, n, (left, stop))
+            if is_second is not None:
+                _take_signs(p, task.condensed, rows, is_second, n, (ZERO, const(tile)))
+            width = p.let(ir.minimum(const(tile), ir.sub(extent, first)))
+            placing.scatter(p, rows, task.place, store, n, (ZERO, width))
     with p.when(p.let(task.part.eq(0))):
         task.write(task.size(space.m + space.n) if singular else ZERO, singular)
     task.done("svd" if singular else "eigh")
+
+
+def _load_strip(p: TileProgram, source: Planes, to: Planes, order: Expr, depth: int) -> None:
+    """Rows of a matrix as columns, between rows of zeros."""
+    columns = ZERO, const(p.tile)
+    transposed(p, source, to, columns, (ZERO, order))
+    for low, high in ((const(-depth), ZERO), (order, ir.add(order, const(depth)))):
+        with p.loop(low, high) as i, p.lanes(*columns) as j:
+            to[i, j] = (p.constant(0.0),)
 
 
 def _take_signs(
