@@ -260,7 +260,6 @@ def _pass_loops(
     stride = size(p.stride) if p.stride > 1 else ONE
     input_stride = size(block.length // p.radix) if p.groups * p.stride > 1 else ONE
     first_roots = block.first_roots if p.stride == 1 and block.width == 1 else None
-    following = ONE if block.width > 1 else const(block.vector)  # iteration
     are_many = p.groups * p.stride > 1
     reads_ahead = block.fetches and p.stride == 1 and (are_many or block.next_read is not None)
     stores_ahead = block.fetches and are_many and p.groups == 1
@@ -292,18 +291,33 @@ def _pass_loops(
             at = ir.add(start, ir.mul(input_stride, j))
             if block.next_read:
                 return fetch_operands(block.next_read(w, at))
-            return fetch_operands(load(w, ir.add(at, ONE)))
+            following, step = _next_iteration(block, w)
+            return fetch_operands(load(following, ir.add(at, step)))
 
         def results(k: Expr, z: Complex) -> list[Stmt]:
             if not stores_ahead:
                 return []
-            return fetch_results(put(w, ir.add(ir.add(to, following), ir.mul(stride, k)), z))
+            following, step = _next_iteration(block, w)
+            return fetch_results(put(following, ir.add(ir.add(to, step), ir.mul(stride, k)), z))
 
         if in_registers:
             return _register_butterfly(p, point, rotated, store, operands, results)
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
     return _loops(block, p, body)
+
+
+def _next_iteration(block: Block, w: Transform) -> tuple[Transform, Expr]:
+    """The transforms of the next iteration, and how much further on their points are: the next
+    vector of columns, whose lines follow those of this one. Points of one vector often lie powers
+    of two apart, in few sets of the caches, which those of the next position share."""
+    if block.width == 1:
+        return w, const(block.vector)
+    if block.width <= block.vector:
+        return w, ONE
+    start = ir.add(w[0], const(block.vector))
+    wraps = ir.idiv(start, const(block.width))
+    return (ir.sub(start, ir.mul(wraps, const(block.width))), w[1]), wraps
 
 
 def _register_butterfly(

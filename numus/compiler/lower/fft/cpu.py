@@ -32,7 +32,8 @@ def _blocking(p: FftProblem, step: Step) -> Blocking:
         return Blocking(1, 0, vector, (first, *rest), odd)
     width = vector if step.inner > 1 or _is_per_lane(p) else 1
     if step.inner > 1:
-        limit = min(TUNING.max_vectors, column_limit(p.complex_dtype, p.target) // step.length)
+        half_l2 = column_limit(p.complex_dtype, p.target) // 2  # points and results take the rest
+        limit = min(TUNING.max_vectors, half_l2 // step.length)
         tasks = step.outer * step.inner // vector
         width *= max(1, min(limit, tasks // (4 * p.target.num_cores)))
     return Blocking(width, 0, vector, radices_of(step.length, largest, odd), odd)
