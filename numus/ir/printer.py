@@ -222,7 +222,8 @@ class _Printer:
                 return f"pack {s.dtype.name} {words}: {values}"
             case WarpRoles():
                 counts = f"{names[s.barriers.buffer]} {s.barriers.arrivals}"
-                return f"roles with barriers {counts}:"
+                registers = f" of {s.registers} registers" if s.registers else ""
+                return f"roles{registers} with barriers {counts}:"
             case Arrive():
                 copies = " with copies" * s.copies
                 return f"arrive at {names[s.barriers.buffer]}[{args[0]}]{copies}"

@@ -27,12 +27,14 @@ class WarpRoles(Stmt):
     """All but the last warpgroup of a block consume, the last one produces, at the same time.
 
     A lanes loop, a block-wide barrier or a shuffle in one of the bodies is of its threads alone.
-    Outside lanes loops; the last statement of a block.
+    `registers` are those of a thread of each role, unless they are the kernel's. Outside lanes
+    loops; the last statement of a block.
     """
 
     consumers: list[Stmt]
     producers: list[Stmt]
     barriers: Mbarriers
+    registers: tuple[int, int] | None = None
 
     @property
     def body(self) -> list[Stmt]:

@@ -8,6 +8,7 @@ import simt_machine
 
 import numus as nm
 from numus import ir
+from numus.compiler.plan import clear_plans
 from numus.kernels.attention.gpu import wgmma_pipelined
 from numus.runtime.devices import BACKENDS
 from numus.runtime.null import NullRuntime
@@ -160,6 +161,36 @@ def test_pipelined_blocks_of_long_heads(sizes, causal, monkeypatch):
     assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
     (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
     assert any(isinstance(s, ir.WarpRoles) for s in ir.statements(forward.body))
+
+
+VARIANTS = {
+    "three warpgroups": ((200, 16, 16), {"own_registers": True}),
+    "two warpgroups": ((140, 72, 128), {"own_registers": True}),
+    "long heads": ((140, 130, 200), {"own_registers": True}),
+    "two blocks": ((140, 48, 64), {"two_blocks_head_dim": 64}),
+    "persistent": ((600, 64, 80), {"persistent": True}),
+    "persistent, three warpgroups": ((600, 16, 48), {"persistent": True, "own_registers": True}),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_pipelined_blocks_with_registers_by_role(name, causal, monkeypatch):
+    (queries, head_dim, value_dim), fields = VARIANTS[name]
+    tuning = dataclasses.replace(wgmma_pipelined.TUNING, max_head_dim=256, **fields)
+    monkeypatch.setattr(wgmma_pipelined, "TUNING", tuning)
+    clear_plans()
+    shapes = ((1, queries, head_dim), (1, 300, head_dim), (1, 300, value_dim))
+    arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
+    given = [nm.asarray(a, device="simt_wgmma").astype("bfloat16") for a in arrays]
+    MACHINE.launched.clear()
+    got = attend(*given, is_causal=causal).astype("float32").numpy()
+    want = attend(*map(nm.asarray, arrays), is_causal=causal).numpy()
+    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
+    (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
+    (roles,) = [s for s in ir.statements(forward.body) if isinstance(s, ir.WarpRoles)]
+    assert bool(roles.registers) == (name != "persistent")
+    clear_plans()
 
 
 def test_pipelined_blocks_ignore_keys_that_no_query_sees():

@@ -16,6 +16,7 @@ import numus as nm
 from numus.compiler.plan import clear_plans
 from numus.dispatch.call_cache import eager_calls
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
+from numus.kernels.attention.gpu import wgmma_pipelined
 from numus.kernels.vendor import registry
 from numus.lru import LruTable
 from numus.runtime import launch_lock
@@ -601,6 +602,31 @@ def test_kernels_are_assembled_in_parallel_and_errors_raised(driver, monkeypatch
         nm.eval(nm.cumsum(nm.argsort(x, axis=0), axis=1), x.prod())
     del driver.cuLinkAddData
     nm.eval(x.prod())
+
+
+def test_kernels_with_registers_by_role_are_whole_programs(driver, monkeypatch, tmp_path):
+    """Drivers ignore setmaxnreg in what they assemble for linking."""
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    loaded = []
+
+    def load(image):
+        loaded.append(bytes(image))
+        return 0, 1
+
+    driver.cuModuleLoadData = load
+    tuning = dataclasses.replace(wgmma_pipelined.TUNING, own_registers=True)
+    monkeypatch.setattr(wgmma_pipelined, "TUNING", tuning)
+    q = nm.zeros((1, 500, 16), dtype="bfloat16")
+    nm.eval(q)
+    loaded.clear()
+    for _ in range(2):  # the second time from disk
+        nm.eval(nm.scaled_dot_product_attention(q, q, q))
+        nm.device(driver.device).runtime.compiler._programs.clear()
+        clear_plans()
+    assert len(loaded) == 2
+    for image in loaded:
+        assert b"setmaxnreg.inc.sync.aligned.u32 160" in image
+        assert image.endswith(b"\0")
 
 
 class Gemm:

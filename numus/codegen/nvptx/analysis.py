@@ -180,6 +180,11 @@ class TensorMap:
     steps: tuple[int, ...] = (1, 1, 1)
 
 
+def is_whole_program(kernel: ir.Kernel) -> bool:
+    """Whether roles have registers of their own: ptxas ignores setmaxnreg in code for linking."""
+    return any(isinstance(s, ir.WarpRoles) and s.registers for s in statements(kernel.body))
+
+
 def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
     def tensor_map(tensor: ir.TmaTensor) -> TensorMap:
         dtype, index = tensor.buffer.dtype, kernel.buffers.index(tensor.buffer)

@@ -1,4 +1,4 @@
-"""Warp specialisation: each role is a branch of a block.
+"""Warp specialisation: each role is a branch of a block, some with registers of its own.
 
 Named barriers: 1 is the consumers', 2 the producers', those from 3 on pass the turn from one
 consumer warpgroup to the next.
@@ -27,6 +27,7 @@ def roles(r: KernelContext, s: ir.WarpRoles) -> None:
     t.branch(t.new(f"icmp ult i32 {warp}, {threads // 32}"), consume, produce)
     kept = r.thread, r.warpgroup, r.block_threads
     t.start(consume)
+    _set_registers(r, "inc", s.registers and s.registers[0])
     r.uniform_warpgroup = t.new(f"lshr i32 {warp}, 2")
     r.warpgroup = t.new(f"zext i32 {r.uniform_warpgroup} to i64")
     if any(isinstance(x, ir.WarpgroupTurn) for x in statements(s.consumers)):
@@ -36,12 +37,18 @@ def roles(r: KernelContext, s: ir.WarpRoles) -> None:
     _role(r, s.consumers, _CONSUMERS, threads)
     t.jump(done)
     t.start(produce)
+    _set_registers(r, "dec", s.registers and s.registers[1])
     r.thread = t.new(f"sub i64 {r.thread}, {threads}")
     _role(r, s.producers, _PRODUCERS, ir.WARPGROUP)
     t.jump(done)
     t.start(done)
     r.thread, r.warpgroup, r.block_threads = kept
     r.uniform_warpgroup = ""
+
+
+def _set_registers(r: KernelContext, how: str, count: int | None) -> None:
+    if count:
+        r.asm(f"setmaxnreg.{how}.sync.aligned.u32 {count};", "~{memory}")
 
 
 def _role(r: KernelContext, body: list[ir.Stmt], barrier: int, threads: int) -> None:

@@ -195,6 +195,7 @@ class SmemVector:
 
 SUBTILE_COLUMNS = 32  # that the epilogue stores at a time
 _LD = SUBTILE_COLUMNS + 8  # against bank conflicts
+_WARP = 32
 
 
 def stage_buffer(rows: int) -> ir.Buffer:
@@ -215,7 +216,8 @@ def store_accumulators(
     write: Callable[[Expr, Expr, Expr], list[Stmt]],
     exists: Callable[[Expr, Expr], Expr],
 ) -> list[Stmt]:
-    """Accumulators through shared memory, for coalesced stores.
+    """Accumulators through shared memory, for coalesced stores, each warp's by itself if the stage
+    is private to warps.
 
     `value(number, lane)` is a thread's accumulator; `write(row, column, value)` stores an element
     of those that exist.
@@ -232,6 +234,9 @@ def store_accumulators(
             to_shared.append(ir.Store(stage, to, value(first // 2 + i, lane)))
         out.append(ir.For(lane, ZERO, const(threads), "lanes", to_shared))
         row, column = at // (width // VECTOR), at % (width // VECTOR) * VECTOR
+        if stage.warp_private:  # a warp has 16 rows
+            row, own = at % threads // _WARP * 16, at % _WARP // (width // VECTOR)
+            row += at // threads * (_WARP * VECTOR // width) + own
         base, column = row * _LD + column, column + first
         names = [ir.var(f"{tag}_v{first}_{u}", float32) for u in range(VECTOR)]
         loads: list[Stmt] = [ir.Let(name, ir.load(stage, base + u)) for u, name in enumerate(names)]

@@ -90,6 +90,10 @@ class Compiler:
         parts = (text, name, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
+    def whole_program(self, source: str) -> bytes:
+        """PTX that the driver assembles whenever it loads it, and caches: not as a part to link."""
+        return self.assembler.ptx(source).encode() + b"\0"
+
     def machine_code(self, name: str, source: str) -> bytes:
         """PTX assembled by the driver, whose log becomes the error's text."""
         self._activate()
@@ -138,7 +142,10 @@ class _Build:
 
     def _assemble(self, source: str) -> bytes:
         began = time.perf_counter()
-        code = self._compiler.machine_code(self._kernel.name, source)
+        if renderer.is_whole_program(self._kernel):
+            code = self._compiler.whole_program(source)
+        else:
+            code = self._compiler.machine_code(self._kernel.name, source)
         cache.put(self._key, code)
         self._seconds += time.perf_counter() - began
         return code

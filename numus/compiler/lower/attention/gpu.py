@@ -52,16 +52,23 @@ class GpuSchedule(InOrder):
         assert tiling is not None
         layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=tiling.threads)
+        e.resident_blocks = tiling.resident_blocks
         reader = Reader(p, e, _compute_dtype(p))
         matrix, vector = partial(_matrix, reader, layouts), partial(_vector, reader, layouts)
         tasks = -(-_resident_rows(p)[0] // tiling.rows)
         queries, keys, head_dim, value_dim = p.dims
+        grid, counts = p.batch * tasks, {}
+        if tiling.persistent:
+            grid = min(grid, p.target.num_cores)
+            rounds = -(-p.batch * tasks // grid)
+            counts = {"all_tasks": p.batch * tasks, "blocks": grid, "rounds": rounds}
         sizes = Sizes(
             queries=e.dim(queries),
             keys=e.dim(keys),
             head_dim=ZERO if p.is_forward else e.dim(head_dim),
             value_dim=e.dim(value_dim),
             tasks=e.scalar_arg(tasks),
+            **{name: e.scalar_arg(n) for name, n in counts.items()},
         )
         operands: FwdOperands | BwdOperands
         if p.is_forward:
@@ -70,7 +77,7 @@ class GpuSchedule(InOrder):
             operands = reader.backward_operands(matrix, vector)
         dtype = p.wgmma_dtype if self.wgmma else _compute_dtype(p)
         kernel = self.kernel(tiling, sizes, dtype, ir.var("g"), operands)
-        return [reader.kernel(self.name, kernel, p.batch * tasks)]
+        return [reader.kernel(self.name, kernel, grid)]
 
 
 def _compute_dtype(p: AttentionProblem) -> DType:

@@ -10,6 +10,7 @@ from numus.ir import Expr
 from numus.kernels.attention.operands import BackwardOperands, Operands
 from numus.kernels.common.smem_tiles import Matrix, Vector
 
+_NONE = ir.const(0)
 FwdOperands = Operands[Matrix]
 BwdOperands = BackwardOperands[Matrix, Vector]
 
@@ -23,6 +24,8 @@ class Tiling:
     block: int  # keys (or queries) of a main-loop iteration
     head_dim: int  # rounded up
     value_dim: int
+    resident_blocks: int = 0  # on a multiprocessor; 0: as many as fit
+    persistent: bool = False  # a block per multiprocessor loops over the tasks
 
 
 @dataclass(slots=True)
@@ -34,6 +37,9 @@ class Sizes:
     head_dim: Expr  # of the backward pass
     value_dim: Expr
     tasks: Expr  # of each matrix
+    all_tasks: Expr = _NONE  # of a persistent kernel
+    blocks: Expr = _NONE
+    rounds: Expr = _NONE
 
 
 class ForwardBlock:
@@ -41,11 +47,14 @@ class ForwardBlock:
 
     def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: FwdOperands) -> None:
         self.tiling, self.s, self.o, self.dtype = tiling, s, o, dtype
-        self.n = g // s.tasks
+        self.place(g // s.tasks, g % s.tasks)
+
+    def place(self, n: Expr, task: Expr) -> None:
+        self.n, s = n, self.s
         # longest blocks first: under a causal mask, later queries see more keys
-        self.first = (s.tasks - 1 - g % s.tasks) * tiling.rows
-        self.last = ir.minimum(self.first + tiling.rows, s.queries)
-        self.visible = ir.minimum(s.keys, self.last) if o.causal else s.keys
+        self.first = (s.tasks - 1 - task) * self.tiling.rows
+        self.last = ir.minimum(self.first + self.tiling.rows, s.queries)
+        self.visible = ir.minimum(s.keys, self.last) if self.o.causal else s.keys
 
 
 class BackwardBlock:

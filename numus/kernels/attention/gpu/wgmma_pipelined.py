@@ -8,7 +8,7 @@ the other. Blocks go from the last one, which is masked, to the first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numus import dtypes as dt
 from numus import ir
@@ -30,23 +30,32 @@ from numus.kernels.common import smem_tiles
 from numus.kernels.common.smem_tiles import ONE, ZERO
 from numus.target import Target
 
-_K_FULL, _V_FULL, _K_EMPTY, _V_EMPTY = (i * STAGES for i in range(4))  # first mbarriers
+_K_FULL, _V_FULL, _K_EMPTY, _V_EMPTY, _Q_EMPTY = (i * STAGES for i in range(5))  # first mbarriers
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinedTuning:
-    """Tiles by the larger head dimension, for one H200. Threads have 168 registers: drivers link
-    what they assemble, and code for linking ignores setmaxnreg."""
+    """Tiles by the larger head dimension, for one H200. Threads have 168 registers, as drivers link
+    what they assemble, and code for linking ignores setmaxnreg; or else each role has its own."""
 
     tiles: tuple[tuple[int, int, int], ...] = (  # up to this head dimension: queries, keys
         (80, 128, 128),
         (96, 128, 112),
         (128, 128, 96),
     )
+    own_registers: bool = False  # the driver assembles kernels whenever it loads them
+    own_tiles: tuple[tuple[int, int, int], ...] = ((64, 192, 128), (128, 128, 128), (256, 128, 80))
+    # of a thread, by warpgroups that consume: consumers', producers'
+    registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (232, 40), (160, 32))
     takes_turns: bool = True
     # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
     rescale_threshold: float = 8.0
+    # Up to this head dimension, an SM has two blocks: one computes while the other loads or stores.
+    two_blocks_head_dim: int = 0
+    two_blocks_tile: tuple[int, int] = (128, 48)
+    two_blocks_registers: tuple[int, int] = (96, 48)
+    persistent: bool = False  # a block per SM, which loads for the next task while it stores
     min_keys: int = 256  # for fewer, two blocks on an SM hide more
     max_head_dim: int = 80  # longer heads are faster by FlashAttention-2's schedule
 
@@ -63,18 +72,41 @@ def choose(
         return None
     if largest > TUNING.max_head_dim:
         return None
-    for limit, rows, block in TUNING.tiles:
+    tiles = [(limit, *tile, 1) for limit, *tile in _one_block_tiles()]
+    tiles.insert(0, (TUNING.two_blocks_head_dim, *TUNING.two_blocks_tile, 2))
+    for limit, rows, block, resident in tiles:
         if largest <= limit and queries > rows // 2:
-            dims = (smem_tiles.round_up(n, 16) for n in (head_dim, value_dim))
-            tiling = Tiling(rows * 2 + ir.WARPGROUP, rows, block, *dims)
-            return tiling if _shared_bytes(tiling) <= target.shared_bytes else None
+            head_dim, value_dim = (smem_tiles.round_up(n, 16) for n in (head_dim, value_dim))
+            threads = rows * 2 + ir.WARPGROUP
+            tiling = Tiling(threads, rows, block, head_dim, value_dim, resident)
+            if TUNING.persistent and resident == 1:
+                long = replace(tiling, persistent=True)
+                tiling = long if _shared_bytes(long) <= target.shared_bytes else tiling
+            return tiling if _shared_bytes(tiling) * resident <= target.shared_bytes else None
     return None
+
+
+def _one_block_tiles() -> tuple[tuple[int, int, int], ...]:
+    return TUNING.own_tiles if TUNING.own_registers else TUNING.tiles
+
+
+def _registers(tiling: Tiling) -> tuple[int, int] | None:
+    if tiling.resident_blocks == 2:
+        return TUNING.two_blocks_registers
+    return TUNING.registers[tiling.rows // 64] if TUNING.own_registers else None
 
 
 def _shared_bytes(t: Tiling) -> int:
     dims = (t.head_dim, t.value_dim)
-    nbytes = smem_tiles.tile_bytes(t.rows, t.head_dim) + 4 * STAGES * 8
+    nbytes = smem_tiles.tile_bytes(t.rows, t.head_dim) + (4 * STAGES + 1) * 8
+    nbytes += 0 if _stage_is_among_keys(t) else smem_tiles.stage_bytes(t.rows)
     return nbytes + STAGES * sum(smem_tiles.tile_bytes(t.block, n) for n in dims)
+
+
+def _stage_is_among_keys(t: Tiling) -> bool:
+    """Whether the epilogue's shared memory fits into that of the keys."""
+    keys = STAGES * smem_tiles.tile_bytes(t.block, t.head_dim)
+    return smem_tiles.stage_bytes(t.rows) <= keys and not t.persistent
 
 
 class PipelinedKernel(ForwardKernel):
@@ -82,15 +114,22 @@ class PipelinedKernel(ForwardKernel):
 
     def __init__(self, tiling: Tiling, s: Sizes, dtype: DType, g: Expr, o: FwdOperands) -> None:
         super().__init__(tiling, s, dtype, g, o)
+        self.program, self.matrix, self.task = g, ir.var("matrix"), ir.var("task")
+        if tiling.persistent:
+            self.place(self.matrix, self.task - self.matrix * s.tasks)
         assert self.v is not None
         self.values = self.v
         self.mma_threads = tiling.rows * 2
         self.groups = tiling.rows // 64
-        count = tiling.rows * (smem_tiles.SUBTILE_COLUMNS + smem_tiles.VECTOR)
-        self.stage = ir.Buffer("stage", float32, "scratch", const(count), aliases=self.k.buffer)
-        barriers = ir.Buffer("barriers", dt.int64, "scratch", const(4 * STAGES))
+        self.stage = smem_tiles.stage_buffer(tiling.rows)
+        if _stage_is_among_keys(tiling):
+            self.stage.aliases = self.k.buffer
+        else:
+            self.stage.warp_private = True
+        barriers = ir.Buffer("barriers", dt.int64, "scratch", const(4 * STAGES + 1))
         copies = (2 * ir.WARPGROUP,) * (2 * STAGES)
-        self.barriers = ir.Mbarriers(barriers, (*copies, *(self.groups,) * (2 * STAGES)))
+        self.barriers = ir.Mbarriers(barriers, (*copies, *(self.groups,) * (2 * STAGES + 1)))
+        self.earlier = ir.var("earlier") if tiling.persistent else ZERO  # blocks of earlier tasks
         self.scratch = [self.q.buffer, self.k.buffer, self.values.buffer, barriers, self.stage]
         words = range(tiling.block // 4)
         self.decays = [ir.Register(f"decay{h}", float32, lanes=True) for h in range(2)]
@@ -99,32 +138,58 @@ class PipelinedKernel(ForwardKernel):
     def body(self) -> list[Stmt]:
         p = self.tiling
         blocks, factor = ir.var("blocks"), self.o.scale * const(LOG2E, float32)
-        return [
-            ir.Let(self.factor, factor),
-            ir.Let(blocks, (self.visible + (p.block - 1)) // p.block),
-            ir.WarpRoles(self._consume(blocks), self._produce(blocks), self.barriers),
+        consume = self._tasks("consumed", blocks, self._consume(blocks))
+        produce = self._tasks("produced", blocks, self._produce(blocks))
+        roles = ir.WarpRoles(
+            consume, [*produce, ir.AsyncCommit(), ir.AsyncWait(0)], self.barriers, _registers(p)
+        )  # no copy outlives its thread
+        return [ir.Let(self.factor, factor), roles]
+
+    def _tasks(self, tag: str, blocks: Expr, body: list[Stmt]) -> list[Stmt]:
+        """The task of a thread block, or all of them: every other round the other way round, as
+        later tasks of a causal matrix are shorter."""
+        count = ir.Let(blocks, (self.visible + (self.tiling.block - 1)) // self.tiling.block)
+        if not self.tiling.persistent:
+            return [count, *body]
+        total, own, grid = ir.Register(tag, dt.int64), ir.var(f"{tag}_round"), self.s.blocks
+        place = select((own % 2).eq(0), self.program, grid - 1 - self.program)
+        task = [ir.Let(self.earlier, ir.read(total)), count, *body]
+        task.append(ir.Set(total, self.earlier + blocks))
+        words = [x.cast(dt.int32) for x in (self.task, self.s.tasks)]  # 64-bit division is a call
+        each = [
+            ir.Let(self.task, own * grid + place),
+            ir.Let(self.matrix, (words[0] // words[1]).cast(dt.int64)),
+            ir.If(self.task < self.s.all_tasks, task),
         ]
+        return [ir.Set(total, ZERO), ir.For(own, ZERO, self.s.rounds, "serial", each)]
 
     # -- copies -----------------------------------------------------------------------------------
 
     def _arrive(self, first: int, i: Expr, *, copies: bool = False) -> Stmt:
-        return ir.Arrive(self.barriers, i % STAGES + first, copies)
+        return ir.Arrive(self.barriers, self._stage(i) + first, copies)
+
+    def _stage(self, i: Expr) -> Expr:
+        return (self.earlier + i) % STAGES
 
     def _await(self, first: int, i: Expr, *, filled: bool) -> Stmt:
         """Wait until the i-th block is there, or the one before it in its stage is not needed."""
-        parity = i // STAGES % 2 if filled else (i // STAGES + 1) % 2
-        return ir.AwaitPhase(self.barriers, i % STAGES + first, parity)
+        parity = (self.earlier + i) // STAGES % 2
+        return ir.AwaitPhase(
+            self.barriers, self._stage(i) + first, parity if filled else 1 - parity
+        )
 
     def _produce(self, blocks: Expr) -> list[Stmt]:
         i = ir.var("copied")
+        was_last = 1 - ir.var("produced_round") % 2
+        wait = [ir.AwaitPhase(self.barriers, const(_Q_EMPTY), was_last)]
         first = [
+            *(wait if self.tiling.persistent else []),
             *self.q.load("all", ir.WARPGROUP, self.n, self.first, self.last),
             *self._copy("first", "k", ZERO, blocks),
         ]
         ahead = [*self._copy("next", "k", i, blocks), *self._copy("next", "v", i - 1, blocks)]
         last = self._copy("last", "v", blocks - 1, blocks)
-        copies = [*first, ir.For(i, ONE, blocks, "serial", ahead), *last]
-        return [*copies, ir.AsyncCommit(), ir.AsyncWait(0)]  # none outlives its thread
+        return [*first, ir.For(i, ONE, blocks, "serial", ahead), *last]
 
     def _copy(self, tag: str, which: str, i: Expr, blocks: Expr) -> list[Stmt]:
         """The i-th block of keys or values, counted from the last one."""
@@ -133,7 +198,7 @@ class PipelinedKernel(ForwardKernel):
         start = (blocks - 1 - i) * self.tiling.block
         return [
             self._await(empty, i, filled=False),
-            *tile.load(tag, ir.WARPGROUP, self.n, start, self.visible, i % STAGES),
+            *tile.load(tag, ir.WARPGROUP, self.n, start, self.visible, self._stage(i)),
             self._arrive(full, i, copies=True),
         ]
 
@@ -160,14 +225,20 @@ class PipelinedKernel(ForwardKernel):
         for tag, start, stop in loops:
             i = ir.var(f"{tag}_block")
             out.append(ir.For(i, start, stop, "serial", self._block(tag, i, blocks)))
-        last = blocks - 1
+        last, others = blocks - 1, self.tiling.persistent
+        scored = [
+            ir.If(last > 0, [self._arrive(_V_EMPTY, last - 1)]),
+            ir.Arrive(self.barriers, const(_Q_EMPTY)),
+        ]
         return [
             *out,
             self._await(_V_FULL, last, filled=True),
             *self._weights("last"),
+            *(scored if others else []),
             ir.AsyncFence(),
             self._products(last),
             ir.WgmmaWait(self.result, 0),
+            *([self._arrive(_V_EMPTY, last)] if others else []),
             *self._finish(),
         ]
 
@@ -203,11 +274,11 @@ class PipelinedKernel(ForwardKernel):
         ]
 
     def _scores(self, i: Expr) -> Stmt:
-        p, queries, keys = self.tiling, self.q.k_major(), self.k.k_major(i % STAGES)
+        p, queries, keys = self.tiling, self.q.k_major(), self.k.k_major(self._stage(i))
         return ir.Wgmma(self.scores, queries, keys, p.block, p.head_dim, zero_init=True)
 
     def _products(self, i: Expr) -> Stmt:
-        p, values = self.tiling, self.values.mn_major(i % STAGES)
+        p, values = self.tiling, self.values.mn_major(self._stage(i))
         return ir.Wgmma(self.result, self.words, values, p.value_dim, p.block)
 
     # -- softmax ----------------------------------------------------------------------------------
