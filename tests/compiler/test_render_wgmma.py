@@ -16,8 +16,9 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
+from numus.compiler.plan import clear_plans
 from numus.functions._base import wrap
-from numus.kernels.matmul.gpu import sparse_wgmma
+from numus.kernels.matmul.gpu import sparse_wgmma, wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.runtime import devices
 
@@ -29,7 +30,7 @@ PAIRS = [
     *((a, b) for a in (dt.int8, dt.uint8) for b in (dt.int8, dt.uint8) if a is not b),
     *((a, b) for a in FLOATS8 for b in FLOATS8),
 ]
-TILES = ((128, 256), (128, 128), (128, 64), (64, 64))
+TILES = ((128, 256), (128, 128), (128, 96), (128, 64), (64, 64))
 
 
 def tile_kernel(a, b, tile, k_major, accumulates):
@@ -125,6 +126,52 @@ def test_blocks_of_a_cluster_share_tiles(columns, monkeypatch):
         assert "multicast::cluster" in text
         assert text.count("mapa.shared::cluster") == 2  # of both blocks
         assert text.count("barrier.cluster.wait") == 2
+
+
+@pytest.fixture
+def tuned(monkeypatch):
+    """Plans of other tunings are kept neither before nor after."""
+    clear_plans()
+    yield monkeypatch
+    clear_plans()
+
+
+def test_a_wait_for_two_sparse_k_tiles(tuned):
+    """Positions of both are operands of one piece of assembly; odd numbers have a wait for each."""
+    tuning = replace(sparse_wgmma.TUNING, tiles_per_wait=2)
+    tuned.setattr(sparse_wgmma, "TUNING", tuning)
+    runtime = nm.device("ptx").runtime
+    for k, count in ((512, 4), (576, 2)):
+        w, x = (nm.zeros(s, dtype=nm.float16, device="ptx") for s in ((512, k), (k, 512)))
+        packed = nm.sparse.to_semi_structured(w)
+        nm.eval(packed.values, packed.metadata, x)
+        runtime.made.clear()
+        nm.eval(packed @ x)
+        (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_sp"]
+        ptx_rules.check(text)
+        (group,) = re.findall(r"wgmma\.fence[^}]*\.sp\.[\s\S]*?wgmma\.commit_group", text)
+        assert group.count("wgmma.mma_async.sp") == count
+
+
+@pytest.mark.parametrize("kind", ["float8", "int8"])
+def test_blocks_of_a_cluster_share_bytes(kind, tuned):
+    tuned.setattr(wgmma, "BYTES", replace(wgmma.BYTES, cluster_blocks=2))
+    runtime = nm.device("ptx").runtime
+    runtime.made.clear()
+    n, k = 4096, 512
+    if kind == "float8":
+        codes = nm.asarray(np.zeros((n, k), ml_dtypes.float8_e4m3fn), device="ptx")
+        scales, blocks = (nm.asarray(np.zeros((x, 4), "float32"), device="ptx") for x in (n, 32))
+        operands = (codes._node, scales._node, codes._node, blocks._node)
+        nm.eval(wrap(scaled_matmul(operands, dt.bfloat16)))
+    else:
+        a = nm.zeros((n, k), dtype=nm.int8, device="ptx")
+        words = nm.zeros((n, k // 4), dtype=nm.uint32, device="ptx")
+        nm.eval(a, words)
+        nm.eval(wrap(code_matmul(a._node, words._node)))
+    (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
+    assert ".reqnctapercluster 2" in text
+    assert "multicast::cluster" in text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Products of float8 in blocks and of int8 with codes: the GPU's kernels, interpreted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt_machine
@@ -7,6 +9,7 @@ import simt_machine
 import numus as nm
 from numus import ir
 from numus.functions._base import wrap
+from numus.kernels.matmul.gpu import wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.quant.qtensor import QTensor
 
@@ -137,3 +140,32 @@ def test_rows_of_codes_with_one_scale():
     np.testing.assert_array_equal(q[2:4].dequantize().numpy(), q.dequantize().numpy()[2:4])
     with pytest.raises(nm.errors.ShapeError, match="cannot be cut"):
         q[:, :32]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "cores", "columns", "blocks"),
+    [
+        ("float8", (512, 520, 256), 4, 192, 2),
+        ("int8", (300, 392, 144), 16, 96, 1),  # an odd number of tiles of m
+    ],
+)
+def test_clusters_and_narrow_tiles(monkeypatch, kind, shape, cores, columns, blocks):
+    """Blocks that share tiles of B where tiles of m are in pairs, and int8 in 96 columns."""
+    monkeypatch.setattr(wgmma, "BYTES", wgmma.ByteTuning(cluster_blocks=2, tiles_of_96=True))
+    runtime = nm.device("simt_wgmma").runtime
+    target = replace(runtime.target, num_cores=cores, max_cluster_size=2)
+    monkeypatch.setattr(runtime, "target", target)
+    m, n, k = shape
+    if kind == "float8":
+        parts, wanted = operands(*shape)
+        found = product(*(p.to("simt_wgmma") for p in parts))
+    else:
+        a = rng.integers(-127, 128, (m, k)).astype(np.int8)
+        words = rng.integers(0, 1 << 32, (n, k // 4), dtype=np.uint32)
+        wanted = a.astype(int) @ words.view(np.uint8).astype(int).T
+        given = [nm.asarray(x, device="simt_wgmma")._node for x in (a, words)]
+        found = wrap(code_matmul(*given))
+    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-4 * np.abs(wanted).max())
+    kernel = runtime.launched[-1].kernel
+    (loop,) = [s for s in ir.statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
+    assert (loop.b.tile_mn, loop.b.sharing, kernel.cluster_blocks) == (columns, blocks, blocks)

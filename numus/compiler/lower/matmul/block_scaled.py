@@ -133,7 +133,10 @@ def _lower_wgmma(
         tile = kernel.fit_stages(p.target, (tile.m, narrow), per_sm, persistent=False)
     e, block = Emitter(layouts, block_size=tile.threads(p.dtype)), ir.var("block")
     extents = (tile.m, tile.n)
-    sizes, grid = gpu_operands.tile_sizes(e, p.target, (*shape, k), extents, kernel.tile_k(p.dtype))
+    e.cluster_blocks = kernel.cluster_blocks(p.target, kernel.BYTES.cluster_blocks, tile, m)
+    sharing = e.cluster_blocks
+    split = kernel.tile_k(p.dtype), 1, sharing
+    sizes, grid = gpu_operands.tile_sizes(e, p.target, (*shape, k), extents, *split)
 
     def epilogue(batch: Expr, row: Expr, column: Expr, value: Expr) -> list[Stmt]:
         return store_epilogue(e, p.group, (row, column), value.cast(p.val.dtype))
@@ -142,8 +145,8 @@ def _lower_wgmma(
     alone = len(p.group.members) == 1
     call = GemmCall(tile, sizes, p.dtype, left, right, epilogue, alone)
     factors = None if scale is None else partial(scale, e)
-    body, e.scratch = kernel.wgmma_gemm(call, block, factors)
-    resident = p.target.num_cores * per_sm if tile.persistent else 0
+    body, e.scratch = kernel.wgmma_gemm(call, block, factors, sharing)
+    resident = p.target.num_cores * per_sm // sharing * sharing if tile.persistent else 0
     return e.grid_kernel("wgmma_gemm", block, body, grid, p.group.notes, resident)
 
 

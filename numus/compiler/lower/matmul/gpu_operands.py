@@ -59,12 +59,13 @@ def tile_sizes(
     tile: tuple[int, int],
     tile_k: int,
     split_k: int = 1,
+    sharing: int = 1,
 ) -> tuple[SplitKSizes, int]:
-    """Those of a GEMM of batch, m, n and k."""
+    """Those of a GEMM of batch, m, n and k, in clusters of `sharing` blocks."""
     batch, m, n, k = shape
     tiles_m, tiles_n = -(-m // tile[0]), -(-n // tile[1])
     k_tiles = -(-k // tile_k)
-    band = swizzle_m(target, tile[1], tiles_m)
+    band = swizzle_m(target, tile[1], tiles_m, sharing)
     counts = (tiles_m, tiles_n, band, split_k, -(-k_tiles // split_k))
     sizes = SplitKSizes(*(e.dim(x) for x in (m, n, k)), *(e.scalar_arg(x) for x in counts))
     if split_k == 1:

@@ -12,7 +12,7 @@ from numus.compiler.lower.sparse.product import ProductProblem
 from numus.ir import Expr, Stmt
 from numus.kernels.matmul.gpu import sparse_wgmma as kernel
 from numus.kernels.matmul.gpu.problem import GemmCall
-from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS, swizzle_m
+from numus.kernels.matmul.gpu.wgmma import PERSISTENT_THREADS, cluster_blocks
 
 ALIGNMENT = 8  # bytes of positions of a row of a k tile, as a thread loads them, or of two
 
@@ -43,7 +43,8 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
     t = kernel.choose_tile(p.target, count, m, n, k)
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     shape = (count, m, n, k)
-    sizes, grid = tile_sizes(e, p.target, shape, (t.m, t.n), kernel.TILE_K)
+    e.cluster_blocks = sharing = cluster_blocks(p.target, kernel.TUNING.cluster_blocks, t, m)
+    sizes, grid = tile_sizes(e, p.target, shape, (t.m, t.n), kernel.TILE_K, 1, sharing)
     extents = ((sizes.m, e.dim(k // kernel.KEPT)), (sizes.n, sizes.k))
     a, b = (
         tma_operand(e, *operand, *extent, count)
@@ -58,11 +59,9 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         is_repacked = len(metadata.shape) == 1
         buffer = e.buffer(metadata) if is_repacked else e.value(metadata, (ZERO,) * 3).attr
         first = batch * e.dim(rows.batch_stride) if count > 1 else ZERO
-        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), load_bytes)
+        how = load_bytes, kernel.TUNING.tiles_per_wait if whole else 1
+        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), *how)
 
-    tiles_m = -(-m // t.m)
-    band = min(swizzle_m(p.target, t.n, tiles_m), tiles_m)
-    e.cluster_blocks = sharing = kernel.cluster_blocks((tiles_m, band), p.target)
     resident = p.target.num_cores // sharing * sharing
     call = GemmCall(t, sizes, dtype, a, b, epilogue, True)
     body, e.scratch = kernel.sparse_wgmma_gemm(call, positions, block, sharing)

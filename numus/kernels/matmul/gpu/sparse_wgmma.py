@@ -36,6 +36,7 @@ class SparseWgmmaTuning:
     narrow_cycles: int = 400  # and of 128
     tile_cycles: int = 3500  # of a tile besides
     cluster_blocks: int = 1  # that share a tile of B
+    tiles_per_wait: int = 1  # k tiles, 1 or 2, that a warpgroup multiplies before it waits
     max_stages: int = 8
 
 
@@ -55,14 +56,6 @@ def choose_tile(target: Target, batch: int, m: int, n: int, k: int) -> TileShape
     staged = epilogue.smem_bytes(epilogue.ROW_BYTES) + 512  # besides; what a block takes itself
     stages = min(TUNING.max_stages, (target.shared_bytes - staged) // stage_bytes)
     return TileShape(columns, max(2, stages), TILE_M, True, epilogue.ROW_BYTES)
-
-
-def cluster_blocks(sizes: tuple[int, int], target: Target) -> int:
-    """Blocks with adjacent tiles of m, of so many (in all, and of a band): where they are in pairs,
-    those of a pair have the same tile of B, and as many tiles."""
-    wanted = TUNING.cluster_blocks
-    fits = target.max_cluster_size >= wanted and not any(n % wanted for n in sizes)
-    return wanted if fits else 1
 
 
 def supports(target: Target, dtype: DType, m: int, n: int, k: int) -> bool:

@@ -96,6 +96,37 @@ _PROMOTED_CYCLES: _Cycles = {  # of float8, whose sums take twice the registers:
     (128, 64): ((500, 1000), 2000, 500),
     (64, 64): ((400, 850), 2000, 200),
 }
+_NARROW_CYCLES: _Cycles = {(128, 96): ((550,), 2500, 800)}  # of int8: estimated
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTuning:
+    """Of persistent GEMMs of bytes."""
+
+    cluster_blocks: int = 1  # that share a tile of B (TMA multicast)
+    tiles_of_96: bool = False  # of int8: where those of 128 columns leave SMs idle
+    wide_float8: bool = True  # 192 columns
+
+
+BYTES = ByteTuning()
+
+
+def persistent_cycles(dtype: DType) -> _Cycles:
+    if dtype is float32:
+        return _CYCLES
+    if promotes_accumulators(dtype):
+        known = _PROMOTED_CYCLES
+        return known if BYTES.wide_float8 else {t: c for t, c in known.items() if t[1] <= TILE_M}
+    narrow = BYTES.tiles_of_96 and dtype.itemsize == 1
+    return _PERSISTENT_CYCLES | _NARROW_CYCLES if narrow else _PERSISTENT_CYCLES
+
+
+def cluster_blocks(target: Target, wanted: int, tile: TileShape, m: int) -> int:
+    """Blocks of a cluster, of as many as are wanted: with adjacent tiles of m they have the same
+    tile of B, where all tiles of m are in whole clusters (and those of a band, by `swizzle_m`)."""
+    alone = tile.persistent and tile.blocks_per_sm == 1
+    fits = target.max_cluster_size >= wanted and -(-m // tile.m) % wanted == 0
+    return wanted if alone and fits else 1
 
 
 def choose_tile(
@@ -112,8 +143,7 @@ def choose_tile(
     k_tiles = -(-k // tile_k(dtype))
     promotes = promotes_accumulators(dtype)
     candidates = []
-    known = _PERSISTENT_CYCLES if persistent and dtype is not float32 else _CYCLES
-    known = _PROMOTED_CYCLES if persistent and promotes else known
+    known = persistent_cycles(dtype) if persistent else _CYCLES
     for tile, (cycles, overhead, launch) in known.items():
         if dtype is float32 and tile[1] < 256:
             cycles = _TF32_CYCLES
@@ -136,30 +166,33 @@ def fit_stages(
         room = (target.shared_bytes - 4096) // blocks_per_sm
         return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
     row_bytes = epilogue.ROW_BYTES if blocks_per_sm == 1 else epilogue.SHORT_ROW_BYTES
-    if n > TILE_M and n % TILE_M:  # a warp's columns are several of its stores
-        row_bytes = min(row_bytes, epilogue.ROW_BYTES // 2)
+    if n & (n - 1):  # a warp's columns are several of its stores
+        row_bytes = min(row_bytes, 2 * (n & -n))
     room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES - epilogue.smem_bytes(row_bytes)
     stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
     return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
 
 
-def swizzle_m(target: Target, tile_n: int, tiles_m: int) -> int:
-    """Tile rows of a swizzle band: a wave covers about a square of C."""
+def swizzle_m(target: Target, tile_n: int, tiles_m: int, sharing: int = 1) -> int:
+    """Tile rows of a swizzle band: a wave covers about a square of C. Clusters are `sharing`
+    blocks."""
     square = int((target.num_cores * tile_n / TILE_M) ** 0.5)
-    return max(1, min(square, tiles_m))
+    return max(1, min(square, tiles_m) // sharing) * sharing
 
 
 Call = GemmCall[TileShape, SplitKSizes, TmaOperand]
 Scale = Callable[[Expr, Expr, Expr], Expr]  # of a row, the first column of a tile, a K-tile
 
 
-def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None) -> Emitted:
-    """The epilogue takes batch * split_k + split as batch. Products of float8 may be scaled."""
+def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None, sharing: int = 1) -> Emitted:
+    """The epilogue takes batch * split_k + split as batch. Products of float8 may be scaled.
+    `sharing`: the blocks of a cluster."""
     s, t, dtype = call.sizes, call.tile, call.dtype
     origin, out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
     (which, m0, n0), k = origin, tile_k(dtype)
     batch, first, k_tiles = s.k_range(which, k)
     a, b = call.a.tensor(m0, t.m, batch), call.b.tensor(n0, t.n, batch)
+    b.sharing = sharing
     count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages)
     scratch = ir.Buffer("k_tiles", dtype, "scratch", const(count))
     accumulator = float32 if dtype.kind == "float" else int32
