@@ -9,6 +9,7 @@ from numus.codegen.cpu.renderer import render
 from numus.codegen.cpu.target import LlvmTarget
 from numus.compiler import hooks
 from numus.ir import const, statements
+from numus.kernels.fft.tables import TUNING
 from numus.runtime.cpu.runtime import CpuRuntime
 
 pytestmark = pytest.mark.on_cpu("kernels of its transforms")
@@ -37,7 +38,8 @@ def prefetches(shape, axis=-1, name="fft"):
 
 
 BOTH = {(False, 2), (True, 1)}
-LONG = 1 << (TARGET.l2_bytes // 8).bit_length() - 1  # points: a core's L2 cache
+# Points of a core's L2 cache, and more than one kernel transforms along.
+LONG = max(1 << (TARGET.l2_bytes // 8).bit_length() - 1, 2 * TUNING.max_length_along)
 
 
 def test_columns_and_steps_are_prefetched():
