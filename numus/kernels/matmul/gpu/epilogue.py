@@ -184,7 +184,8 @@ class WarpEpilogue:
         return [ir.For(i, ZERO, const(WARP_ROWS // rows), "serial", one)]
 
     def _subtiles(self, buffer: ir.Buffer) -> Iterator[_Subtile]:
-        columns = min(self.row_bytes // buffer.dtype.itemsize, self.warp_n)
+        # a power of two, of which a warp's columns are a multiple
+        columns = min(self.row_bytes // buffer.dtype.itemsize, self.warp_n & -self.warp_n)
         for number in range(self.warp_n // columns):
             own = self.sums[number * columns // 2 : (number + 1) * columns // 2]
             yield _Subtile(number, columns, self, buffer, own)
