@@ -46,7 +46,8 @@ class PipelinedTuning:
     own_registers: bool = False  # the driver assembles kernels whenever it loads them
     own_tiles: tuple[tuple[int, int, int], ...] = ((64, 192, 128), (128, 128, 128), (256, 128, 80))
     # of a thread, by warpgroups that consume: consumers', producers'
-    registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (232, 40), (160, 32))
+    registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (216, 72), (160, 32))
+    long_registers: tuple[int, int] = (232, 40)  # of heads beyond 128
     takes_turns: bool = True
     # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
@@ -93,6 +94,8 @@ def _one_block_tiles() -> tuple[tuple[int, int, int], ...]:
 def _registers(tiling: Tiling) -> tuple[int, int] | None:
     if tiling.resident_blocks == 2:
         return TUNING.two_blocks_registers
+    if TUNING.own_registers and max(tiling.head_dim, tiling.value_dim) > 128:
+        return TUNING.long_registers
     return TUNING.registers[tiling.rows // 64] if TUNING.own_registers else None
 
 
