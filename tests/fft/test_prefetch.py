@@ -50,6 +50,16 @@ def test_columns_and_steps_are_prefetched():
     assert all((True, 1) in found for found in prefetches((64, LONG // 1024, 32), name="fft2"))
 
 
+@pytest.mark.parametrize("n", [6, 45, 94])  # odd factors: rows are lanes of vectors of any width
+def test_short_rows_fetch_the_next(n):
+    shape = (LONG // n, n)
+    assert prefetches(shape) == [BOTH]
+    x = (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype("complex64")
+    y = abs(nm.fft.ifft(nm.asarray(x) * 2)).numpy()
+    want = abs(np.fft.ifft(x * 2))
+    assert np.linalg.norm(y - want) <= 1e-6 * np.linalg.norm(want)
+
+
 def test_what_stays_in_cache_is_not():
     assert prefetches((16, 64)) == [set()]
     assert prefetches((64, 16), axis=0) == [set()]

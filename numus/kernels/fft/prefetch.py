@@ -7,13 +7,16 @@ point comes with a prefetch of the one that follows it there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 from numus import ir
-from numus.ir import Expr, Stmt
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
 from numus.ir.visit import post_order
 from numus.kernels.fft.indices import split_constant
 
+LINE_NBYTES = 64
 READ_LEVEL, WRITE_LEVEL = 2, 1  # of caches; points read are of few sets of L1, which they overflow
 
 
@@ -35,3 +38,53 @@ def fetch_operands(values: Sequence[Expr]) -> list[Stmt]:
 def fetch_results(stores: Iterable[Stmt]) -> list[Stmt]:
     """Of the elements that are stored."""
     return _once(((s.buffer, s.index) for s in stores if isinstance(s, ir.Store)), True)
+
+
+def spread_rows(
+    length: int,
+    rows: int,
+    dtype: DType,
+    read: Callable[[tuple[Expr, Expr], Expr], tuple[Expr, Expr]],
+    write: Callable[[tuple[Expr, Expr], Expr, tuple[Expr, Expr]], list[Stmt]],
+    loops: Sequence[Stmt],
+    turns: Sequence[tuple[int, int]],
+) -> None:
+    """Adds prefetches of the next `rows` transforms to these loops over a vector of them, whose
+    iterations and points of each are `turns`: of operands to the first half of the loops, of
+    results to the others.
+
+    All that a vector of short rows reads comes at once, and so does all that it stores; a core has
+    few misses outstanding, and nothing to wait for while it computes. A line of memory in every
+    so many instructions keeps both busy.
+    """
+    zero, per_line = const(0.0, dtype), max(1, LINE_NBYTES // (2 * dtype.itemsize))
+    lines = -(-length // per_line)
+
+    def fetch(number: Expr, is_write: bool) -> list[Stmt]:
+        row = ir.add(const(rows), ir.idiv(number, const(lines)))
+        w, at = (row, const(0)), ir.mul(ir.irem(number, const(lines)), const(per_line))
+        if is_write:
+            return fetch_results(write(w, at, (zero, zero)))
+        return fetch_operands(read(w, at))
+
+    middle = len(loops) // 2
+    for is_write, part in ((False, slice(middle)), (True, slice(middle, None))):
+        whole, first = sum(math.prod(turn) for turn in turns[part]), 0
+        for loop, (count, points) in zip(loops[part], turns[part], strict=True):
+            each = -(-rows * lines * points // whole)  # lines per iteration
+            lanes, iteration = _innermost(loop)
+            start = ir.add(ir.mul(iteration, const(each)), const(first))
+            for j in reversed(range(each)):
+                lanes.body[:0] = fetch(ir.add(start, const(j)), is_write)
+            first += each * count
+
+
+def _innermost(loop: Stmt) -> tuple[ir.For, Expr]:
+    """The loop over lanes in these, and the number of the iteration it is in."""
+    assert isinstance(loop, ir.For)
+    iteration = const(0)
+    while loop.kind != "lanes":
+        iteration = ir.add(ir.mul(iteration, loop.stop), loop.var)
+        loop = loop.body[0]
+        assert isinstance(loop, ir.For)
+    return loop, iteration

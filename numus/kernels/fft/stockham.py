@@ -18,7 +18,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_turn, fma, mul, sub
-from numus.kernels.fft.prefetch import fetch_operands, fetch_results
+from numus.kernels.fft.prefetch import fetch_operands, fetch_results, spread_rows
 
 ZERO, ONE = const(0), const(1)
 NONE = (ZERO, ZERO)
@@ -137,12 +137,18 @@ def stockham(
     out: list[Stmt] = _copy_loops(block, "in", *accessors(0)) if into else []
     for p in passes:
         out += _pass_loops(block, p, twiddle, *accessors(p.number + into))
+    rows_nbytes = 2 * block.dtype.itemsize * block.length * block.width
+    is_short = block.width == block.vector and rows_nbytes < SHORT_ROWS_BYTES
     if block.real_roots:
         load, put = accessors(stages - 1)
         out += _periodic(block, load, accessors(stages - 2)[1])
         out += _copy_loops(block, "out", _unpacked(block, load), put)
     elif out_of:
         out += _copy_loops(block, "out", *accessors(stages - 1))
+        if block.fetches and into and is_short:
+            turns = [(block.length // r, r) for r in block.radices]
+            turns = [*_chunks(block, False), *turns, *_chunks(block, True)]
+            spread_rows(block.length, block.width, block.dtype, read, write, out, turns)
     return out, [b for buffers in scratch for b in buffers]
 
 
@@ -163,6 +169,20 @@ def _stores_last(statements: list[Stmt]) -> list[Stmt]:
     return [*(s for s in statements if not isinstance(s, ir.Store)), *stores]
 
 
+def _chunk(block: Block, is_out: bool) -> int:
+    """Points of each transform that are copied at a time."""
+    if not block.adjacent_points[is_out]:
+        return 1
+    return block.vector if is_out and not block.paired else max(1, block.vector // 2)
+
+
+def _chunks(block: Block, is_out: bool) -> list[tuple[int, int]]:
+    """Iterations of the loops that copy, and points that each copies."""
+    chunk = _chunk(block, is_out)
+    whole, rest = divmod(block.length, chunk)
+    return [(n, points) for n, points in ((whole, chunk), (1, rest)) if n and points]
+
+
 def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
     """Points between memory, where those of a transform are adjacent, and scratch memory, where
     lanes are: a vector of adjacent parts at a time."""
@@ -173,9 +193,7 @@ def _copy_loops(block: Block, name: str, load: Read, put: Write) -> list[Stmt]:
         lanes = ir.For(c, ZERO, end, "lanes", put(NONE, c, load(NONE, c)))
         return [lanes, *(put(NONE, end, load(NONE, end)) if points > block.length else [])]
     is_out = name == "out"
-    chunk = max(1, block.vector // 2) if block.adjacent_points[is_out] else 1
-    if is_out and not block.paired:
-        chunk = block.vector if block.adjacent_points[1] else 1
+    chunk = _chunk(block, is_out)
 
     rows_nbytes = 2 * block.dtype.itemsize * block.length * block.vector
 
