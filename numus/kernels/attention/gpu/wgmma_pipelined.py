@@ -47,7 +47,7 @@ class PipelinedTuning:
     own_tiles: tuple[tuple[int, int, int], ...] = ((64, 192, 128), (128, 128, 128), (256, 128, 80))
     # of a thread, by warpgroups that consume: consumers', producers'
     registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (216, 72), (160, 32))
-    long_registers: tuple[int, int] = (232, 40)  # of heads beyond 128
+    long_registers: tuple[int, int] = (224, 56)  # of heads beyond 128
     takes_turns: bool = True
     # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
