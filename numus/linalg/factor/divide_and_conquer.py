@@ -57,10 +57,10 @@ def _merge(first: Tensor, half: Tensor) -> _Merge:
 
 def eigh_tridiagonal(d: Tensor, e: Tensor) -> State:
     """Ascending eigenvalues (batch, n) and eigenvectors in columns, of diagonals (batch, n) and of
-    what is beside them (batch, n - 1)."""
+    subdiagonals (batch, n - 1)."""
     _, n = d.shape
-    beside = abs(e)
-    rows = abs(d) + pad(beside, ((0, 0), (0, 1))) + pad(beside, ((0, 0), (1, 0)))
+    subdiagonal = abs(e)
+    rows = abs(d) + pad(subdiagonal, ((0, 0), (0, 1))) + pad(subdiagonal, ((0, 0), (1, 0)))
     bound = maximum_of(rows, axis=-1, keepdims=True)
     scale = exp2(log2(where(bound > 0, bound, 1.0)).ceil() + 1)
     levels = max((-(-n // LEAF) - 1).bit_length(), 0)
@@ -86,19 +86,19 @@ def _strength(coupling: Tensor) -> Tensor:
     return maximum(abs(coupling), finfo(coupling.dtype).eps)
 
 
-def _leaves(d: Tensor, beside: Tensor, leaf: int) -> State:
+def _leaves(d: Tensor, subdiagonal: Tensor, leaf: int) -> State:
     """Spectra of blocks along the diagonal, without the terms that couple them."""
     batch, n = d.shape
     count = n // leaf
     index = arange(n, device=d.device)
     last = index % leaf == leaf - 1
-    torn = where(last & (index < n - 1), _strength(beside), 0.0)
+    torn = where(last & (index < n - 1), _strength(subdiagonal), 0.0)
     d = d - torn - pad(torn[:, :-1], ((0, 0), (1, 0)))
-    d, beside = (x.reshape((batch * count, leaf)) for x in (d, where(last, 0.0, beside)))
+    d, subdiagonal = (x.reshape((batch * count, leaf)) for x in (d, where(last, 0.0, subdiagonal)))
     i, j = arange(leaf, device=d.device)[:, None], arange(leaf, device=d.device)
     matrix = where(i == j, d[:, None, :], 0.0)
-    matrix = matrix + where(i == j + 1, beside[:, None, :], 0.0)
-    matrix = matrix + where(j == i + 1, beside[:, :, None], 0.0)
+    matrix = matrix + where(i == j + 1, subdiagonal[:, None, :], 0.0)
+    matrix = matrix + where(j == i + 1, subdiagonal[:, :, None], 0.0)
     values, vectors = symmetric_by_rotations(matrix)
     blocks = vectors.reshape((batch, count, leaf, 1, leaf))
     number = arange(count, device=d.device)

@@ -39,8 +39,8 @@ class Reflectors(NamedTuple):
 def by_tridiagonal(a: Tensor) -> tuple[Tensor, Tensor]:
     """Ascending eigenvalues and eigenvectors of stacks of Hermitian matrices, both triangles of
     which are read."""
-    diagonal, beside, reflectors = tridiagonal(a)
-    values, vectors = eigh_tridiagonal(diagonal, beside)
+    diagonal, subdiagonal, reflectors = tridiagonal(a)
+    values, vectors = eigh_tridiagonal(diagonal, subdiagonal)
     vectors = vectors.astype(a.dtype)
     for first, v, vt in reversed(reflectors):
         part, _ = scan(_reflected, vectors[:, first:], (v, vt), reverse=True)
@@ -54,23 +54,23 @@ def _reflected(x: Tensor, panel: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
 
 
 def tridiagonal(a: Tensor) -> tuple[Tensor, Tensor, list[Reflectors]]:
-    """The diagonal and what is beside it, and the reflectors."""
+    """The diagonal and the subdiagonal, and the reflectors."""
     n = a.shape[-1]
-    diagonals, besides, reflectors = [], [], []
+    diagonals, subdiagonals, reflectors = [], [], []
     first = 0
     while first < n:
         count = n - first if n - first <= WHOLE else (n - first) // (2 * PANEL) * PANEL
-        rest, diagonal, beside, found = _reduced(a, count)
+        rest, diagonal, subdiagonal, found = _reduced(a, count)
         diagonals.append(diagonal)
-        besides.append(beside)
+        subdiagonals.append(subdiagonal)
         reflectors.append(found._replace(first=first))
         a = rest[:, count:, count:]
         first += count
-    return concat(diagonals, axis=-1), concat(besides, axis=-1)[:, : n - 1], reflectors
+    return concat(diagonals, axis=-1), concat(subdiagonals, axis=-1)[:, : n - 1], reflectors
 
 
 def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Reflectors]:
-    """The matrix after so many columns; the diagonal of those and what is beside it; and their
+    """The matrix after so many columns; the diagonal of those and the subdiagonal; and their
     reflectors."""
     batch, n, _ = a.shape
     panels = -(-columns // PANEL)
@@ -84,14 +84,14 @@ def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Reflector
 
     rest, (v, numbers) = scan(step, a, steps)
     v = v[:, :, :n]  # (panels, batch, n, count)
-    diagonal, beside, tau = (permute_dims(x, (2, 0, 1)) for x in numbers)
+    diagonal, subdiagonal, tau = (permute_dims(x, (2, 0, 1)) for x in numbers)
     tau = permute_dims(tau, (1, 0, 2))[..., None, :]
     one = identity(PANEL, a)[0]
     inverse = (adjoint(v) @ v).triu(1) + one / where(tau == 0, 1.0, tau)  # Puglisi 1992
     inverse = inverse.reshape((panels * batch, PANEL, PANEL))
     t = blocked.solve_upper(inverse, broadcast_to(one, inverse.shape))
     vt = v @ t.reshape((panels, batch, PANEL, PANEL))
-    found = (x.reshape((batch, panels * PANEL))[:, :columns] for x in (diagonal, beside))
+    found = (x.reshape((batch, panels * PANEL))[:, :columns] for x in (diagonal, subdiagonal))
     return rest, *found, Reflectors(0, v, vt)
 
 
@@ -103,7 +103,7 @@ def _swapped(x: Tensor) -> Tensor:
 
 def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
     """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, side by side; and for each
-    column (count, batch) the diagonal, what is beside it, and tau."""
+    column (count, batch) the diagonal, the subdiagonal, and tau."""
     batch, n, _ = a.shape
     count = columns.shape[0]
     rows = arange(n, device=a.device)

@@ -63,8 +63,8 @@ def _matrices(a: Value, b: Value) -> tuple[Value, Value]:
     rows, columns = (
         Value.fresh("reshape", "view", (x,), (1, *x.shape), (1, *x.shape), x.dtype) for x in (a, b)
     )
-    turned = (1, *b.shape[::-1])
-    return rows, Value.fresh("permute", "view", (columns,), (0, 2, 1), turned, b.dtype)
+    transposed = (1, *b.shape[::-1])
+    return rows, Value.fresh("permute", "view", (columns,), (0, 2, 1), transposed, b.dtype)
 
 
 def _lower_scaled(p: ScaledProblem) -> Kernels:
