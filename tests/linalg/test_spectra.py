@@ -58,6 +58,24 @@ def test_backward_error_of_svd(dtype):
             assert np.max(np.abs((u * s) @ vh - part)) <= bound(part, 24)
 
 
+@pytest.mark.parametrize("kind", ["random", "low rank", "repeated"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_singular_values_of_columns_in_several_strips(dtype, kind):
+    a = drawn((420, 390), dtype)
+    if kind == "low rank":
+        a = a[:, :5] @ drawn((5, 390), dtype)
+    if kind == "repeated":
+        a = np.linalg.qr(a)[0]
+    with nm.kernels.prefer("native"):
+        u, s, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(a), full_matrices=False))
+    check_unitary(u, 420)
+    check_unitary(adjoint(vh), 420)
+    size = np.linalg.norm(a, 2)
+    limit = 10 * 420 * np.finfo(a.dtype).eps * size
+    assert np.max(np.abs((u * s) @ vh - a)) <= limit
+    assert np.max(np.abs(s - np.linalg.svd(a, compute_uv=False))) <= limit
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_backward_error_of_eigh(dtype):
     unitary = np.linalg.qr(drawn((24, 24), dtype))[0]

@@ -39,6 +39,7 @@ from numus.kernels.factor.rotations import Strips, Sweeps
 class SpectraTuning:
     """Measured on a 2-core x86-64 (Cascade Lake)."""
 
+    block: int = 32  # columns of a panel: corrections take as long as products with the matrix
     min_columns: int = 64  # of vectors that a task rotates
 
 
@@ -52,7 +53,7 @@ Reflectors = tuple[int, Value, Value]  # the first row of a panel, V in chunks, 
 
 def lower_eigh(p: Problem) -> Kernels:
     """Eigenvalues above eigenvectors in columns."""
-    space = Workspace(p)
+    space = Workspace(p, block=TUNING.block)
     found = space.flat(space.components * tridiagonal_panels.FOUND * space.pitch)
     reflectors = _tridiagonalised(space, found)
     if not p.val.params:
@@ -66,7 +67,7 @@ def lower_eigh(p: Problem) -> Kernels:
 
 def lower_svd(p: Problem) -> Kernels:
     """U, then V below it, then a row of singular values, of matrices with m >= n."""
-    space = Workspace(p)
+    space = Workspace(p, block=TUNING.block)
     found = space.flat(space.components * bidiagonal_panels.FOUND * space.pitch)
     left, right = _bidiagonalised(space, found)
     if not p.val.params:

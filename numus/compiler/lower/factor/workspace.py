@@ -36,7 +36,7 @@ TUNING = BlockedTuning()
 class Workspace:
     """What the kernels of one factorisation share."""
 
-    def __init__(self, p: Problem, right: int = 0) -> None:
+    def __init__(self, p: Problem, right: int = 0, block: int = TUNING.block) -> None:
         """`right`: columns of right-hand sides beside the matrix."""
         self.p, self.val = p, p.val
         self.batch, self.m, self.n = p.val.inputs[0].shape
@@ -49,7 +49,7 @@ class Workspace:
         self.columns = self.order + -(-right // program.width) * program.width
         self.pitch = (-(-self.columns // line) | 1) * line
         self.rows_pitch = (-(-self.rows // line) | 1) * line
-        self.block = TUNING.block
+        self.block = block
         self.work = self.memory(self.rows)
         self.near_pitch = self.block + line
         self.steps: Kernels = []

@@ -33,9 +33,10 @@ UNROLL = 4  # vectors of a combination, whose sums are chains
 Row = tuple[Planes, Expr]  # a vector: a row of a panel
 
 
-def reflector(p: TileProgram, x: Row, k: Expr, span: Span) -> tuple[Expr, Number]:
+def reflector(p: TileProgram, x: Row, k: Expr, span: Span) -> tuple[Expr, Number, Number]:
     """The vector v of a reflector 1 - τ v vᴴ whose adjoint takes the elements of x from k on to
-    (β, 0, …), in their place; zeros before. Gives β and τ; where τ is 0, v is 0, too."""
+    (β, 0, …), in their place; zeros before. Gives β, τ, and the factor that takes elements of x
+    after k to those of v; where τ is 0, v is 0, too."""
     panel, c = x
     first, end = span
     after = p.let(ir.add(k, ONE))
@@ -60,7 +61,7 @@ def reflector(p: TileProgram, x: Row, k: Expr, span: Span) -> tuple[Expr, Number
         panel[c, i] = product(panel[c, i], factor)
     with p.when(inside):
         panel[c, k] = (select(trivial, p.constant(0.0), one), *none[1:])
-    return beta, tau
+    return beta, tau, factor
 
 
 def subtract(
@@ -124,7 +125,7 @@ def down(
 def across(
     p: TileProgram, a: Planes, x: Row, out: Row, rows: Span, columns: Callable[[Expr], Span]
 ) -> None:
-    """out = A x."""
+    """out += A x."""
     _multiply(p, a, (None, x), (out, None), rows, columns)
 
 
@@ -144,7 +145,7 @@ def _multiply(
     columns: Callable[[Expr], Span],
 ) -> None:
     """One pass over tiles of rows of A: Aᴴ times the first vector is added to the second result,
-    A times the second vector is (or, with both, is added to) the first."""
+    A times the second vector to the first."""
     (left, right), (sums_to, down_to) = given, outs
     start = p.let(ir.idiv(rows[0], const(p.rows)))
     with p.loop(start, p.let(ir.idiv(rows[1], const(p.rows)))) as tile:
@@ -172,9 +173,8 @@ def _multiply(
         if sums_to:
             for i, registers in zip(down_all, sums, strict=True):
                 found = tuple(p.let(ir.lanes_reduce("add", r)) for r in registers)
-                if down_to:
-                    old = sums_to[0][sums_to[1], i]
-                    found = tuple(x + y for x, y in zip(old, found, strict=True))
+                old = sums_to[0][sums_to[1], i]
+                found = tuple(x + y for x, y in zip(old, found, strict=True))
                 sums_to[0][sums_to[1], i] = found
 
 

@@ -51,7 +51,7 @@ def reduce(
         terms = [(v, lambda s: conjugate(w[s, k])), (w, lambda s: conjugate(v[s, k]))]
         panels.subtract(p, (v, c), whole, c, terms)
         diagonal = p.let(v[c, k][0] + x[k, k][0])  # X has half of it
-        beta, tau = panels.reflector(p, (v, c), after, whole)
+        beta, tau, _ = panels.reflector(p, (v, c), after, whole)
         found[DIAGONAL, k], found[OFFDIAGONAL, k] = real(p, diagonal), real(p, beta)
         found[TAU, k] = tau
         with p.lanes(*whole) as i:
