@@ -71,7 +71,8 @@ def bounds_of(n, every):
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("start", [1, 513, 1025, 1537])
 def test_lengths_to_2048(start, dtype):
-    lengths = range(start, start + 512)
+    """Every length in single precision, every third in double: their kernels have other vectors."""
+    lengths = range(start, start + 512, 1 if dtype == "complex64" else 3)
     assert not [x for n in lengths for x in failures((n,), dtype, bounds_of(n, every=8))]
 
 
