@@ -7,10 +7,10 @@ to a value.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,31 +207,40 @@ observers: list[None] = []
 active_hooks: list[None] = []
 
 
-@contextlib.contextmanager
-def _hooked(kind: str, hook: Any) -> Iterator[None]:
-    before = getattr(mode, kind)
-    active_hooks.append(None)
-    observers.append(None)
-    setattr(mode, kind, hook)
-    try:
-        yield
-    finally:
-        setattr(mode, kind, before)
-        observers.pop()
-        active_hooks.pop()
+class _hooked:  # noqa: N801
+    """A hook of this thread for the length of a `with`. An interrupt may end any call: the lists
+    are changed without one, so that at most one that comes as `__exit__` begins leaves traces."""
+
+    __slots__ = ("_before", "_hook", "_kind")
+
+    def __init__(self, kind: str, hook: Any) -> None:
+        self._kind, self._hook = kind, hook
+
+    def __enter__(self) -> None:
+        self._before = getattr(mode, self._kind)
+        try:
+            active_hooks[:0] = observers[:0] = (None,)
+            setattr(mode, self._kind, self._hook)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        del active_hooks[:1], observers[:1]
+        setattr(mode, self._kind, self._before)
 
 
-def tracing(trace: Any) -> contextlib.AbstractContextManager[None]:
+def tracing(trace: Any) -> AbstractContextManager[None]:
     """Report operations to a trace: their nodes, tensors and gradients."""
     return _hooked("trace", trace)
 
 
-def calling_node_hook(hook: Any) -> contextlib.AbstractContextManager[None]:
+def calling_node_hook(hook: Any) -> AbstractContextManager[None]:
     """Call a hook for each new concrete node."""
     return _hooked("node_hook", hook)
 
 
-def checking_effects(check: Any) -> contextlib.AbstractContextManager[None]:
+def checking_effects(check: Any) -> AbstractContextManager[None]:
     """Check the side effects of a vmapped function or loop body, which also draws random keys."""
     return _hooked("effects", check)
 

@@ -8,13 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
 
 import numus as nm
+from numus import graph
 from tests import processes
 
 pytestmark = [
@@ -87,8 +87,13 @@ def test_destructors(times):
     assert pool.stats()["in_use"] - before < times * (1 << 19)
 
 
-@pytest.mark.parametrize("times", [40, pytest.param(600, marks=pytest.mark.slow)])
-def test_computations(times):
+COMPUTATIONS = """
+    import sys, threading
+    import numpy as np
+    import numus as nm
+    from tests.test_interrupts import Interrupts
+
+    times = int(sys.argv[1])
     x = nm.asarray(np.linspace(0, 1, 100, dtype=np.float32).reshape(10, 10))
     f = nm.jit(lambda x: nm.sin(x) * 2 + x)
     w = nm.ones((10, 10))
@@ -116,6 +121,32 @@ def test_computations(times):
     other.join(60)
     assert not other.is_alive()
     assert np.array_equal(found[0], expected)
+"""
+
+
+@pytest.mark.parametrize("times", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_computations(times):
+    """In a process of its own: Python may be interrupted as any `with` ends, before it has undone
+    what it began with, as that of `nm.no_grad()`."""
+    processes.run(COMPUTATIONS, times)
+
+
+def test_a_hook_that_is_interrupted_as_it_begins_is_gone(monkeypatch):
+    """One that stayed kept all functions off their fast paths for good."""
+    counts = len(graph.active_hooks), len(graph.observers)
+    left = [KeyboardInterrupt]
+
+    def interrupted(*assigned):
+        setattr(*assigned)
+        for error in left[:1]:
+            left.clear()
+            raise error
+
+    monkeypatch.setattr(graph, "setattr", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt), graph.calling_node_hook(print):
+        raise AssertionError("was not interrupted")
+    assert graph.mode.node_hook is None
+    assert (len(graph.active_hooks), len(graph.observers)) == counts
 
 
 @pytest.mark.slow
