@@ -5,6 +5,9 @@ import pytest
 
 import numus as nm
 
+# of PyTorch's own forward mode
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+
 rng = np.random.default_rng(0)
 X, W, B = rng.standard_normal((4, 3)), rng.standard_normal((3, 5)), rng.standard_normal(5)
 
