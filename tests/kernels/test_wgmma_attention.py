@@ -77,6 +77,7 @@ SHAPES = {
         *[(1, n, 16) for n in (500, 260, 260)],
         {"is_causal": True},
     ),
+    "pipelined, several heads": (*[(2, n, 16) for n in (150, 270, 270)], {"is_causal": True}),
     "pipelined, no scale": ((1, 100, 16), (1, 300, 16), (1, 300, 16), {"scale": 0.0}),
     "heads in groups": ((4, 20, 16), (2, 40, 16), (2, 40, 16), {"enable_gqa": True}),
 }
@@ -145,52 +146,64 @@ def test_halves_with_heads_too_large_for_wgmma():
     compare(arrays, {}, "bfloat16", kind="attention_simt")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "causal"), [((72, 40), False), ((90, 96), True), ((128, 120), True)]
-)
-def test_pipelined_blocks_of_long_heads(sizes, causal, monkeypatch):
-    """Their blocks have 128, 112 and 96 keys."""
-    tuning = dataclasses.replace(wgmma_pipelined.TUNING, max_head_dim=128)
-    monkeypatch.setattr(wgmma_pipelined, "TUNING", tuning)
-    shapes = ((1, 140, sizes[0]), (1, 330, sizes[0]), (1, 330, sizes[1]))
-    arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
-    g = drawn(9, 1, 140, sizes[1], dtype="bfloat16")
-    options = {"is_causal": causal}
-    MACHINE.launched.clear()
-    want, got = (found(arrays, g, options, *x)[0] for x in ((), ("bfloat16", "simt_wgmma")))
-    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
-    (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
-    assert any(isinstance(s, ir.WarpRoles) for s in ir.statements(forward.body))
-
-
-VARIANTS = {
-    "three warpgroups": ((200, 16, 16), {"own_registers": True}),
-    "two warpgroups": ((140, 72, 128), {"own_registers": True}),
-    "long heads": ((140, 130, 200), {"own_registers": True}),
-    "two blocks": ((140, 48, 64), {"two_blocks_head_dim": 64}),
-    "persistent": ((600, 64, 80), {"persistent": True}),
-    "persistent, three warpgroups": ((600, 16, 48), {"persistent": True, "own_registers": True}),
+PIPELINED = {  # batch, queries, head and value dimension
+    "odd sizes": ((2, 330, 72, 40), {}),
+    "as linked": ((3, 290, 48, 64), {}),
+    "registers by role": ((3, 130, 90, 128), {}),
+    "long heads": ((2, 140, 130, 200), {"max_head_dim": 256}),
+    "a task per block": ((2, 140, 64, 80), {"persistent": False}),
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+def forward_kernel():
+    (kernel,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
+    return kernel
+
+
+@pytest.mark.parametrize("name", PIPELINED)
 @pytest.mark.parametrize("causal", [False, True])
-def test_pipelined_blocks_with_registers_by_role(name, causal, monkeypatch):
-    (queries, head_dim, value_dim), fields = VARIANTS[name]
-    tuning = dataclasses.replace(wgmma_pipelined.TUNING, max_head_dim=256, **fields)
-    monkeypatch.setattr(wgmma_pipelined, "TUNING", tuning)
+def test_pipelined_blocks(name, causal, monkeypatch):
+    """The machine has two processors: a block loops over tasks of several matrices."""
+    (batch, queries, head_dim, value_dim), fields = PIPELINED[name]
+    monkeypatch.setattr(
+        wgmma_pipelined, "TUNING", dataclasses.replace(wgmma_pipelined.TUNING, **fields)
+    )
     clear_plans()
-    shapes = ((1, queries, head_dim), (1, 300, head_dim), (1, 300, value_dim))
+    shapes = ((batch, queries, head_dim), (batch, 300, head_dim), (batch, 300, value_dim))
     arrays = [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)]
     given = [nm.asarray(a, device="simt_wgmma").astype("bfloat16") for a in arrays]
     MACHINE.launched.clear()
     got = attend(*given, is_causal=causal).astype("float32").numpy()
     want = attend(*map(nm.asarray, arrays), is_causal=causal).numpy()
-    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
-    (forward,) = [p.kernel for p in MACHINE.launched if p.name == "attention_wgmma"]
-    (roles,) = [s for s in ir.statements(forward.body) if isinstance(s, ir.WarpRoles)]
-    assert bool(roles.registers) == (name != "persistent")
+    for a, b in zip(got, want, strict=True):
+        assert np.linalg.norm(a - b) <= 2.0**-8 * np.linalg.norm(b)
+    (roles,) = [s for s in ir.statements(forward_kernel().body) if isinstance(s, ir.WarpRoles)]
+    assert bool(roles.registers) == (max(head_dim, value_dim) > 64)
     clear_plans()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pipelined_heads_of_several_batches_read_in_place(causal):
+    """Queries, keys and values of all heads lie in one matrix; two heads share keys."""
+    x = drawn(1, 2, 270, (4 + 2 + 2) * 16, dtype="bfloat16")
+
+    def heads(x):
+        q, k, v = nm.split(x.reshape(2, 270, 8, 16).swapaxes(1, 2), [4, 6], 1)
+        return attend(q, k, v, is_causal=causal, enable_gqa=True).swapaxes(1, 2)
+
+    MACHINE.launched.clear()
+    got = heads(nm.asarray(x, device="simt_wgmma").astype("bfloat16")).astype("float32").numpy()
+    assert any(isinstance(s, ir.WarpRoles) for s in ir.statements(forward_kernel().body))
+    want = heads(nm.asarray(x)).numpy()
+    for at in np.ndindex(2, 4):
+        a, b = (y[at[0], :, at[1]] for y in (got, want))
+        assert np.linalg.norm(a - b) <= 2.0**-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("shape", [(0, 300, 64), (2, 0, 300, 96)])
+def test_pipelined_blocks_of_no_matrix(shape):
+    x = nm.zeros(shape, dtype="bfloat16", device="simt_wgmma")
+    assert attend(x, x, x).numpy().shape == shape
 
 
 def test_pipelined_blocks_ignore_keys_that_no_query_sees():

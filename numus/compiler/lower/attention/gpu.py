@@ -52,7 +52,6 @@ class GpuSchedule(InOrder):
         assert tiling is not None
         layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=tiling.threads)
-        e.resident_blocks = tiling.resident_blocks
         reader = Reader(p, e, _compute_dtype(p))
         matrix, vector = partial(_matrix, reader, layouts), partial(_vector, reader, layouts)
         tasks = -(-_resident_rows(p)[0] // tiling.rows)

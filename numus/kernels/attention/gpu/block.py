@@ -24,7 +24,6 @@ class Tiling:
     block: int  # keys (or queries) of a main-loop iteration
     head_dim: int  # rounded up
     value_dim: int
-    resident_blocks: int = 0  # on a multiprocessor; 0: as many as fit
     persistent: bool = False  # a block per multiprocessor loops over the tasks
 
 

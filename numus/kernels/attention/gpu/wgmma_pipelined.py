@@ -35,30 +35,23 @@ _K_FULL, _V_FULL, _K_EMPTY, _V_EMPTY, _Q_EMPTY = (i * STAGES for i in range(5)) 
 
 @dataclass(frozen=True, slots=True)
 class PipelinedTuning:
-    """Tiles by the larger head dimension, for one H200. Threads have 168 registers, as drivers link
-    what they assemble, and code for linking ignores setmaxnreg; or else each role has its own."""
+    """For one H200. Threads have 168 registers, as drivers link what they assemble, and code for
+    linking ignores setmaxnreg; or else each role has its own."""
 
     tiles: tuple[tuple[int, int, int], ...] = (  # up to this head dimension: queries, keys
-        (80, 128, 128),
-        (96, 128, 112),
-        (128, 128, 96),
+        (128, 128, 128),
+        (256, 128, 80),
     )
-    own_registers: bool = False  # the driver assembles kernels whenever it loads them
-    own_tiles: tuple[tuple[int, int, int], ...] = ((64, 192, 128), (128, 128, 128), (256, 128, 80))
-    # of a thread, by warpgroups that consume: consumers', producers'
-    registers: tuple[tuple[int, int], ...] = ((0, 0), (240, 40), (216, 72), (160, 32))
-    long_registers: tuple[int, int] = (224, 56)  # of heads beyond 128
+    linked_head_dim: int = 64  # the driver assembles kernels of longer heads whenever it loads them
+    # of a thread, up to this head dimension: consumers', producers'
+    registers: tuple[tuple[int, int, int], ...] = ((128, 216, 72), (256, 224, 56))
     takes_turns: bool = True
     # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
     rescale_threshold: float = 8.0
-    # Up to this head dimension, an SM has two blocks: one computes while the other loads or stores.
-    two_blocks_head_dim: int = 0
-    two_blocks_tile: tuple[int, int] = (128, 48)
-    two_blocks_registers: tuple[int, int] = (96, 48)
-    persistent: bool = False  # a block per SM, which loads for the next task while it stores
+    persistent: bool = True  # a block per SM, which loads for the next task while it stores
     min_keys: int = 256  # for fewer, two blocks on an SM hide more
-    max_head_dim: int = 80  # longer heads are faster by FlashAttention-2's schedule
+    max_head_dim: int = 128  # longer heads are faster by FlashAttention-2's schedule
 
 
 TUNING = PipelinedTuning()
@@ -73,30 +66,21 @@ def choose(
         return None
     if largest > TUNING.max_head_dim:
         return None
-    tiles = [(limit, *tile, 1) for limit, *tile in _one_block_tiles()]
-    tiles.insert(0, (TUNING.two_blocks_head_dim, *TUNING.two_blocks_tile, 2))
-    for limit, rows, block, resident in tiles:
+    for limit, rows, block in TUNING.tiles:
         if largest <= limit and queries > rows // 2:
             head_dim, value_dim = (smem_tiles.round_up(n, 16) for n in (head_dim, value_dim))
-            threads = rows * 2 + ir.WARPGROUP
-            tiling = Tiling(threads, rows, block, head_dim, value_dim, resident)
-            if TUNING.persistent and resident == 1:
-                long = replace(tiling, persistent=True)
-                tiling = long if _shared_bytes(long) <= target.shared_bytes else tiling
-            return tiling if _shared_bytes(tiling) * resident <= target.shared_bytes else None
+            tiling = Tiling(rows * 2 + ir.WARPGROUP, rows, block, head_dim, value_dim)
+            long = replace(tiling, persistent=TUNING.persistent)
+            tiling = long if _shared_bytes(long) <= target.shared_bytes else tiling
+            return tiling if _shared_bytes(tiling) <= target.shared_bytes else None
     return None
 
 
-def _one_block_tiles() -> tuple[tuple[int, int, int], ...]:
-    return TUNING.own_tiles if TUNING.own_registers else TUNING.tiles
-
-
 def _registers(tiling: Tiling) -> tuple[int, int] | None:
-    if tiling.resident_blocks == 2:
-        return TUNING.two_blocks_registers
-    if TUNING.own_registers and max(tiling.head_dim, tiling.value_dim) > 128:
-        return TUNING.long_registers
-    return TUNING.registers[tiling.rows // 64] if TUNING.own_registers else None
+    largest = max(tiling.head_dim, tiling.value_dim)
+    if largest <= TUNING.linked_head_dim:
+        return None
+    return next((own, copying) for limit, own, copying in TUNING.registers if largest <= limit)
 
 
 def _shared_bytes(t: Tiling) -> int:
