@@ -142,8 +142,7 @@ def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
         _clear(block, s.accumulators)
         _wgmma(block, s.accumulators, a_tiles[:, along], b_tiles[:, along])
         for i, (register, old) in enumerate(zip(s.accumulators, before, strict=True)):
-            own = rows[s.scales.number(i, len(before))]
-            part = block.registers[register][:CONSUMER_THREADS] * own
+            part = block.registers[register][:CONSUMER_THREADS] * rows[i // 2 % 2]
             block.registers[register] = old
             block.registers[register][:CONSUMER_THREADS] += part
 

@@ -166,17 +166,11 @@ class SparseMetadata:
 @dataclass(eq=False, slots=True)
 class KTileScales:
     """Factors of the products of a k tile, as thread `lane` of the consumers has them: of its even
-    rows of accumulators, and of those 8 below; again for each of equal parts of the columns.
-    Float32."""
+    rows of accumulators, and of those 8 below. Float32."""
 
     lane: Expr  # variables
     k_tile: Expr
-    rows: tuple[Expr, ...]
-
-    def number(self, accumulator: int, count: int) -> int:
-        """Which factor one of `count` accumulators of a thread takes."""
-        part = accumulator * (len(self.rows) // 2) // count
-        return 2 * part + accumulator // 2 % 2
+    rows: tuple[Expr, Expr]
 
 
 @dataclass(eq=False, slots=True)

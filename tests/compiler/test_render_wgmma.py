@@ -18,7 +18,7 @@ from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.compiler.plan import clear_plans
 from numus.functions._base import wrap
-from numus.kernels.matmul.gpu import sparse_wgmma, wgmma
+from numus.kernels.matmul.gpu import sparse_wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.runtime import devices
 
@@ -154,14 +154,13 @@ def test_a_wait_for_two_sparse_k_tiles(tuned):
 
 
 @pytest.mark.parametrize("kind", ["float8", "int8"])
-def test_blocks_of_a_cluster_share_bytes(kind, tuned):
-    tuned.setattr(wgmma, "BYTES", replace(wgmma.BYTES, cluster_blocks=2))
+def test_blocks_of_a_cluster_share_float8(kind):
     runtime = nm.device("ptx").runtime
     runtime.made.clear()
-    n, k = 4096, 512
+    n, k = 4096, 768
     if kind == "float8":
         codes = nm.asarray(np.zeros((n, k), ml_dtypes.float8_e4m3fn), device="ptx")
-        scales, blocks = (nm.asarray(np.zeros((x, 4), "float32"), device="ptx") for x in (n, 32))
+        scales, blocks = (nm.asarray(np.zeros((x, 6), "float32"), device="ptx") for x in (n, 32))
         operands = (codes._node, scales._node, codes._node, blocks._node)
         nm.eval(wrap(scaled_matmul(operands, dt.bfloat16)))
     else:
@@ -170,8 +169,8 @@ def test_blocks_of_a_cluster_share_bytes(kind, tuned):
         nm.eval(a, words)
         nm.eval(wrap(code_matmul(a._node, words._node)))
     (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
-    assert ".reqnctapercluster 2" in text
-    assert "multicast::cluster" in text
+    assert (".reqnctapercluster 2" in text) == (kind == "float8")
+    assert ("multicast::cluster" in text) == (kind == "float8")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ def test_warpgroups_multiply_scaled_tiles_in_turns():
     codes = nm.asarray(np.zeros(shape, ml_dtypes.float8_e4m3fn), device="ptx")
     scales, blocks = (nm.asarray(np.zeros((n, 4), "float32"), device="ptx") for n in (4096, 32))
     operands = (codes._node, scales._node, codes._node, blocks._node)
-    nm.eval(wrap(scaled_matmul(operands, dt.bfloat16)))
+    nm.eval(wrap(scaled_matmul(operands, dt.float16)))
     (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_gemm"]
     (turn,) = re.findall(r"@first bar\.sync 3, 256; .*@!first bar\.arrive 3, 256;", text)
     assert "@!first bar.sync 4, 256;" in turn

@@ -268,10 +268,10 @@ def _promote(
     for i, (register, part) in enumerate(zip(s.accumulators, results, strict=True)):
         (slot,) = x.storage(register)
         old = t.new(f"load {ty}, ptr {slot}")
-        if scales is None or s.scales is None:
+        if scales is None:
             new = t.new(f"fadd {ty} {old}, {part}")
         else:
-            factors = ((ty, part), (ty, scales[s.scales.number(i, count)]), (ty, old))
+            factors = ((ty, part), (ty, scales[i // 2 % 2]), (ty, old))
             new = t.call(ty, "llvm.fma.f32", *factors)
         t.do(f"store {ty} {new}, ptr {slot}")
 

@@ -129,12 +129,11 @@ def _lower_wgmma(
     per_sm = tile.blocks_per_sm
     itemsizes = tuple(v.dtype.itemsize for v in p.group.members if v in p.group.stored)
     if not stores_whole_rows(itemsizes, n):
-        narrow = min(tile.n, kernel.TILE_M) if p.dtype.kind == "float" else tile.n
-        tile = kernel.fit_stages(p.target, (tile.m, narrow), per_sm, persistent=False)
+        tile = kernel.fit_stages(p.target, (tile.m, tile.n), per_sm, persistent=False)
     e, block = Emitter(layouts, block_size=tile.threads(p.dtype)), ir.var("block")
     extents = (tile.m, tile.n)
-    e.cluster_blocks = kernel.cluster_blocks(p.target, kernel.BYTES.cluster_blocks, tile, m)
-    sharing = e.cluster_blocks
+    wanted = kernel.FLOAT8_CLUSTER_BLOCKS if kernel.promotes_accumulators(p.dtype) else 1
+    e.cluster_blocks = sharing = kernel.cluster_blocks(p.target, wanted, tile, m)
     split = kernel.tile_k(p.dtype), 1, sharing
     sizes, grid = gpu_operands.tile_sizes(e, p.target, (*shape, k), extents, *split)
 

@@ -8,7 +8,6 @@ the threads fill the tiles. Persistent blocks load the next tile while one is st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,6 @@ from numus.kernels.matmul.gpu import epilogue
 from numus.kernels.matmul.gpu.cost_model import MIN_SPLIT_K_TILES, Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, tile_coordinates, zero
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, Operand
-from numus.kernels.matmul.packed import SCALED_BLOCK
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -91,34 +89,23 @@ _PERSISTENT_CYCLES: _Cycles = {  # of 8 and 16 bits
 }
 _TF32_CYCLES = (900, 1800)  # of TF32 in tiles below 256 columns
 _PROMOTED_CYCLES: _Cycles = {  # of float8, whose sums take twice the registers: one block on an SM
-    (128, 192): ((980,), 2500, 1500),
     (128, 128): ((700,), 2500, 1000),
     (128, 64): ((500, 1000), 2000, 500),
     (64, 64): ((400, 850), 2000, 200),
 }
-_NARROW_CYCLES: _Cycles = {(128, 96): ((550,), 2500, 800)}  # of int8: estimated
+_INT8_CYCLES: _Cycles = {(128, 96): ((550,), 2500, 800)}  # estimated
 
 
-@dataclass(frozen=True, slots=True)
-class ByteTuning:
-    """Of persistent GEMMs of bytes."""
-
-    cluster_blocks: int = 1  # that share a tile of B (TMA multicast)
-    tiles_of_96: bool = False  # of int8: where those of 128 columns leave SMs idle
-    wide_float8: bool = True  # 192 columns
-
-
-BYTES = ByteTuning()
+# Blocks that share a tile of B of float8 (TMA multicast); clusters of int8 are slower.
+FLOAT8_CLUSTER_BLOCKS = 2
 
 
 def persistent_cycles(dtype: DType) -> _Cycles:
     if dtype is float32:
         return _CYCLES
     if promotes_accumulators(dtype):
-        known = _PROMOTED_CYCLES
-        return known if BYTES.wide_float8 else {t: c for t, c in known.items() if t[1] <= TILE_M}
-    narrow = BYTES.tiles_of_96 and dtype.itemsize == 1
-    return _PERSISTENT_CYCLES | _NARROW_CYCLES if narrow else _PERSISTENT_CYCLES
+        return _PROMOTED_CYCLES
+    return _PERSISTENT_CYCLES | _INT8_CYCLES if dtype.itemsize == 1 else _PERSISTENT_CYCLES
 
 
 def cluster_blocks(target: Target, wanted: int, tile: TileShape, m: int) -> int:
@@ -201,12 +188,12 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None, sharing: int
     aligned = call.a.aligned & call.b.aligned
     start = first * k
 
-    def scales(lane: Expr, q: Expr) -> tuple[Expr, ...]:
-        """Those of a thread's even rows, and of the rows 8 below, for columns of each block."""
+    def scales(lane: Expr, q: Expr) -> tuple[Expr, Expr]:
+        """Those of a thread's even rows, and of the rows 8 below."""
         assert scale is not None
-        rows = [ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2)]
-        columns = [n0] if SCALED_BLOCK % t.n == 0 else _parts_of_blocks(n0, t.n, s.n)
-        return tuple(scale(row, column, first + q) for column in columns for row in rows)
+        rows = (ir.minimum(m0 + coordinates(t, lane, i)[0], s.m - 1) for i in (0, 2))
+        above, below = (scale(row, n0, first + q) for row in rows)
+        return above, below
 
     factors = None
     if scale is not None:
@@ -233,11 +220,10 @@ def wgmma_gemm(call: Call, block: Expr, scale: Scale | None = None, sharing: int
     slow_loop += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
     if scale is not None:
         lane = ir.var("slow_lane")
-        slow_factors = ir.KTileScales(lane, q, scales(lane, q))
-        own = [slow_factors.rows[slow_factors.number(i, len(sums))] for i in range(len(sums))]
+        own = scales(lane, q)
         add = [
-            ir.Set(c, ir.fma(ir.read(part), factor, ir.read(c)))
-            for c, part, factor in zip(sums, parts, own, strict=True)
+            ir.Set(c, ir.fma(ir.read(part), own[i // 2 % 2], ir.read(c)))
+            for i, (c, part) in enumerate(zip(sums, parts, strict=True))
         ]
         cleared = [ir.Set(part, const(0, accumulator)) for part in parts]
         scaled = ir.For(lane, ZERO, const(MMA_THREADS), "lanes", list[Stmt](add))
@@ -288,13 +274,6 @@ def filled_tile(
         value = element(mn, p + u) if tile.k_major else element(mn + u, p)
         body.append(ir.Store(scratch, to + u, value))
     return ir.For(lane, ZERO, const(tile.tile_mn * k // vector), "lanes", body)
-
-
-def _parts_of_blocks(first: Expr, columns: int, end: Expr) -> list[Expr]:
-    """The first columns of the parts of a tile that lie in one block of scales each, wherever the
-    tile begins; past the end, the last column again."""
-    width = math.gcd(columns, SCALED_BLOCK)
-    return [ir.minimum(first + part, end - 1) for part in range(0, columns, width)]
 
 
 def coordinates(t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
