@@ -278,8 +278,7 @@ class _Printer:
             m = s.metadata
             values = self.exprs((m.first_byte, m.rows, m.row_bytes), depth)
             of = f"{self.names[m.buffer]}({values})"
-            many = f", {m.tiles_per_wait} k tiles per wait" if m.tiles_per_wait > 1 else ""
-            self.lines.append(f"{pad}sparse by {of} in {m.load_bytes}{many}")
+            self.lines.append(f"{pad}sparse by {of} in {m.load_bytes}")
         head = "zero mainloop" if s.zero_init else "mainloop"
         ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
         return f"{head} {start} {ahead}: {self.registers(s.accumulators)}"

@@ -160,7 +160,6 @@ class SparseMetadata:
     rows: Expr  # of A
     row_bytes: Expr  # from one row to the next
     load_bytes: int  # 8, or 16 of an even number of k tiles; the buffer and rows are aligned to it
-    tiles_per_wait: int = 1  # k tiles multiplied before a wait; 2 only of an even number
 
 
 @dataclass(eq=False, slots=True)

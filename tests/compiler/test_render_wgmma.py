@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -16,9 +15,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
-from numus.compiler.plan import clear_plans
 from numus.functions._base import wrap
-from numus.kernels.matmul.gpu import sparse_wgmma
 from numus.primitives.quantized.scaled_matmul import code_matmul, scaled_matmul
 from numus.runtime import devices
 
@@ -111,9 +108,8 @@ def test_products_follow_the_isa():
 
 
 @pytest.mark.parametrize("columns", [256, 512])
-def test_blocks_of_a_cluster_share_tiles(columns, monkeypatch):
+def test_blocks_of_a_cluster_share_tiles(columns):
     """Sparse products whose pairs of blocks load halves of B for each other, of either order."""
-    monkeypatch.setattr(sparse_wgmma, "TUNING", replace(sparse_wgmma.TUNING, cluster_blocks=2))
     runtime = nm.device("ptx").runtime
     w, x = (nm.zeros(s, dtype=nm.float16, device="ptx") for s in ((512, 512), (512, columns)))
     packed = nm.sparse.to_semi_structured(w)
@@ -126,31 +122,6 @@ def test_blocks_of_a_cluster_share_tiles(columns, monkeypatch):
         assert "multicast::cluster" in text
         assert text.count("mapa.shared::cluster") == 2  # of both blocks
         assert text.count("barrier.cluster.wait") == 2
-
-
-@pytest.fixture
-def tuned(monkeypatch):
-    """Plans of other tunings are kept neither before nor after."""
-    clear_plans()
-    yield monkeypatch
-    clear_plans()
-
-
-def test_a_wait_for_two_sparse_k_tiles(tuned):
-    """Positions of both are operands of one piece of assembly; odd numbers have a wait for each."""
-    tuning = replace(sparse_wgmma.TUNING, tiles_per_wait=2)
-    tuned.setattr(sparse_wgmma, "TUNING", tuning)
-    runtime = nm.device("ptx").runtime
-    for k, count in ((512, 4), (576, 2)):
-        w, x = (nm.zeros(s, dtype=nm.float16, device="ptx") for s in ((512, k), (k, 512)))
-        packed = nm.sparse.to_semi_structured(w)
-        nm.eval(packed.values, packed.metadata, x)
-        runtime.made.clear()
-        nm.eval(packed @ x)
-        (text,) = [text for kernel, text in runtime.made if kernel.name == "wgmma_sp"]
-        ptx_rules.check(text)
-        (group,) = re.findall(r"wgmma\.fence[^}]*\.sp\.[\s\S]*?wgmma\.commit_group", text)
-        assert group.count("wgmma.mma_async.sp") == count
 
 
 @pytest.mark.parametrize("kind", ["float8", "int8"])

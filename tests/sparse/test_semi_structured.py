@@ -9,7 +9,6 @@ import simt_machine
 import numus as nm
 from numus import ir, nn, sparse
 from numus.errors import DeviceError, DTypeError, ShapeError
-from numus.kernels.matmul.gpu import sparse_wgmma
 
 W = np.random.default_rng(2).standard_normal((6, 24)).astype(np.float32)
 X = np.random.default_rng(3).standard_normal((24, 5)).astype(np.float32)
@@ -105,14 +104,12 @@ def test_sparse_tensor_cores(shape, dtype):
 @pytest.mark.slow
 def test_sparse_tensor_cores_of_clusters(monkeypatch):
     simt_machine.install()
-    tuning = replace(sparse_wgmma.TUNING, cluster_blocks=2, tiles_per_wait=2)
-    monkeypatch.setattr(sparse_wgmma, "TUNING", tuning)
     runtime = nm.device("simt_wgmma").runtime
     monkeypatch.setattr(runtime, "target", replace(runtime.target, max_cluster_size=2))
     test_sparse_tensor_cores((512, 256, 264), "float16")
     kernel = runtime.launched[-1].kernel
     (loop,) = [s for s in ir.statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
-    assert (loop.b.sharing, kernel.cluster_blocks, loop.metadata.tiles_per_wait) == (2, 2, 2)
+    assert (loop.b.sharing, kernel.cluster_blocks) == (2, 2)
 
 
 @pytest.mark.slow

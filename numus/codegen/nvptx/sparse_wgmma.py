@@ -76,15 +76,13 @@ class MetadataLoader:
                     word = t.new(f"extractelement <{count} x i32> {words}, i32 {i}")
                     t.do(f"store i32 {word}, ptr {slot}")
 
-    def words(self, k_tile: str, may_begin: bool = True) -> list[str]:
-        """The word of each step of a k tile, which may begin a group: those of the next one are
-        then on their way."""
+    def words(self, k_tile: str) -> list[str]:
+        """The word of each step of a k tile; those of the next group are on their way."""
         t = self.r.t
         place = t.new(f"and i64 {k_tile}, {_GROUP - 1}")
-        if may_begin:
-            with t.conditional(t.new(f"icmp eq i64 {place}, 0"), "positions"):
-                self._begin()
-                self.load(t.new(f"add i64 {k_tile}, {_GROUP}"))
+        with t.conditional(t.new(f"icmp eq i64 {place}, 0"), "positions"):
+            self._begin()
+            self.load(t.new(f"add i64 {k_tile}, {_GROUP}"))
         odd = t.new(f"trunc i64 {k_tile} to i1")
         late = t.new(f"icmp uge i64 {place}, {_GROUP // 2}")
         found = []
@@ -99,39 +97,36 @@ class MetadataLoader:
     def _begin(self) -> None:
         """What was loaded becomes the words of this group: a thread's own, and of two beside."""
         t = self.r.t
-        for upper, lower, own, paired in zip(*self.coming, *self.halves, strict=True):
+        for upper, lower, own, beside in zip(*self.coming, *self.halves, strict=True):
             a, b = (t.new(f"load i32, ptr {slot}") for slot in (upper, lower))
             word = t.call("i32", "llvm.nvvm.prmt", *(("i32", v) for v in (a, b, self.selector)))
             t.do(f"store i32 {word}, ptr {own}")
             args = (("i32", "-1"), ("i32", word), ("i32", "2"), ("i32", "31"))
             other = t.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", *args)
-            t.do(f"store i32 {other}, ptr {paired}")
+            t.do(f"store i32 {other}, ptr {beside}")
 
 
-def sparse_k_tiles_mma(
-    r: KernelContext, tiles: list[tuple[Tile, Tile]], columns: int, count: int, words: list[str],
+def sparse_k_tile_mma(
+    r: KernelContext, tiles: tuple[Tile, Tile], columns: int, count: int, words: list[str],
     accumulate: str | None,
 ) -> tuple[str, Operands]:  # fmt: skip
-    """Assembly of some k tiles into `count` accumulators, and its operands. An `accumulate` (an
-    i64) of 0 overwrites the accumulators. All `words` are operands of one piece of assembly, so
-    that none is written while a wgmma before is about to read another."""
+    """Assembly of one k tile into `count` accumulators, and its operands. An `accumulate` (an i64)
+    of 0 overwrites the accumulators."""
     t = r.t
-    (_, _, dtype), (_, k_major, _) = tiles[0]
+    (a, _, dtype), (b, k_major, _) = tiles
     names, kind = ",".join(f"${i}" for i in range(count)), _NAMES[dtype]
     lines, operands = ["wgmma.fence.sync.aligned;"], Operands()
     first = 2 * count  # operand, after accumulators out and in
     if accumulate is not None:
-        lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${first + 3 * len(words)}, 0;")
+        lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${first + 3 * _STEPS}, 0;")
     b_step = 2 * _K_BYTES if k_major else 2 * _K_BYTES // dtype.itemsize // 8 * _CORE_BYTES
-    for number, word in enumerate(words):
-        of, step = divmod(number, _STEPS)
-        (a, *_), (b, *_) = tiles[of]
+    for step, word in enumerate(words):
         for base, nbytes in ((a, _K_BYTES), (b, b_step)):
             moved = t.new(f"add i64 {base}, {step * nbytes >> 4}") if step else base
             operands.append(("l", f"i64 {moved}"))
         operands.append(("r", f"i32 {word}"))
-        at = first + 3 * number
-        scale_d = "1" if number or accumulate is None else "more"
+        at = first + 3 * step
+        scale_d = "1" if step or accumulate is None else "more"
         lines.append(
             f"wgmma.mma_async.sp.sync.aligned.m64n{columns}k32.f32.{kind}.{kind} {{{names}}}, "
             f"${at}, ${at + 1}, ${at + 2}, 0, {scale_d}, 1, 1, 0, {int(not k_major)};"

@@ -19,7 +19,7 @@ from numus.codegen.llvm.builder import Value, register_type
 from numus.codegen.nvptx import analysis, cluster, mbarrier, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
-from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tiles_mma
+from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
 from numus.codegen.nvptx.wgmma import (
     Tile,
     descriptor,
@@ -177,8 +177,10 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
     metadata = None if s.metadata is None else MetadataLoader(r, s, k_tiles)
     overlaps = not promotes and metadata is None  # wgmma of one k tile and of the next
 
-    def arrived(stage: str, parity: str) -> tuple[Tile, Tile]:
-        """The tiles of a stage, waited for."""
+    def k_tile(q: str) -> None:
+        number = t.new(f"trunc i64 {q} to i32")
+        stage, parity = stages.at(number)
+        words = [] if metadata is None else metadata.words(q)
         mbarrier.wait(r, stages.address(stages.full, 8, stage), parity)
         tiles = []
         for base, nbytes, o in zip(bases, tile_bytes, operands, strict=True):
@@ -186,31 +188,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
             tile_k = ir.SWIZZLE_BYTES // dtype.itemsize
             found = descriptor(t, address, o.k_major, tile_k, "i32", o.row_bytes)
             tiles.append((found, o.k_major, dtype))
-        return tiles[0], tiles[1]
-
-    def sparse_k_tiles(positions: MetadataLoader, tiles_per_wait: int, q: str) -> None:
-        """Wgmmas read the positions as they begin: their registers are taken until they end."""
-        words, pairs, used = list[str](), list[tuple[Tile, Tile]](), list[str]()
-        for i in range(tiles_per_wait):
-            own = t.new(f"add i64 {q}, {i}") if i else q
-            words += positions.words(own, may_begin=i == 0)
-        for i in range(tiles_per_wait):
-            stage, parity = stages.at(t.new(f"trunc i64 {t.new(f'add i64 {q}, {i}')} to i32"))
-            pairs.append(arrived(stage, parity))
-            used.append(stage)
-            stages.advance()
-        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
-        count = len(s.accumulators)
-        text, inputs = sparse_k_tiles_mma(r, pairs, columns, count, words, later)
-        with_accumulators(r, s.accumulators, text, inputs)
-        with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
-        for stage in used:
-            release(stage, leader)
-
-    def k_tile(q: str) -> None:
-        number = t.new(f"trunc i64 {q} to i32")
-        stage, parity = stages.at(number)
-        pair = arrived(stage, parity)
+        pair = (tiles[0], tiles[1])
         if promotes:
             _promote(r, s, pair, columns, q)
             release(stage, leader)
@@ -218,8 +196,16 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
             return
         later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
         count = len(s.accumulators)
-        text, inputs = k_tile_mma(t, pair, columns, count, later)
+        if words:
+            text, inputs = sparse_k_tile_mma(r, pair, columns, count, words, later)
+        else:
+            text, inputs = k_tile_mma(t, pair, columns, count, later)
         with_accumulators(r, s.accumulators, text, inputs)
+        if not overlaps:  # a wgmma reads the positions as it begins: their registers are taken
+            with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
+            release(stage, leader)
+            stages.advance()
+            return
         # the previous wgmma is complete: its stage may be refilled
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
         index = f"i32 {number}" if r.role is None else f"i64 {q}"
@@ -227,11 +213,7 @@ def _consume(r: KernelContext, s: ir.WgmmaMainloop, stages: Stages, k_tiles: str
         release(stages.previous(number), releases)
         stages.advance()
 
-    if metadata is None or s.metadata is None:
-        r.loop("0", k_tiles, "1", k_tile)
-    else:
-        many = s.metadata.tiles_per_wait
-        r.loop("0", k_tiles, str(many), functools.partial(sparse_k_tiles, metadata, many))
+    r.loop("0", k_tiles, "1", k_tile)
     if r.role is None or overlaps:
         with_accumulators(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
     if r.role is not None and overlaps:

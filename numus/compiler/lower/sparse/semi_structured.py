@@ -40,7 +40,7 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
     rows = bits
     whole = (rows.ld | rows.batch_stride | k // kernel.K_OF_BYTE) % (2 * ALIGNMENT) == 0
     load_bytes = 2 * ALIGNMENT if whole else ALIGNMENT
-    t = kernel.choose_tile(p.target, count, m, n, k)
+    t = kernel.fitting_tile(p.target)
     e, block = Emitter(layouts, block_size=PERSISTENT_THREADS), ir.var("block")
     shape = (count, m, n, k)
     e.cluster_blocks = sharing = cluster_blocks(p.target, kernel.TUNING.cluster_blocks, t, m)
@@ -59,8 +59,7 @@ def lower_semi_structured(p: ProductProblem) -> Kernels:
         is_repacked = len(metadata.shape) == 1
         buffer = e.buffer(metadata) if is_repacked else e.value(metadata, (ZERO,) * 3).attr
         first = batch * e.dim(rows.batch_stride) if count > 1 else ZERO
-        how = load_bytes, kernel.TUNING.tiles_per_wait if whole else 1
-        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), *how)
+        return ir.SparseMetadata(buffer, first, sizes.m, e.dim(rows.ld), load_bytes)
 
     resident = p.target.num_cores // sharing * sharing
     call = GemmCall(t, sizes, dtype, a, b, epilogue, True)

@@ -32,30 +32,20 @@ class SparseWgmmaTuning:
     """Measured on one H200, of 4096 x 4096 by 4096 in bfloat16."""
 
     min_extent: int = 256  # of m, n and k: below, dense products are as fast
-    wide_cycles: int = 900  # of a k tile of 256 columns,
-    narrow_cycles: int = 400  # and of 128
-    tile_cycles: int = 3500  # of a tile besides
-    cluster_blocks: int = 1  # that share a tile of B
-    tiles_per_wait: int = 1  # k tiles, 1 or 2, that a warpgroup multiplies before it waits
+    columns: int = 128  # of a tile: slower with 256
+    cluster_blocks: int = 2  # that share a tile of B
     max_stages: int = 8
 
 
 TUNING = SparseWgmmaTuning()
 
 
-def choose_tile(target: Target, batch: int, m: int, n: int, k: int) -> TileShape:
-    """128 x 256 where that takes fewer cycles than 128 x 128, by waves of tiles."""
-
-    def cycles(columns: int) -> int:
-        waves = -(-batch * -(-m // TILE_M) * -(-n // columns) // target.num_cores)
-        each = TUNING.wide_cycles if columns == 256 else TUNING.narrow_cycles
-        return waves * (k // TILE_K * each + TUNING.tile_cycles)
-
-    columns = min((256, 128), key=cycles)
-    stage_bytes = TILE_M * ir.SPARSE_SWIZZLE_BYTES + columns * ir.SWIZZLE_BYTES + 16
+def fitting_tile(target: Target) -> TileShape:
+    """With as many stages as fit into shared memory."""
+    stage_bytes = TILE_M * ir.SPARSE_SWIZZLE_BYTES + TUNING.columns * ir.SWIZZLE_BYTES + 16
     staged = epilogue.smem_bytes(epilogue.ROW_BYTES) + 512  # besides; what a block takes itself
     stages = min(TUNING.max_stages, (target.shared_bytes - staged) // stage_bytes)
-    return TileShape(columns, max(2, stages), TILE_M, True, epilogue.ROW_BYTES)
+    return TileShape(TUNING.columns, max(2, stages), TILE_M, True, epilogue.ROW_BYTES)
 
 
 def supports(target: Target, dtype: DType, m: int, n: int, k: int) -> bool:
