@@ -81,11 +81,10 @@ class MmaTuning:
 
     max_vectors: int = 64
     block_vectors: int = 16
+    whole_vectors: tuple[int, int] = (33, 40)  # from, to: one block multiplies them all
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
     loads_in_flight: int = 2  # of 16 bytes of codes, of a thread
-    loads_at_once: int = 0  # up to which rows are loaded whole ahead of products, of 8 vectors
-    loads_at_once_of_many: int = 0  # and of more
     min_blocks: float = 1.5  # of an SM
     min_blocks_of_many: float = 0.75  # of vectors of several blocks, which each block reads
 

@@ -69,17 +69,16 @@ def step_groups(p: Packing) -> int:
 def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int, p: Packing) -> PackedTile:
     """As many rows of a block as leave some for most SMs, and as many loads in flight."""
     t = MMA_TUNING
+    first, last = t.whole_vectors
+    block_vectors = last if first <= vectors <= last else t.block_vectors
     tile_rows = t.row_mmas
-    wanted = (t.min_blocks if vectors <= t.block_vectors else t.min_blocks_of_many) * num_cores
+    wanted = (t.min_blocks if vectors <= block_vectors else t.min_blocks_of_many) * num_cores
     while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < wanted:
         tile_rows //= 2
     steps = -(-chunks // (MMA_STEP_CHUNKS * t.warps))
-    loads = 2 * tile_rows * step_groups(p)  # of a step
-    unroll = max(1, min(t.loads_in_flight // loads, steps))
-    blocks = -(-vectors // t.block_vectors)
+    unroll = max(1, min(t.loads_in_flight // (2 * tile_rows * step_groups(p)), steps))
+    blocks = -(-vectors // block_vectors)
     mmas = -(-vectors // (blocks * MMA_VECTORS))
-    if steps * loads <= (t.loads_at_once if mmas == 1 else t.loads_at_once_of_many):
-        unroll = steps
     return PackedTile(mmas, blocks, tile_rows, t.warps, unroll)
 
 
@@ -128,8 +127,6 @@ class PackedMma:
         self.chunks, known = chunks
         self.span = MMA_STEP_CHUNKS * tile.warps  # of a step of all warps
         self.whole = known % (self.span * tile.unroll) == 0
-        # the first loads have all there is: there is no next iteration to load for
-        self.at_once = 0 < known == self.span * tile.unroll
         self.groups = step_groups(packing)
         kinds = [number.stored(ZERO, ZERO).dtype for number in matrix.numbers] * self.groups
         steps, rows = range(tile.unroll), range(2 * tile.rows)
@@ -184,8 +181,8 @@ class PackedMma:
     def _loop(self, totals: Fragments, vectorised: bool) -> list[Stmt]:
         """Steps of all warps. What is past the end multiplies zeros."""
         t, tag = self.tile, "" if vectorised else "slow_"
-        unroll, at_once = (t.unroll, self.at_once) if vectorised else (1, False)
-        lane, step = ir.var(f"{tag}lane"), ZERO if at_once else ir.var(f"{tag}step")
+        unroll = t.unroll if vectorised else 1
+        lane, step = ir.var(f"{tag}lane"), ir.var(f"{tag}step")
         count = (self.chunks + (self.span - 1)) // self.span
         sums = [self._fragments(t.rows, f"{tag}plane{i}_") for i in range(planes(self.packing))]
         ones = self._fragments(1, f"{tag}ones")
@@ -194,8 +191,7 @@ class PackedMma:
             own = self._chunk(lane, step + u)
             if vectorised:
                 words, numbers = (now(body, x[u]) for x in (self.words, self.numbers))
-                if not at_once:
-                    body += self._next(lane, u, own + unroll * self.span)
+                body += self._next(lane, u, own + unroll * self.span)
             else:
                 words, numbers = self._load(body, lane, own, False, "slow")
             xs = self._activations(body, lane, own, vectorised, f"{u}")
@@ -205,9 +201,8 @@ class PackedMma:
                 body += self._multiply(words, xs, range(g * quads, (g + 1) * quads), sums, ones)
                 stored = [own[g * kinds : (g + 1) * kinds] for own in numbers]
                 body += self._scaled(stored, sums, ones, totals, f"{u}_{g}")
-        if not at_once:
-            body = [ir.For(step, ZERO, count, "serial", body, step=const(unroll))]
-        return [ir.For(lane, ZERO, const(t.threads), "lanes", body)]
+        loop = ir.For(step, ZERO, count, "serial", body, step=const(unroll))
+        return [ir.For(lane, ZERO, const(t.threads), "lanes", [loop])]
 
     def _next(self, lane: Expr, u: int, chunk: Expr) -> list[Stmt]:
         """What a step reads of the matrix, to its registers."""
