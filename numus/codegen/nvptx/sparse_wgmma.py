@@ -95,15 +95,16 @@ class MetadataLoader:
         return found
 
     def _begin(self) -> None:
-        """What was loaded becomes the words of this group: a thread's own, and of two beside."""
+        """What was loaded becomes the words of this group: a thread's own, and the other
+        lane's of its pair."""
         t = self.r.t
-        for upper, lower, own, beside in zip(*self.coming, *self.halves, strict=True):
+        for upper, lower, own, other_slot in zip(*self.coming, *self.halves, strict=True):
             a, b = (t.new(f"load i32, ptr {slot}") for slot in (upper, lower))
             word = t.call("i32", "llvm.nvvm.prmt", *(("i32", v) for v in (a, b, self.selector)))
             t.do(f"store i32 {word}, ptr {own}")
             args = (("i32", "-1"), ("i32", word), ("i32", "2"), ("i32", "31"))
             other = t.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", *args)
-            t.do(f"store i32 {other}, ptr {beside}")
+            t.do(f"store i32 {other}, ptr {other_slot}")
 
 
 def sparse_k_tile_mma(
