@@ -191,7 +191,7 @@ class Machine(simt_machine.Machine):
             source = renderer.render(kernel, renderer.NvptxTarget(90)).replace("ptx_kernel ", "")
             source = source.replace("= internal addrspace(3)", "= addrspace(3)")
             lines = source.splitlines()
-            unknown = ("griddepcontrol", "target triple")
+            unknown = ("griddepcontrol", "prefetch.global", "target triple")
             source = "\n".join(x for x in lines if not any(word in x for word in unknown))
             source = _FLAG_LOAD.sub(rf"call i64 @{_FLAG}(ptr addrspace(1) \1)", source)
             source += f"declare i64 @{_FLAG}(ptr addrspace(1))\n"
