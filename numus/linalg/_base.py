@@ -16,6 +16,7 @@ from numus.functions._base import common, to_float, wrap
 from numus.functions.autocast import autocast
 from numus.functions.creation.creation import eye
 from numus.functions.creation.dtype_functions import finfo
+from numus.functions.elementwise.arithmetic import maximum, minimum
 from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.reduction.reductions import max as maximum_of
@@ -108,11 +109,13 @@ def identity(n: int, like: Tensor) -> Tensor:
 
 def scale_of(a: Tensor) -> Tensor:
     """A power of two per matrix near its largest element, by which squares neither overflow nor
-    underflow; 1 for matrices of zeros and those that are not finite."""
+    underflow; 1 for matrices of zeros and those that are not finite. Its reciprocal is a normal
+    number, so that of subnormal elements it is larger than they are."""
     largest = maximum_of(abs(a), axis=(-2, -1), keepdims=True)
     info = finfo(largest.dtype)
-    usable = (largest >= 4 * info.smallest_normal) & (largest <= info.max / 4)
-    return where(usable, exp2(log2(where(usable, largest, 1.0)).floor()), 1.0)
+    usable = (largest > 0) & (largest <= info.max)
+    bounded = minimum(maximum(largest, 4 * info.smallest_normal), info.max / 4)
+    return where(usable, exp2(log2(where(usable, bounded, 1.0)).floor()), 1.0)
 
 
 # -- derivatives ----------------------------------------------------------------------------------

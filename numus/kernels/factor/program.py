@@ -8,6 +8,7 @@ where matrices are complex.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from numus import dtypes as dt
@@ -230,6 +231,19 @@ def magnitude(a: Number) -> Expr:
     """|re| + |im|, by which pivots are compared (LAPACK's cabs1)."""
     sizes = [ir.unary("abs", part) for part in a]
     return sizes[0] if len(a) == 1 else sizes[0] + sizes[1]
+
+
+def power_near(p: Program, size: Expr) -> Expr:
+    """The power of two at or below a size that is not negative, whose reciprocal is a normal number
+    (of subnormal sizes it is larger than they are); 1 of 0 and what is not finite."""
+    least, greatest = (2.0 ** (sign * ((1 << (p.real.exponent - 1)) - 4)) for sign in (-1, 1))
+    bounded = ir.minimum(ir.maximum(size, p.constant(least)), p.constant(greatest / 4))
+    bits, mantissa = p.real.bits, p.real.mantissa
+    unsigned = dt.uint64 if bits == 64 else dt.uint32
+    exponent = const(((1 << bits) - 1) ^ ((1 << mantissa) - 1), unsigned)
+    power = (bounded.bitcast(unsigned) & exponent).bitcast(p.real)
+    usable = (size > p.constant(0.0)) & (size < p.constant(math.inf))
+    return p.let(select(usable, power, p.constant(1.0)))
 
 
 def inverse(p: Program, a: Number) -> Number:

@@ -3,11 +3,10 @@ overflow nor underflow."""
 
 from __future__ import annotations
 
-from numus import dtypes as dt
 from numus import ir
-from numus.ir import Expr, const, select
+from numus.ir import Expr, select
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import ZERO, magnitude, scaled
+from numus.kernels.factor.program import ZERO, magnitude, power_near, scaled
 
 
 def power_of_two(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr) -> Expr:
@@ -18,14 +17,7 @@ def power_of_two(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr) -> Ex
         size = p.let(magnitude(x[i, j]))
         keep = ir.read(largest) >= size  # NaN is never less
         p.do(ir.Set(largest, select(keep, ir.read(largest), size)))
-    found = p.let(ir.read(largest))
-    bits, mantissa = p.real.bits, p.real.mantissa
-    unsigned = dt.uint64 if bits == 64 else dt.uint32
-    exponent = const(((1 << bits) - 1) ^ ((1 << mantissa) - 1), unsigned)
-    power = (found.bitcast(unsigned) & exponent).bitcast(p.real)
-    least = 2.0 ** (4 - (1 << (p.real.exponent - 1)))
-    usable = (found >= p.constant(least)) & (found <= p.constant(0.25 / least))
-    return p.let(select(usable, power, p.constant(1.0)))
+    return power_near(p, p.let(ir.read(largest)))
 
 
 def multiply(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr, by: Expr) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numus import dtypes as dt
 from numus import ir
-from numus.ir import Expr, const, select
+from numus.ir import Expr, select
 from numus.kernels.factor.program import (
     ZERO,
     Matrix,
@@ -22,6 +21,7 @@ from numus.kernels.factor.program import (
     magnitude,
     minus_product,
     plus_product,
+    power_near,
     product,
     real,
     scaled,
@@ -59,22 +59,11 @@ class Triangularisation:
                 size = p.let(magnitude(self.a[at]))
                 more = size > ir.read(largest)  # NaN never is
                 p.do(ir.Set(largest, select(more, size, ir.read(largest))))
-        self.scale = self._power_of_two(p.let(ir.lanes_reduce("max", largest)))
+        self.scale = power_near(p, p.let(ir.lanes_reduce("max", largest)))
         by = p.let(p.constant(1.0) / self.scale)
         with all_threads(p, self.grid):
             for at in self.a.tiles:
                 self.a[at] = scaled(self.a[at], by)
-
-    def _power_of_two(self, largest: Expr) -> Expr:
-        """1 for matrices of zeros and those that are not finite."""
-        p = self.p
-        bits, mantissa = p.real.bits, p.real.mantissa
-        unsigned = dt.uint64 if bits == 64 else dt.uint32
-        exponent = const(((1 << bits) - 1) ^ ((1 << mantissa) - 1), unsigned)
-        power = (largest.bitcast(unsigned) & exponent).bitcast(p.real)
-        least = 2.0 ** (4 - (1 << (p.real.exponent - 1)))
-        usable = (largest >= p.constant(least)) & (largest <= p.constant(0.25 / least))
-        return p.let(select(usable, power, p.constant(1.0)))
 
     def triangularise(self) -> None:
         """R above the diagonal, reflectors without their first elements below it."""
