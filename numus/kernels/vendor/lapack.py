@@ -26,7 +26,7 @@ class LapackTuning:
     cholesky: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     system: tuple[int, int, int] = (NEVER, NEVER, NEVER)
-    solve: tuple[int, int, int] = (128, 128, NEVER)
+    solve: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     qr: tuple[int, int, int] = (8, 65, 65)
     # of float64; of other dtypes as many bytes (of Hermitian matrices those of one part)
     eigh: tuple[int, int, int] = (525, 1000, NEVER)

@@ -25,6 +25,7 @@ REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up
 MAX_REGISTER_BLOCK = 128  # rows
 BLOCK_PANELS = 8  # panels of Cholesky before what is right of them is updated
 PANEL = 32  # columns of a tall one, at most
+FEW_VECTORS = 4  # right-hand sides that are substituted one by one
 LU_PANELS = 16  # panels of LU that follow each other; of more columns, halves do
 
 
@@ -111,12 +112,22 @@ def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     if lapack.on_gpu(a):
         return _solve_by_inverses(a, b, _block_inverses(a, unit_diagonal), not unit_diagonal)
     n = a.shape[-1]
+    if small.is_in_place(a):
+        return _solve_in_place(a, b, True, unit_diagonal)
     if n <= BLOCK:
         return wrap(factor.solve_lower(a._node, b._node, unit_diagonal))
     h = _half(n, BLOCK)
     top = _solve_lower(a[:, :h, :h], b[:, :h], unit_diagonal)
     rest = b[:, h:] - a[:, h:, :h] @ top
     return concat([top, _solve_lower(a[:, h:, h:], rest, unit_diagonal)], axis=-2)
+
+
+def _solve_in_place(a: Tensor, b: Tensor, lower: bool, unit_diagonal: bool) -> Tensor:
+    """By one primitive, of a CPU. Few right-hand sides read a matrix where it lies."""
+    triangle = lower, unit_diagonal
+    if b.shape[-1] <= FEW_VECTORS:
+        return wrap(factor.solve_vectors(a._node, b.mT._node, triangle)).mT
+    return wrap(factor.solve_triangular(a._node, b._node, triangle))
 
 
 def _block_inverses(a: Tensor, unit_diagonal: bool) -> list[Tensor]:
@@ -154,6 +165,8 @@ def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     """x with triu(a) x = b: the lower triangular system of reversed rows and columns."""
     if lapack.solve_is_chosen(a, b, False, unit_diagonal):
         return lapack.solve_triangular(a, b, False, unit_diagonal)
+    if small.is_in_place(a):
+        return _solve_in_place(a, b, False, unit_diagonal)
     x = _solve_lower(flip(a, axis=(-2, -1)), flip(b, axis=-2), unit_diagonal)
     return flip(x, axis=-2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numus.dtypes import DType
+from numus.functions._base import wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.creation import arange
 from numus.functions.elementwise.comparison import isnan, where
@@ -25,6 +26,7 @@ from numus.linalg._base import (
 )
 from numus.linalg.factor import blocked, lapack, small, triangular
 from numus.linalg.products import diagonal
+from numus.primitives.linalg import factor
 from numus.tensor import ArrayLike, Tensor
 from numus.transforms.control import fori_loop
 
@@ -151,6 +153,9 @@ def lu(a: ArrayLike, /, *, permute_l: bool = False, p_indices: bool = False) -> 
 
 def _order_of(swaps: Tensor, rows: int) -> Tensor:
     """The order of rows after swapping row i with row swaps[i], one after the other."""
+    if swaps.size and small.on_cpu(swaps):
+        stack = swaps.astype("int64", copy=False).reshape((-1, swaps.shape[-1]))
+        return wrap(factor.row_order(stack._node, rows)).reshape((*swaps.shape[:-1], rows))
     positions = arange(rows, device=swaps.device)
     start = broadcast_to(positions, (*swaps.shape[:-1], rows))
 

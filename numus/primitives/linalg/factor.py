@@ -57,6 +57,15 @@ def lu(a: Node) -> Node:
     return apply(_lu, (a,), None, (batch, rows, columns + 2), a.dtype)
 
 
+_row_order = unblocked("row_order", references.row_order, lambda swaps, n: row_order(swaps, n))
+
+
+def row_order(swaps: Node, n: int) -> Node:
+    """The order of n rows after row k was swapped with row swaps[k], one after the other, on CPUs:
+    of stacks (batch, k)."""
+    return apply(_row_order, (swaps,), n, (swaps.shape[0], n), swaps.dtype)
+
+
 _solve_lower = unblocked(
     "solve_lower", references.solve_lower, lambda a, b, u: solve_lower(a, b, u)
 )
@@ -65,6 +74,29 @@ _solve_lower = unblocked(
 def solve_lower(a: Node, b: Node, unit_diagonal: bool = False) -> Node:
     """x with tril(a) x = b, by forward substitution."""
     return apply(_solve_lower, (a, b), unit_diagonal, b.shape, b.dtype)
+
+
+_solve_triangular = unblocked(
+    "solve_triangular",
+    references.solve_triangular,
+    lambda a, b, triangle: solve_triangular(a, b, triangle),
+)
+
+
+def solve_triangular(a: Node, b: Node, triangle: tuple[bool, bool]) -> Node:
+    """x with a triangle of a times x = b, on CPUs: whether it is the lower one, and whether its
+    diagonal is taken as ones."""
+    return apply(_solve_triangular, (a, b), triangle, b.shape, b.dtype)
+
+
+_solve_vectors = unblocked(
+    "solve_vectors", references.solve_vectors, lambda a, b, triangle: solve_vectors(a, b, triangle)
+)
+
+
+def solve_vectors(a: Node, b: Node, triangle: tuple[bool, bool]) -> Node:
+    """As `solve_triangular`, of few vectors, which are rows of b and of the result."""
+    return apply(_solve_vectors, (a, b), triangle, b.shape, b.dtype)
 
 
 _householder = unblocked("householder", references.householder, lambda a: householder(a))

@@ -56,6 +56,28 @@ def solve_lower(a: Array, b: Array, unit_diagonal: bool) -> Array:
     return x
 
 
+def row_order(swaps: Array, n: int) -> Array:
+    order = np.tile(np.arange(n, dtype=swaps.dtype), (len(swaps), 1))
+    each = np.arange(len(swaps))
+    for k, other in enumerate(swaps.T):
+        upper = order[:, k].copy()
+        order[:, k] = order[each, other]
+        order[each, other] = upper
+    return order
+
+
+def solve_triangular(a: Array, b: Array, triangle: tuple[bool, bool]) -> Array:
+    lower, unit = triangle
+    if lower:
+        return solve_lower(a, b, unit)
+    return solve_lower(a[:, ::-1, ::-1], b[:, ::-1], unit)[:, ::-1].copy()
+
+
+def solve_vectors(a: Array, b: Array, triangle: tuple[bool, bool]) -> Array:
+    x = solve_triangular(a, np.swapaxes(b, -1, -2), triangle)
+    return np.ascontiguousarray(np.swapaxes(x, -1, -2))
+
+
 def householder(a: Array, params: Any) -> Array:
     batch, m, n = a.shape
     out = np.concatenate([a, np.zeros((batch, 1, n), a.dtype)], axis=1)

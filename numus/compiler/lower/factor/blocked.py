@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from numus import dtypes as dt
 from numus import ir
+from numus.compiler.graph.strided_view import strided_view
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.factor.workspace import TUNING, Task, Workspace, fill
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
-from numus.kernels.factor.blocked import cholesky, lu, qr, qr_panel
-from numus.kernels.factor.blocked.tiles import transposed
-from numus.kernels.factor.program import ZERO, real, zero
+from numus.kernels.factor.blocked import cholesky, lu, qr, qr_panel, substitution
+from numus.kernels.factor.blocked.tiles import TileProgram, transposed
+from numus.kernels.factor.program import ZERO, Matrix, Number, Program, real, zero
 
 # -- Cholesky -------------------------------------------------------------------------------------
 
@@ -180,9 +182,18 @@ def _lu_result(space: Workspace, found: Value) -> None:
 
 def lower_solve(p: Problem) -> Kernels:
     """Right-hand sides go through the elimination beside the matrix."""
-    columns = p.val.shape[2]
-    space = Workspace(p, columns)
+    space = Workspace(p, p.val.shape[2])
     fill(space)
+    _fill_right(space)
+    _eliminate(space)
+    _substitute(space, substitution.Triangle(lower=False, unit=False), "lu", spoils=True)
+    _right_result(space, "lu")
+    return space.steps
+
+
+def _fill_right(space: Workspace) -> None:
+    """The right-hand sides, beside the matrix."""
+    columns = space.val.shape[2]
     task = Task(space, space.blocks())
     program, n, width = task.program, task.size(space.n), task.size(columns)
     end = task.size(space.columns - space.order)
@@ -198,14 +209,23 @@ def lower_solve(p: Problem) -> Kernels:
     with program.loop(below, stop) as i, program.lanes(ZERO, end) as j:
         right[i, j] = zero(program)
     task.done("pad")
-    _eliminate(space)
-    blocks = -(-(space.columns - space.order) // space.block)
-    task = Task(space, blocks)
+
+
+def _substitute(
+    space: Workspace, triangle: substitution.Triangle, name: str, spoils: bool = False
+) -> None:
+    """The solutions, in place of right-hand sides, by a task per block of their columns."""
+    task = Task(space, -(-(space.columns - space.order) // space.block))
     near = task.near(space.block, space.near_pitch)
     span = task.span(task.part, space.order, space.columns)
-    order = task.size(space.order)
-    lu.substitute_back(task.program, task.planes(space.work), near, order, span)
-    task.done("lu")
+    p, order, work = task.program, task.size(space.order), task.planes(space.work)
+    spoiled = substitution.spoil_of_singular(p, work, order) if spoils else None
+    substitution.substitute(p, work, near, order, span, triangle, spoiled)
+    task.done(name)
+
+
+def _right_result(space: Workspace, name: str) -> None:
+    columns = space.val.shape[2]
     task = Task(space, space.blocks())
     program, n, width = task.program, task.size(space.n), task.size(columns)
     right = task.planes(space.work, "read").moved(ZERO, task.size(space.order))
@@ -214,8 +234,67 @@ def lower_solve(p: Problem) -> Kernels:
     inside = program.let(ir.minimum(stop, n))
     with program.loop(start, inside) as i, program.lanes(ZERO, width) as j:
         out[i, j] = right[i, j]
-    task.done("lu")
+    task.done(name)
+
+
+# -- triangular systems ---------------------------------------------------------------------------
+
+
+def lower_triangular(p: Problem) -> Kernels:
+    triangle = substitution.Triangle(*p.val.params)
+    space = Workspace(p, p.val.shape[2])
+    fill(space, lower=triangle.lower, upper=not triangle.lower)
+    _fill_right(space)
+    _substitute(space, triangle, "substitute")
+    _right_result(space, "substitute")
     return space.steps
+
+
+def lower_vectors(p: Problem) -> Kernels:
+    """A task per vector, whose result is its memory."""
+    val, triangle = p.val, substitution.Triangle(*p.val.params)
+    a, b = val.inputs
+    _, count, n = val.shape
+    e, g = Emitter(p.layouts), ir.var("g")
+    matrix, row = divmod(g, e.scalar_arg(count))
+    width = p.target.vector_bytes // dt.real_of(val.dtype).itemsize
+    components = 2 if val.dtype.is_complex else 1
+    program = TileProgram(dt.real_of(val.dtype), components, width, p.target.vector_registers)
+
+    def element(x: Value, i: Expr, j: Expr) -> Number:
+        found = e.value(x, (matrix, i, j))
+        return found if x.dtype.is_complex else (found,)
+
+    start = program.let(ir.mul(matrix, e.dim(count * n)))
+    x, order = Matrix(program, e.buffer(val, "write"), start, e.dim(n)), e.dim(n)
+    with program.lanes(ZERO, order) as i:
+        x[row, i] = element(b, row, i)
+    view = strided_view(a, p.layouts)
+    by_columns = view is not None and view.strides[1] == 1 != view.strides[2]
+    substitution.substitute_vector(
+        program, lambda i, j: element(a, i, j), (x, row), order, triangle, by_columns
+    )
+    grid = val.shape[0] * count
+    return [e.grid_kernel("substitute", g, program.body, grid, ("substitute",))]
+
+
+def lower_row_order(p: Problem) -> Kernels:
+    """A task per matrix. Numbers of rows that do not exist are taken for those nearest to them."""
+    val = p.val
+    e, matrix = Emitter(p.layouts), ir.var("g")
+    program = Program(val.dtype, 1, simt=False)
+    n, count = e.dim(val.shape[1]), e.dim(val.inputs[0].shape[1])
+    out = Matrix(program, e.buffer(val, "write"), program.let(ir.mul(matrix, n)), n)
+    with program.lanes(ZERO, n) as i:
+        out[ZERO, i] = (i.cast(val.dtype),)
+    last = program.let(ir.sub(n, const(1)))
+    with program.loop(ZERO, program.let(ir.minimum(count, n))) as k:
+        other = e.value(val.inputs[0], (matrix, k)).cast(ir.INDEX)
+        other = program.let(ir.maximum(ir.minimum(other, last), ZERO))
+        upper, lower = program.number(out[ZERO, k]), program.number(out[ZERO, other])
+        out[ZERO, k] = lower
+        out[ZERO, other] = upper
+    return [e.grid_kernel("row_order", matrix, program.body, val.shape[0], ("row_order",))]
 
 
 # -- QR -------------------------------------------------------------------------------------------
@@ -321,13 +400,19 @@ _LOWERINGS: dict[str, Callable[[Problem], Kernels]] = {
     "direct_solve": lower_solve,
     "direct_inverse": lower_solve,
     "direct_qr": lower_qr,
+    "solve_triangular": lower_triangular,
+    "solve_vectors": lower_vectors,
+    "row_order": lower_row_order,
 }
+_ALWAYS = ("solve_triangular", "solve_vectors", "row_order")  # which only CPUs are asked for
 
 
 def runs_in_blocks(p: Problem) -> bool:
     """A large matrix of a CPU, square but for QR."""
     if p.target.simt or p.val.op not in _LOWERINGS:
         return False
+    if p.val.op in _ALWAYS:
+        return True
     m, n = p.val.inputs[0].shape[1:]
     if p.val.op == "direct_qr":
         return m >= TUNING.min_order or p.val.shape[0] < TUNING.min_batch

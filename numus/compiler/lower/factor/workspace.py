@@ -172,8 +172,8 @@ class Task:
         self.space.steps.append(made)
 
 
-def fill(space: Workspace, lower: bool = False, unit: float = 1.0) -> None:
-    """The operand, or its lower triangle; beyond it zeros, and `unit` on the diagonal."""
+def fill(space: Workspace, lower: bool = False, unit: float = 1.0, *, upper: bool = False) -> None:
+    """The operand, or one of its triangles; beyond it zeros, and `unit` on the diagonal."""
     task = Task(space, -(-space.rows // space.block))
     p, val = task.program, space.val.inputs[0]
     m, n = task.size(space.m), task.size(space.n)
@@ -188,7 +188,7 @@ def fill(space: Workspace, lower: bool = False, unit: float = 1.0) -> None:
     inside = p.let(ir.minimum(stop, m))
     with p.loop(start, inside) as i:
         last = p.let(ir.add(i, const(1))) if lower else n
-        with p.lanes(ZERO, last) as j:
+        with p.lanes(i if upper else ZERO, last) as j:
             work[i, j] = element(i, j)
         with p.lanes(last, end) as j:
             work[i, j] = zero(p)

@@ -7,7 +7,7 @@ other columns swaps its rows, and those after the panel are solved for and updat
 from __future__ import annotations
 
 from numus import ir
-from numus.ir import Expr, const, select
+from numus.ir import Expr, const
 from numus.kernels.factor.blocked.tiles import (
     Chunks,
     Planes,
@@ -17,7 +17,6 @@ from numus.kernels.factor.blocked.tiles import (
 )
 from numus.kernels.factor.lu import pivot_row
 from numus.kernels.factor.program import (
-    INT,
     ONE,
     ZERO,
     Matrix,
@@ -158,61 +157,6 @@ def update(
         below = own.moved(above, ZERO)
         factors = (lambda i, k: source[k, i], upper)
         update_tiles(p, below, factors, (height, width, count))
-
-
-def substitute_back(p: TileProgram, work: Planes, near: Planes, n: Expr, columns: Span) -> None:
-    """U x = b in a range of columns, block by block from the last one on; NaN where a pivot is
-    zero. `near` has memory for the x of a block."""
-    size = const(near.rows)
-    singular = p.register(INT)
-    p.do(ir.Set(singular, const(0, INT)))
-    with p.loop(ZERO, n) as i:
-        none = magnitude(p.number(work[i, i])).eq(0.0)
-        p.do(ir.Set(singular, select(none, const(1, INT), ir.read(singular))))
-    spoiled = p.let(select(ir.read(singular).ne(0), p.constant(float("nan")), p.constant(0.0)))
-    right, width = work.moved(ZERO, columns[0]), p.let(ir.sub(columns[1], columns[0]))
-    with p.loop(ZERO, p.let(ir.idiv(ir.add(n, const(near.rows - 1)), size))) as done:
-        last = p.let(ir.idiv(ir.sub(n, ONE), size))
-        first = p.let(ir.mul(ir.sub(last, done), size))
-        count = p.let(ir.minimum(size, ir.sub(n, first)))
-        own = work.moved(first, first)
-        with p.lanes(ZERO, width, unroll=p.vectors) as j:
-            with p.loop(ZERO, ir.idiv(count, const(p.rows))) as tile:
-                top = p.let(ir.sub(count, ir.mul(ir.add(tile, ONE), const(p.rows))))
-                _solve_tile(p, (own, right.moved(first, ZERO), near), (top, count), j, spoiled)
-            with p.loop(ZERO, ir.idiv(first, const(p.rows))) as tile:
-                top = p.let(ir.mul(tile, const(p.rows)))
-                factors = (
-                    lambda i, k: work[i, ir.add(first, k)],
-                    lambda k, j: near[k, j],
-                )
-                for r, value in enumerate(less_product(p, right, top, j, factors, count)):
-                    right[ir.add(top, const(r)), j] = value
-
-
-def _solve_tile(
-    p: TileProgram, matrices: tuple[Planes, Planes, Planes], rows: Span, j: Expr, spoiled: Expr
-) -> None:
-    """Rows of x in a block of the diagonal, from those below them."""
-    own, right, near = matrices
-    top, count = rows
-    after = p.let(ir.add(top, const(p.rows)))
-    factors = (
-        lambda i, k: own[i, ir.add(after, k)],
-        lambda k, j: near[ir.add(after, k), j],
-    )
-    found = less_product(p, right, top, j, factors, p.let(ir.sub(count, after)))
-    done: dict[int, Number] = {}
-    for r in reversed(range(p.rows)):
-        row, value = ir.add(top, const(r)), found[r]
-        for s, other in done.items():
-            factor = own[row, ir.add(top, const(s))]
-            value = p.number(minus_product(value, factor, other))
-        pivot = p.number(own[row, row])
-        value = p.number(division(p, pivot)(value))
-        done[r] = p.number([part + spoiled for part in value])
-        right[row, j] = done[r]
-        near[row, j] = done[r]
 
 
 def order(p: TileProgram, found: Matrix, n: Expr) -> None:
