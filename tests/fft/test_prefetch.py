@@ -8,7 +8,7 @@ from numus import ir
 from numus.codegen.cpu.renderer import render
 from numus.codegen.cpu.target import LlvmTarget
 from numus.compiler import hooks
-from numus.ir import const, statements
+from numus.ir import const, post_order, statements
 from numus.kernels.fft.tables import TUNING
 from numus.runtime.cpu.runtime import CpuRuntime
 
@@ -63,6 +63,25 @@ def test_short_rows_fetch_the_next(n):
 def test_what_stays_in_cache_is_not():
     assert prefetches((16, 64)) == [set()]
     assert prefetches((64, 16), axis=0) == [set()]
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((LONG // 64, 64), 0), ((LONG // 94, 94), -1)])
+def test_places_that_are_loaded_are_not(shape, axis):
+    """Those of the iteration after the last one may be past the end of the indices."""
+    x = RNG.normal(size=shape).astype("complex64")
+    rows = RNG.integers(0, len(x), len(x))
+    given, indices, found = nm.asarray(x), nm.asarray(rows), []
+    nm.eval(given, indices)
+    hooks.before_run.append(lambda _, plan, *__: found.extend(plan.steps))
+    try:
+        y = nm.fft.fft(given[indices], axis=axis).numpy()
+    finally:
+        hooks.before_run.pop()
+    want = np.fft.fft(x[rows], axis=axis)
+    assert np.linalg.norm(y - want) <= 1e-6 * np.linalg.norm(want)
+    fetches = [s for k in found for s in statements(k.kernel.body) if isinstance(s, ir.Prefetch)]
+    assert any(s.write for s in fetches)
+    assert not [e for s in fetches for e in post_order([s.index], set()) if e.op == "load"]
 
 
 @pytest.mark.parametrize(("stride", "count"), [(0, 1), (1, 1), (2, 2), (-2, 2), (37, 16)])

@@ -21,13 +21,18 @@ READ_LEVEL, WRITE_LEVEL = 2, 1  # of caches; points read are of few sets of L1, 
 
 
 def _once(places: Iterable[tuple[ir.Buffer, Expr]], write: bool) -> list[Stmt]:
-    """Both parts of a number, and its neighbours, share their lines."""
+    """Both parts of a number, and its neighbours, share their lines. Past the last iteration places
+    may be past the end of memory, as those of prefetches may, but not of loads that tell them."""
     found: dict[tuple[ir.Buffer, Expr], Expr] = {}
     for buffer, index in places:
-        if buffer.access != "scratch":
+        if buffer.access != "scratch" and not _is_loaded(index):
             found.setdefault((buffer, split_constant(index)[0]), index)
     level = WRITE_LEVEL if write else READ_LEVEL
     return [ir.Prefetch(b, at, write, level, lanes=True) for (b, _), at in found.items()]
+
+
+def _is_loaded(index: Expr) -> bool:
+    return any(e.op == "load" for e in post_order([index], set()))
 
 
 def fetch_operands(values: Sequence[Expr]) -> list[Stmt]:
