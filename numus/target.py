@@ -28,6 +28,7 @@ class Target:
     memory_bytes: int = 0  # of the device's own, where it has any
     compress_min_bytes: int = 1 << 10  # the smallest element of `lanes_compress` as an instruction
     small_elements: int = 1 << 13  # of SIMD loops up to which short code is better than fast code
+    byte_dot: str = ""  # how CPUs compute `dot4`: codegen/cpu/target.py
     fma: bool = True  # whether a multiply-add is one instruction
     libraries: frozenset[str] = field(default_factory=frozenset)  # vendors', of kernels
     approx_math: bool = False  # whether special-function units take exp2, log2, 1/x in float32

@@ -109,6 +109,38 @@ def blocks_matmul(inputs: tuple[Node, ...], kind: str) -> Node:
     return apply(_blocks_matmul, inputs, kind, shape, float32)
 
 
+# -- values in memory -----------------------------------------------------------------------------
+
+
+def _values_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    parts = [
+        reshape(block_values(_item(inputs[0], i), node.params), (1, *node.shape))
+        for i in range(size)
+    ]
+    return concat(tuple(parts), 0)
+
+
+def _values_reference(node: Node, blocks: Array) -> Array:
+    layout: BlockLayout = LAYOUTS[node.params]
+    rows = _Rows(layout, blocks)
+    scales, offsets = (rows.spread(x)[..., None] for x in rows.scales())
+    values = rows.codes().astype(np.float64) * scales - offsets  # fields, rows, low words, 4
+    split = values.reshape(*values.shape[:2], -1, layout.run, 4)
+    out: Array = np.transpose(split, (1, 2, 0, 3, 4)).reshape(node.shape)
+    return out.astype(np.float32)
+
+
+_block_values = nondifferentiable("block_values", "unpack", _values_reference, _values_batch)
+
+
+def block_values(blocks: Node, kind: str) -> Node:
+    """The values of a matrix of blocks, bytes (rows, bytes), in memory: (rows, values), float32.
+    Products of many rows read them often. CPUs only."""
+    layout = LAYOUTS[kind]
+    shape = (blocks.shape[0], blocks.shape[1] // layout.size * layout.values)
+    return apply(_block_values, (blocks,), kind, shape, float32)
+
+
 # -- products with many rows ----------------------------------------------------------------------
 
 

@@ -7,9 +7,11 @@ from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, ByteCodes
 from numus.kernels.matmul.cpu.blocks import SIDE_BY_SIDE, decoded_rows, whole_vectors
-from numus.primitives.blocks import blocks_matmul, byte_matmul
+from numus.primitives.blocks import block_values, blocks_matmul, byte_matmul
 from numus.quant.digits import byte_planes, words_of_bytes
 from numus.tensor import Tensor
+
+MAX_STORED_VALUES = 1 << 25  # of weights as float32: 128 MiB
 
 
 def _field_order(words: Tensor, layout: BlockLayout) -> Tensor:
@@ -84,6 +86,24 @@ def block_gemm(x: Tensor, blocks: Tensor, kind: str, planes: int, rows: int) -> 
     sums = _panel_sums(nm.sum(groups, axis=-1, dtype=nm.int32), rows)
     inputs = (_panels(words, rows)._node, sums._node, unit[: x.shape[0]]._node, blocks._node)
     return wrap(byte_matmul(inputs, ByteCodes(kind))).astype(x.dtype, copy=False)
+
+
+@templated
+def float_gemm(x: Tensor, blocks: Tensor, kind: str) -> Tensor:
+    """Many rows times the values of blocks, which a kernel stores as float32: some rows of the
+    matrix at a time, so that they take a bounded memory."""
+    layout = LAYOUTS[kind]
+    rows, width = blocks.shape[0], blocks.shape[1] // layout.size * layout.values
+    own = x.astype(nm.float32, copy=False)
+    parts = -(-rows * width // MAX_STORED_VALUES)
+    step = -(-rows // parts)
+    found = []
+    for start in range(0, rows, step):
+        some = blocks[start : start + step] if parts > 1 else blocks
+        values = wrap(block_values(some._node, kind))
+        found.append(own @ values[:, : x.shape[1]].T)
+    out = nm.concat(found, axis=1) if parts > 1 else found[0]
+    return out.astype(x.dtype, copy=False)
 
 
 def _group_order(words: Tensor, layout: BlockLayout, size: int = 1) -> Tensor:

@@ -16,7 +16,8 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.graph import Nodes
-from numus.kernels.matmul.cpu.byte_gemm import tile_rows
+from numus.kernels.matmul.blocks import LAYOUTS
+from numus.kernels.matmul.cpu.byte_gemm import is_faster_as_floats, tile_rows
 from numus.kernels.matmul.packed import MMA_TUNING, SCALED_BLOCK, Packing, has_mma
 from numus.primitives.custom import graft
 from numus.primitives.quantized.packed import packed_gemv, packed_matmul, unpack
@@ -200,9 +201,15 @@ def _bytes(x: Tensor, q: QTensor, planes: int, activations: str | None) -> Tenso
         if few:
             width = max(1, target.vector_bytes // 4)
             return block_products.matvec(x, q.parts[0], f.kind, planes, width)
+        layout = LAYOUTS[f.kind]
+        if is_faster_as_floats(target, x.shape[0], planes, layout.group_words, layout.small):
+            own = x if activations is None else _rounded(x, activations)
+            return block_products.float_gemm(own, q.parts[0], f.kind)
         return block_products.block_gemm(x, q.parts[0], f.kind, planes, rows)
     short = x.shape[1] <= MAX_INT32_COLUMNS or (isinstance(f, Integers) and f.group > 0)
     if few or activations != "int8" or not isinstance(f, Integers) or f.bits == 3 or not short:
+        return None
+    if is_faster_as_floats(target, x.shape[0], planes, max(0, f.group) // 4, f.bits < 8):
         return None
     zeros = q.parts[2] if len(q.parts) > 2 else None
     zero = f.symmetric << (f.bits - 1)

@@ -1,11 +1,16 @@
 """Products that read GGUF's blocks and integers as bytes, against those with their values."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import numus as nm
+from numus.functions._base import wrap
 from numus.kernels.matmul.blocks import LAYOUTS
-from numus.quant import block_products
+from numus.kernels.matmul.cpu.byte_gemm import is_faster_as_floats
+from numus.primitives.blocks import block_values
+from numus.quant import block_products, products
 
 KINDS = list(LAYOUTS)
 
@@ -33,6 +38,61 @@ def test_layouts_give_the_values_of_blocks(kind):
     wanted = exact(x, q)
     assert error(block_products.matvec(x, q.parts[0], kind, 3, 8), wanted) < 2e-6
     assert error(block_products.block_gemm(x, q.parts[0], kind, 3, 2), wanted) < 2e-6
+
+
+def values(q):
+    return wrap(block_values(q.parts[0]._node, q.format.kind))
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_values_are_those_of_blocks(kind, device):
+    for rows, columns in [(3, 300), (1, 1024)]:
+        q, _ = sample(rows, columns, 1, kind, device)
+        wanted = q.dequantize().numpy()
+        assert np.abs(values(q).numpy()[:, :columns] - wanted).max() <= 1e-6 * np.abs(wanted).max()
+
+
+def test_stored_values_in_vmap_and_of_no_rows():
+    q, _ = sample(4, 64, 1, "q4_0", "reference")
+    both = nm.vmap(lambda b: wrap(block_values(b._node, "q4_0")))(nm.stack([q.parts[0]] * 2))
+    assert (both[1] == values(q)).all()
+    assert values(sample(4, 64, 1, "q4_0")[0][:0]).shape == (0, 64)
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("q4_k", 512), ("q5_1", 300), ("q8_0", 96)])
+def test_many_rows_times_stored_values(kind, columns, monkeypatch):
+    monkeypatch.setattr(block_products, "MAX_STORED_VALUES", 5 * 512)
+    q, x = sample(21, columns, 19, kind)
+    for dtype, bound in ((nm.float32, 2e-6), (nm.bfloat16, 1e-2)):
+        own = x.astype(dtype)
+        y = block_products.float_gemm(own, q.parts[0], kind)
+        assert y.dtype is dtype
+        assert error(y, exact(own, q)) < bound
+
+
+def test_products_of_bytes_where_they_are_faster():
+    """The fewer instructions a dot product of bytes has, and the fewer rows share the unpacking."""
+
+    def floats(how, m, planes, small=True):
+        return is_faster_as_floats(SimpleNamespace(byte_dot=how), m, planes, 8, small)
+
+    assert not any(floats(how, 9, 3, small) for how in ("vnni", "pmadd") for small in (True, False))
+    assert not any(floats("vnni", 4096, planes) for planes in (1, 2))
+    assert floats("vnni", 4096, 3)
+    assert not floats("pmadd", 4096, 1)
+    assert floats("pmadd", 512, 1, small=False)
+    assert floats("pmadd", 512, 3)
+
+
+@pytest.mark.parametrize("floats", [True, False])
+def test_both_products_of_many_rows(floats, monkeypatch):
+    monkeypatch.setattr(products, "is_faster_as_floats", lambda *_: floats)
+    for format in ("q8_0", "int8-row"):
+        q, x = sample(18, 192, 17, format)
+        wanted = rounded(x.numpy()) @ np.float64(q.dequantize().numpy()).T
+        assert error(nm.quant.matmul(x, q.T, activations="int8"), wanted) < 1e-6
+        assert error(x @ q.T, exact(x, q)) < 2e-6
 
 
 @pytest.mark.parametrize("kind", ["q4_k", "q5_0", "q8_0"])

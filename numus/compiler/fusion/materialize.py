@@ -154,7 +154,9 @@ class Materialization:
                 for x in v.inputs:
                     found |= _stored_for_strides(x, in_memory)
                     self._store_vector(x, in_memory)
-            if v.kind in ("blocks", "bytes") and v not in self.leaves:  # every task reads all
+            if (
+                v.kind in ("blocks", "bytes") or v.op == "block_values"
+            ) and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
             if v.kind == "packed" and not self.target.simt and v not in self.leaves:

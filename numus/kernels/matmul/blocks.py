@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus import dtypes as dt
-from numus.ir import Expr
+from numus.ir import Expr, const
 
 Load = Callable[[Expr], Expr]  # the word at a byte of the row
 Scale = tuple[Expr, Expr]  # of a group: its scale, and its offset in steps; float32
@@ -79,15 +79,37 @@ class BlockLayout:
 
     def block_codes(self, load: Load, at: Expr) -> list[Expr]:
         """As `codes`, of a block; `load` counts bytes, and `at` words, from its begin."""
-        low = load(at * 4 + self.low)
         high = load(self._high_byte(at) + self.high) if self.high_bits else None
+        return self._fields(
+            load(at * 4 + self.low), lambda f: None if high is None else self._high(high, at, f)
+        )
+
+    def value_codes(self, byte: Load, word: Load, start: int, lane: Expr) -> list[Expr]:
+        """The codes of single values, field by field: value `lane` of the low words from `start` on
+        up to the next multiple of 4. `byte` and `word` count bytes from the block's begin."""
+        at, high = const(start), self._high_byte(const(start)) + self.high
+
+        def own_high(f: int) -> Expr | None:
+            if not self.high_bits:
+                return None
+            if self.values == 32:  # a bit for each value
+                bit = (lane + (4 * start + 16 * f)).cast(dt.uint32)
+                return ((word(const(self.high)) >> bit) & 1) << 4
+            return self._high(byte(high + lane), at, f)
+
+        found = self._fields(byte(lane + (4 * start + self.low)), own_high)
+        return found if self.small else [code & 255 for code in found]
+
+    def _fields(self, low: Expr, high: Callable[[int], Expr | None]) -> list[Expr]:
+        """Codes in the fields of a low word, or of its lowest byte."""
         out = []
         for f in range(self.fields):
             step = 8 // self.fields * f
             code = low >> step if step else low
             code = code & LOW_BITS[self.fields] * BYTES if self.fields > 1 else code
-            if high is not None:
-                code = code | self._high(high, at, f)
+            own = high(f)
+            if own is not None:
+                code = code | own
             if self.kind == "q8_0":  # signed bytes
                 code = code ^ (128 * BYTES)
             out.append(_lookup(code, IQ4_CODES) if self.kind == "iq4_nl" else code)

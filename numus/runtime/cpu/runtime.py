@@ -52,6 +52,7 @@ def target() -> Target:
         compress_min_bytes=machine.compress_min_bytes,
         num_cores=config.default_threads(),
         language="llvm",
+        byte_dot=machine.byte_dot,
         fma=machine.arch != "x86" or "fma" in machine.enabled,
         features=machine.enabled | {machine.arch},
         libraries=frozenset({"lapack"}),

@@ -10,10 +10,13 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.packed_gemv import packed_matrix
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, const
+from numus.kernels.matmul.blocks import LAYOUTS
+from numus.kernels.matmul.cpu.block_values import values_of_row
 from numus.kernels.matmul.gpu.unpack import THREADS, Unpack
 from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO = const(0)
+MIN_TASK_VALUES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -65,5 +68,40 @@ def _lower_tasks(p: UnpackProblem) -> Kernels:
     return [e.grid_kernel("unpack", row, [loop], p.val.shape[0], p.group.notes)]
 
 
-lower_unpack = family(UnpackProblem, Candidate("row per task", _lower_tasks))
+def _lower_block_rows(p: UnpackProblem) -> Kernels:
+    """Rows of GGUF's blocks, lanes along their values."""
+    e, task, row = Emitter(p.layouts), ir.var("task"), ir.var("row")
+    (blocks,), (rows, columns) = p.val.inputs, p.val.shape
+    layout = LAYOUTS[p.val.params]
+    per_task = -(-MIN_TASK_VALUES // max(1, columns))
+    span = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+
+    def byte(at: Expr) -> Expr:
+        found: Expr = e.value(blocks, (row, at))
+        return found
+
+    def word(at: Expr) -> Expr:
+        return ir.load_word(e.buffer(blocks), e.address(blocks, (row, at)))
+
+    width = max(4, p.target.vector_bytes // 4)
+    count = e.dim(columns // layout.values)
+    body, e.scratch = values_of_row(
+        *(layout, byte, word),
+        lambda column, value: e.store(p.val, (row, column), value),
+        count,
+        width,
+    )
+    loop = ir.For(row, *span, "serial", body)
+    return [e.grid_kernel("unpack", task, [loop], -(-rows // per_task), p.group.notes)]
+
+
+def _of_blocks(p: UnpackProblem) -> bool:
+    return isinstance(p.val.params, str)
+
+
+lower_unpack = family(
+    UnpackProblem,
+    Candidate("rows of blocks per task", _lower_block_rows, _of_blocks),
+    Candidate("row per task", _lower_tasks),
+)
 lower_unpack_gpu = family(UnpackProblem, Candidate("words per block", _lower_blocks))

@@ -8,8 +8,8 @@ stays in L2 while all panels of the left operand pass by: weights are never in m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from numus import dtypes as dt
 from numus import ir
@@ -34,6 +34,39 @@ class ByteTile:
 def tile_rows(target: Target, planes: int) -> int:
     """Integer sums for each plane and a float sum, of as many rows as registers hold."""
     return max(1, (target.vector_registers - 6) // (planes + 1))
+
+
+@dataclass(frozen=True)
+class ByteTuning:
+    """Measured on 2-core x86-64 machines: Skylake without VNNI, Cascade Lake with it.
+
+    Vector instructions of one `dot4`, of codes below 128 and of others; with an instruction for it,
+    loads of activations take half as long again.
+    """
+
+    dot_ops: Mapping[str, tuple[float, float]] = field(
+        default_factory=lambda: {
+            "vnni": (1.5, 1.5),
+            "usdot": (1.5, 1.5),
+            "sdot": (1.5, 3.0),
+            "pmadd": (3.0, 7.0),
+            "": (16.0, 16.0),
+        }
+    )
+    fma_ops: float = 4.0  # multiply-adds of float32 that a `dot4` stands for
+    unpack_rows: int = 80  # of A, whose float GEMM takes as long as storing B as float32
+
+
+TUNING = ByteTuning()
+
+
+def is_faster_as_floats(target: Target, m: int, planes: int, group_words: int, small: bool) -> bool:
+    """Unpacking B to float32 and a float GEMM of m rows take less time than products of bytes."""
+    dot = TUNING.dot_ops[target.byte_dot][0 if small else 1]
+    size = group_words or 4 * UNROLL_WORDS
+    ops = planes * (dot * size + 1) + planes + 1  # sums of a plane are widened, joined and scaled
+    excess: float = ops / (TUNING.fma_ops * size) - 1
+    return m * excess > TUNING.unpack_rows
 
 
 @dataclass(frozen=True)
