@@ -182,18 +182,9 @@ def _lu_result(space: Workspace, found: Value) -> None:
 
 def lower_solve(p: Problem) -> Kernels:
     """Right-hand sides go through the elimination beside the matrix."""
-    space = Workspace(p, p.val.shape[2])
+    columns = p.val.shape[2]
+    space = Workspace(p, columns)
     fill(space)
-    _fill_right(space)
-    _eliminate(space)
-    _substitute(space, substitution.Triangle(lower=False, unit=False), "lu", spoils=True)
-    _right_result(space, "lu")
-    return space.steps
-
-
-def _fill_right(space: Workspace) -> None:
-    """The right-hand sides, beside the matrix."""
-    columns = space.val.shape[2]
     task = Task(space, space.blocks())
     program, n, width = task.program, task.size(space.n), task.size(columns)
     end = task.size(space.columns - space.order)
@@ -209,23 +200,17 @@ def _fill_right(space: Workspace) -> None:
     with program.loop(below, stop) as i, program.lanes(ZERO, end) as j:
         right[i, j] = zero(program)
     task.done("pad")
-
-
-def _substitute(
-    space: Workspace, triangle: substitution.Triangle, name: str, spoils: bool = False
-) -> None:
-    """The solutions, in place of right-hand sides, by a task per block of their columns."""
-    task = Task(space, -(-(space.columns - space.order) // space.block))
+    _eliminate(space)
+    blocks = -(-(space.columns - space.order) // space.block)
+    task = Task(space, blocks)
+    program, order, work = task.program, task.size(space.order), task.planes(space.work)
     near = task.near(space.block, space.near_pitch)
-    span = task.span(task.part, space.order, space.columns)
-    p, order, work = task.program, task.size(space.order), task.planes(space.work)
-    spoiled = substitution.spoil_of_singular(p, work, order) if spoils else None
-    substitution.substitute(p, work, near, order, span, triangle, spoiled)
-    task.done(name)
-
-
-def _right_result(space: Workspace, name: str) -> None:
-    columns = space.val.shape[2]
+    start, stop = task.span(task.part, space.order, space.columns)
+    sides = work.moved(ZERO, start), program.let(ir.sub(stop, start))
+    spoiled = substitution.spoil_of_singular(program, work, order)
+    upper = substitution.Triangle(lower=False, unit=False)
+    substitution.substitute(program, work, near, order, sides, upper, spoiled)
+    task.done("lu")
     task = Task(space, space.blocks())
     program, n, width = task.program, task.size(space.n), task.size(columns)
     right = task.planes(space.work, "read").moved(ZERO, task.size(space.order))
@@ -234,19 +219,41 @@ def _right_result(space: Workspace, name: str) -> None:
     inside = program.let(ir.minimum(stop, n))
     with program.loop(start, inside) as i, program.lanes(ZERO, width) as j:
         out[i, j] = right[i, j]
-    task.done(name)
+    task.done("lu")
+    return space.steps
 
 
 # -- triangular systems ---------------------------------------------------------------------------
 
 
 def lower_triangular(p: Problem) -> Kernels:
-    triangle = substitution.Triangle(*p.val.params)
-    space = Workspace(p, p.val.shape[2])
+    """A task takes its columns of right-hand sides from operand to result, in memory of its own."""
+    triangle, columns = substitution.Triangle(*p.val.params), p.val.shape[2]
+    space = Workspace(p)
     fill(space, lower=triangle.lower, upper=not triangle.lower)
-    _fill_right(space)
-    _substitute(space, triangle, "substitute")
-    _right_result(space, "substitute")
+    lanes = space.program().tile
+    share = -(-columns // (lanes * p.target.num_cores)) * lanes
+    block = min(space.block, share)
+    task = Task(space, -(-columns // block))
+    program, n, order = task.program, task.size(space.n), task.size(space.order)
+    start = program.let(ir.mul(task.part, task.size(block)))
+    count = program.let(ir.minimum(task.size(block), ir.sub(task.size(columns), start)))
+    width = ir.mul(ir.idiv(ir.add(count, const(lanes - 1)), const(lanes)), const(lanes))
+    width, right = program.let(width), task.worker_rows(space.order, "right")
+    with program.loop(ZERO, n) as i:
+        with program.lanes(ZERO, count) as j:
+            right[i, j] = task.right_hand_side(i, ir.add(start, j))
+        with program.lanes(count, width) as j:
+            right[i, j] = zero(program)
+    with program.loop(n, order) as i, program.lanes(ZERO, width) as j:
+        right[i, j] = zero(program)
+    near = task.near(space.block, space.near_pitch)
+    work = task.planes(space.work, "read")
+    substitution.substitute(program, work, near, order, (right, width), triangle)
+    out = task.rows_of(space.val, columns)
+    with program.loop(ZERO, n) as i, program.lanes(ZERO, count) as j:
+        out[i, ir.add(start, j)] = right[i, j]
+    task.done("substitute")
     return space.steps
 
 

@@ -158,6 +158,14 @@ class Task:
         found.rows = rows
         return found
 
+    def worker_rows(self, rows: int, name: str) -> Planes:
+        """As `near`, of any number of rows of a block's columns."""
+        p, space = self.program, self.space
+        plane = self.emitter.dim(rows * space.near_pitch)
+        size = self.emitter.dim(rows * space.near_pitch * p.components)
+        self.emitter.scratch.append(ir.Buffer(name, p.real, "scratch", size))
+        return Planes(p, self.emitter.scratch[-1], ZERO, const(space.near_pitch), plane)
+
     def span(self, number: Expr, first: int = 0, end: int | None = None) -> Span:
         """The rows or columns of a block, counted from one on."""
         p, size = self.program, self.size(self.space.block)

@@ -40,14 +40,13 @@ def substitute(
     work: Planes,
     near: Planes,
     n: Expr,
-    columns: Span,
+    sides: tuple[Planes, Expr],
     triangle: Triangle,
     spoiled: Expr | None = None,
 ) -> None:
-    """The x of T x = b in a range of columns, block by block, and `spoiled` added to each element.
-    `near` has memory for the x of a block."""
-    size = const(near.rows)
-    right, width = work.moved(ZERO, columns[0]), p.let(ir.sub(columns[1], columns[0]))
+    """The x of T x = b in place of b, of right-hand sides and their number, block by block, and
+    `spoiled` added to each element. `near` has memory for the x of a block."""
+    size, (right, width) = const(near.rows), sides
     blocks = p.let(ir.idiv(ir.add(n, const(near.rows - 1)), size))
     with p.loop(ZERO, blocks) as done:
         number = done if triangle.lower else ir.sub(ir.sub(blocks, ONE), done)
