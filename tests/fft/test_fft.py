@@ -16,6 +16,7 @@ from numus.fft import tables
 from numus.ir import kernel_text
 from numus.kernels.fft.radices import is_mixed_radix, prime_factors, radices_of, split
 from numus.kernels.fft.roots import PI, unit_roots
+from numus.kernels.fft.tables import vector_of
 from numus.runtime import devices
 
 NULL = nm.device("null")
@@ -181,6 +182,19 @@ def test_planes_on_the_cpu(shape):
     moved = nm.permute_dims(t, (1, 0, 2))
     close(nm.fft.fftn(moved, axes=(0, 2)), np.fft.fftn(z.transpose(1, 0, 2), axes=(0, 2)))
     close(nm.fft.fftn(t, (8, 7), axes=(1, 2)), np.fft.fftn(z, (8, 7), axes=(1, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("rows", [2, 5, 8])
+def test_planes_whose_rows_end_in_half_vectors(rows, dtype):
+    lanes = vector_of(dt.as_dtype(dtype), nm.device("cpu").runtime.target)
+    z = planes_of(rows, max(2, lanes**2 // 2)).astype(dtype)
+    t = nm.asarray(z)
+    close(nm.fft.fft2(t), np.fft.fft2(z))
+    close(nm.fft.ifft2(t), np.fft.ifft2(z))
+    close(nm.abs(nm.fft.fft2(t * t)), abs(np.fft.fft2(z * z)))
+    turned = nm.flip(t, axis=2)
+    close(nm.fft.fft2(turned), np.fft.fft2(z[:, :, ::-1]))
 
 
 def test_derivatives_and_batches_of_planes():

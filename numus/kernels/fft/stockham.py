@@ -319,7 +319,7 @@ def _pass_loops(
             return fetch_results(put(following, ir.add(ir.add(to, step), ir.mul(stride, k)), z))
 
         if in_registers:
-            return _register_butterfly(p, point, rotated, store, operands, results)
+            return register_butterfly(p, point, rotated, store, operands, results)
         return loop_butterfly(p, block, twiddle, point, rotated, store)
 
     return _loops(block, p, body)
@@ -338,7 +338,7 @@ def _next_iteration(block: Block, w: Transform) -> tuple[Transform, Expr]:
     return (ir.sub(start, ir.mul(wraps, const(block.width))), w[1]), wraps
 
 
-def _register_butterfly(
+def register_butterfly(
     p: Pass,
     point: Callable[[Expr], Complex],
     rotated: Callable[[Expr, Complex], Complex],

@@ -17,6 +17,7 @@ from numus.compiler.lower.fft.problem import FftProblem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, swap
 from numus.kernels.fft.radices import radices_of
+from numus.kernels.fft.row_pairs import fills_half, row_pair
 from numus.kernels.fft.stockham import ZERO, Block, Transform, stockham
 from numus.kernels.fft.tables import layout
 
@@ -78,9 +79,18 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
     def at(block: Block, number: Expr, w: Transform) -> Expr:
         return ir.add(ir.mul(number, const(block.width)), ir.add(*w))
 
-    def read(w: Transform, i: Expr) -> Complex:
-        z: Complex = e.value(p.source, (*lead, at(rows, row, w), i))
+    def read_at(number: Expr, i: Expr) -> Complex:
+        z: Complex = e.value(p.source, (*lead, number, i))
         return swap(z) if p.inverse else z
+
+    def read(w: Transform, i: Expr) -> Complex:
+        return read_at(at(rows, row, w), i)
+
+    def row_of(which: Expr) -> Expr:
+        return ir.add(ir.mul(row, const(2)), which)
+
+    def read_row(which: Expr, i: Expr) -> Complex:
+        return read_at(row_of(which), i)
 
     def in_plane(row: Expr, column: Expr) -> Expr:
         return ir.add(ir.mul(row, e.dim(n1)), column)
@@ -96,9 +106,17 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
         result = swap(z) if p.inverse else z
         return store_members(e, p.group, (*lead, k, at(columns, column, w)), result)
 
-    if rows.width == 1:
-        rows = replace(rows, next_read=lambda w, i: read((const(1), w[1]), i))
-    first, scratch = stockham(rows, row_root, read, put)
+    def put_half(w: Expr, k: Expr, z: Complex, mask: Expr) -> list[Stmt]:
+        index = in_plane(row_of(w), k)
+        return [ir.Store(b, index, x, mask) for b, x in zip(slab, z, strict=True)]
+
+    if rows.first_roots is not None and n0 % 2 == 0 and fills_half(rows):
+        row_blocks //= 2
+        first, scratch = row_pair(rows, rows.first_roots, read_row, put_half)
+    else:
+        if rows.width == 1:
+            rows = replace(rows, next_read=lambda w, i: read((const(1), w[1]), i))
+        first, scratch = stockham(rows, row_root, read, put)
     second, others = stockham(columns, column_root, get, write)
     e.scratch += [*slab, *scratch, *others]
     body: list[Stmt] = [
