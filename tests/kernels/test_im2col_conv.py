@@ -134,3 +134,21 @@ def test_images_that_tma_cannot_read_are_computed_by_threads():
     x = flat.reshape(2, 6, 5, 8).transpose(0, 3, 1, 2)
     got = nm.conv2d(x, w.to(GPU), padding=1).astype("float32").numpy()
     assert np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("extents", [(2, 6, 5), (2, 9, 8), (3, 6, 8), (4, 7, 5)])
+def test_epilogues_read_parts_of_larger_images(extents):
+    """Whose axes are one in memory, too, but longer than those of the result."""
+    x, w = drawn(0, 2, 8, 6, 5), drawn(1, 16, 8, 3, 3)
+    images, height, width = extents
+    wide = drawn(2, images, height, width, 16)
+
+    def function(x, w, wide):
+        part = nm.tanh(wide).transpose(0, 3, 1, 2)[:2, :, :6, :5]
+        return nm.conv2d(nm.tanh(x), w, padding=1) + part
+
+    want = function(*(v.astype("float32") for v in (x, w, wide))).numpy()
+    given = [v.to(GPU) for v in (x, w, wide)]
+    nm.eval(*given)
+    got = function(*given).astype("float32").numpy()
+    assert np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)

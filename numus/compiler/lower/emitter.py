@@ -97,8 +97,8 @@ class Emitter:
         self.accesses: list[Expr] = []  # addresses and counters, whose strides choose the loops
         # slices of a larger value: slice -> (whole, axis, start along that axis)
         self.redirect: dict[Value, tuple[Value, int, int]] = {}
-        # indices of consecutive axes that were made from a linear one, and that one
-        self.joined: tuple[Index, Expr] | None = None
+        # indices of consecutive axes that were made from a linear one, their extents, and that one
+        self.joined: tuple[Index, Shape, Expr] | None = None
         self._memo: dict[Request, Any] = {}
 
     # -- scalar arguments --------------------------------------------------------------------------
@@ -189,14 +189,16 @@ class Emitter:
         return total
 
     def _rejoined(
-        self, joined: tuple[Index, Expr], index: Index, shape: Shape, strides: Shape
+        self, joined: tuple[Index, Shape, Expr], index: Index, shape: Shape, strides: Shape
     ) -> tuple[Index, Shape, Shape]:
-        """The linear index for axes that lie in memory like one: no division is left."""
-        parts, linear = joined
+        """The linear index for axes that lie in memory like one, as those of parts of a longer one
+        do not: no division is left."""
+        parts, counts, linear = joined
         axes = [a for a, n in enumerate(shape) if n != 1]
         for first in range(len(axes) - len(parts) + 1):
             own = axes[first : first + len(parts)]
-            like_one = all(strides[a] == strides[b] * shape[b] for a, b in pairwise(own))
+            pairs = zip(pairwise(own), counts[1:], strict=True)
+            like_one = all(strides[a] == strides[b] * n for (a, b), n in pairs)
             if like_one and all(index[a] is i for a, i in zip(own, parts, strict=True)):
                 rest = axes[:first], axes[first + len(parts) :]
                 order = [*rest[0], own[-1], *rest[1]]

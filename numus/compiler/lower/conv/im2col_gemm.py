@@ -378,6 +378,7 @@ class _Gemm:
             n = (u32(n) % outputs).cast(ir.INDEX)
             return self.problem.store(e, index[0], n, (z, y, x), value)
         parts = zip((index[0], *index[1]), (g.batch, *g.out_size), strict=True)
-        e.joined = tuple(i for i, n in parts if n != 1), m
+        long = [(i, n) for i, n in parts if n != 1]
+        e.joined = tuple(i for i, _ in long), tuple(n for _, n in long), m
         e.invalidate()
         return self.problem.store(e, index[0], n, index[1], value)
