@@ -242,7 +242,9 @@ def test_dot_products_of_bytes(target, small):
     codes[:2], x[0], x[1] = 127 if small else 255, -128, 127
     total = rand(n, i32, 1) >> 8
     words, activations, sums, y = buffers(dt.uint32, dt.uint32, i32, out=i32)
-    found = ir.dot4(load(sums, lane()), load(words, lane()), load(activations, lane()), small)
+    found = ir.dot4(
+        load(sums, lane()), load(words, lane()), load(activations, lane()), 127 if small else 255
+    )
     kernel = Kernel(
         "dot", (words, activations, sums, y), N, harness.one_block(lanes([Store(y, lane(), found)]))
     )
@@ -250,3 +252,26 @@ def test_dot_products_of_bytes(target, small):
     given = [codes.view(np.uint32)[:, 0].copy(), x.view(np.uint32)[:, 0].copy(), total, out]
     harness.run(kernel, given, (n,), target=target)
     assert np.array_equal(out, total + (codes.astype(np.int32) * x).sum(1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 9])
+def test_sums_of_dot_products_of_tiny_codes(target, count):
+    """Several are added up in 16 bits, which they fit; other sums between them are kept."""
+    n, rng = 77, np.random.default_rng(count)
+    codes = rng.integers(0, 32, (count, n, 4)).astype(np.uint8)
+    x = rng.integers(-128, 128, (count, n, 4)).astype(np.int8)
+    codes[:, :2], x[:, 0], x[:, 1] = 31, -128, 127
+    given = buffers(*[dt.uint32] * (2 * count), out=i32)
+    found = const(7, i32)
+    for i, (a, b) in enumerate(zip(given[:-1:2], given[1:-1:2], strict=True)):
+        found = ir.dot4(found, load(a, lane()), load(b, lane()), 31)
+        found = found << 1 if i == 2 else found
+    body = harness.one_block(lanes([Store(given[-1], lane(), found)]))
+    out = np.zeros(n, np.int32)
+    words = [v.view(np.uint32)[:, 0].copy() for pair in zip(codes, x, strict=True) for v in pair]
+    harness.run(Kernel("tiny", tuple(given), N, body), [*words, out], (n,), target=target)
+    wanted = 7
+    for i in range(count):
+        wanted = wanted + (codes[i].astype(np.int32) * x[i]).sum(1)
+        wanted = wanted << 1 if i == 2 else wanted
+    assert np.array_equal(out, wanted)

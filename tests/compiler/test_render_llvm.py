@@ -451,7 +451,7 @@ def test_text_compiles_for_arm():
                 Store(y, lane(), ir.slow_path_select(v > 3.0, ir.sqrt(v), ir.maximum(v, 0.0))),
                 Store(h, lane(), ir.cast(ir.cast(v, i32), dt.float16)),
                 Set(acc, read(acc) + v),
-                Store(dots, lane(), ir.dot4(ir.dot4(const(0, i32), word, word), word, word, True)),
+                Store(dots, lane(), ir.dot4(ir.dot4(const(0, i32), word, word), word, word, 127)),
             ],
             unroll=4,
         ),

@@ -80,6 +80,24 @@ def _pairs(t: IRBuilder, s: Shape, total: str, codes: str, x: str, small: bool) 
     return total
 
 
+def tiny(t: IRBuilder, s: Shape, total: str, *words: str) -> str:
+    """A few dot products of codes that are so small that all are added up in 16 bits, by pairs of
+    products (pmaddubsw). `words`: of codes and of activations in turn."""
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    if s.width not in _BYTE_PAIRS:
+        for codes, x in pairs:
+            total = _one_by_one(t.ops(s, "i32"), total, codes, x)
+        return total
+    op, bytes_, found = t.ops(Shape(2 * s.width), "i16"), Shape(4 * s.width).of("i8"), ""
+    for pair in pairs:
+        operands = ((bytes_, _as_bytes(t, s, v)) for v in pair)
+        product = t.call(op.ty, _BYTE_PAIRS[s.width], *operands)
+        found = op("add", found, product) if found else product
+    name = _SHORT_PAIRS[s.width]
+    wide = t.call(s.of("i32"), name, (op.ty, found), (op.ty, op.const(1)))
+    return t.ops(s, "i32")("add", total, wide)
+
+
 def _one_by_one(op: Ops, total: str, codes: str, x: str) -> str:
     for i in range(4):
         code = op("and", op("lshr", codes, 8 * i), 255)

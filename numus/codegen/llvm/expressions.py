@@ -113,18 +113,25 @@ class Expressions(Context):
             return self.lane.first.level if self.lane is not None else 0
         if e.op == "load":
             return self._load_level(e)
-        return max((self.values[a].level for a in e.args), default=0)
+        args = self._needs(e) if e.op == "dot4" else e.args
+        return max((self.values[a].level for a in args), default=0)
 
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
         """Operands to emit first: not the slow path, nor indices addressed by their base."""
         if e.op == "slow_path":
             return (e.args[0], e.args[2])
+        if self._adds_pairs(e):
+            return ir.tiny_dots(e)
         if e.op == "load" and self._is_addressed_by_base(e.args[0]):
             return e.args[1:]
         if e.op == "loop":
             parts = ir.LoopParts.of(e)
             return (*parts.initial, *parts.invariants)
         return e.args
+
+    def _adds_pairs(self, e: ir.Expr) -> bool:
+        """Products of tiny codes are added as 16 bits, before these are widened."""
+        return e.op == "dot4" and e.attr == "tiny" and self.t.target.byte_dot == "pmadd"
 
     def _emit(self, e: ir.Expr) -> Value:
         op, dtype, args, t = e.op, e.dtype, e.args, self.t
@@ -156,7 +163,9 @@ class Expressions(Context):
             if op == "fma":
                 return self.each(args, lambda s, *xyz: arithmetic.fma(t, s, dtype, *xyz))
             if op == "dot4":
-                small = e.attr == "small"
+                if self._adds_pairs(e):
+                    return self.each(ir.tiny_dots(e), lambda s, *xs: byte_dots.tiny(t, s, *xs))
+                small = e.attr is not None
                 return self.each(args, lambda s, c, x, y: byte_dots.dot4(t, s, c, x, y, small))
             emit: Callable[..., str] = arithmetic.binary
             of = args[0].dtype if op in ir.COMPARES else dtype

@@ -164,7 +164,7 @@ def _chunk(
         scale = _group_scale(p, o, row, group) if p.group else None
         for v, register in enumerate(row_sums):
             xs = [[o.x(v, plane, f, chunk) for f in range(len(codes))] for plane in range(s.planes)]
-            total = dot_of_planes(codes, xs, (1 << p.bits) - 1, p.bits < 8)
+            total = dot_of_planes(codes, xs, (1 << p.bits) - 1)
             if o.zero is not None:
                 total = ir.fma(-o.zero(row, group), o.x_sum(v, chunk), total)
             elif p.zero:
@@ -175,7 +175,7 @@ def _chunk(
     return out
 
 
-def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int, small: bool) -> Expr:
+def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int) -> Expr:
     """Words of codes, up to `largest`, times words of bytes in each plane, the most significant
     first: float32. An integer that fits 32 bits is widened once."""
     fits = 4 * len(codes) * largest * 128 * sum(256**i for i in range(len(xs))) < 1 << 31
@@ -184,7 +184,7 @@ def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int, small: 
     for plane, words in enumerate(xs):
         dot = dot << 8 if fits and plane else const(0, dt.int32)
         for code, word in zip(codes, words, strict=True):
-            dot = ir.dot4(dot, code, word, small)
+            dot = ir.dot4(dot, code, word, largest)
         if not fits:
             part = dot.cast(dt.float32)
             total = part if total is None else ir.fma(total, 256.0, part)

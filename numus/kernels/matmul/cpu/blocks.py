@@ -227,4 +227,4 @@ class _Rows:
         """Words of codes, those of fields from `first` on, times activations: float32."""
         planes, fields = range(self.shape.planes), range(first, first + len(codes))
         xs = [[self.o.x(v, plane, f, w) for f in fields] for plane in planes]
-        return dot_of_planes(codes, xs, self.layout.largest, self.layout.small)
+        return dot_of_planes(codes, xs, self.layout.largest)

@@ -133,6 +133,7 @@ def _tile(
     codes, scales, offsets = panel
     width, rows, planes = tile.columns, range(tile.rows), range(tile.planes)
     lane, group, word = ir.var("lane"), ir.var("group"), ir.var("word")
+    largest = 127 if tile.small else 255
     sums = [ir.Register(f"sum{i}", dt.float32, lanes=True) for i in rows]
     dots = [[ir.Register(f"dot{i}_{p}", dt.int32, lanes=True) for p in planes] for i in rows]
 
@@ -141,7 +142,7 @@ def _tile(
         out: list[Stmt] = [ir.Let(name, ir.load(codes, (word + u) * width + lane))]
         for i in rows:
             for p in planes:
-                new = ir.dot4(ir.read(dots[i][p]), name, o.x(t, word + u, p, i), tile.small)
+                new = ir.dot4(ir.read(dots[i][p]), name, o.x(t, word + u, p, i), largest)
                 out.append(ir.Set(dots[i][p], new))
         return out
 
