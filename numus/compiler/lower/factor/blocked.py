@@ -230,7 +230,7 @@ def lower_triangular(p: Problem) -> Kernels:
     """A task takes its columns of right-hand sides from operand to result, in memory of its own."""
     triangle, columns = substitution.Triangle(*p.val.params), p.val.shape[2]
     space = Workspace(p)
-    fill(space, lower=triangle.lower, upper=not triangle.lower)
+    fill(space, lower=True, reversed_=not triangle.lower)
     lanes = space.program().tile
     share = -(-columns // (lanes * p.target.num_cores)) * lanes
     block = min(space.block, share)
@@ -239,20 +239,26 @@ def lower_triangular(p: Problem) -> Kernels:
     start = program.let(ir.mul(task.part, task.size(block)))
     count = program.let(ir.minimum(task.size(block), ir.sub(task.size(columns), start)))
     width = ir.mul(ir.idiv(ir.add(count, const(lanes - 1)), const(lanes)), const(lanes))
+
+    def row_of(i: Expr) -> Expr:
+        """Rows of upper triangles come in reverse: prefetches of the next tile then help."""
+        return i if triangle.lower else program.let(ir.sub(ir.sub(n, const(1)), i))
+
     width, right = program.let(width), task.worker_rows(space.order, "right")
     with program.loop(ZERO, n) as i:
         with program.lanes(ZERO, count) as j:
-            right[i, j] = task.right_hand_side(i, ir.add(start, j))
+            right[row_of(i), j] = task.right_hand_side(i, ir.add(start, j))
         with program.lanes(count, width) as j:
-            right[i, j] = zero(program)
+            right[row_of(i), j] = zero(program)
     with program.loop(n, order) as i, program.lanes(ZERO, width) as j:
         right[i, j] = zero(program)
     near = task.near(space.block, space.near_pitch)
     work = task.planes(space.work, "read")
-    substitution.substitute(program, work, near, order, (right, width), triangle)
+    lower = triangle._replace(lower=True)
+    substitution.substitute(program, work, near, order, (right, width), lower)
     out = task.rows_of(space.val, columns)
     with program.loop(ZERO, n) as i, program.lanes(ZERO, count) as j:
-        out[i, ir.add(start, j)] = right[i, j]
+        out[i, ir.add(start, j)] = right[row_of(i), j]
     task.done("substitute")
     return space.steps
 

@@ -180,8 +180,11 @@ class Task:
         self.space.steps.append(made)
 
 
-def fill(space: Workspace, lower: bool = False, unit: float = 1.0, *, upper: bool = False) -> None:
-    """The operand, or one of its triangles; beyond it zeros, and `unit` on the diagonal."""
+def fill(
+    space: Workspace, lower: bool = False, unit: float = 1.0, *, reversed_: bool = False
+) -> None:
+    """The operand, or its lower triangle, of rows and columns in reverse on demand; beyond it
+    zeros, and `unit` on the diagonal."""
     task = Task(space, -(-space.rows // space.block))
     p, val = task.program, space.val.inputs[0]
     m, n = task.size(space.m), task.size(space.n)
@@ -192,12 +195,15 @@ def fill(space: Workspace, lower: bool = False, unit: float = 1.0, *, upper: boo
         found = task.emitter.value(val, (task.matrix, i, j))
         return found if val.dtype.is_complex else (found,)
 
+    def at(i: Expr, size: Expr) -> Expr:
+        return ir.sub(ir.sub(size, const(1)), i) if reversed_ else i
+
     end = stop if lower else task.size(space.order)
     inside = p.let(ir.minimum(stop, m))
     with p.loop(start, inside) as i:
         last = p.let(ir.add(i, const(1))) if lower else n
-        with p.lanes(i if upper else ZERO, last) as j:
-            work[i, j] = element(i, j)
+        with p.lanes(ZERO, last) as j:
+            work[i, j] = element(at(i, m), at(j, n))
         with p.lanes(last, end) as j:
             work[i, j] = zero(p)
     with p.loop(p.let(ir.maximum(start, m)), stop) as i, p.lanes(ZERO, end) as j:
