@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 def drawn(shape, dtype):
     a = RNG.standard_normal(shape)
-    return (a + 1j * RNG.standard_normal(shape) if dtype().dtype.kind == "c" else a).astype(dtype)
+    return (a + 1j * RNG.standard_normal(shape) if np.dtype(dtype).kind == "c" else a).astype(dtype)
 
 
 def stack_of(n, dtype):
@@ -35,7 +35,7 @@ def stack_of(n, dtype):
         *(
             pytest.param(n, d, marks=pytest.mark.slow)
             for n in (3, 70)
-            for d in (np.complex64, float)
+            for d in (np.complex64, np.float64)
         ),
     ],
 )
