@@ -24,6 +24,13 @@ import numpy as np
 
 from numus.codegen.cpu import sequential_complex
 from numus.codegen.cpu.sequential_complex import COMPLEX
+from numus.codegen.cpu.sequential_types import (
+    NUMBER_KINDS,
+    SCALARS,
+    passed,
+    signature,
+    type_of,
+)
 from numus.codegen.cpu.sequential_vectors import LANES, VECTOR
 from numus.errors import CompileError
 
@@ -33,14 +40,6 @@ INDEX64: TypeAlias = Array
 FLOAT64: TypeAlias = Array
 NUMBERS: TypeAlias = Array
 Number: TypeAlias = Any
-
-_SCALARS = {"int": "i64", "float": "double", "bool": "i1", "complex": COMPLEX, "Vector": VECTOR}
-ARRAYS = {"INDEX32": "i32", "INDEX64": "i64", "FLOAT64": "double", "COMPLEX128": COMPLEX}
-DTYPES = {
-    **{"INDEX32": np.int32, "INDEX64": np.int64},
-    **{"FLOAT64": np.float64, "COMPLEX128": np.complex128},
-}
-_NUMBERS = {"FLOAT64": "float", "COMPLEX128": "complex"}  # what `Number` is
 
 
 # -- what the translator knows by name, as Python ------------------------------------------------
@@ -69,38 +68,16 @@ _COMPARISONS = {
 Value = tuple[str, str]  # an LLVM type (or "array " and that of its elements) and an operand
 
 
-def signature(
-    function: Callable[..., Any], numbers: str = "NUMBERS"
-) -> tuple[list[tuple[str, str]], str]:
-    """The parameters (name, kind) of a function and the kind of its result; `numbers` are FLOAT64,
-    COMPLEX128 or not known yet."""
-    meant = {"NUMBERS": numbers, "Number": _NUMBERS.get(numbers, "Number")}
-    written: dict[str, str] = function.__annotations__
-    notes = {name: meant.get(kind, kind) for name, kind in written.items()}
-    result = notes.pop("return", "None")
-    return list(notes.items()), result
-
-
 def translate(functions: Sequence[Callable[..., Any]], numbers: str = "FLOAT64") -> str:
     """The LLVM IR module of functions that call each other."""
     known = {f.__name__: signature(f, numbers) for f in functions}
-    parts = [_Function(f, known, _NUMBERS[numbers]).text() for f in functions]
+    parts = [_Function(f, known, NUMBER_KINDS[numbers]).text() for f in functions]
     declared = [
         "declare double @llvm.fabs.f64(double)",
         "declare double @llvm.sqrt.f64(double)",
         f"declare {VECTOR} @llvm.fma.v{LANES}f64({VECTOR}, {VECTOR}, {VECTOR})",
     ]
     return "\n".join([*declared, *parts])
-
-
-def _type_of(kind: str) -> str:
-    if kind in ARRAYS:
-        return f"array {ARRAYS[kind]}"
-    return {"None": "void"}.get(kind) or _SCALARS[kind]
-
-
-def _passed(type_: str) -> str:
-    return "ptr" if type_.startswith("array") else type_
 
 
 class _Function:
@@ -129,15 +106,15 @@ class _Function:
         arguments = []
         body = []
         for name, kind in parameters:
-            type_ = _type_of(kind)
+            type_ = type_of(kind)
             self.slots[name] = type_
-            arguments.append(f"{_passed(type_)} %arg.{name}")
-            body.append(f"  store {_passed(type_)} %arg.{name}, ptr %{name}")
-        self.result = _type_of(result)
+            arguments.append(f"{passed(type_)} %arg.{name}")
+            body.append(f"  store {passed(type_)} %arg.{name}, ptr %{name}")
+        self.result = type_of(result)
         self.statements(self.tree.body)
         if not self.ended:
             self.emit("ret void" if self.result == "void" else "unreachable")
-        slots = [f"  %{name} = alloca {_passed(t)}" for name, t in self.slots.items()]
+        slots = [f"  %{name} = alloca {passed(t)}" for name, t in self.slots.items()]
         head = f"define {self.result} @{self.name}({', '.join(arguments)}) {{"
         return "\n".join([head, *slots, *body, *self.lines, "}"])
 
@@ -210,7 +187,7 @@ class _Function:
         assert node.value is not None
         value = self.value(node.value)
         if ast.unparse(node.annotation) == "Number":
-            type_ = _SCALARS[self.number]
+            type_ = SCALARS[self.number]
             value = (type_, self.cast(value, type_, node))
         self.assign(node.target, value)
 
@@ -231,7 +208,7 @@ class _Function:
         if not isinstance(target, ast.Name):
             raise self.fail(target, "is nothing to assign to")
         type_ = self.slots.setdefault(target.id, value[0])
-        self.emit(f"store {_passed(type_)} {self.cast(value, type_, target)}, ptr %{target.id}")
+        self.emit(f"store {passed(type_)} {self.cast(value, type_, target)}, ptr %{target.id}")
 
     def store(self, kind: str, address: str, value: Value, node: ast.AST) -> None:
         if kind == "i32":
@@ -316,7 +293,7 @@ class _Function:
             if isinstance(constant, (int, float)):
                 return self.of_Constant(ast.Constant(constant))
             raise self.fail(node, "is not known")
-        return type_, self.new(f"load {_passed(type_)}, ptr %{node.id}")
+        return type_, self.new(f"load {passed(type_)}, ptr %{node.id}")
 
     def element(self, node: ast.Subscript, index: ast.expr) -> Value:
         """The type of elements, and the address of one."""
@@ -451,7 +428,7 @@ class _Function:
             symbol = "fabs" if name == "abs" else "sqrt"
             return "double", self.new(f"call double @llvm.{symbol}.f64(double {x})")
         if name in ("int", "float"):
-            return _SCALARS[name], self.cast(arguments[0], _SCALARS[name], node, explicit=True)
+            return SCALARS[name], self.cast(arguments[0], SCALARS[name], node, explicit=True)
         if name == "vector_splat":
             x = self.cast(arguments[0], "double", node)
             one = self.new(f"insertelement {VECTOR} poison, double {x}, i64 0")
@@ -471,10 +448,10 @@ class _Function:
             raise self.fail(node, "is no sequential function")
         parameters, result = self.known[name]
         listed = ", ".join(
-            f"{_passed(_type_of(kind))} {self.cast(a, _type_of(kind), node)}"
+            f"{passed(type_of(kind))} {self.cast(a, type_of(kind), node)}"
             for a, (_, kind) in zip(arguments, parameters, strict=True)
         )
-        type_ = _type_of(result)
+        type_ = type_of(result)
         if type_ == "void":
             self.emit(f"call void @{name}({listed})")
             return "void", ""

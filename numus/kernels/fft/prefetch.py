@@ -59,8 +59,8 @@ def spread_rows(
     results to the others.
 
     All that a vector of short rows reads comes at once, and so does all that it stores; a core has
-    few misses outstanding, and nothing to wait for while it computes. A line of memory in every
-    so many instructions keeps both busy.
+    few misses outstanding, and nothing to wait for while it computes. Lines of memory at
+    regular distances among the instructions keep both busy.
     """
     zero, per_line = const(0.0, dtype), max(1, LINE_NBYTES // (2 * dtype.itemsize))
     lines = -(-length // per_line)

@@ -70,7 +70,7 @@ def tridiagonal(a: Tensor) -> tuple[Tensor, Tensor, list[Reflectors]]:
 
 
 def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Reflectors]:
-    """The matrix after so many columns; the diagonal of those and the subdiagonal; and their
+    """The matrix after its first `columns`; the diagonal of those and the subdiagonal; and their
     reflectors."""
     batch, n, _ = a.shape
     panels = -(-columns // PANEL)

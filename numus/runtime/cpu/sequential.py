@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from numus.codegen.cpu import sequential as codegen
+from numus.codegen.cpu import sequential_types as types
 from numus.errors import DTypeError
 
 _RESULTS: dict[str, Any] = {
@@ -28,7 +29,7 @@ class Sequential:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.python = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
-        self._parameters, self._result = codegen.signature(function)
+        self._parameters, self._result = types.signature(function)
         kinds = [kind for _, kind in self._parameters]
         self._numbers = kinds.index("NUMBERS") if "NUMBERS" in kinds else None
         self._takes_number = "Number" in (*kinds, self._result)  # which ctypes has no type for
@@ -58,9 +59,9 @@ class Sequential:
                 runtime: Any = device("cpu").runtime
                 source = self.source(numbers)
                 (address,) = runtime.compiler.native(source, (self.__name__,))
-                parameters, _ = codegen.signature(self.python, numbers)
+                parameters, _ = types.signature(self.python, numbers)
                 kinds = [
-                    ctypes.c_void_p if kind in codegen.ARRAYS else _RESULTS[kind]
+                    ctypes.c_void_p if kind in types.ARRAYS else _RESULTS[kind]
                     for _, kind in parameters
                 ]
                 native = ctypes.CFUNCTYPE(_RESULTS[self._result], *kinds)(address)
@@ -78,12 +79,12 @@ class Sequential:
         parameters, native = self._native.get(numbers) or self._compiled(numbers)
         passed = []
         for (name, kind), x in zip(parameters, arguments, strict=True):
-            if kind in codegen.ARRAYS:
-                fits = isinstance(x, np.ndarray) and x.dtype == codegen.DTYPES[kind]
+            if kind in types.ARRAYS:
+                fits = isinstance(x, np.ndarray) and x.dtype == types.DTYPES[kind]
                 if not (fits and x.flags.c_contiguous):
                     raise DTypeError(
                         f"{self.__name__}: {name} must be a contiguous array of "
-                        f"{np.dtype(codegen.DTYPES[kind])}, not {getattr(x, 'dtype', type(x))}"
+                        f"{np.dtype(types.DTYPES[kind])}, not {getattr(x, 'dtype', type(x))}"
                     )
                 x = x.ctypes.data
             passed.append(x)
