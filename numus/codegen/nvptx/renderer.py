@@ -23,16 +23,15 @@ from numus.codegen.nvptx import (
     cp_async,
     grid_sync,
     memory,
-    mma_sync,
     occupancy,
     register_loops,
     thread_loops,
     tma_pipeline,
     warp_roles,
-    wgmma,
 )
 from numus.codegen.nvptx.context import ACCESS_BYTES, GENERIC, GLOBAL, SHARED, KernelContext
 from numus.codegen.nvptx.expressions import ThreadExpressions
+from numus.codegen.nvptx.tensor_core import mma_sync, wgmma
 from numus.codegen.nvptx.warp import WARP
 from numus.dtypes import float64, int64
 from numus.errors import CompileError

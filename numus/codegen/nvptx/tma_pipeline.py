@@ -19,8 +19,8 @@ from numus.codegen.llvm.builder import Value, register_type
 from numus.codegen.nvptx import analysis, cluster, mbarrier, thread_loops
 from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS, PersistentStages, Role, Stages
-from numus.codegen.nvptx.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
-from numus.codegen.nvptx.wgmma import (
+from numus.codegen.nvptx.tensor_core.sparse_wgmma import MetadataLoader, sparse_k_tile_mma
+from numus.codegen.nvptx.tensor_core.wgmma import (
     Tile,
     descriptor,
     k_tile_mma,

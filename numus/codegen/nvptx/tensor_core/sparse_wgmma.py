@@ -13,7 +13,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx.context import GLOBAL, KernelContext
-from numus.codegen.nvptx.wgmma import Operands, Tile
+from numus.codegen.nvptx.tensor_core.wgmma import Operands, Tile
 
 _K_BYTES = 32  # of A, of one instruction; of B twice as many
 _STEPS = ir.SPARSE_SWIZZLE_BYTES // _K_BYTES  # of a k tile

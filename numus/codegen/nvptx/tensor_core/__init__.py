@@ -1,0 +1,1 @@
+"""Matrix multiply-accumulate of tensor cores: of warps, of warpgroups, and with 2:4 sparsity."""
