@@ -95,10 +95,10 @@ def float_gemm(x: Tensor, blocks: Tensor, kind: str) -> Tensor:
     layout = LAYOUTS[kind]
     rows, width = blocks.shape[0], blocks.shape[1] // layout.size * layout.values
     own = x.astype(nm.float32, copy=False)
-    parts = -(-rows * width // MAX_STORED_VALUES)
-    step = -(-rows // parts)
+    parts = max(1, -(-rows * width // MAX_STORED_VALUES))
+    step = max(1, -(-rows // parts))
     found = []
-    for start in range(0, rows, step):
+    for start in range(0, max(1, rows), step):
         some = blocks[start : start + step] if parts > 1 else blocks
         values = wrap(block_values(some._node, kind))
         found.append(own @ values[:, : x.shape[1]].T)

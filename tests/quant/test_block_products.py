@@ -189,3 +189,9 @@ def test_an_unknown_rounding_is_an_error():
     q, x = sample(4, 64, 1, "q8_0", "reference")
     with pytest.raises(ValueError, match='"int8" or "fp8"'):
         nm.quant.matmul(x, q.T, activations="int4")
+
+
+def test_many_rows_times_a_matrix_without_rows():
+    kind, layout = next(iter(LAYOUTS.items()))
+    blocks = nm.zeros((0, layout.size), dtype=nm.uint8)
+    assert block_products.float_gemm(nm.ones((5, layout.values)), blocks, kind).shape == (5, 0)
