@@ -114,6 +114,7 @@ from numus.ir.visit import (
     loads,
     loop_invariant,
     post_order,
+    split_constant,
     statements,
     walk,
 )
@@ -227,6 +228,7 @@ __all__ = [
     "select",
     "sets",
     "slow_path_select",
+    "split_constant",
     "sqrt",
     "statements",
     "stores",

@@ -11,6 +11,12 @@ from numus.ir.tensor_core import MmaSync
 from numus.ir.warp_roles import Arrive, AwaitPhase, WarpRoles
 
 
+def split_constant(index: Expr) -> tuple[Expr, int]:
+    """An index without its constant term, and that term."""
+    is_sum = index.op == "add" and index.args[1].op == "const"
+    return (index.args[0], int(index.args[1].attr)) if is_sum else (index, 0)
+
+
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements in pre-order."""
     for s in body:

@@ -65,9 +65,14 @@ def test_equal_pivots_and_swaps():
     agree("clusters", factor.lu, a)
 
 
-def test_rendered_panels_of_several_ctas():
-    for dtype in (np.float32, np.float64):
-        agree("rendered", factor.lu, drawn((1, 300, 4), dtype))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_rendered_panels(dtype):
+    """Of several CTAs; and vectors of numbers in shared memory, real and complex."""
+    agree("rendered", factor.lu, drawn((1, 300, 4), dtype))
+    a = drawn((2, 7, 7), dtype)
+    a = a @ np.conj(np.swapaxes(a, 1, 2)) + 7 * np.eye(7, dtype=dtype)
+    agree("rendered", factor.lower_cholesky, a)
+    agree("rendered", factor.cholesky_and_inverse, a)
 
 
 def test_steps_take_turns_in_shared_memory():

@@ -16,7 +16,7 @@ from numus import ir
 from numus.codegen.cpu import transposed, words
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
-from numus.codegen.llvm.divergence import are_consecutive, loads_of, split_constant
+from numus.codegen.llvm.divergence import are_consecutive, loads_of
 from numus.dtypes import DType
 
 VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
@@ -354,7 +354,7 @@ def _find_pairs(ctx: Context, body: list[ir.Stmt]) -> dict[ir.Expr, tuple[ir.Exp
     by_base: dict[tuple[ir.Buffer, ir.Expr, ir.Expr | None], dict[int, ir.Expr]] = {}
     for e in loads_of(body):
         if ctx.lane_stride(e.args[0]) in (2, -2):
-            rest, offset = split_constant(e.args[0])
+            rest, offset = ir.split_constant(e.args[0])
             mask = e.args[1] if len(e.args) > 1 else None
             by_base.setdefault((e.attr, rest, mask), {})[offset] = e
     pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] = {}

@@ -16,7 +16,7 @@ from numus import ir
 from numus.codegen.cpu import transposed
 from numus.codegen.llvm.builder import Shape, Value, memory_type
 from numus.codegen.llvm.context import Context
-from numus.codegen.llvm.divergence import loads_of, split_constant
+from numus.codegen.llvm.divergence import loads_of
 
 WORD_BYTES = 4
 MAX_BROADCASTS = 4  # elements that are loaded one by one for several lanes each
@@ -141,11 +141,11 @@ def _adjacent(ctx: Context, e: ir.Expr, offsets: list[int]) -> list[ir.Expr]:
     width = ctx.current_lane.shape.width
     if width % TRANSPOSED or not ctx.blocks or any(b - a < 16 for a, b in pairwise(offsets)):
         return []
-    base, own = split_constant(e.args[0])
+    base, own = ir.split_constant(e.args[0])
     found = {}
     for x in loads_of(ctx.blocks[-1].body):
         if x.attr is e.attr and is_word(x) and x not in ctx.values:
-            other, at = split_constant(x.args[0])
+            other, at = ir.split_constant(x.args[0])
             if other is base:
                 found[at] = x
     for first in range(own - 4 * (TRANSPOSED - 1), own + 1, 4):

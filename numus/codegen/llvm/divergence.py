@@ -100,17 +100,10 @@ def is_multiple(e: ir.Expr, n: int) -> bool:
     return e.op == "add" and all(is_multiple(a, n) for a in e.args)
 
 
-def split_constant(index: ir.Expr) -> tuple[ir.Expr, int]:
-    """(index without its constant term, constant term)."""
-    if index.op == "add" and index.args[1].op == "const":
-        return index.args[0], int(index.args[1].attr)
-    return index, 0
-
-
 def are_consecutive(indices: Sequence[ir.Expr]) -> bool:
     """Whether indices are provably i, i + 1, i + 2, …"""
-    base, start = split_constant(indices[0])
-    return all(split_constant(x) == (base, start + i) for i, x in enumerate(indices))
+    base, start = ir.split_constant(indices[0])
+    return all(ir.split_constant(x) == (base, start + i) for i, x in enumerate(indices))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from numus import ir
 from numus.codegen.llvm.builder import SCALAR, Value, literal, memory_type, register_type
-from numus.codegen.llvm.divergence import are_consecutive, is_multiple, split_constant
+from numus.codegen.llvm.divergence import are_consecutive, is_multiple
 from numus.codegen.nvptx.context import ACCESS_BYTES, SHARED, ThreadContext, per_iteration
 from numus.dtypes import DType
 from numus.errors import CompileError
@@ -162,7 +162,7 @@ def _load_consecutive(r: ThreadContext, lets: list[ir.Stmt]) -> bool:
     dtype = buffer.dtype
     if r.spaces[buffer] != SHARED or count * dtype.itemsize > ACCESS_BYTES or dtype.kind == "bool":
         return False
-    base, start = split_constant(first.value.args[0])
+    base, start = ir.split_constant(first.value.args[0])
     if not is_multiple(base, count) or start % count or r.thread_lane.unroll != 1:
         return False
     if not _are_consecutive_loads(lets):
@@ -249,7 +249,7 @@ def _store_consecutive(
     first = stores[0]
     assert isinstance(first, ir.Store)
     dtype = first.buffer.dtype
-    base, start = split_constant(first.index)
+    base, start = ir.split_constant(first.index)
     same = [s for s in stores if isinstance(s, ir.Store) and s.buffer is first.buffer]
     if len(same) < count or any(s.mask is not None for s in same):
         return False

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from numus import ir
-from numus.codegen.llvm.divergence import is_multiple, split_constant
+from numus.codegen.llvm.divergence import is_multiple
 from numus.codegen.wgsl.context import ShaderContext
 from numus.ir import Expr, post_order, statements
 
@@ -20,7 +20,7 @@ MAX_WIDTH = 4
 
 def _place(index: Expr, width: int) -> tuple[Expr, int] | None:
     """The vector and component of an element; None where alignment is not provable."""
-    base, offset = split_constant(index)
+    base, offset = ir.split_constant(index)
     if not is_multiple(base, width):
         return None
     return ir.add(_divided(base, width), ir.const(offset // width)), offset % width

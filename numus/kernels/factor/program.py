@@ -172,8 +172,9 @@ class Matrix:
         at = ir.add(self._start, ir.add(ir.mul(i, self._stride), j))
         if self._p.components == 1:
             return [at]
-        twice = ir.mul(at, const(2))
-        return [twice, ir.add(twice, ONE)]
+        rest, offset = ir.split_constant(at)  # so that codegen sees which numbers are adjacent
+        first = ir.add(ir.mul(rest, const(2)), const(2 * offset))
+        return [first, ir.add(first, ONE)]
 
     def __getitem__(self, at: tuple[Expr, Expr]) -> Number:
         return tuple(ir.load(self.buffer, k) for k in self._at(*at))

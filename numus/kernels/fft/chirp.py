@@ -16,9 +16,8 @@ import numpy as np
 from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
+from numus.ir import Expr, Stmt, const, split_constant
 from numus.kernels.fft.butterflies import Complex, swap
-from numus.kernels.fft.indices import split_constant
 from numus.kernels.fft.roots import unit_roots
 from numus.kernels.fft.shared_memory import (
     Rotation,

@@ -1,9 +1,9 @@
-"""Quotients, remainders and constant terms of indices."""
+"""Quotients and remainders of indices."""
 
 from __future__ import annotations
 
 from numus import ir
-from numus.ir import Expr, const
+from numus.ir import Expr, const, split_constant
 
 
 def quotient(x: Expr, n: int) -> Expr:
@@ -21,9 +21,3 @@ def remainder(x: Expr, n: int) -> Expr:
     if offset and offset % n == 0:
         return remainder(start, n)
     return ir.irem(x, const(n)) if n & (n - 1) else ir.binary("and", x, const(n - 1))
-
-
-def split_constant(index: Expr) -> tuple[Expr, int]:
-    """An index without its constant term, and that term."""
-    is_sum = index.op == "add" and index.args[1].op == "const"
-    return (index.args[0], int(index.args[1].attr)) if is_sum else (index, 0)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from numus import ir
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
+from numus.ir import Expr, Stmt, const, split_constant
 from numus.ir.visit import post_order
-from numus.kernels.fft.indices import split_constant
 
 LINE_NBYTES = 64
 READ_LEVEL, WRITE_LEVEL = 2, 1  # of caches; points read are of few sets of L1, which they overflow

@@ -18,9 +18,9 @@ from functools import partial, reduce
 
 from numus import ir
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
+from numus.ir import Expr, Stmt, const, split_constant
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul
-from numus.kernels.fft.indices import quotient, remainder, split_constant
+from numus.kernels.fft.indices import quotient, remainder
 from numus.kernels.fft.stockham import (
     ONE,
     ZERO,
