@@ -42,15 +42,23 @@ def batched(
             f"{op}: takes images of uint8 (0 … 255) or of floats (0 … 1), not {x.dtype.name}; "
             "cast them with astype"
         )
-    if layout == "HWC":
-        x = nm.moveaxis(x, -1, -3)
     lead = x.shape[:-3]
 
     def restore(y: Tensor) -> Tensor:
-        y = nm.reshape(y, (*lead, *y.shape[1:]))
-        return nm.moveaxis(y, -3, -1) if layout == "HWC" else y
+        y = nm.moveaxis(y, -3, -1) if layout == "HWC" else y
+        return nm.reshape(y, (*lead, *y.shape[1:]))
 
-    return nm.reshape(x, (math.prod(lead), *x.shape[-3:])), restore
+    x = nm.reshape(x, (math.prod(lead), *x.shape[-3:]))
+    return (nm.moveaxis(x, -1, 1) if layout == "HWC" else x), restore
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """True if the channels of (count, channels, height, width) are next to one another in memory,
+    as those of `layout="HWC"` are."""
+    node = x._node
+    if node.view is not None:
+        return x.shape[1] > 1 and node.view.strides[1] == 1
+    return node.prim.name == "permute" and node.params == (0, 3, 1, 2)
 
 
 def bound(x: Tensor) -> float:
@@ -72,8 +80,13 @@ def as_stored(y: Tensor, like: Tensor, *, rounded: bool = False, clipped: bool =
 
 
 def stored(x: Tensor) -> Tensor:
-    """The same values in memory: what reads them several times does not compute them anew."""
-    return x if x._node.view is not None or x._node.prim.kind == "source" else nm.copy(x)
+    """The same values in memory, channels where they were: what reads them several times does not
+    compute them anew."""
+    if x._node.view is not None or x._node.prim.kind == "source":
+        return x
+    if is_channels_last(x):
+        return nm.moveaxis(nm.copy(nm.moveaxis(x, 1, -1)), -1, 1)
+    return nm.copy(x)
 
 
 def per_image(op: str, name: str, value: Any, x: Tensor) -> Number:

@@ -13,7 +13,7 @@ from typing import Any
 import numus as nm
 from numus.errors import ShapeError
 from numus.tensor import ArrayLike, Tensor
-from numus.vision.images import as_real, as_stored, batched, size_pair, stored
+from numus.vision.images import as_real, as_stored, batched, is_channels_last, size_pair, stored
 
 __all__ = [
     "center_crop",
@@ -234,28 +234,39 @@ def resized_crop(
     if mode.startswith("nearest"):
         y = nm.take_along_axis(x, rows[0][:, 0, None, :, None], axis=2)
         return restore(nm.take_along_axis(y, columns[0][:, 0, None, None, :], axis=3))
+    last = is_channels_last(x)
     # Stored in between: fused, both passes would read all pairs of taps.
     if x.dtype is nm.uint8 and mode == "bicubic":
-        y = as_stored(_weighted(as_real(x), *columns, axis=3), x, rounded=True)
-        y = _weighted(as_real(stored(y)), *rows, axis=2)
+        y = as_stored(_weighted(as_real(x), *columns, axis=3, last=last), x, rounded=True)
+        y = _weighted(as_real(stored(y)), *rows, axis=2, last=last)
     else:
-        y = stored(_weighted(as_real(x), *rows, axis=2))
-        y = _weighted(y, *columns, axis=3)
+        y = stored(_weighted(as_real(x), *rows, axis=2, last=last))
+        y = _weighted(y, *columns, axis=3, last=last)
     return restore(as_stored(y, x, rounded=True, clipped=False))
 
 
-def _weighted(x: Tensor, index: Tensor, weight: Tensor, axis: int) -> Tensor:
-    """The sum over taps (images, taps, results) of what they read, times their weights."""
+def _weighted(x: Tensor, index: Tensor, weight: Tensor, axis: int, last: bool) -> Tensor:
+    """The sum over taps (images, taps, results) of what they read, times their weights; `last`:
+    channels are read as one, and left next to one another."""
     images = nm.arange(x.shape[0], dtype=nm.uint32, device=x.device).reshape(-1, 1)
+    if last:
+        x = nm.moveaxis(x, 1, -1)
     total: Tensor | None = None
     for k in range(index.shape[1]):
-        if axis == 2:  # (images, rows, channels, width): whole rows are read, without a gather
-            part = x[images, :, index[:, k]] * weight[:, k, :, None, None].astype(x.dtype)
+        at, scale = index[:, k], weight[:, k].astype(x.dtype)
+        if axis == 2:  # (images, rows, …): whole rows are read, without a gather
+            rows = x[images, at] if last else x[images, :, at]
+            part = rows * scale[:, :, None, None]
+        elif last:
+            read = nm.take_along_axis(x, at[:, None, :, None], axis=2)
+            part = read * scale[:, None, :, None]
         else:
-            read = nm.take_along_axis(x, index[:, k, None, None, :], axis=3)
-            part = read * weight[:, k, None, None, :].astype(x.dtype)
+            read = nm.take_along_axis(x, at[:, None, None, :], axis=3)
+            part = read * scale[:, None, None, :]
         total = part if total is None else total + part
     assert total is not None
+    if last:
+        return nm.moveaxis(total, -1, 1)
     return nm.moveaxis(total, 1, 2) if axis == 2 else total
 
 

@@ -122,6 +122,21 @@ def test_channels_may_come_last():
     np.testing.assert_array_equal(one, y[0])
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_crops_read_channels_that_come_last_as_they_are(mode):
+    x = nm.asarray(IMAGES)
+    last = nm.copy(nm.moveaxis(x, 1, -1))
+    top = nm.arange(len(IMAGES)) % 3
+
+    def crops(x, layout):
+        return vision.resized_crop(x, top, 3, 11, 17, (6, 8), mode, layout=layout)
+
+    expected = nm.moveaxis(crops(x, "CHW"), 1, -1)
+    for seen in (crops(last, "HWC"), nm.jit(crops, static_argnames="layout")(last, layout="HWC")):
+        assert mode == "nearest" or seen.is_contiguous()
+        near(seen, expected, 1)
+
+
 RANDOM = {
     "crop": vision.RandomCrop(16, padding=2),
     "resized crop": vision.RandomResizedCrop(8),
