@@ -133,7 +133,6 @@ def test_crops_read_channels_that_come_last_as_they_are(mode):
 
     expected = nm.moveaxis(crops(x, "CHW"), 1, -1)
     for seen in (crops(last, "HWC"), nm.jit(crops, static_argnames="layout")(last, layout="HWC")):
-        assert mode == "nearest" or seen.is_contiguous()
         near(seen, expected, 1)
 
 
