@@ -8,8 +8,10 @@ the operands and writes the value again.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,26 +42,67 @@ class _Candidate:
 
 
 class Liveness:
-    """Live bytes of each step of a sequential execution."""
+    """Live bytes of each step of a sequential execution.
+
+    Steps have labels in ascending order, so that further ones come between them without a new
+    label for all that follow.
+    """
 
     def __init__(self, temporary: Bytes, workers: int, steps: Steps) -> None:
-        self.temporary = temporary
-        self.uses: dict[Value, list[int]] = {}
+        self.temporary, self._workers = temporary, workers
+        self.labels = [float(i) for i in range(len(steps))]
+        self._scratch = [step.scratch_bytes(workers) for step, _ in steps]
+        self.uses: dict[Value, list[float]] = {}  # labels of steps
         for i, (step, _) in enumerate(steps):
-            for v in step.buffers:
-                found = self.uses.setdefault(v, [])
-                if not found or found[-1] != i:
-                    found.append(i)
-        self.live = np.array([step.scratch_bytes(workers) for step, _ in steps], np.int64)
-        for v, found in self.uses.items():
-            self.live[found[0] : found[-1] + 1] += temporary(v)
+            self._add_uses(step, float(i))
+        self._update()
+
+    def _add_uses(self, step: LoweredKernel, label: float) -> None:
+        for v in step.buffers:
+            found = self.uses.setdefault(v, [])
+            if not found or found[-1] < label:
+                found.append(label)
+            elif label not in found:
+                bisect.insort(found, label)
+
+    def _update(self) -> None:
+        """The live bytes, by where lives begin and end."""
+        lives = [(n, found) for v, found in self.uses.items() if (n := self.temporary(v))]
+        labels = np.array(self.labels)
+        change = np.zeros(len(labels) + 1, np.int64)
+        sizes = np.array([n for n, _ in lives], np.int64)
+        begins = np.array([found[0] for _, found in lives])
+        ends = np.array([found[-1] for _, found in lives])
+        np.add.at(change, np.searchsorted(labels, begins), sizes)
+        np.subtract.at(change, np.searchsorted(labels, ends) + 1, sizes)
+        self.live = np.cumsum(change[:-1]) + np.array(self._scratch, np.int64)
+
+    def number(self, label: float) -> int:
+        """Of a step, in order."""
+        return bisect.bisect_left(self.labels, label)
+
+    def insert(self, at: int, steps: Steps, old: Value, new: Value) -> None:
+        """Account for further steps ahead of step `at`, from which on `new` replaces `old`."""
+        first = self.labels[at]
+        before = self.labels[at - 1] if at else first - 1
+        gap = (first - before) / (len(steps) + 1)
+        labels = [before + gap * (i + 1) for i in range(len(steps))]
+        self.labels[at:at] = labels
+        self._scratch[at:at] = [step.scratch_bytes(self._workers) for step, _ in steps]
+        found = self.uses[old]
+        cut = bisect.bisect_left(found, first)
+        self.uses[old], self.uses[new] = found[:cut], found[cut:]
+        for (step, _), label in zip(steps, labels, strict=True):
+            self._add_uses(step, label)
+        self._update()
 
     def without(self, candidate: _Candidate) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Live bytes if a value were recomputed."""
         live = self.live.copy()
         live[candidate.last + 1 : candidate.next] -= self.temporary(candidate.value)
         for s in candidate.sources:
-            live[self.uses[s][-1] + 1 : candidate.next + 1] += self.temporary(s)
+            after = self.number(self.uses[s][-1]) + 1
+            live[after : candidate.next + 1] += self.temporary(s)
         return live
 
 
@@ -90,8 +133,8 @@ def _packs_both(steps: Steps, liveness: Liveness, tried: set[FusionGroup]) -> Fu
     peak = int(liveness.live.argmax())
     once: set[FusionGroup] = set()
     for v, uses in liveness.uses.items():
-        if v.op == PACKED and uses[0] <= peak <= uses[-1]:
-            group = steps[uses[0]][1]
+        if v.op == PACKED and uses[0] <= peak <= uses[-1]:  # labels of steps are their numbers
+            group = steps[int(uses[0])][1]
             if group in once and group not in tried:
                 return group
             once.add(group)
@@ -109,28 +152,51 @@ def rematerialize(
 ) -> Steps:
     """The steps, with further ones that recompute values after the peak, which cost no more than
     `budget` in all. `layouts` has the values in memory."""
-    while True:
-        liveness = analyse(steps)
-        if liveness.live.max(initial=0) <= ignored_peak:
-            return steps
-        candidate = _best(liveness, layouts, budget, cost)
+    liveness = analyse(steps)
+    known: dict[Value, _Recomputation | None] = {}
+    while liveness.live.max(initial=0) > ignored_peak:
+        candidate = _best(liveness, layouts, budget, cost, known)
         if candidate is None:
             return steps
-        steps = _recompute(steps, candidate, layouts, lower)
+        steps = _recompute(steps, candidate, layouts, lower, liveness)
         budget -= candidate.cost
+    return steps
 
 
-def _best(liveness: Liveness, layouts: Layouts, budget: int, cost: Cost) -> _Candidate | None:
+class _Recomputation(NamedTuple):
+    """What computes a value again, wherever the peak is."""
+
+    cost: int
+    operands: list[Value]  # in memory
+
+
+def _best(
+    liveness: Liveness,
+    layouts: Layouts,
+    budget: int,
+    cost: Cost,
+    known: dict[Value, _Recomputation | None],
+) -> _Candidate | None:
     """The candidate that lowers the peak most, of these the cheapest; None where none does."""
     peak = int(liveness.live.argmax())
+    label = liveness.labels[peak]
     best: tuple[int, int, int] | None = None
     found = None
     for v, uses in liveness.uses.items():
-        if not (uses[0] < peak < uses[-1] and v.kind == "elementwise" and liveness.temporary(v)):
+        if not (uses[0] < label < uses[-1] and v.kind == "elementwise" and liveness.temporary(v)):
             continue
-        candidate = _candidate(v, uses, peak, layouts, liveness, cost)
-        if candidate is None or candidate.cost > budget:
+        if label in uses:
             continue
+        if v not in known:
+            known[v] = _recomputation(v, layouts, cost)
+        how = known[v]
+        if how is None or how.cost > budget:
+            continue
+        at = bisect.bisect_left(uses, label)
+        candidate = _Candidate(
+            *(v, how.cost, liveness.number(uses[at - 1]), liveness.number(uses[at])),
+            tuple(x for x in how.operands if x in liveness.uses),  # others are always in memory
+        )
         new_peak = int(liveness.without(candidate).max())
         rank = new_peak, candidate.cost, candidate.last - candidate.next
         if new_peak < liveness.live[peak] and (best is None or rank < best):
@@ -138,12 +204,8 @@ def _best(liveness: Liveness, layouts: Layouts, budget: int, cost: Cost) -> _Can
     return found
 
 
-def _candidate(
-    v: Value, uses: list[int], peak: int, layouts: Layouts, liveness: Liveness, cost: Cost
-) -> _Candidate | None:
-    """The recomputation of a value after the peak; None where it is used there, or not inline."""
-    if peak in uses:
-        return None
+def _recomputation(v: Value, layouts: Layouts, cost: Cost) -> _Recomputation | None:
+    """How a value is computed from memory; None where it is not inline."""
     values, operands = [], []
     for x in walk([v], lambda x: x is v or x not in layouts):
         if x in layouts and x is not v:
@@ -152,9 +214,7 @@ def _candidate(
             return None
         else:
             values.append(x)
-    last, following = max(i for i in uses if i < peak), min(i for i in uses if i > peak)
-    sources = tuple(x for x in operands if x in liveness.uses)  # others are always in memory
-    return _Candidate(v, cost(values, operands), last, following, sources)
+    return _Recomputation(cost(values, operands), operands)
 
 
 def arithmetic(values: Sequence[Value], operands: Sequence[Value]) -> int:
@@ -170,7 +230,9 @@ def traffic(values: Sequence[Value], operands: Sequence[Value]) -> int:
     return stored + read if 8 * read <= 9 * stored else _TOO_MUCH
 
 
-def _recompute(steps: Steps, candidate: _Candidate, layouts: Layouts, lower: Lower) -> Steps:
+def _recompute(
+    steps: Steps, candidate: _Candidate, layouts: Layouts, lower: Lower, liveness: Liveness
+) -> Steps:
     """The steps with one more, whose result replaces the value in those that follow."""
     v = candidate.value
     again = v.replace(v.inputs, v.params)
@@ -179,4 +241,5 @@ def _recompute(steps: Steps, candidate: _Candidate, layouts: Layouts, lower: Low
     for step, _ in steps[candidate.next :]:
         step.buffers = [again if x is v else x for x in step.buffers]
     own = [(step, group) for step in lower(group)]
+    liveness.insert(candidate.next, own, v, again)
     return [*steps[: candidate.next], *own, *steps[candidate.next :]]
