@@ -8,7 +8,7 @@ several kernels would recompute, and stored values that follow cheaply from othe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Partition, squeeze
 from numus.compiler.fusion.long_chains import LongChains
@@ -283,11 +283,35 @@ class Materialization:
                 out.add(v)
         # the last of a chain is enough
         covered = {x for w in out if w not in in_memory for x in w.inputs}
-        return out - covered - self.between
+        vectors = self._slow_vectors(partition, users) if self.target.block_size else set()
+        return (out - covered | vectors) - self.between
+
+    def _slow_vectors(
+        self, partition: Partition, users: dict[Value, set[FusionGroup]]
+    ) -> set[Value]:
+        """Values of divisions and roots that are broadcast to many elements, as the deviations of
+        channels are: every thread of a GPU would compute them again."""
+        in_memory, group_of = partition.in_memory, partition.group_of
+        ratio, broadcast = TUNING.slow_vector_repeats, set[Value]()
+        for u in self.order:
+            for x in () if u in self.leaves else u.inputs:
+                while x.kind == "view" and x not in in_memory:
+                    x = x.inputs[0]
+                if u.size >= max(ratio * x.size, TUNING.slow_vector_min_elements):
+                    broadcast.add(x)
+        found: set[Value] = set()
+        for v in broadcast - in_memory:
+            if v.kind != "elementwise" or v.size == 1:
+                continue
+            inline = list(walk([v], lambda x: x not in in_memory))
+            own = {group_of[x] for x in inline if x in group_of}
+            if _is_slow_vector(v, set(inline) - in_memory, users.get(v, set()) - own):
+                found.add(v)
+        return found
 
     def _repeated_along_loops(self, v: Value, users: set[FusionGroup]) -> bool:
         """An expensive value is broadcast along outer loops, and so recomputed many times."""
-        slow = v.op in EXPENSIVE_OPS or v.op in cost_model.MULTI_INSTRUCTION_OPS
+        slow = _is_slow(v)
         if self.target.block_size and slow and any(_varies_along_columns(v, g) for g in users):
             return True
         if v.op not in EXPENSIVE_OPS:  # divisions by a vector of lanes are none of few rows
@@ -318,10 +342,13 @@ class Materialization:
         for v in sorted(materialized - self.roots - self.memory_operands, key=lambda v: v.id):
             if v.kind != "elementwise":
                 continue
-            readers = (partition.group_of[u] for u in partition.users.get(v, ()))
-            if self.target.block_size and any(_varies_along_columns(v, g) for g in readers):
+            readers = [partition.group_of[u] for u in partition.users.get(v, ())]
+            operands = list(walk(v.inputs, lambda x: x not in available))
+            if self.target.block_size and (
+                any(_varies_along_columns(v, g) for g in readers)
+                or _is_slow_vector(v, {v, *(set(operands) - available)}, readers)
+            ):
                 continue
-            operands = walk(v.inputs, lambda x: x not in available)
             large = [x for x in operands if SIZE_RATIO * x.size > v.size]
             sources = [x for x in large if x in available]
             inline = [v, *(x for x in large if x not in sources)]
@@ -338,6 +365,19 @@ class Materialization:
             if 2 * longer < nbytes(v) * (last[v] - depth[v]):
                 available.remove(v)
         return partition.in_memory - available
+
+
+def _is_slow(v: Value) -> bool:
+    """Of several instructions."""
+    return v.op in EXPENSIVE_OPS or v.op in cost_model.MULTI_INSTRUCTION_OPS
+
+
+def _is_slow_vector(v: Value, inline: Iterable[Value], readers: Iterable[FusionGroup]) -> bool:
+    """Each element of v takes several instructions, and is read very often."""
+    least = TUNING.slow_vector_repeats * v.size
+    return any(_is_slow(x) and x.size > 1 for x in inline) and any(
+        size_of(g.space) >= max(least, TUNING.slow_vector_min_elements) for g in readers
+    )
 
 
 def _packed_operands(v: Value) -> list[Value]:

@@ -55,6 +55,8 @@ class FusionTuning:
     few_updates: int = 32  # of a scatter on GPUs, which are worth no kernel of their own
     sparse_reads: int = 2  # of an element by a sparse product, on average, before it is stored
     slow_repeats: int = 256  # rows for each of which a vector of divisions is computed again
+    slow_vector_repeats: int = 64  # by which GPUs read an element of a vector of divisions,
+    slow_vector_min_elements: int = 1 << 20  # in all, before it is stored
     # operations that are recomputed rather than stored, by the number of operands in memory
     recompute_max_ops: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 4})
     gpu_recomputed_op_cost: int = 6  # plain operations
