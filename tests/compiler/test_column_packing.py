@@ -40,13 +40,62 @@ def test_columns_of_narrow_matrices(name, shape, machine):
     np.testing.assert_allclose(got, want, rtol=2e-2 if name == "bfloat16" else 1e-4, atol=atol)
 
 
+def first_block(machine, f):
+    """Threads of a block of the first kernel of a column reduction."""
+    machine.launched.clear()
+    nm.eval(f(nm.asarray(np.ones((8192, 16), np.float32), device="packing")))
+    return next(p for p in machine.launched if p.name == "split_reduction").kernel.block_size
+
+
 def test_rows_are_packed(machine):
-    """Plain sums of narrow matrices are packed; those with operands of one row are not."""
+    """Plain sums of narrow matrices are packed; those with computed operands of one row are not."""
+    assert first_block(machine, PROGRAMS["sum"]) > first_block(machine, PROGRAMS["weights"])
 
-    def steps(f):
-        machine.launched.clear()
-        nm.eval(f(nm.asarray(np.ones((8192, 16), np.float32), device="packing")))
-        first = next(p for p in machine.launched if p.name == "split_reduction")
-        return first.kernel.block_size
 
-    assert steps(PROGRAMS["sum"]) > steps(PROGRAMS["weights"])
+def normalised(x, scale, shift):
+    return ((x - shift) * scale).astype(nm.bfloat16)
+
+
+def reshaped(x, scale, shift):
+    """A value whose rows have two axes."""
+    y = x.reshape(4, -1, x.shape[1]) * 2
+    return normalised(y.astype(nm.float32), scale.reshape(1, 1, -1), shift)
+
+
+COMMON = {
+    "vectors": lambda x, a, b: (nm.sum(normalised(x, a, b).astype(nm.float32) * a, axis=0),),
+    "broadcast vector": lambda x, a, b: (nm.sum(x * nm.broadcast_to(a[None], x.shape), axis=0),),
+    "two sums": lambda x, a, b: (nm.sum(x * a, axis=0), nm.sum((x - b) * x, axis=0)),
+    "rows of two axes": lambda x, a, b: (
+        nm.sum(reshaped(x, a, b).astype(nm.float32), axis=(0, 1)),
+    ),
+    "stored": lambda x, a, b: (y := nm.relu(x * a + b), nm.sum(y * b, axis=0)),
+    "a column": lambda x, a, b: (nm.sum(x * x[:, :1] + a, axis=0),),
+    "part of a vector": lambda x, a, b: (nm.sum(x[:, 1:] * a[1:], axis=0),),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(8192, 8), (4096, 24), (12288, 5), (4100, 6), (2048, 256)])
+@pytest.mark.parametrize("name", COMMON)
+def test_vectors_that_rows_have_in_common(name, shape, dtype, machine):
+    rng = np.random.default_rng(shape[1])
+    x, a, b = (rng.standard_normal(s).astype(np.float32) for s in (shape, shape[1:], shape[1:]))
+
+    def found(device):
+        image = nm.asarray(x, device=device).astype(dtype)
+        vectors = [nm.asarray(v, device=device) for v in (a, b)]
+        nm.eval(image, *vectors)
+        results = nm.jit(COMMON[name])(image, *vectors)
+        return [y.astype("float32").numpy() for y in results]
+
+    for got, want in zip(found("packing"), found("cpu"), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-4 * np.abs(want).max() + 2e-2)
+
+
+def test_rows_with_vectors_in_common_are_packed(machine):
+    vector = nm.asarray(np.ones(16, np.float32), device="packing")
+    nm.eval(vector)
+    plain = first_block(machine, PROGRAMS["sum"])
+    assert first_block(machine, lambda x: nm.sum((x - vector) * vector, axis=0)) == plain
+    assert first_block(machine, lambda x: nm.sum(nm.relu(x * vector), axis=0)) == plain

@@ -2,31 +2,23 @@
 
 Splits depend on sizes alone, and partial results are combined in order, so results do not depend on
 the thread count.
-
-Row packing for column reductions of narrow matrices: n rows are reshaped to one of n times the
-columns. A block wider than the matrix would leave threads idle. With packing, a thread reduces
-every n-th row of a column, and n times as many partial results are combined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from numus import ir
 from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import reduce_rows
-from numus.compiler.lower.loops.nest import Loop, ceil_div, delinearize, linearize
+from numus.compiler.lower.loops.nest import ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
+from numus.compiler.lower.loops.reduce_columns_packing import pack_columns, repeat_columns
 from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
-from numus.compiler.lower.loops.stages import source_of
 from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.ir import Stmt
-from numus.shapes import is_row_major
-
-_PACKINGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def supports_simt_split(p: LoopProblem) -> bool:
@@ -41,7 +33,7 @@ def supports_simt_split(p: LoopProblem) -> bool:
 
 def lower_split(unpacked: LoopProblem) -> Kernels:
     """Each block of the first kernel reduces a split of a row."""
-    p, packed_rows = _pack_columns(unpacked)
+    p, packed_rows, vectors = pack_columns(unpacked)
     nest, lane = p.nest, p.lane
     outermost = nest.inner[0].extent
     inner = nest.row_size // outermost
@@ -56,6 +48,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
     p, unpacked = replace(p, work=work), replace(unpacked, work=work)
     split = RowSplit.of(p, size, sample, packed_rows)
     e = work.emitter()
+    repeat_columns(unpacked, e, vectors)
     g = ir.var("g")
     iterations, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
     rest, part = divmod(g, count)
@@ -137,66 +130,3 @@ def _simt_split_elements(p: LoopProblem) -> int:
     step = TUNING.elements_per_thread  # in flight together
     size = max(1, ceil_div(ceil_div(nest.row_size, splits), step)) * step
     return min(size, TUNING.serial_elements)
-
-
-# -- row packing ----------------------------------------------------------------------------------
-
-
-def _pack_columns(p: LoopProblem) -> tuple[LoopProblem, int]:
-    """The problem with as few rows packed as let threads read several columns at once and leave
-    hardly any of them idle, and their number."""
-    if not p.work.threads or not p.across_rows or not _is_packable(p):
-        return p, 1
-    found = [
-        (reduce_rows.columns_per_thread(packed), packed, rows) for packed, rows in _packings(p)
-    ]
-    vector = max(columns for columns, _, _ in found)
-    widest = [(packed, rows) for columns, packed, rows in found if columns == vector]
-    used = [_used_threads(p.work.threads * vector, packed.lanes) for packed, _ in widest]
-    enough = min(max(used), TUNING.column_pack_used)
-    return next(width for width, share in zip(widest, used, strict=True) if share >= enough)
-
-
-def _packings(p: LoopProblem) -> Iterator[tuple[LoopProblem, int]]:
-    (along,) = p.nest.inner
-    variable = p.nest.variables[along.axis]
-    for rows in _PACKINGS:
-        if along.extent % rows == 0:
-            outer = Loop(along.extent // rows, True, along.axis, rows)
-            columns = Loop(p.lanes.extent * rows, False, p.lanes.axis)
-            accesses = [
-                {v: s * rows if v is variable else s for v, s in a.items()} for a in p.nest.accesses
-            ]
-            nest = replace(p.nest, loops=[outer, columns], accesses=accesses)
-            yield replace(p, nest=nest, lane=columns), rows
-
-
-def _used_threads(columns: int, lane: Loop) -> float:
-    """The fraction of threads with something to do, in blocks of this many columns."""
-    return lane.extent / (ceil_div(lane.extent, columns) * columns)
-
-
-def _is_packable(p: LoopProblem) -> bool:
-    """Sums along the outer of two loops, of contiguous operands only."""
-    work = p.work
-    if len(p.nest.loops) != 2 or not p.nest.loops[0].reduced:
-        return False
-    positions = any(r.op in ("argmax", "argmin") for r in work.reductions)
-    if positions or any(work.is_full(m) for m in work.stored):
-        return False
-    whole = tuple(work.group.space)
-    stack = [source_of(r) if r in work.sqdevs else r.inputs[0] for r in work.reductions]
-    while stack:
-        v = stack.pop()
-        if v.size == 1 and v.op != "count":
-            continue
-        if v.shape != whole:
-            return False
-        if v in work.layouts:
-            if not is_row_major(whole, work.layouts[v]):
-                return False
-        elif v.kind == "elementwise":
-            stack.extend(v.inputs)
-        else:
-            return False
-    return True
