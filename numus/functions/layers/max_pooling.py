@@ -60,6 +60,12 @@ def _lowest(x: Node) -> float:
     return -math.inf if x.dtype.is_floating else dt.int_range(x.dtype)[0]
 
 
+def _flat_windows(x: Node, axes: Sequence[Windows]) -> Node:
+    """Windows with their taps along one axis, row-major."""
+    seen = _seen(x, axes)
+    return reshape(seen, (*seen.shape[: x.ndim], size_of(tuple(a.taps for a in axes))))
+
+
 def _best(x: Node, axes: Sequence[Windows]) -> Node:
     """The largest of each window: one axis after the other where windows are small."""
     if not are_small(axes, x.device):
@@ -76,8 +82,7 @@ def _which(x: Node, axes: Sequence[Windows]) -> Node:
     lead = x.ndim - len(axes)
     taps = size_of(tuple(a.taps for a in axes))
     if not are_small(axes, x.device):
-        seen = _seen(x, axes)
-        which = argmax(reshape(seen, (*seen.shape[: x.ndim], taps)), x.ndim)
+        which = argmax(_flat_windows(x, axes), x.ndim)
         if any(a.low for a in axes):  # no tap of the data comes before the first inside
             first = _raveled(_first_inside(axes, x.device), [a.taps for a in axes])
             which = ew.maximum(which, first)
@@ -100,7 +105,11 @@ def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     """The largest of each window, and its index: row-major over space."""
     # from x detached: a tracked copy would be saved for backward
     alone = ew.stop_gradient(x)
-    best, which = _best(alone, axes), _which(alone, axes)
+    which = _which(alone, axes)
+    if are_small(axes, x.device):
+        best = _best(alone, axes)
+    else:  # of the same view: one kernel finds both
+        best = reduce_max(_flat_windows(alone, axes), (x.ndim,))
     index = _flat_index(ew.cast(which, dt.int64), axes, x.device)
     return custom(_First(tuple(axes)), 0, best, (x, which)), index
 
