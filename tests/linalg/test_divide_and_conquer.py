@@ -64,6 +64,24 @@ def test_hermitian_matrices(dtype):
             check(a[i], values[i], vectors[i])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [97, pytest.param(150, marks=pytest.mark.slow)])
+def test_merges_of_a_cpu(n, dtype):
+    """Poles that are deflated and rows that are rotated, within halves and between them, and blocks
+    without a second half."""
+    cases = list(hard(n).values())
+    band = np.stack([np.diag(d) + np.diag(e, 1) + np.diag(e, -1) for d, e in cases])
+    rank = RNG.standard_normal((n, 3))
+    q = np.linalg.qr(RNG.standard_normal((n, n)))[0]
+    equal = q @ np.diag(1 + 1e-9 * (np.arange(n) % 3 == 0)) @ q.T
+    a = np.concatenate([band, (rank @ rank.T)[None], (equal + equal.T)[None]]).astype(dtype)
+    with nm.kernels.prefer("native"):
+        values, vectors = (x.numpy() for x in nm.linalg.eigh(nm.asarray(a)))
+    for i, matrix in enumerate(a):
+        scale = dtype(max(abs(matrix).max(), 1e-30))
+        check(matrix / scale, values[i] / scale, vectors[i])
+
+
 @pytest.mark.parametrize("n", [97, pytest.param(200, marks=pytest.mark.slow)])
 def test_large_matrices_are_left_for_smaller_ones(n, monkeypatch):
     monkeypatch.setattr(tridiagonal, "WHOLE", 64)

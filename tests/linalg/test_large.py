@@ -94,7 +94,8 @@ def test_eigenvalues_of_low_rank_converge():
 def test_values_alone_are_those_with_vectors():
     a = drawn((2, 66, 66), np.float32)
     mapped = nm.vmap(nm.linalg.eigvalsh)(nm.asarray(a))
-    np.testing.assert_array_equal(mapped.numpy(), nm.linalg.eigh(nm.asarray(a))[0].numpy())
+    values = nm.linalg.eigh(nm.asarray(a))[0].numpy()  # by another algorithm
+    np.testing.assert_allclose(mapped.numpy(), values, rtol=0, atol=bound(a, 66))
     jitted = nm.jit(nm.linalg.svdvals)(nm.asarray(a))
     np.testing.assert_array_equal(jitted.numpy(), nm.linalg.svd(nm.asarray(a))[1].numpy())
 

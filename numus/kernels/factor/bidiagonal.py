@@ -20,8 +20,8 @@ def iterate(
     p: Program,
     b: Matrix,
     n: Expr,
-    sweeps: tuple[Sweeps, Expr] | None,
-    apply: Callable[[], None],
+    sweeps: tuple[Sweeps, Expr] | None = None,
+    apply: Callable[[], None] = lambda: None,
 ) -> None:
     """Singular values, some with a minus, in row 0 of `b`, of a matrix with that diagonal and row 1
     above it: NaN where steps do not converge. `apply` is called where sweeps, those of the right

@@ -61,14 +61,14 @@ class Strips:
 
 
 class Sweeps:
-    """Sweeps on matrices with n rows, from the last row up or from the first one down.
+    """Sweeps on matrices with n rows, from the first one down.
 
     Rows of the matrices from -depth to n + depth are there. The angles of a pass lie as they come:
     cosine and sine of all its sweeps, for one row after the other.
     """
 
-    def __init__(self, p: Program, angles: Matrix, n: Expr, depth: int, up: bool) -> None:
-        self._p, self._angles, self._n, self._depth, self._up = p, angles, n, depth, up
+    def __init__(self, p: Program, angles: Matrix, n: Expr, depth: int) -> None:
+        self._p, self._angles, self._n, self._depth = p, angles, n, depth
         self._step = const(2 * depth)
         self._size = p.let(ir.mul(ir.add(n, const(2 * depth + 1)), self._step))
         self._count, self._low, self._high = (p.register(ir.INDEX) for _ in range(3))
@@ -93,7 +93,7 @@ class Sweeps:
         p, depth = self._p, const(self._depth)
         count = p.let(ir.read(self._count))
         sweep = p.let(ir.irem(count, depth))
-        behind = ir.sub(ZERO, sweep) if self._up else ir.add(sweep, ONE)
+        behind = ir.add(sweep, ONE)
         p.do(
             ir.Set(self._count, ir.add(count, ONE)),
             ir.Set(self._low, ir.minimum(ir.read(self._low), first)),
@@ -133,7 +133,7 @@ class Sweeps:
         p.do(*(ir.Set(register, p.constant(0.0)) for register in kept))
 
         def step(t: Expr, stores: bool) -> None:
-            row = p.let(ir.sub(high, t) if self._up else ir.add(low, t))
+            row = p.let(ir.add(low, t))
             at = self._first(number, row)
             x = p.let(q[row, j][0])
             for sweep, register in enumerate(kept):
@@ -143,7 +143,7 @@ class Sweeps:
                 p.do(ir.Set(register, ir.fma(-sine, y, cosine * x, allow_unfused=True)))
                 x = p.let(ir.fma(sine, x, cosine * y, allow_unfused=True))
             if stores:
-                q[ir.add(row, const(depth if self._up else -depth)), j] = (x,)
+                q[ir.add(row, const(-depth)), j] = (x,)
 
         last = p.let(ir.add(ir.sub(high, low), const(depth + 1)))
         with p.loop(ZERO, const(depth)) as t:

@@ -1,5 +1,5 @@
 """Eigenvalues of real symmetric tridiagonal matrices by implicit QL steps (Bowdler, Martin, Reinsch
-& Wilkinson 1968), whose rotations turn the rows of other matrices.
+& Wilkinson 1968).
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from collections.abc import Callable
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program
-from numus.kernels.factor.rotations import Sweeps, plane_turn
+from numus.kernels.factor.rotations import plane_turn
 
 MAX_STEPS = 60  # per eigenvalue; 2 are usual
 MAX_ERRORS = 8.0  # rounding errors that are as good as zero where steps are many
 _D, _E = ZERO, ONE
 
 
-def iterate(
-    p: Program, t: Matrix, n: Expr, sweeps: Sweeps | None, apply: Callable[[], None]
-) -> None:
+Rotated = Callable[[Expr, Expr, Expr], None]  # of rows i and i + 1, by a cosine and a sine
+
+
+def iterate(p: Program, t: Matrix, n: Expr, rotated: Rotated | None = None) -> None:
     """Eigenvalues in row 0 of `t`, of a matrix with that diagonal and row 1 beside it: NaN where
-    steps do not converge. `apply` is called where sweeps are many enough, and after the last."""
+    steps do not converge. `rotated` is called for each rotation."""
     least, bound = _least(p, t, n), p.register()
     with p.loop(ZERO, n) as first:
         active = ir.Register("active", INT)
@@ -32,13 +33,9 @@ def iterate(
             p.do(ir.Set(bound, ir.minimum(grown, least * p.constant(MAX_ERRORS))))
             p.do(ir.Set(active, select(last > first, const(1, INT), const(0, INT))))
             with p.when(p.let(last > first)):
-                _step(p, t, first, last, sweeps)
-                if sweeps is not None:
-                    with p.when(sweeps.is_full()):
-                        apply()
+                _step(p, t, first, last, rotated)
         with p.when(p.let(ir.read(active)).ne(0)):
             t[_D, first] = (p.constant(float("nan")),)
-    apply()
 
 
 def _least(p: Program, t: Matrix, n: Expr) -> Expr:
@@ -69,9 +66,8 @@ def _end(p: Program, t: Matrix, first: Expr, n: Expr, least: Expr) -> Expr:
     return p.let(found.cast(ir.INDEX))
 
 
-def _step(p: Program, t: Matrix, first: Expr, last: Expr, sweeps: Sweeps | None) -> None:
+def _step(p: Program, t: Matrix, first: Expr, last: Expr, rotated: Rotated | None) -> None:
     """A sweep of rotations from `last` up to `first`."""
-    angles = sweeps.begin(first, last) if sweeps is not None else ZERO
     zero, one, two = (p.constant(x) for x in (0.0, 1.0, 2.0))
     g, s, c, shift = (p.register() for _ in range(4))
     start = p.let(t[_D, first][0])
@@ -99,8 +95,8 @@ def _step(p: Program, t: Matrix, first: Expr, last: Expr, sweeps: Sweeps | None)
             *(ir.Set(shift, moved), ir.Set(c, cosine), ir.Set(s, sine)),
             ir.Set(g, cosine * r2 - b),
         )
-        if sweeps is not None:
-            sweeps.record(angles, i, cosine, sine)
+        if rotated is not None:
+            rotated(i, cosine, sine)
     t[_D, first] = (start - ir.read(shift),)
     t[_E, first] = (ir.read(g),)
     t[_E, last] = (zero,)

@@ -1,7 +1,9 @@
 """Hermitian eigenproblems and singular values on a CPU: sequences of kernels on one workspace.
 
-A panel of the reduction is a task per matrix, its update a task per block. A task for each range of
-columns then rotates the vectors: every one finds the rotations for itself, which take n².
+A panel of the reduction is a task per matrix, its update a task per block. Eigenvectors are those
+of the tridiagonal matrix by divide and conquer, reflected. For singular vectors, a task for each
+range of columns rotates the products of reflectors: all find the rotations for themselves, which
+take n².
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from dataclasses import dataclass
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.factor import divide_and_conquer
 from numus.compiler.lower.factor.workspace import TUNING as BLOCKED
-from numus.compiler.lower.factor.workspace import Task, Workspace, fill
+from numus.compiler.lower.factor.workspace import RealTask, Task, Workspace, fill
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
 from numus.kernels.factor import bidiagonal, placing, rotations, tridiagonal
@@ -26,6 +29,7 @@ from numus.kernels.factor.program import (
     ZERO,
     Matrix,
     Number,
+    Program,
     Span,
     conjugate,
     real,
@@ -57,11 +61,12 @@ def lower_eigh(p: Problem) -> Kernels:
     found = space.flat(space.components * tridiagonal_panels.FOUND * space.pitch)
     reflectors = _tridiagonalised(space, found)
     if not p.val.params:
-        _values(space, found, tridiagonal.iterate)
+        _values(space, found, tridiagonal.iterate, descending=False)
         return space.steps
     whole = space.memory(space.order)
-    _accumulated(space, whole, reflectors, 0, space.order)
-    _rotated(space, found, whole, [_Side(0, space.n, space.order, space.pitch, 1)])
+    divide_and_conquer.solve(space, found, whole)
+    _reflected(space, whole, reflectors, 0, space.order, triangular=False)
+    divide_and_conquer.store(space, whole)
     return space.steps
 
 
@@ -71,15 +76,15 @@ def lower_svd(p: Problem) -> Kernels:
     found = space.flat(space.components * bidiagonal_panels.FOUND * space.pitch)
     left, right = _bidiagonalised(space, found)
     if not p.val.params:
-        _values(space, found, bidiagonal.iterate)
+        _values(space, found, bidiagonal.iterate, descending=True)
         return space.steps
     whole = space.memory(space.rows + space.order)
     _accumulated(space, whole, left, 0, space.rows)
     _accumulated(space, whole, right, space.rows, space.order)
-    sides = [
-        _Side(0, space.m, space.rows, space.rows_pitch, 0),
-        _Side(space.rows, space.n, space.order, space.pitch, space.m),
-    ]
+    sides = (
+        _Side(0, space.m, space.rows, 0),
+        _Side(space.rows, space.n, space.order, space.m),
+    )
     _rotated(space, found, whole, sides)
     return space.steps
 
@@ -241,14 +246,29 @@ def _accumulated(
     with p.loop(*rows) as i, p.lanes(ZERO, task.size(space.order)) as j:
         own[i, j] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
     task.done("eye")
+    _reflected(space, whole, reflectors, top, end, triangular=True)
+
+
+def _reflected(
+    space: Workspace,
+    whole: Value,
+    reflectors: list[Reflectors],
+    top: int,
+    end: int,
+    *,
+    triangular: bool,
+) -> None:
+    """Reflectors applied in reverse to rows from `top` on. Columns before the first of a panel are
+    those of an identity where it is `triangular`."""
     for first, chunks, t in reversed(reflectors):
-        task = Task(space, space.blocks(first))
+        left = first if triangular else 0
+        task = Task(space, space.blocks(left))
         p = task.program
         own = task.planes(whole).moved(task.size(top), ZERO)
         near = task.near(space.block, space.near_pitch)
         panel = task.chunks(chunks, "read"), task.planes(t, "read", space.near_pitch)
         at = task.size(first), task.size(space.count(first))
-        spans = at, task.span(task.part, first), task.size(end)
+        spans = at, task.span(task.part, left), task.size(end)
         qr.apply(p, own, panel, near, spans, adjoint=False)
         task.done("reflect")
 
@@ -256,48 +276,34 @@ def _accumulated(
 @dataclass(frozen=True)
 class _Side:
     """Vectors of one side: the first of their rows among those of all sides, how many elements
-    they have, padded how many, the distance of rows once they are transposed, and the first row of
-    the result."""
+    they have, padded how many, and the first row of the result."""
 
     row: int
     extent: int
     padded: int
-    pitch: int
     top: int
 
 
-class _Work(Task):
-    """A task on real numbers that finds eigenvalues or singular values."""
+class _Work(RealTask):
+    """A task that finds eigenvalues or singular values."""
 
     def __init__(self, space: Workspace, parts: int, rotates: bool) -> None:
-        super().__init__(space, parts, components=1)
+        super().__init__(space, parts)
         p, e = self.program, self.emitter
         self.depth = rotations.depth(space.p.target.vector_registers)
         angles = rotations.angles_of(space.n, self.depth) if rotates else 0
         size = self.size(_ROWS * space.n + angles)
         e.scratch.append(ir.Buffer("near", p.real, "scratch", size))
-        self.n = self.size(space.n)
         self.condensed = Planes(p, e.scratch[-1], ZERO, self.n, ZERO)
         self.angles = self.condensed.moved(const(_ROWS), ZERO)
 
     def load(self, found: Value) -> None:
         """Two rows of what a reduction has found."""
         p = self.program
-        given = self.real_planes(found, self.size(self.space.pitch))[0]
+        given = self.parts_of(found, self.pitch)[0]
         with p.lanes(ZERO, self.n) as i:
             for row in (ZERO, ONE):
                 self.condensed[row, i] = given[row, i]
-
-    def real_planes(self, value: Value, pitch: Expr, first: Expr = ZERO) -> list[Planes]:
-        """The parts of a matrix that begins at an element of each."""
-        p, space = self.program, self.space
-        start = p.let(ir.mul(self.matrix, self.size(value.shape[1])))
-        buffer = self.emitter.buffer(value, "write")
-        plane = value.shape[1] // space.components
-        return [
-            Planes(p, buffer, p.let(start + self.size(part * plane) + first), pitch, ZERO)
-            for part in range(space.components)
-        ]
 
     def sort(self, descending: bool) -> None:
         p, t = self.program, self.condensed
@@ -321,80 +327,68 @@ class _Work(Task):
             if parts == 2:
                 out[row, ir.add(at, ONE)] = (p.constant(0.0),)
 
-    def result(self) -> Matrix:
-        """The result as a real matrix, whose columns are parts of numbers."""
-        p, val = self.program, self.space.val
-        parts = self.space.components
-        size = val.shape[1] * val.shape[2] * parts
-        start = p.let(ir.mul(self.matrix, self.size(size)))
-        buffer = self.emitter.buffer(val, "write")
-        return Matrix(p, buffer, start, self.size(val.shape[2] * parts))
 
-
-def _values(space: Workspace, found: Value, iterate: Callable[..., None]) -> None:
+def _values(
+    space: Workspace,
+    found: Value,
+    iterate: Callable[[Program, Matrix, Expr], None],
+    *,
+    descending: bool,
+) -> None:
     """Values alone."""
     task = _Work(space, 1, rotates=False)
     task.load(found)
-    descending = iterate is bidiagonal.iterate
-    iterate(task.program, task.condensed, task.n, None, lambda: None)
+    iterate(task.program, task.condensed, task.n)
     task.sort(descending)
     task.write(ZERO, descending)
     task.done("values")
 
 
-def _rotated(space: Workspace, found: Value, whole: Value, sides: list[_Side]) -> None:
-    """The vectors of all sides, by the rotations that diagonalise what was found, as columns."""
-    singular = len(sides) == 2
+def _rotated(space: Workspace, found: Value, whole: Value, sides: tuple[_Side, _Side]) -> None:
+    """The vectors of both sides, by the rotations that diagonalise what was found, as columns."""
     tile = space.program().tile
     cores, longest = space.p.target.num_cores, max(side.padded for side in sides)
-    parts = -(-cores // (len(sides) * max(space.batch, 1)))
+    parts = -(-cores // (2 * max(space.batch, 1)))
     parts = max(1, min(parts, longest // TUNING.min_columns))
-    task = _Work(space, parts * len(sides), rotates=True)
+    task = _Work(space, 2 * parts, rotates=True)
     p, n, depth = task.program, task.n, task.depth
     number, part = divmod(task.part, task.size(parts))
-    is_second = p.let(number.eq(1)) if singular else None
+    is_second = p.let(number.eq(1))
 
-    def of(sizes: list[int]) -> Expr:
+    def of(left: int, right: int) -> Expr:
         """What a side has."""
-        first, *rest = (task.size(size) for size in sizes)
-        return p.let(select(is_second, rest[0], first)) if is_second is not None else first
+        return p.let(select(is_second, task.size(right), task.size(left)))
 
+    left, right = sides
     height = space.order + 2 * depth
-    starts = [0, height * sides[0].padded][: len(sides)]
-    plane = height * sum(side.padded for side in sides)
+    plane = height * (left.padded + right.padded)
     vectors = space.flat(space.components * plane)
-    per_part = of([-(-side.padded // (parts * tile)) for side in sides])
-    end = of([side.padded // tile for side in sides])
-    left = p.let(ir.minimum(ir.mul(part, per_part), end))
-    strips = left, p.let(ir.minimum(ir.add(left, per_part), end))
-    start = p.let(ir.mul(task.matrix, task.size(space.components * plane)) + of(starts))
+    per_part = of(*(-(-side.padded // (parts * tile)) for side in sides))
+    end = of(*(side.padded // tile for side in sides))
+    first_strip = p.let(ir.minimum(ir.mul(part, per_part), end))
+    strips = first_strip, p.let(ir.minimum(ir.add(first_strip, per_part), end))
+    start = ir.mul(task.matrix, task.size(space.components * plane))
+    start = p.let(start + of(0, height * left.padded))
     buffer = task.emitter.buffer(vectors, "write")
     rotated = [
         Strips(p, buffer, p.let(start + task.size(plane * component)), task.size(height), depth)
         for component in range(space.components)
     ]
-    row = of([side.row for side in sides])
-    given = task.real_planes(
-        whole, task.size(space.pitch), p.let(ir.mul(row, task.size(space.pitch)))
-    )
+    row = of(left.row, right.row)
+    given = task.parts_of(whole, task.pitch, first=p.let(ir.mul(row, task.pitch)))
     order = task.size(space.order)
     for source, to in zip(given, rotated, strict=True):
         with p.loop(*strips) as number:
             taken = source.moved(ir.mul(number, const(tile)), ZERO)
             _load_strip(p, taken, to.at(number), order, depth)
     task.load(found)
-    sweeps = Sweeps(p, task.angles, n, depth, up=not singular)
-
-    def apply() -> None:
-        sweeps.apply(rotated, strips)
-
-    if is_second is not None:
-        bidiagonal.iterate(p, task.condensed, n, (sweeps, is_second), apply)
-    else:
-        tridiagonal.iterate(p, task.condensed, n, sweeps, apply)
-    task.sort(descending=singular)
-    out, top, components = task.result(), of([side.top for side in sides]), space.components
-    extent = of([side.extent for side in sides])
+    sweeps = Sweeps(p, task.angles, n, depth)
+    bidiagonal.iterate(
+        *(p, task.condensed, n, (sweeps, is_second)), lambda: sweeps.apply(rotated, strips)
+    )
+    task.sort(descending=True)
+    out, top, components = task.result(), of(left.top, right.top), space.components
+    extent = of(left.extent, right.extent)
     for component, matrix in enumerate(rotated):
         with p.loop(*strips) as number:
             rows, first = matrix.at(number), p.let(ir.mul(number, const(tile)))
@@ -405,13 +399,12 @@ def _rotated(space: Workspace, found: Value, whole: Value, sides: list[_Side]) -
                 column = ir.add(ir.mul(at, const(components)), const(offset))
                 out[ir.add(ir.add(top, first), j), column] = (x,)
 
-            if is_second is not None:
-                _take_signs(p, task.condensed, rows, is_second, n, (ZERO, const(tile)))
+            _take_signs(p, task.condensed, rows, is_second, n, (ZERO, const(tile)))
             width = p.let(ir.minimum(const(tile), ir.sub(extent, first)))
             placing.scatter(p, rows, task.place, store, n, (ZERO, width))
     with p.when(p.let(task.part.eq(0))):
-        task.write(task.size(space.m + space.n) if singular else ZERO, singular)
-    task.done("svd" if singular else "eigh")
+        task.write(task.size(space.m + space.n), descending=True)
+    task.done("svd")
 
 
 def _load_strip(p: TileProgram, source: Planes, to: Planes, order: Expr, depth: int) -> None:

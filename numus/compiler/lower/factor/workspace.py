@@ -180,6 +180,40 @@ class Task:
         self.space.steps.append(made)
 
 
+class RealTask(Task):
+    """A task on real numbers, among them those of complex matrices."""
+
+    def __init__(self, space: Workspace, parts: int = 1) -> None:
+        super().__init__(space, parts, components=1)
+        self.n = self.size(space.n)
+
+    def matrix_of(self, value: Value, pitch: int, access: str = "write") -> Planes:
+        """A matrix of real numbers."""
+        start = self.program.let(ir.mul(self.matrix, self.size(value.shape[1])))
+        buffer = self.emitter.buffer(value, access)
+        return Planes(self.program, buffer, start, self.size(pitch), ZERO)
+
+    def parts_of(
+        self, value: Value, pitch: Expr, access: str = "write", first: Expr = ZERO
+    ) -> list[Planes]:
+        """The parts of a matrix that begins at an element of each."""
+        p, components = self.program, self.space.components
+        start = p.let(ir.mul(self.matrix, self.size(value.shape[1])))
+        buffer = self.emitter.buffer(value, access)
+        plane = value.shape[1] // components
+        return [
+            Planes(p, buffer, p.let(start + self.size(part * plane) + first), pitch, ZERO)
+            for part in range(components)
+        ]
+
+    def result(self) -> Matrix:
+        """The result, whose columns are parts of numbers."""
+        p, val = self.program, self.space.val
+        columns = val.shape[2] * self.space.components
+        start = p.let(ir.mul(self.matrix, self.size(val.shape[1] * columns)))
+        return Matrix(p, self.emitter.buffer(val, "write"), start, self.size(columns))
+
+
 def fill(
     space: Workspace, lower: bool = False, unit: float = 1.0, *, reversed_: bool = False
 ) -> None:
