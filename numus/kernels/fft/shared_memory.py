@@ -13,7 +13,7 @@ column c is multiplied by exp(-2 pi i k (c + C g) / (C n)), with C the number of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 
 from numus import ir
@@ -21,6 +21,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, split_constant
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul
 from numus.kernels.fft.indices import quotient, remainder
+from numus.kernels.fft.radices import is_in_registers
 from numus.kernels.fft.stockham import (
     ONE,
     ZERO,
@@ -89,17 +90,19 @@ def shared_stockham(
     write: Write,
     factors: tuple[Factor | None, Factor | None] = (None, None),
     scratch: list[ir.Buffer] | None = None,
+    stays: bool = False,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The statements of a block, and its shared memory, unless that is given. `root(k)` is
-    exp(-2 pi i k / length); `factors` are those of the operand and of the results."""
+    exp(-2 pi i k / length); `factors` are those of the operand and of the results, which are in the
+    last buffer if they stay."""
     passes = passes_of(block.length, block.radices)
-    count = min(1 if block.in_place else 2, len(passes) - 1)
+    count = min(1 if block.in_place else 2, len(passes) - (not stays))
     scratch = scratch or [shared_buffer(block, f"z{i}") for i in range(count)]
     out: list[Stmt] = []
     for p in passes:
         is_last = p.number == len(passes) - 1
         source = scratch[(p.number - 1) % count] if p.number else None
-        target = None if is_last else scratch[p.number % count]
+        target = None if is_last and not stays else scratch[p.number % count]
         load = read if source is None else loads(block, source)
         store = write if target is None else stores(block, target)
         scales = factors[0] if source is None else None, factors[1] if target is None else None
@@ -112,7 +115,7 @@ def shared_stockham(
         for turn in range(-(-count_of_pass // block.threads)):
             at = ir.add(t, const(turn * block.threads))
             held = _Held(block, p, turn, store)
-            one = _Butterfly(block, p, at, root, rotation, scales, turn)
+            one = _Butterfly(block, p, at, root, rotation, scales, turn, target is None)
             own_reads, own_rest = one.statements(load, held if in_place else store)
             pair(held.stores, False, True)
             if (turn + 1) * block.threads <= count_of_pass:
@@ -138,10 +141,9 @@ def real_shared_stockham(
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The transform of real signals, whose pairs are the points of the block: unpacked from shared
     memory. `real_root(k)` is exp(-pi i k / length)."""
-    between = shared_buffer(block, "between")
-    packed = replace(block, paired=(block.paired[0], True))
-    out, scratch = shared_stockham(packed, root, rotation, read, stores(block, between))
-    t, load, length = ir.var("t_out"), loads(block, between), const(block.length)
+    out, scratch = shared_stockham(block, root, rotation, read, write, stays=True)
+    last = scratch[(len(block.radices) - 1) % len(scratch)]
+    t, load, length = ir.var("t_out"), loads(block, last), const(block.length)
     w, k = (ZERO, quotient(t, block.length + 1)), remainder(t, block.length + 1)
     z = Bindings("z_out")
 
@@ -159,7 +161,7 @@ def real_shared_stockham(
         puts = [ir.If(ir.binary("lt", w[1], block.count), puts)]
     count = const((block.length + 1) * block.width)
     out.append(ir.For(t, ZERO, count, "lanes", [*z.statements, *puts]))
-    return out, [*scratch, between]
+    return out, scratch
 
 
 def shared_buffer(block: ThreadBlock, name: str) -> ir.Buffer:
@@ -225,6 +227,7 @@ class _Butterfly:
     rotation: Rotation
     factors: tuple[Factor | None, Factor | None] = (None, None)
     turn: int = 0
+    is_out: bool = False  # results leave the block
 
     def statements(self, load: Read, store: Write) -> tuple[list[Stmt], list[Stmt]]:
         """Those that read its points, and the rest."""
@@ -236,7 +239,7 @@ class _Butterfly:
         at = w  # of what is read: a transform past the end is the last one again
         if some and p.number == 0:
             at = ZERO, ir.minimum(w[1], ir.sub(block.count, ONE))
-        rotates, is_last = p.groups > 1 or block.columns, p.groups == 1
+        rotates = p.groups > 1 or block.columns
 
         def point(j: Expr) -> Complex:
             return load(at, ir.add(first, ir.mul(j, const(block.length // p.radix))))
@@ -246,11 +249,11 @@ class _Butterfly:
 
         def put(k: Expr, z: Complex) -> list[Stmt]:
             stores = store(w, ir.add(to, ir.mul(k, const(p.stride))), z)
-            pair(stores, False, block.paired[1] or not is_last)
+            pair(stores, False, block.paired[1] or not self.is_out)
             exists = ir.binary("lt", w[1], block.count)
-            return [ir.If(exists, stores)] if some and is_last and stores else stores
+            return [ir.If(exists, stores)] if some and self.is_out and stores else stores
 
-        if p.radix % 2 and p.radix > block.largest_odd:
+        if not is_in_registers(p.radix, block.largest_odd):
 
             def rotated(k: Expr, z: Complex) -> Complex:
                 return reduce(mul, factors(k), z) if rotates else z

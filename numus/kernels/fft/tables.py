@@ -128,10 +128,9 @@ def layout(n: int, dtype: DType, target: Target) -> Layout:
 
 
 def is_real_in_block(half: int, dtype: DType, target: Target) -> bool:
-    """Threads unpack the transforms of real signals of 2 `half` elements in shared memory, which
-    has room for another buffer."""
+    """Threads unpack the transforms of real signals of 2 `half` elements in shared memory."""
     is_mixed = target.simt and half > 1 and is_mixed_radix(half, threads=True)
-    return is_mixed and 2 * half <= thread_steps.max_points(half, dtype, target)
+    return is_mixed and half <= thread_steps.max_points(half, dtype, target)
 
 
 def is_chirp_in_block(n: int, dtype: DType, target: Target) -> bool:
