@@ -253,6 +253,13 @@ def test_elementwise_code_runs_inside_transforms():
     assert kernels(lambda x: nm.fft.fft2(x, axes=(0, 1)), (16, 16, planes)) == 2
 
 
+def test_rows_in_cache_are_one_kernel():
+    """Rows too long for a lane each take both of their steps in one kernel."""
+    rows = 4 * NULL.runtime.target.num_cores
+    assert kernels(lambda x: nm.abs(nm.fft.fft(x * 2)), (rows, 11_025)) == 1
+    assert kernels(nm.fft.fft, (11_025,)) == 2
+
+
 # -- GPU schedules --------------------------------------------------------------------------------
 
 
@@ -268,6 +275,13 @@ def test_gpu_schedules(gpu, shape):
     t = nm.asarray(z, device=gpu)
     close(nm.fft.fft(t).numpy(), np.fft.fft(z))
     close(nm.fft.ifft(t * 2).numpy(), np.fft.ifft(z * 2))
+
+
+@pytest.mark.parametrize("shape", [(3, 24), (5, 68), (50, 12), (7, 286), (2, 102)])
+def test_gpu_real_schedules(gpu, shape):
+    """Half the transform is unpacked from the buffer that the last pass stores to."""
+    x = noise(*shape).real
+    close(nm.fft.rfft(nm.asarray(x, device=gpu)).numpy(), np.fft.rfft(x))
 
 
 def test_three_steps_on_a_small_block(gpu):

@@ -1,7 +1,8 @@
 """Discrete Fourier transforms of a few points in registers: the butterflies of each radix.
 
-Powers of two are split in halves; odd radices use the symmetry of sines and cosines, which halves
-their products. The sign of the exponent is that of the forward transform.
+Powers of two are split in halves; odd primes use the symmetry of sines and cosines, which halves
+their products; coprime factors take no rotations between them (Good 1958, Thomas 1963). The sign of
+the exponent is that of the forward transform.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
+from numus.kernels.fft.radices import prime_factors
 from numus.kernels.fft.roots import unit_root
 
 Complex = tuple[Expr, Expr]
@@ -85,8 +87,8 @@ def butterfly_in_turn(x: Sequence[Point], out: Bindings) -> Iterator[tuple[int, 
     n = len(x)
     if n == 1:
         yield 0, x[0]()
-    elif n % 2:
-        yield from _odd_butterfly([point() for point in x], out)
+    elif n & (n - 1):
+        yield from _composite_butterfly(x, out)
     else:
         even, odd = butterfly(x[::2], out), butterfly(x[1::2], out)
         for k, (a, b) in enumerate(zip(even, odd, strict=True)):
@@ -97,11 +99,35 @@ def butterfly_in_turn(x: Sequence[Point], out: Bindings) -> Iterator[tuple[int, 
 
 
 def butterfly_in_order(x: Sequence[Complex], out: Bindings) -> Iterator[tuple[int, Complex]]:
-    """The results as they are computed: those of odd radices in pairs, from the first on."""
-    if len(x) % 2 and len(x) > 1:
+    """The results as they are computed: those of odd primes in pairs, from the first on."""
+    if len(x) % 2 and len(prime_factors(len(x))) == 1:
         yield from _odd_butterfly(x, out)
     else:
         yield from enumerate(butterfly([partial(_known, z) for z in x], out))
+
+
+def _composite_butterfly(x: Sequence[Point], out: Bindings) -> Iterator[tuple[int, Complex]]:
+    """Transforms of q points, then of p, the power of the largest prime, or that of a power."""
+    n, primes = len(x), prime_factors(len(x))
+    p = primes[-1] ** primes.count(primes[-1])
+    if p == n:
+        p = primes[0]
+    q = n // p
+    if q == 1:
+        yield from _odd_butterfly([point() for point in x], out)
+        return
+    is_coprime = math.gcd(p, q) == 1
+    if is_coprime:  # the Chinese remainder theorem maps both pairs of indices
+        points = [[x[(q * i + p * j) % n] for j in range(q)] for i in range(p)]
+    else:
+        points = [[x[i + p * j] for j in range(q)] for i in range(p)]
+    inner = [butterfly(row, out) for row in points]
+    for k in range(q):
+        column = [row[k] for row in inner]
+        if not is_coprime:
+            column = [out.bind(_rotate(z, i * k, n)) for i, z in enumerate(column)]
+        for i, z in butterfly_in_order(column, out):
+            yield next(m for m in range(i, n, p) if m % q == k) if is_coprime else k + q * i, z
 
 
 def _known(z: Complex) -> Complex:

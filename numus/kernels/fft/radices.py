@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 LARGEST_RADIX = 16  # of the butterflies that live in registers: 2, 3, 4, 5, 7, 8, 11, 13, 16
 MAX_PRIME = 199  # larger prime factors go through Bluestein's convolution
@@ -26,22 +27,9 @@ def is_mixed_radix(n: int, threads: bool = False) -> bool:
     return all(p <= (MAX_THREAD_PRIME if threads else MAX_PRIME) for p in prime_factors(n))
 
 
-@functools.lru_cache(maxsize=4096)
-def radices_of(n: int, largest: int, largest_odd: int) -> tuple[int, ...]:
-    """The radices of the passes, powers of two first: they open the widest contiguous runs.
-
-    Primes above `largest_odd`, which are done by a loop, come last, since they read each operand
-    many times; if there is nothing else, a pass of radix 1 brings the operands to scratch memory.
-    """
-    factors = prime_factors(n)
-    bits = factors.count(2)
-    largest_bits = largest.bit_length() - 1
-    passes = -(-bits // largest_bits)
-    powers = [1 << (bits + i) // passes for i in range(passes)]  # as even as they can be
-    odd = [p for p in factors if p > 2]
-    loops = [p for p in odd if p > largest_odd]
-    radices = [*reversed(powers), *(p for p in odd if p <= largest_odd)]
-    return tuple([*radices, *loops] if radices or not loops else [1, *loops])
+def is_in_registers(radix: int, largest_odd: int) -> bool:
+    """A butterfly of this radix is unrolled; others are loops over a prime."""
+    return radix % 2 == 0 or max(prime_factors(radix), default=1) <= largest_odd
 
 
 @functools.lru_cache(maxsize=4096)
@@ -50,6 +38,38 @@ def divisors(n: int) -> tuple[int, ...]:
     for p in prime_factors(n):
         found |= {d * p for d in found}
     return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def even_factors(n: int, largest: int, least: int = 2) -> tuple[int, ...]:
+    """Factors of at most `largest`, as few and as even as they can be, in ascending order; none
+    where a prime is larger."""
+    if n == 1:
+        return ()
+    found: list[tuple[int, ...]] = [(n,)] if n <= largest else []
+    for d in divisors(n):
+        if least <= d <= largest and d * d <= n and (rest := even_factors(n // d, largest, d)):
+            found.append((d, *rest))
+    return min(found, key=lambda x: (len(x), sum(r * r for r in x)), default=())
+
+
+@functools.lru_cache(maxsize=4096)
+def radices_of(n: int, largest: int, largest_odd: int) -> tuple[int, ...]:
+    """The radices of the passes, of which there are as few as can be: each is a way through memory.
+    Where `largest_odd` is smaller than `largest`, odd primes stay apart: few kernels serve many
+    lengths.
+
+    Primes above `largest_odd`, which are done by a loop, come last, since they read each operand
+    many times; if there is nothing else, a pass of radix 1 brings the operands to scratch memory.
+    """
+    factors = prime_factors(n)
+    apart = [p for p in factors if p > min(largest, max(2, largest_odd))]
+    if largest_odd < largest:
+        apart = [p for p in factors if p > 2]
+    joined = even_factors(n // math.prod(apart), largest)
+    loops = [p for p in apart if p > largest_odd]
+    radices = [*reversed(joined), *(p for p in apart if p <= largest_odd)]
+    return tuple([*radices, *loops] if radices or not loops else [1, *loops])
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul
 from numus.kernels.fft.prefetch import fetch_operands
+from numus.kernels.fft.radices import is_in_registers
 from numus.kernels.fft.stockham import ZERO, Block, FirstRoots, passes_of, register_butterfly
 
 Read = Callable[[Expr, Expr], Complex]  # which row, position
@@ -23,7 +24,7 @@ def fills_half(block: Block) -> bool:
     if block.width > 1 or block.first_roots is None or len(block.radices) != 2:
         return False
     stride, radix = block.radices
-    in_registers = radix % 2 == 0 or radix <= block.largest_odd
+    in_registers = is_in_registers(radix, block.largest_odd)
     return in_registers and block.vector > 2 and 2 * stride == block.vector
 
 

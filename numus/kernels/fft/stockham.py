@@ -19,6 +19,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_turn, fma, mul, sub
 from numus.kernels.fft.prefetch import fetch_operands, fetch_results, spread_rows
+from numus.kernels.fft.radices import is_in_registers
 
 ZERO, ONE = const(0), const(1)
 NONE = (ZERO, ZERO)
@@ -282,7 +283,7 @@ def _pass_loops(
     reads_ahead = block.fetches and p.stride == 1 and (are_many or block.next_read is not None)
     stores_ahead = block.fetches and are_many and p.groups == 1
 
-    in_registers = p.radix % 2 == 0 or p.radix <= block.largest_odd
+    in_registers = is_in_registers(p.radix, block.largest_odd)
     radix = const(p.radix) if in_registers else size(p.radix)
 
     def body(group: Expr, q: Expr, w: Transform) -> list[Stmt]:

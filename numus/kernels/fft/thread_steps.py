@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.kernels.fft.radices import divisors, prime_factors, split
+from numus.kernels.fft.radices import even_factors, is_in_registers, prime_factors, split
 from numus.kernels.fft.shared_memory import ThreadBlock, padded
 from numus.target import Target
 
@@ -77,16 +77,6 @@ def step_lengths(n: int, dtype: DType, target: Target, columns: bool) -> tuple[i
     return split(n, part)
 
 
-@functools.lru_cache(maxsize=4096)
-def _factors(n: int, largest: int, least: int) -> tuple[int, ...]:
-    """Factors of at most `largest`, as few and as even as they can be, in ascending order."""
-    found: list[tuple[int, ...]] = [(n,)] if n <= largest else []
-    for d in divisors(n):
-        if least <= d <= largest and d * d <= n and (rest := _factors(n // d, largest, d)):
-            found.append((d, *rest))
-    return min(found, key=lambda x: (len(x), sum(r * r for r in x)), default=())
-
-
 def step_radices(n: int, alone: bool, largest_odd: int) -> tuple[int, ...]:
     """Radices of passes, large primes last: loops over these read each operand many times, from
     shared memory. Of short rows they are smaller: with a pass more, adjacent threads access
@@ -94,9 +84,8 @@ def step_radices(n: int, alone: bool, largest_odd: int) -> tuple[int, ...]:
     largest = 4 if alone and n <= TUNING.max_thread_length else TUNING.largest_radix
     large = [p for p in prime_factors(n) if p > largest]
     smooth = n // math.prod(large)
-    small = _factors(smooth, largest, 2) if smooth > 1 else ()
-    radices = (*reversed(small), *large)
-    return (1, *radices) if radices[0] > largest_odd and radices[0] % 2 else radices
+    radices = (*reversed(even_factors(smooth, largest)), *large)
+    return radices if is_in_registers(radices[0], largest_odd) else (1, *radices)
 
 
 def all_step_lengths(n: int, dtype: DType, target: Target) -> tuple[int, ...]:

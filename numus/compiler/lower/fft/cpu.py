@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numus.compiler.lower.emitter import Kernels
+from numus.compiler.lower.fft.in_cache import lower_in_cache
 from numus.compiler.lower.fft.kernel import Blocking, lower_steps
 from numus.compiler.lower.fft.planes import lower_planes
 from numus.compiler.lower.fft.problem import FftProblem
@@ -10,6 +11,9 @@ from numus.compiler.lower.fft.steps import Step
 from numus.compiler.lower.schedule import Candidate, family
 from numus.kernels.fft.radices import LARGEST_RADIX, radices_of, split
 from numus.kernels.fft.tables import TUNING, column_limit
+
+L2_SHARE = 2  # of a core's L2 cache, of which a row takes one at most
+ROWS_PER_CORE = 4  # at least: they are shared out evenly
 
 
 def _is_along(p: FftProblem) -> bool:
@@ -52,6 +56,19 @@ def _rows(p: FftProblem) -> Kernels:
     return lower_steps(p, (p.length,), _blocking)
 
 
+def _fits_l2(p: FftProblem) -> bool:
+    """A row is two steps, both in the L2 cache of a core, and there are enough rows for all."""
+    if p.is_real or p.is_inverse_real or p.rows_are_adjacent or len(p.layout.steps) != 2:
+        return False
+    fits = L2_SHARE * p.length * p.complex_dtype.itemsize <= p.target.l2_bytes
+    return fits and p.rows >= ROWS_PER_CORE * p.target.num_cores
+
+
+def _rows_in_cache(p: FftProblem) -> Kernels:
+    largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
+    return lower_in_cache(p, largest, LARGEST_RADIX)
+
+
 def _four_step(p: FftProblem) -> Kernels:
     """Steps whose lanes are rows: a vector of them stays in L2."""
     limit = column_limit(p.complex_dtype, p.target)
@@ -67,5 +84,6 @@ lower_fft = family(
     FftProblem,
     Candidate("plane per task", _planes, lambda p: p.is_plane),
     Candidate("row per task", _rows, _in_cache),
+    Candidate("four-step row per task", _rows_in_cache, _fits_l2),
     Candidate("four-step", _four_step),
 )

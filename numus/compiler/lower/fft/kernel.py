@@ -14,6 +14,7 @@ from numus.compiler.lower.fft.steps import Step, steps_of
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex
 from numus.kernels.fft.chirp import chirp_transform
+from numus.kernels.fft.radices import is_in_registers
 from numus.kernels.fft.shared_memory import ThreadBlock, real_shared_stockham, shared_stockham
 from numus.kernels.fft.stockham import NONE, Block, Pass, Transform, stockham
 from numus.kernels.fft.thread_steps import resident_blocks
@@ -94,7 +95,7 @@ def _kernel(p: FftProblem, step: Step, blocking: Blocking, name: str) -> Lowered
         block = ThreadBlock(
             *shape,
             *(count, is_full, blocking.threads),
-            in_place=max(blocking.radices) <= blocking.largest_odd,
+            in_place=all(is_in_registers(r, blocking.largest_odd) for r in blocking.radices),
             transforms_first=(adjacent, False) if lone else step.adjacent,
             interleaved=not lone or adjacent,
             columns=step.columns > 1,
