@@ -224,6 +224,16 @@ def test_activations_are_rounded_to_int8_in_the_pass_over_their_rows(machine):
     assert ".s32.s8.u8 " in text
 
 
+def test_conversions_saturate_by_themselves(machine):
+    x = nm.asarray(np.ones((64, 1024), np.float32), device="ptx")
+    nm.eval(nm.round(x).astype(nm.int32), x.astype(nm.uint32), x.astype(nm.float8_e4m3fn))
+    text = "".join(ptx for _, ptx in machine.made)
+    assert "cvt.rni.s32.f32" in text  # one instruction rounds and converts
+    assert "cvt.rni.f32.f32" not in text
+    assert "cvt.rzi.u32.f32" in text
+    assert "cvt.rn.satfinite.e4m3x2.f32" in text
+
+
 def test_repacking_loads_before_it_stores(machine):
     x = nm.asarray(np.zeros((1024, 1024), "float32"), device="ptx")
     nm.eval(nm.matmul(x, x, precision="tf32"))

@@ -73,6 +73,7 @@ class LlvmTarget:
         """Non-temporal stores pay off: Arm cores detect streaming writes by themselves."""
         return self.arch == "x86"
 
+    has_float8_conversion = False
     has_bf16_conversion = False  # a shift or an addition: an instruction would gain little
 
     @functools.cached_property

@@ -29,6 +29,7 @@ _APPROX = {
     "reciprocal": "llvm.nvvm.rcp.approx.ftz.f",
     "rsqrt": "llvm.nvvm.rsqrt.approx.f",
 }
+_MAX_TO_FLOAT8 = 464.0  # halfway from the largest float8 (e4m3), to which it rounds, to the next
 
 
 def _no_block_reduce(op: str, register: ir.Register) -> str:
@@ -138,6 +139,11 @@ class ThreadExpressions(ThreadContext):
                 return Value(tuple(self._widened(*self.halves[n]) for n in names), True)
         if self._rounds_to_bfloat16(e):
             return self.each(e.args[0].args, lambda s, x: self._rounded(x))
+        if e.op == "cast" and e.args[0].dtype is dt.float32:
+            if e.dtype in (dt.int32, dt.uint32):
+                return self._to_integer(e)
+            if e.dtype is dt.float8_e4m3fn and self.t.target.has_float8_conversion:
+                return self.each(e.args, lambda s, x: self._to_float8(x))
         if e.op == "div" and e.attr == "approx" and e.dtype in (dt.float32, dt.float64):
             return self.each(e.args, lambda s, x, y: self._ratio(e.dtype, x, y))
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
@@ -160,6 +166,25 @@ class ThreadExpressions(ThreadContext):
             and inner.dtype is dt.bfloat16
             and e.dtype is inner.args[0].dtype is dt.float32
         )
+
+    def _to_integer(self, e: ir.Expr) -> Value:
+        """One conversion, which saturates and takes NaN to 0 by itself, and may round."""
+        (x,) = e.args
+        mode, given = ("rn", x.args) if x.op == "rint" else ("rz", e.args)
+        name = f"llvm.nvvm.f2{'ui' if e.dtype is dt.uint32 else 'i'}.{mode}"
+        return self.each(given, lambda s, value: self.t.call("i32", name, ("float", value)))
+
+    def _to_float8(self, x: str) -> str:
+        """Conversions saturate: what is more than halfway to the next number would be NaN."""
+        t = self.t
+        pair = t.new(
+            f'call i16 asm "cvt.rn.satfinite.e4m3x2.f32 $0, $1, $2;", "=h,f,f"'
+            f"(float 0.0, float {x})"
+        )
+        size = t.call("float", "llvm.fabs.f32", ("float", x))
+        beyond = t.new(f"fcmp ugt float {size}, {literal(_MAX_TO_FLOAT8, dt.float32)}")
+        nan = t.new(f"select i1 {beyond}, i16 127, i16 0")
+        return t.new(f"trunc i16 {t.new(f'or i16 {pair}, {nan}')} to i8")
 
     def _approx(self, op: str, x: str) -> str:
         return self.t.call("float", _APPROX[op], ("float", x))

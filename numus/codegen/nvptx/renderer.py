@@ -57,6 +57,10 @@ class NvptxTarget:
     def has_bf16_conversion(self) -> bool:
         return self.capability >= 80
 
+    @property
+    def has_float8_conversion(self) -> bool:
+        return self.capability >= 89
+
 
 cta_threads, static_scratch = analysis.cta_threads, analysis.static_scratch
 tensor_maps, loads_before_wait = analysis.tensor_maps, analysis.loads_before_wait
