@@ -132,10 +132,6 @@ class Plan(ScheduledPlan):
                     self.group_of_step.append(group)
                     self.in_place.append([pair for i in together for pair in in_place[i]])
                 self.waves.append(len(launches))  # steps that may run concurrently
-        if fusion is not None:
-            from numus.compiler.schedule.first_wait import wait_first  # late: for GPUs only
-
-            wait_first(self.steps[self.hoisted_steps :])
 
     def _lower_peak(
         self,

@@ -160,6 +160,7 @@ class NcclTransport:
         self._runtime.activate()
         self._runtime.early_results = {}
         _START[call.kind](self, call, source, target)
+        self._runtime.written.forget()
 
     @property
     def tail(self) -> tuple[Any, int]:

@@ -193,8 +193,7 @@ class _Printer:
             case ClusterGather():
                 return f"gather {s.count} of {names[s.src]} to {names[s.dst]}"
             case DependencyWait():
-                how = ", after loads" if s.loads_before else ", ahead of loads" * s.loads_after
-                return f"wait for earlier kernels{how}"
+                return f"wait for earlier kernels{', after loads' * s.loads_before}"
             case AtomicAdd():
                 return f"{names[s.buffer]}[{args[0]}] += {args[1]}"
             case WarpMultisplit():

@@ -124,10 +124,9 @@ class DependencyWait(Stmt):
     """Wait for the kernels before this one, where a kernel may begin before they end (programmatic
     dependent launch). Statements before it store nothing, and load (`loads_before`) only inputs of
     the program, which none of its kernels overwrites before. A kernel without one waits first of
-    all. `loads_after`: such loads follow it (`schedule/first_wait.py`)."""
+    all."""
 
     loads_before: bool = False
-    loads_after: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -10,12 +10,15 @@ import simt_machine
 import simt_tensor_core
 
 import numus as nm
+from numus import dtypes as dt
+from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.compiler.plan import clear_plans
 from numus.runtime import devices
 from numus.runtime.contract import LaunchStep
 from numus.runtime.cuda import launch as launching
 from numus.runtime.cuda import launch_source
+from numus.runtime.cuda.hazards import WrittenMemory
 from numus.runtime.null import NullRuntime
 
 WORD, INT = ctypes.c_void_p, ctypes.c_int32
@@ -100,7 +103,7 @@ def kernel(made):
     return made[-1]
 
 
-def launch_list(kernel, count=1, loads_early=False):
+def launch_list(kernel, count=1, loads_early=False, nbytes=None):
     """Launches of a kernel, with their driver."""
     _, near = renderer.static_scratch(kernel)
     static = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
@@ -128,6 +131,7 @@ def launch_list(kernel, count=1, loads_early=False):
         launch_source.SOURCE, launch_source.SYMBOLS
     )
     runtime = types.SimpleNamespace(
+        written=WrittenMemory(),
         max_dynamic_shared=1 << 20,
         activate=lambda: None,
         stream_id=5,
@@ -142,7 +146,7 @@ def launch_list(kernel, count=1, loads_early=False):
         im2col_address=pixels,
     )
     places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
-    steps = [LaunchStep(program, places)] * count
+    steps = [LaunchStep(program, places, nbytes)] * count
     return driver, launching.CudaLaunchList(runtime, steps, given), program
 
 
@@ -196,3 +200,44 @@ def test_lists_that_load_early_begin_alone(kernel):
         prepared.run([0x10000, 0x20000, 0x30000], values * 3)
         assert driver.overlaps == [not loads_early, True, True]
         assert bool(program.carveouts) == loads_early  # one for all: they run side by side
+
+
+def early_kernel():
+    """It loads one of its inputs before it waits."""
+    access = {"weight": "read", "x": "read", "result": "write"}
+    buffers = [ir.Buffer(name, dt.float32, how) for name, how in access.items()]
+    weight, x, result = buffers
+    name, block = ir.var("weight", dt.float32), ir.var("block")
+    lanes = [ir.var(f"lane{i}") for i in range(2)]
+    kept = ir.Register("kept", dt.float32, lanes=True)
+    loads = [ir.Let(name, ir.load(weight, lanes[0])), ir.Set(kept, name)]
+    store = ir.Store(result, lanes[1], ir.read(kept) * ir.load(x, lanes[1]))
+    body = [
+        ir.For(lanes[0], ir.const(0), ir.const(32), "lanes", loads),
+        ir.DependencyWait(loads_before=True),
+        ir.For(lanes[1], ir.const(0), ir.const(32), "lanes", [store]),
+    ]
+    grid = ir.For(block, ir.const(0), ir.scalar("blocks"), "grid", body)
+    return ir.Kernel("early", tuple(buffers), (), [grid], block_size=32)
+
+
+def test_early_loads_overlap_what_writes_other_memory():
+    kernel = early_kernel()
+    assert {b.name for b in renderer.buffers_before_wait(kernel)} == {"weight"}
+    driver, prepared, _ = launch_list(kernel, loads_early=True, nbytes=[128] * 3)
+
+    def overlaps(weight, x, result):
+        prepared.run([weight, x, result], [1])
+        return driver.overlaps[-1]
+
+    first, second, third = 0x10000, 0x20000, 0x30000
+    assert not overlaps(first, second, third)  # nothing is known yet
+    assert overlaps(first, second, third)
+    assert overlaps(second, third, first)  # what the one before wrote it loads after its wait
+    assert not overlaps(first + 64, third, second)  # a part was written two launches ago
+    assert overlaps(first, third, second)
+    assert not overlaps(second, third, first)
+    prepared._context.written.forget()
+    assert not overlaps(third + 128, first, second)
+    found = [overlaps(third, first, 0x100000 + 256 * n) for n in range(40)]
+    assert found.count(False) == 1  # after more ranges than are told apart

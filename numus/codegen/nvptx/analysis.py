@@ -225,3 +225,14 @@ def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
 def loads_before_wait(kernel: ir.Kernel) -> bool:
     """Whether it loads inputs of the launch list while earlier kernels may still run."""
     return any(isinstance(s, ir.DependencyWait) and s.loads_before for s in statements(kernel.body))
+
+
+def buffers_before_wait(kernel: ir.Kernel) -> set[ir.Buffer]:
+    """The memory that it loads while earlier kernels may still run."""
+    found = set[ir.Buffer]()
+    for s in statements(kernel.body):
+        if isinstance(s, ir.DependencyWait):
+            return found if s.loads_before else set()
+        for root in expressions_of(s):
+            found |= {e.attr for e in ir.walk(root, lambda e: True) if e.op == "load"}
+    return set()

@@ -48,7 +48,7 @@ def min_ctas(kernel: ir.Kernel, threads: int) -> int:
     if any(isinstance(s, ir.SpinWait) for s in inner):
         multisplit = any(isinstance(s, ir.WarpMultisplit) for s in inner)
         return TUNING.multisplit_lookback_ctas if multisplit else TUNING.lookback_ctas
-    if any(isinstance(s, ir.DependencyWait) and (s.loads_before or s.loads_after) for s in inner):
+    if any(isinstance(s, ir.DependencyWait) and s.loads_before for s in inner):
         return max(1, TUNING.early_threads // threads)
     if analysis.resident_words(kernel):
         ctas, _ = resident_ctas(kernel, threads)

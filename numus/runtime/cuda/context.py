@@ -17,6 +17,7 @@ from numus.runtime import launch_lock
 from numus.runtime.contract import LaunchStep
 from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import driver, graph_source
+from numus.runtime.cuda.hazards import WrittenMemory
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
 from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.memory_pool import MemoryPool, gib
@@ -105,6 +106,7 @@ class CudaContext:
         # not called during a capture.
         self.pending_releases: list[Callable[[], bool]] = []
         self.capturing = False
+        self.written = WrittenMemory()
         self.recording: Any = None  # a `RunRecorder` that takes what would be launched
         self.last_launched: NamedSteps | None = None  # named in errors
         self.early_results: dict[int, Any] = {}  # events of results ready before their program ends
@@ -177,6 +179,7 @@ class CudaContext:
         with launch_lock.lock:
             driver.call("cuEventRecord", event, before)
             driver.call("cuStreamWaitEvent", after, event, 0)
+            self.written.forget()
         self.free_events.append(event)  # recording it again does not affect the wait
 
     def call_id(self, launches: NamedSteps) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 # and the addresses it was captured with.
 HEAD = (
     *("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number"),
-    *("width", "driver", "next", "graphs"),
+    *("width", "driver", "next", "graphs", "written"),
 )
 FUNCTIONS = (
     *("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"),
@@ -72,7 +72,11 @@ start:
   ?ptr cuGraphLaunch = FUNCTIONS of %driver
   %ready = load ptr, ptr %cached
   %launched = call i32 %cuGraphLaunch(ptr %ready, ptr %stream)
-  br eq i32 %launched, 0, label %done, label %plain
+  br eq i32 %launched, 0, label %launched.it, label %plain
+launched.it:  ; its kernels may have written anything
+  ?ptr written = HEAD of %head
+  store i64 -1, ptr %written
+  br label %done
 capture:
   %c.capturing = call i1 @numus_cuda_capturing(ptr %driver, ptr %stream)
   br i1 %c.capturing, label %plain, label %begin.it
@@ -125,7 +129,7 @@ plain:
     ptr %slots, ptr %stream)
   br label %done
 done:
-  %told = phi i64 [ %failure, %plain ], [ 0, %start ]
+  %told = phi i64 [ %failure, %plain ], [ 0, %launched.it ]
   store i64 %told, ptr %failed
   store i64 %number, ptr %last
   ret void

@@ -21,7 +21,7 @@ import numpy as np
 
 from numus.errors import DeviceError
 from numus.runtime.contract import LaunchList, LaunchStep, Pairs, Values
-from numus.runtime.cuda import driver, graph_source, vendor_source
+from numus.runtime.cuda import driver, graph_source, hazards, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.loops import repeat_ahead
@@ -238,6 +238,7 @@ class CudaLaunchList(LaunchList):
                 words, buffers = commands.words, [r for r in step.buffers if r is not None]
                 workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
                 step.program.launch([words[slot] + offset for slot, offset in buffers], workspace)
+                context.written.forget()
                 first += 1
                 continue
             if code == driver.OUT_OF_MEMORY and not reclaimed and context.reclaim_memory():
@@ -281,7 +282,7 @@ class CudaLaunchList(LaunchList):
             **{"records": commands.records, "count": len(self.steps), "slots": commands.slots},
             **{"stream": context.stream_id, "failed": ctypes.addressof(context.launch_error)},
             **{"last": ctypes.addressof(context.last_call), "number": context.call_id(self)},
-            **{"width": self.slots, "next": 0},
+            **{"width": self.slots, "next": 0, "written": context.written.address},
             "driver": context.graph_functions if self._graphs_pay() else 0,
             "graphs": commands.slot_address(commands.graphs[0]),
         }
@@ -349,6 +350,7 @@ class CudaLaunchList(LaunchList):
                 _, oldest = self._graphs.popitem(last=False)
                 driver.call("cuGraphExecDestroy", oldest)
         driver.call("cuGraphLaunch", graph, self._context.stream)
+        self._context.written.forget()
         return True
 
     def _capture(self, commands: _CommandBuffer) -> Any:
@@ -386,8 +388,9 @@ class CudaLaunchList(LaunchList):
         parameters = buffers + num_buffers
         maps = parameters + num_buffers + sum(len(p.formats) for p in programs) + num_maps
         vendors = maps + num_maps * (_TENSOR_MAP_WORDS + layout.ENCODED_ALIGNMENT // 8)
-        num_vendors = sum(isinstance(p, VendorProgram) for p in programs)
-        head = vendors + vendor_source.WORDS * num_vendors
+        begins_alone, checks = hazards.tables(self._context, self.steps)
+        hazard = vendors + vendor_source.WORDS * sum(isinstance(p, VendorProgram) for p in programs)
+        head = hazard + sum(map(len, checks))
         attribute = head + (len(graph_source.HEAD) if called else 0)
         graphs = attribute + layout.ATTRIBUTE_WORDS
         data = bytearray(8 * (graphs + (graph_source.words(self.slots) if called else 0)))
@@ -398,8 +401,6 @@ class CudaLaunchList(LaunchList):
         scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
         early = set(self._early_steps.values())
         value = self.slots + len(self._scratch) + bool(self._workspace)
-        # what writes inputs of the list has ended before kernels that load them early begin
-        begins_alone = any(p.loads_early for p in programs)
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(layout.RECORD)
@@ -412,8 +413,10 @@ class CudaLaunchList(LaunchList):
                 *(program.address, at(value), program.block_size, self._shared[n]),
                 *(at(parameters), program.num_buffers, at(references), at(buffers)),
                 *(len(program.tensor_maps), at(maps), vendor, at(attribute) if overlaps else 0),
-                int(program.kernel.copies),
+                *(int(program.kernel.copies), at(hazard)),
             ]
+            words[hazard : hazard + len(checks[n])] = checks[n]
+            hazard += len(checks[n])
             given: list[Any] = [*step.buffers, *([None] * program.num_buffers)]
             for i, reference in enumerate(given[: program.num_buffers]):
                 slot, offset = (scratch.get((n, i), 0), 0) if reference is None else reference

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numus.runtime.cuda import graph_source, vendor_source
+from numus.runtime.cuda import graph_source, hazards, vendor_source
 from numus.runtime.llvm_macros import RESOLVE_BUFFERS, expand
 
 # Words of a launch.
 RECORD = (
     *("function", "grid", "block_size", "shared", "parameters", "count", "references", "buffers"),
-    *("map_count", "maps", "vendor", "attributes", "copies"),
+    *("map_count", "maps", "vendor", "attributes", "copies", "hazards"),
 )
 # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a kernel may begin while the one
 # before it ends, and waits for its results by itself.
@@ -61,7 +61,11 @@ library:
   br eq ptr %vendor, null, label %failed, label %ask
 ask:
   %v.code = call i32 @numus_cuda_vendor(ptr %vendor, ptr %slots)
-  br ne i32 %v.code, 0, label %failed, label %n.latch
+  br ne i32 %v.code, 0, label %failed, label %asked
+asked:
+  ?ptr vendor.hazards = RECORD of %r
+  call void @numus_cuda_writes(ptr %vendor.hazards, ptr null)
+  br label %n.latch
 buffer:
   ?i64 r.count, ptr references, ptr buffers, i64 map_count, ptr maps = RECORD of %r
   call void @resolve_buffers(ptr %buffers, ptr %references, i64 %r.count, ptr %slots)
@@ -110,7 +114,17 @@ counted:
   %blocks32 = trunc i64 %blocks to i32
   br eq i64 %blocks, 0, label %n.latch, label %go
 go:
-  ?i32 block_size, i32 shared, ptr parameters, ptr attributes = RECORD of %r
+  ?i32 block_size, i32 shared, ptr parameters, ptr wanted.attributes, ptr hazards = RECORD of %r
+  br eq ptr %wanted.attributes, null, label %alone, label %check
+check:
+  %clashes = call i1 @numus_cuda_clashes(ptr %hazards, ptr %buffers)
+  br i1 %clashes, label %alone, label %overlap
+alone:  ; all that was written before is there when it begins
+  ?ptr written = TABLE of %hazards
+  store i64 0, ptr %written
+  br label %overlap
+overlap:
+  %attributes = phi ptr [ %wanted.attributes, %check ], [ null, %alone ]
   %attributed = icmp ne ptr %attributes, null
   %attribute.count = zext i1 %attributed to i64
   store i32 %blocks32, ptr %config
@@ -119,9 +133,12 @@ go:
   store ptr %attributes, ptr %c.attributes
   store i64 %attribute.count, ptr %c.count
   %code = call i32 %launch(ptr %config, ptr %function, ptr %parameters, ptr null)
-  br ne i32 %code, 0, label %failed, label %n.latch
+  br ne i32 %code, 0, label %failed, label %launched
+launched:
+  call void @numus_cuda_writes(ptr %hazards, ptr %buffers)
+  br label %n.latch
 failed:
-  %error = phi i32 [ %m.code, %tiled ], [ %p.code, %pixels ], [ %code, %go ], [ -1, %library ],
+  %error = phi i32 [ %m.code, %tiled ], [ %p.code, %pixels ], [ %code, %overlap ], [ -1, %library ],
     [ -1, %ask ], [ $GRID_TOO_LARGE$, %j.end ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
@@ -135,13 +152,15 @@ failed:
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
 SOURCE = expand(
-    RESOLVE_BUFFERS + vendor_source.TEXT + _TEXT + graph_source.TEXT,
+    RESOLVE_BUFFERS + vendor_source.TEXT + hazards.TEXT + _TEXT + graph_source.TEXT,
     RECORD=RECORD,
     TENSOR_MAP=TENSOR_MAP,
     SIZE=SIZE,
     MAX_BLOCKS=MAX_BLOCKS,
     GRID_TOO_LARGE=GRID_TOO_LARGE,
     VENDOR=vendor_source.VENDOR,
+    TABLE=hazards.TABLE,
+    ENTRY=hazards.ENTRY,
     ADDRESS=vendor_source.ADDRESS,
     HEAD=graph_source.HEAD,
     FUNCTIONS=graph_source.FUNCTIONS,

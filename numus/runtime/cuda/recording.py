@@ -75,6 +75,7 @@ class RunRecorder:
         graph = self._graph() if replays and self._capturable else None
         if graph is not None:
             driver.call("cuGraphLaunch", graph, self._context.stream)
+            self._context.written.forget()
             return
         for work in self._work:
             work()

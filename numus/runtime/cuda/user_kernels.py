@@ -104,6 +104,7 @@ class UserKernels:
             *(ctypes.addressof(pointers), 0),
             doing=f"launching {kernel.name} on a grid of {x}x{y}x{z} blocks of {threads} threads",
         )
+        self._context.written.forget()
 
     def _load(self, kernel: Kernel) -> tuple[Any, Any]:
         text = kernel.text if kernel.is_ptx else _compile(kernel, self._context.capability)
