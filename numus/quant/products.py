@@ -55,7 +55,7 @@ def packing_of(q: QTensor) -> Packing | None:
 
 def _planes(x: Tensor, packing: Packing, chunks: int, planes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Rows as integers: words (rows, planes, fields, chunks) of four bytes, sums of chunks, and the
-    unit. CPUs read words of bytes: (rows, planes, fields, bytes)."""
+    unit. CPUs read words of bytes, (rows, planes, fields, bytes), and sums of groups."""
     digits, whole, unit = byte_planes(x, chunks * packing.values, planes)
     as_bytes = nm.device(x.device).runtime.target.language == "llvm"
     parts = []
@@ -68,7 +68,8 @@ def _planes(x: Tensor, packing: Packing, chunks: int, planes: int) -> tuple[Tens
                 parts.append(found[:, None])
     words = nm.concat(parts, axis=1) if len(parts) > 1 else parts[0]
     words = words.reshape(x.shape[0], planes, packing.fields, words.shape[-1])
-    whole = whole.reshape(x.shape[0], chunks, packing.values)
+    size = packing.values * ((packing.group or chunks) if as_bytes else 1)
+    whole = whole.reshape(x.shape[0], chunks * packing.values // size, size)
     return words, nm.sum(whole, axis=-1).astype(nm.float32), unit
 
 
@@ -97,9 +98,9 @@ def _matvec(
     codes = codes.reshape(rows, codes.size // rows)
     width = codes.shape[1]
     chunks = width // (p.group * p.words + 1) * p.group if header else width // p.words
-    words, sums, unit = _planes(x.astype(nm.float32, copy=False), p, chunks, planes)
+    vectors = _planes(x.astype(nm.float32, copy=False), p, chunks, planes)
     parts = _parts(x, codes, scales, zeros)
-    out = wrap(packed_matmul(words._node, sums._node, parts, p)) * unit
+    out = wrap(packed_matmul(tuple(t._node for t in vectors), parts, p))
     return out.astype(x.dtype, copy=False)
 
 

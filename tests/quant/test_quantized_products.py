@@ -7,7 +7,8 @@ import numus as nm
 from numus import dtypes as dt
 from numus import ir
 from numus.errors import DTypeError, ShapeError
-from numus.kernels.matmul.packed import Operands, PackedShape, Packing, rows_of_task
+from numus.kernels.matmul.cpu.packed_rows import RowSizes, rows_of_task
+from numus.kernels.matmul.packed import Operands, PackedShape, Packing
 from numus.quant.products import packing_of
 
 PACKED = [
@@ -136,6 +137,24 @@ def test_largest_codes_and_activations(format, dtype):
 
 
 @pytest.mark.parametrize("activations", [None, "int8"])
+def test_integers_of_long_rows_do_not_overflow(activations):
+    """Largest codes times largest activations, all of one sign, in more words than 32 bits hold."""
+    q = nm.quant.quantize(nm.ones((3, 300_000)), "int8-row")
+    x = nm.full((1, 300_000), -2.0)
+    y = nm.quant.matmul(x, q.T, activations=activations)
+    np.testing.assert_allclose(y.numpy(), -600_000.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("format", ["int8-row", "int4-g128"])
+def test_one_kernel_multiplies_and_scales(format):
+    q, x = sample(64, 512, 1, format)
+    nm.eval(*q.parts, x)
+    lines = str(nm.explain(lambda x: x @ q.T, x)).splitlines()
+    kernels = [line.split()[0] for line in lines[1:] if " reads " in line]
+    assert kernels[-1] == "packed_matmul"
+
+
+@pytest.mark.parametrize("activations", [None, "int8"])
 def test_activations_are_rounded_once(activations):
     """By a kernel of their own, not by every task of the product."""
     q, x = sample(64, 512, 1, "int8-g128")
@@ -159,7 +178,8 @@ def test_the_next_rows_are_prefetched():
         store=lambda v, row, value: [],
     )
     shape = PackedShape(packing, 1, 1, 4)
-    body = rows_of_task(shape, operands, (ir.const(0), ir.const(8)), ir.const(64), ir.const(4), 16)
+    sizes = RowSizes(ir.const(64), ir.const(4), 16, 16)
+    body, _ = rows_of_task(shape, operands, (ir.const(0), ir.const(8)), sizes)
     fetched = [s for s in ir.statements(body) if isinstance(s, ir.Prefetch)]
     assert len(fetched) == shape.rows
     assert all(s.buffer is words and not s.write for s in fetched)

@@ -74,6 +74,11 @@ class Packing:
         """Words of activations for each chunk and plane."""
         return sum(s.fields for s in self.streams)
 
+    def first_word(self, chunk: Expr, group: Expr) -> Expr:
+        """Of a chunk in its row."""
+        at = chunk * self.words
+        return at + group + 1 if self.header else at
+
 
 @dataclass(frozen=True)
 class MmaTuning:
@@ -106,11 +111,19 @@ class Operands:
     """Elements of the operands."""
 
     x: Callable[[int, int, int, Expr], Expr]  # vector, plane, field, chunk
-    x_sum: Callable[[int, Expr], Expr]  # vector, chunk
+    x_sum: Callable[[int, Expr], Expr]  # vector, chunk, or group on CPUs
     word: Callable[[Expr, Expr], Expr]  # row, word of it
     scale: Callable[[Expr, Expr], Expr]  # row, group: float32
     zero: Callable[[Expr, Expr], Expr] | None  # row, group: float32
     store: Callable[[int, Expr, Expr], list[Stmt]]  # vector, row, value
+
+    def group_scale(self, p: Packing, row: Expr, group: Expr) -> Expr:
+        """The scale of a group, which may be in its header: float32."""
+        if not p.header:
+            return self.scale(row, group)
+        word = self.word(row, group * (p.group * p.words + 1))
+        half = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
+        return half.cast(dt.float32)
 
 
 @dataclass(frozen=True)
@@ -123,17 +136,21 @@ class PackedShape:
     rows: int  # read together
 
 
-def _first_word(p: Packing, chunk: Expr, group: Expr) -> Expr:
-    at = chunk * p.words
-    return at + group + 1 if p.header else at
-
-
-def _group_scale(p: Packing, o: Operands, row: Expr, group: Expr) -> Expr:
-    if not p.header:
-        return o.scale(row, group)
-    word = o.word(row, group * (p.group * p.words + 1))
-    half = (word & 0xFFFF).cast(dt.uint16).bitcast(dt.float16)
-    return half.cast(dt.float32)
+def chunk_codes(
+    p: Packing, o: Operands, at: tuple[Expr, Expr, Expr], tag: str
+) -> tuple[list[Stmt], list[Expr]]:
+    """Words of codes of a chunk, field by field; `at`: row, chunk and group."""
+    row, chunk, group = at
+    out, codes = list[Stmt](), list[Expr]()
+    for stream in p.streams:
+        name = ir.var(f"w{tag}_{stream.word}", dt.uint32)
+        word = o.word(row, p.first_word(chunk, group) + stream.word)
+        out.append(ir.Let(name, word ^ (128 * BYTES) if p.signed else word))
+        for f in range(stream.fields):
+            code = name >> (stream.width * f) if f else name
+            code = code & ((1 << stream.width) - 1) * BYTES if stream.width < 8 else code
+            codes.append(code << stream.shift if stream.shift else code)
+    return out, codes
 
 
 def _chunk(
@@ -141,27 +158,15 @@ def _chunk(
     o: Operands,
     sums: list[list[ir.Register]],
     at: tuple[Expr, Expr, Expr, Expr],
-    ahead: bool = False,
 ) -> list[Stmt]:
-    """One chunk of several rows: unpacked once, for all vectors. `ahead`: the next rows' words are
-    prefetched."""
+    """One chunk of several rows: unpacked once, for all vectors."""
     p, (row0, last, chunk, group) = s.packing, at
     out: list[Stmt] = []
     for i, row_sums in enumerate(sums):
         row = ir.minimum(row0 + i, last)
-        codes: list[Expr] = []
-        for stream in p.streams:
-            name = ir.var(f"w{i}_{stream.word}", dt.uint32)
-            word = o.word(row, _first_word(p, chunk, group) + stream.word)
-            if ahead and word.op == "load":
-                far = o.word(row0 + (i + s.rows), _first_word(p, chunk, group) + stream.word)
-                out.append(ir.Prefetch(far.attr, far.args[0], write=False))
-            out.append(ir.Let(name, word ^ (128 * BYTES) if p.signed else word))
-            for f in range(stream.fields):
-                code = name >> (stream.width * f) if f else name
-                code = code & ((1 << stream.width) - 1) * BYTES if stream.width < 8 else code
-                codes.append(code << stream.shift if stream.shift else code)
-        scale = _group_scale(p, o, row, group) if p.group else None
+        words, codes = chunk_codes(p, o, (row, chunk, group), str(i))
+        out += words
+        scale = o.group_scale(p, row, group) if p.group else None
         for v, register in enumerate(row_sums):
             xs = [[o.x(v, plane, f, chunk) for f in range(len(codes))] for plane in range(s.planes)]
             total = dot_of_planes(codes, xs, (1 << p.bits) - 1)
@@ -191,14 +196,14 @@ def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int) -> Expr
     return dot.cast(dt.float32) if total is None else total
 
 
-def _registers(s: PackedShape) -> list[list[ir.Register]]:
+def sum_registers(s: PackedShape) -> list[list[ir.Register]]:
     return [
         [ir.Register(f"sum{i}_{v}", dt.float32, lanes=True) for v in range(s.vectors)]
         for i in range(s.rows)
     ]
 
 
-def _finish(
+def finish(
     s: PackedShape, o: Operands, sums: list[list[ir.Register]], row0: Expr, stop: Expr
 ) -> list[Stmt]:
     out: list[Stmt] = []
@@ -214,31 +219,11 @@ def _finish(
     return out
 
 
-def rows_of_task(
-    s: PackedShape, o: Operands, span: tuple[Expr, Expr], chunks: Expr, groups: Expr, width: int
-) -> list[Stmt]:
-    """A range of rows, lanes along chunks. `width`: lanes that surely share a scale, 0: none do."""
-    p, (first, stop) = s.packing, span
-    r, c, g = ir.var("row"), ir.var("chunk"), ir.var("group")
-    sums, last = _registers(s), stop - 1
-    body: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
-    if p.group and width:
-        own = _chunk(s, o, sums, (r, last, g * p.group + c, g), True)
-        lanes = ir.For(c, ZERO, const(p.group), "lanes", own, width=width)
-        body.append(ir.For(g, ZERO, groups, "serial", [lanes]))
-    else:
-        group = c // p.group if p.group else ZERO
-        own = _chunk(s, o, sums, (r, last, c, group), True)
-        body.append(ir.For(c, ZERO, chunks, "lanes", own))
-    body += _finish(s, o, sums, r, stop)
-    return [ir.For(r, first, stop, "serial", body, step=const(s.rows))]
-
-
 def rows_of_block(s: PackedShape, o: Operands, row0: Expr, stop: Expr, chunks: Expr) -> list[Stmt]:
     """Some rows by the threads of a block, which share their chunks."""
     p, c = s.packing, ir.var("chunk")
-    sums = _registers(s)
+    sums = sum_registers(s)
     out: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
     group = c // p.group if p.group else ZERO
     out.append(ir.For(c, ZERO, chunks, "lanes", _chunk(s, o, sums, (row0, stop - 1, c, group))))
-    return out + _finish(s, o, sums, row0, stop)
+    return out + finish(s, o, sums, row0, stop)

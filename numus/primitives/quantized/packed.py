@@ -21,11 +21,9 @@ from numus.primitives.views import reshape, take_range
 
 def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     vectors, rows = node.shape
-    if not any(batched[2:]):  # more vectors for the same matrix
-        x, x_sum = inputs[:2]
-        x = reshape(x, (size * vectors, *x.shape[2:]))
-        x_sum = reshape(x_sum, (size * vectors, x_sum.shape[2]))
-        out = packed_matmul(x, x_sum, inputs[2:], node.params)
+    if not any(batched[3:]):  # more vectors for the same matrix
+        own = tuple(reshape(x, (size * vectors, *x.shape[2:])) for x in inputs[:3])
+        out = packed_matmul(own, inputs[3:], node.params)
         return reshape(out, (size, vectors, rows))
 
     def item(x: Node, i: int) -> Node:
@@ -33,14 +31,14 @@ def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Nod
 
     parts = []
     for i in range(size):
-        x, x_sum, *rest = (item(x, i) if b else x for x, b in zip(inputs, batched, strict=True))
-        out = packed_matmul(x, x_sum, tuple(rest), node.params)
+        own = tuple(item(x, i) if b else x for x, b in zip(inputs, batched, strict=True))
+        out = packed_matmul(own[:3], own[3:], node.params)
         parts.append(reshape(out, (1, vectors, rows)))
     return concat(tuple(parts), 0)
 
 
 def _reference(
-    node: Node, x: Array, x_sum: Array, codes: Array, scales: Array, *zeros: Array
+    node: Node, x: Array, x_sum: Array, unit: Array, codes: Array, scales: Array, *zeros: Array
 ) -> Array:
     p: Packing = node.params
     signed = np.ascontiguousarray(x).view(np.int8).reshape(*x.shape[:3], -1, 4).astype(np.float64)
@@ -70,23 +68,25 @@ def _reference(
         return wide.astype(np.float64)
 
     zero = spread(zeros[0]) if zeros else float(p.zero)
-    out = (dots - zero * x_sum[:, None, :].astype(np.float64)) * spread(scales)
-    return out.sum(-1).astype(np.float32)
+    sums = x_sum[:, None, :].astype(np.float64)
+    out = (dots - zero * sums) * spread(scales)
+    return out.sum(-1).astype(np.float32) * unit
 
 
 _packed_matmul = nondifferentiable("packed_matmul", "packed", _reference, _batch)
 
 
-def packed_matmul(x: Node, x_sum: Node, weights: Nodes, packing: Packing) -> Node:
+def packed_matmul(vectors: Nodes, weights: Nodes, packing: Packing) -> Node:
     """Vectors times the rows of a matrix of codes: (vectors, rows), float32.
 
-    `x`: uint32 (vectors, planes, fields, chunks), four signed bytes each, or on CPUs int8 (vectors,
-    planes, fields, bytes of chunks), the most significant plane first; `x_sum`: float32 (vectors,
-    chunks), what the values of a chunk add up to.
+    `vectors`: uint32 (vectors, planes, fields, chunks), four signed bytes each, or on CPUs int8
+    (vectors, planes, fields, bytes of chunks), the most significant plane first; float32 (vectors,
+    chunks), what the values of a chunk add up to, or those of a group (vectors, groups) on CPUs;
+    the unit (vectors, 1) of these integers.
     `weights`: codes (rows, words), scales (rows, groups) and perhaps zero points like them.
     """
-    shape = (x.shape[0], weights[0].shape[0])
-    return apply(_packed_matmul, (x, x_sum, *weights), packing, shape, float32)
+    shape = (vectors[0].shape[0], weights[0].shape[0])
+    return apply(_packed_matmul, (*vectors, *weights), packing, shape, float32)
 
 
 def _gemv_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:

@@ -9,13 +9,10 @@ from numus import ir
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.packed import (
-    Operands,
-    PackedShape,
-    Packing,
-    rows_of_block,
-    rows_of_task,
-)
+from numus.kernels.matmul.cpu.packed_rows import RowSizes, rows_of_task
+from numus.kernels.matmul.packed import Operands, PackedShape, Packing, rows_of_block
+
+ZERO = const(0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,11 @@ class CodesProblem(Problem):
 class PackedProblem(CodesProblem):
     @property
     def chunks(self) -> int:
-        return self.val.inputs[1].shape[1]
+        codes = self.val.inputs[3].shape[1]
+        p = self.packing
+        if not p.header:
+            return codes // p.words
+        return codes // (p.group * p.words + 1) * p.group
 
     @property
     def shape(self) -> PackedShape:
@@ -62,10 +63,10 @@ class PackedProblem(CodesProblem):
         return PackedShape(self.packing, self.val.inputs[0].shape[1], self.vectors, rows)
 
     def operands(self, e: Emitter) -> Operands:
-        x, x_sum, codes, scales, *zeros = self.val.inputs
+        x, x_sum, unit, codes, scales, *zeros = self.val.inputs
 
         def store(v: int, row: Expr, value: Expr) -> list[Stmt]:
-            return e.store(self.val, (const(v), row), value)
+            return e.store(self.val, (const(v), row), value * e.value(unit, (const(v), ZERO)))
 
         def number(val: object, row: Expr, group: Expr) -> Expr:
             found: Expr = e.value(val, (row, group)).cast(dt.float32)  # type: ignore[arg-type]
@@ -106,9 +107,10 @@ def _lower_tasks(p: PackedProblem) -> Kernels:
     e, task = Emitter(p.layouts), ir.var("task")
     span = ir.block_range(task, e.scalar_arg(per_task), e.dim(p.rows))
     groups = -(-p.chunks // p.packing.group) if p.packing.group else 1
-    width = _shared_width(p.packing, max(1, target.vector_bytes // 4))
-    sizes = (e.dim(p.chunks), e.scalar_arg(groups), width)
-    body = rows_of_task(s, p.operands(e), span, *sizes)
+    lanes = max(1, target.vector_bytes // 4)
+    width = _shared_width(p.packing, lanes)
+    sizes = RowSizes(e.dim(p.chunks), e.scalar_arg(groups), lanes, width)
+    body, e.scratch = rows_of_task(s, p.operands(e), span, sizes)
     return [e.grid_kernel("packed_matmul", task, body, tasks, (p.val.op,))]
 
 
