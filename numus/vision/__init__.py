@@ -11,6 +11,7 @@ from numus.vision.images import *
 from numus.vision.mixing import *
 from numus.vision.random_transforms import *
 from numus.vision.roi_align import *
+from numus.vision.size_transforms import *
 from numus.vision.sizes import *
 from numus.vision.suppression import *
 from numus.vision.transform import *

@@ -12,7 +12,7 @@ import numus as nm
 from numus.errors import ShapeError
 from numus.tensor import ArrayLike, Tensor
 from numus.vision.images import as_real, as_stored, batched, chosen, sub_keys, uniform
-from numus.vision.random_transforms import random_box
+from numus.vision.size_transforms import random_box
 from numus.vision.transform import Transform
 
 __all__ = ["CutMix", "MixUp", "RandomErasing"]

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numus as nm
 from numus.tensor import Tensor
-from numus.vision import colour, filters, images, sizes, warping
-from numus.vision.images import chosen, size_pair, stored, sub_keys, uniform
+from numus.vision import colour, filters, images, warping
+from numus.vision.images import chosen, stored, sub_keys, uniform
 from numus.vision.transform import Transform
 
 __all__ = [
-    "CenterCrop",
     "ColorJitter",
     "GaussianBlur",
     "Normalize",
-    "Pad",
     "RandomAffine",
-    "RandomCrop",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomPerspective",
-    "RandomResizedCrop",
     "RandomRotation",
     "RandomVerticalFlip",
-    "Resize",
     "ToFloat",
 ]
 
@@ -43,155 +37,6 @@ def _around(
     if low > high:
         raise ValueError(f"{name}: {value!r} is an empty range")
     return low, high
-
-
-# -- sizes ----------------------------------------------------------------------------------------
-
-
-@dataclass
-class Resize(Transform):
-    """`resize` to a size.
-
-    >>> nm.vision.Resize(4)(nm.zeros((3, 8, 16))).shape
-    (3, 4, 8)
-    """
-
-    size: int | tuple[int, int]
-    mode: str = "bilinear"
-    _: KW_ONLY
-    antialias: bool = True
-    max_size: int | None = None
-
-    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
-        return sizes.resize(
-            x, self.size, self.mode, antialias=self.antialias, max_size=self.max_size
-        )
-
-
-@dataclass
-class CenterCrop(Transform):
-    """The middle of images.
-
-    >>> nm.vision.CenterCrop(4)(nm.zeros((3, 8, 8))).shape
-    (3, 4, 4)
-    """
-
-    size: int | tuple[int, int]
-
-    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
-        return sizes.center_crop(x, self.size)
-
-
-@dataclass
-class Pad(Transform):
-    """A margin around images.
-
-    >>> nm.vision.Pad(2)(nm.zeros((3, 8, 8))).shape
-    (3, 12, 12)
-    """
-
-    padding: int | tuple[int, ...]
-    fill: float = 0
-    mode: str = "constant"
-
-    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
-        return sizes.pad(x, self.padding, self.fill, self.mode)
-
-
-@dataclass
-class RandomCrop(Transform):
-    """A part of each image at a random place, after an optional margin.
-
-    >>> nm.vision.RandomCrop(8, padding=2)(nm.zeros((3, 8, 8))).shape
-    (3, 8, 8)
-    """
-
-    size: int | tuple[int, int]
-    _: KW_ONLY
-    padding: int | tuple[int, ...] = 0
-    fill: float = 0
-    mode: str = "constant"
-
-    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
-        height, width = size_pair("RandomCrop", "size", self.size)
-        x = sizes.pad(x, self.padding, self.fill, self.mode) if self.padding else x
-        if x.shape[2] < height or x.shape[3] < width:
-            raise ValueError(
-                f"RandomCrop: images of {x.shape[2:]} have no part of {(height, width)}; "
-                "padding= gives them a margin"
-            )
-        top, left = (
-            nm.minimum(nm.floor(uniform(x, 0.0, 1.0, k) * (n + 1)), n).astype(nm.int32)
-            for n, k in zip(
-                (x.shape[2] - height, x.shape[3] - width), sub_keys(key, 2), strict=True
-            )
-        )
-        return sizes.crop(x, top, left, height, width)
-
-
-@dataclass
-class RandomResizedCrop(Transform):
-    """A box of random area and aspect ratio, resized: the crop of Inception's training.
-
-    Args:
-        scale: the box's share of the area.
-        ratio: its width over its height; logarithms are drawn evenly.
-
-    >>> crop = nm.vision.RandomResizedCrop(4)
-    >>> crop(nm.zeros((2, 3, 16, 12)), key=nm.random.key(0)).shape
-    (2, 3, 4, 4)
-    """
-
-    size: int | tuple[int, int]
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    mode: str = "bilinear"
-    _: KW_ONLY
-    antialias: bool = True
-
-    def apply(self, x: Tensor, key: Tensor | None) -> Tensor:
-        box = random_box(x, self.scale, self.ratio, key)
-        return sizes.resized_crop(x, *box, self.size, self.mode, antialias=self.antialias)
-
-
-TRIES = 10  # boxes drawn before the middle of the image is taken, as in torchvision
-
-
-def random_box(
-    x: Tensor, scale: tuple[float, float], ratio: tuple[float, float], key: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(top, left, height, width) of each image: the first box that fits of several drawn."""
-    keys = sub_keys(key, 4)
-    h, w = x.shape[2:]
-    area = uniform(x, *scale, keys[0], TRIES) * float(h * w)
-    aspect = nm.exp(uniform(x, math.log(ratio[0]), math.log(ratio[1]), keys[1], TRIES))
-    widths, heights = nm.round(nm.sqrt(area * aspect)), nm.round(nm.sqrt(area / aspect))
-    fits = (widths >= 1) & (widths <= w) & (heights >= 1) & (heights <= h)
-    first = nm.argmax(fits.astype(nm.int32), axis=1, keepdims=True)
-    found = nm.any(fits, axis=1)
-    # none fits: the largest box in the middle whose ratio is allowed
-    shape = w / h
-    whole_w = w if shape >= ratio[0] and shape <= ratio[1] else 0
-    middle = (
-        (h, w)
-        if whole_w
-        else (
-            (min(h, round(w / ratio[0])), w)
-            if shape < ratio[0]
-            else (h, min(w, round(h * ratio[1])))
-        )
-    )
-    height, width = (
-        nm.where(found, nm.take_along_axis(v, first, axis=1)[:, 0], float(m))
-        for v, m in ((heights, middle[0]), (widths, middle[1]))
-    )
-    place = [uniform(x, 0.0, 1.0, k) for k in keys[2:]]
-    top, left = (
-        nm.where(found, nm.minimum(nm.floor(u * (n - v + 1.0)), n - v), nm.floor((n - v) * 0.5))
-        for u, n, v in zip(place, (h, w), (height, width), strict=True)
-    )
-    top, left, height, width = (v.astype(nm.int32) for v in (top, left, height, width))
-    return top, left, height, width
 
 
 @dataclass

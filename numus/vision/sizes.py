@@ -8,7 +8,7 @@ image has a box of its own; the number of taps is that of the widest box there c
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numus as nm
 from numus.errors import ShapeError
@@ -226,14 +226,32 @@ def resized_crop(
     [[[2.5]]]
     """
     op = "resized_crop"
-    _require_mode(op, mode)
     x, restore = batched(op, images, layout)
     target = size_pair(op, "size", size)
-    rows = _taps(op, x, top, height, target[0], x.shape[2], mode, antialias)
-    columns = _taps(op, x, left, width, target[1], x.shape[3], mode, antialias)
+    rows = Span(top, height, target[0], x.shape[2] / target[0])
+    columns = Span(left, width, target[1], x.shape[3] / target[1])
+    return restore(resampled(op, x, rows, columns, mode, antialias))
+
+
+class Span(NamedTuple):
+    """Results along an axis of each image, and the part of the image that they are made from.
+    Numbers, or tensors with one for each image."""
+
+    start: Any
+    extent: Any
+    results: int
+    widest: float  # the largest extent of a result there can be, in elements
+    whole: Any = None  # results that the part gives; None: `results`
+    first: Any = 0  # of them
+
+
+def resampled(op: str, x: Tensor, height: Span, width: Span, mode: str, antialias: bool) -> Tensor:
+    """Parts of images (count, channels, height, width) in another size."""
+    _require_mode(op, mode)
+    rows, columns = (_taps(x, span, mode, antialias) for span in (height, width))
     if mode.startswith("nearest"):
         y = nm.take_along_axis(x, rows[0][:, 0, None, :, None], axis=2)
-        return restore(nm.take_along_axis(y, columns[0][:, 0, None, None, :], axis=3))
+        return nm.take_along_axis(y, columns[0][:, 0, None, None, :], axis=3)
     last = is_channels_last(x)
     # Stored in between: fused, both passes would read all pairs of taps.
     if x.dtype is nm.uint8 and mode == "bicubic":
@@ -242,7 +260,7 @@ def resized_crop(
     else:
         y = stored(_weighted(as_real(x), *rows, axis=2, last=last))
         y = _weighted(y, *columns, axis=3, last=last)
-    return restore(as_stored(y, x, rounded=True, clipped=False))
+    return as_stored(y, x, rounded=True, clipped=False)
 
 
 def _weighted(x: Tensor, index: Tensor, weight: Tensor, axis: int, last: bool) -> Tensor:
@@ -270,26 +288,27 @@ def _weighted(x: Tensor, index: Tensor, weight: Tensor, axis: int, last: bool) -
     return nm.moveaxis(total, 1, 2) if axis == 2 else total
 
 
-def _taps(
-    op: str, x: Tensor, start: Any, length: Any, count: int, n: int, mode: str, antialias: bool
-) -> tuple[Tensor, Tensor]:
+def _taps(x: Tensor, span: Span, mode: str, antialias: bool) -> tuple[Tensor, Tensor]:
     """What each result along an axis reads, as (images, taps, results), and weights."""
-    begin, extent = (
-        nm.broadcast_to(
-            nm.reshape(nm.asarray(v, dtype=nm.int32, device=x.device), (-1, 1, 1)),
-            (x.shape[0], 1, 1),
-        )
-        for v in (start, length)
-    )
-    i = nm.arange(count, dtype=nm.float32, device=x.device)
-    step = extent.astype(nm.float32) / count
+
+    def each(value: Any) -> Tensor:
+        number = nm.asarray(value, dtype=nm.int32, device=x.device)
+        return nm.broadcast_to(nm.reshape(number, (-1, 1, 1)), (x.shape[0], 1, 1))
+
+    begin, extent = each(span.start), each(span.extent)
+    i = nm.arange(span.results, dtype=nm.float32, device=x.device)
+    if span.whole is None:
+        step = extent.astype(nm.float32) / span.results
+    else:
+        i = i + each(span.first).astype(nm.float32)
+        step = extent.astype(nm.float32) / each(span.whole).astype(nm.float32)
     if mode.startswith("nearest"):
         at = ((i + 0.5) if mode == "nearest-exact" else i) * step
         index = begin + nm.minimum(at.astype(nm.int32), extent - 1)
         return nm.copy(index.astype(nm.uint32)), nm.ones_like(at)
     cubic = mode == "bicubic"
     reach = 2.0 if cubic else 1.0
-    widest = max(n / count, 1.0) if antialias else 1.0
+    widest = max(span.widest, 1.0) if antialias else 1.0
     stretch = nm.maximum(step, 1.0) if antialias else 1.0
     center = step * (i + 0.5)
     # pixels whose centres can lie within the filter's support

@@ -170,7 +170,7 @@ def test_a_key_gives_the_same_images(name):
 
 def test_random_boxes_lie_within_and_have_the_areas_asked_for():
     x = nm.zeros((2000, 1, 40, 60))
-    box = vision.random_transforms.random_box(x, (0.2, 0.5), (0.5, 2.0), nm.random.key(0))
+    box = vision.size_transforms.random_box(x, (0.2, 0.5), (0.5, 2.0), nm.random.key(0))
     top, left, h, w = (np.asarray(v) for v in box)
     assert (top >= 0).all()
     assert (left >= 0).all()
@@ -281,6 +281,6 @@ def test_errors_name_the_function_and_what_is_wrong():
         vision.gaussian_blur(nm.zeros((3, 4, 4)), 2)
     unequal = [np.zeros((3, 4, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)]
     with pytest.raises(nm.errors.ShapeError, match=r"\(3, 5, 4\) are no batch: resize or crop"):
-        vision.RandomResizedCrop(2)(unequal)
+        vision.resized_crop(unequal, 0, 0, 2, 2, 2)
     with pytest.raises(ValueError, match="num_ops must not be negative"):
         vision.RandAugment(-1)
