@@ -19,7 +19,7 @@ from functools import partial, reduce
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, split_constant
-from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul
+from numus.kernels.fft.butterflies import Bindings, Complex, add, butterfly_in_order, mul, sub
 from numus.kernels.fft.indices import quotient, remainder
 from numus.kernels.fft.radices import is_in_registers
 from numus.kernels.fft.stockham import (
@@ -144,7 +144,8 @@ def real_shared_stockham(
     out, scratch = shared_stockham(block, root, rotation, read, write, stays=True)
     last = scratch[(len(block.radices) - 1) % len(scratch)]
     t, load, length = ir.var("t_out"), loads(block, last), const(block.length)
-    w, k = (ZERO, quotient(t, block.length + 1)), remainder(t, block.length + 1)
+    pairs = block.length // 2 + 1  # of results k and length - k, from the same points
+    w, k = (ZERO, quotient(t, pairs)), remainder(t, pairs)
     z = Bindings("z_out")
 
     def periodic(i: Expr) -> Complex:
@@ -153,13 +154,14 @@ def real_shared_stockham(
     (a, b), (c, d) = periodic(k), periodic(ir.sub(length, k))
     half = const(0.5, block.dtype)
     even, odd = ((a + c) * half, (b - d) * half), ((b + d) * half, (c - a) * half)
-    result = z.bind(add(even, mul(odd, z.bind(real_root(k)))))
-    puts = write(w, k, result)
+    even, rotated = z.bind(even), z.bind(mul(odd, z.bind(real_root(k))))
+    low, high = z.bind(add(even, rotated)), z.bind(sub(even, rotated))
+    puts = [*write(w, k, low), *write(w, ir.sub(length, k), (high[0], -high[1]))]
     for statements in (z.statements, puts):
         pair(statements, True, block.paired[1])
     if block.width > 1 and not block.full:
         puts = [ir.If(ir.binary("lt", w[1], block.count), puts)]
-    count = const((block.length + 1) * block.width)
+    count = const(pairs * block.width)
     out.append(ir.For(t, ZERO, count, "lanes", [*z.statements, *puts]))
     return out, scratch
 
