@@ -183,6 +183,7 @@ class _Printer:
             case Store():
                 how = f" if {args[2]}" if s.mask is not None else ""
                 how += f" vector of {s.vector}" if s.vector else ""
+                how += " streams" if s.streams else ""
                 return f"{names[s.buffer]}[{args[0]}] = {args[1]}{how}"
             case BlockReduce() | BlockScan():
                 return self.collective(s, depth)

@@ -71,13 +71,15 @@ class Set(Stmt):
 @dataclass(eq=False, slots=True)
 class Store(Stmt):
     """`vector` = n: this and the next n-1 Stores write consecutive, aligned elements: one vector
-    store, at most 16 bytes, in a lanes loop."""
+    store, at most 16 bytes, in a lanes loop. `streams`: into memory around the caches, where whole
+    lines are stored."""
 
     buffer: Buffer
     index: Expr
     value: Expr
     mask: Expr | None = None
     vector: int = 0
+    streams: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -20,8 +20,6 @@ from numus.codegen.llvm.divergence import are_consecutive, loads_of
 from numus.dtypes import DType
 
 VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
-LINE_BYTES = 64  # of a cache line
-NONTEMPORAL = 0  # metadata node of non-temporal stores
 
 
 def _align(dtype: DType) -> str:
@@ -419,7 +417,7 @@ def store(ctx: Context, s: ir.Store) -> None:
             if s in lane.nontemporal:
                 what = f"{shape.of(memory_type(dtype))} {name}, ptr {pointer}"
                 how = f"align {width * dtype.itemsize}{ctx.tags[s.buffer]}"
-                ctx.t.do(f"store {what}, {how}, !nontemporal !{NONTEMPORAL}")
+                ctx.t.do(f"store {what}, {how}, !nontemporal !{transposed.NONTEMPORAL}")
             else:
                 _vector_store(ctx, s.buffer, pointer, name, m, shape)
         return
@@ -434,12 +432,12 @@ def prefetch(ctx: Context, s: ir.Prefetch) -> None:
     stride = ctx.lane_stride(s.index) if s.lanes and lane is not None else 0
     if lane is None or stride == 0:
         pointers = [_pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))]
-    elif stride is None or abs(stride) * s.buffer.dtype.itemsize > LINE_BYTES:
+    elif stride is None or abs(stride) * s.buffer.dtype.itemsize > transposed.LINE_BYTES:
         pointers, _ = transposed.pointers_of(ctx, s.buffer, s.index)
     else:  # lanes share lines
         first = _pointer(ctx, s.buffer, words.in_first_lane(ctx, s.index, 0))
         span = lane.shape.width * stride * s.buffer.dtype.itemsize
-        offsets = range(0, span, LINE_BYTES if span > 0 else -LINE_BYTES)
+        offsets = range(0, span, transposed.LINE_BYTES if span > 0 else -transposed.LINE_BYTES)
         pointers = [t.new(f"getelementptr i8, ptr {first}, i64 {n}") for n in offsets]
     flags = [("i32", str(n)) for n in (int(s.write), 4 - s.level, 1)]
     for pointer in pointers:
@@ -494,4 +492,17 @@ def store_pair(ctx: Context, a: ir.Store, b: ir.Store) -> None:
     for pointer, m, one, other in zip(pointers, masks, *parts, strict=True):
         m = _doubled(ctx, shape, m)
         whole = ctx.t.shuffle(shape.of(scalar), one, other, zipped)
-        _vector_store(ctx, a.buffer, pointer, whole, m, wide)
+
+        def plain(pointer: str = pointer, m: str | None = m, whole: str = whole) -> None:
+            _vector_store(ctx, a.buffer, pointer, whole, m, wide)
+
+        def streamed(pointer: str = pointer, whole: str = whole) -> None:
+            what = f"{wide.of(scalar)} {whole}, ptr {pointer}, align {transposed.LINE_BYTES}"
+            ctx.t.do(f"store {what}, !nontemporal !{transposed.NONTEMPORAL}")
+
+        nbytes = 2 * width * dtype.itemsize
+        if m is None and transposed.goes_around_caches(ctx, a, nbytes):
+            aligned = transposed.are_aligned(ctx, [pointer])
+            ctx.t.either(aligned, ("stream", streamed), ("plain", plain))
+        else:
+            plain()

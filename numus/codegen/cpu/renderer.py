@@ -111,7 +111,7 @@ class _Renderer(Control):
 
     def _metadata(self) -> list[str]:
         count = len(self.kernel.buffers)
-        nontemporal = f"!{memory.NONTEMPORAL} = !{{i32 1}}"
+        nontemporal = f"!{transposed.NONTEMPORAL} = !{{i32 1}}"
         if count < 2:
             return [nontemporal]
         scopes = [f"!{2 + i}" for i in range(count)]

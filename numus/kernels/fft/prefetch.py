@@ -14,6 +14,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, split_constant
 from numus.ir.visit import post_order
+from numus.kernels.fft.indices import quotient, remainder
 
 LINE_NBYTES = 64
 READ_LEVEL, WRITE_LEVEL = 2, 1  # of caches; points read are of few sets of L1, which they overflow
@@ -40,8 +41,9 @@ def fetch_operands(values: Sequence[Expr]) -> list[Stmt]:
 
 
 def fetch_results(stores: Iterable[Stmt]) -> list[Stmt]:
-    """Of the elements that are stored."""
-    return _once(((s.buffer, s.index) for s in stores if isinstance(s, ir.Store)), True)
+    """Of the elements that are stored, unless they go around the caches."""
+    found = [s for s in stores if isinstance(s, ir.Store) and not s.streams]
+    return _once(((s.buffer, s.index) for s in found), True)
 
 
 def spread_rows(
@@ -65,8 +67,8 @@ def spread_rows(
     lines = -(-length // per_line)
 
     def fetch(number: Expr, is_write: bool) -> list[Stmt]:
-        row = ir.add(const(rows), ir.idiv(number, const(lines)))
-        w, at = (row, const(0)), ir.mul(ir.irem(number, const(lines)), const(per_line))
+        row = ir.add(const(rows), quotient(number, lines))
+        w, at = (row, const(0)), ir.mul(remainder(number, lines), const(per_line))
         if is_write:
             return fetch_results(write(w, at, (zero, zero)))
         return fetch_operands(read(w, at))

@@ -104,7 +104,7 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
 
     def write(w: Transform, k: Expr, z: Complex) -> list[Stmt]:
         result = swap(z) if p.inverse else z
-        return store_members(e, p.group, (*lead, k, at(columns, column, w)), result)
+        return p.streamed(store_members(e, p.group, (*lead, k, at(columns, column, w)), result))
 
     def put_half(w: Expr, k: Expr, z: Complex, mask: Expr) -> list[Stmt]:
         index = in_plane(row_of(w), k)

@@ -21,10 +21,12 @@ from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
 from numus.kernels.fft.indices import quotient, remainder
+from numus.kernels.fft.prefetch import LINE_NBYTES
 from numus.kernels.fft.stockham import NONE
 from numus.kernels.fft.tables import TUNING, Layout, layout
 from numus.kernels.fft.thread_steps import low_roots
 
+STREAM_SHARE = 1  # of the L2 caches of all cores, which results that are streamed exceed
 MIN_ADJACENT = 8  # rows that threads transform as columns: accesses of 64 bytes
 
 Inner = tuple[Expr, Expr]  # an inner row: the first of its vector, which of them
@@ -80,6 +82,17 @@ class FftProblem(Problem):
         """Operands and results pass through the caches of a core: what comes next is prefetched."""
         nbytes = self.val.size * self.val.dtype.itemsize
         return not self.target.simt and nbytes > self.target.l2_bytes // 4
+
+    def streamed(self, statements: list[Stmt]) -> list[Stmt]:
+        """Stores of results, around the caches where all of them would not stay there: whole lines
+        that are not read first."""
+        nbytes = self.val.size * self.val.dtype.itemsize
+        exceeds = nbytes > STREAM_SHARE * self.target.num_cores * self.target.l2_bytes
+        whole = self.val.shape[-1] * self.val.dtype.itemsize % LINE_NBYTES == 0
+        for s in statements:
+            if isinstance(s, ir.Store):
+                s.streams = exceeds and whole and not self.target.simt
+        return statements
 
     @property
     def rows(self) -> int:
@@ -188,7 +201,7 @@ class FftProblem(Problem):
                     for part, number in enumerate(result)
                     for s in store_members(e, self.group, (*at, ir.add(first, const(part))), number)
                 ]
-            return store_members(e, self.group, index(row, inner, k), result)
+            return self.streamed(store_members(e, self.group, index(row, inner, k), result))
 
         return read, write
 
