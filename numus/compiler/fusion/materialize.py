@@ -277,8 +277,9 @@ class Materialization:
             # a few kernels recompute a scalar: storing it would be one more
             is_shared = len(users.get(v, ())) > (1 if v.size > 1 else TUNING.scalar_max_users)
             simt = v.size > 1 and bool(self.target.block_size)
+            large = nbytes(v) >= TUNING.cpu_recomputed_min_bytes
             if (v.size > 1 and self._repeated_along_loops(v, users.get(v, set()))) or (
-                is_shared and _costs_more_than_load(v, in_memory, simt)
+                is_shared and _costs_more_than_load(v, in_memory, simt, large)
             ):
                 out.add(v)
         # the last of a chain is enough
@@ -420,19 +421,29 @@ def _stored_for_strides(operand: Value, in_memory: set[Value]) -> set[Value]:
     return set()
 
 
-def _costs_more_than_load(v: Value, in_memory: set[Value], simt: bool = False) -> bool:
-    """Recomputing v costs more than a load. Operands constant along rows count for nothing."""
+def _costs_more_than_load(
+    v: Value, in_memory: set[Value], simt: bool = False, large: bool = False
+) -> bool:
+    """Recomputing v costs more than a load, of a `large` one from memory. Operands constant along
+    rows count for nothing."""
     ops = 0
     for x in walk([v], lambda x: x not in in_memory):
         if x in in_memory:
             ops += 1
         elif SIZE_RATIO * x.size > v.size:
             if x.op in EXPENSIVE_OPS or x.kind == "gather":
-                if not simt or x.op not in cost_model.GPU_RECOMPUTED_OPS:
+                if not _is_quickly_recomputed(x, simt, large):
                     return True
-                ops += TUNING.gpu_recomputed_op_cost
+                ops += TUNING.recomputed_op_cost
             ops += x.kind == "elementwise"
     return ops > (TUNING.gpu_load_cost if simt else TUNING.load_cost)
+
+
+def _is_quickly_recomputed(x: Value, simt: bool, large: bool) -> bool:
+    """An expensive operation takes less time than a store and a load: on CPUs, of memory."""
+    if simt:
+        return x.op in cost_model.GPU_RECOMPUTED_OPS
+    return large and x.op in cost_model.CPU_RECOMPUTED_OPS and x.dtype.itemsize <= 4
 
 
 def _varies_along_columns(v: Value, group: FusionGroup) -> bool:

@@ -59,7 +59,8 @@ class FusionTuning:
     slow_vector_min_elements: int = 1 << 20  # in all, before it is stored
     # operations that are recomputed rather than stored, by the number of operands in memory
     recompute_max_ops: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 4})
-    gpu_recomputed_op_cost: int = 6  # plain operations
+    recomputed_op_cost: int = 6  # plain operations that exp and the like count as, where
+    cpu_recomputed_min_bytes: int = 8 << 20  # values are so large that CPUs wait for memory
     load_cost: int = 12  # plain operations that cost more than a load,
     gpu_load_cost: int = 32  # and where threads wait for memory anyway
 

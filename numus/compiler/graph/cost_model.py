@@ -16,6 +16,8 @@ EXPENSIVE_OPS = frozenset(
 
 # Of these, the ones that a GPU recomputes faster than it stores and loads them.
 GPU_RECOMPUTED_OPS = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf ndtr".split())
+# And a CPU, where they are larger than caches.
+CPU_RECOMPUTED_OPS = frozenset("exp exp2".split())
 
 # More than one instruction of a GPU thread.
 MULTI_INSTRUCTION_OPS = frozenset("div sqrt rsqrt".split())
