@@ -5,6 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.functions._base import wrap
 from numus.primitives.quantized.packed import packed_gemv, unpack
 from numus.quant.products import packing_of
@@ -107,6 +108,28 @@ def test_tensor_cores(format, rows, columns, vectors, dtype):
     assert y.dtype.name == dtype
     bound = {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
     assert np.abs(found - np.maximum(wanted, 0)).max() < bound * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("format", "rows", "columns", "vectors", "dtype"),
+    [
+        ("int4-g128", 40, 4096, 1, "bfloat16"),
+        ("uint4-g128", 35, 4224, 1, "float16"),  # a warp's last step is past the end
+        ("int8-row", 40, 2064, 1, "bfloat16"),
+        ("uint8-g64", 33, 1088, 1, "float16"),
+    ],
+)
+def test_bytes_on_tensor_cores(format, rows, columns, vectors, dtype):
+    x, q, wanted = operands(format, rows, columns, vectors, "simt_warps", dtype)
+    runtime = nm.device("simt_warps").runtime
+    runtime.launched.clear()
+    found = (x @ q.T).astype("float32").numpy()
+    kernel = runtime.launched[-1].kernel
+    assert kernel.name == "packed_gemv_mma"
+    mmas = [s for s in ir.statements(kernel.body) if isinstance(s, ir.MmaSync)]
+    assert {s.dtype for s in mmas} == {nm.int8}
+    bound = {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert np.abs(found - wanted).max() < bound * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from numus import dtypes as dt
 from numus import ir
@@ -23,6 +24,7 @@ from numus.compiler.lower.matmul.row_products import (
 )
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu import packed_byte_mma as byte_kernel
 from numus.kernels.matmul.gpu import packed_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.packed_block_gemv import TUNING as BLOCKS
@@ -113,18 +115,38 @@ def _uses_mma(p: PackedGemvProblem) -> bool:
     return alone and whole and mma_kernel.fills_cores(p.target.num_cores, p.rows)
 
 
-def _lower_mma(p: PackedGemvProblem) -> Kernels:
-    x = p.val.inputs[0]
+def _uses_bytes(p: PackedGemvProblem) -> bool:
+    known = "int8" in p.target.mma and byte_kernel.supports(p.packing, p.vectors)
+    return known and _uses_mma(p)
+
+
+def _lower_bytes(p: PackedGemvProblem) -> Kernels:
+    tile = byte_kernel.choose_tile(p.vectors, p.chunks, p.packing)
+    e = Emitter(p.layouts, block_size=tile.threads)
+    e.resident_blocks = byte_kernel.TUNING.resident_threads // tile.threads
+    blocks = -(-p.rows // byte_kernel.MMA_ROWS)
+    return _lower_tiles(p, e, partial(byte_kernel.PackedByteMma, p.packing, tile), blocks)
+
+
+def _lower_floats(p: PackedGemvProblem) -> Kernels:
     cores = p.target.num_cores
     tile = mma_kernel.choose_tile(cores, p.rows, p.vectors, p.chunks, p.packing)
-    e, block = Emitter(p.layouts, block_size=tile.threads), ir.var("block")
+    e = Emitter(p.layouts, block_size=tile.threads)
     blocks = -(-p.rows // tile.block_rows) * tile.vector_blocks
+    return _lower_tiles(p, e, partial(mma_kernel.PackedMma, p.packing, tile), blocks)
+
+
+def _lower_tiles(
+    p: PackedGemvProblem,
+    e: Emitter,
+    make: Callable[..., byte_kernel.PackedByteMma | mma_kernel.PackedMma],
+    blocks: int,
+) -> Kernels:
+    """Tiles of rows by blocks, whose first loads are ahead of all else."""
+    x, block = p.val.inputs[0], ir.var("block")
     vectors, rows, k = (e.dim(n) for n in (p.vectors, p.rows, x.shape[2]))
-    matrix = p.matrix(e, p.val)
-    kernel = mma_kernel.PackedMma(
-        packing=p.packing,
-        tile=tile,
-        matrix=matrix,
+    kernel = make(
+        matrix=p.matrix(e, p.val),
         vectors=vector_operand(e, x, 1, x.dtype, MAX_ACCESS_BYTES // x.dtype.itemsize),
         sizes=GemvSizes(vectors, rows, k, e.scalar_arg(blocks)),
         chunks=(e.dim(p.chunks), p.chunks),
@@ -275,7 +297,8 @@ def _lower_tasks(p: PackedGemvProblem) -> Kernels:
 lower_packed_gemv = family(PackedGemvProblem, Candidate("row per task", _lower_tasks))
 lower_packed_gemv_gpu = family(
     PackedGemvProblem,
-    Candidate("tensor cores", _lower_mma, _uses_mma),
+    Candidate("tensor cores, by bytes", _lower_bytes, _uses_bytes),
+    Candidate("tensor cores", _lower_floats, _uses_mma),
     Candidate("rows per block", _lower_blocks, _has_no_warps),
     Candidate("rows per warp", _lower_warps),
 )
