@@ -9,6 +9,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.compiler.graph import channels_last
 from numus.compiler.lower.conv import im2col_gemm, padded_gemm_plan, problem, tuning
 from numus.compiler.plan import clear_plans
@@ -41,7 +42,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
     """The schedule is chosen for single small convolutions."""
-    for name in ("MIN_MACS", "MIN_CHANNELS", "MIN_CONVOLUTIONS"):
+    for name in ("MIN_MACS", "MIN_CHANNELS"):
         monkeypatch.setattr(channels_last, name, 1)
     if not ON_GPU:
         monkeypatch.setattr(im2col_gemm, "MIN_BYTES", 0)
@@ -152,3 +153,39 @@ def test_epilogues_read_parts_of_larger_images(extents):
     nm.eval(*given)
     got = function(*given).astype("float32").numpy()
     assert np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
+
+
+def vector_loads(kernel):
+    """Buffers that a kernel loads as vectors."""
+    lets = [s for s in ir.statements(kernel.body) if isinstance(s, ir.Let) and s.vector]
+    return {s.value.attr.name for s in lets if s.value.attr.access == "read"}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        ((2, 64, 8, 8), (64, 64, 3, 3), {"padding": 1}),
+        ((2, 64, 16, 16), (64, 64, 3, 3), {"padding": 1, "stride": 2}),  # phases of gradients
+        ((2, 64, 12, 16), (24, 64, 4, 2), {"padding": (1, 0), "stride": 2}),
+    ],
+)
+def test_epilogues_of_whole_tiles_read_vectors(x, w, options):
+    """Of images, of vectors of channels, and of both in gradients."""
+    rng = np.random.default_rng(3)
+    scale = nm.asarray(rng.random(x[1]).astype(np.float32) + 0.5)
+    wide = nm.conv2d(nm.zeros(x), nm.zeros(w), **options).shape
+    rest = drawn(4, wide[0], *wide[2:], wide[1])
+
+    def function(x, w):  # of images with channels last in memory
+        own, more = (v.to(x.device) for v in (scale, rest))
+        x = nm.relu((x.astype("float32") * own).astype(x.dtype)).transpose(0, 3, 1, 2)
+        return nm.conv2d(x, w, **options) + more.astype(x.dtype).transpose(0, 3, 1, 2)
+
+    operands = drawn(0, x[0], *x[2:], x[1]), drawn(1, *w)
+    want = gradients(function, operands, "float32", "cpu")
+    launched = getattr(nm.device(GPU).runtime, "launched", [])
+    launched.clear()
+    for a, b in zip(gradients(function, operands, "bfloat16", GPU), want, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-2 * np.linalg.norm(b)
+    gemms = [p.kernel for p in launched if p.name == KERNEL]
+    assert ON_GPU or sum(bool(vector_loads(kernel)) for kernel in gemms) == 2

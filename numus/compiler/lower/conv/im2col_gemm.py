@@ -356,7 +356,8 @@ class _Gemm:
         if partial is None:
             epilogue = partial_function(self._store, e)
             store_only = len(group.members) == 1
-            call = GemmCall(tile, sizes, self.dtype, *found, epilogue, store_only)
+            about = epilogue, store_only, gpu_operands.aligned_dims(e)
+            call = GemmCall(tile, sizes, self.dtype, *found, *about)
         else:
             call = gpu_operands.gemm_call(e, part, tile, sizes, self.dtype, found)
         body, e.scratch = wgmma.wgmma_gemm(call, block)
@@ -372,10 +373,13 @@ class _Gemm:
         index = image.cast(ir.INDEX), as_index(delinearize(rest, (z, y, x)))
         if self.phases > 1:  # columns are phases, the last first, of output channels
             outputs, (a, b, c) = u32(e.dim(g.out_channels)), (e.dim(n) for n in g.lhs_dilation)
-            phase = as_index(delinearize(u32(n) // outputs, (a, b, c)))
+            first, offset = ir.split_constant(n)  # adjacent columns have a division in common
+            apart = offset % 2 if g.out_channels % 2 == 0 else 0
+            first = u32(first + (offset - apart))
+            phase = as_index(delinearize(first // outputs, (a, b, c)))
             spread = zip(index[1], (a, b, c), phase, strict=True)
             z, y, x = (i * d + (d - (p + 1)) for i, d, p in spread)
-            n = (u32(n) % outputs).cast(ir.INDEX)
+            n = (first % outputs).cast(ir.INDEX) + apart
             return self.problem.store(e, index[0], n, (z, y, x), value)
         parts = zip((index[0], *index[1]), (g.batch, *g.out_size), strict=True)
         long = [(i, n) for i, n in parts if n != 1]

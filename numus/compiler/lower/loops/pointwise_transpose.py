@@ -16,6 +16,7 @@ from numus.compiler.lower.loops.nest import ZERO, Loop, Position, ceil_div, deli
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, Stmt, const
+from numus.ir.substitution import substitute
 
 SIDE = TUNING.transpose_tile
 PITCH = SIDE + 1  # padded, so that the elements of a column are in different banks
@@ -215,30 +216,3 @@ def loads_of(values: Iterable[Expr]) -> list[Expr]:
     """Loads, each once, without those that only compute the addresses of others."""
     walked = (x for value in values for x in ir.walk(value, lambda x: x.op != "load"))
     return list(dict.fromkeys(x for x in walked if x.op == "load"))
-
-
-_SIMPLIFYING = {"add": ir.add, "sub": ir.sub, "mul": ir.mul}
-
-
-def substitute(e: Expr, new: dict[Expr, Expr]) -> Expr:
-    """An expression with subexpressions replaced."""
-    done = dict(new)
-    stack = [e]
-    while stack:
-        x = stack[-1]
-        if x in done:
-            stack.pop()
-            continue
-        missing = [a for a in x.args if a not in done]
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
-        args = tuple(done[a] for a in x.args)
-        if args == x.args:
-            done[x] = x
-        elif x.op in _SIMPLIFYING and x.dtype.is_integer:
-            done[x] = _SIMPLIFYING[x.op](*args)
-        else:
-            done[x] = ir.make(x.op, x.dtype, args, x.attr)
-    return done[e]

@@ -17,11 +17,11 @@ from numus import ir
 from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.loops.nest import ZERO, ceil_div, delinearize, iterations, total_extent
-from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.row_emitter import RowEmitter, Span, fits_shared, full_spans
 from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, Stmt, const
+from numus.ir.substitution import substitute
 
 CACHE_LINE_BYTES = 64
 

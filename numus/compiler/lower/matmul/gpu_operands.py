@@ -5,7 +5,7 @@ Axis 1 is m of A, axis 2 is n of B: `axis` says which operand it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from numus import dtypes as dt
@@ -19,6 +19,7 @@ from numus.compiler.lower.matmul.problem import MatmulProblem, store_epilogue
 from numus.dtypes import DType
 from numus.ir import Expr, const
 from numus.kernels.matmul.gpu import problem as kernel
+from numus.kernels.matmul.gpu.epilogue_vectors import STORE_VECTOR
 from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
 from numus.kernels.matmul.gpu.problem import Operand, OperandT, SizesT, TileT, VectorOperand
 from numus.kernels.matmul.gpu.wgmma import swizzle_m
@@ -41,7 +42,17 @@ def gemm_call(
         *at, value = at_and_value
         return store_epilogue(e, group, at, value.cast(group.members[0].dtype))
 
-    return kernel.GemmCall(tile, sizes, dtype, a, b, epilogue, len(group.members) == 1)
+    about = epilogue, len(group.members) == 1, aligned_dims(e)
+    return kernel.GemmCall(tile, sizes, dtype, a, b, *about)
+
+
+def aligned_dims(e: Emitter) -> Callable[[ir.Expr], bool]:
+    """Whether a launch argument is a size or stride of whole vectors."""
+
+    def is_aligned(argument: ir.Expr) -> bool:
+        return any(found is argument and n % STORE_VECTOR == 0 for n, found in e.dims)
+
+    return is_aligned
 
 
 def split_k_sizes(

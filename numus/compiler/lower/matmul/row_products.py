@@ -16,13 +16,13 @@ from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Layouts, Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.early_prefetch import fetch_row, is_fetched, line_elements
-from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.loops.stages import expand_sqdevs
 from numus.compiler.lower.matmul.gpu_operands import matrix_layout
 from numus.compiler.lower.matmul.vector_expression import VectorExpression
 from numus.compiler.lower.reducers import Reducer, reducer
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.ir.substitution import substitute
 from numus.kernels.matmul.gpu import row_gemv as kernel
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, VectorOperand
 from numus.kernels.matmul.gpu.row_gemv import (

@@ -11,9 +11,9 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.ir.substitution import substitute
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.gpu.row_gemv import LoadVector
 

@@ -2,8 +2,8 @@
 
 A block stages its tile, or subtiles of it, between barriers. In the persistent wgmma GEMM, a warp
 stores its 16 rows by itself, in subtiles of columns. Of whole tiles, results of the epilogue are
-staged and stored as 16-byte vectors; of partial or misaligned tiles, accumulators are staged and
-every store is predicated.
+staged and stored as 16-byte vectors, or accumulators are, whose epilogue then reads its operands as
+such vectors; of partial or misaligned tiles, accumulators are staged and every store is predicated.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from numus import ir
 from numus.dtypes import bool_
 from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.gpu.epilogue_vectors import STORE_VECTOR, VectorValues, vector_values
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
 from numus.kernels.matmul.gpu.problem import Coordinate, Emitted, GemmCall
 
 ZERO = const(0)
-STORE_VECTOR = 8  # contiguous elements of C that a thread stores
 
 Call = GemmCall[Any, SplitKSizes, Any]
 
@@ -134,9 +134,13 @@ class WarpEpilogue:
         (tile_m, tile_n), s = self.tile, self.call.sizes
         in_bounds = (m0 + tile_m <= s.m) & (n0 + tile_n <= s.n)
         whole = ir.var("whole", bool_)
+        operands = self._vector_operands(stage)
+        if operands is not None:
+            for buffer in operands:
+                in_bounds = in_bounds & (ir.address(buffer) & const(15)).eq(0)
         return [
             ir.Let(whole, in_bounds & (address & const(15)).eq(0)),
-            ir.If(whole, self._store(results, whole=True)),
+            ir.If(whole, self._store(results if operands is None else stage, whole=True)),
             ir.If(~whole, self._store(stage, whole=False)),
         ], [results, stage]
 
@@ -148,12 +152,31 @@ class WarpEpilogue:
     def _result(self, at: Coordinate, value: Expr) -> Expr:
         return self._element(at, value).value
 
+    def _vector_operands(self, stage: ir.Buffer) -> list[ir.Buffer] | None:
+        """The operands that the epilogue reads as vectors; None where it has none for each row, or
+        may not: then it is computed before results are staged."""
+        if self.call.store_only:
+            return None
+        _, _, (which, m, n), _ = next(self._subtiles(stage)).vectors("plan")
+        values: list[Expr] = [ir.var(f"plan{u}", stage.dtype) for u in range(STORE_VECTOR)]
+        found, below = (self._vector((which, m + i, n), values, "") for i in (0, 1))
+        varies = found is not None and below is not None and found.indices != below.indices
+        return found.operands if found is not None and varies else None
+
+    def _vector(self, at: Coordinate, values: list[Expr], tag: str) -> VectorValues | None:
+        def is_aligned(x: Expr) -> bool:
+            return self.call.is_aligned(x) or (x is self.origin[2] and self.tile[1] % 8 == 0)
+
+        return vector_values(self._element, at, values, is_aligned, tag)
+
     def _store(self, buffer: ir.Buffer, whole: bool) -> list[Stmt]:
         body: list[Stmt] = []
+        staged = whole and buffer.name == "results"  # or computed as it is stored
         for subtile in self._subtiles(buffer):
-            body.append(subtile.to_shared(self._result if whole else lambda at, c: c))
+            body.append(subtile.to_shared(self._result if staged else lambda at, c: c))
             lane, first, at, rows = subtile.vectors()
-            store = self._store_vectors if whole else self._store_predicated
+            store = self._store_vectors if staged else self._store_computed
+            store = store if whole else self._store_predicated
             stores = store(subtile, first, at, rows)
             body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores))
         return body
@@ -173,6 +196,21 @@ class WarpEpilogue:
                 vector = width if u % width == 0 else 0
                 index = first_store.index + u
                 stores.append(ir.Store(first_store.buffer, index, v, vector=vector))
+        return stores
+
+    def _store_computed(
+        self, subtile: _Subtile, first: Expr, at: Coordinate, rows: int
+    ) -> list[Stmt]:
+        """Through the epilogue, whose operands are loaded as vectors."""
+        buffer, (which, m, n) = subtile.buffer, at
+        stores: list[Stmt] = []
+        for i in range(0, WARP_ROWS, rows):
+            name, base = f"v{subtile.number}_{i}", first + i * subtile.ld
+            values = [ir.var(f"{name}_{u}", buffer.dtype) for u in range(STORE_VECTOR)]
+            stores += [ir.Let(v, ir.load(buffer, base + u)) for u, v in enumerate(values)]
+            found = self._vector((which, m + i, n), values, name)
+            assert found is not None
+            stores += [*found.loads, *found.stores]
         return stores
 
     def _store_predicated(
@@ -229,9 +267,9 @@ class _Subtile:
             stores.append(ir.Store(self.buffer, to, value(at, ir.read(c))))
         return ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores)
 
-    def vectors(self) -> tuple[Expr, Expr, Coordinate, int]:
+    def vectors(self, name: str = "out") -> tuple[Expr, Expr, Coordinate, int]:
         """Thread, index and coordinate of its first vector, and rows that a warp covers at once."""
-        lane, thread, base, (which, m, n) = self._warp("out")
+        lane, thread, base, (which, m, n) = self._warp(name)
         across, rows = self.columns // STORE_VECTOR, WARP * STORE_VECTOR // self.columns
         row, column = thread // across, thread % across * STORE_VECTOR
         return lane, base + row * self.ld + column, (which, m + row, n + column), rows

@@ -125,6 +125,8 @@ class GemmCall(Generic[TileT, SizesT, OperandT]):
     b: OperandT
     epilogue: Epilogue
     store_only: bool  # the epilogue is a store: cheap enough to unroll
+    # whether an argument of the launch is a multiple of 16 bytes of any dtype, where that is known
+    is_aligned: Callable[[Expr], bool] = lambda argument: False
 
 
 def when(condition: Expr, body: Callable[[], list[Stmt]]) -> list[Stmt]:
