@@ -24,17 +24,16 @@ _BATCH_K_N = (0, 2, 1)  # a batch of matrices, transposed
 MIN_MACS = 1 << 23  # of a convolution whose layout is worth choosing; measured on one H200
 MIN_CHANNELS = 16  # of the result: fewer fill no tile
 MAX_REPEATS = 32  # of an operand's elements, whose order the result takes: those of a window
-MIN_CONVOLUTIONS = 2  # of a graph: a single one would only hand its layout to its reader
 _HALF = (dt.bfloat16, dt.float16)
 
 
 def channels_last(values: Sequence[Value], leaves: Layouts, target: Target) -> dict[Value, Value]:
-    """Copies of all values, in graphs with several convolutions of 16-bit floats on targets whose
+    """Copies of all values, in graphs with convolutions of 16-bit floats on targets whose
     tensor cores read them channels last; `leaves` have these strides. Else empty."""
     if not target.wgmma:
         return {}
     anchors = {v for v in values if _is_anchor(v)}
-    if len(anchors) < MIN_CONVOLUTIONS or any(_is_depthwise(v) for v in values):
+    if not anchors or any(_is_depthwise(v) for v in values):
         return {}
     return _Assignment(anchors, leaves).run(values)
 

@@ -1,0 +1,41 @@
+"""Pointwise kernels of rows of 16-bit elements: a vector per thread, of one row or of two."""
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus import ir
+
+simt_machine.install()
+GPU = "simt_sm90"
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 256), (36, 256), (33, 512), (9, 1536), (3, 2048), (5, 1544), (24, 64), (7, 4, 320)]
+)
+def test_values(shape):
+    rng = np.random.default_rng(shape[0])
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, shape, shape[-1:])]
+
+    def found(device):
+        x, y, v = (nm.asarray(a, device=device) for a in arrays)
+        x, y = x.astype("bfloat16"), y.astype("bfloat16")
+        nm.eval(x, y, v)
+        z = (x.astype("float32") - v) * (v * 2) + y.astype("float32")
+        return nm.relu(z).astype("bfloat16").astype("float32").numpy()
+
+    np.testing.assert_allclose(found(GPU), found("cpu"), rtol=1e-2, atol=1e-5)
+
+
+def test_rows_have_a_vector_per_thread():
+    machine = nm.device(GPU).runtime
+    x = nm.zeros((64, 512), dtype="bfloat16", device=GPU)
+    v = nm.ones((512,), dtype="bfloat16", device=GPU)
+    nm.eval(x, v)
+    machine.launched.clear()
+    nm.eval(x * v)
+    (program,) = machine.launched
+    (loop,) = [s for s in ir.statements(program.kernel.body) if getattr(s, "width", 0)]
+    assert loop.resident and loop.width == 8
+    assert sum(isinstance(s, ir.Store) for s in loop.body) == 2  # of two rows
