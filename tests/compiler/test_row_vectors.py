@@ -11,9 +11,10 @@ simt_machine.install()
 GPU = "simt_sm90"
 
 
-@pytest.mark.parametrize(
-    "shape", [(64, 256), (36, 256), (33, 512), (9, 1536), (3, 2048), (5, 1544), (24, 64), (7, 4, 320)]
-)
+SHAPES = [(64, 256), (36, 256), (33, 512), (9, 1536), (3, 2048), (5, 1544), (24, 64), (7, 4, 320)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_values(shape):
     rng = np.random.default_rng(shape[0])
     arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, shape, shape[-1:])]
@@ -37,5 +38,6 @@ def test_rows_have_a_vector_per_thread():
     nm.eval(x * v)
     (program,) = machine.launched
     (loop,) = [s for s in ir.statements(program.kernel.body) if getattr(s, "width", 0)]
-    assert loop.resident and loop.width == 8
+    assert loop.resident
+    assert loop.width == 8
     assert sum(isinstance(s, ir.Store) for s in loop.body) == 2  # of two rows

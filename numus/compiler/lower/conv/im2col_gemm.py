@@ -356,8 +356,8 @@ class _Gemm:
         if partial is None:
             epilogue = partial_function(self._store, e)
             store_only = len(group.members) == 1
-            about = epilogue, store_only, gpu_operands.aligned_dims(e)
-            call = GemmCall(tile, sizes, self.dtype, *found, *about)
+            aligned = gpu_operands.aligned_dims(e)
+            call = GemmCall(tile, sizes, self.dtype, *found, epilogue, store_only, aligned)
         else:
             call = gpu_operands.gemm_call(e, part, tile, sizes, self.dtype, found)
         body, e.scratch = wgmma.wgmma_gemm(call, block)

@@ -201,24 +201,36 @@ def _short_row_vectors(p: LoopProblem) -> Kernels | None:
     e.alignment = width
     e.block_size = TUNING.light_block[0]
     per_block = max(1, e.block_size * width // lane.extent)
+    if _used_lanes(lane.extent * per_block, e.block_size * width) < TUNING.row_vectors_used:
+        return None
     g, t = ir.var("g"), ir.var("t")
     extent, total = e.dim(lane.extent), nest.total_extent(e, outer)
+    elements, count = e.block_size * width, nest.iterations(outer)
+    several = TUNING.row_vectors_of_thread  # rows, whose common operands are read once
+    if count % (several * per_block) or per_block * lane.extent != elements:
+        several = 1
     rows = e.scalar_arg(per_block)
-    first = ir.mul(g, rows)
+    first = ir.mul(g, ir.mul(rows, ir.const(several)))
     j = ir.irem(t, extent)
     e.extents[j] = extent
-    at = delinearize(e, ir.add(first, ir.idiv(t, extent)), outer)
-    stores = _stores(p, e, {**at, lane: j})
+    stores: list[Stmt] = []
+    for k in range(several):
+        row = ir.add(ir.add(first, ir.mul(rows, ir.const(k))), ir.idiv(t, extent))
+        stores += _stores(p, e, {**delinearize(e, row, outer), lane: j})
     if not _is_unrollable(_expressions(stores)):
         return None
-    elements = e.block_size * width
-    exact = nest.iterations(outer) % per_block == 0 and per_block * lane.extent == elements
+    exact = count % per_block == 0 and per_block * lane.extent == elements
     end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
     if exact:
         end = ir.const(elements)
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, resident=True)
-    grid = ceil_div(nest.iterations(outer), per_block)
+    grid = ceil_div(count, per_block * several)
     return [e.grid_kernel("pointwise", g, [loop], grid, work.notes)]
+
+
+def _used_lanes(elements: int, lanes: int) -> float:
+    """The share of a block's lanes that have an element; 0 where it has more elements."""
+    return elements / lanes if elements <= lanes else 0
 
 
 # -- short rows of threads ------------------------------------------------------------------------
@@ -386,6 +398,13 @@ def _wants_several_rows(p: LoopProblem) -> bool:
     return bool(_outer(p)) and short and p.work.rows_per_block() > 1
 
 
+def _has_narrow_rows(p: LoopProblem) -> bool:
+    """Rows of 16-bit elements, of which a thread has eight: enough loads are in flight without
+    several rows of each thread."""
+    narrow = min_itemsize(p.work) <= TUNING.row_vectors_max_itemsize
+    return narrow and _wants_several_rows(p)
+
+
 POINTWISE = (
     Candidate("scalar", _scalar, lambda p: not p.nest.loops),
     attempt("windows", lower_windows, supports_windows),
@@ -396,6 +415,7 @@ POINTWISE = (
     attempt("short-row vectors", _short_row_vectors, _fills_no_block),
     Candidate("flat", _flat, _fills_no_block),
     attempt("gathered rows", lambda p: _vectors(p, only_gathers=True), _wants_several_rows),
+    attempt("row vectors", _short_row_vectors, _has_narrow_rows),
     Candidate("multi-row", _multi_row, _wants_several_rows),
     attempt("vectors", _vectors),
     Candidate("blocked", _blocked),

@@ -36,6 +36,9 @@ class LoopTuning:
     arithmetic_vector_bytes: int = 8  # of their accesses, or two elements;
     long_min_ops: int = 400  # no more than two
     unrolled_max_ops: int = 1000  # of kernels whose code is written once for each vector
+    row_vectors_used: float = 0.7  # of the lanes of a block, at least
+    row_vectors_max_itemsize: int = 2  # bytes; threads have several rows of wider elements
+    row_vectors_of_thread: int = 2  # rows, which read their common operands once
     multi_row_max_ops: int = 160  # of all rows that a block takes at a time
     multi_row_vector: int = 4  # elements
     horizontal_threads: int = 256  # of a block, an element each

@@ -42,8 +42,8 @@ def gemm_call(
         *at, value = at_and_value
         return store_epilogue(e, group, at, value.cast(group.members[0].dtype))
 
-    about = epilogue, len(group.members) == 1, aligned_dims(e)
-    return kernel.GemmCall(tile, sizes, dtype, a, b, *about)
+    alone, aligned = len(group.members) == 1, aligned_dims(e)
+    return kernel.GemmCall(tile, sizes, dtype, a, b, epilogue, alone, aligned)
 
 
 def aligned_dims(e: Emitter) -> Callable[[ir.Expr], bool]:

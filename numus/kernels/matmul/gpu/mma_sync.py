@@ -14,7 +14,8 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
-from numus.kernels.matmul.gpu.epilogue import STORE_VECTOR, Subtile, store_subtiles
+from numus.kernels.matmul.gpu.epilogue import Subtile, store_subtiles
+from numus.kernels.matmul.gpu.epilogue_vectors import STORE_VECTOR
 from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes, StagedOperand, StageShape
 from numus.kernels.matmul.gpu.problem import Emitted, GemmCall, register_tile
 from numus.target import Target
