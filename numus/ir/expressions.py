@@ -116,7 +116,8 @@ class Buffer:
     Scratch may share the memory of a dead one that it `aliases`; `warp_private`: data is exchanged
     within a warp only, so that a warp barrier suffices. One that is `stored_once` needs no barrier
     before stores: no element is loaded before it is stored for the only time, or not since a
-    barrier, as where two halves take turns.
+    barrier, as where two halves take turns. Elements of a `streamed` one are read once: what caches
+    have besides may stay there.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Buffer:
     aliases: Buffer | None = None
     warp_private: bool = False
     stored_once: bool = False
+    streamed: bool = False
 
     @property
     def scratch_size(self) -> Expr:

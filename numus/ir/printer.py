@@ -79,6 +79,7 @@ class _Printer:
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
             size += f" aliases {self.names[b.aliases]}" if b.aliases is not None else ""
             size += " by warp" * b.warp_private + " once" * b.stored_once
+            size += " streamed" * b.streamed
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
         if k.flags is not None:
             self.lines.append(f"flags {self.names[k.flags[0]]}: {k.flags[1]} words")

@@ -422,3 +422,15 @@ def test_indices_of_shared_operands_are_walked_once():
         index = ir.make("mul", index.dtype, (index, index))
     assert is_computable(index, (), ir.var("i"))
     assert not is_computable(index, ())
+
+
+def test_values_of_stencils_are_evicted_first(machine):
+    """They are read once, and other vectors stay in L2."""
+    n = 5000
+    a = nm.sparse.diags([4.0, 1.0, 1.0], [0, 1, -1], (n, n), format="csr").to("ptx")
+    nm.eval(a @ nm.asarray(np.ones(n, "float32"), device="ptx"))
+    ((kernel, text),) = [made for made in machine.made if made[0].name == "csr_matmul"]
+    assert "templates of rows" in kernel.notes
+    assert "ld.global.L1::no_allocate.L2::cache_hint.b32" in text
+    older = Assembler(75).ptx(renderer.render(kernel, renderer.NvptxTarget(75)))
+    assert "L2::cache_hint" not in older

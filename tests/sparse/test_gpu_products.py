@@ -1,12 +1,16 @@
 """Sparse times dense on GPUs, interpreted: lanes that share rows, and threads with vectors of
 columns, of every alignment."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import simt_machine
 
 import numus as nm
 from numus import sparse
+from numus.compiler.lower.sparse import gpu_product
+from numus.compiler.plan import clear_plans
 
 simt_machine.install()
 DEVICE = "simt_sm90"
@@ -154,6 +158,22 @@ def test_templates_of_rows(loose, dtype):
     np.testing.assert_array_equal(found, (a @ x).astype(dtype))
     back = names_of(lambda: ours.T @ on_device)[0]
     np.testing.assert_array_equal(back, (a.T @ x).astype(dtype))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_blocks_have_tiles_of_rows_with_templates(monkeypatch, blocks):
+    """The last ones are no whole tiles; some have rows without a template."""
+    threads = 64 * blocks
+    tuning = replace(gpu_product.TUNING, template_threads=64, template_core_threads=threads)
+    monkeypatch.setattr(gpu_product, "TUNING", tuning)
+    clear_plans()
+    a = on_grid(25, 9)
+    ours = sparse.from_scipy(a).map(lambda v: v.astype("float32")).to(DEVICE)
+    x = RNG.integers(-3, 4, a.shape[1]).astype(np.float32)
+    found, notes = names_of(lambda: ours @ nm.asarray(x, device=DEVICE))
+    assert any("templates of rows" in n for n in notes)
+    np.testing.assert_array_equal(found, a @ x)
+    clear_plans()
 
 
 def test_parts_of_long_rows_with_templates():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from numus.kernels.sparse.gpu_templates import PADDING
 from numus.sparse.algorithms import row_templates as module
 from numus.sparse.algorithms.row_templates import find_templates, row_templates
 
@@ -37,6 +38,15 @@ def banded(n, extra=()):
 def test_templates_are_the_rows():
     rows = banded(3000)
     assert listed(rows, 3000) == rows
+
+
+def test_templates_are_padded_with_offsets_of_their_rows():
+    rows = banded(3000)
+    starts, offsets = row_templates(3000, *arrays_of(rows))
+    for i in range(0, 3000, 7):
+        if rows[i]:
+            end = starts[i] + len(rows[i])
+            assert set(offsets[end : end + PADDING] + i) <= set(rows[i])
 
 
 def test_rows_past_the_most_templates_have_none(monkeypatch):

@@ -41,6 +41,7 @@ class ThreadContext(Expressions):
     counter_bounds: dict[ir.Expr, int] = field(default_factory=dict)  # the largest they get
     block_indices: set[ir.Expr] = field(default_factory=set)  # variables of the grid
     halves: dict[str, tuple[str, int]] = field(default_factory=dict)  # (word, 1: upper half)
+    streamed: set[ir.Buffer] = field(default_factory=set)  # loaded with an eviction policy
 
     @property
     def thread_lane(self) -> ThreadLane:

@@ -72,6 +72,8 @@ def load(r: ThreadContext, e: ir.Expr) -> Value:
         addresses = addresses * r.lane.unroll
 
     def read(pointer: str) -> str:
+        if buffer in r.streamed:
+            return _streamed(r, dtype, f"{space} {pointer}")
         name = t.new(f"load {ty}, {space} {pointer}, align {dtype.itemsize}{tags}")
         return r.t.from_memory(SCALAR, dtype, name)
 
@@ -94,6 +96,17 @@ def load(r: ThreadContext, e: ir.Expr) -> Value:
         whole = _predicated(r, c, dtype, functools.partial(t.new, load), vector)
         names += _elements(r, dtype, whole, width)
     return Value(tuple(names), True)
+
+
+def _streamed(r: ThreadContext, dtype: DType, pointer: str) -> str:
+    """A load that leaves no line in L1, and one in L2 that is evicted first."""
+    # a side effect keeps it after the wait for earlier kernels
+    policy = 'asm "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;", "=l"()'
+    hint = r.t.new(f"call i64 {policy}")
+    ty, bits = register_type(dtype), 8 * dtype.itemsize
+    to = {"float": "f", "double": "d", "i64": "l"}.get(ty, "r")
+    load = f"ld.global.L1::no_allocate.L2::cache_hint.b{bits} $0, [$1], $2;"
+    return r.t.new(f'call {ty} asm sideeffect "{load}", "={to},l,l"({pointer}, i64 {hint})')
 
 
 def _vector(dtype: DType, width: int) -> str:

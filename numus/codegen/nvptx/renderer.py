@@ -40,6 +40,7 @@ from numus.ir import statements
 TILE_ALIGNMENT = 1024  # of swizzled tiles
 STATIC_SHARED = 48 << 10  # bytes of shared memory of a kernel without opt-in
 _DEPENDENT_LAUNCH_MIN_CAPABILITY = 90
+_EVICTION_POLICY_MIN_CAPABILITY = 80
 _UNROLL = 16  # iterations of a thread's load-bound loop
 
 
@@ -94,6 +95,8 @@ class Renderer(KernelContext):
 
         x = ThreadExpressions(self.plan, self.t, {}, {}, tags, block_reduce=reduce)
         x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
+        if self.capability >= _EVICTION_POLICY_MIN_CAPABILITY:
+            x.streamed.update(b for b in kernel.buffers if b.streamed and b.dtype.itemsize >= 4)
         x.counter_bounds.update(analysis.counter_bounds(kernel))
         self.x = x
         cluster.check(self)

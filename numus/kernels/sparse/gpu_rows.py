@@ -2,8 +2,7 @@
 
 One column: a block streams the products of its rows through shared memory, so that loads of entries
 are coalesced whatever the rows are like, and lanes of a warp sum those of a row (CSR-Stream,
-Greathouse & Daga 2014). Rows with templates: only values are streamed, and each thread sums a row,
-so that loads of the operand are coalesced too. Many columns, and rows that are about as long as
+Greathouse & Daga 2014). Many columns, and rows that are about as long as
 each other: a thread has a row, or a vector of its columns; rows of the operand that several entries
 ask for are loaded before the first is needed, and are added in the order of the entries.
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -60,7 +58,7 @@ class ThreadRows:
             ]
             for value, xs in zip(values, found, strict=True):
                 for s, x in zip(sums, xs, strict=True):
-                    out.append(ir.Set(s, _multiply_add(value, x, ir.read(s))))
+                    out.append(ir.Set(s, multiply_add(value, x, ir.read(s))))
             return out
 
         rest = ir.sub(high, low) & const(unroll - 1)
@@ -135,71 +133,8 @@ class ThreadRows:
             every([ir.Let(row, ir.add(start, thread // lanes)), *reduce, ir.If(is_own, store)]),
         ], [products]
 
-    def by_templates(
-        self, threads: int, depth: int, span: tuple[Expr, Expr],
-        template: Callable[[Expr], Expr], offset: Callable[[Expr], Expr],
-    ) -> tuple[list[Stmt], list[ir.Buffer]]:  # fmt: skip
-        """One column of at most `threads` rows, of which each thread has one. `depth` values of
-        each thread are in flight. `template(row)` is where the offsets of a row begin, negative
-        where it has none; `offset(i)` one of them. Both are int32, as are columns by templates,
-        none of which is out of bounds."""
-        size, (start, stop) = threads * depth, span
-        staged = ir.Buffer("staged", self.dtype, "scratch", const(size))
-        total = ir.Register("total", self.dtype, lanes=True)
-        low, high, part, thread, row = (ir.var(n) for n in ("low", "high", "part", "thread", "row"))
 
-        def every(body: list[Stmt]) -> Stmt:
-            return ir.For(thread, ZERO, const(threads), "lanes", body, width=1)
-
-        def stage() -> list[Stmt]:
-            """Past the end the last value again, which no row asks for."""
-            values = [ir.var(f"value{u}", self.dtype) for u in range(depth)]
-            places = [ir.add(thread, const(u * threads)) for u in range(depth)]
-            last = ir.sub(high, ONE)
-            out: list[Stmt] = [
-                ir.Let(value, self.value(ir.minimum(ir.add(part, own), last)))
-                for value, own in zip(values, places, strict=True)
-            ]
-            stores = zip(places, values, strict=True)
-            return [*out, *(ir.Store(staged, own, value) for own, value in stores)]
-
-        def add() -> list[Stmt]:
-            entry, begin, end, listed = (ir.var(n) for n in ("entry", "begin", "end", "listed"))
-            own, number = ir.var("own", dt.int32), ir.var("number", dt.int32)
-            first, last = self.bounds(row)
-
-            def loop(column: Expr) -> Stmt:
-                out: list[Stmt] = []
-                (x,) = self.load(out, column, ZERO, 1, "x", False)
-                value = ir.load(staged, ir.sub(entry, part))
-                out.append(ir.Set(total, _multiply_add(value, x, ir.read(total))))
-                return ir.For(entry, begin, end, "serial", out)
-
-            is_listed = ~(own < const(0, dt.int32))
-            moved = (number + offset(ir.add(listed, entry))).cast(dt.int64)
-            return [
-                ir.Let(row, ir.minimum(ir.add(start, thread), ir.sub(stop, ONE))),
-                ir.Let(number, row.cast(dt.int32)),
-                ir.Let(own, template(row)),
-                ir.Let(listed, ir.sub(own.cast(dt.int64), first)),
-                ir.Let(begin, ir.maximum(first, part)),
-                ir.Let(end, ir.minimum(last, ir.add(part, const(size)))),
-                ir.If(is_listed, [loop(moved)]),
-                ir.If(~is_listed, [loop(self.column(entry))]),
-            ]
-
-        own_row = ir.add(start, thread)
-        store = self.store(own_row, ZERO, ir.reads([total]), False)
-        return [
-            ir.Let(low, self.bounds(start)[0]),
-            ir.Let(high, self.bounds(ir.sub(stop, ONE))[1]),
-            every([ir.Set(total, const(0, self.dtype))]),
-            ir.For(part, low, high, "serial", [every(stage()), every(add())], step=const(size)),
-            every([ir.If(own_row < stop, store)]),
-        ], [staged]
-
-
-def _multiply_add(a: Expr, b: Expr, total: Expr) -> Expr:
+def multiply_add(a: Expr, b: Expr, total: Expr) -> Expr:
     if total.dtype.is_floating:
         return ir.fma(a, b, total, allow_unfused=True)
     return total + a * b

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from numus.codegen.cpu.sequential import INDEX32, Array
+from numus.kernels.sparse.gpu_templates import PADDING
 from numus.runtime.cpu.sequential import sequential
 
 MAX_TEMPLATES = 1 << 10
@@ -88,7 +89,8 @@ def find_templates(
 
 def row_templates(columns: int, pointers: Array, indices: Array) -> tuple[Array, Array] | None:
     """Where the offsets of each row begin, -1 where its indices are to be read, and the offsets of
-    all templates; None where too few of the entries of a pattern of int32 are in such rows."""
+    all templates, each of which is padded; None where too few of the entries of a pattern of int32
+    are in such rows."""
     n, nnz = pointers.size - 1, indices.size
     table = np.full(TABLE_SIZE, -1, np.int32)
     starts = np.empty(MAX_TEMPLATES + 1, np.int32)
@@ -104,4 +106,19 @@ def row_templates(columns: int, pointers: Array, indices: Array) -> tuple[Array,
     used = int(starts[count])
     if with_indices > (1 - MIN_SHARE) * nnz or 2 * used > nnz:
         return None
-    return template, offsets[: max(used, 1)].copy()
+    return _padded(template, starts[: count + 1], offsets)
+
+
+def _padded(template: Array, starts: Array, offsets: Array) -> tuple[Array, Array]:
+    """Templates followed by their last offset, some more times."""
+    lengths = np.diff(starts)
+    ends = np.cumsum(lengths + PADDING)
+    begins = ends - lengths - PADDING
+    moved = np.full(int(starts[-1]) + 2, -1, np.int32)  # -1 moves to -1
+    out = np.zeros(int(ends[-1]), np.int32)
+    for begin, end, first, length in zip(begins, ends, starts, lengths, strict=False):
+        moved[first] = begin
+        if length:
+            out[begin : begin + length] = offsets[first : first + length]
+            out[begin + length : end] = offsets[first + length - 1]
+    return moved[template], out

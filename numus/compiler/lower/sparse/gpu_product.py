@@ -3,17 +3,22 @@ threads with a vector of columns each for rows of several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.matmul.gpu_operands import vector_operand
-from numus.compiler.lower.sparse.product import ProductProblem, bounds, clamped
+from numus.compiler.lower.sparse.product import ProductProblem, at_most, bounds, clamped
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, VectorOperand, when
 from numus.kernels.sparse.gpu_rows import ThreadRows
+from numus.kernels.sparse.gpu_templates import RowTemplates, TiledRows
+from numus.target import Target
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,13 @@ class GpuProductTuning:
     spare: float = 1.25  # of products in flight, to what average rows have
     max_depth: int = 8  # products in flight of a thread
     staged_bytes: int = 1 << 15  # of the values of a block whose rows have templates
+    template_unroll: int = 8  # of their entries
+    template_threads: int = 128  # of a block
+    template_core_threads: int = 1280  # of all blocks of a core, if they have enough registers
+    core_registers: int = 1 << 16
+    row_values: int = 32  # of a thread in flight, at most
+    row_registers: int = 36  # of a thread, besides the values in flight
+    row_multiple: int = 32  # of the rows of one
 
 
 TUNING = GpuProductTuning()
@@ -68,11 +80,15 @@ class _Products:
         is_vector = self.operand.address is not None and not self.operand.k_major
         self.width = self.operand.vector if is_vector and self.columns > 1 else 1
 
-    def split(self, blocks: int) -> None:
-        """Each matrix of the batch has so many blocks."""
+    def split(self, blocks: int, each: int) -> None:
+        """Each matrix of the batch has so many blocks, of so many elements of a column each."""
         if self.count > 1:
             self.batch, self.block = divmod(self.g, self.e.scalar_arg(blocks))
-        self.blocks = self.count * blocks
+        self.blocks, self.each = self.count * blocks, each
+
+    def span(self) -> tuple[Expr, Expr]:
+        """Rows of a block."""
+        return ir.block_range(self.block, self.e.scalar_arg(self.each), self.e.dim(self.rows))
 
     def matrix(self) -> ThreadRows:
         e, val, operand = self.e, self.p.val, self.operand
@@ -119,7 +135,7 @@ def lower_columns(p: ProductProblem) -> Kernels:
     work = k.count * k.rows * groups
     rounds = work // (threads * TUNING.blocks_per_core * p.target.num_cores)
     per_block = threads * max(1, min(rounds, TUNING.block_rounds))
-    k.split(-(-k.rows * groups // per_block))
+    k.split(-(-k.rows * groups // per_block), per_block)
     matrix, i = k.matrix(), ir.var("i")
 
     # numbers of two that come often are constants: divisions by them are shifts
@@ -146,36 +162,67 @@ def lower_columns(p: ProductProblem) -> Kernels:
 def lower_streams(p: ProductProblem) -> Kernels:
     """Lanes of a warp sum the products of a row, which the block streams."""
     k = _Products(p)
-    lanes, depth = _stream(p, k.threads)
+    lanes, depth = stream_shape(p.row_entries, k.count * k.rows, p.target, k.threads)
     per_block = k.threads // lanes
-    k.split(-(-k.rows // per_block))
+    k.split(-(-k.rows // per_block), per_block)
     span = ir.block_range(k.block, const(per_block), k.e.dim(k.rows))
     body, k.e.scratch = k.matrix().streamed(k.threads, depth, span, lanes)
     return k.kernels(body, f"{lanes} lanes per row")
 
 
 def lower_templates(p: ProductProblem) -> Kernels:
-    """A thread sums a row by the offsets of its template; the block streams the values."""
+    """A thread sums a row by the offsets of its template; blocks stay for many rows."""
     k = _Products(p)
-    e, threads = k.e, k.threads
-    template, offsets = p.val.inputs[4:]
-    k.split(-(-k.rows // threads))
-    span = ir.block_range(k.block, const(threads), e.dim(k.rows))
-    most = TUNING.staged_bytes // (threads * p.accumulator.itemsize)
-    depth = max(1, min(p.row_entries + 1, most))
-    body, e.scratch = k.matrix().by_templates(
-        *(threads, depth, span),
+    k.threads = k.e.block_size = threads = min(p.target.block_size, TUNING.template_threads)
+    most = resident_threads(p.row_entries, p.accumulator, TUNING.row_registers)
+    per_core = max(1, min(TUNING.template_core_threads, most) // threads)
+    k.split(*even_parts(k.rows, max(1, p.target.num_cores * per_core // k.count), threads))
+    k.e.resident_blocks = per_core if p.target.forward_progress else 0
+    rows = tiled_rows(k.e, k.matrix(), threads, p.val.inputs, TUNING.staged_bytes)
+    k.e.scratch = [rows.staged]
+    return k.kernels(rows.multiply(*k.span()), "templates of rows")
+
+
+def resident_threads(row_entries: int, dtype: DType, others: int) -> int:
+    """Threads of a core for which there are registers, if each has a row of values in flight, of
+    one that is not long, and so many others."""
+    words = min(row_entries + 1, TUNING.row_values) * -(-dtype.itemsize // 4)
+    return TUNING.core_registers // (words + others)
+
+
+def even_parts(rows: int, blocks: int, threads: int) -> tuple[int, int]:
+    """How many blocks share rows, none fewer than it has threads, and the rows of each."""
+    multiple = TUNING.row_multiple
+    each = max(threads, -(-rows // (blocks * multiple)) * multiple)
+    return -(-rows // each), each
+
+
+def tiled_rows(
+    e: Emitter, matrix: ThreadRows, threads: int, inputs: Sequence[Value], staged_bytes: int
+) -> TiledRows:
+    """Products by templates, of the inputs of `csr_matmul`, with so much shared memory."""
+    pointers, indices, _, _, template, offsets = inputs
+    nnz, rows = indices.shape[0], pointers.shape[0] - 1
+    for found in (matrix.value(ZERO), e.value(template, (ZERO,))):
+        if found.op == "load":
+            found.attr.streamed = True
+    most = min(TUNING.row_values, staged_bytes // (threads * matrix.dtype.itemsize))
+    depth = max(1, min(nnz // max(1, rows) + 1, most))
+    templates = RowTemplates(
+        lambda row: e.value(pointers, (row,)),
+        lambda entry: at_most(entry, e.dim(nnz)),
         lambda row: e.value(template, (row,)),
         lambda i: e.value(offsets, (i,)),
+        e.dim(nnz),
     )
-    return k.kernels(body, "templates of rows")
+    return TiledRows(matrix, templates, threads, depth, TUNING.template_unroll)
 
 
-def _stream(p: ProductProblem, threads: int) -> tuple[int, int]:
+def stream_shape(row_entries: int, rows: int, target: Target, threads: int) -> tuple[int, int]:
     """Lanes that sum a row, and the products that a thread has in flight."""
-    entries, rows = max(1, p.row_entries), p.val.shape[0] * p.val.shape[1]
-    fitting = min(TUNING.stream_entries // entries, rows // p.target.num_cores, threads)
+    entries = max(1, row_entries)
+    fitting = min(TUNING.stream_entries // entries, rows // target.num_cores, threads)
     own = 1 << max(TUNING.min_rows, fitting).bit_length() - 1
-    lanes = max(1, min(threads // own, p.target.subgroup_size))
+    lanes = max(1, min(threads // own, target.subgroup_size))
     expected = TUNING.spare * (threads // lanes) * entries
     return lanes, max(1, min(TUNING.max_depth, -int(-expected // threads)))
