@@ -97,7 +97,7 @@ def _step(e: ir.Expr, places: list[int]) -> Step:
     if op == "loop_result":
         (loop,) = places
         return lambda block, c, values: values[loop][attr]
-    if op in ("read", "lanes_reduce", "load", "address", "lanes_xor"):
+    if op in ("read", "lanes_reduce", "load", "address", "lanes_xor", "lanes_max"):
         return lambda block, c, values: block.access(e, [values[p] for p in places], c)
     function, dtype = operation(e), e.dtype.np
 

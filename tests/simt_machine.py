@@ -301,9 +301,14 @@ class _Block:
             pass
         elif isinstance(s, ir.ClusterGather):
             assert c.ids is None, "a divergent wait"
+            at = int(self.value(s.start, c))
             self.barrier.wait()
-            parts = [block.memory[s.src][: s.count] for block in self.cluster]
+            parts = [block.memory[s.src][at : at + s.count] for block in self.cluster]
             self.memory[s.dst][: s.count * len(parts)] = np.concatenate(parts)
+            if not s.in_turns:
+                self.barrier.wait()
+        elif isinstance(s, ir.ClusterBarrier):
+            assert c.ids is None, "a divergent wait"
             self.barrier.wait()
         elif isinstance(s, simt_roles.STATEMENTS):
             simt_roles.statement(self, s, c)
@@ -495,6 +500,9 @@ class _Block:
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
         assert len(c.ids) == self.threads, "a divergent shuffle"
+        if e.op == "lanes_max":
+            warps = args[0].reshape((-1, 32))
+            return np.repeat(warps.max(axis=1), 32)
         return args[0][c.ids ^ e.attr]
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:

@@ -63,14 +63,23 @@ class _Cta:
         self.exchanged = [0] * threads
 
 
-def _shuffle(value: int, lane: int) -> int:
-    """The value of a lane of the same warp."""
-    block, warp = _me.block, _me.block.warps[_me.thread // 32]
+def _warp_values(value: int) -> list[int]:
+    """Those of all lanes of the same warp."""
+    block, first = _me.block, _me.thread // 32 * 32
+    warp = block.warps[first // 32]
     block.exchanged[_me.thread] = value
     warp.wait(BARRIER_TIMEOUT)
-    found = block.exchanged[_me.thread // 32 * 32 + lane]
+    found = block.exchanged[first : first + 32]
     warp.wait(BARRIER_TIMEOUT)
     return found
+
+
+def _shuffle(value: int, lane: int) -> int:
+    return _warp_values(value)[lane]
+
+
+def _redux_max(value: int, mask: int) -> int:
+    return max(_warp_values(value))
 
 
 def _shuffle_bfly(mask: int, value: int, lane: int, clamp: int) -> int:
@@ -103,6 +112,11 @@ def _rsqrt(x: float) -> float:
         return float(np.float32(1 / np.sqrt(np.float64(x)) * (1 - 2.0**-22)))
 
 
+def _rsqrt64(x: float) -> float:
+    with np.errstate(all="ignore"):  # about 20 bits of it
+        return float(1 / np.sqrt(np.float64(x)) * (1 - 2.0**-20))
+
+
 def _reciprocal(x: float) -> float:
     with np.errstate(all="ignore"):
         return float(np.float32(1) / np.float32(x))
@@ -133,8 +147,11 @@ _DEVICE: dict[str, Any] = {
     "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _shuffle_bfly),
     "llvm.nvvm.shfl.sync.up.i32": (_INT, (_INT,) * 4, _shuffle_up),
     "llvm.nvvm.shfl.sync.idx.i32": (_INT, (_INT,) * 4, _shuffle_idx),
+    "llvm.nvvm.redux.sync.max": (_INT, (_INT,) * 2, _redux_max),
+    "llvm.nvvm.redux.sync.umax": (ctypes.c_uint32, (ctypes.c_uint32,) * 2, _redux_max),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
     "llvm.nvvm.rcp.approx.ftz.d": (_DOUBLE, (_DOUBLE,), _reciprocal64),
+    "llvm.nvvm.rsqrt.approx.ftz.d": (_DOUBLE, (_DOUBLE,), _rsqrt64),
     "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _rsqrt),
 }
 _FLAG_LOAD = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
@@ -177,8 +194,8 @@ class Machine(simt_machine.Machine):
             kinds.append(ctypes.c_double if real else ctypes.c_int64)
         codes = self._codes(kernel)
         functions = [ctypes.CFUNCTYPE(None, *kinds)(address) for address, _ in codes]
-        for first in range(0, grid, kernel.cluster_size):
-            cluster = _Cluster(renderer.cta_threads(kernel) * kernel.cluster_size)
+        for first in range(0, grid, len(codes)):
+            cluster = _Cluster(renderer.cta_threads(kernel) * len(codes))
             for rank, (_, shared) in enumerate(codes):
                 number = first + rank
                 cluster.blocks.append(_Cta(renderer.cta_threads(kernel), number, shared, cluster))
@@ -197,7 +214,8 @@ class Machine(simt_machine.Machine):
             source += f"declare i64 @{_FLAG}(ptr addrspace(1))\n"
             for name, ours in _NAMES.items():
                 source = source.replace(name, ours)
-            self.compiled[text] = [_compiled(source) for _ in range(kernel.cluster_size)]
+            ctas = kernel.cluster_size * kernel.cluster_blocks
+            self.compiled[text] = [_compiled(source) for _ in range(ctas)]
         names = range(len(_SHARED.findall(renderer.render(kernel, renderer.NvptxTarget(90)))))
         return [
             (

@@ -47,6 +47,7 @@ from numus.ir.expressions import (
     lanes_compress,
     lanes_count,
     lanes_last,
+    lanes_max,
     lanes_min_where,
     lanes_reduce,
     lanes_shift,
@@ -61,6 +62,7 @@ from numus.ir.expressions import (
     new_build,
     read,
     reciprocal,
+    rough_rsqrt,
     scalar,
     select,
     slow_path_select,
@@ -70,7 +72,15 @@ from numus.ir.expressions import (
     unary,
     var,
 )
-from numus.ir.grid_sync import AtomicAdd, ClusterGather, FlagRead, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import (
+    AtomicAdd,
+    ClusterBarrier,
+    ClusterGather,
+    FlagRead,
+    SetFlag,
+    SpinWait,
+    WarpMultisplit,
+)
 from numus.ir.iteration import LoopParts, iterate
 from numus.ir.printer import kernel_text
 from numus.ir.statements import (
@@ -145,6 +155,7 @@ __all__ = [
     "BlockReduce",
     "BlockScan",
     "Buffer",
+    "ClusterBarrier",
     "ClusterGather",
     "DependencyWait",
     "Expr",
@@ -204,6 +215,7 @@ __all__ = [
     "lanes_compress",
     "lanes_count",
     "lanes_last",
+    "lanes_max",
     "lanes_min_where",
     "lanes_reduce",
     "lanes_shift",
@@ -224,6 +236,7 @@ __all__ = [
     "read",
     "reads",
     "reciprocal",
+    "rough_rsqrt",
     "scalar",
     "select",
     "sets",

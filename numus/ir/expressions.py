@@ -266,6 +266,11 @@ def lanes_last(value: Expr) -> Expr:
     return make("lanes_last", value.dtype, (value,))
 
 
+def lanes_max(value: Expr) -> Expr:
+    """The maximum of signed integers over a subgroup of 32 threads. As `lanes_xor`, on GPUs."""
+    return make("lanes_max", value.dtype, (value,))
+
+
 def lanes_compress(value: Expr, mask: Expr) -> Expr:
     """The values of the lanes where a mask holds, in order, in the first lanes; those of the others
     are undefined. As `lanes_xor`, on CPUs."""
@@ -457,6 +462,11 @@ def approx_div(a: Expr, b: Expr) -> Expr:
 def approx_rsqrt(a: Expr) -> Expr:
     """1 / sqrt(a) to a few ulp by the target's approximation; callers refine it."""
     return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "rsqrt")
+
+
+def rough_rsqrt(a: Expr) -> Expr:
+    """As `approx_rsqrt`, of float64 to 20 bits, of normal numbers."""
+    return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "rough rsqrt")
 
 
 def minimum(a: Expr, b: Operand) -> Expr:

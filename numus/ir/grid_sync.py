@@ -3,9 +3,9 @@ of the blocks of a cluster: outside."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from numus.ir.expressions import Buffer, Expr
+from numus.ir.expressions import Buffer, Expr, const
 from numus.ir.statements import Stmt
 
 
@@ -35,13 +35,22 @@ class WarpMultisplit(Stmt):
 
 @dataclass(eq=False, slots=True)
 class ClusterGather(Stmt):
-    """The first `count` elements of `src` of every block of a cluster (`Kernel.cluster_blocks`), in
-    the order of the blocks, to `dst` of each. Both are scratch of a constant size. All threads of
-    these blocks wait for each other, and see what each has stored to `src`."""
+    """`count` elements from `start` on of `src` of every block of a cluster
+    (`Kernel.cluster_blocks`), in the order of the blocks, to `dst` of each. Both are scratch of a
+    constant size. All threads of these blocks wait for each other, and see what each has stored to
+    `src`; then until all have read, unless steps use parts of it `in_turns`: a `ClusterBarrier`
+    follows the last one."""
 
     dst: Buffer
     src: Buffer
     count: int
+    start: Expr = field(default_factory=lambda: const(0))
+    in_turns: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ClusterBarrier(Stmt):
+    """All threads of the blocks of a cluster wait for each other."""
 
 
 # Only on targets with forward progress (`Target.forward_progress`): blocks of a grid start in order
@@ -50,12 +59,14 @@ class ClusterGather(Stmt):
 
 @dataclass(eq=False, slots=True)
 class SetFlag(Stmt):
-    """Relaxed store of a non-zero flag word; the buffer is zeroed before the kernel. Orders no
-    other memory access."""
+    """Store of a non-zero flag word; the buffer is zeroed before the kernel. It orders no other
+    memory access; with `release`, all that threads of the block stored before their last barrier
+    is seen by who acquires it."""
 
     flags: Buffer  # of 32- or 64-bit unsigned integers
     index: Expr
     value: Expr
+    release: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +82,8 @@ class FlagRead:
 @dataclass(eq=False, slots=True)
 class SpinWait(Stmt):
     """Spin until all words of `reads` are non-zero, and bind them. They are set by earlier blocks,
-    or by this one before this statement."""
+    or by this one before this statement. `acquire`: see `SetFlag.release`."""
 
     flags: Buffer
     reads: list[FlagRead]
+    acquire: bool = False

@@ -8,7 +8,14 @@ from typing import Any
 
 from numus.ir import tensor_core as tc
 from numus.ir.expressions import INDEX, Expr, Register, const_value
-from numus.ir.grid_sync import AtomicAdd, ClusterGather, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import (
+    AtomicAdd,
+    ClusterBarrier,
+    ClusterGather,
+    SetFlag,
+    SpinWait,
+    WarpMultisplit,
+)
 from numus.ir.statements import (
     BlockReduce,
     BlockScan,
@@ -193,7 +200,10 @@ class _Printer:
                 lanes = " by all lanes" * s.lanes
                 return f"prefetch {names[s.buffer]}[{args[0]}] to {use} in L{s.level}{lanes}"
             case ClusterGather():
-                return f"gather {s.count} of {names[s.src]} to {names[s.dst]}"
+                how = " in turns" * s.in_turns
+                return f"gather {s.count} of {names[s.src]}[{args[0]}] to {names[s.dst]}{how}"
+            case ClusterBarrier():
+                return "cluster barrier"
             case DependencyWait():
                 return f"wait for earlier kernels{', after loads' * s.loads_before}"
             case AtomicAdd():
@@ -202,12 +212,13 @@ class _Printer:
                 where = f"{names[s.counters]}[{args[0]} + {args[1]} of {s.bits} bits]"
                 return f"{self.name(s.rank, 'v')} = multisplit {where}"
             case SetFlag():
-                return f"set_flag {names[s.flags]}[{args[0]}] = {args[1]}"
+                order = " release" * s.release
+                return f"set_flag{order} {names[s.flags]}[{args[0]}] = {args[1]}"
             case SpinWait():
-                lines = []
+                lines, wait = [], "spin_wait" + " acquire" * s.acquire
                 for read, index, count in zip(s.reads, args[::2], args[1::2], strict=True):
                     where = f"{names[s.flags]}[{index} by {read.stride}]"
-                    lines.append(f"{self.variables(read.results)} = spin_wait {where} upto {count}")
+                    lines.append(f"{self.variables(read.results)} = {wait} {where} upto {count}")
                 return ("\n" + "  " * depth).join(lines)
             case tc.AsyncCopy():
                 where = f"{names[s.dst]}[{args[0]}] = {names[s.src]}[{args[1]}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from numus.ir.expressions import Expr
-from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit
+from numus.ir.grid_sync import AtomicAdd, ClusterGather, SetFlag, SpinWait, WarpMultisplit
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import MmaSync
 from numus.ir.warp_roles import Arrive, AwaitPhase, WarpRoles
@@ -51,6 +51,8 @@ def expressions_of(s: Stmt) -> list[Expr]:
         return [s.index, s.parity]
     if isinstance(s, WarpMultisplit):
         return [s.offset, s.bucket]
+    if isinstance(s, ClusterGather):
+        return [s.start]
     return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []
 
 

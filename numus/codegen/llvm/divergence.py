@@ -67,7 +67,7 @@ class LaneStrides:
         strides = [self.known[a] for a in e.args]
         if e.op in ("lanes_last", "lanes_count") or all(g == 0 for g in strides):
             return 0
-        if e.op == "lanes_xor" or e.dtype is not ir.INDEX:
+        if e.op in ("lanes_xor", "lanes_max") or e.dtype is not ir.INDEX:
             return None
         if self.within_vector(e):
             return 0 if e.op == "idiv" else 1
@@ -102,6 +102,8 @@ def is_multiple(e: ir.Expr, n: int) -> bool:
 
 def are_consecutive(indices: Sequence[ir.Expr]) -> bool:
     """Whether indices are provably i, i + 1, i + 2, …"""
+    if all(x.op == "const" for x in indices):
+        return all(x.attr == indices[0].attr + i for i, x in enumerate(indices))
     base, start = ir.split_constant(indices[0])
     return all(ir.split_constant(x) == (base, start + i) for i, x in enumerate(indices))
 

@@ -34,12 +34,13 @@ def is_cluster(kernel: ir.Kernel) -> bool:
 def gather(r: KernelContext, s: ir.ClusterGather) -> None:
     """Read the shared memory of all CTAs. None ends before the others have read its own."""
     t, x, blocks = r.t, r.x, r.kernel.cluster_blocks
-    if r.loop_depth > 0 or r.x.lane is not None:
-        raise CompileError("scratch of a cluster is gathered outside loops")
-    ty = memory_type(s.src.dtype)
+    if r.x.lane is not None:
+        raise CompileError("scratch of a cluster is gathered outside lanes loops")
+    ty, start = memory_type(s.src.dtype), x.uniform(s.start, "where scratch of a cluster is")
 
     def copy(i: str) -> None:
         rank, at = (t.new(f"{op} i64 {i}, {s.count}") for op in ("udiv", "urem"))
+        at = t.new(f"add i64 {at}, {start}")
         own = t.new(f"getelementptr {ty}, ptr addrspace(3) {x.buffers[s.src]}, i64 {at}")
         args = (("ptr addrspace(3)", own), ("i32", t.new(f"trunc i64 {rank} to i32")))
         remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
@@ -49,7 +50,10 @@ def gather(r: KernelContext, s: ir.ClusterGather) -> None:
 
     barrier(r)
     r.loop(r.thread, str(blocks * s.count), str(r.block_threads), copy)
-    barrier(r)
+    if s.in_turns:
+        r.barrier()
+    else:
+        barrier(r)
 
 
 def check(r: KernelContext) -> None:

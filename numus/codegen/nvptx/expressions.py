@@ -41,6 +41,7 @@ class ThreadExpressions(ThreadContext):
     """Emission of the expressions of one thread."""
 
     block_reduce: Callable[[str, ir.Register], str] = field(default=_no_block_reduce)
+    has_redux: bool = True  # whether warps reduce integers by one instruction (sm_80)
 
     def splat(self, scalar_type: str, v: Value, shape: Shape) -> str:
         return v.names[0]
@@ -92,6 +93,9 @@ class ThreadExpressions(ThreadContext):
             return Value((self.block_reduce(*e.attr),), False)
         if e.op == "lanes_xor":
             return self.each(e.args, lambda s, x: warp.shuffle(self.t, "bfly", e.dtype, x, e.attr))
+        if e.op == "lanes_max":
+            maximum = warp.redux_max if self.has_redux else warp.butterfly_max
+            return self.each(e.args, lambda s, x: maximum(self.t, e.dtype, x))
         raise CompileError(f"{e.op} is not supported on GPUs")
 
     def _level(self, e: ir.Expr) -> int:
@@ -153,6 +157,8 @@ class ThreadExpressions(ThreadContext):
             return self.each(e.args[0].args[:1], lambda s, x: self._masked_or(x, mask, bits))
         if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
             return self.each(e.args[1].args, lambda s, x: self._approx("rsqrt", x))
+        if e.op == "div" and e.attr == "rough rsqrt":
+            return self.each(e.args[1].args, lambda s, x: self._rough_rsqrt(e.dtype, x))
         if e.op in _APPROX:
             return self.each(e.args, lambda s, x: self._approx(e.op, x))
         return Expressions._emit(self, e)
@@ -188,6 +194,11 @@ class ThreadExpressions(ThreadContext):
 
     def _approx(self, op: str, x: str) -> str:
         return self.t.call("float", _APPROX[op], ("float", x))
+
+    def _rough_rsqrt(self, dtype: DType, x: str) -> str:
+        if dtype is dt.float32:
+            return self._approx("rsqrt", x)
+        return self.t.call("double", "llvm.nvvm.rsqrt.approx.ftz.d", ("double", x))
 
     def _ratio(self, dtype: DType, x: str, y: str) -> str:
         """Approximate reciprocal, of 20 bits in float64 and doubled twice there, and one correction

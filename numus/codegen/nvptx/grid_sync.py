@@ -71,7 +71,8 @@ def set_flag(r: KernelContext, s: ir.SetFlag) -> None:
     value = x.uniform(s.value, "a flag")
     (pointer,) = memory.pointers(x, s.flags, s.index)
     arguments = f"{x.spaces[s.flags]} {pointer}, {register_type(s.flags.dtype)} {value}"
-    r.asm(f"st.relaxed.gpu.global.{kind} [$0], $1;", f"l,{constraint},~{{memory}}", arguments)
+    order = "release" if s.release else "relaxed"
+    r.asm(f"st.{order}.gpu.global.{kind} [$0], $1;", f"l,{constraint},~{{memory}}", arguments)
 
 
 def spin_wait(r: KernelContext, s: ir.SpinWait) -> None:
@@ -80,7 +81,7 @@ def spin_wait(r: KernelContext, s: ir.SpinWait) -> None:
     constraint, kind = _word(s.flags)
     ty, size = register_type(s.flags.dtype), s.flags.dtype.itemsize
     results = [name for read in s.reads for name in read.results]
-    n = len(results)
+    n, order = len(results), "acquire" if s.acquire else "relaxed"
     lines = ["{ .reg .pred zero, counts;", "again: setp.ne.u32 zero, 0, 0;"]
     arguments: list[str] = []
     checks: list[str] = []
@@ -92,7 +93,7 @@ def spin_wait(r: KernelContext, s: ir.SpinWait) -> None:
         for k in range(len(read.results)):
             to, offset = len(checks), k * read.stride * size
             lines.append(f"setp.gt.s32 counts, ${at + 1}, {k}; mov.{kind} ${to}, 0;")
-            lines.append(f"@counts ld.relaxed.gpu.global.{kind} ${to}, [${at} + {offset}];")
+            lines.append(f"@counts ld.{order}.gpu.global.{kind} ${to}, [${at} + {offset}];")
             checks.append(
                 f"setp.gt.s32 counts, ${at + 1}, {k}; setp.eq.and.{kind} counts, ${to}, 0, counts; "
                 "or.pred zero, zero, counts;"

@@ -41,6 +41,7 @@ TILE_ALIGNMENT = 1024  # of swizzled tiles
 STATIC_SHARED = 48 << 10  # bytes of shared memory of a kernel without opt-in
 _DEPENDENT_LAUNCH_MIN_CAPABILITY = 90
 _EVICTION_POLICY_MIN_CAPABILITY = 80
+_REDUX_MIN_CAPABILITY = 80
 _UNROLL = 16  # iterations of a thread's load-bound loop
 
 
@@ -93,7 +94,8 @@ class Renderer(KernelContext):
         def reduce(op: str, register: ir.Register) -> str:
             return block_reduce.lanes_reduce(self, op, register)
 
-        x = ThreadExpressions(self.plan, self.t, {}, {}, tags, block_reduce=reduce)
+        redux = self.capability >= _REDUX_MIN_CAPABILITY
+        x = ThreadExpressions(self.plan, self.t, {}, {}, tags, block_reduce=reduce, has_redux=redux)
         x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
         if self.capability >= _EVICTION_POLICY_MIN_CAPABILITY:
             x.streamed.update(b for b in kernel.buffers if b.streamed and b.dtype.itemsize >= 4)
@@ -329,6 +331,7 @@ Renderer.handlers = {
     ir.SetFlag: grid_sync.set_flag,
     ir.SpinWait: grid_sync.spin_wait,
     ir.ClusterGather: cluster.gather,
+    ir.ClusterBarrier: lambda r, s: cluster.barrier(r),
     ir.AsyncCopy: cp_async.copy,
     ir.AsyncCommit: cp_async.commit,
     ir.AsyncFence: cp_async.fence,

@@ -57,6 +57,31 @@ def shuffle(t: IRBuilder, mode: str, dtype: DType, value: str, lane: int) -> str
     return from_words(t, dtype, moved)
 
 
+def redux_max(t: IRBuilder, dtype: DType, value: str) -> str:
+    """The maximum of signed integers over a warp by redux.sync: of wide ones by halves."""
+    *low, high = to_words(t, dtype, value)
+    most = _redux(t, "max", high)
+    if not low:
+        return most
+    is_most = t.new(f"icmp eq i32 {high}, {most}")
+    rest = t.new(f"select i1 {is_most}, i32 {low[0]}, i32 0")
+    return from_words(t, dtype, [_redux(t, "umax", rest), most])
+
+
+def _redux(t: IRBuilder, op: str, word: str) -> str:
+    return t.call("i32", f"llvm.nvvm.redux.sync.{op}", ("i32", word), ("i32", "-1"))
+
+
+def butterfly_max(t: IRBuilder, dtype: DType, value: str) -> str:
+    """As `redux_max`, by shuffles."""
+    ty, distance = register_type(dtype), WARP // 2
+    while distance:
+        other = shuffle(t, "bfly", dtype, value, distance)
+        value = t.call(ty, f"llvm.smax.{ty}", (ty, value), (ty, other))
+        distance //= 2
+    return value
+
+
 def to_words(t: IRBuilder, dtype: DType, name: str) -> list[str]:
     """The bits of a value as i32 words, the lower one first."""
     ty = register_type(dtype)

@@ -112,10 +112,7 @@ class Elimination:
         for first in range(WARP, order, WARP):
             other = self.shared.keys[ZERO, p.let(ir.add(lane, const(first)))][0]
             key = p.let(ir.maximum(key, other))
-        mask = min(WARP, order) // 2
-        while mask:
-            key = p.let(ir.maximum(key, ir.lanes_xor(key, mask)))
-            mask //= 2
+        key = p.let(ir.lanes_max(key))
         last = const(self.last, self.key)
         return p.let((last - (key & last)).cast(INT))
 
