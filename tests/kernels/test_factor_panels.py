@@ -9,6 +9,7 @@ import simt_machine
 import simt_threads
 
 import numus as nm
+from numus.codegen.nvptx import renderer
 from numus.linalg.factor import blocked
 from numus.primitives.linalg import factor
 from numus.runtime import devices
@@ -20,6 +21,7 @@ RNG = np.random.default_rng(0)
 def rendered(index):
     made = simt_threads.Machine()
     made.target = replace(made.target, block_size=32, max_block_size=64, max_cluster_size=4)
+    made.with_scratch = True
     return made
 
 
@@ -55,7 +57,7 @@ def test_panels(shape, dtype):
     agree("clusters", factor.lu, a)
     kernel = nm.device("clusters").runtime.launched[-1].kernel
     assert kernel.name == "lu_panel"
-    assert kernel.cluster_size > 1 or shape[1] < 500
+    assert kernel.cluster_blocks > 1 or shape[1] < 500
 
 
 def test_equal_pivots_and_swaps():
@@ -85,6 +87,19 @@ def test_steps_take_turns_in_shared_memory():
     np.testing.assert_allclose(a @ found, a[..., :2], atol=1e-5)
 
 
+@pytest.mark.parametrize("redux", [True, False])
+def test_pivots_are_maxima_over_warps(redux, monkeypatch):
+    """Of keys of 64 bits, by halves: some differ in their lower ones alone."""
+    monkeypatch.setattr(renderer, "_REDUX_MIN_CAPABILITY", 80 if redux else 100)
+    a = drawn((2, 9, 9), np.float64) * 2.0**-30 + np.ones((9, 9))
+    machine = rendered(0)
+    devices.BACKENDS[f"redux {redux}"] = lambda index: machine
+    a = nm.asarray(a, device=f"redux {redux}")
+    found = Tensor(factor.direct_inverse(a._node)).numpy()
+    np.testing.assert_allclose(found, np.linalg.inv(a.numpy()), rtol=1e-3)
+    assert machine.rendered
+
+
 @pytest.mark.parametrize("unit_diagonal", [False, True])
 def test_inverses_of_triangles(unit_diagonal):
     for n, dtype in ((1, np.float32), (13, np.complex64), (64, np.float64)):
@@ -103,6 +118,22 @@ def test_systems_of_several_panels(panels, monkeypatch):
     assert np.max(np.abs(p @ lower @ upper - a)) <= bound * np.max(np.abs(a))
     x = nm.linalg.solve(*given).numpy()
     assert np.max(np.abs(a @ x - b)) <= bound * np.max(np.abs(a)) * np.max(np.abs(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 100, 70), np.complex64),
+        ((1, 70, 150), np.float32),
+        pytest.param((1, 150, 150), np.float64, marks=pytest.mark.slow),
+        pytest.param((1, 67, 67), np.complex128, marks=pytest.mark.slow),
+    ],
+)
+def test_panels_and_what_is_right_of_them(shape, dtype):
+    a = drawn(shape, dtype)
+    agree("clusters", factor.lu, a)
+    names = [program.kernel.name for program in nm.device("clusters").runtime.launched[-3:]]
+    assert names == ["lu_panel", "lu_update", "lu_rows"]
 
 
 @pytest.mark.slow

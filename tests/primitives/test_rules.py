@@ -30,7 +30,7 @@ NO_CASES = {"constant", "iota", "value", "placeholder", "transfer", "custom", "c
 NO_CASES |= {"get_tuple_element", "table"}
 # differentiated as a whole (`implicit`), and in the op table by the functions that they are for
 NO_CASES |= {"lower_cholesky", "cholesky_and_inverse", "small_determinant", "direct_inverse"}
-NO_CASES |= {"solve_triangular", "solve_vectors", "row_order"}
+NO_CASES |= {"solve_triangular", "solve_vectors", "substitute_vectors", "row_order"}
 NO_CASES |= {"direct_qr", "direct_solve", "lower_inverse", "svd"}
 NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solve_lower", "fft"}
 NO_CASES |= {"fft2", "rfft", "irfft"}

@@ -6,7 +6,7 @@ from numus.dtypes import DType
 from numus.target import Target
 
 ROW_WORDS = 64  # registers of a thread for elements: as many again are left for the rest
-MIN_WIDTH = 4
+MIN_WIDTH, MAX_WIDTH = 4, 32
 
 
 def panel_threads(target: Target) -> int:
@@ -28,3 +28,11 @@ def panel_width(target: Target, rows: int, most: int, dtype: DType) -> int:
             return width
         width //= 2
     return most
+
+
+def holds_panels(target: Target, rows: int, dtype: DType) -> bool:
+    """Whether registers of a cluster hold panels of so many rows."""
+    if not target.simt or target.max_cluster_size == 1:
+        return False
+    width = panel_width(target, rows, MAX_WIDTH, dtype)
+    return register_rows(width, dtype) * target.max_cluster_size * panel_threads(target) >= rows

@@ -17,6 +17,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, const, select
 
 ZERO, ONE = const(0), const(1)
+VECTOR_BYTES = 16
 
 Number = tuple[Expr, ...]
 Read = Callable[[Expr, Expr], Number]
@@ -61,6 +62,15 @@ class Program:
 
     def constant(self, value: float) -> Expr:
         return const(value, self.real)
+
+    def vector_loads(self, parts: Sequence[Expr]) -> list[Expr]:
+        """Names of loads of what is side by side in memory, in vectors."""
+        width = min(len(parts), VECTOR_BYTES // self.real.itemsize)
+        names = [self.variable(self.real) for _ in parts]
+        for at, (name, part) in enumerate(zip(names, parts, strict=True)):
+            wide = width > 1 and at % width == 0
+            self.do(ir.Let(name, part, vector=width if wide else 0))
+        return names
 
     # -- control flow -----------------------------------------------------------------------------
 

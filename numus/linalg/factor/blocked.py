@@ -14,7 +14,7 @@ from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, flip, permute_dims
 from numus.functions.shape.splitting import diagonal
 from numus.functions.shape.tiling import pad
-from numus.kernels.factor.panels import panel_width
+from numus.kernels.factor.panels import MAX_WIDTH, holds_panels, panel_width
 from numus.linalg._base import adjoint, identity
 from numus.linalg.factor import lapack, small
 from numus.primitives.linalg import factor
@@ -24,7 +24,7 @@ BLOCK = 64  # order of a matrix that one kernel factorises: its rows stay in L1
 REGISTER_BLOCK_BYTES = 1024  # of a row of one that a GPU holds in registers, up to
 MAX_REGISTER_BLOCK = 128  # rows
 BLOCK_PANELS = 8  # panels of Cholesky before what is right of them is updated
-PANEL = 32  # columns of a tall one, at most
+PANEL = MAX_WIDTH  # columns of a tall one
 FEW_VECTORS = 4  # right-hand sides that are substituted one by one
 LU_PANELS = 16  # panels of LU that follow each other; of more columns, halves do
 
@@ -46,9 +46,18 @@ def cholesky(a: Tensor) -> Tensor:
         return wrap(factor.lower_cholesky(a._node))
     if not lapack.on_gpu(a):
         return adjoint(wrap(factor.cholesky(a._node)))
-    if a.shape[-1] <= register_block(a):
+    if a.shape[-1] <= register_block(a) or _runs_in_tiles(a):
         return wrap(factor.lower_cholesky(a._node))
     return _columns_joined(cholesky_columns(a))
+
+
+def _runs_in_tiles(a: Tensor) -> bool:
+    """Whether blocks of a GPU wait for each other, and copy tiles asynchronously."""
+    device = a._node.device
+    if device is None:
+        return False
+    target = device.runtime.target
+    return target.simt and target.forward_progress and target.async_copy
 
 
 def _columns_joined(blocks: list[Tensor]) -> Tensor:
@@ -98,6 +107,8 @@ def cholesky_below(a: Tensor, b: Tensor) -> Tensor:
     if not lapack.on_gpu(a):
         return adjoint(solve_lower(cholesky(a), adjoint(b)))
     rows = b.shape[1]
+    if _runs_in_tiles(a):
+        return wrap(factor.lower_cholesky(concat([a, b], axis=-2)._node))[:, -rows:]
     return concat([x[:, -rows:] for x in cholesky_columns(concat([a, b], axis=-2))], axis=-1)
 
 
@@ -110,6 +121,8 @@ def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
 
 def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     if lapack.on_gpu(a):
+        if b.shape[-1] <= FEW_VECTORS and a.shape[-1] > BLOCK and _runs_in_tiles(a):
+            return _solve_vectors_by_inverses(a, b, unit_diagonal)
         return _solve_by_inverses(a, b, _block_inverses(a, unit_diagonal), not unit_diagonal)
     n = a.shape[-1]
     if small.is_in_place(a):
@@ -130,21 +143,30 @@ def _solve_in_place(a: Tensor, b: Tensor, lower: bool, unit_diagonal: bool) -> T
     return wrap(factor.solve_triangular(a._node, b._node, triangle))
 
 
-def _block_inverses(a: Tensor, unit_diagonal: bool) -> list[Tensor]:
-    """Those of the lower triangles of blocks along the diagonal."""
+def _whole_inverses(a: Tensor, unit_diagonal: bool) -> Tensor:
+    """Those (batch, blocks, BLOCK, BLOCK) of the lower triangles of whole blocks along the
+    diagonal."""
     batch, n, _ = a.shape
     whole = n // BLOCK
+    blocks = a[:, : whole * BLOCK, : whole * BLOCK].reshape((batch, whole, BLOCK, whole, BLOCK))
+    blocks = permute_dims(diagonal(blocks, axis1=1, axis2=3), (0, 3, 1, 2))
+    found = wrap(factor.lower_inverse(blocks.reshape((-1, BLOCK, BLOCK))._node, unit_diagonal))
+    return found.reshape((batch, whole, BLOCK, BLOCK))
+
+
+def _last_inverse(a: Tensor, unit_diagonal: bool) -> Tensor:
+    """That of what whole blocks leave."""
+    start = a.shape[1] // BLOCK * BLOCK
+    return wrap(factor.lower_inverse(a[:, start:, start:]._node, unit_diagonal))
+
+
+def _block_inverses(a: Tensor, unit_diagonal: bool) -> list[Tensor]:
+    n = a.shape[1]
     found: list[Tensor] = []
-    if whole:
-        blocks = a[:, : whole * BLOCK, : whole * BLOCK].reshape((batch, whole, BLOCK, whole, BLOCK))
-        blocks = permute_dims(diagonal(blocks, axis1=1, axis2=3), (0, 3, 1, 2))
-        stack = wrap(factor.lower_inverse(blocks.reshape((-1, BLOCK, BLOCK))._node, unit_diagonal))
-        stack = stack.reshape((batch, whole, BLOCK, BLOCK))
-        found = [stack[:, i] for i in range(whole)]
-    if whole * BLOCK < n:
-        rest = a[:, whole * BLOCK :, whole * BLOCK :]
-        found.append(wrap(factor.lower_inverse(rest._node, unit_diagonal)))
-    return found
+    if n >= BLOCK:
+        whole = _whole_inverses(a, unit_diagonal)
+        found = [whole[:, i] for i in range(n // BLOCK)]
+    return [*found, _last_inverse(a, unit_diagonal)] if n % BLOCK else found
 
 
 def _solve_by_inverses(a: Tensor, b: Tensor, inverses: list[Tensor], refined: bool) -> Tensor:
@@ -159,6 +181,17 @@ def _solve_by_inverses(a: Tensor, b: Tensor, inverses: list[Tensor], refined: bo
     rest = b[:, h:] - a[:, h:, :h] @ top
     below = _solve_by_inverses(a[:, h:, h:], rest, inverses[count:], refined)
     return concat([top, below], axis=-2)
+
+
+def _solve_vectors_by_inverses(a: Tensor, b: Tensor, unit_diagonal: bool) -> Tensor:
+    """As `_solve_by_inverses`, of few vectors, by one primitive."""
+    inverses = _whole_inverses(a, unit_diagonal)
+    more = -a.shape[1] % BLOCK
+    if more:
+        last = pad(_last_inverse(a, unit_diagonal), ((0, 0), (0, more), (0, more)))
+        inverses = concat([inverses, last[:, None]], axis=1)
+    triangle = a._node, inverses._node
+    return wrap(factor.substitute_vectors(*triangle, b.mT._node, unit_diagonal)).mT
 
 
 def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
@@ -190,6 +223,13 @@ def _panel_columns(a: Tensor) -> int:
     return panel_width(device.runtime.target, a.shape[1], PANEL, a.dtype)
 
 
+def _runs_by_panels(a: Tensor) -> bool:
+    """Whether one primitive factorises matrices of more columns, too: where clusters of a GPU hold
+    their panels."""
+    device = a._node.device
+    return device is not None and holds_panels(device.runtime.target, a.shape[1], a.dtype)
+
+
 Permuted = tuple[Tensor, Tensor, Tensor]
 
 
@@ -197,6 +237,8 @@ def _lu(a: Tensor) -> Permuted:
     _, m, n = a.shape
     k, panel = min(m, n), _panel_columns(a)
     if n <= panel or (m <= BLOCK and n <= BLOCK) or (m == n and small.is_in_place(a)):
+        return _unblocked_lu(a)
+    if _runs_by_panels(a):
         return _unblocked_lu(a)
     if k <= LU_PANELS * panel and lapack.on_gpu(a):
         return _lu_by_panels(a, panel)

@@ -99,6 +99,19 @@ def solve_vectors(a: Node, b: Node, triangle: tuple[bool, bool]) -> Node:
     return apply(_solve_vectors, (a, b), triangle, b.shape, b.dtype)
 
 
+_substitute_vectors = unblocked(
+    "substitute_vectors",
+    references.substitute_vectors,
+    lambda a, inverses, b, unit: substitute_vectors(a, inverses, b, unit),
+)
+
+
+def substitute_vectors(a: Node, inverses: Node, b: Node, unit_diagonal: bool) -> Node:
+    """x with tril(a) x = b of few vectors, rows of b and of the result, on GPUs whose blocks wait
+    for each other; `inverses` (batch, …, side, side) are those of blocks along the diagonal."""
+    return apply(_substitute_vectors, (a, inverses, b), unit_diagonal, b.shape, b.dtype)
+
+
 _householder = unblocked("householder", references.householder, lambda a: householder(a))
 
 
@@ -148,7 +161,8 @@ _lower_cholesky = unblocked(
 
 
 def lower_cholesky(a: Node) -> Node:
-    """Lower triangular L with L Lᴴ = a; rows are NaN from a pivot on that is not positive."""
+    """Lower triangular L with L Lᴴ = a; rows are NaN from a pivot on that is not positive. On GPUs
+    that factorise by tiles, rows beyond those of a square matrix are their products with L⁻ᴴ."""
     return apply(_lower_cholesky, (a,), None, a.shape, a.dtype)
 
 

@@ -78,6 +78,10 @@ def solve_vectors(a: Array, b: Array, triangle: tuple[bool, bool]) -> Array:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
+def substitute_vectors(a: Array, inverses: Array, b: Array, unit_diagonal: bool) -> Array:
+    return solve_vectors(a, b, (True, unit_diagonal))
+
+
 def householder(a: Array, params: Any) -> Array:
     batch, m, n = a.shape
     out = np.concatenate([a, np.zeros((batch, 1, n), a.dtype)], axis=1)
@@ -136,7 +140,10 @@ def _rotate(out: Array, x: int, y: int, width: int, epsilon: float) -> bool:
 
 
 def lower_cholesky(a: Array, params: Any) -> Array:
-    return np.conj(np.swapaxes(cholesky(a, params), -1, -2))
+    n = a.shape[-1]
+    lower = np.conj(np.swapaxes(cholesky(a[:, :n], params), -1, -2))
+    rest = solve_lower(lower, np.conj(np.swapaxes(a[:, n:], -1, -2)), False)
+    return np.concatenate([lower, np.conj(np.swapaxes(rest, -1, -2))], axis=1)
 
 
 def cholesky_and_inverse(a: Array, params: Any) -> Array:

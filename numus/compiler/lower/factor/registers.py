@@ -77,7 +77,8 @@ def _grid(val: Value) -> ThreadGrid | None:
         is_few = (grid.down, grid.rows) == TUNING.few
         most = TUNING.few_bytes if is_few else TUNING.bytes
         fits = _elements(val, grid) * val.dtype.itemsize <= most
-        if fits and rows >= m >= n and columns >= max(n, right):
+        is_tall = m > n and val.op in _TRIANGULAR
+        if fits and not is_tall and rows >= m >= n and columns >= max(n, right):
             return grid
     return None
 

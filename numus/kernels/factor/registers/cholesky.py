@@ -28,7 +28,7 @@ from numus.kernels.factor.program import (
 )
 from numus.kernels.factor.registers.tiles import RegisterMatrix, Thread, ThreadGrid, all_threads
 
-VECTOR_BYTES = 16
+TINY, LARGE = 2.0**-1000, 2.0**100
 RANK = 4  # columns of a step, a divisor of the sides of all grids of threads
 
 
@@ -47,14 +47,30 @@ def cholesky(
     x = RegisterMatrix(p, grid, grid.rows, lower=True) if inverse else None
     with all_threads(p, grid) as t:
         l.fill(t, lambda i, j: chosen(j <= i, a(i, j), zero(p)), (n, n))
-        for r in range(grid.rows):  # the last step may go beyond n
-            with p.when(p.let((t.rows[r] >= n) & t.x.eq(t.y))):
-                l[r, r] = real(p, p.constant(1.0))
+        invertible(p, t, l, n)
         if x is not None:
             x.fill_identity(t)
-    for tile, number, first in _steps(p, grid, n):
-        _Step(p, grid, (l, x), shared, (tile, number, first)).run()
+    factorise(p, grid, (l, x), n, shared)
     return l, x
+
+
+def invertible(p: Program, t: Thread, l: RegisterMatrix, n: Expr) -> None:  # noqa: E741
+    """Ones on the diagonal beyond n, as the last step may go there."""
+    for r, i in enumerate(t.rows):
+        with p.when(p.let((i >= n) & t.x.eq(t.y))):
+            l[r, r] = real(p, p.constant(1.0))
+
+
+def factorise(
+    p: Program,
+    grid: ThreadGrid,
+    matrices: tuple[RegisterMatrix, RegisterMatrix | None],
+    n: Expr,
+    shared: tuple[Matrix, Matrix],
+) -> None:
+    """L in place of a lower triangle, and its inverse in place of an identity."""
+    for tile, number, first in _steps(p, grid, n):
+        _Step(p, grid, matrices, shared, (tile, number, first)).run()
 
 
 def _steps(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr, Expr]]:
@@ -137,10 +153,7 @@ class _Step:
         """What is side by side in shared memory, in vectors."""
         p = self.p
         parts = [part for q in range(RANK) for part in source[self.slot, self._place(i, const(q))]]
-        width = min(len(parts), VECTOR_BYTES // p.real.itemsize)
-        names = [p.variable(p.real) for _ in parts]
-        for at, (name, part) in enumerate(zip(names, parts, strict=True)):
-            p.do(ir.Let(name, part, vector=width if at % width == 0 else 0))
+        names = p.vector_loads(parts)
         return [tuple(names[i : i + p.components]) for i in range(0, len(names), p.components)]
 
     def _block(self) -> tuple[list[list[Number]], list[Expr]]:
@@ -208,12 +221,19 @@ class _Step:
 
 
 def _inverse_root(p: Program, pivot: Expr) -> Expr:
-    """1 / √pivot, by an approximation and a step of Newton's method where there is one; NaN where
-    the pivot is not positive."""
+    """1 / √pivot; NaN where the pivot is not positive."""
     pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-    if p.real is not dt.float32:
-        return p.let(p.constant(1.0) / ir.sqrt(pivot))
-    by = p.let(ir.approx_rsqrt(pivot))
+    if p.real is dt.float32:
+        return _refined(p, pivot, p.let(ir.approx_rsqrt(pivot)))
+    tiny = p.let(pivot < p.constant(TINY))  # subnormal numbers are zero to the approximation
+    pivot = p.let(pivot * select(tiny, p.constant(LARGE**2), p.constant(1.0)))
+    by = p.let(ir.rough_rsqrt(pivot))
+    by = _refined(p, pivot, _refined(p, pivot, by))
+    return p.let(by * select(tiny, p.constant(LARGE), p.constant(1.0)))
+
+
+def _refined(p: Program, pivot: Expr, by: Expr) -> Expr:
+    """A step of Newton's method, which doubles the bits that are right."""
     error = ir.fma(pivot * by, by * p.constant(-0.5), p.constant(0.5), allow_unfused=True)
     return p.let(ir.fma(by, p.let(error), by, allow_unfused=True))
 
