@@ -22,6 +22,7 @@ from numus.compiler.graph.strided_view import (
     reads_in_order,
     storage_view,
 )
+from numus.compiler.graph.updated_rows import read_around_updates
 from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
 from numus.compiler.hoisting import mark_captured
 from numus.compiler.lower.dedup import Equal, equal_groups
@@ -58,8 +59,9 @@ class FusedGraph:
         ir.new_build()
         self.leaves: list[Value] = []
         self.leaf_strides: Layouts = {}
-        values = self._build(graph, roots, target, sizes)
         number = graph.number
+        pairs = [(number[old], number[new]) for old, new in donated]
+        values = self._build(graph, roots, target, sizes, pairs)
         results = [values[number[r]] for r in roots] + [values[i] for i in graph.live_out]
         uses = Counter(x for v in values for x in set(v.inputs))
         self.views = [
@@ -69,7 +71,7 @@ class FusedGraph:
             for v in results
         ]
         base = {v: view.base for v, view in zip(results, self.views, strict=True)}
-        self.donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
+        self.donated = {base[values[new]]: values[old] for old, new in pairs}
         self.roots = [x.base for x in self.views if x.base not in self.leaf_strides]
         self.groups: list[FusionGroup] = Fuser(self.roots, self.leaf_strides, target).run()
         self.in_memory = {v for group in self.groups for v in group.stored}
@@ -88,9 +90,14 @@ class FusedGraph:
         self.layouts: Layouts = {}
 
     def _build(
-        self, graph: Any, roots: Sequence[Any], target: Target, sizes: Iterator[Any] | None
+        self,
+        graph: Any,
+        roots: Sequence[Any],
+        target: Target,
+        sizes: Iterator[Any] | None,
+        donated: Sequence[tuple[int, int]],
     ) -> list[Value]:
-        """The compiler's values of the nodes."""
+        """The compiler's values of the nodes; `donated` as above, by number."""
 
         def sized(numbers: Any) -> Any:
             if sizes is None:
@@ -123,6 +130,11 @@ class FusedGraph:
             values = [copies[v] for v in values]
             self.leaves = [copies[v] for v in self.leaves]
             self.leaf_strides = {copies[v]: s for v, s in self.leaf_strides.items()}
+            made = sorted(walk(values, lambda v: True), key=lambda v: v.id)
+        pairs = [(values[old], values[new]) for old, new in donated]
+        copies = read_around_updates(made, pairs, target) if pairs else {}
+        if copies:
+            values = [copies.get(v, v) for v in values]
             made = sorted(walk(values, lambda v: True), key=lambda v: v.id)
         results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
         copies = approximated(made, results, target)

@@ -67,3 +67,28 @@ def test_kernels_that_wait_for_flags_can_be_joined():
     ]
     joined = horizontal._joined([waits, waits])
     assert renderer.render(joined, renderer.NvptxTarget(90))  # with variables of its own
+
+
+def test_small_kernels_join_a_product_beyond_the_share_of_the_cache(machine, monkeypatch):
+    """A large product with one vector and the write to a cache of the same wave are one launch."""
+    rng = np.random.default_rng(1)
+    shapes = ((1, 128), (128, 128), (256, 128), (8200, 1))
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    monkeypatch.setattr(horizontal, "TUNING", dataclasses.replace(horizontal.TUNING, l2_divisor=1))
+    target = dataclasses.replace(simt_machine.HOPPER, l2_bytes=1 << 17)
+    devices.BACKENDS["joining_large"] = lambda index: simt_machine.Machine(target)
+    found = []
+    for device in ("joining_large", "cpu"):
+        x, v, w, cache = (nm.asarray(a, device=device) for a in arrays)
+        nm.eval(x, v, w, cache)
+
+        @nm.jit
+        def step(x, slot, v=v, w=w, cache=cache):
+            cache[slot] = 3.0
+            return (x @ v.T) @ w.T
+
+        found.append([step(x, nm.asarray([7], device=device)).numpy(), cache.numpy()])
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+    launched = nm.device("joining_large").runtime.launched
+    assert [p.kernel.body[0].var.attr for p in launched].count("joint_block") == 1

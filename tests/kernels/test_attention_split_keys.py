@@ -67,3 +67,74 @@ def test_shared_heads_and_no_keys():
     ):
         got, want = (attended(d, arrays, "float32", **options) for d in ("decoding", "cpu"))
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
+
+
+def decoded(device, dtype, sizes, ats, column=slice(None)):
+    """Attention to a cache in which each step replaces a row, and the cache."""
+    rows, heads, own, slots, size = sizes
+    rng = np.random.default_rng(1)
+
+    def given(*shape):
+        return nm.asarray(rng.standard_normal(shape).astype("f"), device=device).astype(dtype)
+
+    caches = given(rows, own, slots, size), given(rows, own, slots, size)
+    query, key, value = (
+        given(rows, heads, 1, size),
+        given(rows, own, 1, size),
+        given(rows, own, 1, size),
+    )
+    nm.eval(caches, query, key, value)
+
+    def step(q, k, v, slot):
+        for cache, new in zip(caches, (nm.flip(k, axis=-1) * 2, v), strict=True):
+            cache[:, :, slot] = new
+        seen = (nm.arange(slots, device=device) <= slot)[None, None, None]
+        keys, values = (cache[..., column] for cache in caches)
+        return nm.scaled_dot_product_attention(q, keys, values, seen, enable_gqa=True)
+
+    program = nm.jit(step)
+    found = [program(query, key, value, nm.asarray([at], device=device)) for at in ats]
+    return [x.astype("float32").numpy() for x in (*found, *caches)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 96, 16), (1, 8, 2, 130, 64), (1, 1, 1, 64, 24)])
+def test_a_replaced_row_comes_from_its_update(dtype, sizes):
+    """Attention does not wait until the row is in memory, and loads the others ahead."""
+    machine = nm.device("decoding").runtime
+    machine.launched.clear()
+    ats = (60, 61, 0, sizes[3] - 1, 60)
+    got, want = (decoded(d, dtype, sizes, ats) for d in ("decoding", "cpu"))
+    tolerance = 1e-6 if dtype == "float32" else 2e-2
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+    names = [p.name for p in machine.launched if p.name in ("attention_split_keys", "scatter_set")]
+    assert names == ["attention_split_keys", "scatter_set"] * len(ats)
+    kernel = next(p.kernel for p in machine.launched if p.name == "attention_split_keys")
+    assert {"k_new_row", "v_new_row"} <= {b.name for b in kernel.buffers}
+
+
+def test_rows_of_several_updates_come_from_memory():
+    machine = nm.device("decoding").runtime
+    machine.launched.clear()
+    got, want = (_two_rows(d) for d in ("decoding", "cpu"))
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
+    names = [p.name for p in machine.launched]
+    assert names.index("scatter_set") < names.index("attention_split_keys")
+
+
+def _two_rows(device):
+    rng = np.random.default_rng(2)
+    given = [
+        nm.asarray(rng.standard_normal(s).astype("f"), device=device)
+        for s in ((1, 2, 256, 16), (1, 2, 2, 16), (1, 2, 1, 16))
+    ]
+    cache, new, query = given
+    nm.eval(given)
+
+    @nm.jit
+    def step(q, rows, slots):
+        cache[:, :, slots] = rows
+        return nm.scaled_dot_product_attention(q, cache, cache)
+
+    return step(query, new, nm.asarray([70, 3], device=device)).numpy()

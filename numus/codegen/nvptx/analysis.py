@@ -230,9 +230,21 @@ def loads_before_wait(kernel: ir.Kernel) -> bool:
 def buffers_before_wait(kernel: ir.Kernel) -> set[ir.Buffer]:
     """The memory that it loads while earlier kernels may still run."""
     found = set[ir.Buffer]()
-    for s in statements(kernel.body):
+    if loads_before_wait(kernel):
+        _collect_until_wait(kernel.body, found)
+    return found
+
+
+def _collect_until_wait(body: list[ir.Stmt], found: set[ir.Buffer]) -> bool:
+    """Add what is loaded ahead of a wait; True where there is one. Kernels that share a launch have
+    one each, in branches."""
+    for s in body:
         if isinstance(s, ir.DependencyWait):
-            return found if s.loads_before else set()
+            return True
         for root in expressions_of(s):
             found |= {e.attr for e in ir.walk(root, lambda e: True) if e.op == "load"}
-    return set()
+        if isinstance(s, (ir.For, ir.If)):
+            waits = _collect_until_wait(s.body, found)
+            if waits and isinstance(s, ir.For):
+                return True
+    return False

@@ -36,6 +36,9 @@ def gather(r: KernelContext, s: ir.ClusterGather) -> None:
     t, x, blocks = r.t, r.x, r.kernel.cluster_blocks
     if r.x.lane is not None:
         raise CompileError("scratch of a cluster is gathered outside lanes loops")
+    if _is_pushed(r.kernel, s):
+        _push(r, s)
+        return
     ty, start = memory_type(s.src.dtype), x.uniform(s.start, "where scratch of a cluster is")
 
     def copy(i: str) -> None:
@@ -54,6 +57,39 @@ def gather(r: KernelContext, s: ir.ClusterGather) -> None:
         r.barrier()
     else:
         barrier(r)
+
+
+def _is_pushed(kernel: ir.Kernel, gather: ir.ClusterGather) -> bool:
+    """The only exchange of a kernel, outside its loops."""
+    found = [s for s in ir.statements(kernel.body) if isinstance(s, ir.ClusterGather)]
+    grid = kernel.body[0]
+    once = isinstance(grid, ir.For) and any(s is gather for s in grid.body)
+    return found == [gather] and once and not gather.in_turns
+
+
+def _push(r: KernelContext, s: ir.ClusterGather) -> None:
+    """Write to the shared memory of all CTAs, which have begun (`arrive`): one barrier, and no
+    round trips. Nobody reads another's, so a CTA may end before they do."""
+    t, x = r.t, r.x
+    ty, start = memory_type(s.src.dtype), x.uniform(s.start, "where scratch of a cluster is")
+    rank = t.new(f"zext i32 {r.special_register('cluster.ctarank')} to i64")
+    first = t.new(f"mul i64 {rank}, {s.count}")
+
+    def copy(i: str) -> None:
+        at = t.new(f"add i64 {start}, {i}")
+        own = t.new(f"getelementptr {ty}, ptr addrspace(3) {x.buffers[s.src]}, i64 {at}")
+        value = t.new(f"load {ty}, ptr addrspace(3) {own}")
+        place = t.new(f"add i64 {first}, {i}")
+        to = t.new(f"getelementptr {ty}, ptr addrspace(3) {x.buffers[s.dst]}, i64 {place}")
+        for other in range(r.kernel.cluster_blocks):
+            args = (("ptr addrspace(3)", to), ("i32", str(other)))
+            remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
+            t.do(f"store {ty} {value}, {DISTRIBUTED_SHARED} {remote}")
+
+    r.barrier()
+    _wait(r)
+    r.loop(r.thread, str(s.count), str(r.block_threads), copy)
+    barrier(r)
 
 
 def check(r: KernelContext) -> None:
@@ -82,6 +118,9 @@ def check(r: KernelContext) -> None:
 
 def arrive(r: KernelContext) -> None:
     """Arrive at the cluster barrier: this CTA's shared memory may be written to."""
+    gathers = (s for s in ir.statements(r.kernel.body) if isinstance(s, ir.ClusterGather))
+    if any(_is_pushed(r.kernel, s) for s in gathers):
+        r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
     if is_cluster(r.kernel):
         r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
         if r.cross_thread:  # barriers follow, maybe in loops

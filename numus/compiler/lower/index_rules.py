@@ -260,6 +260,24 @@ def _onehot_gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> R
     return _masked(value, in_bounds, val.dtype)
 
 
+@index_rule("updated_rows")
+def _updated_rows(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
+    """The one update of a scatter where its indices are, elsewhere the base; the comparison has the
+    update's place first."""
+    x, updates, *indices = val.inputs
+    axes, _ = val.params
+    rest = [index[a] for a in range(len(index)) if a not in axes]
+    is_there: Expr | None = None
+    for p, axis in zip(indices, axes, strict=True):
+        at = yield p, (ZERO,) * len(p.shape), mask
+        is_there = _both(is_there, at.cast(dt.int64).eq(index[axis]))
+    lead = (ZERO,) * len(indices[0].shape)
+    new = yield updates, broadcast_index(updates, (*lead, *rest)), mask
+    old = yield x, index, mask
+    assert is_there is not None
+    return ir.select(is_there, new, old)
+
+
 @index_rule("extent")
 def _extent(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     """An element count in this value's dtype."""

@@ -2,7 +2,9 @@
 
 Where kernels of a chain wait for each other, each costs a launch however little it does: the
 projections of a decoder's token, the writes to its caches. Kernels of one wave with the same block
-become one, whose first blocks are those of the first kernel, the next ones those of the second.
+become one, whose first blocks are those of the first kernel, the next ones those of the second. A
+larger kernel takes some along where it loads ahead of the kernels before it, as a product with one
+vector does: its launch is one of a chain, too.
 """
 
 from __future__ import annotations
@@ -44,8 +46,14 @@ class HorizontalFusion:
         """Numbers of a wave's steps, those together that share a launch; the order is kept."""
         found: list[list[int]] = []
         open_: dict[Any, list[int]] = {}
+        alone: list[tuple[Any, list[int]]] = []  # not launch-bound, but small ones may join
         for i, step in enumerate(wave):
             key = self._key(step)
+            if key is not None and self._is_large(step):
+                found.append([i])
+                if _loads_early(step.kernel):
+                    alone.append((key, found[-1]))
+                continue
             together = open_.get(key) if key is not None else None
             if together is None or len(together) == TUNING.max_kernels:
                 together = []
@@ -53,6 +61,11 @@ class HorizontalFusion:
                 if key is not None:
                     open_[key] = together
             together.append(i)
+        for key, large in alone:
+            together = open_.pop(key, None)
+            if together is not None and len(together) < TUNING.max_kernels:
+                large += together
+                found.remove(together)
         return found
 
     def _key(self, step: LoweredKernel) -> Any:
@@ -64,10 +77,12 @@ class HorizontalFusion:
             return None
         if _scratch_bytes(k) > TUNING.max_scratch_bytes:
             return None
-        if TUNING.l2_divisor * sum(map(nbytes, step.buffers)) > self._target.l2_bytes:
-            return None
         size = k.block_size if k.packed_blocks == 1 and k.block_size > _WARP else _WARP
         return size, k.resident_blocks
+
+    def _is_large(self, step: LoweredKernel) -> bool:
+        """Bound by memory rather than by its launch."""
+        return TUNING.l2_divisor * sum(map(nbytes, step.buffers)) > self._target.l2_bytes
 
     def join(self, steps: Sequence[LoweredKernel]) -> LoweredKernel:
         """One step that does the work of several."""
@@ -83,6 +98,12 @@ class HorizontalFusion:
             -(-sum(counts) // kernel.packed_blocks),
             [x for step in steps for x in step.scratch],
         )
+
+
+def _loads_early(kernel: ir.Kernel) -> bool:
+    """It loads ahead of its wait for earlier kernels."""
+    waits = (s for s in ir.statements(kernel.body) if isinstance(s, ir.DependencyWait))
+    return any(s.loads_before for s in waits)
 
 
 def _scratch_bytes(kernel: ir.Kernel) -> float:

@@ -41,12 +41,23 @@ class StridedMatrix:
 
 
 @dataclass(slots=True)
+class RowUpdate:
+    """A row that is not what memory has: that whose `place(n, row)` is the `position`, with the
+    elements `read(n, column)`."""
+
+    position: Expr
+    place: Callable[[Expr, Expr], Expr]
+    read: Callable[[Expr, Expr], Expr]
+
+
+@dataclass(slots=True)
 class Matrix:
     """A batch of matrices; `read(n, row, column, mask)` is an element."""
 
     read: Callable[[Expr, Expr, Expr, Expr], Expr]
     columns: Expr
     memory: StridedMatrix | None
+    update: RowUpdate | None = None
 
 
 _Rows = tuple[Expr, Expr, Expr, Expr]  # matrix, first row, end of the matrix, stage

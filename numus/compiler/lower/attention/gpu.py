@@ -9,12 +9,14 @@ from functools import partial
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.updated_rows import without_updates
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
 from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
 from numus.compiler.lower.axis import temporary
 from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.dtypes import DType
 from numus.ir import Expr
@@ -28,7 +30,14 @@ from numus.kernels.attention.gpu import (
     wgmma_pipelined,
 )
 from numus.kernels.attention.gpu.block import BwdOperands, FwdOperands, Sizes, Tiling
-from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
+from numus.kernels.common.smem_tiles import (
+    VECTOR,
+    Matrix,
+    RowUpdate,
+    StridedMatrix,
+    Vector,
+    round_up,
+)
 from numus.kernels.math import exp_decay
 from numus.target import Target
 
@@ -157,9 +166,10 @@ class SplitKeys(InOrder):
         approximate = p.target.approx_math and p.wgmma_dtype is not None
         decay = split_combine.approx_decay if approximate else exp_decay
         e, reader, operands = self._operands(p, tiling.threads)
+        e.resident_blocks = tiling.resident_blocks
         sizes = self._sizes(e, p, splits, chunk)
         given = (tiling, sizes, dtype, ir.var("g"), operands)
-        last = (p.target.dependent_launch, decay)
+        last = (_early(p), decay)
         if splits <= p.target.max_cluster_size:
             alone = split_keys.SplitKeysKernel(*given, splits, *last)
             e.cluster_blocks = splits
@@ -183,7 +193,7 @@ class SplitKeys(InOrder):
         layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=threads)
         reader = Reader(p, e, _compute_dtype(p))
-        return e, reader, reader.forward_operands(partial(_matrix, reader, layouts))
+        return e, reader, reader.forward_operands(partial(_matrix, reader, layouts, updates=True))
 
     def _sizes(
         self, e: Emitter, p: AttentionProblem, splits: int, chunk: int
@@ -192,6 +202,18 @@ class SplitKeys(InOrder):
         return split_combine.SplitSizes(
             keys, head_dim, value_dim, e.scalar_arg(splits), e.scalar_arg(chunk)
         )
+
+
+def _early(p: AttentionProblem) -> split_keys.Early:
+    if not p.target.dependent_launch:
+        return split_keys.Early.NOTHING
+    for x in (p.inputs["k"], p.inputs["v"]):
+        around = without_updates(x, p.layouts)
+        while around.kind == "view" and around not in p.layouts:
+            around = around.inputs[0]
+        if around.kind != "leaf":
+            return split_keys.Early.PREFETCH
+    return split_keys.Early.LOAD
 
 
 FORWARD: Sequence[Schedule[AttentionProblem]] = (
@@ -234,31 +256,57 @@ def _lower_backward(problem: AttentionProblem) -> Kernels:
 # -- operands -------------------------------------------------------------------------------------
 
 
-def _matrix(reader: Reader, layouts: Layouts, name: str) -> Matrix:
+def _matrix(reader: Reader, layouts: Layouts, name: str, updates: bool = False) -> Matrix:
+    """`updates`: of a matrix with a replaced row, the schedule reads memory and that row apart."""
     x, e = reader.inputs[name], reader.e
-    columns, stride = e.dim(x.shape[2]), _row_stride(x, layouts)
+    around = without_updates(x, layouts) if updates else x
+    columns, stride = e.dim(x.shape[2]), _row_stride(around, layouts)
 
     def read(n: Expr, row: Expr, column: Expr, mask: Expr) -> Expr:
         return reader.element(name, n, row, column, mask=mask)
 
-    if stride is None or stride % VECTOR:
+    update = None if around is x else _row_update(reader, name)
+    if stride is None or stride % VECTOR or (update is None and around is not x):
         return Matrix(read, columns, None)
-    return Matrix(read, columns, _strided(reader, name, e.dim(stride)))
+    return Matrix(read, columns, _strided(reader, around, e.dim(stride)), update)
+
+
+def _row_update(reader: Reader, name: str) -> RowUpdate | None:
+    """The replaced row of a matrix; None where it is not a whole row, at one place."""
+    x, e = reader.inputs[name], reader.e
+    n, row, column = (e.variable(f"{name}_at{i}", e.dim(m)) for i, m in enumerate(x.shape))
+    found = reader.element(name, n, row, column)
+    if found.op != "select" or found.args[0].op != "eq":
+        return None
+    is_there, new, _ = found.args
+    at = is_there.args
+    varies = [{n, row, column} & {*ir.walk(y, lambda y: True)} for y in (*at, new)]
+    if varies[0]:
+        at, varies[:2] = at[::-1], varies[1::-1]
+    if varies[0] or row in varies[2]:
+        return None
+    return RowUpdate(
+        at[0].cast(dt.int64),
+        lambda k, i: substitute(at[1], {n: k, row: i}),
+        lambda k, j: substitute(new, {n: k, column: j}),
+    )
 
 
 def _vector(reader: Reader, layouts: Layouts, name: str) -> Vector:
     def read(n: Expr, row: Expr, mask: Expr) -> Expr:
         return reader.element(name, n, row, mask=mask)
 
-    strided = _row_stride(reader.inputs[name], layouts) is not None
-    return Vector(read, _strided(reader, name, ZERO) if strided else None)
-
-
-def _strided(reader: Reader, name: str, stride: Expr) -> StridedMatrix:
     x = reader.inputs[name]
+    strided = _row_stride(x, layouts) is not None
+    return Vector(read, _strided(reader, x, ZERO) if strided else None)
 
+
+def _strided(reader: Reader, x: Value, stride: Expr) -> StridedMatrix:
     def first_load(n: Expr) -> Expr:
-        return reader.element(name, n, *[ZERO] * (len(x.shape) - 1))
+        index = [n, *[ZERO] * (len(x.shape) - 1)]
+        at = tuple(ZERO if m == 1 else i for m, i in zip(x.shape, index, strict=True))
+        found: Expr = reader.e.value(x, at)
+        return found
 
     def first(n: Expr) -> Expr:
         return first_load(n).args[0]

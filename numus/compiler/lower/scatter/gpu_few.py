@@ -32,6 +32,7 @@ class FewUpdatesTuning:
 
     max_updates: int = 32  # every thread looks at all of them
     min_elements: int = 1 << 13  # of a result that is worth a second kernel
+    threads: int = 128  # of a block, as of a product's with one vector, beside which it may run
 
 
 TUNING = FewUpdatesTuning()
@@ -61,7 +62,8 @@ def copied_base(problem: GpuScatterProblem) -> Kernels:
 
 
 def _update(problem: GpuScatterProblem) -> Kernels:
-    val, threads, columns = problem.val, problem.target.block_size, problem.columns
+    val, columns = problem.val, problem.columns
+    threads = min(problem.target.block_size, TUNING.threads)
     total = problem.count * columns
     if not total:
         return []

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from numus import ir
 from numus.dtypes import DType, bool_
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.gpu.block import FwdOperands
+from numus.kernels.attention.gpu.key_vectors import Place, RowVectors
 from numus.kernels.attention.gpu.split_combine import Decay, Partials, SplitSizes, combined
 from numus.kernels.attention.gpu.wgmma_forward import tree_reduce
 from numus.kernels.common.smem_tiles import Matrix
@@ -62,6 +64,11 @@ class SplitTiling:
     @property
     def warps(self) -> int:
         return self.threads // WARP
+
+    @property
+    def resident_blocks(self) -> int:
+        """Of an SM: registers hold the softmax of every query."""
+        return 2 if self.queries <= TUNING.few_queries else 1
 
     @property
     def step(self) -> int:
@@ -127,11 +134,15 @@ class _Softmax:
         return lets, shift, rescale
 
     def add(
-        self, scores: list[Expr], weigh: Callable[[int, Expr], Expr], rows: list[list[Expr]]
+        self,
+        scores: list[Expr],
+        weigh: Callable[[int, Expr], Expr],
+        rows: list[list[Expr]],
+        tag: str,
     ) -> list[Stmt]:
         """Keys with these scores, whose probabilities (after `weigh`) multiply rows of values."""
-        body, shift, rescale = self.rescaled(tree_reduce(scores, ir.maximum), "")
-        probs = [ir.var(f"{self.name}_prob{u}", self.dtype) for u in range(len(scores))]
+        body, shift, rescale = self.rescaled(tree_reduce(scores, ir.maximum), tag)
+        probs = [ir.var(f"{self.name}_{tag}prob{u}", self.dtype) for u in range(len(scores))]
         body += [ir.Let(p, self.decay(s - shift)) for p, s in zip(probs, scores, strict=True)]
         total = tree_reduce(list(probs), ir.add)
         body.append(ir.Set(self.sum, multiply_add(ir.read(self.sum), rescale, total)))
@@ -155,6 +166,14 @@ class _Softmax:
         return body
 
 
+class Early(Enum):
+    """What a block does of its keys and values before earlier kernels end."""
+
+    NOTHING = 0
+    PREFETCH = 1
+    LOAD = 2  # the program is given them
+
+
 class SplitKeysKernel:
     """The first kernel: a split of the keys, for all queries of a head. The only one where the
     splits of a head are the blocks of a cluster, whose partial results come without `partials`."""
@@ -167,7 +186,7 @@ class SplitKeysKernel:
         block: Expr,
         operands: FwdOperands,
         partials: Partials | int,  # in memory, or of so many blocks of a cluster
-        early: bool,
+        early: Early,
         decay: Decay = exp_decay,
     ) -> None:
         self.tiling, self.sizes, self.dtype = tiling, sizes, dtype
@@ -192,22 +211,46 @@ class SplitKeysKernel:
         self.rows = [_Softmax(f"q{r}", dtype, t.vector, decay) for r in range(t.queries)]
         self.begin = self.split * sizes.chunk
         self.end = ir.minimum(self.begin + sizes.chunk, sizes.keys)
+        self.vectors = self._row_vectors()
+        self.scratch += [v.new_row for v in self.vectors if v.update is not None]
 
     def body(self) -> list[Stmt]:
-        found = [m.memory for m in (self.o.k, self.o.v) if m is not None]
-        memory = [m for m in found if m is not None]
-        if len(memory) < 2:
-            body = self._teams(False)
-        else:
-            aligned = memory[0].aligned(self.n) & memory[1].aligned(self.n)
+        ahead: list[Stmt] = []
+        body: list[Stmt]
+        if self.vectors:
+            aligned = self.vectors[0].memory.aligned(self.n) & self.vectors[1].memory.aligned(
+                self.n
+            )
             body = [ir.If(aligned, self._teams(True)), ir.If(~aligned, self._teams(False))]
-        body = [*self._early_prefetch(), self._load_queries(), *body, self._merge_warps()]
+            if self.early is Early.LOAD:
+                ahead = [ir.If(aligned, [self._of_block(self._first_loads())])]
+                ahead.append(ir.DependencyWait(loads_before=True))
+        else:
+            body = self._teams(False)
+        if self.early is not Early.NOTHING and not ahead:
+            ahead = self._early_prefetch()
+        body = [*ahead, *self._stage(), *body, self._merge_warps()]
         if not isinstance(self.partials, int):
             return body
         if self.partials > 1:
             count = self.tiling.queries * (self.width + _STATS)
             body.append(ir.ClusterGather(self.gathered, self.merged, count))
         return [*body, self._combine(self.partials)]
+
+    def _row_vectors(self) -> list[RowVectors]:
+        """Of keys and values, where both are in memory."""
+        t, s = self.tiling, self.sizes
+        found = []
+        for name, matrix, extent in (("k", self.o.k, s.head_dim), ("v", self.o.v, s.value_dim)):
+            if matrix is None or matrix.memory is None:
+                return []
+            given = (matrix.memory, matrix.update, extent, t.vector, t.unroll, self.width)
+            found.append(RowVectors(name, *given))
+        return found
+
+    def _of_block(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+        lane = ir.var("lane")
+        return ir.For(lane, ZERO, const(self.tiling.threads), "lanes", body(lane))
 
     def _early_prefetch(self) -> list[Stmt]:
         """Keys and values are in L2, or on their way, when the kernels before this one end."""
@@ -229,25 +272,59 @@ class SplitKeysKernel:
         loop = ir.For(key, ZERO, self.sizes.chunk, "lanes", fetches)
         return [loop, ir.DependencyWait()]
 
-    def _load_queries(self) -> Stmt:
-        i, t, s = ir.var("query_element"), self.tiling, self.sizes
+    def _stage(self) -> list[Stmt]:
+        """Queries in shared memory, and rows that are replaced: one barrier for all."""
+        t, s, i = self.tiling, self.sizes, ir.var("staged")
         r, column = i // self.width, i % self.width
         at = ir.minimum(column, s.head_dim - 1)
         x = self.o.q.read(self.n, r, at, TRUE).cast(self.dtype)
         value = select(column < s.head_dim, x, const(0, self.dtype))
-        store = ir.Store(self.queries, i, value)
-        return ir.For(i, ZERO, const(t.queries * self.width), "lanes", [store])
+        store: list[Stmt] = [ir.Store(self.queries, i, value)]
+        updated = [v for v in self.vectors if v.update is not None]
+        count = t.queries * self.width
+        if not updated:
+            return [ir.For(i, ZERO, const(count), "lanes", store)]
+        body: list[Stmt] = [ir.If(i < count, store)]
+        for v in updated:
+            own = v.compute_update(self.n, i - count)
+            body.append(ir.If((i >= count) & (i < count + self.width), own))
+            count += self.width
+        found = [x for v in updated for x in v.find_update()]
+        return [
+            self._of_block(lambda lane: found),
+            ir.For(i, ZERO, const(count), "lanes", body),
+        ]
+
+    def _first_loads(self) -> Callable[[Expr], list[Stmt]]:
+        """The vectors of the first iteration."""
+        return lambda lane: self._loads(lane, self.begin, "first")
+
+    def _loads(self, lane: Expr, k0: Expr, tag: str) -> list[Stmt]:
+        keys, place = self._keys_of(lane, k0), self._place(lane)
+        return [x for v in self.vectors for x in v.load(keys, place, f"{tag}_{v.name}")]
+
+    def _keys_of(self, lane: Expr, k0: Expr) -> list[Expr]:
+        """The keys of a thread's team in an iteration."""
+        t = self.tiling
+        return [k0 + (u * t.teams) + lane // t.team for u in range(t.unroll)]
+
+    def _place(self, lane: Expr) -> Place:
+        t = self.tiling
+        return Place(self.n, lane % t.team * t.vector, self.sizes.keys - 1)
 
     def _teams(self, vectors: bool) -> list[Stmt]:
         t, lane = self.tiling, ir.var("lane")
-        member, team = lane % t.team, lane // t.team
-        first = member * t.vector
+        first = lane % t.team * t.vector
         body: list[Stmt] = []
         for row in self.rows:
             body += row.clear()
-        k0 = ir.var("key_block")
-        loop = self._keys(k0, team, first, vectors)
-        body.append(ir.For(k0, self.begin, self.end, "serial", loop, step=const(t.step)))
+        if vectors:
+            body += self._pipeline(lane)
+        else:
+            k0 = ir.var("key_block")
+            keys = self._keys_of(lane, k0)
+            loop = self._element_rows(keys, first)
+            body.append(ir.For(k0, self.begin, self.end, "serial", loop, step=const(t.step)))
         mask = t.team
         while mask < WARP:
             for row in self.rows:
@@ -268,25 +345,46 @@ class SplitKeysKernel:
         body.append(ir.If(is_first, store))
         return [ir.For(lane, ZERO, const(t.threads), "lanes", body)]
 
-    def _keys(self, k0: Expr, team: Expr, first: Expr, vectors: bool) -> list[Stmt]:
+    def _pipeline(self, lane: Expr) -> list[Stmt]:
+        """The keys of a block, the vectors of an iteration while those before are used."""
+        t, k0 = self.tiling, ir.var("key_block")
+        last = self.begin + (self.end - 1 - self.begin) // t.step * t.step
+
+        def use(at: Expr, tag: str) -> list[Stmt]:
+            keys, place = self._keys_of(lane, at), self._place(lane)
+            body = [x for v in self.vectors for x in v.replace_updated(keys, place, tag + v.name)]
+            ks, vs = ([v.elements(u, self.dtype) for u in range(t.unroll)] for v in self.vectors)
+            return body + self._attend(keys, place.first, ks, vs, tag)
+
+        body = [] if self.early is Early.LOAD else self._loads(lane, self.begin, "first")
+        loop = [*use(k0, ""), *self._loads(lane, k0 + t.step, "next")]
+        body.append(ir.For(k0, self.begin, last, "serial", loop, step=const(t.step)))
+        return body + use(last, "last_")
+
+    def _element_rows(self, keys: list[Expr], first: Expr) -> list[Stmt]:
+        """An iteration whose keys and values are loaded element by element."""
+        s, o, body = self.sizes, self.o, list[Stmt]()
+        assert o.v is not None
+        load, inside = self._load, [ir.minimum(key, s.keys - 1) for key in keys]
+        ks = [load(body, o.k, at, first, s.head_dim, f"k{u}") for u, at in enumerate(inside)]
+        vs = [load(body, o.v, at, first, s.value_dim, f"v{u}") for u, at in enumerate(inside)]
+        return body + self._attend(keys, first, ks, vs, "")
+
+    def _attend(
+        self,
+        keys: list[Expr],
+        first: Expr,
+        ks: list[list[Expr]],
+        vs: list[list[Expr]],
+        tag: str,
+    ) -> list[Stmt]:
         """One iteration: the scores of some keys by every team, and their values."""
         t, s, o = self.tiling, self.sizes, self.o
-        assert o.v is not None
         body: list[Stmt] = []
-        keys = [k0 + (u * t.teams) + team for u in range(t.unroll)]
         inside = [ir.minimum(key, s.keys - 1) for key in keys]
-        load = self._load
-        ks = [
-            load(body, o.k, key, first, s.head_dim, f"k{u}", vectors)
-            for u, key in enumerate(inside)
-        ]
-        vs = [
-            load(body, o.v, key, first, s.value_dim, f"v{u}", vectors)
-            for u, key in enumerate(inside)
-        ]
         infinite = const(-math.inf, self.dtype)
         for r, row in enumerate(self.rows):
-            query = self._query(body, r, first)
+            query = self._query(body, r, first, tag)
             scores: list[Expr] = []
             for u, key in enumerate(keys):
                 total = query[0] * ks[u][0]
@@ -300,55 +398,40 @@ class SplitKeysKernel:
                 if o.bias is not None:
                     value = value + o.bias(self.n, const(r), inside[u])
                 limit = ir.minimum(self.end, const(r + 1)) if o.causal else self.end
-                name = ir.var(f"score{r}_{u}", self.dtype)
+                name = ir.var(f"{tag}score{r}_{u}", self.dtype)
                 body.append(ir.Let(name, select(key < limit, value, infinite)))
                 scores.append(name)
 
             def weigh(u: int, prob: Expr, r: int = r) -> Expr:
                 return prob if o.keep is None else prob * o.keep(self.n, const(r), inside[u])
 
-            body += row.add(scores, weigh, vs)
+            body += row.add(scores, weigh, vs, tag)
         return body
 
-    def _query(self, out: list[Stmt], r: int, first: Expr) -> list[Expr]:
+    def _query(self, out: list[Stmt], r: int, first: Expr, tag: str) -> list[Expr]:
         """A thread's vector of a query, from shared memory."""
         width = MAX_ACCESS_BYTES // self.dtype.itemsize
-        names = [ir.var(f"query{r}_{i}", self.dtype) for i in range(self.tiling.vector)]
+        names = [ir.var(f"{tag}query{r}_{i}", self.dtype) for i in range(self.tiling.vector)]
         for i, name in enumerate(names):
             x = ir.load(self.queries, first + (r * self.width + i))
             out.append(ir.Let(name, x, vector=0 if i % width else min(width, len(names))))
         return list(names)
 
     def _load(
-        self,
-        out: list[Stmt],
-        matrix: Matrix,
-        row: Expr,
-        first: Expr,
-        extent: Expr,
-        tag: str,
-        vectors: bool,
+        self, out: list[Stmt], matrix: Matrix, row: Expr, first: Expr, extent: Expr, tag: str
     ) -> list[Expr]:
         """A thread's vector of a row, or the last one again."""
         count = self.tiling.vector
         at = ir.minimum(first, extent - count)
-        if not vectors:
-            lets = [
-                ir.Let(
-                    ir.var(f"{tag}_{i}", self.dtype),
-                    matrix.read(self.n, row, at + i, TRUE).cast(self.dtype),
-                )
-                for i in range(count)
-            ]
-            out += lets
-            return [let.var for let in lets]
-        memory = matrix.memory
-        assert memory is not None
-        start = memory.offset(self.n) + row * memory.stride + at
-        names = [ir.var(f"{tag}_{i}", memory.buffer.dtype) for i in range(count)]
-        for i, name in enumerate(names):
-            out.append(ir.Let(name, ir.load(memory.buffer, start + i), vector=0 if i else count))
-        return [name.cast(self.dtype) for name in names]
+        lets = [
+            ir.Let(
+                ir.var(f"{tag}_{i}", self.dtype),
+                matrix.read(self.n, row, at + i, TRUE).cast(self.dtype),
+            )
+            for i in range(count)
+        ]
+        out += lets
+        return [let.var for let in lets]
 
     def _merge_warps(self) -> Stmt:
         t, s, p = self.tiling, self.sizes, self.partials

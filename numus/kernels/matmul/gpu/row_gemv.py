@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.kernels.common.vector_registers import element, packed, vector_registers
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
 from numus.target import Target
@@ -228,7 +228,10 @@ class RowGemv:
             self.aligned = self.aligned & matrix.aligned
         pipelined = all(m.is_vector(s.vector) for m in matrices)
         self.words = [
-            [_registers(f"word{u}_{i}", m, s.vector) for i, m in enumerate(self.matrices)]
+            [
+                vector_registers(f"word{u}_{i}", _stored(m), s.vector)
+                for i, m in enumerate(self.matrices)
+            ]
             for u in range(s.unroll if pipelined else 0)
         ]
         self.sums = [ir.Register(f"sum{i}", s.dtype, lanes=True) for i in range(len(self.matrices))]
@@ -277,7 +280,7 @@ class RowGemv:
         for i, ((matrix, row), own) in enumerate(operands):
             tag = f"next{u}_{i}"
             names = matrix.load_vectors(out, ZERO, row, at, self.shape.vector, tag)
-            sets += ir.sets(own, _packed(names))
+            sets += ir.sets(own, packed(names))
         return out + sets
 
     def _pipeline(self, along: AlongK, vector: LoadVector, lane: Expr) -> list[Stmt]:
@@ -306,7 +309,7 @@ class RowGemv:
         xs = vector(body, at, self.shape.vector, tag, True)
         for e, x in enumerate(xs):
             for c, matrix, own in zip(self.sums, self.matrices, self.words[u], strict=True):
-                w = _element(own, e, _stored(matrix)).cast(matrix.dtype)
+                w = element(own, e, _stored(matrix)).cast(matrix.dtype)
                 body.append(ir.Set(c, problem.multiply_add(w, x, ir.read(c))))
         return body
 
@@ -333,35 +336,6 @@ class RowGemv:
 
 def _of_block(lane: Expr, body: list[Stmt]) -> list[Stmt]:
     return [ir.For(lane, ZERO, const(block_threads()), "lanes", body)]
-
-
-def _registers(name: str, matrix: VectorOperand, count: int) -> list[ir.Register]:
-    """For elements as they are in memory."""
-    dtype = _stored(matrix)
-    word = _word(dtype)
-    words = count * dtype.itemsize // word.itemsize
-    return [ir.Register(f"{name}_{e}", word, lanes=True) for e in range(words)]
-
-
-def _word(dtype: DType) -> DType:
-    """What registers hold of elements: pairs of halves, so that they are as they came."""
-    return dt.uint32 if dtype.itemsize == 2 else dtype
-
-
-def _packed(names: list[Expr]) -> list[Expr]:
-    if names[0].dtype.itemsize != 2:
-        return names
-    bits = [x.bitcast(dt.uint16).cast(dt.uint32) for x in names]
-    return [low | (high << 16) for low, high in zip(bits[::2], bits[1::2], strict=True)]
-
-
-def _element(words: list[ir.Register], e: int, dtype: DType) -> Expr:
-    if dtype.itemsize != 2:
-        return ir.read(words[e])
-    word = ir.read(words[e // 2])
-    if dtype is dt.bfloat16:
-        return (word & 0xFFFF0000 if e % 2 else word << 16).bitcast(dt.float32)
-    return (word >> 16 if e % 2 else word).cast(dt.uint16).bitcast(dtype)
 
 
 def _stored(matrix: VectorOperand) -> DType:
