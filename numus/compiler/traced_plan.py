@@ -17,6 +17,7 @@ from numus.compiler.launch_plan import scalar_part
 from numus.compiler.lower import autotune
 from numus.compiler.plan import Plan
 from numus.compiler.schedule.in_place import BufferAccesses
+from numus.garbage import collection_paused
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
 from numus.runtime import contract
@@ -85,8 +86,8 @@ class TracedPlan:
             captured = ()
         sizes = [(i, size_of(inputs[i].shape) * inputs[i].dtype.itemsize) for i in captured]
         known = hoistable(sizes)
-        fused = FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars)
-        with autotune.repeated():
+        with collection_paused(), autotune.repeated():
+            fused = FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars)
             self.plan = plan = Plan(device, fused)
         # the inputs that hoisted values are computed from, if there are any
         self.captured = known if plan.hoisted_bytes else []

@@ -19,6 +19,7 @@ from numus.ir.visit import post_order
 
 _FIELDS = (
     *("name", "buffers", "scalars", "notes", "small", "stores_once", "resident_blocks", "copies"),
+    *("block_size", "packed_blocks", "cluster_size", "cluster_blocks", "persistent"),
     "cached_digest",
 )
 
@@ -71,9 +72,9 @@ class StoredKernel(Kernel):
 
 
 def pack_kernel(kernel: Kernel) -> Any:
-    """A CPU kernel as what `pickle` takes."""
-    if kernel.block_size or kernel.vendor is not None or kernel.flags is not None:
-        raise pickle.PicklingError("only kernels of CPUs are stored")
+    """A kernel as what `pickle` takes."""
+    if kernel.vendor is not None or kernel.flags is not None:
+        raise pickle.PicklingError("only kernels of statements, without flags, are stored")
     kernel_digest(kernel)
     file = io.BytesIO()
     _Pickler(file, kernel.buffers).dump(kernel.body)

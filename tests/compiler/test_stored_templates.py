@@ -1,9 +1,11 @@
 """Lowering templates on disk: another process finds the kernels that lowering would give."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus import ir
@@ -11,8 +13,9 @@ from numus.compiler import plan_template
 from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.lower import autotune, stored_templates, templates
 from numus.compiler.plan import Plan, clear_plans
+from numus.runtime.devices import BACKENDS
 
-pytestmark = pytest.mark.on_cpu("templates are those of CPUs")
+pytestmark = pytest.mark.on_cpu("templates are those of CPUs, and of a machine of its own")
 
 
 @pytest.fixture
@@ -140,3 +143,35 @@ def test_structures_without_a_name_outside_of_the_process(counts):
     target = nm.device("cpu").runtime.target
     assert stored_templates.name(("loop", object()), [3], target) is None
     assert stored_templates.name(("loop", (1, "a")), [3], target) is not None
+
+
+def test_kernels_of_gpus_are_lowered_once(counts, monkeypatch):
+    """For sizes of their own; what a kernel needs of itself is stored with it."""
+    target = dataclasses.replace(simt_machine.HOPPER, language="ptx")
+    BACKENDS["simt_stored"] = lambda index: simt_machine.Machine(target)
+    lowered = []
+    lower_group = templates.lower_group
+    monkeypatch.setattr(
+        templates, "lower_group", lambda *args: lowered.append(args) or lower_group(*args)
+    )
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype("float32") for s in ((33, 64), (64, 48))]
+
+    def run(device):
+        x, w = (nm.asarray(a, device=device) for a in arrays)
+        y = nm.softmax(x @ w * 2.5, axis=-1)
+        return y.numpy(), nm.sum(y, axis=0).numpy()
+
+    found = []
+    for _ in range(2):
+        found.append(run("simt_stored"))
+        stored_templates.flush()
+        clear_plans()  # as in a new process
+        count, lowered[:] = len(lowered), []
+        found.append(count)
+    first, some, again, none = found
+    assert some >= 2
+    assert none == 0
+    for a, b, c in zip(first, again, run("cpu"), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, c, rtol=1e-5)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import hashlib
 import os
 import pickle
@@ -19,12 +18,14 @@ from typing import Any
 
 from numus.compiler.hooks import on_clear_plans
 from numus.dtypes import DType
+from numus.garbage import collection_paused
 from numus.runtime import cache
 from numus.target import Target
 
 enabled = True  # schedules are those of the modules on disk: none of their numbers was changed
 
 _PACKAGES = ("compiler", "kernels", "ir")
+_LANGUAGES = ("llvm", "ptx")
 _WAIT_SECONDS = 2.0  # after which a further template is stored with all that wait
 _SIMPLE = (int, float, str, bool, complex, type(None), DType)
 
@@ -57,7 +58,7 @@ def _target_text(target: Target) -> str:
 def name(key: Any, sizes: list[int], target: Target) -> str | None:
     """The name of the template of a structure that serves these sizes; None where the structure
     has no name outside of this process."""
-    if not enabled or target.language != "llvm":
+    if not enabled or target.language not in _LANGUAGES:
         return None
     return digest("lowering", key, sizes, target)
 
@@ -94,13 +95,8 @@ def load(name: str | None) -> Any:
     data = cache.get(name)
     if data is None:
         return None
-    collects = gc.isenabled()
-    gc.disable()  # thousands of objects are made, and all of them stay
-    try:
+    with collection_paused():
         return pickle.loads(data)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def store(name: str | None, template: Any) -> None:

@@ -239,7 +239,7 @@ def lower(
     they are computed from, in order."""
     fixed, target = is_fixed(group.kind, runtime), runtime.target
     if fixed and not (group.kind in GEMM_KINDS and autotune.choices.active):
-        return lower_group(group, layouts, _target(group, runtime))
+        return _lower_fixed(group, layouts, values, _target(group, runtime))
     numbering = Sizes()
     structure = structure_of(group, layouts, values, numbering)
     sizes = list(numbering.number)
@@ -251,7 +251,7 @@ def lower(
         known = None if found is None else found[0].instantiate(found[1], values)
         chosen = autotune.measured(group, key, layouts, runtime, known)
     if fixed:
-        return lower_group(group, layouts, chosen)
+        return _lower_fixed(group, layouts, values, chosen)
     found = find(structure, sizes, runtime, chosen)
     if found is not None:
         return found[0].instantiate(found[1], values)
@@ -267,6 +267,28 @@ def lower(
     numbers = made.numbers(sizes)
     assert numbers is not None, "a template does not serve the sizes it was recorded for"
     return made.instantiate(numbers, values)
+
+
+def _lower_fixed(
+    group: FusionGroup, layouts: Layouts, values: list[Value], target: Target
+) -> Kernels:
+    """The kernels of a group for its own sizes; on GPUs, where lowering takes half of a first step,
+    as another process has stored them."""
+    if not target.simt:
+        return lower_group(group, layouts, target)
+    numbering = Sizes()
+    structure = structure_of(group, layouts, values, numbering)
+    name = stored_templates.name(structure, list(numbering.number), target)
+    known: Template | None = stored_templates.load(name)
+    numbers = None if known is None else known.numbers(())
+    if known is not None and numbers is not None:
+        return known.instantiate(numbers, values)
+    steps = lower_group(group, layouts, target)
+    if name is not None and all(step.kernel.vendor is None for step in steps):
+        made = Template.of(steps, values, Recorder(()))
+        if all(map(_is_made_anew, made.fresh)):
+            stored_templates.store(name, made)
+    return steps
 
 
 def tuned_target(

@@ -1,7 +1,7 @@
 """Compiler of CUDA kernels: IR to LLVM IR, to PTX by LLVM, to machine code by the driver.
 
-Programs are cached by kernel text in this process, and machine code on disk under a key that names
-everything it depends on.
+Programs are cached by the digest of a kernel's text in this process, and machine code on disk under
+a key that names everything it depends on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from numus.codegen.nvptx import assembler, renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import CompileError
-from numus.ir import kernel_text
+from numus.ir.printer import kernel_digest
 from numus.lru import LruTable
 from numus.runtime import cache
 from numus.runtime.cuda import driver
@@ -56,25 +56,25 @@ class Compiler:
     def compile_all(self, kernels: Sequence[Any]) -> list[CudaProgram]:
         """Programs of several kernels; new ones are assembled in a thread pool, while the next
         ones are rendered."""
-        texts = [kernel_text(kernel) for kernel in kernels]
+        digests = [kernel_digest(kernel).hex() for kernel in kernels]
         with self._lock:
-            known = {t: self._programs.get(t) for t in texts}  # kept here: tables forget
-            found = {t: p for t, p in known.items() if p is not None}
-            new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in found}
+            known = {d: self._programs.get(d) for d in digests}  # kept here: tables forget
+            found = {d: p for d, p in known.items() if p is not None}
+            new = {d: k for d, k in zip(digests, kernels, strict=True) if d not in found}
             if len(new) == 1:
-                for text, kernel in new.items():
-                    found[text] = _Build(self, kernel, text).program()
+                for digest, kernel in new.items():
+                    found[digest] = _Build(self, kernel, digest).program()
             elif new:
                 with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:
-                    builds = {t: _Build(self, kernel, t, pool) for t, kernel in new.items()}
-                    for text, build in builds.items():
-                        found[text] = build.program()
-            for text in new:
-                self._programs[text] = found[text]
+                    builds = {d: _Build(self, kernel, d, pool) for d, kernel in new.items()}
+                    for digest, build in builds.items():
+                        found[digest] = build.program()
+            for digest in new:
+                self._programs[digest] = found[digest]
         if len(self.retired) >= _RETIRED_MODULES:
             modules, self.retired[:] = list(self.retired), []
             self._unload(modules)
-        return [found[text] for text in texts]
+        return [found[digest] for digest in digests]
 
     def render(self, kernel: Any) -> str:
         return str(renderer.render(kernel, renderer.NvptxTarget(self.capability), symbol(kernel)))
@@ -84,10 +84,11 @@ class Compiler:
             source = self.render(kernel)
         return self.assembler.ptx(source)
 
-    def key(self, text: str, name: str) -> str:
-        """The disk cache's key: a digest of everything that machine code depends on."""
+    def key(self, digest: str, name: str) -> str:
+        """The disk cache's key: a digest of everything that machine code depends on, the kernel's
+        text above all."""
         version = cache.version(Path(assembler.__file__), *_CODEGEN)
-        parts = (text, name, version, str(self.capability), str(self._driver_version))
+        parts = (digest, name, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def whole_program(self, source: str) -> bytes:
@@ -123,10 +124,10 @@ class _Build:
     """A kernel being compiled: read from disk, or rendered and assembled (in a pool, if given)."""
 
     def __init__(
-        self, compiler: Compiler, kernel: Any, text: str, pool: ThreadPoolExecutor | None = None
+        self, compiler: Compiler, kernel: Any, digest: str, pool: ThreadPoolExecutor | None = None
     ) -> None:
         self._compiler, self._kernel = compiler, kernel
-        self._key = compiler.key(text, symbol(kernel))
+        self._key = compiler.key(digest, symbol(kernel))
         began = time.perf_counter()
         code = cache.get(self._key)
         self._cause = "disk" if code is not None else "compiled"
