@@ -92,3 +92,23 @@ def test_small_kernels_join_a_product_beyond_the_share_of_the_cache(machine, mon
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
     launched = nm.device("joining_large").runtime.launched
     assert [p.kernel.body[0].var.attr for p in launched].count("joint_block") == 1
+
+
+def test_joined_kernels_tell_what_they_load_early(machine):
+    """Each has a wait of its own, ahead of which it may load."""
+
+    def kernel(name, *body):
+        block = ir.var("b")
+        loop = ir.For(block, ir.const(0), ir.const(1), "grid", list(body))
+        return ir.Kernel(name, (), (), [loop], block_size=128)
+
+    given = ir.Buffer("given", nm.float32, "read", ir.const(8))
+    first = kernel("waits", ir.DependencyWait())
+    early = ir.Let(ir.var("x", nm.float32), ir.load(given, ir.const(0)))
+    later = ir.Let(ir.var("y", nm.float32), ir.load(given, ir.const(1)))
+    second = kernel("loads", early, ir.DependencyWait(loads_before=True), later)
+    second = dataclasses.replace(second, buffers=(given,))
+    for together in ([first, second], [second, first]):
+        joined = horizontal._joined(together)
+        assert renderer.buffers_before_wait(joined) == set(joined.buffers)
+    assert not renderer.buffers_before_wait(first)
