@@ -16,10 +16,10 @@ from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
 from numus.compiler.lower.attention.problem import AttentionKernel, AttentionProblem, Reader
 from numus.compiler.lower.axis import temporary
 from numus.compiler.lower.emitter import Emitter, Kernels
-from numus.compiler.lower.loops.pointwise_transpose import substitute
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.dtypes import DType
 from numus.ir import Expr
+from numus.ir.substitution import substitute
 from numus.kernels.attention.gpu import (
     simt_backward,
     simt_forward,
