@@ -82,6 +82,31 @@ def test_merges_of_a_cpu(n, dtype):
         check(matrix / scale, values[i] / scale, vectors[i])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [97, pytest.param(150, marks=pytest.mark.slow)])
+def test_merges_of_singular_values(n, dtype):
+    """Blocks that are zero, rows that couple nothing, poles at 0 and equal ones."""
+    band = [np.diag(d) + np.diag(e, 1) for d, e in hard(n).values()]
+    half = np.diag(RNG.standard_normal(n) * (np.arange(n) < n // 2))
+    tiny = np.diag(np.where(np.arange(n) == 0, 1, 1e-20))
+    q = np.linalg.qr(RNG.standard_normal((n, n)))[0]
+    graded = q * 10.0 ** -np.linspace(0, 30, n) @ q
+    shift = np.eye(n) + np.eye(n, k=1)
+    low_rank = RNG.standard_normal((n, 3)) @ RNG.standard_normal((3, n))
+    a = np.stack([*band, half, tiny, graded, shift, low_rank]).astype(dtype)
+    with nm.kernels.prefer("native"):
+        u, s, vh = (x.numpy() for x in nm.linalg.svd(nm.asarray(a)))
+    bound = 2 * n * np.finfo(dtype).eps
+    for i, matrix in enumerate(a):
+        size = max(s[i, 0], dtype(1e-30))
+        assert np.max(np.abs((u[i] * (s[i] / size)) @ vh[i] - matrix / size)) <= bound
+        assert np.max(np.abs(u[i].T @ u[i] - np.eye(n))) <= bound
+        assert np.max(np.abs(vh[i] @ vh[i].T - np.eye(n))) <= bound
+        assert (np.diff(s[i]) <= 0).all()
+        exact = np.linalg.svd(matrix / float(size), compute_uv=False)
+        assert np.max(np.abs(s[i] / size - exact)) <= bound
+
+
 @pytest.mark.parametrize("n", [97, pytest.param(200, marks=pytest.mark.slow)])
 def test_large_matrices_are_left_for_smaller_ones(n, monkeypatch):
     monkeypatch.setattr(tridiagonal, "WHOLE", 64)

@@ -91,13 +91,15 @@ def test_eigenvalues_of_low_rank_converge():
         assert np.max(np.abs(v.T @ v - np.eye(n))) <= 10 * n * np.finfo(np.float32).eps
 
 
-def test_values_alone_are_those_with_vectors():
+def test_values_alone_are_nearly_those_with_vectors():
+    """They are found by other steps."""
     a = drawn((2, 66, 66), np.float32)
-    mapped = nm.vmap(nm.linalg.eigvalsh)(nm.asarray(a))
-    values = nm.linalg.eigh(nm.asarray(a))[0].numpy()  # by another algorithm
-    np.testing.assert_allclose(mapped.numpy(), values, rtol=0, atol=bound(a, 66))
-    jitted = nm.jit(nm.linalg.svdvals)(nm.asarray(a))
-    np.testing.assert_array_equal(jitted.numpy(), nm.linalg.svd(nm.asarray(a))[1].numpy())
+    values = nm.vmap(nm.linalg.eigvalsh)(nm.asarray(a)).numpy()
+    with_vectors = nm.linalg.eigh(nm.asarray(a))[0].numpy()
+    np.testing.assert_allclose(values, with_vectors, rtol=0, atol=bound(a, 66))
+    values = nm.jit(nm.linalg.svdvals)(nm.asarray(a)).numpy()
+    with_vectors = nm.linalg.svd(nm.asarray(a))[1].numpy()
+    np.testing.assert_allclose(values, with_vectors, rtol=0, atol=bound(a, 66))
 
 
 def test_one_bad_matrix_of_a_stack_is_nan_alone():

@@ -1,6 +1,4 @@
-"""Singular values of real upper bidiagonal matrices by implicit QR steps (Golub & Reinsch 1970),
-whose rotations turn the rows of other matrices.
-"""
+"""Singular values of real upper bidiagonal matrices by implicit QR steps (Golub & Reinsch 1970)."""
 
 from __future__ import annotations
 
@@ -8,24 +6,26 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, chosen
-from numus.kernels.factor.rotations import Sweeps, plane_turn
+from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, least_size
+from numus.kernels.factor.rotations import plane_turn
 
 MAX_STEPS = 60  # per singular value on average; 2 are usual
 MAX_ERRORS = 8.0  # rounding errors that are as good as zero where steps are many
 _D, _E = ZERO, ONE
 
 
+# of rows k and k + 1 of the vectors of the right, then of the left, by cosines and sines
+Rotated = Callable[[Expr, tuple[Expr, Expr], tuple[Expr, Expr]], None]
+
+
 def iterate(
     p: Program,
     b: Matrix,
     n: Expr,
-    sweeps: tuple[Sweeps, Expr] | None = None,
-    apply: Callable[[], None] = lambda: None,
+    rotated: Rotated | None = None,
 ) -> None:
     """Singular values, some with a minus, in row 0 of `b`, of a matrix with that diagonal and row 1
-    above it: NaN where steps do not converge. `apply` is called where sweeps, those of the right
-    under a condition and else those of the left, are many enough, and after the last."""
+    above it: NaN where steps do not converge. `rotated` is called for each pair of rotations."""
     largest = p.reduced(
         "max",
         ZERO,
@@ -34,7 +34,8 @@ def iterate(
         p.constant(0.0),
     )
     # what is smaller than rounding errors of the largest element is as good as zero
-    least = p.let(ir.maximum(*largest) * p.constant(2.0**-p.real.mantissa))
+    least = ir.maximum(*largest) * p.constant(2.0**-p.real.mantissa)
+    least = p.let(ir.maximum(least, least_size(p)))
     bound, row = p.register(), p.register(ir.INDEX)
     p.do(ir.Set(bound, least), ir.Set(row, ir.maximum(ir.sub(n, ONE), ZERO)))
     with p.loop(ZERO, ir.mul(n, const(MAX_STEPS))), p.when(p.let(ir.read(row) > ZERO)):
@@ -46,13 +47,9 @@ def iterate(
             # rounding may bring back a little more where values are equal
             grown = ir.read(bound) + least
             p.do(ir.Set(bound, ir.minimum(grown, least * p.constant(MAX_ERRORS))))
-            _step(p, b, (first, last), least, sweeps)
-            if sweeps is not None:
-                with p.when(sweeps[0].is_full()):
-                    apply()
+            _step(p, b, (first, last), least, rotated)
     with p.when(p.let(ir.read(row) > ZERO)):
         b[_D, ir.read(row)] = (p.constant(float("nan")),)
-    apply()
 
 
 def _start(p: Program, b: Matrix, last: Expr, least: Expr) -> Expr:
@@ -71,11 +68,10 @@ def _step(
     b: Matrix,
     block: tuple[Expr, Expr],
     least: Expr,
-    sweeps: tuple[Sweeps, Expr] | None,
+    rotated: Rotated | None,
 ) -> None:
     """A sweep of rotations from the first to the last row of a block."""
     first, last = block
-    angles = sweeps[0].begin(first, last) if sweeps is not None else ZERO
     one = p.constant(1.0)
     # a zero on the diagonal would end the chase: an error as small as rounding's moves it away
     with p.lanes(first, p.let(ir.add(last, ONE))) as k:
@@ -114,9 +110,8 @@ def _step(
         new_e = p.let(ir.fma(cosine, old_e, -(sine * old_d), allow_unfused=True))
         new_d = p.let(cosine * d_after)
         cosine, sine, r = plane_turn(p, new_y, p.let(sine * d_after))
-        if sweeps is not None:
-            record, of_right = sweeps
-            record.record(angles, k, *chosen(of_right, right, (cosine, sine)))
+        if rotated is not None:
+            rotated(k, right, (cosine, sine))
         b[_D, k] = (r,)
         coming = p.let(ir.fma(cosine, new_e, sine * new_d, allow_unfused=True))
         p.do(

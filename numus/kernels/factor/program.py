@@ -257,6 +257,12 @@ def power_near(p: Program, size: Expr) -> Expr:
     return p.let(select(usable, power, p.constant(1.0)))
 
 
+def least_size(p: Program) -> Expr:
+    """Far below a rounding error of 1, with squares far above underflow: parts of a matrix whose
+    elements are about 1 are as good as zero where all is smaller."""
+    return p.constant(2.0 ** -(p.real.mantissa * 3 // 2))
+
+
 def inverse(p: Program, a: Number) -> Number:
     """1 / a without overflow of |a|²."""
     if len(a) == 1:

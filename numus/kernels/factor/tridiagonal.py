@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program
+from numus.kernels.factor.program import INT, ONE, ZERO, Matrix, Program, least_size
 from numus.kernels.factor.rotations import plane_turn
 
 MAX_STEPS = 60  # per eigenvalue; 2 are usual
@@ -48,7 +48,8 @@ def _least(p: Program, t: Matrix, n: Expr) -> Expr:
         lambda i: [ir.unary("abs", t[row, i][0]) for row in (_D, _E)],
         p.constant(0.0),
     )
-    return p.let(ir.maximum(*largest) * p.constant(2.0**-p.real.mantissa))
+    least = ir.maximum(*largest) * p.constant(2.0**-p.real.mantissa)
+    return p.let(ir.maximum(least, least_size(p)))
 
 
 def _end(p: Program, t: Matrix, first: Expr, n: Expr, least: Expr) -> Expr:

@@ -20,8 +20,8 @@ NEVER = 1 << 30
 @dataclass(frozen=True)
 class LapackTuning:
     """Orders from which on LAPACK is faster, of fewer matrices than there are cores and of many,
-    and from which on it is not. Measured on a 2-core x86-64 (Cascade Lake) with SciPy's
-    OpenBLAS."""
+    and from which on it is not. Measured on a 2-core x86-64 (Cascade Lake; spectra of Hermitian
+    matrices and singular values: Sapphire Rapids) with SciPy's OpenBLAS."""
 
     cholesky: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     lu: tuple[int, int, int] = (NEVER, NEVER, NEVER)
@@ -29,8 +29,8 @@ class LapackTuning:
     solve: tuple[int, int, int] = (NEVER, NEVER, NEVER)
     qr: tuple[int, int, int] = (8, 65, 65)
     # of float64; of other dtypes as many bytes (of Hermitian matrices those of one part)
-    eigh: tuple[int, int, int] = (540, 1000, NEVER)
-    svd: tuple[int, int, int] = (650, 1000, NEVER)
+    eigh: tuple[int, int, int] = (1000, 1400, NEVER)
+    svd: tuple[int, int, int] = (1500, 2000, NEVER)
     eig: tuple[int, int, int] = (1, 1, NEVER)
     schur: tuple[int, int, int] = (1, 1, NEVER)
     qz: tuple[int, int, int] = (1, 1, NEVER)

@@ -1,9 +1,7 @@
 """Hermitian eigenproblems and singular values on a CPU: sequences of kernels on one workspace.
 
-A panel of the reduction is a task per matrix, its update a task per block. Eigenvectors are those
-of the tridiagonal matrix by divide and conquer, reflected. For singular vectors, a task for each
-range of columns rotates the products of reflectors: all find the rotations for themselves, which
-take n².
+A panel of the reduction is a task per matrix, its update a task per block. Vectors are those of the
+condensed matrix by divide and conquer, reflected.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ from numus.compiler.lower.factor import divide_and_conquer
 from numus.compiler.lower.factor.workspace import TUNING as BLOCKED
 from numus.compiler.lower.factor.workspace import RealTask, Task, Workspace, fill
 from numus.compiler.lower.schedule import Problem
-from numus.ir import Expr, const, select
-from numus.kernels.factor import bidiagonal, placing, rotations, tridiagonal
+from numus.ir import Expr, const
+from numus.kernels.factor import bidiagonal, placing, tridiagonal
 from numus.kernels.factor.blocked import bidiagonal as bidiagonal_panels
 from numus.kernels.factor.blocked import lu, panels, qr
 from numus.kernels.factor.blocked import tridiagonal as tridiagonal_panels
-from numus.kernels.factor.blocked.tiles import Planes, TileProgram, transposed
+from numus.kernels.factor.blocked.tiles import Planes, transposed
 from numus.kernels.factor.program import (
     ONE,
     ZERO,
@@ -36,7 +34,6 @@ from numus.kernels.factor.program import (
     scaled,
     zero,
 )
-from numus.kernels.factor.rotations import Strips, Sweeps
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class SpectraTuning:
     """Measured on a 2-core x86-64 (Cascade Lake)."""
 
     block: int = 32  # columns of a panel: corrections take as long as products with the matrix
-    min_columns: int = 64  # of vectors that a task rotates
 
 
 TUNING = SpectraTuning()
@@ -64,9 +60,9 @@ def lower_eigh(p: Problem) -> Kernels:
         _values(space, found, tridiagonal.iterate, descending=False)
         return space.steps
     whole = space.memory(space.order)
-    divide_and_conquer.solve(space, found, whole)
-    _reflected(space, whole, reflectors, 0, space.order, triangular=False)
-    divide_and_conquer.store(space, whole)
+    divide_and_conquer.eigenvectors(space, found, whole)
+    _reflected(space, whole, reflectors, 0, space.order)
+    divide_and_conquer.store(space, whole, 0, space.n, 1)
     return space.steps
 
 
@@ -79,13 +75,11 @@ def lower_svd(p: Problem) -> Kernels:
         _values(space, found, bidiagonal.iterate, descending=True)
         return space.steps
     whole = space.memory(space.rows + space.order)
-    _accumulated(space, whole, left, 0, space.rows)
-    _accumulated(space, whole, right, space.rows, space.order)
-    sides = (
-        _Side(0, space.m, space.rows, 0),
-        _Side(space.rows, space.n, space.order, space.m),
-    )
-    _rotated(space, found, whole, sides)
+    divide_and_conquer.singular_vectors(space, found, whole)
+    _reflected(space, whole, left, 0, space.rows)
+    _reflected(space, whole, right, space.rows, space.order)
+    divide_and_conquer.store(space, whole, 0, space.m, 0)
+    divide_and_conquer.store(space, whole, space.rows, space.n, space.m)
     return space.steps
 
 
@@ -234,98 +228,20 @@ def _fill_hermitian(space: Workspace) -> None:
 # -- vectors --------------------------------------------------------------------------------------
 
 
-def _accumulated(
+def _reflected(
     space: Workspace, whole: Value, reflectors: list[Reflectors], top: int, end: int
 ) -> None:
-    """The product of reflectors in rows from `top` on: they are applied in reverse to an
-    identity."""
-    task = Task(space, -(-end // space.block))
-    p = task.program
-    own = task.planes(whole).moved(task.size(top), ZERO)
-    rows = task.span(task.part, end=end)
-    with p.loop(*rows) as i, p.lanes(ZERO, task.size(space.order)) as j:
-        own[i, j] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
-    task.done("eye")
-    _reflected(space, whole, reflectors, top, end, triangular=True)
-
-
-def _reflected(
-    space: Workspace,
-    whole: Value,
-    reflectors: list[Reflectors],
-    top: int,
-    end: int,
-    *,
-    triangular: bool,
-) -> None:
-    """Reflectors applied in reverse to rows from `top` on. Columns before the first of a panel are
-    those of an identity where it is `triangular`."""
+    """Reflectors applied in reverse to rows from `top` on."""
     for first, chunks, t in reversed(reflectors):
-        left = first if triangular else 0
-        task = Task(space, space.blocks(left))
+        task = Task(space, space.blocks())
         p = task.program
         own = task.planes(whole).moved(task.size(top), ZERO)
         near = task.near(space.block, space.near_pitch)
         panel = task.chunks(chunks, "read"), task.planes(t, "read", space.near_pitch)
         at = task.size(first), task.size(space.count(first))
-        spans = at, task.span(task.part, left), task.size(end)
+        spans = at, task.span(task.part), task.size(end)
         qr.apply(p, own, panel, near, spans, adjoint=False)
         task.done("reflect")
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Vectors of one side: the first of their rows among those of all sides, how many elements
-    they have, padded how many, and the first row of the result."""
-
-    row: int
-    extent: int
-    padded: int
-    top: int
-
-
-class _Work(RealTask):
-    """A task that finds eigenvalues or singular values."""
-
-    def __init__(self, space: Workspace, parts: int, rotates: bool) -> None:
-        super().__init__(space, parts)
-        p, e = self.program, self.emitter
-        self.depth = rotations.depth(space.p.target.vector_registers)
-        angles = rotations.angles_of(space.n, self.depth) if rotates else 0
-        size = self.size(_ROWS * space.n + angles)
-        e.scratch.append(ir.Buffer("near", p.real, "scratch", size))
-        self.condensed = Planes(p, e.scratch[-1], ZERO, self.n, ZERO)
-        self.angles = self.condensed.moved(const(_ROWS), ZERO)
-
-    def load(self, found: Value) -> None:
-        """Two rows of what a reduction has found."""
-        p = self.program
-        given = self.parts_of(found, self.pitch)[0]
-        with p.lanes(ZERO, self.n) as i:
-            for row in (ZERO, ONE):
-                self.condensed[row, i] = given[row, i]
-
-    def sort(self, descending: bool) -> None:
-        p, t = self.program, self.condensed
-        with p.lanes(ZERO, self.n) as i:
-            value = t[ZERO, i][0]
-            t[const(_KEYS), i] = (-ir.unary("abs", value) if descending else value,)
-        placing.places(p, t, _KEYS, self.n)
-
-    def place(self, i: Expr) -> Expr:
-        return self.condensed[const(_PLACES), i][0].cast(ir.INDEX)
-
-    def write(self, row: Expr, descending: bool) -> None:
-        """The values in a row of the result."""
-        p, t, space = self.program, self.condensed, self.space
-        parts = space.components
-        out = self.result()
-        with p.loop(ZERO, self.n) as i:
-            value = p.let(t[const(_KEYS), i][0])
-            at = p.let(ir.mul(self.place(i), const(parts)))
-            out[row, at] = (-value if descending else value,)
-            if parts == 2:
-                out[row, ir.add(at, ONE)] = (p.constant(0.0),)
 
 
 def _values(
@@ -336,94 +252,28 @@ def _values(
     descending: bool,
 ) -> None:
     """Values alone."""
-    task = _Work(space, 1, rotates=False)
-    task.load(found)
-    iterate(task.program, task.condensed, task.n)
-    task.sort(descending)
-    task.write(ZERO, descending)
+    task = RealTask(space)
+    p, n, parts = task.program, task.n, space.components
+    size = task.size(_ROWS * space.n)
+    task.emitter.scratch.append(ir.Buffer("near", p.real, "scratch", size))
+    t = Planes(p, task.emitter.scratch[-1], ZERO, n, ZERO)
+    given = task.parts_of(found, task.pitch)[0]
+    with p.lanes(ZERO, n) as i:
+        for row in (ZERO, ONE):
+            t[row, i] = given[row, i]
+    iterate(p, t, n)
+    with p.lanes(ZERO, n) as i:
+        value = t[ZERO, i][0]
+        t[const(_KEYS), i] = (-ir.unary("abs", value) if descending else value,)
+    placing.places(p, t, _KEYS, n)
+    out = task.result()
+    with p.loop(ZERO, n) as i:
+        value = p.let(t[const(_KEYS), i][0])
+        at = p.let(ir.mul(t[const(_PLACES), i][0].cast(ir.INDEX), const(parts)))
+        out[ZERO, at] = (-value if descending else value,)
+        if parts == 2:
+            out[ZERO, ir.add(at, ONE)] = (p.constant(0.0),)
     task.done("values")
-
-
-def _rotated(space: Workspace, found: Value, whole: Value, sides: tuple[_Side, _Side]) -> None:
-    """The vectors of both sides, by the rotations that diagonalise what was found, as columns."""
-    tile = space.program().tile
-    cores, longest = space.p.target.num_cores, max(side.padded for side in sides)
-    parts = -(-cores // (2 * max(space.batch, 1)))
-    parts = max(1, min(parts, longest // TUNING.min_columns))
-    task = _Work(space, 2 * parts, rotates=True)
-    p, n, depth = task.program, task.n, task.depth
-    number, part = divmod(task.part, task.size(parts))
-    is_second = p.let(number.eq(1))
-
-    def of(left: int, right: int) -> Expr:
-        """What a side has."""
-        return p.let(select(is_second, task.size(right), task.size(left)))
-
-    left, right = sides
-    height = space.order + 2 * depth
-    plane = height * (left.padded + right.padded)
-    vectors = space.flat(space.components * plane)
-    per_part = of(*(-(-side.padded // (parts * tile)) for side in sides))
-    end = of(*(side.padded // tile for side in sides))
-    first_strip = p.let(ir.minimum(ir.mul(part, per_part), end))
-    strips = first_strip, p.let(ir.minimum(ir.add(first_strip, per_part), end))
-    start = ir.mul(task.matrix, task.size(space.components * plane))
-    start = p.let(start + of(0, height * left.padded))
-    buffer = task.emitter.buffer(vectors, "write")
-    rotated = [
-        Strips(p, buffer, p.let(start + task.size(plane * component)), task.size(height), depth)
-        for component in range(space.components)
-    ]
-    row = of(left.row, right.row)
-    given = task.parts_of(whole, task.pitch, first=p.let(ir.mul(row, task.pitch)))
-    order = task.size(space.order)
-    for source, to in zip(given, rotated, strict=True):
-        with p.loop(*strips) as number:
-            taken = source.moved(ir.mul(number, const(tile)), ZERO)
-            _load_strip(p, taken, to.at(number), order, depth)
-    task.load(found)
-    sweeps = Sweeps(p, task.angles, n, depth)
-    bidiagonal.iterate(
-        *(p, task.condensed, n, (sweeps, is_second)), lambda: sweeps.apply(rotated, strips)
-    )
-    task.sort(descending=True)
-    out, top, components = task.result(), of(left.top, right.top), space.components
-    extent = of(left.extent, right.extent)
-    for component, matrix in enumerate(rotated):
-        with p.loop(*strips) as number:
-            rows, first = matrix.at(number), p.let(ir.mul(number, const(tile)))
-
-            def store(
-                j: Expr, at: Expr, x: Expr, first: Expr = first, offset: int = component
-            ) -> None:
-                column = ir.add(ir.mul(at, const(components)), const(offset))
-                out[ir.add(ir.add(top, first), j), column] = (x,)
-
-            _take_signs(p, task.condensed, rows, is_second, n, (ZERO, const(tile)))
-            width = p.let(ir.minimum(const(tile), ir.sub(extent, first)))
-            placing.scatter(p, rows, task.place, store, n, (ZERO, width))
-    with p.when(p.let(task.part.eq(0))):
-        task.write(task.size(space.m + space.n), descending=True)
-    task.done("svd")
-
-
-def _load_strip(p: TileProgram, source: Planes, to: Planes, order: Expr, depth: int) -> None:
-    """Rows of a matrix as columns, between rows of zeros."""
-    columns = ZERO, const(p.tile)
-    transposed(p, source, to, columns, (ZERO, order))
-    for low, high in ((const(-depth), ZERO), (order, ir.add(order, const(depth)))):
-        with p.loop(low, high) as i, p.lanes(*columns) as j:
-            to[i, j] = (p.constant(0.0),)
-
-
-def _take_signs(
-    p: TileProgram, condensed: Matrix, rows: Matrix, is_second: Expr, n: Expr, columns: Span
-) -> None:
-    """Vectors of the right take the signs of their values."""
-    with p.when(is_second), p.loop(ZERO, n) as i:
-        negative = p.let(condensed[ZERO, i][0] < p.constant(0.0))
-        with p.when(negative), p.lanes(*columns) as j:
-            rows[i, j] = (-rows[i, j][0],)
 
 
 # -- the schedule ---------------------------------------------------------------------------------
