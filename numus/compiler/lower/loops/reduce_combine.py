@@ -28,26 +28,46 @@ class RowSplit:
     partials: dict[Value, list[Value]]  # of each reduction, one value per register
     sample: int = 0  # first iterations of a split, around whose mean it deviates; 0: of all
     packed_rows: int = 1  # `reduce_columns_packing.py`
+    by_row: bool = False  # partial results of a row are adjacent, as a block combines them
 
     @staticmethod
-    def of(p: LoopProblem, size: int, sample: int = 0, packed_rows: int = 1) -> RowSplit:
+    def of(
+        p: LoopProblem, size: int, sample: int = 0, packed_rows: int = 1, by_row: bool = False
+    ) -> RowSplit:
         """Splits of `size` iterations each."""
         along = p.nest.inner[0]
-        count = ceil_div(along.extent, size)
-        shape = (count, p.nest.row_count)
+        count, rows = ceil_div(along.extent, size), p.nest.row_count
+        shape = (count, rows)
+        if by_row:
+            shape = (rows // packed_rows, count * packed_rows)
         partials = {
             r: [Value.fresh("partial", "partial", (), None, shape, t) for t in reducer(r).dtypes]
             for r in p.work.reductions
         }
         inner = p.nest.row_size // along.extent
-        return RowSplit(along, size, count, inner, partials, sample, packed_rows)
+        return RowSplit(along, size, count, inner, partials, sample, packed_rows, by_row)
 
     def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
         """The iterations of a split, whose size is a scalar argument."""
         return ir.block_range(part, size, e.dim(self.along.extent))
 
+    def index(self, e: Emitter, part: Expr, row: Expr) -> tuple[Expr, Expr]:
+        """Of the partial result of a split of a (packed) row."""
+        if not self.by_row:
+            return part, row
+        if self.packed_rows > 1:
+            extent = e.dim(next(iter(self.partials.values()))[0].shape[0])
+            part = part * const(self.packed_rows) + ir.idiv(row, extent)
+            row = ir.irem(row, extent)
+        return row, part
+
     def row_size(self, e: Emitter) -> Expr:
         return ir.mul(e.dim(self.along.extent * self.packed_rows), e.dim(self.inner))
+
+
+def is_block_per_row(threads: int, rows: int, splits: int) -> bool:
+    """Whether a block combines the partial results of a row, rather than a lane."""
+    return bool(threads) and (rows < threads or splits >= threads)
 
 
 class CombineKernel:
@@ -62,7 +82,7 @@ class CombineKernel:
         self.count, self.stride = e.dim(split.count), e.dim(rows)
         # a block combines the partial results of one row, in a fixed tree; or a lane does
         threads = work.threads
-        self.block_per_row = bool(threads) and (rows < threads or split.count >= threads)
+        self.block_per_row = is_block_per_row(threads, rows, split.count)
         self.lane_per_row = rows >= TUNING.few_rows and not self.block_per_row
         if self.block_per_row:
             e.block_size = work.threads_for(split.count)
@@ -85,8 +105,12 @@ class CombineKernel:
     def lower(self) -> LoweredKernel:
         e, work = self.e, self.work
         body: list[Stmt] = []
-        for i, r in enumerate(work.reductions):
-            body += self._reduction(i, r)
+        numbered = list(enumerate(work.reductions))
+        if work.threads and not work.sqdevs:  # loads of all are in flight together
+            body += self._reductions(numbered)
+        else:
+            for one in numbered:
+                body += self._reductions([one])
         for m, r in work.aliases.items():
             e.bindings[m] = e.bindings[r]
         body += store_per_row(self.p, e, self.at)
@@ -98,17 +122,38 @@ class CombineKernel:
             grid = ceil_div(grid, per_block)
         return e.grid_kernel("combine_partials", self.g, body, grid, ("combine",))
 
-    def _reduction(self, i: int, r: Value) -> list[Stmt]:
-        e, work, split, how = self.e, self.work, self.split, reducer(r)
-        dtypes = how.total_dtypes(work.target)
-        if r in self.sqdev_of and split.sample and dtypes != how.dtypes:
-            # around a mean of so many more digits, the residual vanishes
-            self.combined[r] = [const(0, dtypes[0])]
+    def _reductions(self, numbered: list[tuple[int, Value]]) -> list[Stmt]:
+        """Combine the splits of some reductions in one loop, then bind their results."""
+        if all(map(self._vanishes, (r for _, r in numbered))):
             return []
+        registers = {i: self._registers(i, r) for i, r in numbered}
+        body: list[Stmt] = []
+        for i, r in numbered:
+            dtypes = [x.dtype for x in registers[i]]
+            initial = [x.cast(t) for x, t in zip(reducer(r).initial(), dtypes, strict=True)]
+            body += ir.sets(registers[i], initial)
+        body.append(self._loop([(i, r, registers[i]) for i, r in numbered]))
+        for i, r in numbered:
+            body += self._finish(i, r, registers[i])
+        return body
+
+    def _registers(self, i: int, r: Value) -> list[ir.Register]:
         lanes = self.lane_per_row or self.block_per_row
-        registers = [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(dtypes)]
-        initial = [x.cast(t) for x, t in zip(how.initial(), dtypes, strict=True)]
-        body = [*ir.sets(registers, initial), self._loop(i, r, registers)]
+        dtypes = reducer(r).total_dtypes(self.work.target)
+        return [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(dtypes)]
+
+    def _vanishes(self, r: Value) -> bool:
+        """A residual around a mean of so many more digits."""
+        how = reducer(r)
+        is_exact = how.total_dtypes(self.work.target) != how.dtypes
+        found = r in self.sqdev_of and bool(self.split.sample) and is_exact
+        if found:
+            self.combined[r] = [const(0, how.total_dtypes(self.work.target)[0])]
+        return found
+
+    def _finish(self, i: int, r: Value, registers: list[ir.Register]) -> list[Stmt]:
+        e, work, how = self.e, self.work, reducer(r)
+        body: list[Stmt] = []
         finals = ir.variables(f"f{i}", registers)
         if self.block_per_row:
             body += reduce_lanes(how, registers, finals)
@@ -125,11 +170,14 @@ class CombineKernel:
         e.bind(r, how.finish([f.cast(t) for f, t in zip(finals, how.dtypes, strict=True)]))
         return body
 
-    def _loop(self, i: int, r: Value, registers: list[ir.Register]) -> Stmt:
+    def _loop(self, some: list[tuple[int, Value, list[ir.Register]]]) -> Stmt:
         """The loop over the splits of a row; on GPUs, several loads are in flight at a time."""
+        i = some[0][0]
+        body: list[Stmt] = []
         if not self.work.threads:
             part = ir.var(f"c{i}")
-            body = self._accumulate(r, registers, part, f"u{i}", None)
+            for i, r, registers in some:
+                body += self._accumulate(r, registers, part, f"u{i}", None)
             return ir.For(part, ZERO, self.count, "serial", body)
         first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
         pitch = self.e.block_size if self.block_per_row else 1
@@ -137,11 +185,13 @@ class CombineKernel:
         unroll = max_loads if self.split.count > min_loads else min_loads
         if self.block_per_row:  # no more than each thread has
             unroll = min(min_loads, 1 << (ceil_div(self.split.count, pitch) - 1).bit_length())
-        body = []
+        unroll = max(min(unroll, TUNING.combine_min_unroll), unroll // len(some))
         for k in range(unroll):
             number = ir.add(first, const(k * pitch))
             clamped = ir.minimum(number, ir.sub(self.count, const(1)))
-            body += self._accumulate(r, registers, clamped, f"u{i}s{k}", number < self.count)
+            for i, r, registers in some:
+                inside = number < self.count
+                body += self._accumulate(r, registers, clamped, f"u{i}s{k}", inside)
         step = const(unroll * pitch)
         if not self.block_per_row:
             return ir.For(first, ZERO, self.count, "serial", body, step=step)
@@ -179,7 +229,10 @@ class CombineKernel:
         return found
 
     def _load(self, v: Value, part: Expr) -> Expr:
-        return ir.load(self.e.buffer(v), ir.add(ir.mul(part, self.stride), self.row))
+        slow, fast, stride = part, self.row, self.stride
+        if self.split.by_row:
+            slow, fast, stride = self.row, part, self.count
+        return ir.load(self.e.buffer(v), ir.add(ir.mul(slow, stride), fast))
 
     def _mean(self, part: Expr, partial: Expr) -> tuple[Expr, Expr]:
         """The elements of a split, and the mean it deviated from: the stored one, or that of the

@@ -119,6 +119,7 @@ class LoopTuning:
     busy_fraction: float = 0.8  # of the best: larger blocks are fewer
     combine_rows: int = 1024  # of a SIMD block
     combine_loads: tuple[int, int] = (16, 32)  # in flight of a thread: of few, of many partials
+    combine_min_unroll: int = 4  # of each of several reductions
 
     # Column reductions.
     column_block: int = 2048  # columns whose accumulators are in a scratch line
