@@ -117,6 +117,7 @@ def test_tensor_cores(format, rows, columns, vectors, dtype):
         ("uint4-g128", 35, 4224, 1, "float16"),  # a warp's last step is past the end
         ("int8-row", 40, 2064, 1, "bfloat16"),
         ("uint8-g64", 33, 1088, 1, "float16"),
+        ("uint4-g128", 33, 9344, 1, "bfloat16"),  # several iterations
     ],
 )
 def test_bytes_on_tensor_cores(format, rows, columns, vectors, dtype):

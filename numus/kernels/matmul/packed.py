@@ -85,8 +85,9 @@ class MmaTuning:
     """Products on tensor cores (`gpu/packed_mma_sync.py`). Measured on one H200."""
 
     max_vectors: int = 64
-    block_vectors: int = 16
-    whole_vectors: tuple[int, int] = (33, 40)  # from, to: one block multiplies them all
+    block_vectors: int = 8
+    few_block_vectors: int = 16  # of up to so many vectors, where blocks of 32 rows are
+    many_blocks: float = 1.5  # so many of an SM
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
     loads_in_flight: int = 2  # of 16 bytes of codes, of a thread

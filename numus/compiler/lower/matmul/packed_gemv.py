@@ -116,14 +116,14 @@ def _uses_mma(p: PackedGemvProblem) -> bool:
 
 
 def _uses_bytes(p: PackedGemvProblem) -> bool:
-    known = "int8" in p.target.mma and byte_kernel.supports(p.packing, p.vectors)
+    known = "int8" in p.target.mma and byte_kernel.supports(p.packing, p.vectors, p.chunks)
     return known and _uses_mma(p)
 
 
 def _lower_bytes(p: PackedGemvProblem) -> Kernels:
-    tile = byte_kernel.choose_tile(p.vectors, p.chunks, p.packing)
+    tile = byte_kernel.choose_tile(p.chunks)
     e = Emitter(p.layouts, block_size=tile.threads)
-    e.resident_blocks = byte_kernel.TUNING.resident_threads // tile.threads
+    e.resident_blocks = tile.resident_blocks
     blocks = -(-p.rows // byte_kernel.MMA_ROWS)
     return _lower_tiles(p, e, partial(byte_kernel.PackedByteMma, p.packing, tile), blocks)
 

@@ -69,9 +69,10 @@ def step_groups(p: Packing) -> int:
 def choose_tile(num_cores: int, rows: int, vectors: int, chunks: int, p: Packing) -> PackedTile:
     """As many rows of a block as leave some for most SMs, and as many loads in flight."""
     t = MMA_TUNING
-    first, last = t.whole_vectors
-    block_vectors = last if first <= vectors <= last else t.block_vectors
     tile_rows = t.row_mmas
+    many = -(-rows // (tile_rows * MMA_ROWS)) >= t.many_blocks * num_cores
+    together = many and vectors <= t.few_block_vectors
+    block_vectors = t.few_block_vectors if together else t.block_vectors
     wanted = (t.min_blocks if vectors <= block_vectors else t.min_blocks_of_many) * num_cores
     while tile_rows > 1 and -(-rows // (tile_rows * MMA_ROWS)) < wanted:
         tile_rows //= 2
