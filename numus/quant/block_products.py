@@ -6,7 +6,7 @@ import numus as nm
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
 from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, ByteCodes
-from numus.kernels.matmul.cpu.blocks import SIDE_BY_SIDE, decoded_rows, whole_vectors
+from numus.kernels.matmul.cpu.blocks import decoded_rows, side_by_side, whole_vectors
 from numus.primitives.blocks import block_values, blocks_matmul, byte_matmul
 from numus.quant.digits import byte_planes, words_of_bytes
 from numus.tensor import Tensor
@@ -51,7 +51,7 @@ def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int, width: int) -> Ten
         x.astype(nm.float32, copy=False), count * layout.values, planes
     )
     words = nm.stack([_field_order(words_of_bytes(d), layout) for d in digits], axis=1)
-    lanes = whole_vectors(count * decoded_rows(count, SIDE_BY_SIDE, width), width)
+    lanes = whole_vectors(count * decoded_rows(count, side_by_side(layout), width), width)
     sums = _group_sums(whole, layout, lanes)
     inputs = (words._node, sums._node, unit._node, blocks._node)
     return wrap(blocks_matmul(inputs, kind)).astype(x.dtype, copy=False)

@@ -11,12 +11,12 @@ from numus.ir import Expr, Stmt, const
 from numus.ir.symbolic_size import decide
 from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, ByteCodes
 from numus.kernels.matmul.cpu.blocks import (
-    SIDE_BY_SIDE,
     BlockOperands,
     BlockRows,
     BlockSizes,
     decoded_rows,
     rows_of_task,
+    side_by_side,
 )
 from numus.kernels.matmul.cpu.byte_gemm import (
     ByteOperands,
@@ -62,8 +62,9 @@ class BlocksProblem(Problem):
         width = max(1, self.target.vector_bytes // 4)
         if self.layouts[blocks] != row_major(blocks.shape) or not self.blocks:
             return BlockRows(planes, vectors, 1, 1, width)
-        rows = max(1, SIDE_BY_SIDE // max(1, vectors))
-        decoded = decide(decoded_rows, self.blocks, SIDE_BY_SIDE, width)
+        beside = side_by_side(self.layout)
+        rows = max(1, beside // max(1, vectors))
+        decoded = decide(decoded_rows, self.blocks, beside, width)
         return BlockRows(planes, vectors, rows, decoded, width)
 
     def tasks(self, rows: int) -> tuple[int, int]:

@@ -21,7 +21,6 @@ from numus.kernels.matmul.blocks import BlockLayout
 from numus.kernels.matmul.packed import dot_of_planes
 
 ZERO = const(0)
-SIDE_BY_SIDE = 2  # rows times vectors, whose sums do not wait for each other
 LINE_BYTES = 64  # of a cache line
 DECODED_BLOCKS = 64  # at most, of several rows
 
@@ -61,6 +60,12 @@ class BlockSizes:
     stop: Expr
     rows: Expr
     blocks: Expr
+
+
+def side_by_side(layout: BlockLayout) -> int:
+    """Rows times vectors, whose sums do not wait for each other: those of short blocks have a few
+    operations for each word, and share the addresses."""
+    return 4 if layout.joined else 2
 
 
 def decoded_rows(blocks: int, rows: int, width: int) -> int:
@@ -149,7 +154,8 @@ class _Rows:
         return 1 if self.layout.joined else self.layout.fields
 
     def sums(self, row: int, v: int) -> list[ir.Register]:
-        apart = max(1, min(self.fields, SIDE_BY_SIDE // (self.shape.rows * self.shape.vectors)))
+        beside = side_by_side(self.layout) // (self.shape.rows * self.shape.vectors)
+        apart = max(1, min(self.fields, beside))
         return [ir.Register(f"sum{row}_{v}_{f}", dt.float32, lanes=True) for f in range(apart)]
 
     def body(self, row: Expr, first: Expr, end: Expr, blocks: Expr) -> list[Stmt]:
