@@ -21,8 +21,6 @@ from numus.kernels.fft.row_pairs import fills_half, row_pair
 from numus.kernels.fft.stockham import ZERO, Block, Transform, stockham
 from numus.kernels.fft.tables import layout
 
-MAX_VECTORS = 2  # of adjacent columns that are transformed together
-
 
 def _block(
     p: FftProblem, e: Emitter, which: int, number: Expr, radix: tuple[int, int]
@@ -42,8 +40,6 @@ def _block(
 
     along = at.first_radix if which == 0 else 0
     width = 1 if along else vector
-    if which:
-        width *= max(1, min(MAX_VECTORS, count // vector))
     rest = radices_of(n // max(along, 1), *radix)
     block = Block(
         length=n,
@@ -68,6 +64,7 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
     """One kernel, a block of which is a plane."""
     *batch, n0, n1 = p.val.shape
     e = Emitter(p.layouts)
+    e.static = True  # addresses of points differ by constants
     plane, row, column = (ir.var(name) for name in ("g", "row", "column"))
     lead = delinearize(e, plane, batch)
     size = e.scalar_arg(n0 * n1)
@@ -123,4 +120,5 @@ def lower_planes(p: FftProblem, largest: int, largest_odd: int) -> Kernels:
         ir.For(row, ZERO, e.scalar_arg(row_blocks), "serial", first),
         ir.For(column, ZERO, e.scalar_arg(column_blocks), "serial", second),
     ]
+    e.static = False  # any number of planes
     return [e.grid_kernel("fft_planes", plane, body, p.planes, p.group.notes)]

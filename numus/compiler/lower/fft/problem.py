@@ -22,6 +22,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.fft.butterflies import Complex, mul, swap
 from numus.kernels.fft.indices import quotient, remainder
 from numus.kernels.fft.prefetch import LINE_NBYTES
+from numus.kernels.fft.radices import LARGEST_RADIX
 from numus.kernels.fft.stockham import NONE
 from numus.kernels.fft.tables import TUNING, Layout, layout
 from numus.kernels.fft.thread_steps import low_roots
@@ -85,13 +86,14 @@ class FftProblem(Problem):
 
     def streamed(self, statements: list[Stmt]) -> list[Stmt]:
         """Stores of results, around the caches where all of them would not stay there: whole lines
-        that are not read first."""
+        that are not read first. Rows in registers would store all of theirs at once."""
         nbytes = self.val.size * self.val.dtype.itemsize
         exceeds = nbytes > STREAM_SHARE * self.target.num_cores * self.target.l2_bytes
         whole = self.val.shape[-1] * self.val.dtype.itemsize % LINE_NBYTES == 0
+        are_long = self.is_plane or self.length > LARGEST_RADIX
         for s in statements:
             if isinstance(s, ir.Store):
-                s.streams = exceeds and whole and not self.target.simt
+                s.streams = exceeds and whole and are_long and not self.target.simt
         return statements
 
     @property
