@@ -150,7 +150,7 @@ PIPELINED = {  # batch, queries, head and value dimension
     "odd sizes": ((2, 330, 72, 40), {}),
     "as linked": ((3, 290, 48, 64), {}),
     "registers by role": ((3, 130, 90, 128), {}),
-    "long heads": ((2, 140, 130, 200), {"max_head_dim": 256}),
+    "long heads": ((2, 140, 130, 200), {}),
     "a task per block": ((2, 140, 64, 80), {"persistent": False}),
 }
 
@@ -178,7 +178,7 @@ def test_pipelined_blocks(name, causal, monkeypatch):
     for a, b in zip(got, want, strict=True):
         assert np.linalg.norm(a - b) <= 2.0**-8 * np.linalg.norm(b)
     (roles,) = [s for s in ir.statements(forward_kernel().body) if isinstance(s, ir.WarpRoles)]
-    assert bool(roles.registers) == (max(head_dim, value_dim) > 64)
+    assert bool(roles.registers) == (max(head_dim, value_dim) > 64 or not causal)
     clear_plans()
 
 

@@ -112,7 +112,7 @@ def _wgmma_forward(p: AttentionProblem) -> Tiling | None:
 def _wgmma_pipelined(p: AttentionProblem) -> Tiling | None:
     if p.wgmma_dtype is None or "out" not in p.outputs:
         return None
-    return wgmma_pipelined.choose(p.target, *p.dims, p.score_operands)
+    return wgmma_pipelined.choose(p.target, *p.dims, p.score_operands, p.causal)
 
 
 def _simt_forward(p: AttentionProblem) -> Tiling | None:

@@ -36,29 +36,39 @@ _K_FULL, _V_FULL, _K_EMPTY, _V_EMPTY, _Q_EMPTY = (i * STAGES for i in range(5)) 
 @dataclass(frozen=True, slots=True)
 class PipelinedTuning:
     """For one H200. Threads have 168 registers, as drivers link what they assemble, and code for
-    linking ignores setmaxnreg; or else each role has its own."""
+    linking ignores setmaxnreg; or else each role has its own, and the driver assembles the kernel
+    whenever it loads it."""
 
-    tiles: tuple[tuple[int, int, int], ...] = (  # up to this head dimension: queries, keys
-        (128, 128, 128),
-        (256, 128, 80),
+    # up to this head dimension: queries, keys, registers of consumers and of producers
+    tiles: tuple[tuple[int, int, int, tuple[int, int] | None], ...] = (
+        (64, 128, 128, None),
+        (128, 128, 128, (216, 72)),
+        (256, 128, 80, (224, 56)),
     )
-    linked_head_dim: int = 64  # the driver assembles kernels of longer heads whenever it loads them
-    # of a thread, up to this head dimension: consumers', producers'
-    registers: tuple[tuple[int, int, int], ...] = ((128, 216, 72), (256, 224, 56))
+    # where all queries see all keys: a causal mask would hide more of longer tiles
+    full_tiles: tuple[tuple[int, int, int, tuple[int, int] | None], ...] = (
+        (64, 192, 128, (160, 32)),
+    )
     takes_turns: bool = True
     # Row maxima may fall behind by this much, in powers of two, before accumulators are rescaled
     # (as in FlashAttention-4): sums of float32 and 16-bit probabilities have room for it.
     rescale_threshold: float = 8.0
     persistent: bool = True  # a block per SM, which loads for the next task while it stores
     min_keys: int = 256  # for fewer, two blocks on an SM hide more
-    max_head_dim: int = 128  # longer heads are faster by FlashAttention-2's schedule
+    max_head_dim: int = 256
 
 
 TUNING = PipelinedTuning()
 
 
 def choose(
-    target: Target, queries: int, keys: int, head_dim: int, value_dim: int, score_tiles: int
+    target: Target,
+    queries: int,
+    keys: int,
+    head_dim: int,
+    value_dim: int,
+    score_tiles: int,
+    causal: bool,
 ) -> Tiling | None:
     """The tile for these heads, if queries and keys are long enough."""
     largest = max(head_dim, value_dim)
@@ -66,7 +76,7 @@ def choose(
         return None
     if largest > TUNING.max_head_dim:
         return None
-    for limit, rows, block in TUNING.tiles:
+    for limit, rows, block, _ in _tiles(causal):
         if largest <= limit and queries > rows // 2:
             head_dim, value_dim = (smem_tiles.round_up(n, 16) for n in (head_dim, value_dim))
             tiling = Tiling(rows * 2 + ir.WARPGROUP, rows, block, head_dim, value_dim)
@@ -76,11 +86,15 @@ def choose(
     return None
 
 
-def _registers(tiling: Tiling) -> tuple[int, int] | None:
-    largest = max(tiling.head_dim, tiling.value_dim)
-    if largest <= TUNING.linked_head_dim:
-        return None
-    return next((own, copying) for limit, own, copying in TUNING.registers if largest <= limit)
+def _tiles(causal: bool) -> tuple[tuple[int, int, int, tuple[int, int] | None], ...]:
+    return TUNING.tiles if causal else TUNING.full_tiles + TUNING.tiles
+
+
+def _registers(t: Tiling) -> tuple[int, int] | None:
+    largest = max(t.head_dim, t.value_dim)
+    return next(
+        own for limit, *tile, own in _tiles(False) if largest <= limit and tile == [t.rows, t.block]
+    )
 
 
 def _shared_bytes(t: Tiling) -> int:
