@@ -24,6 +24,7 @@ class Target:
     language: str  # that kernels are rendered to: "llvm", "ptx", "wgsl", or "none"
     features: frozenset[str] = field(default_factory=frozenset)  # as the device names them
     l1_ways: int = 8
+    l3_bytes: int = 0  # of the cache that a CPU's cores share; 0: none, or unknown
     masked_store_min_bytes: int = 1 << 10  # the smallest element that masked stores take
     memory_bytes: int = 0  # of the device's own, where it has any
     compress_min_bytes: int = 1 << 10  # the smallest element of `lanes_compress` as an instruction

@@ -107,3 +107,12 @@ def test_chosen_for_planes_of_many_channels_alone():
     assert first(x[:, :, :16, :16], w) != "winograd_filters"
     # transforms cost more than they save
     assert first(nm.ones((2, 3, 224, 224)), nm.ones((32, 3, 3, 3))) != "winograd_filters"
+
+
+def test_filters_that_a_shared_cache_holds_are_loaded_quickly():
+    cpu = cpu_winograd.CPU
+    target = replace(nm.device("cpu").runtime.target, l2_bytes=1 << 20, l3_bytes=0)
+    filters = (2 * cpu.winograd_cached_l2s << 20) // target.vector_bytes
+    assert cpu_winograd._load(filters, target) == cpu.winograd_filter_load
+    shared = replace(target, l3_bytes=2 * cpu.winograd_cached_l2s * cpu.winograd_l3_share << 20)
+    assert cpu_winograd._load(filters, shared) == cpu.winograd_cached_load

@@ -177,6 +177,7 @@ def test_facts():
     found = target()
     assert found.vector_bytes == host().vector_bytes
     assert 8 << 10 <= found.l1_bytes <= found.l2_bytes
+    assert found.l3_bytes == 0 or found.l3_bytes >= found.l2_bytes
     assert found.num_cores >= 1
     assert np.float32.__name__ in found.dtypes
 

@@ -172,6 +172,13 @@ def cache_sizes() -> tuple[int, int]:
     return _override().l1 or sizes[1], _override().l2 or sizes[2]
 
 
+def shared_cache_size() -> int:
+    """Bytes of the L3 cache; 0 where there is none, or the L2 is described otherwise."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return 0 if _override().l2 else _bytes(_cache(3, "size"))
+    return 0
+
+
 def cache_ways() -> int:
     """Associativity of a core's L1 data cache; 8 where unknown."""
     if _override().ways:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus import config, dtypes
-from numus.codegen.cpu.target import cache_sizes, cache_ways, host
+from numus.codegen.cpu.target import cache_sizes, cache_ways, host, shared_cache_size
 from numus.ir import kernel_text
 from numus.runtime.contract import (
     Array,
@@ -47,6 +47,7 @@ def target() -> Target:
         vector_registers=machine.vector_registers,
         l1_bytes=l1,
         l2_bytes=l2,
+        l3_bytes=shared_cache_size(),
         l1_ways=cache_ways(),
         masked_store_min_bytes=machine.masked_store_min_bytes,
         compress_min_bytes=machine.compress_min_bytes,

@@ -120,7 +120,9 @@ def _filters(g: Geometry, tile: Tile) -> int:
 
 def _load(filters: int, target: Target) -> int:
     """FMAs that take as long as reading a vector of filters."""
-    cached = filters * target.vector_bytes <= CPU.winograd_cached_l2s * target.l2_bytes
+    near = CPU.winograd_cached_l2s * target.l2_bytes
+    near = max(near, target.l3_bytes // CPU.winograd_l3_share)
+    cached = filters * target.vector_bytes <= near
     return CPU.winograd_cached_load if cached else CPU.winograd_filter_load
 
 

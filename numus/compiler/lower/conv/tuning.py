@@ -30,7 +30,8 @@ class CpuConvTuning:
     winograd_output_cost: int = 400  # per vector of output channels of a tile
     winograd_filter_load: int = 72  # per vector of transformed filters in memory
     winograd_cached_load: int = 18  # in a cache
-    winograd_cached_l2s: int = 4  # caches of a core that share what is as large
+    winograd_cached_l2s: int = 4  # caches of a core that share what is as large, or
+    winograd_l3_share: int = 8  # this part of L3 (Emerald Rapids, which has 300 MB)
     winograd_filter_cost: int = 80  # of making one, where that is not done once for all
 
 
