@@ -101,6 +101,18 @@ def by_choice(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def untracked_by_choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`by_choice` where no derivative asks for an operand."""
+    cached = by_choice(function)
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        tracked = any(x.__class__ is Tensor and x._node.tracked for x in args)
+        return function(*args) if tracked else cached(*args)
+
+    return run
+
+
 def identity(n: int, like: Tensor) -> Tensor:
     """The identity of order n, for each matrix of `like`."""
     one = eye(n, dtype=like.dtype, device=like.device)

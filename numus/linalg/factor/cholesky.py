@@ -21,6 +21,7 @@ from numus.linalg._base import (
     spoiled,
     stacked,
     unstacked,
+    untracked_by_choice,
 )
 from numus.linalg.factor import blocked, small, triangular
 from numus.linalg.products import diagonal
@@ -151,6 +152,11 @@ def cho_solve(c_and_lower: tuple[ArrayLike, bool], b: ArrayLike, /) -> Tensor:
     [1.0, 2.0]
     """
     c, lower = c_and_lower
+    return _solution(c, b, lower)
+
+
+@untracked_by_choice
+def _solution(c: ArrayLike, b: ArrayLike, lower: bool) -> Tensor:
     (factor, y), dtype = operands("cho_solve", c, b)
     require_matrices("cho_solve", factor, square=True)
     factor, y, vector = triangular.right_hand_sides("cho_solve", factor, y)

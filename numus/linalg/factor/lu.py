@@ -23,6 +23,7 @@ from numus.linalg._base import (
     spoiled,
     stacked,
     unstacked,
+    untracked_by_choice,
 )
 from numus.linalg.factor import blocked, lapack, small, triangular
 from numus.linalg.products import diagonal
@@ -186,6 +187,11 @@ def lu_solve(lu_and_piv: tuple[ArrayLike, Tensor], b: ArrayLike, /, *, trans: in
     if trans not in (0, 1, 2):
         raise ValueError(f"linalg.lu_solve: trans must be 0, 1 or 2, not {trans!r}")
     packed, swaps = lu_and_piv
+    return _solution_of_factors(packed, swaps, b, trans)
+
+
+@untracked_by_choice
+def _solution_of_factors(packed: ArrayLike, swaps: Tensor, b: ArrayLike, trans: int) -> Tensor:
     (factors, y), dtype = operands("lu_solve", packed, b)
     factors, y, vector = triangular.right_hand_sides("lu_solve", factors, y)
     order = _order_of(swaps, factors.shape[-1])

@@ -16,6 +16,7 @@ from numus.linalg._base import (
     require_matrices,
     stacked,
     unstacked,
+    untracked_by_choice,
 )
 from numus.linalg.factor import blocked
 from numus.shapes import as_int
@@ -98,9 +99,14 @@ def solve_triangular(
         raise ValueError(
             f"linalg.solve_triangular: trans={trans!r} must be one of 0, 1, 2, N, T, C"
         )
+    return _solution(a, b, lower, kinds[trans], unit_diagonal)
+
+
+@untracked_by_choice
+def _solution(a: ArrayLike, b: ArrayLike, lower: bool, kind: int, unit_diagonal: bool) -> Tensor:
     (x, y), dtype = operands("solve_triangular", a, b)
     x, y, vector = right_hand_sides("solve_triangular", x, y)
-    if kinds[trans]:
-        x, lower = (x.mT if kinds[trans] == 1 else adjoint(x)), not lower
+    if kind:
+        x, lower = (x.mT if kind == 1 else adjoint(x)), not lower
     found = solve(x, y, lower, unit_diagonal).astype(dtype, copy=False)
     return found[..., 0] if vector else found

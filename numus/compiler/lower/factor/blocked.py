@@ -20,6 +20,8 @@ from numus.kernels.factor.blocked import cholesky, lu, qr, qr_panel, substitutio
 from numus.kernels.factor.blocked.tiles import TileProgram, transposed
 from numus.kernels.factor.program import ZERO, Matrix, Number, Program, real, zero
 
+FEW_VECTORS = 4  # right-hand sides that are substituted one by one
+
 # -- Cholesky -------------------------------------------------------------------------------------
 
 
@@ -201,6 +203,9 @@ def lower_solve(p: Problem) -> Kernels:
         right[i, j] = zero(program)
     task.done("pad")
     _eliminate(space)
+    if columns <= FEW_VECTORS:
+        _substitute_vectors(space, columns)
+        return space.steps
     blocks = -(-(space.columns - space.order) // space.block)
     task = Task(space, blocks)
     program, order, work = task.program, task.size(space.order), task.planes(space.work)
@@ -221,6 +226,25 @@ def lower_solve(p: Problem) -> Kernels:
         out[i, j] = right[i, j]
     task.done("lu")
     return space.steps
+
+
+def _substitute_vectors(space: Workspace, columns: int) -> None:
+    """A task for each of few right-hand sides, which reads the triangle by rows."""
+    task = Task(space, columns)
+    p, n, order = task.program, task.size(space.n), task.size(space.order)
+    work = task.planes(space.work, "read")
+    vector = task.worker_rows(-(-space.order // space.near_pitch), "vector")
+    spoiled = substitution.spoil_of_singular(p, work, order)
+    with p.loop(ZERO, n) as i:
+        vector[ZERO, i] = work[i, ir.add(order, task.part)]
+    upper = substitution.Triangle(lower=False, unit=False)
+    substitution.substitute_vector(
+        p, lambda i, j: work[i, j], (vector, ZERO), n, upper, by_columns=False
+    )
+    out = task.rows_of(space.val, columns)
+    with p.loop(ZERO, n) as i:
+        out[i, task.part] = tuple(part + spoiled for part in vector[ZERO, i])
+    task.done("lu")
 
 
 # -- triangular systems ---------------------------------------------------------------------------
