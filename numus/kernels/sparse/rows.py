@@ -20,6 +20,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 
 ZERO, ONE = const(0), const(1)
+_LONG = 8  # entries of a row from which on lanes gather
 _ROWS = 4  # of one length, whose sums do not wait for each other
 
 Number = tuple[Expr, ...]  # its real parts
@@ -118,12 +119,23 @@ class Rows:
         last = ir.sub(high, ONE)
         pair = [x for i in (entry, ir.add(entry, ONE)) for x in self._accumulate(sums, i, ZERO)]
         is_odd = (low < high) & (ir.sub(high, low) & ONE).eq(ONE)
+        lanes = [ir.Register(f"lanes{i}", self.dtype, lanes=True) for i in range(self.components)]
+        is_long = ~(ir.sub(high, low) < const(_LONG))
+        short: list[Stmt] = [
+            ir.For(entry, low, last, "serial", pair, step=const(2)),
+            ir.If(is_odd, self._accumulate(sums, last, ZERO)),
+        ]
+        long: list[Stmt] = [
+            *self._clear(lanes),
+            ir.For(entry, low, high, "lanes", self._accumulate(lanes, entry, ZERO)),
+            *ir.sets(sums, [ir.lanes_reduce("add", s) for s in lanes]),
+        ]
         return [
             ir.Let(low, ir.read(at)),
             ir.Let(high, self.bounds(row)[1]),
             *self._clear(sums),
-            ir.For(entry, low, last, "serial", pair, step=const(2)),
-            ir.If(is_odd, self._accumulate(sums, last, ZERO)),
+            ir.If(is_long, long),
+            ir.If(~is_long, short),
             *self.write(row, ZERO, tuple(ir.reads(sums))),
             ir.Set(at, high),
         ]
