@@ -10,6 +10,7 @@ import numus as nm
 from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.compiler.schedule import horizontal
+from numus.ir.early_loads import buffers_before_wait
 from numus.runtime import devices
 
 
@@ -110,5 +111,5 @@ def test_joined_kernels_tell_what_they_load_early(machine):
     second = dataclasses.replace(second, buffers=(given,))
     for together in ([first, second], [second, first]):
         joined = horizontal._joined(together)
-        assert renderer.buffers_before_wait(joined) == set(joined.buffers)
-    assert not renderer.buffers_before_wait(first)
+        assert buffers_before_wait(joined) == set(joined.buffers)
+    assert not buffers_before_wait(first)

@@ -14,6 +14,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.compiler.plan import clear_plans
+from numus.ir.early_loads import buffers_before_wait
 from numus.runtime import devices
 from numus.runtime.contract import LaunchStep
 from numus.runtime.cuda import launch as launching
@@ -223,7 +224,7 @@ def early_kernel():
 
 def test_early_loads_overlap_what_writes_other_memory():
     kernel = early_kernel()
-    assert {b.name for b in renderer.buffers_before_wait(kernel)} == {"weight"}
+    assert {b.name for b in buffers_before_wait(kernel)} == {"weight"}
     driver, prepared, _ = launch_list(kernel, loads_early=True, nbytes=[128] * 3)
 
     def overlaps(weight, x, result):

@@ -220,31 +220,3 @@ def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
     stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
     found = [(s.buffer, s.index, s.mask is not None) for s in stores]
     return found + [(e.attr, e.args[0], len(e.args) > 1) for e in ir.loads(loop.body)]
-
-
-def loads_before_wait(kernel: ir.Kernel) -> bool:
-    """Whether it loads inputs of the launch list while earlier kernels may still run."""
-    return any(isinstance(s, ir.DependencyWait) and s.loads_before for s in statements(kernel.body))
-
-
-def buffers_before_wait(kernel: ir.Kernel) -> set[ir.Buffer]:
-    """The memory that it loads while earlier kernels may still run."""
-    found = set[ir.Buffer]()
-    if loads_before_wait(kernel):
-        _collect_until_wait(kernel.body, found)
-    return found
-
-
-def _collect_until_wait(body: list[ir.Stmt], found: set[ir.Buffer]) -> bool:
-    """Add what is loaded ahead of a wait; True where there is one. Kernels that share a launch have
-    one each, in branches."""
-    for s in body:
-        if isinstance(s, ir.DependencyWait):
-            return True
-        for root in expressions_of(s):
-            found |= {e.attr for e in ir.walk(root, lambda e: True) if e.op == "load"}
-        if isinstance(s, (ir.For, ir.If)):
-            waits = _collect_until_wait(s.body, found)
-            if waits and isinstance(s, ir.For):
-                return True
-    return False

@@ -65,8 +65,7 @@ class NvptxTarget:
 
 
 cta_threads, static_scratch = analysis.cta_threads, analysis.static_scratch
-tensor_maps, loads_before_wait = analysis.tensor_maps, analysis.loads_before_wait
-buffers_before_wait = analysis.buffers_before_wait
+tensor_maps = analysis.tensor_maps
 is_whole_program = analysis.is_whole_program
 
 

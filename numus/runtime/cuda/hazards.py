@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.codegen.nvptx.renderer import buffers_before_wait
+from numus.ir.early_loads import buffers_before_wait
 from numus.runtime.contract import LaunchStep
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numus.codegen.nvptx import renderer
+from numus.ir.early_loads import loads_before_wait
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import driver
 from numus.runtime.programs import KernelProgram, formats_of
@@ -45,7 +46,7 @@ class CudaProgram(KernelProgram):
         self.block_size = renderer.cta_threads(kernel)
         self.tensor_maps = renderer.tensor_maps(kernel)  # of tensors that TMA reads
         self.programmatic_launch = programmatic_launch  # it waits for earlier kernels by itself
-        self.loads_early = renderer.loads_before_wait(kernel)
+        self.loads_early = loads_before_wait(kernel)
         self._render = render
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
