@@ -7,6 +7,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus.models.language import attention
 from numus.runtime import devices
 
 
@@ -138,3 +139,19 @@ def _two_rows(device):
         return nm.scaled_dot_product_attention(q, cache, cache)
 
     return step(query, new, nm.asarray([70, 3], device=device)).numpy()
+
+
+def test_groups_of_heads_are_parted_where_multiprocessors_would_idle():
+    """Eight heads of one group of keys: the splits of one cluster would be too few for 12 SMs."""
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(s).astype("f") for s in ((1, 8, 1, 16), *[(1, 1, 400, 16)] * 2)]
+    found = []
+    for device in ("decoding", "cpu"):
+        nm.device("decoding").runtime.launched.clear()
+        given = [nm.asarray(a, device=device) for a in arrays]
+        assert attention._shared_heads(8, 8, 2 * given[1].nbytes, nm.device("decoding")) == 4
+        found.append(attention.attend(*given).numpy())
+        if device == "decoding":
+            (kernel,) = [p.kernel for p in nm.device(device).runtime.launched]
+            assert kernel.cluster_blocks > 1
+    np.testing.assert_allclose(*found, rtol=2e-6, atol=2e-6)

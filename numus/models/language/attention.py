@@ -136,6 +136,8 @@ def attend(
 
 # Heads that share keys, as the queries of one matrix: what a kernel that splits keys takes at most.
 _MAX_SHARED = 8
+_MIN_BUSY = 0.75  # of the multiprocessors, by the splits of all matrices
+_L2_READS = 4  # keys are read again while what all read is at most this part of L2
 
 
 def _has_warps(query: Tensor) -> bool:
@@ -153,13 +155,24 @@ def _attend_split(
 ) -> Tensor:
     """One query of each head. Heads that share keys are rows of one matrix: keys are read once."""
     rows, heads, _, size = query.shape
-    shared = math.gcd(heads // key.shape[1], _MAX_SHARED)
+    shared = _shared_heads(rows * heads, heads // key.shape[1], 2 * key.nbytes, query.device)
     if bias is not None:
         bias = bias.reshape(bias.shape[0], heads // shared, shared, bias.shape[-1])
         mask = bias if mask is None else nm.where(mask, bias, -nm.inf)
     grouped = query.reshape(rows, heads // shared, shared, size)
     out = nm.scaled_dot_product_attention(grouped, key, value, mask, scale=scale, enable_gqa=True)
     return out.reshape(rows, 1, heads * value.shape[-1])
+
+
+def _shared_heads(heads: int, group: int, nbytes: int, device: Any) -> int:
+    """How many heads of a group are the queries of one matrix. Fewer, where the splits that one
+    cluster combines would leave multiprocessors idle, and L2 serves the keys again."""
+    target = nm.device(device).runtime.target
+    shared, blocks = math.gcd(group, _MAX_SHARED), heads * target.max_cluster_size
+    again = target.l2_bytes // (_L2_READS * nbytes) if target.max_cluster_size > 1 else 0
+    while shared % 2 == 0 and blocks // shared < _MIN_BUSY * target.num_cores and again > 1:
+        shared, again = shared // 2, again // 2
+    return shared
 
 
 # A kernel of attention lays queries across SIMD lanes or the rows of a tile; one query alone is
