@@ -137,11 +137,24 @@ def operation(e: ir.Expr) -> Callable[..., Any]:
         wide = np.float64 if dtype is dt.float32 else np.longdouble
         to = dtype.np
         return lambda x, y, z: (x.astype(wide) * y + z).astype(to)
+    if op == "dot4":
+        return _dot4
     if op in ("idiv", "irem") and e.args[1].op == "const" and ir.const_value(e.args[1]) != 0:
         return lambda x, y: _divided(op == "irem", dtype.np, x, y)
     if op in ("popcount", "clz") or op in _UNARY:
         return _unary(op, dtype)
     return binary(op, dtype)
+
+
+def _dot4(total: Any, codes: Any, x: Any) -> Any:
+    """Unsigned bytes times signed ones."""
+    found = np.asarray(total, np.int64)
+    for shift in (0, 8, 16, 24):
+        own, by = (
+            np.asarray(v, np.uint32) >> np.uint32(shift) & np.uint32(255) for v in (codes, x)
+        )
+        found = found + own.astype(np.int64) * by.astype(np.uint8).view(np.int8)
+    return found.astype(np.int32)[()]
 
 
 def _unary(op: str, dtype: Any) -> Callable[[Any], Any]:

@@ -34,6 +34,10 @@ def operands(format, rows, columns, vectors, device, dtype):
         ("int8-row", 7, 528, 1, "float32"),
         ("q8-b32", 5, 384, 1, "bfloat16"),
         ("int4-row", 300, 1024, 1, "float32"),
+        ("q8-b128", 5, 4224, 1, "bfloat16"),  # by dot products of bytes, as the next ones
+        ("uint4-g128", 6, 1152, 1, "float16"),
+        ("uint4-g128", 6, 1088, 1, "float16"),  # not by these: its last step is not whole
+        ("int8-row", 7, 528, 1, "bfloat16"),
     ],
 )
 def test_warps(format, rows, columns, vectors, dtype):
@@ -201,12 +205,15 @@ def test_activations_are_stored_once():
     np.testing.assert_allclose(found, 2 * wanted, atol=2e-4)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_norms_gates_and_residuals_are_inside(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "format"),
+    [("bfloat16", "int4-g32"), ("bfloat16", "int4-g128"), ("float32", "int4-g32")],
+)
+def test_norms_gates_and_residuals_are_inside(dtype, format):
     weight = nm.asarray(rng.standard_normal(256, dtype=np.float32)).astype(dtype)
     shapes = {"gate": (9, 256), "up": (9, 256), "down": (256, 320)}
     matrices = {
-        name: nm.quant.quantize(nm.asarray(rng.standard_normal(s, dtype=np.float32)), "int4-g32")
+        name: nm.quant.quantize(nm.asarray(rng.standard_normal(s, dtype=np.float32)), format)
         for name, s in shapes.items()
     }
     x = nm.asarray(rng.standard_normal((1, 256), dtype=np.float32)).astype(dtype)

@@ -33,15 +33,16 @@ from numus.kernels.matmul.gpu.packed_gemv import (
     QUAD,
     WARP,
     GroupNumber,
+    IntegerVector,
     PackedGemv,
     PackedGemvOperands,
     PackedGemvShape,
     PackedMatrix,
 )
-from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
+from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, TRUE, when
 from numus.kernels.matmul.gpu.row_gemv import TUNING as ROWS
-from numus.kernels.matmul.gpu.row_gemv import block_threads, choose_rows, totals
-from numus.kernels.matmul.packed import BYTES, Packing, has_mma
+from numus.kernels.matmul.gpu.row_gemv import LoadVector, block_threads, choose_rows, totals
+from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, Packing, has_mma
 
 ZERO = const(0)
 
@@ -191,12 +192,39 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
     for fill, _, own in found:
         body += fill
         aligned = aligned & own
-    body += gemv.body(PackedGemvOperands(lambda v: found[v][1], aligned), e.dim(p.chunks))
+    operands_of_vector = PackedGemvOperands(lambda v: found[v][1], aligned)
+    steps_are_whole = p.chunks % MMA_STEP_CHUNKS == 0
+    known = byte_kernel.supports_planes(p.packing, p.vectors, p.chunks)
+    if paired and known and steps_are_whole:
+        planes = byte_kernel.planes_of_block(p.packing, ROWS.warps, p.chunks)
+        planes_of = partial(_fill_planes, e, p, planes, found[0][1])
+        body += when(aligned, lambda: [planes_of(True)])
+        body += when(~aligned, lambda: [planes_of(False)])
+        e.scratch += planes.scratch
+        integers = IntegerVector(planes.words, planes.numbers)
+        operands_of_vector = PackedGemvOperands(lambda v: found[v][1], TRUE, integers)
+    body += gemv.body(operands_of_vector, e.dim(p.chunks))
     body += epilogues.statements(
         lambda lane: gemv.finish(lane, lambda v: lambda i: epilogues.stores(v, i))
     )
     blocks = -(-p.rows // (rows * ROWS.warps))
     return [e.grid_kernel("packed_gemv", block, body, blocks, p.group.notes)]
+
+
+def _fill_planes(
+    e: Emitter, p: PackedGemvProblem, planes: byte_kernel.BytePlanes, x: LoadVector, vectors: bool
+) -> Stmt:
+    """The vector's integers to shared memory."""
+    values, name = p.packing.values, "planes" if vectors else "slow_planes"
+    end, whole = e.dim(p.chunks) * values, p.chunks == planes.tile.span * planes.tile.steps
+
+    def load(out: list[Stmt], at: Expr, tag: str) -> list[Expr]:
+        first = at if whole else ir.minimum(at, end - byte_kernel.UNIT)
+        starts = range(0, byte_kernel.UNIT, values)
+        found = [v for i in starts for v in x(out, first + i, values, f"{tag}_{i}", vectors)]
+        return found if whole else [byte_kernel.zeros_past_end(v, at, end) for v in found]
+
+    return planes.fill(load, name)
 
 
 def _vector(x: Value, number: int) -> Value:

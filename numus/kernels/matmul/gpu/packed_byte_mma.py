@@ -28,6 +28,7 @@ THREADS_ALONG_K = 4  # of a warp
 MMA_ROWS = 16
 PLANES = 2  # of bytes
 UNIT = 8  # elements that a thread rounds at a time
+LOADS = 4  # of as many, in flight
 LARGEST = 127 * 256.0  # of an integer, whose low byte is signed
 SMALLEST = 1e-30  # of the largest element of a step: its reciprocal is finite
 _MAGIC = 1.5 * 2.0**23  # to which a small integer is added exactly, in the low bits
@@ -40,7 +41,7 @@ class ByteMmaTuning:
     """Measured on one H200."""
 
     warps: int = 8
-    max_steps_in_flight: int = 8  # of a warp: 16 bytes of codes of each of a thread's two rows
+    max_steps_in_flight: int = 4  # of a warp: 16 bytes of codes of each of a thread's two rows
     few_steps: int = 4  # that leave registers for
     many_threads: int = 768  # of an SM, so that the next kernel's blocks load beside this one;
     few_threads: int = 512  # of others
@@ -88,11 +89,25 @@ def choose_tile(chunks: int) -> ByteTile:
     return ByteTile(t.warps, unroll, -(-steps // unroll))
 
 
+def supports_planes(p: Packing, vectors: int, chunks: int) -> bool:
+    """Steps lie within groups, and there is room for the vector."""
+    fits = vectors == 1 and PLANES * p.values * chunks <= TUNING.max_kept_bytes
+    return fits and p.bits in (4, 8) and p.group % MMA_STEP_CHUNKS == 0
+
+
 def supports(p: Packing, vectors: int, chunks: int) -> bool:
-    """Steps of warps lie within groups; words behind a header would not be loaded as vectors."""
-    kept = PLANES * p.values * chunks
-    fits = vectors == 1 and kept <= TUNING.max_kept_bytes
-    return fits and p.bits in (4, 8) and p.group % MMA_STEP_CHUNKS == 0 and not p.header
+    """Words behind a header would not be loaded as vectors."""
+    return supports_planes(p, vectors, chunks) and not p.header
+
+
+def planes_of_block(p: Packing, warps: int, chunks: int) -> BytePlanes:
+    """For another kernel's block, which reads them by chunks."""
+    steps = -(-chunks // (MMA_STEP_CHUNKS * warps))
+    return BytePlanes(p, ByteTile(warps, steps, 1))
+
+
+def zeros_past_end(x: Expr, at: Expr, end: Expr) -> Expr:
+    return ir.select(at < end, x, const(0.0, float32).cast(x.dtype))
 
 
 class BytePlanes:
@@ -124,10 +139,11 @@ class BytePlanes:
         total = t.steps * t.span * self.packing.values // UNIT
         rounds = range(-(-total // t.threads))
         # past the end the first ones again, with all of their step
-        units = [(lane + i * t.threads) % total for i in rounds]
-        found = [load(body, u * UNIT, f"x{name}{i}") for i, u in enumerate(units)]
-        for i, (unit, xs) in enumerate(zip(units, found, strict=True)):
-            body += self._round(unit, [x.cast(float32) for x in xs], f"{name}{i}")
+        for first in range(0, len(rounds), LOADS):
+            units = {i: (lane + i * t.threads) % total for i in rounds[first : first + LOADS]}
+            found = {i: load(body, u * UNIT, f"x{name}{i}") for i, u in units.items()}
+            for i, xs in found.items():
+                body += self._round(units[i], [x.cast(float32) for x in xs], f"{name}{i}")
         return ir.For(lane, ZERO, const(t.threads), "lanes", body)
 
     def _round(self, unit: Expr, xs: list[Expr], tag: str) -> list[Stmt]:
@@ -167,14 +183,22 @@ class BytePlanes:
 
     def load(self, out: list[Stmt], lane: Expr, step: Expr, tag: str) -> list[Expr]:
         """A thread's words of a step, of the plane that is its column."""
-        thread, words = lane % WARP, QUAD * self.word_chunks
-        plane = thread // THREADS_ALONG_K % PLANES
-        base = plane * self.pitch + step * self.step_words + thread % THREADS_ALONG_K * words
-        names = [ir.var(f"x{tag}_{i}", uint32) for i in range(words)]
+        plane = lane % WARP // THREADS_ALONG_K % PLANES
+        first = step * MMA_STEP_CHUNKS + lane % THREADS_ALONG_K * QUAD
+        return self.words(out, plane, first, tag)
+
+    def words(self, out: list[Stmt], plane: Expr, chunk: Expr, tag: str) -> list[Expr]:
+        """Those of four chunks from one on."""
+        base = plane * self.pitch + chunk * self.word_chunks
+        names = [ir.var(f"x{tag}_{i}", uint32) for i in range(QUAD * self.word_chunks)]
         for i, name in enumerate(names):
             value = ir.load(self.planes, base + i)
             out.append(ir.Let(name, value, vector=0 if i % QUAD else QUAD))
         return list(names)
+
+    def numbers(self, step: Expr) -> list[Expr]:
+        """The unit of a step, and the sum of its integers."""
+        return [ir.load(self.units, step), ir.load(self.sums, step)]
 
 
 class PackedByteMma:
@@ -248,7 +272,7 @@ class PackedByteMma:
             xs = self.vectors.load_along_k(out, ZERO, ZERO, own, UNIT, tag, vectorised)
             if self.whole:
                 return xs
-            return [ir.select(at < end, x, const(0.0, float32).cast(x.dtype)) for x in xs]
+            return [zeros_past_end(x, at, end) for x in xs]
 
         return load
 
@@ -272,8 +296,7 @@ class PackedByteMma:
                 following_loads = self._next(lane, following, u)
                 body.append(ir.If(following < t.iterations, following_loads))
             names = [ir.var(f"{tag}{n}{u}", float32) for n in ("unit", "ones")]
-            buffers = (self.planes.units, self.planes.sums)
-            body += ir.lets(names, [ir.load(b, step) for b in buffers])
+            body += ir.lets(names, self.planes.numbers(step))
             body += self._scaled(sums, decoded, names)
         return [ir.For(lane, ZERO, const(t.threads), "lanes", body)]
 

@@ -4,7 +4,9 @@ Several matrices may be multiplied by the same vector, as in `row_gemv.py`.
 A code becomes a float without a conversion: its bits are the leading ones of a mantissa,
 1 + code / 2**bits (as in Lin et al. 2024 and llama.cpp, in float32). The ones are taken away again
 once per group, by the sum of the activations. For 16-bit activations codes of 4 bits come out of a
-word in pairs, the first of which stands 4 bits lower: four shifts for eight codes.
+word in pairs, the first of which stands 4 bits lower: four shifts for eight codes. Long groups of
+one vector of 16-bit floats are multiplied as integers instead, whose planes of bytes the block has
+in shared memory (`packed_byte_mma.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.problem import VectorOperand
 from numus.kernels.matmul.gpu.row_gemv import Epilogue, LoadVector, WarpRows, block_threads
-from numus.kernels.matmul.packed import BYTES, Packing
+from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, Packing
 
 ZERO = const(0)
 WARP = 32
@@ -62,9 +64,18 @@ class PackedMatrix:
 
 
 @dataclass(frozen=True)
+class IntegerVector:
+    """A vector as integers, in planes of bytes (`packed_byte_mma.py`)."""
+
+    words: Callable[[list[Stmt], Expr, Expr, str], list[Expr]]  # plane, chunk: those of a quad
+    numbers: Callable[[Expr], list[Expr]]  # of a step: its unit, and the sum of its integers
+
+
+@dataclass(frozen=True)
 class PackedGemvOperands:
     vector: Callable[[int], LoadVector]  # elements of a vector, by its number: float32
     aligned: Expr  # vectors, so that they are loaded as such
+    integers: IntegerVector | None = None  # instead of the only vector's floats
 
 
 def _codes_as_floats(p: Packing, word: Expr, paired: bool) -> list[tuple[Expr, int]]:
@@ -122,6 +133,8 @@ def _multiply(
         [number.decoded(x) for number, x in zip(matrix.numbers, own, strict=True)]
         for (matrix, _), own in zip(rows, numbers, strict=True)
     ]
+    if o.integers is not None:
+        return _multiply_bytes(p, o.integers, sums, chunk, words, decoded, tag)
     floats: list[list[tuple[Expr, int]]] = []
     for own in words:
         flipped = [w ^ (128 * BYTES) if p.signed else w for w in own]
@@ -152,6 +165,44 @@ def _multiply(
             elif p.zero:
                 value = ir.fma(everything, float(-p.zero), value)
             out.append(ir.Set(sums[i][v], ir.fma(value, scale, ir.read(sums[i][v]))))
+    return out
+
+
+def _multiply_bytes(
+    p: Packing,
+    x: IntegerVector,
+    sums: list[list[ir.Register]],
+    chunk: Expr,
+    words: Words,
+    decoded: Numbers,
+    tag: str,
+) -> list[Stmt]:
+    """By dot products of bytes (dp4a), of each plane. The threads of a step, all of which exist,
+    take away equal parts of its zero points."""
+    out: list[Stmt] = []
+    planes = [x.words(out, const(plane), chunk, f"{tag}_{plane}") for plane in range(2)]
+    unit, ones = (ir.var(f"{name}{tag}", dt.float32) for name in ("unit", "ones"))
+    out += ir.lets([unit, ones], x.numbers(chunk // MMA_STEP_CHUNKS))
+    largest, part = (1 << p.bits) - 1, QUAD / MMA_STEP_CHUNKS
+    for own, (scale, *zero), (total,) in zip(words, decoded, sums, strict=True):
+        codes: list[Expr] = []
+        for word in own:
+            if p.bits == 8:
+                codes.append(word ^ (128 * BYTES) if p.signed else word)
+            else:
+                codes += [word & (largest * BYTES), (word >> 4) & (largest * BYTES)]
+        dots = []
+        for plane in planes:
+            dot: Expr = const(0, dt.int32)
+            for code, by in zip(codes, plane, strict=True):
+                dot = ir.dot4(dot, code, by, largest)
+            dots.append(dot)
+        value = (dots[0] * 256 + dots[1]).cast(dt.float32)
+        if zero:
+            value = ir.fma(-zero[0], ones * part, value)
+        elif p.zero:
+            value = ir.fma(ones, -p.zero * part, value)
+        out.append(ir.Set(total, ir.fma(value, scale * unit, ir.read(total))))
     return out
 
 
