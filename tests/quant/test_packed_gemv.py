@@ -252,6 +252,19 @@ def test_misaligned_activations_and_rows_of_zeros():
     assert (nm.zeros((1, 256), device="simt_warps") @ q.T).numpy().max() == 0
 
 
+@pytest.mark.parametrize("rows", [4, 40])  # by dot products of bytes, on tensor cores
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e38, 1e-40])
+def test_extreme_activations(rows, value):
+    x, q, _ = operands("int4-g128", rows, 512, 1, "cpu", "bfloat16")
+    x = x.astype("float32").numpy() * (1e-38 if value == 1e-40 else 1)
+    x[0, 3] = value
+    x = nm.asarray(x).astype("bfloat16")
+    wanted = (x @ q.T).astype("float32").numpy()
+    found = (x.to("simt_warps") @ q.to("simt_warps").T).astype("float32").numpy()
+    bound = 8e-3 * np.abs(np.nan_to_num(wanted)).max() + 1e-30
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=bound)
+
+
 @pytest.mark.parametrize("format", ["int4-g128", "uint8-g32", "q8-b32"])
 def test_tasks_of_a_cpu(format):
     x, q, wanted = operands(format, 6, 256, 2, "cpu", "float32")

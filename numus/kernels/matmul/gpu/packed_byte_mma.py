@@ -166,7 +166,8 @@ class BytePlanes:
         total = _over_threads(out, _tree(lambda a, b: a + b, whole), threads, f"s{tag}")
         step, first = divmod(unit, threads)
         stores: list[Stmt] = [
-            ir.Store(self.units, step, top * (1 / LARGEST)),
+            # an infinity makes all of its integers zero or no numbers: NaN, as on CPUs
+            ir.Store(self.units, step, top * (1 / LARGEST) + (top - top)),
             ir.Store(self.sums, step, total.cast(float32)),
         ]
         return [*out, ir.If(first.eq(0), stores)]
