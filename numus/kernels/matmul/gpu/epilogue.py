@@ -159,17 +159,15 @@ class WarpEpilogue:
             return None
         _, _, (which, m, n), _ = next(self._subtiles(stage)).vectors("plan")
         values: list[Expr] = [ir.var(f"plan{u}", stage.dtype) for u in range(STORE_VECTOR)]
-        found, below = (self._vector((which, m + i, n), values, "", {}) for i in (0, 1))
+        found, below = (self._vector((which, m + i, n), values, "") for i in (0, 1))
         varies = found is not None and below is not None and found.indices != below.indices
         return found.operands if found is not None and varies else None
 
-    def _vector(
-        self, at: Coordinate, values: list[Expr], tag: str, loaded: dict[Expr, list[Expr]]
-    ) -> VectorValues | None:
+    def _vector(self, at: Coordinate, values: list[Expr], tag: str) -> VectorValues | None:
         def is_aligned(x: Expr) -> bool:
             return self.call.is_aligned(x) or (x is self.origin[2] and self.tile[1] % 8 == 0)
 
-        return vector_values(self._element, at, values, is_aligned, tag, loaded)
+        return vector_values(self._element, at, values, is_aligned, tag)
 
     def _store(self, buffer: ir.Buffer, whole: bool) -> list[Stmt]:
         body: list[Stmt] = []
@@ -203,21 +201,17 @@ class WarpEpilogue:
     def _store_computed(
         self, subtile: _Subtile, first: Expr, at: Coordinate, rows: int
     ) -> list[Stmt]:
-        """Through the epilogue, whose operands are loaded as vectors: those of all rows first, as
-        no load is moved before a store."""
+        """Through the epilogue, whose operands are loaded as vectors."""
         buffer, (which, m, n) = subtile.buffer, at
-        loads: list[Stmt] = []
         stores: list[Stmt] = []
-        loaded: dict[Expr, list[Expr]] = {}
         for i in range(0, WARP_ROWS, rows):
             name, base = f"v{subtile.number}_{i}", first + i * subtile.ld
             values = [ir.var(f"{name}_{u}", buffer.dtype) for u in range(STORE_VECTOR)]
             stores += [ir.Let(v, ir.load(buffer, base + u)) for u, v in enumerate(values)]
-            found = self._vector((which, m + i, n), values, name, loaded)
+            found = self._vector((which, m + i, n), values, name)
             assert found is not None
-            loads += found.loads
-            stores += found.stores
-        return [*loads, *stores]
+            stores += [*found.loads, *found.stores]
+        return stores
 
     def _store_predicated(
         self, subtile: _Subtile, first: Expr, at: Coordinate, rows: int

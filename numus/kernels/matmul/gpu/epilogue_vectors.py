@@ -36,10 +36,9 @@ def vector_values(
     accumulators: Sequence[Expr],
     is_aligned: Callable[[Expr], bool],
     tag: str,
-    loaded: dict[Expr, list[Expr]],
 ) -> VectorValues | None:
     """Elements from here on along n; None where operands are no vectors. `is_aligned`: whether an
-    expression is a multiple of STORE_VECTOR; `loaded`: vectors by their first loads."""
+    expression is a multiple of STORE_VECTOR."""
     which, m, n = at
     one, two = (element((which, m, n + u), accumulators[u]) for u in (0, 1))
     loads = list(zip(*(_loads(s.value) for s in (one, two)), strict=False))
@@ -52,17 +51,16 @@ def vector_values(
     if any(_loads(a.args[0]) for a, _ in vectors) or len(_loads(one.value)) != len(loads):
         return None
     found: list[Stmt] = []
+    names: list[list[Expr]] = []
     for k, (a, _) in enumerate(vectors):
-        if a in loaded:
-            continue
         width = min(STORE_VECTOR, _ACCESS_BYTES // a.attr.dtype.itemsize)
-        loaded[a] = [ir.var(f"e{tag}_{k}_{u}", a.attr.dtype) for u in range(STORE_VECTOR)]
-        for u, name in enumerate(loaded[a]):
+        names.append([ir.var(f"e{tag}_{k}_{u}", a.attr.dtype) for u in range(STORE_VECTOR)])
+        for u, name in enumerate(names[-1]):
             load = ir.load(a.attr, a.args[0] + u)
             found.append(ir.Let(name, load, vector=0 if u % width else width))
 
     def value(u: int, s: ir.Store, which: int) -> Expr:
-        new = {pair[which]: loaded[pair[0]][u] for pair in vectors}
+        new = {pair[which]: names[k][u] for k, pair in enumerate(vectors)}
         return substitute(s.value, {**new, accumulators[which]: accumulators[u]})
 
     if value(1, one, 0) is not value(1, two, 1):
