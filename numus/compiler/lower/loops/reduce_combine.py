@@ -28,46 +28,26 @@ class RowSplit:
     partials: dict[Value, list[Value]]  # of each reduction, one value per register
     sample: int = 0  # first iterations of a split, around whose mean it deviates; 0: of all
     packed_rows: int = 1  # `reduce_columns_packing.py`
-    by_row: bool = False  # partial results of a row are adjacent, as a block combines them
 
     @staticmethod
-    def of(
-        p: LoopProblem, size: int, sample: int = 0, packed_rows: int = 1, by_row: bool = False
-    ) -> RowSplit:
+    def of(p: LoopProblem, size: int, sample: int = 0, packed_rows: int = 1) -> RowSplit:
         """Splits of `size` iterations each."""
         along = p.nest.inner[0]
-        count, rows = ceil_div(along.extent, size), p.nest.row_count
-        shape = (count, rows)
-        if by_row:
-            shape = (rows // packed_rows, count * packed_rows)
+        count = ceil_div(along.extent, size)
+        shape = (count, p.nest.row_count)
         partials = {
             r: [Value.fresh("partial", "partial", (), None, shape, t) for t in reducer(r).dtypes]
             for r in p.work.reductions
         }
         inner = p.nest.row_size // along.extent
-        return RowSplit(along, size, count, inner, partials, sample, packed_rows, by_row)
+        return RowSplit(along, size, count, inner, partials, sample, packed_rows)
 
     def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
         """The iterations of a split, whose size is a scalar argument."""
         return ir.block_range(part, size, e.dim(self.along.extent))
 
-    def index(self, e: Emitter, part: Expr, row: Expr) -> tuple[Expr, Expr]:
-        """Of the partial result of a split of a (packed) row."""
-        if not self.by_row:
-            return part, row
-        if self.packed_rows > 1:
-            extent = e.dim(next(iter(self.partials.values()))[0].shape[0])
-            part = part * const(self.packed_rows) + ir.idiv(row, extent)
-            row = ir.irem(row, extent)
-        return row, part
-
     def row_size(self, e: Emitter) -> Expr:
         return ir.mul(e.dim(self.along.extent * self.packed_rows), e.dim(self.inner))
-
-
-def is_block_per_row(threads: int, rows: int, splits: int) -> bool:
-    """Whether a block combines the partial results of a row, rather than a lane."""
-    return bool(threads) and (rows < threads or splits >= threads)
 
 
 class CombineKernel:
@@ -82,7 +62,7 @@ class CombineKernel:
         self.count, self.stride = e.dim(split.count), e.dim(rows)
         # a block combines the partial results of one row, in a fixed tree; or a lane does
         threads = work.threads
-        self.block_per_row = is_block_per_row(threads, rows, split.count)
+        self.block_per_row = bool(threads) and (rows < threads or split.count >= threads)
         self.lane_per_row = rows >= TUNING.few_rows and not self.block_per_row
         if self.block_per_row:
             e.block_size = work.threads_for(split.count)
@@ -229,10 +209,7 @@ class CombineKernel:
         return found
 
     def _load(self, v: Value, part: Expr) -> Expr:
-        slow, fast, stride = part, self.row, self.stride
-        if self.split.by_row:
-            slow, fast, stride = self.row, part, self.count
-        return ir.load(self.e.buffer(v), ir.add(ir.mul(slow, stride), fast))
+        return ir.load(self.e.buffer(v), ir.add(ir.mul(part, self.stride), self.row))
 
     def _mean(self, part: Expr, partial: Expr) -> tuple[Expr, Expr]:
         """The elements of a split, and the mean it deviated from: the stored one, or that of the

@@ -14,7 +14,7 @@ from numus.compiler.lower.loops import reduce_rows
 from numus.compiler.lower.loops.nest import ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
 from numus.compiler.lower.loops.reduce_columns_packing import pack_columns, repeat_columns
-from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit, is_block_per_row
+from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
 from numus.compiler.lower.loops.tuning import TUNING, WARP
@@ -46,9 +46,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
     sample = reduce_rows.sample_iterations(p, size, inner)
     work = p.work.one_pass() if sample else p.work.with_residuals()
     p, unpacked = replace(p, work=work), replace(unpacked, work=work)
-    splits = ceil_div(outermost, size) * packed_rows
-    by_row = is_block_per_row(p.work.threads, unpacked.nest.row_count, splits)
-    split = RowSplit.of(p, size, sample, packed_rows, by_row)
+    split = RowSplit.of(p, size, sample, packed_rows)
     e = work.emitter()
     repeat_columns(unpacked, e, vectors)
     g = ir.var("g")
@@ -66,7 +64,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
         out: list[Stmt] = []
         for r, vals in split.partials.items():
             for v, value in zip(vals, row.finals[r], strict=True):
-                out += e.store(v, split.index(e, part, number), value)
+                out += e.store(v, (part, number), value)
         return out
 
     if p.across_rows:
