@@ -29,15 +29,19 @@ def test_values(shape):
     np.testing.assert_allclose(found(GPU), found("cpu"), rtol=1e-2, atol=1e-5)
 
 
-def test_rows_have_a_vector_per_thread():
+@pytest.mark.parametrize(("vectors", "rows"), [(1, 1), (4, 2)])
+def test_threads_share_vectors_of_two_rows(vectors, rows):
+    """Where most of what a row reads is common to all."""
     machine = nm.device(GPU).runtime
-    x = nm.zeros((64, 512), dtype="bfloat16", device=GPU)
-    v = nm.ones((512,), dtype="bfloat16", device=GPU)
-    nm.eval(x, v)
+    y = nm.zeros((64, 512), dtype="bfloat16", device=GPU)
+    scales = [nm.full((512,), 2.0 + k, dtype="bfloat16", device=GPU) for k in range(vectors)]
+    nm.eval(y, *scales)
     machine.launched.clear()
-    nm.eval(x * v)
+    for scale in scales:
+        y = y * scale
+    nm.eval(y)
     (program,) = machine.launched
     (loop,) = [s for s in ir.statements(program.kernel.body) if getattr(s, "width", 0)]
     assert loop.resident
     assert loop.width == 8
-    assert sum(isinstance(s, ir.Store) for s in loop.body) == 2  # of two rows
+    assert sum(isinstance(s, ir.Store) for s in loop.body) == rows

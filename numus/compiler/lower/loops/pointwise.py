@@ -210,15 +210,20 @@ def _short_row_vectors(p: LoopProblem) -> Kernels | None:
     if count % (several * per_block) or per_block * lane.extent != elements:
         several = 1
     rows = e.scalar_arg(per_block)
-    first = ir.mul(g, ir.mul(rows, ir.const(several)))
+    step = e.scalar_arg(0)
+    first = ir.mul(g, step)
     j = ir.irem(t, extent)
     e.extents[j] = extent
-    stores: list[Stmt] = []
-    for k in range(several):
+    at = delinearize(e, ir.add(first, ir.idiv(t, extent)), outer)
+    stores = _stores(p, e, {**at, lane: j})
+    if not _shares_operands(_expressions(stores), g):
+        several = 1
+    for k in range(1, several):
         row = ir.add(ir.add(first, ir.mul(rows, ir.const(k))), ir.idiv(t, extent))
         stores += _stores(p, e, {**delinearize(e, row, outer), lane: j})
     if not _is_unrollable(_expressions(stores)):
         return None
+    e.scalar_args[1] = several * per_block
     exact = count % per_block == 0 and per_block * lane.extent == elements
     end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
     if exact:
@@ -226,6 +231,13 @@ def _short_row_vectors(p: LoopProblem) -> Kernels | None:
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, resident=True)
     grid = ceil_div(count, per_block * several)
     return [e.grid_kernel("pointwise", g, [loop], grid, work.notes)]
+
+
+def _shares_operands(found: set[ir.Expr], block: ir.Expr) -> bool:
+    """Most operands are vectors that all rows have in common."""
+    loads = [x for x in found if x.op == "load"]
+    own = [x for x in loads if block in ir.walk(x.args[0], lambda x: True)]
+    return len(loads) - len(own) >= TUNING.row_vectors_shared * len(own)
 
 
 def _used_lanes(elements: int, lanes: int) -> float:
