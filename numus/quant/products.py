@@ -70,6 +70,8 @@ def _planes(x: Tensor, packing: Packing, chunks: int, planes: int) -> tuple[Tens
     words = words.reshape(x.shape[0], planes, packing.fields, words.shape[-1])
     size = packing.values * ((packing.group or chunks) if as_bytes else 1)
     whole = whole.reshape(x.shape[0], chunks * packing.values // size, size)
+    if as_bytes:  # exact: totals are float64
+        return words, nm.sum(whole.astype(nm.float32), axis=-1), unit
     return words, nm.sum(whole, axis=-1).astype(nm.float32), unit
 
 

@@ -1,8 +1,9 @@
 """GEMV with packed codes on CPUs: integer sums of planes, scaled once per group.
 
-Scales of some rows are widened into a line of scratch first, where zero points meet the sums of the
-activations' groups. Then lanes go along the words of these rows side by side, so that activations
-are loaded once for all. Codes that have one scale a row are added up in integers all along it.
+Lanes go along the words of some rows side by side, so that activations are loaded once for all.
+Codes that have one scale a row are added up in integers all along it. Where the lanes of a vector
+have several scales, those of the rows are widened into a line of scratch first, and zero points
+meet the sums of the activations' groups there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def rows_of_task(
     body: list[Stmt] = [ir.Set(x, const(0.0, dt.float32)) for xs in sums for x in xs]
     body += rows.in_groups() if s.packing.group else rows.whole()
     body += finish(s, o, sums, r, stop)
-    scratch = [rows.scales] if s.packing.group else []
+    scratch = [rows.scales] if s.packing.group and not sizes.shared else []
     return [ir.For(r, first, stop, "serial", body, step=const(s.rows))], scratch
 
 
@@ -114,20 +115,20 @@ class _Rows:
     def in_groups(self) -> list[Stmt]:
         p, sizes, c, g = self.s.packing, self.sizes, ir.var("chunk"), ir.var("group")
         width = sizes.shared or sizes.width
-        out = [x for i in range(self.s.rows) for x in self.begin(i, width)]
         if not sizes.shared:
+            begin = [x for i in range(self.s.rows) for x in self.begin(i, width)]
             step = self.scaled([c], c // p.group)
-            return [*out, ir.For(c, ZERO, sizes.chunks, "lanes", step, width=width)]
+            return [*begin, ir.For(c, ZERO, sizes.chunks, "lanes", step, width=width)]
         vectors = p.group // width
         count = next(n for n in range(MAX_UNROLL, 0, -1) if vectors % n == 0)
         at = ir.var("of_group")
-        begin = g * p.group + at if vectors > count else g * p.group
-        chunks = [begin + c + n * width for n in range(count)]
+        first = g * p.group + at if vectors > count else g * p.group
+        chunks = [first + c + n * width for n in range(count)]
         step = self.scaled(chunks, g)
         body: Stmt = ir.For(c, ZERO, const(width), "lanes", step, width=width)
         if vectors > count:
             body = ir.For(at, ZERO, const(p.group), "serial", [body], step=const(count * width))
-        return [*out, ir.For(g, ZERO, sizes.groups, "serial", [body])]
+        return [ir.For(g, ZERO, sizes.groups, "serial", [body])]
 
     def begin(self, i: int, width: int) -> list[Stmt]:
         """The scales of a row into scratch; what its zero points come to, into its sums."""
@@ -153,15 +154,27 @@ class _Rows:
                 fetch, own = self.codes(i, chunk, group, f"_{n}")
                 out += fetch
                 codes += own
-            found = ir.load(self.scales, self.sizes.groups * i + group)
+            shared = self.sizes.shared
+            scale = ir.load(self.scales, self.sizes.groups * i + group)
+            scale = self.o.group_scale(s.packing, self.row(i), group) if shared else scale
             for v, register in enumerate(row_sums):
                 xs = [
                     [self.o.x(v, k, f, chunk) for chunk in chunks for f in range(s.packing.fields)]
                     for k in range(s.planes)
                 ]
                 total = dot_of_planes(codes, xs, (1 << s.packing.bits) - 1)
-                out.append(ir.Set(register, ir.fma(total, found, ir.read(register))))
+                if shared:  # each lane subtracts its part
+                    part = len(chunks) / s.packing.group
+                    total = self.without_zero(total, i, v, group, part)
+                out.append(ir.Set(register, ir.fma(total, scale, ir.read(register))))
         return out
+
+    def without_zero(self, total: Expr, i: int, v: int, group: Expr, part: float) -> Expr:
+        """A part of what the zero points of a group come to, subtracted."""
+        o, p = self.o, self.s.packing
+        if o.zero is not None:
+            return ir.fma(-(o.zero(self.row(i), group) * part), o.x_sum(v, group), total)
+        return ir.fma(o.x_sum(v, group), -p.zero * part, total) if p.zero else total
 
     def codes(self, i: int, chunk: Expr, group: Expr, tag: str) -> tuple[list[Stmt], list[Expr]]:
         """Words of codes of a row, field by field, and the prefetch of the next rows' words."""
