@@ -17,6 +17,7 @@ from numus.compiler.launch_plan import scalar_part
 from numus.compiler.lower import autotune
 from numus.compiler.plan import Plan
 from numus.compiler.schedule.in_place import BufferAccesses
+from numus.compiler.stored_fusion import fused_or_stored
 from numus.garbage import collection_paused
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.lru import LruTable
@@ -87,7 +88,12 @@ class TracedPlan:
         sizes = [(i, size_of(inputs[i].shape) * inputs[i].dtype.itemsize) for i in captured]
         known = hoistable(sizes)
         with collection_paused(), autotune.repeated():
-            fused = FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars)
+            fused = fused_or_stored(
+                graph,
+                [(graph.number[old], graph.number[new]) for old, new in pairs],
+                target,
+                lambda: FusedGraph(graph, outputs, target, pairs, captured=known, changing=scalars),
+            )
             self.plan = plan = Plan(device, fused)
         # the inputs that hoisted values are computed from, if there are any
         self.captured = known if plan.hoisted_bytes else []

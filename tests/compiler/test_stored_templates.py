@@ -11,6 +11,7 @@ import numus as nm
 from numus import ir
 from numus.compiler import plan_template
 from numus.compiler.fused_graph import FusedGraph
+from numus.compiler.fusion.fuser import Fuser
 from numus.compiler.lower import autotune, stored_templates, templates
 from numus.compiler.plan import Plan, clear_plans
 from numus.runtime.devices import BACKENDS
@@ -175,3 +176,44 @@ def test_kernels_of_gpus_are_lowered_once(counts, monkeypatch):
     for a, b, c in zip(first, again, run("cpu"), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=1e-5)
+
+
+def test_traced_graphs_of_gpus_are_fused_once(counts, monkeypatch):
+    """With parameters that are objects, state that is replaced, and a chain of operations."""
+    target = dataclasses.replace(simt_machine.HOPPER, language="ptx")
+    BACKENDS["simt_fused"] = lambda index: simt_machine.Machine(target)
+    fused = []
+    run_fuser = Fuser.run
+    monkeypatch.setattr(Fuser, "run", lambda self: fused.append(self) or run_fuser(self))
+
+    def steps(device):
+        rng = np.random.default_rng(0)
+        x, state = (
+            nm.asarray(rng.standard_normal((2, 2, 9, 8)).astype("f"), device=device)
+            for _ in range(2)
+        )
+
+        @nm.jit
+        def step(x):
+            y = nm.scaled_dot_product_attention(x, x, x, is_causal=True)
+            for i in range(60):
+                y = nm.tanh(y + 0.25 * i)
+            state.assign(state + y)
+            return y.sum(axis=-1)
+
+        return step(x).numpy(), step(x).numpy(), state.numpy()
+
+    want = steps("cpu")
+    found = []
+    for _ in range(2):
+        fused.clear()
+        found.append(steps("simt_fused"))
+        found.append(len(fused))
+        stored_templates.flush()
+        clear_plans()  # as in a new process
+    first, some, again, none = found
+    assert some >= 1
+    assert none == some - 1  # the traced one is not
+    for a, b, c in zip(first, again, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, c, rtol=1e-5, atol=1e-5)
