@@ -326,6 +326,7 @@ def test_half_precision_convolutions_use_wgmma_and_tma(machine):
     y = nm.conv2d(x, w, padding=1, stride=2)
     y.backward(nm.ones_like(y))
     nm.eval(y, w.grad)
+    nm.eval(nm.conv2d(x, nm.ones((64, 64, 3, 3), dtype="bfloat16", device="ptx"), groups=2))
     texts = {kernel.name: text for kernel, text in machine.made if "gemm" in kernel.name}
     assert set(texts) == {"padded_gemm_conv_wgmma", "im2col_gemm"}
     assert "cp.async.bulk.tensor.4d.shared::cluster.global.im2col" in texts["im2col_gemm"]
