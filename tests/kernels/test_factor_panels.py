@@ -132,8 +132,9 @@ def test_systems_of_several_panels(panels, monkeypatch):
 def test_panels_and_what_is_right_of_them(shape, dtype):
     a = drawn(shape, dtype)
     agree("clusters", factor.lu, a)
-    names = [program.kernel.name for program in nm.device("clusters").runtime.launched[-3:]]
-    assert names == ["lu_panel", "lu_update", "lu_rows"]
+    names = [program.kernel.name for program in nm.device("clusters").runtime.launched[-5:]]
+    assert {"lu_panel", "lu_upper", "lu_update", "lu_rows"} >= set(names)
+    assert names[-1] == "lu_rows"
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from numus import dtypes as dt
@@ -65,18 +66,23 @@ def _start_lapack(runtime: Any, r: Routine) -> Any:
 register(Vendor("lapack", OPERATION, _lapack_supports, _pays_on_cpu, _start_lapack))
 
 
+_CHOLESKY = {"float32": NEVER, "complex64": NEVER, "float64": 512, "complex128": 512}
+_LU = {"float32": 5000, "complex64": 65, "float64": 1200, "complex128": 65}
+
+
 @dataclass(frozen=True)
 class CusolverTuning:
     """Orders from which on cuSOLVER is taken, of up to `few` matrices and of more, which it has one
-    by one: beyond those that native kernels hold in registers. On one H200, of float32, native
-    kernels take 244 us for Cholesky of 512 (cuSOLVER 224), 51 us for a system of 64 (144), 58 us
-    for QR of 64 (260), and 1386 us for eigenvalues of 64 (679)."""
+    by one: beyond those that native kernels hold in registers, or by dtype. On one H200, of
+    float32, native kernels take 5.7 ms for Cholesky of 8192 (cuSOLVER 8.1), 11.5 ms for a system of
+    4096 (12.4), 58 us for QR of 64 (260), and 1386 us for eigenvalues of 64 (679); of float64
+    264 us for Cholesky of 512 (216)."""
 
     few: int = 4
     many: int = 512
-    cholesky: int = 512
-    lu: int = 65
-    system: int = 65
+    cholesky: Mapping[str, int] = field(default_factory=lambda: _CHOLESKY)
+    lu: Mapping[str, int] = field(default_factory=lambda: _LU)
+    system: Mapping[str, int] = field(default_factory=lambda: _LU)
     qr: int = 65
     eigh: int = 33
     svd: int = 33
@@ -89,8 +95,12 @@ CUSOLVER_TUNING = CusolverTuning()
 
 def _pays_on_gpu(r: Routine, target: Any) -> bool:
     t = CUSOLVER_TUNING
-    order: int = getattr(t, r.name)
-    return min(r.m, r.n) >= (order if r.batch <= t.few or r.name == "order" else t.many)
+    order: int | Mapping[str, int] = getattr(t, r.name)
+    if not isinstance(order, int):
+        has_panels = r.name == "cholesky" or target.max_cluster_size > 1
+        order = order[r.dtype] if has_panels else t.qr
+    alone = r.batch <= t.few or r.name == "order"
+    return min(r.m, r.n) >= (order if alone else max(order, t.many))
 
 
 def _cusolver_supports(r: Routine, target: Any) -> bool:

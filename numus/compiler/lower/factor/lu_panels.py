@@ -26,6 +26,7 @@ from numus.kernels.factor.registers.lu_update import (
     PanelUpdate,
     Places,
     Step,
+    UpperRows,
 )
 
 ROWS_MOVED = 64  # by a block, at the end
@@ -95,7 +96,10 @@ class _Factorisation:
     def lower(self) -> Kernels:
         kernels: Kernels = []
         for panel in self.steps:
-            kernels += [self._panel(panel), self._update(panel)]
+            kernels.append(self._panel(panel))
+            if panel.start + panel.width < self.n:
+                kernels.append(self._upper(panel))
+            kernels.append(self._update(panel))
         return [*kernels, self._move_rows()]
 
     # -- kernels of a step ------------------------------------------------------------------------
@@ -127,6 +131,7 @@ class _Factorisation:
             "n": self.n,
             "steps": len(self.steps),
             "number": panel.number,
+            "is_last": int(panel.number == len(self.steps) - 1),
             "from": panel.number % 2 * size,
             "to": (panel.number + 1) % 2 * size,
         }
@@ -171,18 +176,44 @@ class _Factorisation:
         found = PanelElimination(p, grid, rank, extents, panel_memory(k.emitter, p, grid))
         found.load(lambda i, j: a(ir.add(start, i), ir.add(start, j)))
         out = self._panel_memory(k, matrix, s["number"])
-        found.eliminate(out, const(self.width))
+        found.eliminate()
         found.write(out, const(self.width))
         blocks = self.batch * grid.ctas
         return k.emitter.grid_kernel("lu_panel", k.number, p.body, blocks, (self.val.op,))
 
     def _update(self, panel: _Panel) -> LoweredKernel:
         numbers = self._numbers(panel)
-        is_last, is_first = panel.number == len(self.steps) - 1, panel.number == 0
-        numbers["is_last"] = int(is_last)
+        is_first = panel.number == 0
         grid = self.batch * numbers["row_tiles"] * numbers["column_tiles"]
         make = lambda: self._made_update(numbers, grid, is_first)  # noqa: E731
         return self._again(("update", is_first), numbers, grid, make)
+
+    def _upper(self, panel: _Panel) -> LoweredKernel:
+        numbers, is_first = self._numbers(panel), panel.number == 0
+        grid = self.batch * numbers["column_tiles"]
+        make = lambda: self._made_upper(numbers, grid, is_first)  # noqa: E731
+        return self._again(("upper", is_first), numbers, grid, make)
+
+    def _made_upper(self, numbers: dict[str, int], grid: int, is_first: bool) -> LoweredKernel:
+        k = _Kernel(self.p, numbers, GRID.threads)
+        k.emitter.resident_blocks = 1
+        p, s, limit = k.program, k.sizes, self.width
+        matrix, j = (p.let(f(k.number, s["column_tiles"])) for f in (ir.idiv, ir.irem))
+        step, element, out = self._right_of_panel(k, matrix, is_first)
+        panel = self._panel_memory(k, matrix, s["number"])
+        shared = k.scratch("upper", limit, WIDTH), k.scratch("corner", limit, limit)
+        UpperRows(p, step, panel, limit).run(j, element, out, *shared)
+        return k.emitter.grid_kernel("lu_upper", k.number, p.body, grid, (self.val.op,))
+
+    def _right_of_panel(
+        self, k: _Kernel, matrix: Expr, is_first: bool
+    ) -> tuple[Step, Read, Matrix]:
+        """What is right of a panel, and the result."""
+        s, is_last = k.sizes, k.sizes["is_last"].eq(ONE)
+        step = Step(s["start"], s["width"], s["rows"], s["columns"], s["n"], is_last)
+        a, pitch = self._source(k, matrix, is_first), ir.add(s["n"], const(2))
+        out = k.matrix(self.val, ir.mul(ir.mul(matrix, s["m"]), pitch), pitch)
+        return step, lambda x, y: a(ir.add(step.start, x), ir.add(step.after, y)), out
 
     def _made_update(self, numbers: dict[str, int], grid: int, is_first: bool) -> LoweredKernel:
         k = _Kernel(self.p, numbers, GRID.threads)
@@ -191,26 +222,18 @@ class _Factorisation:
         tiles = p.let(ir.mul(s["row_tiles"], s["column_tiles"]))
         matrix, tile = p.let(ir.idiv(k.number, tiles)), p.let(ir.irem(k.number, tiles))
         i, j = p.let(ir.idiv(tile, s["column_tiles"])), p.let(ir.irem(tile, s["column_tiles"]))
-        a, start = self._source(k, matrix, is_first), s["start"]
-        step = Step(start, s["width"], s["rows"], s["columns"], s["n"], s["is_last"].eq(ONE))
+        step, element, out = self._right_of_panel(k, matrix, is_first)
         origin = ir.add(s["to"], ir.mul(matrix, ir.mul(s["m"], s["n"])))
-        corner = ir.add(ir.mul(start, s["n"]), step.after)
+        corner = ir.add(ir.mul(step.start, s["n"]), step.after)
         to = k.matrix(self.work, ir.add(origin, corner), s["n"])
         rows = ir.mul(matrix, s["m"])
-        out_pitch = ir.add(s["n"], const(2))
-        out = k.matrix(self.val, ir.mul(rows, out_pitch), out_pitch)
         step_rows = p.let(ir.mul(ir.add(ir.mul(matrix, s["steps"]), s["number"]), s["m"]))
-        after = p.let(ir.add(step_rows, start))
+        after = p.let(ir.add(step_rows, step.start))
         before = None if is_first else p.let(ir.sub(after, s["m"]))
         buffers = (k.emitter.buffer(x, "write") for x in (self.places, self.final))
         places = Places(next(buffers), before, after, next(buffers), p.let(rows))
         panel = self._panel_memory(k, matrix, s["number"])
-        shared = (
-            k.scratch("left", HEIGHT, limit + TAIL),
-            k.scratch("upper", limit, WIDTH),
-            k.scratch("corner", limit, limit),
-        )
-        element = lambda x, y: a(ir.add(start, x), ir.add(step.after, y))  # noqa: E731
+        shared = k.scratch("left", HEIGHT, limit + TAIL), k.scratch("upper", limit, WIDTH)
         PanelUpdate(p, step, panel, limit, shared).run(i, j, element, to, out, places)
         return k.emitter.grid_kernel("lu_update", k.number, p.body, grid, (self.val.op,))
 

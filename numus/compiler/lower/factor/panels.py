@@ -83,7 +83,7 @@ def lower_panel(p: Problem) -> Kernels:
     memory = panel_memory(e, program, grid)
     panel = PanelElimination(program, grid, rank, (e.dim(m), e.dim(n)), memory)
     panel.load(element)
-    panel.eliminate(out, e.dim(n))
+    panel.eliminate()
     panel.write(out, e.dim(n))
     return [e.grid_kernel("lu_panel", g, program.body, batch * grid.ctas, (val.op,))]
 

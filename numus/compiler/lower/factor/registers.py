@@ -119,11 +119,20 @@ class _Kernel:
         self.emitter.scratch.append(made)
         return made
 
-    def vector(self, name: str, turns: bool = True, rank: int = 1) -> Matrix:
-        """Or `rank` of them, side by side."""
+    def vector(self, name: str, turns: bool = True) -> Matrix:
         p = self.program
-        pitch = ir.const(max(self.grid.extents) * rank)
-        return Matrix(p, self.buffer(name, p.real, p.components * rank, turns), ZERO, pitch)
+        pitch = ir.const(max(self.grid.extents))
+        return Matrix(p, self.buffer(name, p.real, p.components, turns), ZERO, pitch)
+
+    def ranks(self, name: str, inverse: bool) -> Matrix:
+        """Vectors of a step of Cholesky, side by side: each waits for all threads once."""
+        p, rank = self.program, cholesky.RANK
+        is_used = inverse or name in ("column", "left")
+        size = max(self.grid.extents) * rank * p.components if is_used else 1
+        made = ir.Buffer(name, p.real, "scratch", ir.const(size), stored_once=True)
+        if is_used:
+            self.emitter.scratch.append(made)
+        return Matrix(p, made, ZERO, ZERO)
 
     def out(self) -> Matrix:
         p, (_, rows, columns) = self.program, self.val.shape
@@ -136,8 +145,8 @@ class _Kernel:
 
 
 def _cholesky(k: _Kernel) -> None:
-    shared = k.vector("column", rank=cholesky.RANK), k.vector("row", rank=cholesky.RANK)
-    inverse = k.val.op == "cholesky_and_inverse"
+    names, inverse = ("column", "row", "left", "across"), k.val.op == "cholesky_and_inverse"
+    shared = cholesky.Shared(*(k.ranks(name, inverse) for name in names))
     a = k.read(0)
     found, inverted = cholesky.cholesky(k.program, k.grid, a, k.order, shared, inverse)
     out = k.out()

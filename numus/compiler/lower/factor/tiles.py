@@ -10,7 +10,7 @@ from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const
 from numus.kernels.factor.program import ZERO, Matrix, Number, Program, Read
-from numus.kernels.factor.registers.cholesky import RANK
+from numus.kernels.factor.registers.cholesky import RANK, Shared
 from numus.kernels.factor.registers.cholesky_tiles import (
     GRID,
     SIDE,
@@ -68,12 +68,11 @@ def _lower_cholesky(p: Problem) -> Kernels:
         e.scratch.append(made)
         return made
 
-    side = SIDE * SIDE * components
-    pitch = SIDE * RANK
-    left, right = scratch("left", side), scratch("right", side)
-    column, row = (scratch(name, 2 * pitch * components, True) for name in ("column", "row"))
-    steps = [Matrix(program, b, ZERO, const(pitch)) for b in (column, row)]
-    memory = TileMemory(e.buffer(tiles, "write"), e.buffer(flags, "write"), left, right, *steps)
+    left, right = (scratch(name, SIDE * SIDE * components) for name in ("left", "right"))
+    words = SIDE * RANK * components
+    vectors = (scratch(name, words, True) for name in ("column", "row", "rows", "across"))
+    step = Shared(*(Matrix(program, vector, ZERO, ZERO) for vector in vectors))
+    memory = TileMemory(e.buffer(tiles, "write"), e.buffer(flags, "write"), left, right, step)
     start = program.let(ir.mul(matrix, e.dim(m * n)))
     out = Matrix(program, e.buffer(p.val, "write"), start, e.dim(n))
     extents = e.dim(m), e.dim(n)

@@ -1,13 +1,14 @@
 """Right-looking Cholesky factorisation of one matrix per block, in registers of a GPU.
 
-A step eliminates `RANK` columns: all threads factorise the block on the diagonal that these share,
-each for itself, and find rows of L by forward substitution with it. So there is one barrier for
+A step eliminates `RANK` columns: threads factorise the block on the diagonal that these share, each
+for itself, and find a row of L by forward substitution with it. So there are two barriers for
 several columns, and square roots follow each other without waiting for other threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
@@ -28,21 +29,27 @@ from numus.kernels.factor.program import (
 )
 from numus.kernels.factor.registers.tiles import RegisterMatrix, Thread, ThreadGrid, all_threads
 
-TINY, LARGE = 2.0**-1000, 2.0**100
+TINY = 2.0**-1000
 RANK = 4  # columns of a step, a divisor of the sides of all grids of threads
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What passes through shared memory in a step, the numbers of one row or column side by side:
+    columns of what is left of the matrix, rows of what is left of the inverse, and what they become
+    by substitution."""
+
+    column: Matrix
+    row: Matrix
+    left: Matrix
+    across: Matrix
+
+
 def cholesky(
-    p: Program,
-    grid: ThreadGrid,
-    a: Read,
-    n: Expr,
-    shared: tuple[Matrix, Matrix],
-    inverse: bool,
+    p: Program, grid: ThreadGrid, a: Read, n: Expr, shared: Shared, inverse: bool
 ) -> tuple[RegisterMatrix, RegisterMatrix | None]:
     """L of the lower triangle of a, and its inverse on demand; columns of L are NaN from a pivot on
-    that is not positive. Columns of L and rows of the inverse are in shared memory, `RANK` at a
-    time, those of one row or column side by side."""
+    that is not positive."""
     l = RegisterMatrix(p, grid, grid.rows, lower=True)  # noqa: E741
     x = RegisterMatrix(p, grid, grid.rows, lower=True) if inverse else None
     with all_threads(p, grid) as t:
@@ -66,22 +73,22 @@ def factorise(
     grid: ThreadGrid,
     matrices: tuple[RegisterMatrix, RegisterMatrix | None],
     n: Expr,
-    shared: tuple[Matrix, Matrix],
+    shared: Shared,
 ) -> None:
     """L in place of a lower triangle, and its inverse in place of an identity."""
-    for tile, number, first in _steps(p, grid, n):
-        _Step(p, grid, matrices, shared, (tile, number, first)).run()
+    for tile, first in _steps(p, grid, n):
+        _Step(p, grid, matrices, shared, tile, first).run()
 
 
-def _steps(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr, Expr]]:
-    """The steps: each with the tile of its columns, its number, and the first thread across the
-    grid that holds one."""
+def _steps(p: Program, grid: ThreadGrid, n: Expr) -> Iterator[tuple[int, Expr]]:
+    """The steps: each with the tile of its columns, and the first thread across the grid that holds
+    one."""
     for tile in range(grid.columns):
         rest = ir.maximum(ir.sub(n, const(grid.across * tile)), ZERO)
         rest = ir.minimum(const(grid.across), rest)
         count = p.let(ir.idiv(ir.add(rest, const(RANK - 1)), const(RANK)))
         with p.loop(ZERO, count) as number:
-            yield tile, number, p.let(ir.mul(number, const(RANK)))
+            yield tile, p.let(ir.mul(number, const(RANK)))
 
 
 class _Step:
@@ -92,40 +99,32 @@ class _Step:
         p: Program,
         grid: ThreadGrid,
         matrices: tuple[RegisterMatrix, RegisterMatrix | None],
-        shared: tuple[Matrix, Matrix],
-        at: tuple[int, Expr, Expr],
+        shared: Shared,
+        tile: int,
+        first: Expr,
     ) -> None:
-        self.p, self.grid, (self.l, self.x), (self.column, self.row) = p, grid, matrices, shared
-        self.tile, number, self.first = at
-        self.k = p.let(ir.add(const(grid.across * self.tile), self.first))
-        # tiles have as many steps each: also between tiles, steps take turns
-        steps = grid.across // RANK * self.tile
-        self.slot = p.let(ir.irem(ir.add(number, const(steps)), const(2)))
+        self.p, self.grid, (self.l, self.x), self.shared = p, grid, matrices, shared
+        self.tile, self.first = tile, first
+        self.k = p.let(ir.add(const(grid.across * tile), first))
 
     def run(self) -> None:
         p, tile, rows = self.p, self.tile, range(self.tile, self.grid.rows)
         with all_threads(p, self.grid) as t:
             self._share(t)
+        self._substitute()
         with all_threads(p, self.grid) as t:
-            block, by = self._block()
-            left = {}
-            for r in rows:
-                left[r] = self._substituted(self._loaded(self.column, t.rows[r]), block, by)
-            for q in range(RANK):  # rows above, and in the block those above its diagonal
-                is_below = p.let(t.x >= self._thread(q))
-                left[tile][q] = p.number(chosen(is_below, left[tile][q], zero(p)))
+            left = {r: self._loaded(self.shared.left, t.rows[r]) for r in rows}
             self._keep(t, left)
             for c in rows:
-                above = self._substituted(self._loaded(self.column, t.columns[c]), block, by)
                 right = p.let(t.y >= self._thread(RANK))
-                for q, number in enumerate(above):
+                for q, number in enumerate(self._loaded(self.shared.left, t.columns[c])):
                     factor = conjugate(number)
                     if c == tile:
                         factor = p.number(chosen(right, factor, zero(p)))
                     for r in range(c, self.grid.rows):
                         self.l[r, c] = minus_product(self.l[r, c], left[r][q], factor)
             if self.x is not None:
-                self._invert(t, self.x, left, block, by)
+                self._invert(t, self.x, left)
 
     def _thread(self, q: int) -> Expr:
         """That holds column k + q, or row k + q."""
@@ -142,17 +141,45 @@ class _Step:
         with p.when(self._is_mine(t.y)):
             q = p.let(ir.sub(t.y, self.first))
             for r in range(self.tile, self.grid.rows):
-                self.column[self.slot, self._place(t.rows[r], q)] = self.l[r, self.tile]
+                self.shared.column[ZERO, self._place(t.rows[r], q)] = self.l[r, self.tile]
         if self.x is not None:
             with p.when(self._is_mine(t.x)):
                 q = p.let(ir.sub(t.x, self.first))
                 for c in range(self.tile + 1):
-                    self.row[self.slot, self._place(t.columns[c], q)] = self.x[self.tile, c]
+                    self.shared.row[ZERO, self._place(t.columns[c], q)] = self.x[self.tile, c]
+
+    def _substitute(self) -> None:
+        """Rows of L, a thread for each; zeros above the diagonal. Then columns of the inverse."""
+        p, extent, before = self.p, self.grid.extents[0], self.grid.down * self.tile
+        inverted = before + self.grid.down if self.x is not None else 0
+        with p.lanes(ZERO, const(extent - before + inverted)) as e:
+            block, by = self._block()
+            is_row = p.let(e < const(extent - before))
+            with p.when(is_row):
+                i = p.let(ir.add(e, const(before)))
+                numbers = self._substituted(self._loaded(self.shared.column, i), block, by)
+                for q, number in enumerate(numbers):
+                    is_below = p.let(i >= ir.add(self.k, const(q)))
+                    found = chosen(is_below, number, zero(p))
+                    self.shared.left[ZERO, self._place(i, const(q))] = found
+            if inverted:
+                with p.when(~is_row):
+                    j = p.let(ir.sub(e, const(extent - before)))
+                    self._substitute_inverse(j, block, by)
+
+    def _substitute_inverse(self, j: Expr, block: list[list[Number]], by: list[Expr]) -> None:
+        p = self.p
+        found: list[Number] = []
+        for q, number in enumerate(self._loaded(self.shared.row, j)):
+            for i, known in enumerate(found):
+                number = p.number(minus_product(number, block[q][i], known))
+            found.append(p.number(scaled(number, by[q])))
+            self.shared.across[ZERO, self._place(j, const(q))] = found[q]
 
     def _loaded(self, source: Matrix, i: Expr) -> list[Number]:
         """What is side by side in shared memory, in vectors."""
         p = self.p
-        parts = [part for q in range(RANK) for part in source[self.slot, self._place(i, const(q))]]
+        parts = [part for q in range(RANK) for part in source[ZERO, self._place(i, const(q))]]
         names = p.vector_loads(parts)
         return [tuple(names[i : i + p.components]) for i in range(0, len(names), p.components)]
 
@@ -162,7 +189,7 @@ class _Step:
         block: list[list[Number]] = []
         by: list[Expr] = []
         for i in range(RANK):
-            numbers = self._loaded(self.column, p.let(ir.add(self.k, const(i))))
+            numbers = self._loaded(self.shared.column, p.let(ir.add(self.k, const(i))))
             row = self._substituted(numbers[:i], block, by)
             pivot = numbers[i][0]
             for number in row:
@@ -197,22 +224,11 @@ class _Step:
             found = chosen(place.eq(self._thread(q)), numbers[q], found)
         return found
 
-    def _invert(
-        self,
-        t: Thread,
-        x: RegisterMatrix,
-        left: dict[int, list[Number]],
-        block: list[list[Number]],
-        by: list[Expr],
-    ) -> None:
+    def _invert(self, t: Thread, x: RegisterMatrix, left: dict[int, list[Number]]) -> None:
         p, tile = self.p, self.tile
         mine = self._is_mine(t.x)
         for c in range(tile + 1):
-            across: list[Number] = []
-            for q, number in enumerate(self._loaded(self.row, t.columns[c])):
-                for j, known in enumerate(across):
-                    number = p.number(minus_product(number, block[q][j], known))
-                across.append(p.number(scaled(number, by[q])))
+            across = self._loaded(self.shared.across, t.columns[c])
             own = p.number(chosen(mine, self._own(t.x, across), x[tile, c]))
             for q, number in enumerate(across):
                 for r in range(tile, self.grid.rows):
@@ -223,19 +239,17 @@ class _Step:
 def _inverse_root(p: Program, pivot: Expr) -> Expr:
     """1 / √pivot; NaN where the pivot is not positive."""
     pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-    if p.real is dt.float32:
-        return _refined(p, pivot, p.let(ir.approx_rsqrt(pivot)))
-    tiny = p.let(pivot < p.constant(TINY))  # subnormal numbers are zero to the approximation
-    pivot = p.let(pivot * select(tiny, p.constant(LARGE**2), p.constant(1.0)))
+    one, half = p.constant(1.0), p.constant(0.5)
     by = p.let(ir.rough_rsqrt(pivot))
-    by = _refined(p, pivot, _refined(p, pivot, by))
-    return p.let(by * select(tiny, p.constant(LARGE), p.constant(1.0)))
-
-
-def _refined(p: Program, pivot: Expr, by: Expr) -> Expr:
-    """A step of Newton's method, which doubles the bits that are right."""
-    error = ir.fma(pivot * by, by * p.constant(-0.5), p.constant(0.5), allow_unfused=True)
-    return p.let(ir.fma(by, p.let(error), by, allow_unfused=True))
+    product = p.let(pivot * by)
+    if p.real is dt.float32:  # Newton's method
+        error = p.let(ir.fma(product, by * -half, half, allow_unfused=True))
+        return p.let(ir.fma(by, error, by, allow_unfused=True))
+    error = p.let(ir.fma(-product, by, one, allow_unfused=True))  # Halley's: thrice the bits
+    factor = ir.fma(error, p.constant(0.375), half, allow_unfused=True)
+    found = p.let(ir.fma(by * error, factor, by, allow_unfused=True))
+    # subnormal numbers are zero to the approximation
+    return p.let(ir.slow_path_select(pivot < p.constant(TINY), one / ir.sqrt(pivot), found))
 
 
 def write_lower(

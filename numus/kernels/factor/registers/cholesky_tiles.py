@@ -28,7 +28,7 @@ from numus.kernels.factor.program import (
     plus_product,
     zero,
 )
-from numus.kernels.factor.registers.cholesky import factorise, invertible
+from numus.kernels.factor.registers.cholesky import Shared, factorise, invertible
 from numus.kernels.factor.registers.tiles import RegisterMatrix, Thread, ThreadGrid, all_threads
 
 SIDE = 64  # rows and columns of a tile
@@ -44,14 +44,13 @@ Combine = Callable[[Number, Number, Number], Number]
 @dataclass(frozen=True)
 class TileMemory:
     """Packed tiles in global memory, and the flags of those that are there; the tile of a block and
-    one beside it in shared memory; columns and rows of factorisations in registers."""
+    one beside it in shared memory; what steps of factorisations in registers share."""
 
     tiles: ir.Buffer
     flags: ir.Buffer
     left: ir.Buffer
     right: ir.Buffer
-    column: Matrix
-    row: Matrix
+    step: Shared
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,15 @@ class TileOfCholesky:
             for s in range(SLICES):
                 p.do(ir.AsyncWait(SLICES - 1 - s))
                 with all_threads(p, GRID) as t:
-                    self._add(self.sums, t, s * SLICE, SLICE, minus_product)
+                    self._subtract_slice(t, s * SLICE)
+
+    def _subtract_slice(self, t: Thread, first: int) -> None:
+        """On the diagonal of the lower tiles of a thread alone, as others wait for these."""
+        p, is_diagonal = self.p, self.place.i.eq(self.place.j)
+        with p.when(p.let(is_diagonal)):
+            self._add(self.sums, t, first, SLICE, minus_product, _TILES_BELOW)
+        with p.when(p.let(~is_diagonal)):
+            self._add(self.sums, t, first, SLICE, minus_product, _TILES)
 
     def _await(self, *numbers: Expr) -> None:
         """Wait for tiles; then for all threads, before memory of the last ones is overwritten."""
@@ -154,8 +161,16 @@ class TileOfCholesky:
         first = ir.add(line, ir.mul(thread, const(count)))
         return [ir.add(first, const(q)) for q in range(count)]
 
-    def _add(self, to: RegisterMatrix, t: Thread, first: int, count: int, combine: Combine) -> None:
-        """Products of `count` columns of tiles in shared memory."""
+    def _add(
+        self,
+        to: RegisterMatrix,
+        t: Thread,
+        first: int,
+        count: int,
+        combine: Combine,
+        tiles: list[tuple[int, int]],
+    ) -> None:
+        """Products of `count` columns of the tiles in shared memory, to `tiles` of a thread."""
         p = self.p
         with p.loop(ZERO, const(count // UNROLL)) as step:
             start = p.let(ir.add(ir.mul(step, const(UNROLL)), const(first)))
@@ -165,7 +180,8 @@ class TileOfCholesky:
                 for c, y in enumerate(self._loaded(self.memory.right, t.y, k)):
                     other = conjugate(y)
                     for r, x in enumerate(rows):
-                        to[r, c] = combine(to[r, c], x, other)
+                        if (r, c) in tiles:
+                            to[r, c] = combine(to[r, c], x, other)
 
     # -- tiles on the diagonal, and below ---------------------------------------------------------
 
@@ -180,7 +196,7 @@ class TileOfCholesky:
             invertible(p, t, lower, self.width)
             inverse.fill_identity(t)
         order = p.let(ir.minimum(self.width, const(SIDE)))
-        factorise(p, GRID, (lower, inverse), order, (memory.column, memory.row))
+        factorise(p, GRID, (lower, inverse), order, memory.step)
 
         def element(x: RegisterMatrix, r: int, c: int, t: Thread) -> Number:
             if c > r:
@@ -207,7 +223,9 @@ class TileOfCholesky:
                 self._store(memory.left, self._places(t.x, k), [self.sums[r, c] for r in _ROWS])
         p.do(ir.AsyncWait(0))
         with all_threads(p, GRID) as t:
-            self._add(found, t, 0, SIDE, plus_product)
+            for s in range(SLICES):  # the inverse is a lower triangle
+                tiles = [(r, c) for r, c in _TILES if c >= s * SLICE // GRID.across]
+                self._add(found, t, s * SLICE, SLICE, plus_product, tiles)
         with all_threads(p, GRID) as t:
             self._pack(t, lambda r, c: found[r, c])
         self._publish()
@@ -249,3 +267,5 @@ class TileOfCholesky:
 
 
 _ROWS = range(GRID.rows)
+_TILES = [(r, c) for r in _ROWS for c in range(GRID.columns)]
+_TILES_BELOW = [(r, c) for r, c in _TILES if c <= r]

@@ -85,6 +85,7 @@ class PanelElimination:
         # where rows are after the swaps so far; -1 beyond the matrix
         self.places = [p.register(INT, lanes=True) for _ in range(grid.rows)]
         self.above = p.register(INT, lanes=True)  # the best place of a CTA, negated
+        self.swap = p.register(INT, lanes=True)  # thread k: where the row of step k was
 
     def _number(self, thread: Expr, r: int) -> Expr:
         """Of a row."""
@@ -96,7 +97,7 @@ class PanelElimination:
         with p.lanes(ZERO, const(self.threads)) as thread:
             for r, (row, place) in enumerate(zip(self.rows, self.places, strict=True)):
                 i = self._number(thread, r)
-                p.do(ir.Set(place, const(-1, INT)))
+                p.do(ir.Set(place, const(-1, INT)), ir.Set(self.swap, const(0, INT)))
                 for x in row:
                     p.do(*ir.sets(x, zero(p)))
                 with p.when(p.let(i < self.m)):
@@ -105,16 +106,17 @@ class PanelElimination:
                         with p.when(p.let(const(c) < self.n)):
                             p.do(*ir.sets(x, a(i, const(c))))
 
-    def eliminate(self, out: Matrix, column: Expr) -> None:
-        """Swaps go to the column of the result after the one given."""
+    def eliminate(self) -> None:
+        """Nothing is stored in global memory meanwhile: barriers of a cluster would wait for it."""
         p = self.p
         with p.loop(ZERO, self.turns) as turn:
             first = p.let(ir.mul(turn, const(self.unroll)))
             for u in range(self.unroll):
                 k = p.let(ir.add(first, const(u)))
                 with p.when(p.let(k < self.steps)):
-                    self._eliminate(k, u, first.cast(INT), out, column)
-            with p.lanes(ZERO, const(self.threads)):
+                    self._eliminate(k, u, first.cast(INT))
+            more = p.let(ir.add(turn, ONE) < self.turns)
+            with p.when(more), p.lanes(ZERO, const(self.threads)):
                 for row in self.rows:
                     old = [p.number(ir.reads(x)) for x in row]
                     for x, value in zip(row, [*old[self.unroll :], *old], strict=False):
@@ -122,7 +124,7 @@ class PanelElimination:
         if self.grid.ctas > 1:  # until others have read the last row
             p.do(ir.ClusterBarrier())
 
-    def _eliminate(self, k: Expr, u: int, first: Expr, out: Matrix, column: Expr) -> None:
+    def _eliminate(self, k: Expr, u: int, first: Expr) -> None:
         """Column k, which is in register u; in those before are `first` fewer columns of L."""
         p, memory, count = self.p, self.memory, record_words(self.p, self.width)
         step = p.let(k.cast(INT))
@@ -136,8 +138,8 @@ class PanelElimination:
             place, at = p.let(-ir.read(self.above)), start
             if self.grid.ctas > 1:
                 place, at = self._best_of_all(thread)
-            with p.when(p.let(ir.add(thread, self.first).eq(ZERO))):
-                out[k, p.let(ir.add(column, ONE))] = real(p, place.cast(p.real))
+            with p.when(p.let(thread.eq(k))):
+                p.do(ir.Set(self.swap, place))
             self._update(step, u, place, at)
 
     def _share_best_of_warps(self, step: Expr, u: int) -> None:
@@ -234,10 +236,10 @@ class PanelElimination:
         }
 
     def write(self, out: Matrix, column: Expr) -> None:
-        """L and U, in a column the numbers of rows in their order, and no swaps after the last
-        step."""
+        """L and U, in a column the numbers of rows in their order, and in the one after it the
+        swaps: none after the last step."""
         p = self.p
-        turned = p.let(ir.mul(self.turns, const(self.unroll)))
+        turned = p.let(ir.mul(ir.sub(self.turns, ONE), const(self.unroll)))
         with p.lanes(ZERO, const(self.threads)) as thread:
             for r, (row, place) in enumerate(zip(self.rows, self.places, strict=True)):
                 i = self._number(thread, r)
@@ -249,8 +251,11 @@ class PanelElimination:
                             found: Number = tuple(ir.reads(x))
                             out[to, j] = found
                     out[to, column] = real(p, i.cast(p.real))
-                    with p.when(p.let(i >= self.steps)):
-                        out[i, p.let(ir.add(column, ONE))] = zero(p)
+                    swap = p.constant(0.0)
+                    if r == 0:  # all steps are of the first CTA's threads
+                        found_swap = ir.read(self.swap).cast(p.real)
+                        swap = p.let(select(i < self.steps, found_swap, swap))
+                    out[i, p.let(ir.add(column, ONE))] = real(p, swap)
 
 
 def record_words(p: Program, width: int) -> int:

@@ -1,8 +1,7 @@
-"""What follows a panel of right-looking LU, on GPUs: a tile of what is right of it per block, and
-the places of its rows.
+"""What follows a panel of right-looking LU, on GPUs: rows of U right of it, some columns per block;
+then a tile of what is below per block, and the places of its rows.
 
-Rows are read in the order that the panel found, and written in it, to other memory. Every block
-substitutes for itself in the pivots' rows above its tile, which takes an eighth of its products.
+Rows are read in the order that the panel found, and written in it, to other memory.
 """
 
 from __future__ import annotations
@@ -62,19 +61,58 @@ class Places:
     final: Expr
 
 
+class UpperRows:
+    """Of the pivots of a panel, of `limit` columns: those right of it."""
+
+    def __init__(self, p: Program, step: Step, panel: Matrix, limit: int) -> None:
+        self.p, self.step, self.panel, self.limit = p, step, panel, limit
+
+    def run(self, j: Expr, a: Read, out: Matrix, upper: Matrix, corner: Matrix) -> None:
+        """Columns j of tiles; `a`: rows from the panel's first one on, columns right of it."""
+        p, step, limit = self.p, self.step, self.limit
+        first, last = p.let(ir.mul(j, const(WIDTH))), ir.sub(step.width, ONE)
+        stores: list[_Placed] = []
+        with all_threads(p, GRID) as t:
+            for e, inside in _shares(p, t, limit * limit):  # zeros on and above the diagonal
+                x, k = p.let(ir.idiv(e, const(limit))), p.let(ir.irem(e, const(limit)))
+                found = p.number(self.panel[ir.minimum(x, last), k])
+                found = p.number(chosen((k < x) & (x <= last), found, zero(p)))
+                stores.append((corner, k, x, found, inside))
+            for e, inside in _shares(p, t, limit * WIDTH):
+                k, y = p.let(ir.idiv(e, const(WIDTH))), p.let(ir.irem(e, const(WIDTH)))
+                row = p.let(source_row(self.panel, ir.minimum(k, last), limit))
+                column = ir.minimum(ir.add(first, y), ir.sub(step.columns, ONE))
+                stores.append((upper, k, y, p.number(a(row, column)), inside))
+            _store(p, stores)
+        with p.lanes(ZERO, const(WIDTH)) as y:
+            column = p.let(ir.add(first, y))
+            for q, number in enumerate(self._substituted(y, upper, corner)):
+                exists = (const(q) < step.width) & (column < step.columns)
+                with p.when(p.let(exists)):
+                    out[ir.add(step.start, const(q)), ir.add(step.after, column)] = number
+
+    def _substituted(self, y: Expr, upper: Matrix, corner: Matrix) -> list[Number]:
+        """A column of U by its thread."""
+        p, size = self.p, self.p.components
+        x = [p.number(upper[const(k), y]) for k in range(self.limit)]
+        for k in range(self.limit - 1):
+            start = k // UNROLL * UNROLL
+            places = range(start, self.limit)
+            names = p.vector_loads([q for i in places for q in corner[const(k), const(i)]])
+            for i in range(k + 1, self.limit):
+                factor = tuple(names[(i - start) * size : (i - start + 1) * size])
+                x[i] = p.number(minus_product(x[i], factor, x[k]))
+        return x
+
+
 class PanelUpdate:
-    """Of the tile (i, j), of `limit` columns of a panel."""
+    """Of the tile (i, j), by `limit` columns of a panel; `shared` is memory for its operands."""
 
     def __init__(
-        self,
-        p: Program,
-        step: Step,
-        panel: Matrix,
-        limit: int,
-        shared: tuple[Matrix, Matrix, Matrix],
+        self, p: Program, step: Step, panel: Matrix, limit: int, shared: tuple[Matrix, Matrix]
     ) -> None:
         self.p, self.step, self.panel, self.limit = p, step, panel, limit
-        self.left, self.upper, self.corner = shared
+        self.left, self.upper = shared
 
     def run(self, i: Expr, j: Expr, a: Read, to: Matrix, out: Matrix, places: Places) -> None:
         """`a` and `to`: rows from the panel's first one on, columns right of it."""
@@ -82,24 +120,21 @@ class PanelUpdate:
         self.first_row = p.let(ir.add(step.width, ir.mul(i, const(HEIGHT))))
         self.first_column = p.let(ir.mul(j, const(WIDTH)))
         self.end = p.let(ir.add(step.width, step.rows))
-        with p.when(p.let(step.columns > ZERO)):
-            self._update(a, to)
-            with p.when(p.let(i.eq(ZERO))):
-                self._write_upper(out)
+        with p.when(p.let((step.columns > ZERO) & (step.rows > ZERO))):
+            self._update(a, to, out)
         with p.when(p.let(j.eq(ZERO))):
             self._place_rows(i, out, places)
 
-    def _update(self, a: Read, to: Matrix) -> None:
+    def _update(self, a: Read, to: Matrix, out: Matrix) -> None:
         p, step = self.p, self.step
         sums = RegisterMatrix(p, GRID, GRID.columns)
         with all_threads(p, GRID) as t:
-            self._bring(t, a)
+            self._bring(t, out)
             columns = [p.let(self._column(y)) for y in t.columns]
             for r, x in enumerate(t.rows):
-                source = p.let(self._source(self._row(x)))
+                source = p.let(source_row(self.panel, self._row(x), self.limit))
                 for c, column in enumerate(columns):
                     sums[r, c] = a(source, column)
-        self._substitute()
         with all_threads(p, GRID) as t:
             self._multiply(t, sums)
             for r, c in sums.tiles:
@@ -115,60 +150,26 @@ class PanelUpdate:
     def _column(self, y: Expr) -> Expr:
         return ir.minimum(ir.add(self.first_column, y), ir.sub(self.step.columns, ONE))
 
-    def _source(self, row: Expr) -> Expr:
-        """Where a row was before the panel."""
-        return self.panel[row, const(self.limit)][0].cast(ir.INDEX)
-
-    def _bring(self, t: Thread, a: Read) -> None:
-        """The panel's rows beside the tile, its triangle with zeros on and above the diagonal,
-        transposed, and the pivots' rows above the tile. All loads come before the first store."""
-        p, limit, last = self.p, self.limit, ir.sub(self.step.width, ONE)
-        stores: list[tuple[Matrix, Expr, Expr, Number, Expr | None]] = []
+    def _bring(self, t: Thread, out: Matrix) -> None:
+        """The panel's rows beside the tile, and rows of U above it."""
+        p, step, limit, last = self.p, self.step, self.limit, ir.sub(self.step.width, ONE)
+        stores: list[_Placed] = []
         for e, inside in _shares(p, t, HEIGHT * limit):
             x, k = p.let(ir.idiv(e, const(limit))), p.let(ir.irem(e, const(limit)))
             found = p.number(self.panel[self._row(x), k])
             stores.append((self.left, x, k, p.number(chosen(k <= last, found, zero(p))), inside))
-        for e, inside in _shares(p, t, limit * limit):
-            x, k = p.let(ir.idiv(e, const(limit))), p.let(ir.irem(e, const(limit)))
-            found = p.number(self.panel[ir.minimum(x, last), k])
-            found = p.number(chosen((k < x) & (x <= last), found, zero(p)))
-            stores.append((self.corner, k, x, found, inside))
         for e, inside in _shares(p, t, limit * WIDTH):
             k, y = p.let(ir.idiv(e, const(WIDTH))), p.let(ir.irem(e, const(WIDTH)))
-            row = p.let(self._source(ir.minimum(k, last)))
-            found = p.number(a(row, self._column(y)))
+            row = ir.add(step.start, ir.minimum(k, last))
+            found = p.number(out[row, ir.add(step.after, self._column(y))])
             found = p.number(chosen(k <= last, found, zero(p)))
             stores.append((self.upper, k, self._place(y), found, inside))
-        for to, row, column, found, inside in stores:
-            if inside is None:
-                to[row, column] = found
-            else:
-                with p.when(inside):
-                    to[row, column] = found
+        _store(p, stores)
 
     def _place(self, column: Expr) -> Expr:
         """In shared memory, of a column of the tile: those of a thread are adjacent."""
         first = ir.mul(ir.irem(column, const(GRID.across)), const(GRID.columns))
         return ir.add(first, ir.idiv(column, const(GRID.across)))
-
-    def _substitute(self) -> None:
-        """U above the tile: a column per thread."""
-        p = self.p
-        with p.lanes(ZERO, const(WIDTH)) as y:
-            x = [p.number(self.upper[const(k), y]) for k in range(self.limit)]
-            for k in range(self.limit - 1):
-                parts = [
-                    part
-                    for i in range(k // UNROLL * UNROLL, self.limit)
-                    for part in self.corner[const(k), const(i)]
-                ]
-                names, size = p.vector_loads(parts), p.components
-                for i in range(k + 1, self.limit):
-                    at = (i - k // UNROLL * UNROLL) * size
-                    factor = tuple(names[at : at + size])
-                    x[i] = p.number(minus_product(x[i], factor, x[k]))
-            for k, number in enumerate(x):
-                self.upper[const(k), y] = number
 
     def _multiply(self, t: Thread, sums: RegisterMatrix) -> None:
         p, size = self.p, self.p.components
@@ -191,15 +192,6 @@ class PanelUpdate:
 
     # -- results ----------------------------------------------------------------------------------
 
-    def _write_upper(self, out: Matrix) -> None:
-        p, step = self.p, self.step
-        with p.lanes(ZERO, const(self.limit * WIDTH)) as e:
-            k, y = p.let(ir.idiv(e, const(WIDTH))), p.let(ir.irem(e, const(WIDTH)))
-            column = p.let(ir.add(self.first_column, y))
-            with p.when(p.let((k < step.width) & (column < step.columns))):
-                found = self.upper[k, self._place(y)]
-                out[ir.add(step.start, k), ir.add(step.after, column)] = found
-
     def _place_rows(self, i: Expr, out: Matrix, places: Places) -> None:
         """The numbers of rows after the panel, of a tile's and by the first also of the pivots;
         those of rows that stay where they are go to the result."""
@@ -208,7 +200,7 @@ class PanelUpdate:
         stop = ir.add(step.width, ir.mul(ir.add(i, ONE), const(HEIGHT)))
         stop = p.let(ir.minimum(stop, ir.add(step.width, step.rows)))
         with p.lanes(first, stop) as row:
-            number = p.let(self._source(row).cast(INT))
+            number = p.let(source_row(self.panel, row, self.limit).cast(INT))
             if places.before is not None:
                 at = ir.add(places.before, number.cast(ir.INDEX))
                 number = p.let(ir.load(places.buffer, at))
@@ -232,6 +224,24 @@ class PanelUpdate:
 
     def _pad(self, x: Expr) -> Number:
         return (x,) if self.p.components == 1 else (x, self.p.constant(0.0))
+
+
+def source_row(panel: Matrix, row: Expr, limit: int) -> Expr:
+    """Where a row was before the panel."""
+    return panel[row, const(limit)][0].cast(ir.INDEX)
+
+
+_Placed = tuple[Matrix, Expr, Expr, Number, Expr | None]
+
+
+def _store(p: Program, stores: list[_Placed]) -> None:
+    """After all loads: they are in flight together."""
+    for to, row, column, found, inside in stores:
+        if inside is None:
+            to[row, column] = found
+        else:
+            with p.when(inside):
+                to[row, column] = found
 
 
 def _shares(p: Program, t: Thread, count: int) -> Iterator[tuple[Expr, Expr | None]]:
