@@ -86,6 +86,46 @@ def csr_matmul(
     return apply(_csr_matmul, (pointers, indices, values, x, *known), rows, shape, x.dtype)
 
 
+PARTIAL_SUMS = 1 << 11  # of a dot product, after the elements of a vector
+
+
+def _dotted_reference(
+    node: Node, pointers: Array, indices: Array, values: Array, x: Array, *known: Array
+) -> Array:
+    n = pointers.size - 1
+    out = np.zeros(node.shape, x.dtype)
+    at = np.clip(indices, 0, n - 1)
+    with np.errstate(all="ignore"):
+        for b in range(node.shape[0]):
+            rows = np.repeat(np.arange(n), np.diff(pointers))
+            np.add.at(out[b, :n], rows, values[b, : rows.size] * x[b, at[: rows.size]])
+            out[b, n] = out[b, :n] @ x[b]
+    return out
+
+
+def _dotted_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    pointers, indices, values, x, *known = inputs
+    _fixed_patterns([*batched[:2], *batched[4:]])
+    values, x = batch_all((values, x), batched[2:4], size)
+    count, length = node.shape
+    values = reshape(values, (size * count, values.shape[-1]))
+    x = reshape(x, (size * count, x.shape[-1]))
+    own = (pointers, indices, values, x, *known)
+    out = apply(node.prim, own, node.params, (size * count, length), node.dtype)
+    return reshape(out, (size, *node.shape))
+
+
+_csr_dotted = nondifferentiable("csr_dotted", "sparse", _dotted_reference, _dotted_batch)
+
+
+def csr_dotted(pointers: Node, indices: Node, values: Node, x: Node, known: Sequence[Node]) -> Node:
+    """Square matrices with templates of rows (`csr_matmul`) times vectors (batch, n), followed by
+    `PARTIAL_SUMS` numbers whose sum is the dot product of result and vector. GPUs only."""
+    shape = (x.shape[0], pointers.shape[0] - 1 + PARTIAL_SUMS)
+    inputs = (pointers, indices, values, x, *known)
+    return apply(_csr_dotted, inputs, "templates", shape, x.dtype)
+
+
 def _extreme_reference(
     node: Node, pointers: Array, indices: Array, values: Array, x: Array
 ) -> Array:

@@ -161,7 +161,7 @@ class Materialization:
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels
             if v.kind == "packed" and not self.target.simt and v not in self.leaves:
                 self._store_vector(v.inputs[0], in_memory)  # whose bytes are read as words
-            if v.op == "csr_matmul" and v not in self.leaves:
+            if v.op in ("csr_matmul", "csr_dotted") and v not in self.leaves:
                 found |= self._sparse_operand(v, in_memory)
             if v.kind not in (*GEMM_KINDS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
@@ -204,7 +204,7 @@ class Materialization:
         if indices.size < TUNING.sparse_reads * x.shape[1]:
             return set()
         views: set[Value] = set()
-        if self.target.simt and x.shape[2] > 1:
+        if self.target.simt and x.shape[2:] > (1,):
             views = _stored_for_strides(x, in_memory)
             self._store_vector(x, in_memory)
             return views

@@ -1,8 +1,8 @@
 """Products of compressed sparse rows with dense columns (SpMV, SpMM), and over semirings of
 extremes, of which they give the entry that attains each.
 
-One column: a row is a sum of one product after the other, and rows of one length are summed side by
-side; hardware gathers are no faster where rows are short. Many columns: lanes run along them, and
+One column: rows of one length are summed side by side, one product after the other; others are,
+too, where they are short, and else gathered by lanes. Many columns: lanes run along them, and
 accumulators stay in registers over the entries of a row, so that the products, nnz × columns of
 them, are never in memory.
 """

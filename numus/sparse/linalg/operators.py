@@ -6,6 +6,7 @@ adjoint of a function is its transpose, taken by reverse mode, unless it is give
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,11 @@ class System:
     forward: Apply
     adjoint: Apply | None = None
     dtype: DType | None = None
+    is_matrix: bool = False  # the parameters are a sparse matrix, and this is its product
+
+    @property
+    def matrix(self) -> SparseTensor | None:
+        return self.parameters if self.is_matrix else None
 
     def apply(self, x: Tensor) -> Tensor:
         return self.forward(self.parameters, x)
@@ -97,7 +103,7 @@ class System:
         return System(self.shape[::-1], self.parameters, self.adjoint_of, self.forward, self.dtype)
 
     def with_parameters(self, parameters: Any) -> System:
-        return System(self.shape, parameters, self.forward, self.adjoint, self.dtype)
+        return dataclasses.replace(self, parameters=parameters)
 
 
 def as_operator(a: Any) -> System:
@@ -108,7 +114,8 @@ def as_operator(a: Any) -> System:
         if a.ndim != 2:
             raise ShapeError(f"a linear operator is a matrix, not a sparse tensor of {a.shape}")
         return System(
-            (a.shape[0], a.shape[1]), a, lambda p, x: p @ x, lambda p, y: p.H @ y, a.dtype
+            *((a.shape[0], a.shape[1]), a, lambda p, x: p @ x, lambda p, y: p.H @ y, a.dtype),
+            is_matrix=True,
         )
     if isinstance(a, LinearOperator):
         return _of_function(a)

@@ -174,8 +174,7 @@ def lower_templates(p: ProductProblem) -> Kernels:
     """A thread sums a row by the offsets of its template; blocks stay for many rows."""
     k = _Products(p)
     k.threads = k.e.block_size = threads = min(p.target.block_size, TUNING.template_threads)
-    most = resident_threads(p.row_entries, p.accumulator, TUNING.row_registers)
-    per_core = max(1, min(TUNING.template_core_threads, most) // threads)
+    per_core = resident_blocks(p, k.rows, threads)
     k.split(*even_parts(k.rows, max(1, p.target.num_cores * per_core // k.count), threads))
     k.e.resident_blocks = per_core if p.target.forward_progress else 0
     rows = tiled_rows(k.e, k.matrix(), threads, p.val.inputs, TUNING.staged_bytes)
@@ -188,6 +187,12 @@ def resident_threads(row_entries: int, dtype: DType, others: int) -> int:
     one that is not long, and so many others."""
     words = min(row_entries + 1, TUNING.row_values) * -(-dtype.itemsize // 4)
     return TUNING.core_registers // (words + others)
+
+
+def resident_blocks(p: ProductProblem, rows: int, threads: int) -> int:
+    """Blocks of a core that have the registers that they need."""
+    most = resident_threads(p.nnz // max(1, rows), p.accumulator, TUNING.row_registers)
+    return max(1, min(TUNING.template_core_threads, most) // threads)
 
 
 def even_parts(rows: int, blocks: int, threads: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from numus.compiler.lower.schedule import Candidate, family
 from numus.compiler.lower.sparse.basis import lower_basis
 from numus.compiler.lower.sparse.counting import lower_counting
+from numus.compiler.lower.sparse.gpu_dotted import computes_dotted, lower_dotted
 from numus.compiler.lower.sparse.gpu_product import (
     computes_even_rows,
     computes_rows,
@@ -68,6 +69,7 @@ lower_sparse = family(
 lower_sparse_gpu = family(
     ProductProblem,
     Candidate("rows by templates", lower_templates, computes_templates),
+    Candidate("rows by templates with a dot product", lower_dotted, computes_dotted),
     Candidate("vectors of columns", lower_columns, computes_even_rows),
     Candidate("streamed rows", lower_streams, computes_rows),
     Candidate("element per thread", lower_threads, _computes("csr_matmul", "csr_extreme")),

@@ -172,7 +172,7 @@ class Progress:
         well = well & nm.isfinite(residual)
         residual = nm.where(live & well, residual, c["residual"])
         now = c["step"] + 1
-        at = now.reshape(1).astype(nm.int64)
+        at = c["step"].reshape(1).astype(nm.int64) + 1  # needs nothing that is computed here
         return {
             "residual": residual,
             "iterations": c["iterations"] + live.astype(nm.int32),

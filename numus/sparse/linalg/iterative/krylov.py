@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numus as nm
+from numus.primitives.sparse import csr_dotted
+from numus.runtime.devices import default
 from numus.sparse.linalg.iterative.driver import (
     Callback,
     Problem,
@@ -21,9 +23,29 @@ from numus.sparse.linalg.iterative.driver import (
     ratio,
     solved,
 )
+from numus.sparse.linalg.operators import System
+from numus.sparse.structure import CSR
 from numus.tensor import Tensor
 
 Found = tuple[Tensor, dict[str, Any]]
+
+
+def product_and_dot(system: System, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A x and xᴴ A x of each column, by one kernel on GPUs for one vector and a matrix that has
+    templates of rows."""
+    matrix = system.matrix
+    is_real = x.dtype in (nm.float32, nm.float64)
+    if matrix is not None and isinstance(matrix.structure, CSR) and x.shape[1] == 1 and is_real:
+        device, pattern = x._node.device or default.device, matrix.structure.pattern
+        kind, known = pattern.known_rows(device)
+        if kind == "templates":
+            values = matrix.values.astype(x.dtype, copy=False)[None]
+            arrays, vector = pattern.arrays(device), x[None, :, 0]
+            found = Tensor(csr_dotted(*arrays, values._node, vector._node, known))[0]
+            n = x.shape[0]
+            return found[:n, None], nm.sum(found[n:], axis=0, keepdims=True)
+    product = system.apply(x)
+    return product, dot(x, product)
 
 
 def cg(
@@ -59,8 +81,7 @@ def cg(
         z = m(r)
 
         def step(s: State) -> tuple[State, Tensor, Tensor]:
-            q = p.system.apply(s["p"])
-            curvature = dot(s["p"], q)
+            q, curvature = product_and_dot(p.system, s["p"])
             alpha = ratio(s["rz"], curvature)
             x, r = s["x"] + alpha * s["p"], s["r"] - alpha * q
             z = m(r)
