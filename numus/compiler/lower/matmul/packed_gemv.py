@@ -193,9 +193,9 @@ def _lower_warps(p: PackedGemvProblem) -> Kernels:
         body += fill
         aligned = aligned & own
     operands_of_vector = PackedGemvOperands(lambda v: found[v][1], aligned)
-    steps_are_whole = p.chunks % MMA_STEP_CHUNKS == 0
-    known = byte_kernel.supports_planes(p.packing, p.vectors, p.chunks)
-    if paired and known and steps_are_whole:
+    # codes of 4 bits are as fast as floats
+    steps_are_whole = p.packing.bits == 8 and p.chunks % MMA_STEP_CHUNKS == 0
+    if paired and steps_are_whole and byte_kernel.supports_planes(p.packing, p.vectors, p.chunks):
         planes = byte_kernel.planes_of_block(p.packing, ROWS.warps, p.chunks)
         planes_of = partial(_fill_planes, e, p, planes, found[0][1])
         body += when(aligned, lambda: [planes_of(True)])
@@ -280,7 +280,6 @@ def _lower_blocks(p: PackedGemvProblem) -> Kernels:
         whole=p.chunks % (threads * run * words) == 0,
     )
     body, found = gemv.emit()
-    e.scratch += gemv.scratch
     stores: list[Stmt] = []
     for v, totals_of in enumerate(found):
         value = totals_of[-1]

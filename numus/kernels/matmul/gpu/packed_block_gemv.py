@@ -1,8 +1,8 @@
 """GEMV with packed codes by the rows of a block, for GPUs whose warps are of no known size.
 
 The threads of a block share the words of each row, four adjacent ones as one access where they are
-aligned. They read the activations of their words from shared memory, where each thread's begin in
-other banks, and use them for all rows of the block; one reduction adds up the sums of all rows.
+aligned, and use the activations that they read for all rows of the block (from memory, which caches
+keep them of: shared memory takes longer); one reduction adds up the sums of all rows.
 
 A code becomes a float by an integer and a float instruction: an exponent over the mantissa in which
 it lies makes it 2**e + code, from which 2**e is subtracted. That is exact.
@@ -11,7 +11,7 @@ it lies makes it 2**e + code, from which 2**e is subtracted. That is exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
@@ -20,22 +20,20 @@ from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO, F0 = const(0), const(0.0, dt.float32)
 QUAD = 4  # words of an access
-PAD = 4  # floats between the activations of threads in shared memory
 MANTISSA, BIAS = 23, 127
 SHIFT = 12  # that brings the codes above the mantissa into it
 
 
 @dataclass(frozen=True)
 class BlockGemvTuning:
-    """Measured on one H200 through Vulkan: a row's words one by one take 15.4 us for 14336 x 4096
-    codes of 4 bits, and 20.9 for those of 8 bits behind headers."""
+    """Measured on one H200 through Vulkan: 14336 x 4096 codes of 4 bits take 13.3 us, and those of
+    8 bits behind headers 20.2."""
 
     threads: int = 64
     sums: int = 8  # of a block: rows by vectors
     single_threads: int = 32  # where words are read one by one,
     single_sums: int = 4
     single_words: int = 4  # and how many of a row a thread has in flight
-    max_staged_bytes: int = 12 << 10  # of activations
 
     def shape(self, run: int) -> tuple[int, int, int]:
         """Threads of a block, its sums, and accesses of a row that a thread has in flight."""
@@ -75,7 +73,6 @@ class BlockGemv:
     count: Expr
     accesses: Expr  # of a row
     whole: bool  # all iterations are
-    scratch: list[ir.Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rows = [ir.minimum(self.first + i, self.count - 1) for i in range(self.rows)]
@@ -88,11 +85,7 @@ class BlockGemv:
         """Statements, and the results by vector and row."""
         flat = [register for own in self._sums for register in own]
         out = [self._of_block("clear", lambda _: list(ir.sets(flat, [F0] * len(flat))))]
-        nbytes = 4 * self.vectors * self._stride * self.threads
-        if self.run > 1 and nbytes <= TUNING.max_staged_bytes:
-            out.append(self._staged())
-        else:
-            out.append(self._of_block("own", self._direct))
+        out.append(self._of_block("own", self._along_k))
         names, left, right = (
             [ir.var(f"{name}{i}", dt.float32) for i in range(len(flat))]
             for name in ("total", "left", "right")
@@ -105,9 +98,7 @@ class BlockGemv:
         lane = ir.var(f"{name}_lane")
         return ir.For(lane, ZERO, const(self.threads), "lanes", body(lane))
 
-    # -- activations from memory ------------------------------------------------------------------
-
-    def _direct(self, lane: Expr) -> list[Stmt]:
+    def _along_k(self, lane: Expr) -> list[Stmt]:
         """The loop of a thread over its words."""
         many = self.threads * self.words
         stop = self.accesses if self.whole else self.accesses // many * many
@@ -129,64 +120,6 @@ class BlockGemv:
 
             self._multiply(body, read, own, f"{name}{u}")
         return ir.For(at, start, stop, "serial", body, step=const(step))
-
-    # -- activations from shared memory -----------------------------------------------------------
-
-    @property
-    def _stride(self) -> int:
-        """Floats of shared memory from one thread's activations to the next one's."""
-        return self.packing.values * self.run + PAD
-
-    def _staged(self) -> Stmt:
-        """Each iteration brings activations to shared memory while words are on their way."""
-        at, values = ir.var("slice"), self.packing.values
-        size = self._stride * self.threads
-        buffer = ir.Buffer("activations", dt.float32, "scratch", const(self.vectors * size))
-        self.scratch.append(buffer)
-        kept: list[Loaded] = []
-
-        def existing(lane: Expr, body: list[Stmt]) -> list[Stmt]:
-            return body if self.whole else [ir.If(at + lane < self.accesses, body)]
-
-        def fetch(lane: Expr) -> list[Stmt]:
-            body: list[Stmt] = []
-            for i, own in enumerate(self._load(body, at + lane, "next")):
-                found = [*own.words, own.scale, *([own.zero] if own.zero is not None else [])]
-                registers = [
-                    ir.Register(f"kept{i}_{j}", x.dtype, lanes=True) for j, x in enumerate(found)
-                ]
-                body += ir.sets(registers, found)
-                words, numbers = registers[: self.run], registers[self.run :]
-                reads = ir.reads(numbers)
-                kept.append(Loaded(ir.reads(words), reads[0], reads[1] if reads[1:] else None))
-            return existing(lane, body) + stage(lane)
-
-        def stage(lane: Expr) -> list[Stmt]:
-            """Four activations of a thread at a time, adjacent in memory by threads."""
-            body: list[Stmt] = []
-            for v in range(self.vectors):
-                for i in range(values):
-                    element = (at * values + (lane + i * self.threads)) * PAD
-                    owner = (lane >> (values.bit_length() - 1)) + i * (self.threads // values)
-                    place = owner * self._stride + (lane & (values - 1)) * PAD + v * size
-                    own: list[Stmt] = [
-                        ir.Store(buffer, place + j, self.x(v, element + j)) for j in range(PAD)
-                    ]
-                    exists = element < self.accesses * (self.run * values)
-                    body += own if self.whole else [ir.If(exists, own)]
-            return body
-
-        def compute(lane: Expr) -> list[Stmt]:
-            body: list[Stmt] = []
-
-            def read(v: int, j: int) -> Expr:
-                return ir.load(buffer, lane * self._stride + (v * size + j))
-
-            self._multiply(body, read, kept, "own")
-            return existing(lane, body)
-
-        loop: list[Stmt] = [self._of_block("fetch", fetch), self._of_block("compute", compute)]
-        return ir.For(at, ZERO, self.accesses, "serial", loop, step=const(self.threads))
 
     # -- products ---------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ Several matrices may be multiplied by the same vector, as in `row_gemv.py`.
 A code becomes a float without a conversion: its bits are the leading ones of a mantissa,
 1 + code / 2**bits (as in Lin et al. 2024 and llama.cpp, in float32). The ones are taken away again
 once per group, by the sum of the activations. For 16-bit activations codes of 4 bits come out of a
-word in pairs, the first of which stands 4 bits lower: four shifts for eight codes. Long groups of
-one vector of 16-bit floats are multiplied as integers instead, whose planes of bytes the block has
-in shared memory (`packed_byte_mma.py`).
+word in pairs, the first of which stands 4 bits lower: four shifts for eight codes. One
+vector of 16-bit floats is multiplied by codes of 8 bits in long groups as integers instead, whose
+planes of bytes the block has in shared memory (`packed_byte_mma.py`).
 """
 
 from __future__ import annotations
@@ -177,25 +177,20 @@ def _multiply_bytes(
     decoded: Numbers,
     tag: str,
 ) -> list[Stmt]:
-    """By dot products of bytes (dp4a), of each plane. The threads of a step, all of which exist,
-    take away equal parts of its zero points."""
+    """Codes of 8 bits, by dot products of bytes (dp4a) of each plane. The threads of a step, all of
+    which exist, take away equal parts of its zero points."""
     out: list[Stmt] = []
     planes = [x.words(out, const(plane), chunk, f"{tag}_{plane}") for plane in range(2)]
     unit, ones = (ir.var(f"{name}{tag}", dt.float32) for name in ("unit", "ones"))
     out += ir.lets([unit, ones], x.numbers(chunk // MMA_STEP_CHUNKS))
-    largest, part = (1 << p.bits) - 1, QUAD / MMA_STEP_CHUNKS
+    part = QUAD / MMA_STEP_CHUNKS
     for own, (scale, *zero), (total,) in zip(words, decoded, sums, strict=True):
-        codes: list[Expr] = []
-        for word in own:
-            if p.bits == 8:
-                codes.append(word ^ (128 * BYTES) if p.signed else word)
-            else:
-                codes += [word & (largest * BYTES), (word >> 4) & (largest * BYTES)]
+        codes = [word ^ (128 * BYTES) if p.signed else word for word in own]
         dots = []
         for plane in planes:
             dot: Expr = const(0, dt.int32)
             for code, by in zip(codes, plane, strict=True):
-                dot = ir.dot4(dot, code, by, largest)
+                dot = ir.dot4(dot, code, by)
             dots.append(dot)
         value = (dots[0] * 256 + dots[1]).cast(dt.float32)
         if zero:
