@@ -23,6 +23,7 @@ from numus.target import Target
 _BATCH_K_N = (0, 2, 1)  # a batch of matrices, transposed
 MIN_MACS = 1 << 23  # of a convolution whose layout is worth choosing; measured on one H200
 MIN_CHANNELS = 16  # of the result: fewer fill no tile
+PART_OF_A_TILE = range(9, 33)  # channels of images, whose taps padded GEMMs merge
 MAX_REPEATS = 32  # of an operand's elements, whose order the result takes: those of a window
 _HALF = (dt.bfloat16, dt.float16)
 
@@ -34,6 +35,8 @@ def channels_last(values: Sequence[Value], leaves: Layouts, target: Target) -> d
         return {}
     anchors = {v for v in values if _is_anchor(v)}
     if not anchors or any(_is_depthwise(v) for v in values):
+        return {}
+    if len(anchors) == 1 and any(v.inputs[1].shape[1] in PART_OF_A_TILE for v in anchors):
         return {}
     return _Assignment(anchors, leaves).run(values)
 
