@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.ir.early_loads import buffers_before_wait
 from numus.runtime.contract import LaunchStep
-
-if TYPE_CHECKING:
-    from numus.runtime.cuda.context import CudaContext
 
 _RANGES = 32  # that are told apart; beyond, all memory counts as written
 _UNKNOWN = -1
@@ -107,16 +104,16 @@ class WrittenMemory:
         self._words[0] = _UNKNOWN
 
 
-def tables(context: CudaContext, steps: Sequence[LaunchStep]) -> tuple[bool, list[list[Any]]]:
+def tables(written: WrittenMemory, steps: Sequence[LaunchStep]) -> tuple[bool, list[list[Any]]]:
     """Whether a list is to begin alone, and the words of each step: of several kernels that load
     early, those behind the first are not checked, and all that writes their inputs has to end."""
     begins_alone = any(step.program.loads_early for step in steps[1:])
     return begins_alone, [
-        _table(context, step, n == 0 and not begins_alone) for n, step in enumerate(steps)
+        _table(written, step, n == 0 and not begins_alone) for n, step in enumerate(steps)
     ]
 
 
-def _table(context: CudaContext, step: LaunchStep, checked: bool) -> list[int]:
+def _table(written: WrittenMemory, step: LaunchStep, checked: bool) -> list[int]:
     given, sizes = step.program.kernel.buffers, step.nbytes
 
     def entries(numbers: Sequence[int]) -> Iterator[int]:
@@ -128,5 +125,5 @@ def _table(context: CudaContext, step: LaunchStep, checked: bool) -> list[int]:
     loads = [i for i, b in enumerate(given) if b in loaded]
     stores = [i for i, b in enumerate(given) if b.access == "write"]
     known = sizes is not None and step.program.programmatic_launch
-    words = [context.written.address, len(loads), len(stores) if known else _UNKNOWN]
+    words = [written.address, len(loads), len(stores) if known else _UNKNOWN]
     return [*words, *entries(loads), *(entries(stores) if known else ())]

@@ -388,7 +388,7 @@ class CudaLaunchList(LaunchList):
         parameters = buffers + num_buffers
         maps = parameters + num_buffers + sum(len(p.formats) for p in programs) + num_maps
         vendors = maps + num_maps * (_TENSOR_MAP_WORDS + layout.ENCODED_ALIGNMENT // 8)
-        begins_alone, checks = hazards.tables(self._context, self.steps)
+        begins_alone, checks = hazards.tables(self._context.written, self.steps)
         hazard = vendors + vendor_source.WORDS * sum(isinstance(p, VendorProgram) for p in programs)
         head = hazard + sum(map(len, checks))
         attribute = head + (len(graph_source.HEAD) if called else 0)
