@@ -34,8 +34,8 @@ def product_and_dot(system: System, x: Tensor) -> tuple[Tensor, Tensor]:
     """A x and xᴴ A x of each column, by one kernel on GPUs for one vector and a matrix that has
     templates of rows."""
     matrix = system.matrix
-    is_real = x.dtype in (nm.float32, nm.float64)
-    if matrix is not None and isinstance(matrix.structure, CSR) and x.shape[1] == 1 and is_real:
+    is_single = x.dtype is nm.float32  # in float64 it takes longer than two kernels
+    if matrix is not None and isinstance(matrix.structure, CSR) and x.shape[1] == 1 and is_single:
         device, pattern = x._node.device or default.device, matrix.structure.pattern
         kind, known = pattern.known_rows(device)
         if kind == "templates":
