@@ -19,6 +19,7 @@ casts; arithmetic is done in float32. Lowering splits complex numbers into real 
 """
 
 from numus.ir.build import assign, bind, block_range, lets, reads, sets, stores, variables
+from numus.ir.byte_dots import dot4, tiny_dots
 from numus.ir.expressions import (
     BINARY,
     COMPARES,
@@ -37,7 +38,6 @@ from numus.ir.expressions import (
     cast,
     const,
     const_value,
-    dot4,
     evaluate_size,
     exp2,
     fma,
@@ -68,7 +68,6 @@ from numus.ir.expressions import (
     slow_path_select,
     sqrt,
     sub,
-    tiny_dots,
     unary,
     var,
 )

@@ -13,17 +13,13 @@ from contextlib import nullcontext
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.cpu import transposed, words
+from numus.codegen.cpu import strided, transposed, words
+from numus.codegen.cpu.accesses import align, masked, reverse, vector_load, vector_store
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, literal, memory_type, register_type
 from numus.codegen.llvm.context import Context
 from numus.codegen.llvm.divergence import are_consecutive, loads_of
-from numus.dtypes import DType
 
 VECTOR_STRIDES = (0, 1, -1, 2, -2)  # addressed by their first lane
-
-
-def _align(dtype: DType) -> str:
-    return f"align {dtype.itemsize}"
 
 
 def _pointer(ctx: Context, buffer: ir.Buffer, index: str) -> str:
@@ -52,10 +48,6 @@ def _masks(ctx: Context, mask: Value | None) -> tuple[str | None, ...]:
         return names
     ty = lane.shape.of("i1")
     return tuple(ctx.t.new(f"and {ty} {name}, {there}") for name in names)
-
-
-def _reverse(ctx: Context, shape: Shape, scalar: str, name: str) -> str:
-    return ctx.t.shuffle(shape.of(scalar), name, "poison", range(shape.width)[::-1])
 
 
 def _doubled(ctx: Context, shape: Shape, mask: str | None) -> str | None:
@@ -98,10 +90,10 @@ def load(ctx: Context, e: ir.Expr) -> Value:
     masks = _masks(ctx, mask)
     if stride in VECTOR_STRIDES:
         first = ctx.base(index).names[0]
-        accesses = {1: _load_contiguous, -1: _load_reversed, 2: _load_stride2}
-        write = accesses.get(stride or 0, _load_stride2_reversed)
+        accesses = {1: strided.contiguous, -1: strided.reverse_contiguous, 2: strided.stride2}
+        write = accesses.get(stride or 0, strided.stride2_reversed)
         if width == 1:
-            write = _load_contiguous
+            write = strided.contiguous
         pointers = _pointers(ctx, buffer, first, stride * width)
         names = [write(ctx, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     elif mask is None and (repeated := _repeated(ctx, index)) is not None:
@@ -115,7 +107,7 @@ def load(ctx: Context, e: ir.Expr) -> Value:
         return ctx.values[e]
     else:
         names = [
-            _masked(ctx, "gather", buffer, i, m, shape)
+            masked(ctx, "gather", buffer, i, m, shape)
             for i, m in zip(ctx.vectors(ctx.values[index], ir.INDEX), masks, strict=True)
         ]
     return Value(tuple(ctx.t.from_memory(shape, dtype, n) for n in names), True)
@@ -162,7 +154,7 @@ def _load_repeated(
         if mask is not None:  # a lane's element is there if one of its lanes is: the first
             firsts = [i * count for i in range(short.width)]
             mask = t.shuffle(lane.shape.of("i1"), mask, "poison", firsts)
-        loaded = _vector_load(ctx, buffer, _pointer(ctx, buffer, at), mask, short)
+        loaded = vector_load(ctx, buffer, _pointer(ctx, buffer, at), mask, short)
         lanes = [min(i // count, short.width - 1) for i in range(width)]
         names.append(t.shuffle(short.of(scalar), loaded, "poison", lanes))
     return names
@@ -216,7 +208,7 @@ def _load_halved(
         parts = []
         for k, place in enumerate((at, t.new(f"add i64 {at}, {step}"))):
             there = None if mask is None else _half_mask(ctx, shape, half, mask, odd, k)
-            parts.append(_vector_load(ctx, buffer, _pointer(ctx, buffer, place), there, half))
+            parts.append(vector_load(ctx, buffer, _pointer(ctx, buffer, place), there, half))
         low, high = parts
         both = (t.shuffle(half.of(scalar), low, high, lanes) for lanes in (odds, evens))
         typed = (f"{shape.of(scalar)} {name}" for name in both)
@@ -249,7 +241,7 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
 
     def read() -> str:
         p = _pointer(ctx, buffer, where)
-        name = t.new(f"load {ty}, ptr {p}, {_align(dtype)}{ctx.tags[buffer]}")
+        name = t.new(f"load {ty}, ptr {p}, {align(dtype)}{ctx.tags[buffer]}")
         return ctx.t.from_memory(SCALAR, dtype, name)
 
     if mask is None or mask.names[0] == "true":
@@ -261,75 +253,6 @@ def _load_uniform(ctx: Context, buffer: ir.Buffer, index: ir.Expr, mask: Value |
     ops = t.ops(ctx.current_lane.shape, scalar)
     vector = ctx.splat(scalar, Value((name,), False, ctx.depth), ops.shape)
     return Value(tuple(ops.select(m, vector, "zeroinitializer") for m in mask.names), True)
-
-
-def _vector_load(
-    ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None, shape: Shape
-) -> str:
-    if mask is not None:
-        return _masked(ctx, "load", buffer, pointer, mask, shape)
-    ty = shape.of(memory_type(buffer.dtype))
-    return ctx.t.new(f"load {ty}, ptr {pointer}, {_align(buffer.dtype)}{ctx.tags[buffer]}")
-
-
-def _masked(
-    ctx: Context, op: str, buffer: ir.Buffer, at: str, mask: str | None, s: Shape, name: str = ""
-) -> str:
-    """A masked load or store at a pointer, gather or scatter at indices."""
-    scalar = memory_type(buffer.dtype)
-    ty, pointers, suffix = s.of(scalar), "ptr", "p0"
-    if op in ("gather", "scatter"):
-        pointers, suffix = s.of("ptr"), f"v{s.width}p0"
-        base = ctx.buffers[buffer]
-        at = ctx.t.new(f"getelementptr {scalar}, ptr {base}, {s.of('i64')} {at}")
-    where = (f"{pointers} {_align(buffer.dtype)}", at), (s.of("i1"), mask or "splat (i1 true)")
-    args = ((ty, name), *where) if name else (*where, (ty, "zeroinitializer"))
-    function = f"llvm.masked.{op}.{s.suffix(scalar)}.{suffix}"
-    return ctx.t.call("void" if name else ty, function, *args, tags=ctx.tags[buffer])
-
-
-def _load_contiguous(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
-    return _vector_load(ctx, buffer, pointer, mask, ctx.current_lane.shape)
-
-
-def _load_reversed(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    low = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {1 - shape.width}")
-    if mask is not None:
-        mask = _reverse(ctx, shape, "i1", mask)
-    return _reverse(ctx, shape, scalar, _vector_load(ctx, buffer, low, mask, shape))
-
-
-def _load_stride2(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
-    """Even elements of two vectors; the upper one ends at the last element needed."""
-    if mask is not None:
-        return _load_stride2_masked(ctx, buffer, pointer, mask)
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    width = shape.width
-    low = _vector_load(ctx, buffer, pointer, None, shape)
-    upper = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {width - 1}")
-    high = _vector_load(ctx, buffer, upper, None, shape)
-    half = width // 2
-    numbers = [2 * i for i in range(half)] + [width + 2 * i + 1 for i in range(half)]
-    return ctx.t.shuffle(shape.of(scalar), low, high, numbers)
-
-
-def _load_stride2_reversed(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str | None) -> str:
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    low = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {-2 * (shape.width - 1)}")
-    mask = None if mask is None else _reverse(ctx, shape, "i1", mask)
-    return _reverse(ctx, shape, scalar, _load_stride2(ctx, buffer, low, mask))
-
-
-def _load_stride2_masked(ctx: Context, buffer: ir.Buffer, pointer: str, mask: str) -> str:
-    shape, scalar = ctx.current_lane.shape, memory_type(buffer.dtype)
-    width = shape.width
-    wide = Shape(2 * width)
-    # lane i is element 2i; odd elements are masked off
-    lanes = [i // 2 if i % 2 == 0 else width for i in range(2 * width)]
-    wide_mask = ctx.t.shuffle(shape.of("i1"), mask, "zeroinitializer", lanes)
-    name = _vector_load(ctx, buffer, pointer, wide_mask, wide)
-    return ctx.t.shuffle(wide.of(scalar), name, "poison", range(0, 2 * width, 2))
 
 
 # -- pairs: real and imaginary parts --------------------------------------------------------------
@@ -379,8 +302,8 @@ def _load_pair(
     for pointer, m in zip(pointers, masks, strict=True):
         if down:
             pointer = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {-2 * (width - 1)}")
-            m = None if m is None else _reverse(ctx, shape, "i1", m)
-        whole = _vector_load(ctx, buffer, pointer, _doubled(ctx, shape, m), wide)
+            m = None if m is None else reverse(ctx, shape, "i1", m)
+        whole = vector_load(ctx, buffer, pointer, _doubled(ctx, shape, m), wide)
         for k in (0, 1):
             numbers = range(k, 2 * width, 2)[:: -1 if down else 1]
             name = ctx.t.shuffle(wide.of(scalar), whole, "poison", numbers)
@@ -411,19 +334,19 @@ def store(ctx: Context, s: ir.Store) -> None:
         for pointer, name, m in zip(pointers, values, masks, strict=True):
             if stride == -1:
                 scalar = memory_type(dtype)
-                name = _reverse(ctx, shape, scalar, name)
-                m = None if m is None else _reverse(ctx, shape, "i1", m)
+                name = reverse(ctx, shape, scalar, name)
+                m = None if m is None else reverse(ctx, shape, "i1", m)
                 pointer = ctx.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {1 - width}")
             if s in lane.nontemporal:
                 what = f"{shape.of(memory_type(dtype))} {name}, ptr {pointer}"
                 how = f"align {width * dtype.itemsize}{ctx.tags[s.buffer]}"
                 ctx.t.do(f"store {what}, {how}, !nontemporal !{transposed.NONTEMPORAL}")
             else:
-                _vector_store(ctx, s.buffer, pointer, name, m, shape)
+                vector_store(ctx, s.buffer, pointer, name, m, shape)
         return
     for name, i, m in zip(values, ctx.vectors(ctx.value(s.index), ir.INDEX), masks, strict=True):
         # lanes that collide write in order: the last one wins
-        _masked(ctx, "scatter", s.buffer, i, m, shape, name)
+        masked(ctx, "scatter", s.buffer, i, m, shape, name)
 
 
 def prefetch(ctx: Context, s: ir.Prefetch) -> None:
@@ -453,17 +376,7 @@ def _store_uniform(ctx: Context, s: ir.Store, name: str, mask: Value | None) -> 
     condition = "true" if mask is None else mask.names[0]
     with nullcontext() if condition == "true" else t.conditional(condition, "store"):
         p = _pointer(ctx, s.buffer, where)
-        t.do(f"store {memory_type(dtype)} {name}, ptr {p}, {_align(dtype)}{ctx.tags[s.buffer]}")
-
-
-def _vector_store(
-    ctx: Context, buffer: ir.Buffer, pointer: str, name: str, mask: str | None, shape: Shape
-) -> None:
-    if mask is None:
-        ty, how = shape.of(memory_type(buffer.dtype)), f"{_align(buffer.dtype)}{ctx.tags[buffer]}"
-        ctx.t.do(f"store {ty} {name}, ptr {pointer}, {how}")
-    else:
-        _masked(ctx, "store", buffer, pointer, mask, shape, name)
+        t.do(f"store {memory_type(dtype)} {name}, ptr {p}, {align(dtype)}{ctx.tags[s.buffer]}")
 
 
 def are_pair(ctx: Context, a: ir.Store, b: ir.Store) -> bool:
@@ -494,7 +407,7 @@ def store_pair(ctx: Context, a: ir.Store, b: ir.Store) -> None:
         whole = ctx.t.shuffle(shape.of(scalar), one, other, zipped)
 
         def plain(pointer: str = pointer, m: str | None = m, whole: str = whole) -> None:
-            _vector_store(ctx, a.buffer, pointer, whole, m, wide)
+            vector_store(ctx, a.buffer, pointer, whole, m, wide)
 
         def streamed(pointer: str = pointer, whole: str = whole) -> None:
             what = f"{wide.of(scalar)} {whole}, ptr {pointer}, align {transposed.LINE_BYTES}"
