@@ -137,12 +137,12 @@ def _eigen_leaf(
 ) -> None:
     p, (first, end) = task.program, span
     size, last = p.let(ir.sub(end, first)), p.let(ir.sub(end, ONE))
-    for at, beside, inside in (
+    for at, neighbour, inside in (
         (ZERO, p.let(ir.sub(first, ONE)), first > ZERO),
         (p.let(ir.sub(size, ONE)), last, end < task.n),
     ):
         with p.when(p.let(inside)):
-            coupling = ir.unary("abs", given[ONE, beside][0])
+            coupling = ir.unary("abs", given[ONE, neighbour][0])
             t[ZERO, at] = (t[ZERO, at][0] - coupling,)
     tridiagonal.iterate(
         *(p, t, size), lambda i, c, s: rotate(p, rows, (ir.add(i, ONE), i), (c, s), padded)

@@ -62,9 +62,9 @@ class BlocksProblem(Problem):
         width = max(1, self.target.vector_bytes // 4)
         if self.layouts[blocks] != row_major(blocks.shape) or not self.blocks:
             return BlockRows(planes, vectors, 1, 1, width)
-        beside = side_by_side(self.layout)
-        rows = max(1, beside // max(1, vectors))
-        decoded = decide(decoded_rows, self.blocks, beside, width)
+        at_once = side_by_side(self.layout)
+        rows = max(1, at_once // max(1, vectors))
+        decoded = decide(decoded_rows, self.blocks, at_once, width)
         return BlockRows(planes, vectors, rows, decoded, width)
 
     def tasks(self, rows: int) -> tuple[int, int]:

@@ -239,14 +239,14 @@ class PanelElimination:
         """L and U, in a column the numbers of rows in their order, and in the one after it the
         swaps: none after the last step."""
         p = self.p
-        turned = p.let(ir.mul(ir.sub(self.turns, ONE), const(self.unroll)))
+        shifted = p.let(ir.mul(ir.sub(self.turns, ONE), const(self.unroll)))
         with p.lanes(ZERO, const(self.threads)) as thread:
             for r, (row, place) in enumerate(zip(self.rows, self.places, strict=True)):
                 i = self._number(thread, r)
                 with p.when(p.let(i < self.m)):
                     to = p.let(ir.read(place).cast(ir.INDEX))
                     for c, x in enumerate(row):
-                        j = p.let(ir.irem(ir.add(const(c), turned), const(self.width)))
+                        j = p.let(ir.irem(ir.add(const(c), shifted), const(self.width)))
                         with p.when(p.let(j < self.n)):
                             found: Number = tuple(ir.reads(x))
                             out[to, j] = found
