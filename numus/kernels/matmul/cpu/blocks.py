@@ -154,8 +154,8 @@ class _Rows:
         return 1 if self.layout.joined else self.layout.fields
 
     def sums(self, row: int, v: int) -> list[ir.Register]:
-        beside = side_by_side(self.layout) // (self.shape.rows * self.shape.vectors)
-        apart = max(1, min(self.fields, beside))
+        at_once = side_by_side(self.layout) // (self.shape.rows * self.shape.vectors)
+        apart = max(1, min(self.fields, at_once))
         return [ir.Register(f"sum{row}_{v}_{f}", dt.float32, lanes=True) for f in range(apart)]
 
     def body(self, row: Expr, first: Expr, end: Expr, blocks: Expr) -> list[Stmt]:
