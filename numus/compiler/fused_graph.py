@@ -22,7 +22,6 @@ from numus.compiler.graph.strided_view import (
     reads_in_order,
     storage_view,
 )
-from numus.compiler.graph.updated_rows import read_around_updates
 from numus.compiler.graph.value import SIZED_OPS, Layouts, Value, walk
 from numus.compiler.hoisting import mark_captured
 from numus.compiler.lower.dedup import Equal, equal_groups
@@ -132,7 +131,11 @@ class FusedGraph:
             self.leaf_strides = {copies[v]: s for v, s in self.leaf_strides.items()}
             made = sorted(walk(values, lambda v: True), key=lambda v: v.id)
         pairs = [(values[old], values[new]) for old, new in donated]
-        copies = read_around_updates(made, pairs, target) if pairs else {}
+        copies = {}
+        if pairs:  # imported late: few graphs have any
+            from numus.compiler.graph.updated_rows import read_around_updates
+
+            copies = read_around_updates(made, pairs, target)
         if copies:
             values = [copies.get(v, v) for v in values]
             made = sorted(walk(values, lambda v: True), key=lambda v: v.id)

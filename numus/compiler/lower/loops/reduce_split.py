@@ -13,7 +13,6 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.loops import reduce_rows
 from numus.compiler.lower.loops.nest import ceil_div, delinearize, linearize
 from numus.compiler.lower.loops.problem import LoopProblem
-from numus.compiler.lower.loops.reduce_columns_packing import pack_columns, repeat_columns
 from numus.compiler.lower.loops.reduce_combine import CombineKernel, RowSplit
 from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize
 from numus.compiler.lower.loops.row_emitter import RowEmitter, full_spans
@@ -33,6 +32,9 @@ def supports_simt_split(p: LoopProblem) -> bool:
 
 def lower_split(unpacked: LoopProblem) -> Kernels:
     """Each block of the first kernel reduces a split of a row."""
+    # imported late: few first operations are split
+    from numus.compiler.lower.loops.reduce_columns_packing import pack_columns, repeat_columns
+
     p, packed_rows, vectors = pack_columns(unpacked)
     nest, lane = p.nest, p.lane
     outermost = nest.inner[0].extent
