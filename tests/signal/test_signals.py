@@ -295,3 +295,15 @@ def test_frames_and_windows_run_inside_the_transform():
     NULL.runtime.reset()
     run()
     assert NULL.runtime.reset().kernels <= 3
+
+
+def test_frames_are_read_without_divisions():
+    """A sample's index is a sum, though frames are blocks of a stride."""
+    x = nm.asarray(np.zeros(1 << 16, np.float32), device=NULL)
+    for overlap in (384, 100):
+        NULL.runtime.reset()
+        nm.eval(nm.signal.stft(x, nperseg=512, noverlap=overlap)[2])
+        (transform,) = (p.text for p in NULL.runtime.launched if p.text.count("fma") > 9)
+        loads = transform[transform.index(": lanes") :]
+        assert "idiv" not in loads
+        assert "irem" not in loads

@@ -21,7 +21,7 @@ from numus.compiler.lower.emitter import (
     broadcast_index,
     index_rule,
 )
-from numus.compiler.lower.index_simplify import quotient, remainder
+from numus.compiler.lower.index_simplify import quotient, recombined, remainder
 from numus.compiler.lower.reducers import Reducer, reducer
 from numus.dtypes import DType
 from numus.ir import Expr, const
@@ -108,8 +108,11 @@ def reshape_index(e: Emitter, index: Index, shape: Shape, target: Shape) -> Inde
                 axes.append(new.pop(0))
                 n *= target[axes[-1]]
         linear = ZERO
-        steps = row_major(tuple(extent for _, extent in span))
-        for (i, _), step in zip(span, steps, strict=True):
+        extents = tuple(extent for _, extent in span)
+        indices = [i for i, _ in span]
+        for k in range(len(span) - 1, 0, -1):
+            indices[k - 1 : k + 1] = recombined(*indices[k - 1 : k + 1], e.dim(extents[k]))
+        for i, step in zip(indices, row_major(extents), strict=True):
             linear = ir.add(linear, ir.mul(i, e.dim(step)))
         if len(axes) > 1 and linear.op == "add":
             e.accesses.append(linear)

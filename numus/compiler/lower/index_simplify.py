@@ -39,6 +39,19 @@ def remainder(a: Expr, b: Expr, extents: Extents) -> Expr:
     return irem(a, b)
 
 
+def recombined(outer: Expr, inner: Expr, extent: Expr) -> tuple[Expr, Expr]:
+    """Indices of two axes, `extent` elements in the inner one, with the same sum outer * extent +
+    inner: (x + i // n, i % n) becomes (x, i), without divisions."""
+    if inner.op != "irem" or inner.args[1] is not extent:
+        return outer, inner
+    divided = idiv(*inner.args)
+    terms = _terms(outer)
+    if divided not in terms:
+        return outer, inner
+    terms.remove(divided)
+    return _total(terms), inner.args[0]
+
+
 def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
     """0 <= a < bound is provable."""
     if a.op == "const":
@@ -59,6 +72,17 @@ def _not_negative(e: Expr, extents: Extents) -> bool:
 
 def _as_multiple(a: Expr, b: Expr, extents: Extents) -> tuple[Expr, Expr] | None:
     """(x, y) with a = x * b + y and y >= 0, where the sum has a term x * b."""
+    terms = _terms(a)
+    for i, term in enumerate(terms):
+        x = _over(term, b)
+        if x is not None:
+            rest = _total([*terms[:i], *terms[i + 1 :]])
+            return (x, rest) if _not_negative(rest, extents) else None
+    return None
+
+
+def _terms(a: Expr) -> list[Expr]:
+    """Those of a sum."""
     terms: list[Expr] = []
     stack = [a]
     while stack:
@@ -67,14 +91,14 @@ def _as_multiple(a: Expr, b: Expr, extents: Extents) -> tuple[Expr, Expr] | None
             stack.extend(term.args)
         else:
             terms.append(term)
-    for i, term in enumerate(terms):
-        x = _over(term, b)
-        if x is not None:
-            rest: Expr = const(0)
-            for other in (*terms[:i], *terms[i + 1 :]):
-                rest = add(rest, other)
-            return (x, rest) if _not_negative(rest, extents) else None
-    return None
+    return terms
+
+
+def _total(terms: list[Expr]) -> Expr:
+    total: Expr = const(0)
+    for term in terms:
+        total = add(total, term)
+    return total
 
 
 def _over(term: Expr, b: Expr) -> Expr | None:
