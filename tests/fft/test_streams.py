@@ -43,15 +43,29 @@ def noise(*shape):
 def test_large_results_stream(n):
     x = noise(POINTS // n, n)
     (kernel,) = kernels(lambda library, z: library.fft.fft(z), x)
-    assert (True in streams(kernel)) == (n % 8 == 0 and n > 16)  # whole lines of the caches
-    assert ("!nontemporal !" in render(kernel, host())) == (True in streams(kernel))
+    whole_lines = n % 8 == 0 and n > 16
+    assert (True in streams(kernel)) == (whole_lines and TARGET.streams_lines)
+    around = "!nontemporal !" in render(kernel, host())
+    if TARGET.vector_bytes < 64:  # by parts of lines, of some rows
+        assert not around or True in streams(kernel)
+    else:
+        assert around == (True in streams(kernel))
     arm = LlvmTarget("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon")
     assert "!nontemporal !" not in render(kernel, arm)
 
 
+def test_few_fill_buffers():
+    """Targets differ in what they gain."""
+    names = ("cascadelake", "znver4")
+    x86 = [LlvmTarget("x86_64-unknown-linux-gnu", name, "+avx2,+avx512f") for name in names]
+    assert [cpu.streams_lines for cpu in x86] == [False, True]
+    assert not LlvmTarget("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon").streams_lines
+
+
 def test_intermediate_and_small_results_do_not():
     columns, rows = kernels(lambda library, z: library.fft.fft(z), noise(1 << POINTS.bit_length()))
-    assert (streams(columns), streams(rows) - {False}) == ({False}, {True})
+    assert streams(columns) == {False}
+    assert (True in streams(rows)) == TARGET.streams_lines
     (kernel,) = kernels(lambda library, z: library.fft.fft(z), noise(64, 64))
     assert streams(kernel) == {False}
 

@@ -73,6 +73,14 @@ class LlvmTarget:
         """Non-temporal stores pay off: Arm cores detect streaming writes by themselves."""
         return self.arch == "x86"
 
+    @functools.cached_property
+    def streams_lines(self) -> bool:
+        """Single lines that are stored around the caches pay off: each has a fill buffer until it
+        is in memory, and cores of Skylake's generation have ten to twelve. (On Cascade Lake 128^3
+        points take 6.4 ms so, 5.4 through the caches; on Emerald Rapids 100,000 rows of 64 take
+        4.1 ms so, 5.4 through the caches.)"""
+        return self.nontemporal_stores and self.cpu not in _SKYLAKE
+
     has_float8_conversion = False
     has_bf16_conversion = False  # a shift or an addition: an instruction would gain little
 
@@ -106,12 +114,10 @@ _LEVELS = {
 }
 
 
+_SKYLAKE = frozenset("skylake skylake-avx512 cascadelake cooperlake cannonlake".split())
 # CPUs whose microcode makes gathers wait (Gather Data Sampling, Intel 2023: Skylake to Ice Lake):
 # 35 cycles for each element, against 2 of loads one by one. A virtual machine is not told.
-_SLOW_GATHERS = frozenset(
-    "skylake skylake-avx512 cascadelake cooperlake cannonlake icelake-client icelake-server "
-    "tigerlake rocketlake".split()
-)
+_SLOW_GATHERS = _SKYLAKE | {"icelake-client", "icelake-server", "tigerlake", "rocketlake"}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def reshape_index(e: Emitter, index: Index, shape: Shape, target: Shape) -> Inde
         extents = tuple(extent for _, extent in span)
         indices = [i for i, _ in span]
         for k in range(len(span) - 1, 0, -1):
-            indices[k - 1 : k + 1] = recombined(*indices[k - 1 : k + 1], e.dim(extents[k]))
+            inner = e.dim(extents[k])
+            indices[k - 1], indices[k] = recombined(indices[k - 1], indices[k], inner)
         for i, step in zip(indices, row_major(extents), strict=True):
             linear = ir.add(linear, ir.mul(i, e.dim(step)))
         if len(axes) > 1 and linear.op == "add":

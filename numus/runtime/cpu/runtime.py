@@ -56,6 +56,7 @@ def target() -> Target:
         byte_dot=machine.byte_dot,
         fma=machine.arch != "x86" or "fma" in machine.enabled,
         features=machine.enabled | {machine.arch},
+        streams_lines=machine.streams_lines,
         libraries=frozenset({"lapack"}),
     )
 

@@ -93,7 +93,7 @@ class FftProblem(Problem):
         are_long = self.is_plane or self.length > LARGEST_RADIX
         for s in statements:
             if isinstance(s, ir.Store):
-                s.streams = exceeds and whole and are_long and not self.target.simt
+                s.streams = exceeds and whole and are_long and self.target.streams_lines
         return statements
 
     @property
