@@ -97,12 +97,12 @@ def test_factorisations_become_ptx(machine, dtype):
     square = nm.asarray(np.zeros((2, 5, 5), dtype), device="ptx")._node
     made = [factor.lu(a), factor.householder(a), factor.orthogonalize(a, 4)]
     made += [factor.cholesky(square), factor.solve_lower(square, a)]
-    names = {x.prim.name for x in made}
+    names = {x.prim.name for x in made} - {"lu"} | {"lu_panel", "lu_rows", "lu_update"}
     for x in made:  # one by one: together they share launches
         evaluate([x])
     assert {kernel.name for kernel, _ in machine.made} == names
-    for _, text in machine.made:
-        assert "bar.sync" in text or "barrier.sync" in text
+    without = {k.name for k, text in machine.made if not re.search(r"\bbar(rier)?\.sync", text)}
+    assert without == {"lu_rows"}  # threads of it work alone
 
 
 def test_threads_load_and_store_vectors(machine):

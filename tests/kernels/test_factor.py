@@ -5,6 +5,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus.compiler.lower.factor import divide_and_conquer
 from numus.primitives.linalg import factor
 from numus.tensor import Tensor
 
@@ -177,6 +178,14 @@ def test_the_first_of_equal_pivots_is_taken():
     assert on(nm.default_device().name, factor.lu, a)[0, :, 2].tolist() == [0, 1]
 
 
+def check_alone(alone, values, bound):
+    """Values without vectors, for which CPUs do not divide: the same where nothing is divided."""
+    assert (np.diff(alone) >= 0).all()
+    np.testing.assert_allclose(alone, values, rtol=0, atol=bound)
+    if values.shape[1] <= divide_and_conquer.LEAF:
+        np.testing.assert_array_equal(alone, values)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_hermitian_eigenproblems_by_tridiagonal_matrices(dtype):
     for n in (1, 2, 20, 70, 130):  # one panel and several, the last one whole or not
@@ -190,8 +199,8 @@ def test_hermitian_eigenproblems_by_tridiagonal_matrices(dtype):
         assert np.max(error) <= bound * size
         assert np.max(np.abs(adjoint(vectors) @ vectors - np.eye(n))) <= bound
         assert (np.diff(values) >= 0).all()
-        alone = on("cpu", factor.eigh, a, False)
-        np.testing.assert_array_equal(alone[:, 0], found[:, 0])
+        alone = on("cpu", factor.eigh, a, False)[:, 0].real
+        check_alone(alone, values, bound * size)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
@@ -208,8 +217,8 @@ def test_singular_values_by_bidiagonal_matrices(dtype):
             assert np.max(np.abs(adjoint(q) @ q - np.eye(n))) <= bound
         assert (np.diff(values) <= 0).all()
         assert (values >= 0).all()
-        alone = on("cpu", factor.svd, a, False)
-        np.testing.assert_array_equal(alone[:, 0], found[:, -1])
+        alone = on("cpu", factor.svd, a, False)[:, 0].real
+        check_alone(alone[:, ::-1], values[:, ::-1], bound * size)
 
 
 def test_eigenproblems_with_nan_end():
