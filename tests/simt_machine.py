@@ -499,11 +499,15 @@ class _Block:
         if e.op == "address":
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
-        assert len(c.ids) == self.threads, "a divergent shuffle"
+        count = len(c.ids)
+        if count != self.threads:  # whole subgroups
+            warps = np.arange(self.threads).reshape((-1, 32))
+            whole = np.isin(warps, c.ids).all(axis=1)
+            assert whole.sum() * 32 == count, "a divergent shuffle"
         if e.op == "lanes_max":
             warps = args[0].reshape((-1, 32))
             return np.repeat(warps.max(axis=1), 32)
-        return args[0][c.ids ^ e.attr]
+        return args[0][np.arange(count) ^ e.attr]
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:
         parts = self.registers[register].reshape(-1)
