@@ -22,7 +22,6 @@ from numus.linalg._base import (
     adjoint,
     check,
     differentiated,
-    identity,
     matrices,
     operands,
     require_matrices,
@@ -59,7 +58,7 @@ def _packed(a: Tensor, vectors: bool) -> Tensor:
     or steps did not converge."""
     if small.applies(a) and not a.dtype.is_complex:
         return wrap(factor.eigh(a._node, vectors))  # scales by itself
-    scale = scale_of(a)
+    scale = scale_of(a.tril())  # the other triangle may hold anything
     a = a / scale
     if small.on_cpu(a):
         found = wrap(factor.eigh(a._node, vectors))
@@ -73,7 +72,7 @@ def _packed(a: Tensor, vectors: bool) -> Tensor:
 def _reduced(a: Tensor, vectors: bool) -> Tensor:
     """As `_packed`: by rotations where a block of a GPU has room, else by a tridiagonal matrix."""
     below = a.tril(-1)
-    middle = a * identity(a.shape[-1], a)
+    middle = a.tril() - below
     a = below + adjoint(below) + (middle + middle.conj()) / 2
     if a.shape[-1] <= small.MAX_ORDER:
         values, columns = symmetric_by_rotations(a)

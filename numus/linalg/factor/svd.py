@@ -14,7 +14,7 @@ from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.comparison import isfinite, where
 from numus.functions.reduction.reductions import max as maximum_of
 from numus.functions.shape.concatenation import concat
-from numus.functions.shape.manipulation import broadcast_to, flip
+from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
     UNCONVERGED,
@@ -32,6 +32,7 @@ from numus.linalg._base import (
 from numus.linalg.factor import blocked, lapack, small
 from numus.linalg.factor.eigh import inverse_gaps, real_part
 from numus.linalg.factor.jacobi import orthogonalized
+from numus.linalg.factor.pivoting import columns_at
 from numus.linalg.factor.qdwh import unitary_factor
 from numus.linalg.factor.qr import by_reflectors
 from numus.linalg.factor.qr import factors as qr_factors
@@ -97,10 +98,12 @@ def _by_polar(a: Tensor, vectors: bool) -> Tensor:
     unitary = unitary_factor(square)
     product = adjoint(unitary) @ square
     values, right = by_tridiagonal((product + adjoint(product)) / 2)
-    values, right = flip(values, axis=-1), flip(right, axis=-1)
+    order = abs(values).argsort(axis=-1, descending=True)  # those near 0 may be negative
+    values = values.take_along_axis(order, axis=-1)
     last = abs(values)[..., None, :].astype(a.dtype) * scale
     if not vectors:
         return last
+    right = columns_at(right, order)
     sign = where(values < 0, -1.0, 1.0).astype(a.dtype)
     left = _orthonormal(unitary @ right * sign[..., None, :], abs(values))
     return concat([left if q is None else q @ left, right, last], axis=-2)

@@ -1,0 +1,69 @@
+"""Matrices that are hard for factorisations of GPUs, on interpreted ones: squares that underflow,
+zeros on diagonals, triangles that nobody may read."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt_machine
+
+import numus as nm
+from numus.linalg.factor.svd import _by_polar
+from numus.runtime import devices
+
+simt_machine.install()
+MACHINES = ("simt", "simt_sm90")  # threads of the second exchange registers
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _machines():
+    target = replace(simt_machine.HOPPER, forward_progress=True)
+    devices.BACKENDS["dataflow"] = lambda index: simt_machine.Machine(target)
+    with nm.kernels.prefer("native"):
+        yield
+
+
+def drawn(shape, dtype):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(shape)
+    return (a + 1j * rng.standard_normal(shape) if dtype().dtype.kind == "c" else a).astype(dtype)
+
+
+def adjoint(a):
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_other_triangles_are_not_read(machine, dtype):
+    lower = np.tril(drawn((5, 5), dtype))
+    np.fill_diagonal(lower, lower.diagonal().real)
+    lower *= 1e-30  # without scaling, squares would be zero
+    expected = np.linalg.eigvalsh(lower.astype(np.complex128))
+    for other in (np.nan, np.inf, 1e30):
+        a = lower + np.triu(np.full((5, 5), other, dtype), 1)
+        for given, side in ((a, "L"), (a.T.conj().copy(), "U")):
+            x = nm.asarray(given, device=machine)
+            values, vectors = (found.numpy() for found in nm.linalg.eigh(x, UPLO=side))
+            np.testing.assert_allclose(values, expected, rtol=0, atol=1e-35)
+            assert (np.abs(adjoint(vectors) @ vectors - np.eye(5)) <= 1e-5).all()
+            alone = nm.linalg.eigvalsh(x, UPLO=side).numpy()
+            np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-35)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_singular_values_by_polar_decomposition_descend(dtype):
+    """Some of those that are as good as zero are eigenvalues below zero of the Hermitian factor."""
+    a = drawn((2, 40, 3), dtype) @ drawn((2, 3, 40), dtype)
+    a[1] = np.diag(10.0 ** -np.linspace(0, 30, 40))
+    for vectors in (False, True):
+        found = _by_polar(nm.asarray(a), vectors).numpy()
+        values = found[:, -1]
+        assert (np.diff(values) <= 0).all()
+        assert (values >= 0).all()
+    u, v = found[:, :40], found[:, 40:80]
+    bound = 400 * np.finfo(dtype).eps
+    size = np.abs(a).max(axis=(-2, -1), keepdims=True)
+    assert (np.abs((u * values[:, None]) @ adjoint(v) - a) <= bound * size).all()
+    for q in (u, v):
+        assert (np.abs(adjoint(q) @ q - np.eye(40)) <= bound).all()
