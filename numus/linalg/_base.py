@@ -119,11 +119,11 @@ def identity(n: int, like: Tensor) -> Tensor:
     return broadcast_to(one, (*like.shape[:-2], n, n))
 
 
-def scale_of(a: Tensor) -> Tensor:
-    """A power of two per matrix near its largest element, by which squares neither overflow nor
-    underflow; 1 for matrices of zeros and those that are not finite. Its reciprocal is a normal
-    number, so that of subnormal elements it is larger than they are."""
-    largest = maximum_of(abs(a), axis=(-2, -1), keepdims=True)
+def scale_of(a: Tensor, axis: int | tuple[int, ...] = (-2, -1)) -> Tensor:
+    """A power of two per matrix near its largest element, or with `axis` -2 per column, by which
+    squares neither overflow nor underflow; 1 where all elements are zero or one is not finite. Its
+    reciprocal is a normal number, so that of subnormal elements it is larger than they are."""
+    largest = maximum_of(abs(a), axis=axis, keepdims=True)
     info = finfo(largest.dtype)
     usable = (largest > 0) & (largest <= info.max)
     bounded = minimum(maximum(largest, 4 * info.smallest_normal), info.max / 4)

@@ -33,6 +33,42 @@ def adjoint(a):
     return np.conj(np.swapaxes(a, -1, -2))
 
 
+def small_corner(n, dtype):
+    """Elements of about 1 above what is far smaller, whose squares are subnormal."""
+    a = drawn((n, n), dtype)
+    a[2:, :2] = 0
+    a[2:, 2:] *= 10.0 ** {4: -22, 8: -161}[a.real.dtype.itemsize]
+    return a
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_reflectors_are_orthogonal_where_squares_underflow(machine, dtype):
+    a = np.stack([small_corner(7, dtype), np.ones((7, 7), dtype), drawn((7, 7), dtype)])
+    info = np.finfo(dtype)
+    a[2] *= float(info.max) ** (-np.arange(7) / 7)  # columns whose directions count
+    q, r = (x.numpy() for x in nm.linalg.qr(nm.asarray(a, device=machine)))
+    bound = 70 * info.eps
+    assert (np.abs(adjoint(q) @ q - np.eye(7)) <= bound).all()
+    sizes = np.abs(a).max(axis=-2, keepdims=True)
+    assert (np.abs(q @ (r / sizes) - a / sizes) <= bound).all()
+    assert (np.tril(r, -1) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_tridiagonal_forms_are_similar_where_squares_underflow(dtype):
+    from numus.linalg.factor.tridiagonal import by_tridiagonal
+
+    a = small_corner(9, dtype)
+    a[:2, 2:] = 0
+    a = a + adjoint(a)
+    a[:2, :2] = np.eye(2)
+    values, vectors = (x.numpy()[0] for x in by_tridiagonal(nm.asarray(a[None])))
+    bound = 90 * np.finfo(dtype).eps
+    assert (np.abs(adjoint(vectors) @ vectors - np.eye(9)) <= bound).all()
+    assert (np.abs(a @ vectors - vectors * values) <= bound).all()
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 def test_other_triangles_are_not_read(machine, dtype):

@@ -20,6 +20,7 @@ from numus.kernels.factor.program import (
     Read,
     conjugate,
     minus_product,
+    negligible_square,
     plus_product,
     product,
     scaled,
@@ -99,7 +100,7 @@ def _rotate(
     size_x, size_y, *inner = _products(p, out, x, y, width, part)
     length = p.let(_length(p, inner))
     # below that, digits of the sums are lost to underflow; matrices have elements of about 1
-    least = p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    least = negligible_square(p)
     overlapping = length > ir.maximum(bound * ir.sqrt(size_x) * ir.sqrt(size_y), least)
     overlapping = p.let(overlapping if plays is None else overlapping & plays)
     with p.skip_unless(overlapping):

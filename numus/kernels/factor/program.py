@@ -263,6 +263,12 @@ def least_size(p: Program) -> Expr:
     return p.constant(2.0 ** -(p.real.mantissa * 3 // 2))
 
 
+def negligible_square(p: Program) -> Expr:
+    """A sum of squares below which its digits are lost to underflow, of matrices scaled to 1: what
+    it is of is far smaller than a rounding error."""
+    return p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+
+
 def inverse(p: Program, a: Number) -> Number:
     """1 / a without overflow of |a|²."""
     if len(a) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numus import ir
 from numus.ir import Expr, select
-from numus.kernels.factor.program import Program
+from numus.kernels.factor.program import Program, negligible_square
 
 
 def plane_turn(p: Program, y: Expr, z: Expr) -> tuple[Expr, Expr, Expr]:
@@ -13,7 +13,7 @@ def plane_turn(p: Program, y: Expr, z: Expr) -> tuple[Expr, Expr, Expr]:
     one, zero = p.constant(1.0), p.constant(0.0)
     square = p.let(ir.fma(y, y, z * z, allow_unfused=True))
     # squares that underflow: matrices have elements of about 1
-    none = square < p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    none = square < negligible_square(p)
     none = p.let(none)
     inverse = p.let(one / select(none, one, square))
     r = p.let(select(none, zero, ir.sqrt(square)))

@@ -52,10 +52,11 @@ def factors(a: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     if columns == m < n and m > TALL and small.on_cpu(a):
         q, r = factors(a[..., :m], m)
         return q, concat([r, adjoint(q) @ a[..., m:]], axis=-1)
-    scale = scale_of(a)
     if columns == n <= m and n > TALL and small.on_cpu(a):
+        scale = scale_of(a)
         packed = unstacked(wrap(factor.direct_qr(stacked(a / scale)._node)), lead)
         return packed[..., :m, :], packed[..., m:, :] * scale
+    scale = scale_of(a, axis=-2)  # which leaves Q as it is
     scaled = stacked(a / scale)
     if columns == k > small.MAX_ORDER and lapack.on_gpu(a):
         q, r = _by_gram_schmidt(scaled)
@@ -158,7 +159,7 @@ def _packed(a: Tensor) -> Tensor:
     lead = a.shape[:-2]
     if not a.size:
         return zeros((*lead, m + 1, n), dtype=a.dtype, device=a.device)
-    scale = scale_of(a)
+    scale = scale_of(a, axis=-2)
     r, reflectors = blocked.qr(stacked(a / scale))
     packed = pad(r * stacked(scale), ((0, 0), (0, m - r.shape[-2]), (0, 0)))
     factors, start = [], 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from numus.functions.creation.creation import arange, zeros
+from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.arithmetic import copysign
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
@@ -130,11 +131,14 @@ def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
 def _reflector(
     x: Tensor, alpha: Tensor, below: Tensor, place: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """v with 1 at place 0, beta and tau (LAPACK's larfg), of alpha there and what is after it."""
+    """v with 1 at place 0, beta and tau (LAPACK's larfg), of alpha there and what is after it, in
+    matrices of about 1."""
     head = alpha.real if x.dtype.is_complex else alpha
     side = alpha.imag if x.dtype.is_complex else alpha * 0
-    trivial = (below == 0) & (side == 0)
-    beta = where(trivial, head, -copysign((head * head + side * side + below).sqrt(), head))
+    info = finfo(head.dtype)
+    rest = side * side + below
+    trivial = rest < info.smallest_normal / info.eps  # digits are lost to underflow
+    beta = where(trivial, head, -copysign((head * head + rest).sqrt(), head))
     safe = where(trivial, 1.0, beta)
     tau = where(trivial, 0.0, (safe - alpha) / safe)
     distance = where(trivial, 1.0, alpha - beta)

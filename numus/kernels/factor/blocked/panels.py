@@ -22,6 +22,7 @@ from numus.kernels.factor.program import (
     conjugate,
     inverse,
     minus_product,
+    negligible_square,
     plus_product,
     product,
     squared,
@@ -45,7 +46,7 @@ def reflector(p: TileProgram, x: Row, k: Expr, span: Span) -> tuple[Expr, Number
     (rest,) = p.reduced("add", after, end, lambda i: [squared(panel[c, i])], p.constant(0.0))
     others = rest if len(alpha) == 1 else rest + alpha[1] * alpha[1]
     # below that, digits of the sum are lost to underflow; matrices have elements of about 1
-    trivial = others < p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    trivial = others < negligible_square(p)
     trivial = p.let(trivial)
     size = ir.sqrt(squared(alpha) + rest)
     beta = p.let(select(trivial, alpha[0], -ir.binary("copysign", size, alpha[0])))

@@ -22,6 +22,7 @@ from numus.kernels.factor.program import (
     conjugate,
     inverse,
     minus_product,
+    negligible_square,
     product,
     real,
     squared,
@@ -113,7 +114,7 @@ def _squares_below(p: TileProgram, v: Planes, c: Expr, rows: Span) -> tuple[Expr
 
     add_up()
     p.do(ir.Set(size, p.constant(1.0)))
-    lost = p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    lost = negligible_square(p)
     with p.when(p.let(ir.read(total) < lost)):
         largest = _largest(p, v, c, rows)
         by = p.let(select(largest.eq(0.0), p.constant(1.0), largest))

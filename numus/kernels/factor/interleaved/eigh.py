@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.interleaved.scaling import householder, negligible_square
+from numus.kernels.factor.interleaved.scaling import householder
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import INT, ONE, ZERO
+from numus.kernels.factor.program import INT, ONE, ZERO, negligible_square
 
 STEPS = 30  # per eigenvalue at most; 2 are usual
 _D, _E, _TAU, _V, _W, _P, _U, _C, _S = (const(i) for i in range(9))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.interleaved.scaling import negligible_square
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import (
     ONE,
@@ -14,6 +13,7 @@ from numus.kernels.factor.program import (
     conjugate,
     inverse,
     minus_product,
+    negligible_square,
     plus_product,
     product,
     real,

@@ -6,7 +6,13 @@ from __future__ import annotations
 from numus import ir
 from numus.ir import Expr, select
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import ZERO, magnitude, power_near, scaled
+from numus.kernels.factor.program import (
+    ZERO,
+    magnitude,
+    negligible_square,
+    power_near,
+    scaled,
+)
 
 
 def power_of_two(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr) -> Expr:
@@ -23,12 +29,6 @@ def power_of_two(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr) -> Ex
 def multiply(p: LaneProgram, x: LaneMatrix, rows: Expr, columns: Expr, by: Expr) -> None:
     with p.loop(ZERO, rows) as i, p.loop(ZERO, columns) as j:
         x[i, j] = scaled(x[i, j], by)
-
-
-def negligible_square(p: LaneProgram) -> Expr:
-    """A sum of squares below which its digits are lost to underflow, of matrices scaled to 1: what
-    it is of is far smaller than a rounding error."""
-    return p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
 
 
 def householder(p: LaneProgram, alpha: Expr, rest: Expr) -> tuple[Expr, Expr, Expr]:

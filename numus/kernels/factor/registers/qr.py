@@ -47,23 +47,25 @@ class Triangularisation:
         self.p, self.grid, self.column, self.taus = p, grid, column, taus
         self.m, self.n = extents
         self.a = RegisterMatrix(p, grid, grid.columns)
+        self.scales = [p.register(lanes=True) for _ in range(grid.columns)]
 
     def load(self, a: Read) -> None:
-        """Divided by a power of two, so that squares neither overflow nor underflow."""
+        """Columns divided by powers of two, which leave Q as it is: squares neither overflow nor
+        underflow, and small columns keep their directions."""
         p = self.p
-        largest = p.register(lanes=True)
         with all_threads(p, self.grid) as t:
             self.a.fill(t, a, (self.m, self.n))
-            p.do(ir.Set(largest, p.constant(0.0)))
-            for at in self.a.tiles:
-                size = p.let(magnitude(self.a[at]))
-                more = size > ir.read(largest)  # NaN never is
-                p.do(ir.Set(largest, select(more, size, ir.read(largest))))
-        self.scale = power_near(p, p.let(ir.lanes_reduce("max", largest)))
-        by = p.let(p.constant(1.0) / self.scale)
-        with all_threads(p, self.grid):
-            for at in self.a.tiles:
-                self.a[at] = scaled(self.a[at], by)
+            for c, scale in enumerate(self.scales):
+                largest = p.constant(0.0)
+                for r in range(self.grid.rows):
+                    size = p.let(magnitude(self.a[r, c]))
+                    largest = p.let(select(size > largest, size, largest))  # NaN never is
+                for mask in self._masks():
+                    largest = p.let(ir.maximum(largest, p.let(ir.lanes_xor(largest, mask))))
+                p.do(ir.Set(scale, power_near(p, largest)))
+                by = p.let(p.constant(1.0) / ir.read(scale))
+                for r in range(self.grid.rows):
+                    self.a[r, c] = scaled(self.a[r, c], by)
 
     def triangularise(self) -> None:
         """R above the diagonal, reflectors without their first elements below it."""
@@ -114,11 +116,13 @@ class Triangularisation:
     def _over_column(self, parts: Sequence[Expr]) -> list[Expr]:
         """Sums over the threads of a column, in all of them."""
         p, sums = self.p, [self.p.let(part) for part in parts]
-        mask = self.grid.down // 2
-        while mask:
+        for mask in self._masks():
             sums = [p.let(x + p.let(ir.lanes_xor(x, mask))) for x in sums]
-            mask //= 2
         return sums
+
+    def _masks(self) -> list[int]:
+        """Of exchanges after which all threads of a column have what each of them had."""
+        return [1 << i for i in reversed(range(self.grid.down.bit_length() - 1))]
 
     def _reflect(
         self,
@@ -166,5 +170,6 @@ class Triangularisation:
                     with p.when(p.let((i < self.m) & (j < self.n))):
                         out[i, j] = q[r, c]
                 with p.when(p.let((i < self.n) & (j < self.n))):
-                    found = scaled(chosen(j >= i, self.a[r, c], zero(p)), self.scale)
+                    found = chosen(j >= i, self.a[r, c], zero(p))
+                    found = scaled(found, ir.read(self.scales[c]))
                     out[ir.add(above, i), j] = found
