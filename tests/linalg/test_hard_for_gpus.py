@@ -87,6 +87,23 @@ def test_other_triangles_are_not_read(machine, dtype):
             np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-35)
 
 
+@pytest.mark.parametrize("machine", [*MACHINES, "dataflow"])
+def test_zeros_on_the_diagonal_give_infinities(machine):
+    for n, at, columns in ((80, 79, 1), (80, 40, 9), (70, 66, 2), (9, 8, 3)):
+        a = np.tril(drawn((n, n), np.float32)) / n + np.eye(n, dtype=np.float32)
+        b = drawn((n, columns), np.float32)
+        expected = np.linalg.solve(a, b)[:at]
+        a[at, at] = 0
+        for matrix, right, lower in ((a, b, True), (a[::-1, ::-1], b[::-1], False)):
+            x, y = (nm.asarray(np.ascontiguousarray(z), device=machine) for z in (matrix, right))
+            found = nm.linalg.solve_triangular(x, y, lower=lower).numpy()
+            found = found if lower else found[::-1]
+            np.testing.assert_allclose(found[:at], expected, rtol=1e-4, atol=1e-5)
+            rest = b[at] - a[at, :at] @ expected
+            np.testing.assert_array_equal(found[at], np.copysign(np.inf, rest))
+            assert not np.isfinite(found[at + 1 :]).any()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_singular_values_by_polar_decomposition_descend(dtype):
     """Some of those that are as good as zero are eigenvalues below zero of the Hermitian factor."""

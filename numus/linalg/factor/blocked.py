@@ -112,11 +112,24 @@ def cholesky_below(a: Tensor, b: Tensor) -> Tensor:
     return concat([x[:, -rows:] for x in cholesky_columns(concat([a, b], axis=-2))], axis=-1)
 
 
+def _invertible(a: Tensor) -> Tensor:
+    """Ones for zeros on the diagonal, where GPUs multiply by inverses of blocks: infinities times
+    zeros would spoil what precedes such a row in a solution."""
+    i = arange(a.shape[-1], device=a.device)
+    return where((i[:, None] == i) & (a == 0), 1.0, a)
+
+
 def solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     """x with tril(a) x = b."""
     if lapack.solve_is_chosen(a, b, True, unit_diagonal):
-        return lapack.solve_triangular(a, b, True, unit_diagonal)
+        return _solve_by_library(a, b, True, unit_diagonal)
     return _solve_lower(a, b, unit_diagonal)
+
+
+def _solve_by_library(a: Tensor, b: Tensor, lower: bool, unit_diagonal: bool) -> Tensor:
+    if lapack.on_gpu(a) and not unit_diagonal:
+        a = _invertible(a)
+    return lapack.solve_triangular(a, b, lower, unit_diagonal)
 
 
 def _solve_lower(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
@@ -150,14 +163,19 @@ def _whole_inverses(a: Tensor, unit_diagonal: bool) -> Tensor:
     whole = n // BLOCK
     blocks = a[:, : whole * BLOCK, : whole * BLOCK].reshape((batch, whole, BLOCK, whole, BLOCK))
     blocks = permute_dims(diagonal(blocks, axis1=1, axis2=3), (0, 3, 1, 2))
-    found = wrap(factor.lower_inverse(blocks.reshape((-1, BLOCK, BLOCK))._node, unit_diagonal))
+    found = _inverses(blocks.reshape((-1, BLOCK, BLOCK)), unit_diagonal)
     return found.reshape((batch, whole, BLOCK, BLOCK))
 
 
 def _last_inverse(a: Tensor, unit_diagonal: bool) -> Tensor:
     """That of what whole blocks leave."""
     start = a.shape[1] // BLOCK * BLOCK
-    return wrap(factor.lower_inverse(a[:, start:, start:]._node, unit_diagonal))
+    return _inverses(a[:, start:, start:], unit_diagonal)
+
+
+def _inverses(a: Tensor, unit_diagonal: bool) -> Tensor:
+    a = a if unit_diagonal else _invertible(a)
+    return wrap(factor.lower_inverse(a._node, unit_diagonal))
 
 
 def _block_inverses(a: Tensor, unit_diagonal: bool) -> list[Tensor]:
@@ -197,7 +215,7 @@ def _solve_vectors_by_inverses(a: Tensor, b: Tensor, unit_diagonal: bool) -> Ten
 def solve_upper(a: Tensor, b: Tensor, unit_diagonal: bool = False) -> Tensor:
     """x with triu(a) x = b: the lower triangular system of reversed rows and columns."""
     if lapack.solve_is_chosen(a, b, False, unit_diagonal):
-        return lapack.solve_triangular(a, b, False, unit_diagonal)
+        return _solve_by_library(a, b, False, unit_diagonal)
     if small.is_in_place(a):
         return _solve_in_place(a, b, False, unit_diagonal)
     x = _solve_lower(flip(a, axis=(-2, -1)), flip(b, axis=-2), unit_diagonal)

@@ -6,6 +6,9 @@ import functools
 from typing import Any
 
 from numus.functions.autocast import widens
+from numus.functions.creation.creation import arange
+from numus.functions.elementwise.comparison import where
+from numus.functions.reduction.reductions import min as minimum_of
 from numus.functions.shape.manipulation import broadcast_to
 from numus.linalg._base import (
     Implicit,
@@ -18,7 +21,8 @@ from numus.linalg._base import (
     unstacked,
     untracked_by_choice,
 )
-from numus.linalg.factor import blocked
+from numus.linalg.factor import blocked, lapack
+from numus.linalg.products import diagonal
 from numus.shapes import as_int
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
@@ -47,9 +51,23 @@ def solve(a: Tensor, b: Tensor, lower: bool, unit_diagonal: bool = False) -> Ten
         if b.size == 0:
             return b
         solver = blocked.solve_lower if lower else blocked.solve_upper
-        return unstacked(solver(stacked(a), stacked(b), unit_diagonal), b.shape[:-2])
+        found = solver(stacked(a), stacked(b), unit_diagonal)
+        if lapack.on_gpu(a) and not unit_diagonal:
+            found = _divided_by_zeros(found, stacked(a), lower)
+        return unstacked(found, b.shape[:-2])
 
     return differentiated(_rule(lower, unit_diagonal), compute, a, b)
+
+
+def _divided_by_zeros(x: Tensor, a: Tensor, lower: bool) -> Tensor:
+    """Of a solution with other numbers for zeros on the diagonal: the row of the first zero that
+    substitution meets is divided by it, and what follows is not determined."""
+    n = a.shape[-1]
+    i = arange(n, device=a.device)
+    steps = i if lower else n - 1 - i
+    first = minimum_of(where(diagonal(a) == 0, steps, n), axis=-1)[:, None, None]
+    steps = steps[:, None]
+    return where(steps < first, x, where(steps == first, x / 0.0, float("nan")))
 
 
 @functools.cache
