@@ -228,6 +228,8 @@ class _Layout:
 
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
+        shared = any(b.access == "scratch" for b in kernel.buffers)
+        assert kernel.packed_blocks == 1 or not shared, "packed blocks share their scratch"
         loops = resident_loops(kernel)
         self.slots = max((s.unroll * s.width for s in loops), default=1)
         seen = [r for s in loops for r in {r for y in s.body for r in registers_of(y)}]

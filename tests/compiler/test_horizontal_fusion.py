@@ -10,6 +10,7 @@ import numus as nm
 from numus import ir
 from numus.codegen.nvptx import renderer
 from numus.compiler.schedule import horizontal
+from numus.errors import CompileError
 from numus.ir.early_loads import buffers_before_wait
 from numus.runtime import devices
 
@@ -41,6 +42,34 @@ def test_projections_of_one_vector_share_a_launch(machine):
     blocks = [p.kernel.body[0].var.attr for p in machine.launched]
     assert blocks.count("joint_block") == 1
     assert len(blocks) == 3
+
+
+def test_packed_blocks_are_not_joined_with_blocks_that_share_memory():
+    """Packed blocks of a warp are one CTA: they would overwrite each other's shared memory."""
+    target = dataclasses.replace(simt_machine.HOPPER, num_cores=132)
+    devices.BACKENDS["joining_packed"] = lambda index: simt_machine.Machine(target)
+    rng = np.random.default_rng(2)
+    shapes = ((26, 10, 16), (26, 2, 16), (26, 10, 1, 16))
+    arrays = [rng.integers(-4, 5, s).astype(np.float32) for s in shapes]
+
+    def rows_and_a_scan(x, rows, y):
+        return nm.index_add(x, 1, [2, 5], rows), nm.cumsum(y, axis=2)
+
+    want = [x.numpy() for x in rows_and_a_scan(*map(nm.asarray, arrays))]
+    given = [nm.asarray(a, device="joining_packed") for a in arrays]
+    nm.eval(*given)
+    launched = nm.device("joining_packed").runtime.launched
+    launched.clear()
+    got = nm.jit(rows_and_a_scan)(*given)
+    nm.eval(*got)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y)
+    kernels = {p.kernel.name: p.kernel for p in launched}
+    packed, scan = kernels["scatter_add"], kernels["scan_sum"]
+    assert packed.packed_blocks > 1
+    assert packed.block_size == scan.block_size == 32
+    with pytest.raises(CompileError, match="packed blocks"):
+        renderer.render(horizontal._joined([packed, scan]), renderer.NvptxTarget(90))
 
 
 def test_large_inputs_are_prefetched_before_the_wait(machine):

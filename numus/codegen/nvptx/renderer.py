@@ -85,6 +85,8 @@ class Renderer(KernelContext):
         super().__init__(kernel, target, target.capability, threads)
         if kernel.packed_blocks > 1 and self.block_threads != WARP:
             raise CompileError(f"packed blocks must be of {WARP} threads: they share barriers")
+        if kernel.packed_blocks > 1 and any(b.access == "scratch" for b in kernel.buffers):
+            raise CompileError("packed blocks must have no scratch: they share shared memory")
         self.cross_thread = analysis.cross_thread(kernel.body, self.plan.loaded)
         # With dependent launch, inputs are not invariant: ptxas would hoist loads above the wait.
         tag = "" if has_dependent_launch(self.capability) else ", !invariant.load !0"

@@ -31,7 +31,7 @@ class HorizontalTuning:
 
 
 TUNING = HorizontalTuning()
-_WARP = 32  # threads of blocks that are packed: they have no barriers
+_WARP = 32  # threads of blocks that are packed: they have no barriers nor shared memory
 _OF_REGISTERS = ("read", "lanes_reduce", "lanes_min_where")  # not hash-consed: registers change
 
 
@@ -77,8 +77,8 @@ class HorizontalFusion:
             return None
         if _scratch_bytes(k) > TUNING.max_scratch_bytes:
             return None
-        size = k.block_size if k.packed_blocks == 1 and k.block_size > _WARP else _WARP
-        return size, k.resident_blocks
+        packs = k.packed_blocks > 1 or (k.block_size == _WARP and not _exchanges(k))
+        return k.block_size, packs, k.resident_blocks
 
     def _is_large(self, step: LoweredKernel) -> bool:
         """Bound by memory rather than by its launch."""
@@ -104,6 +104,13 @@ def _loads_early(kernel: ir.Kernel) -> bool:
     """It loads ahead of its wait for earlier kernels."""
     waits = (s for s in ir.statements(kernel.body) if isinstance(s, ir.DependencyWait))
     return any(s.loads_before for s in waits)
+
+
+def _exchanges(kernel: ir.Kernel) -> bool:
+    """Threads of a block read what others stored: in shared memory, or behind barriers."""
+    stored = {s.buffer for s in ir.statements(kernel.body) if isinstance(s, ir.Store)}
+    loaded = (e.attr for e in ir.loads(kernel.body))
+    return any(map(_is_scratch, kernel.buffers)) or not stored.isdisjoint(loaded)
 
 
 def _scratch_bytes(kernel: ir.Kernel) -> float:
