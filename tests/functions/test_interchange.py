@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.dtypes import ALL
@@ -21,7 +22,7 @@ def test_numpy(dtype):
         assert array.dtype == dtype.np
         np.testing.assert_array_equal(array.astype(complex), [[1, 0], [1, 1]])
     assert x.numpy().flags.writeable
-    assert not np.asarray(x).flags.writeable
+    assert np.asarray(x).flags.writeable is not x.device.on_host  # memory of the tensor, or a copy
     assert np.array(x, copy=True).flags.writeable
 
 
@@ -35,6 +36,19 @@ def test_numpy_copies_only_where_asked():
     assert np.shares_memory(np.asarray(x, copy=False), a)
     with pytest.raises(ValueError, match="copy"):
         np.asarray(x, dtype=np.float64, copy=False)
+
+
+def test_arrays_of_other_devices_are_copies():
+    """scikit-learn writes to arrays that share no memory with what it was given."""
+    simt_machine.install()
+    x = nm.asarray([[1.0, 2.0], [3.0, 4.0]], device="simt")
+    for y in (x, x.T[0], nm.broadcast_to(x[0], (2, 2)), x.reshape(2, 2, 1).permute_dims(0, 2, 1)):
+        array, want = np.asarray(y), y.numpy()
+        array -= [0.0, 1.0]
+        np.testing.assert_array_equal(array, want - [0.0, 1.0])
+        np.testing.assert_array_equal(y.numpy(), want)
+    with pytest.raises(ValueError, match="elements on simt need a copy"):
+        np.asarray(x, copy=False)
 
 
 def test_arrays_outlive_their_tensors():

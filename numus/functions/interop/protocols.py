@@ -32,14 +32,19 @@ def _shared(x: Tensor, what: str) -> Array:
 
 @method("__array__")
 def array_(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
-    """numpy.asarray(x): a read-only view where it can be one, a writable copy where asked for."""
+    """numpy.asarray(x): a read-only view where it can be one, else a copy, which is writable."""
     check_readable(self._node, "numpy.asarray()")
+    on_host = self.device.on_host
+    if copy is False and not on_host:
+        raise ValueError(f"numpy.asarray: elements on {self.device} need a copy")
     array = _shared(self, "numpy.asarray()")
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if copy or (wanted != array.dtype and copy is None):
         return array.astype(wanted, copy=True)
     if wanted != array.dtype:
         raise ValueError(f"numpy.asarray: {self.dtype.name} to {wanted} needs a copy")
+    if not on_host:
+        return array if array.flags.forc else array.copy()  # elements may share their memory
     array.flags.writeable = False
     return array
 
