@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 import numus.nn.functional as F
@@ -11,6 +12,12 @@ from numus.errors import DTypeError, IndexRangeError, ShapeError
 SCORES = nm.asarray(np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32))
 ONE, FLOATS = nm.asarray([1.0]), nm.asarray([0.0, 1.0])
 NUMBER = nm.asarray(0.5)
+
+
+def at_hand(*values):
+    """On the CPU: elements are looked at where that takes no wait for a device."""
+    return nm.asarray(values, device="cpu")
+
 
 WRONG = {
     "a name as the ignored class": (
@@ -34,19 +41,19 @@ WRONG = {
         *(DTypeError, "embedding_bag: indices must be integers"),
     ),
     "fractional rows of a lookup": (
-        lambda: nm.embedding_lookup(SCORES, nm.asarray([0.5])),
+        lambda: nm.embedding_lookup(SCORES.to("cpu"), at_hand(0.5)),
         *(DTypeError, "whole numbers"),
     ),
     "probability above 1": (
-        lambda: F.binary_cross_entropy(nm.asarray([0.2, 1.5]), FLOATS),
+        lambda: F.binary_cross_entropy(at_hand(0.2, 1.5), at_hand(0.0, 1.0)),
         *(ValueError, r"input has 1.5.*\[0, 1\].*with_logits"),
     ),
     "probability below 0": (
-        lambda: nn.BCELoss()(nm.asarray([-0.5]), ONE),
+        lambda: nn.BCELoss()(at_hand(-0.5), at_hand(1.0)),
         *(ValueError, "input has -0.5"),
     ),
     "target above 1": (
-        lambda: F.binary_cross_entropy(nm.asarray([0.5]), nm.asarray([2])),
+        lambda: F.binary_cross_entropy(at_hand(0.5), at_hand(2)),
         *(ValueError, "target has 2"),
     ),
     "probabilities that are integers": (
@@ -82,7 +89,7 @@ WRONG = {
         *(DTypeError, "multilabel_margin_loss: class indices"),
     ),
     "a class that there is not": (
-        lambda: F.multilabel_margin_loss(SCORES[0], nm.asarray([0, 7, -1])),
+        lambda: F.multilabel_margin_loss(SCORES[0].to("cpu"), at_hand(0, 7, -1)),
         *(IndexRangeError, "class 7 is not one of 3"),
     ),
     "float classes of ctc_loss": (
@@ -94,7 +101,7 @@ WRONG = {
         *(DTypeError, "mse_loss: takes real"),
     ),
     "a negative variance": (
-        lambda: F.gaussian_nll_loss(ONE, ONE, nm.asarray([-3.0])),
+        lambda: F.gaussian_nll_loss(at_hand(1.0), at_hand(1.0), at_hand(-3.0)),
         *(ValueError, "var must not be negative"),
     ),
     "vectors that are numbers": (
@@ -109,6 +116,20 @@ def test_wrong_arguments_raise(name):
     call, error, message = WRONG[name]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_numbers_that_nobody_looks_at_give_nan():
+    """On a GPU, where that would wait for the device, and in a trace."""
+    simt_machine.install()
+    one = nm.asarray([1.0], device="simt")
+    for p in (1.5, -0.5):
+        assert np.isnan(F.binary_cross_entropy(one * p, one).item())
+    assert np.isnan(F.gaussian_nll_loss(one, one, one * -3).item())
+    assert np.isnan(nm.jit(F.gaussian_nll_loss)(one, one, -one).item())
+    assert F.gaussian_nll_loss(one, one, one * 0).item() == pytest.approx(np.log(1e-6) / 2)
+    slope = nm.grad(lambda var: F.gaussian_nll_loss(one, one, var))
+    assert np.isnan(slope(-one).item())
+    assert slope(one * 4).item() == 0.125
 
 
 def test_ends_of_probabilities_and_unknown_ones_pass():

@@ -115,7 +115,10 @@ def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1
 
 
 def embedding_lookup(weight: Tensor, indices: Any, /) -> Tensor:
-    """The rows of a weight matrix at indices of any shape (whole floats are taken too).
+    """The rows of a weight matrix at indices of any shape.
+
+    Whole floats are taken too; fractions are an error where the CPU knows them, and cut off
+    elsewhere, as on a GPU.
 
     >>> nm.embedding_lookup(nm.asarray([[1, 2], [3, 4]]), nm.asarray([1, 1, 0])).tolist()
     [[3, 4], [3, 4], [1, 2]]

@@ -248,7 +248,11 @@ def _surprise_jvp(primals: tuple[Tensor, ...], tangents: tuple[Any, ...]) -> tup
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
-    """Probabilities against probabilities; logarithms are clamped to -100."""
+    """Probabilities against probabilities; logarithms are clamped to -100.
+
+    Numbers outside [0, 1] are an error where the CPU knows them; elsewhere, as on a GPU, the loss
+    of such an input is NaN.
+    """
     op = "binary_cross_entropy"
     given, target = nm.asarray(target), _like(op, input, target)
     for name, x in (("input", input), ("target", given)):

@@ -128,14 +128,19 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """How unlikely a number is under a normal distribution with this mean and variance."""
+    """How unlikely a number is under a normal distribution with this mean and variance.
+
+    Negative variances are an error where the CPU knows them; elsewhere, as on a GPU, their loss is
+    NaN.
+    """
     var, eps = nm.asarray(var, dtype=input.dtype), as_number(eps, "eps", "gaussian_nll_loss")
     wrong = known_outside(var, 0.0, math.inf)
     if wrong is not None:
         raise ValueError(f"gaussian_nll_loss: var must not be negative, but has {wrong}")
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var[..., None]
-    clamped = var + nm.clip(eps - var, 0.0).detach()  # the gradient is that of var
+    raised = nm.where(var < 0, math.nan, nm.clip(eps - var, 0.0))
+    clamped = var + raised.detach()  # the gradient is that of var
     loss = 0.5 * (nm.log(clamped) + nm.square(input - nm.asarray(target)) / clamped)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
