@@ -154,12 +154,21 @@ KINDS = {
 }
 
 
+def process_context() -> Any:
+    """A fork server that has imported numus; where that starts a GPU, which no fork can use, new
+    processes."""
+    if not nm.default_device().on_host:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["numus.optim", "numus.data"])
+    return context
+
+
 def crash(kind: str, times: int, seed: int = 0) -> int:
     """Kill writers; the number of those that had written something."""
     write, check = KINDS[kind]
     draw = random.Random(seed)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["numus.optim", "numus.data"])
+    context = process_context()
     useful = 0
     with tempfile.TemporaryDirectory() as folder:
         for i in range(times):
