@@ -1,14 +1,32 @@
 """A few random programs; `python -m tools.fuzz_programs` runs as many as one likes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import simt_machine
 
+from numus.runtime import devices
+from tools import fuzz_programs
 from tools.fuzz_programs import Program, fuzz
 
 
 def test_random_programs_agree_with_the_reference():
     ran, wrong = fuzz("cpu", range(100, 130), max_elements=5000)
     assert ran.total() == 30
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("first", "count", "size"), [(5_000_000, 12, 1500), (1849, 1, 20_000)])
+def test_random_programs_agree_on_a_gpu(first, count, size, monkeypatch):
+    """An interpreted one, with as many multiprocessors as an H200; 1849: kernels that share a
+    launch."""
+    fields = {"num_cores": 132, "forward_progress": True}
+    target = dataclasses.replace(simt_machine.HOPPER, **fields)
+    devices.BACKENDS["programs"] = lambda index: simt_machine.Machine(target)
+    monkeypatch.setattr(fuzz_programs, "REPEATS", 1)
+    ran, wrong = fuzz("programs", range(first, first + count), max_elements=size, against="cpu")
+    assert ran.total() == count
     assert wrong == []
 
 
