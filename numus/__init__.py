@@ -92,7 +92,7 @@ _SUBPACKAGES = """
 """
 _LAZY = {
     **{name: f"numus.{name}" for name in _SUBPACKAGES.split()},
-    **dict.fromkeys(("cross", "vander", "vdot"), "numus.linalg"),
+    **dict.fromkeys(("vander", "vdot"), "numus.linalg"),
     "Mesh": "numus.distributed",
     **{name: f"numus.{room}" for room, names in lazy.FUNCTIONS.items() for name in names.split()},
     **{name: f"numus.{room}" for name, (room, _) in lazy.ALIASES.items()},
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from numus.distributed import Mesh as Mesh
     from numus import text as text
     from numus import vision as vision
-    from numus.linalg import cross as cross, vander as vander, vdot as vdot
+    from numus.linalg import vander as vander, vdot as vdot
 
     # the modules of functions.lazy
     from numus.functions.reduction.quantiles import *
@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from numus.functions.reduction.histograms_nd import *
     from numus.functions.numeric.differences import *
     from numus.functions.numeric.convolution import *
+    from numus.functions.linear.vector_product import *
     from numus.functions.numeric.windows import *
     from numus.functions.numeric.integers import *
     from numus.functions.numeric.floats import *

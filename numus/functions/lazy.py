@@ -27,6 +27,7 @@ FUNCTIONS = {
         cumulative_trapezoid ediff1d gradient interp trapezoid trapz unwrap
     """,
     "functions.numeric.convolution": "convolve correlate",
+    "functions.linear.vector_product": "cross",
     "functions.numeric.windows": """
         bartlett bartlett_window blackman blackman_window hamming hamming_window hann_window hanning
         kaiser kaiser_window
@@ -85,6 +86,7 @@ FUNCTIONS = {
 
 # Modules of numus with the methods of Tensor that they install.
 METHODS = {
+    "functions.linear.vector_product": "cross",
     "functions.reduction.quantiles": "median nanmedian nanquantile quantile",
     "functions.reduction.nan_reductions": """
         nanargmax nanargmin nancumprod nancumsum nanprod nanstd nanvar
@@ -138,7 +140,7 @@ METHODS = {
     """,
     "random._torch_names": "bernoulli cauchy_ geometric_ log_normal_ multinomial random_",
     "linalg._torch_names": """
-        cholesky cross det inverse logdet lstsq lu_solve matrix_exp matrix_power pinverse qr slogdet
+        cholesky det inverse logdet lstsq lu_solve matrix_exp matrix_power pinverse qr slogdet
         svd vdot
     """,
     "special._torch_names": "i0 igamma igammac logit mvlgamma polygamma xlogy",

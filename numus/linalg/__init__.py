@@ -1,7 +1,7 @@
 """Linear algebra over the last two axes; leading axes are a batch (docs/linalg.md)."""
 
 from numus.errors import LinAlgError
-from numus.functions.linear.matmul import kron, matmul, outer, tensordot, vecdot
+from numus.functions.linear.matmul import kron, matmul, tensordot, vecdot
 from numus.functions.reduction.reductions import vector_norm
 from numus.functions.shape.manipulation import matrix_transpose
 from numus.linalg.banded import solve_banded
@@ -59,6 +59,7 @@ from numus.linalg.products import (
     diagonal,
     khatri_rao,
     multi_dot,
+    outer,
     semiring_matmul,
     trace,
     vdot,

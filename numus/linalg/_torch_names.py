@@ -6,7 +6,6 @@ from numus.functions._base import method
 from numus.functions.api import where
 from numus.linalg import (
     cholesky,
-    cross,
     det,
     expm,
     inv,
@@ -23,7 +22,7 @@ from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["logdet"]
 
-for _function in (cholesky, cross, det, lstsq, lu_solve, matrix_power, qr, slogdet, svd, vdot):
+for _function in (cholesky, det, lstsq, lu_solve, matrix_power, qr, slogdet, svd, vdot):
     method(_function.__name__)(_function)
 method("inverse")(inv)
 method("pinverse")(pinv)

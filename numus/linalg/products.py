@@ -1,4 +1,4 @@
-"""Products: cross, vdot, Khatri–Rao, chains in their optimal order, products over semirings."""
+"""Products: cross, outer, vdot, Khatri–Rao, chains in optimal order, products over semirings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numus.errors import ShapeError
 from numus.functions._base import common, node_of, pair, wrap
 from numus.functions.autocast import lowers
 from numus.functions.linear import matmul as linear
+from numus.functions.linear import vector_product
 from numus.functions.linear.matmul import matmul
-from numus.functions.shape.concatenation import stack
 from numus.functions.shape.splitting import diagonal as plane_diagonal
 from numus.functions.spelling import spelled
 from numus.primitives import elementwise as ew
@@ -60,48 +60,35 @@ def vdot(a: ArrayLike, b: ArrayLike, /) -> Tensor:
 
 
 @spelled
-def cross(
-    x1: ArrayLike,
-    x2: ArrayLike,
-    /,
-    axisa: int = -1,
-    axisb: int = -1,
-    axisc: int = -1,
-    axis: int | None = None,
-) -> Tensor:
-    """The cross products of vectors of three elements along an axis; other axes broadcast.
-
-    Args:
-        axisa, axisb, axisc: the axes of the vectors in x1, in x2, and in the result.
-        axis: the same for all three.
-
-    A third element that is not there counts as 0; of two vectors of two elements, the third
-    element of the product is the result.
+def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
+    """The cross products of vectors, which have three elements along an axis of both; other axes
+    broadcast. `nm.cross` is NumPy's, which takes vectors of two elements, too.
 
     >>> nm.linalg.cross(nm.asarray([1, 0, 0]), nm.asarray([0, 1, 0])).tolist()
     [0, 0, 1]
-    >>> nm.linalg.cross(nm.asarray([1, 2]), nm.asarray([3, 4])).item()
-    -2
     """
-    op = "linalg.cross"
-    axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    given = [wrap(n) for n in pair("cross", x1, x2)]
-    for x, at in zip(given, axes, strict=False):
-        if x.shape[normal_axis(at, x.ndim, op)] not in (2, 3):
+    a, b = (wrap(n) for n in pair("cross", x1, x2))
+    for x in (a, b):
+        if x.shape[normal_axis(axis, x.ndim, "linalg.cross")] != 3:
             raise ShapeError(
-                f"{op}: vectors must have 2 or 3 elements along axis {at}, not shape {x.shape}"
+                f"linalg.cross: vectors must have 3 elements along axis {axis}, not shapes "
+                f"{a.shape} and {b.shape}"
             )
-    a, b = (x.unbind(at) for x, at in zip(given, axes, strict=False))
-    third = a[0] * b[1] - a[1] * b[0]
-    if len(a) == len(b) == 2:
-        return third
-    if len(a) == 2:
-        parts = (a[1] * b[2], -a[0] * b[2], third)
-    elif len(b) == 2:
-        parts = (-a[2] * b[1], a[2] * b[0], third)
-    else:
-        parts = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], third)
-    return stack(parts, axis=axes[2])
+    return vector_product.cross(a, b, axis=axis)
+
+
+@lowers
+def outer(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """All products of an element of the vector x1 (rows) and one of x2 (columns). `nm.outer` takes
+    other arrays, too, as if they were flat.
+
+    >>> nm.linalg.outer(nm.asarray([1, 2]), nm.asarray([3, 4])).tolist()
+    [[3, 4], [6, 8]]
+    """
+    a, b = (wrap(n) for n in pair("outer", x1, x2))
+    if a.ndim != 1 or b.ndim != 1:
+        raise ShapeError(f"linalg.outer: takes two vectors, not shapes {a.shape} and {b.shape}")
+    return linear.outer(a, b)
 
 
 def khatri_rao(a: ArrayLike, b: ArrayLike, /) -> Tensor:

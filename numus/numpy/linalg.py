@@ -38,13 +38,6 @@ def _matrices(name: str) -> Any:
     return call
 
 
-def _cross(x1: Tensor, x2: Tensor, *, axis: int = -1) -> Tensor:
-    if x1.shape[axis] != 3 or x2.shape[axis] != 3:
-        both = f"but instead they are {x1.shape[axis]} and {x2.shape[axis]}-dimensional"
-        raise ValueError(f"input arrays must be (arrays of) 3-dimensional vectors, {both}")
-    return nm.linalg.cross(x1, x2, axis=axis)
-
-
 def _svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     if not compute_uv:
         return nm.linalg.svdvals(a)
@@ -96,7 +89,7 @@ def _cond(x: Tensor, p: Any = None) -> Tensor:
 
 
 _OWN: dict[str, Any] = {
-    "cond": _cond, "cross": _cross, "lstsq": _lstsq, "matrix_power": _matrix_power,
+    "cond": _cond, "lstsq": _lstsq, "matrix_power": _matrix_power,
     "matrix_rank": _matrix_rank, "pinv": _pinv, "svd": _svd,
 }  # fmt: skip
 # How `Bound` treats the arrays of those that compute in other dtypes than floats.

@@ -13,6 +13,9 @@ ONES = nm.ones((2, 3))
     ("call", "message"),
     [
         (lambda: nm.linalg.cross(ONES, nm.ones(4)), "3 elements along axis -1"),
+        (lambda: nm.linalg.cross(nm.ones(2), nm.ones(2)), "3 elements along axis -1"),
+        (lambda: nm.linalg.cross(ONES, nm.ones((2, 1))), r"\(2, 3\) and \(2, 1\)"),
+        (lambda: nm.linalg.outer(ONES, nm.ones(3)), r"vectors, not shapes \(2, 3\) and \(3,\)"),
         (lambda: nm.linalg.vdot(ONES, nm.ones(5)), "6 and 5 elements"),
         (lambda: nm.linalg.khatri_rao(ONES, nm.ones((2, 2))), "equally many columns"),
         (lambda: nm.linalg.multi_dot([ONES, ONES]), r"\(2, 3\), \(2, 3\)"),

@@ -71,6 +71,8 @@ PRODUCTS = [
     op("vdot", np.vdot, case(x(2, 3), x(6)), case(x(0), x(0)), **EXACT),
     op("cross", cross, case(x(2, 3), x(4, 1, 3)), case(x(3, 2), x(3, 1), axis=0),
        case(x(4, 3), x(4, 2), axisc=0), case(x(2), x(3)), case(x(5, 2), x(2)), **EXACT),
+    op("linalg.cross", cross, case(x(2, 3), x(4, 1, 3)), case(x(3, 2), x(3, 1), axis=-2), **EXACT),
+    op("linalg.outer", np.outer, case(x(3), x(4)), case(x(0), x(2)), **EXACT),
     op("linalg.khatri_rao", khatri_rao, case(x(2, 3), x(4, 3)), case(x(1, 3), x(2, 3)),
        **EXACT),
     op("linalg.multi_dot", np.linalg.multi_dot, case([x(2, 7), x(7, 3), x(3, 4)]),
