@@ -31,10 +31,8 @@ Numbers = Sequence[int] | None
 def sizes_and_axes(op: str, x: Node, s: Any, axes: Any) -> tuple[list[int], list[int]]:
     """Lengths (of x for -1 or None) and axes; of `s` alone, the last axes. Axes may repeat."""
     if axes is None:
-        where = list(range(x.ndim)) if s is None else list(range(x.ndim - len(s), x.ndim))
-    else:
-        where = [normal_axis(a, x.ndim, f"fft.{op}") for a in axes]
-    where = [normal_axis(a, x.ndim, f"fft.{op}") for a in where]
+        axes = range(x.ndim) if s is None else range(-len(s), 0)
+    where = [normal_axis(a, x.ndim, f"fft.{op}") for a in axes]
     if s is None:
         return [x.shape[a] for a in where], where
     if len(s) != len(where):
@@ -89,7 +87,8 @@ def _inverse_real_along_axes(op: str, a: ArrayLike, s: Any, axes: Any, norm: Nor
     last = _last(op, where)
     for n, axis in list(zip(sizes, where, strict=True))[:-1]:
         x = complex_along(op, x, n, axis, norm, True)
-    return inverse_real_along(op, x, None if s is None else sizes[-1], last, norm)
+    count = None if s is None or s[-1] is None else sizes[-1]
+    return inverse_real_along(op, x, count, last, norm)
 
 
 @templated
@@ -129,7 +128,8 @@ def rfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm =
 @templated
 @spelled
 def irfftn(x: ArrayLike, /, s: Numbers = None, axes: Numbers = None, norm: Norm = None) -> Tensor:
-    """The inverse of `rfftn`; the last length is even unless `s` says otherwise.
+    """The inverse of `rfftn`; the last length is even unless `s` says otherwise (where it is None,
+    too, and that of x where it is -1).
 
     >>> nm.fft.irfftn(nm.fft.rfftn(nm.ones((2, 3))), s=(2, 3), axes=(0, 1)).shape
     (2, 3)

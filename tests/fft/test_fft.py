@@ -51,6 +51,8 @@ X = np.ones((3, 4), np.float32)
         lambda f, x: f.rfft(x * 1j),
         lambda f, x: f.fftn(x, s=(2, 2), axes=(0,)),
         lambda f, x: f.fftn(x, axes=(0, 2)),
+        lambda f, x: f.fftn(x, s=(2, 2, 2)),
+        lambda f, x: f.irfftn(x, s=(2, 2, 2)),
         lambda f, x: f.rfftn(x, axes=()),
         lambda f, x: f.hfft(x, norm="none"),
         lambda f, x: f.fftfreq(2.5),
@@ -66,6 +68,16 @@ def test_what_numpy_refuses_is_refused(call):
     # one of NumPy's kinds, AxisError being both a ValueError and an IndexError
     numpy_error = type(theirs.value)
     assert isinstance(ours.value, (numpy_error, ValueError, TypeError))
+
+
+@pytest.mark.parametrize("name", ["irfftn", "irfft2", "hfftn"])
+def test_last_lengths_of_real_results(name):
+    call = getattr(nm.fft, name)
+    x = nm.asarray(noise(3, 4))
+    default = call(x, axes=(0, 1))
+    np.testing.assert_array_equal(call(x, s=(3, None), axes=(0, 1)).numpy(), default.numpy())
+    assert call(x, s=(None, None), axes=(0, 1)).shape == default.shape == (3, 6)
+    assert call(x, s=(-1, -1), axes=(0, 1)).shape == (3, 4)
 
 
 @pytest.mark.parametrize(
