@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numus.errors import ShapeError
 from numus.evaluation.evaluate import evaluate, is_known
 from numus.functions._base import wrap
 from numus.functions.autocast import autocast, widens
@@ -15,16 +14,19 @@ from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
 from numus.graph import grad_mode
 from numus.linalg._base import (
+    UNCONVERGED,
     Implicit,
     LinAlgShapeError,
     adjoint,
     by_choice,
+    check,
     differentiated,
     identity,
     matrices,
     operands,
     require_matrices,
     scale_of,
+    unconverged,
 )
 from numus.linalg.factor import triangular
 from numus.linalg.factor.eigh import real_part
@@ -51,13 +53,17 @@ def matrix_rank(x: ArrayLike, /, *, rtol: Any = None, tol: Any = None) -> Tensor
     """The number of singular values above `rtol` times the largest one.
 
     `rtol` (a number, or a tensor with one per matrix) is the larger extent times the machine
-    epsilon, unless it is given; `tol` is a bound of the values themselves.
+    epsilon, unless it is given; `tol` is a bound of the values themselves. A matrix with elements
+    that are not finite is a `LinAlgError`.
 
     >>> nm.linalg.matrix_rank(nm.ones((3, 3))).item()
     1
     """
+    if tol is not None and rtol is not None:
+        raise ValueError("linalg.matrix_rank: rtol and tol are given; give one of them")
     a, _ = matrices("matrix_rank", x)
     s = values_of(a.detach())
+    check("matrix_rank", unconverged(s), UNCONVERGED)
     if not s.shape[-1]:
         return (s != 0).sum(axis=-1)
     if tol is not None:
@@ -231,7 +237,7 @@ def cond(x: ArrayLike, /, p: Any = None) -> Tensor:
     """
     a, dtype = matrices("cond", x, square=p not in (None, 2, -2))
     if not min(a.shape[-2:]):
-        raise ShapeError(f"linalg.cond: matrices without elements have none: shape {a.shape}")
+        raise LinAlgShapeError(f"linalg.cond: matrices without elements have none: shape {a.shape}")
     if p in (None, 2, -2):
         s = values_of(a)
         found = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]

@@ -78,7 +78,7 @@ def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, keepdims: bool = Fa
     a = wrap(node_of(x, "linalg.norm"))
     if axis is None:
         if ord is None or a.ndim == 1:
-            return vector_norm(a, ord=2 if ord is None else ord, keepdims=keepdims)
+            return _vector_norm(a, ord, None, keepdims)
         if a.ndim != 2:
             raise ShapeError(
                 f"linalg.norm: ord={ord!r} of shape {a.shape}: give the axis (or two axes) of it"
@@ -86,10 +86,16 @@ def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, keepdims: bool = Fa
         axis = (0, 1)
     axes = normal_axes(axis, a.ndim, "linalg.norm")
     if len(axes) == 1:
-        return vector_norm(a, axis=axes[0], ord=2 if ord is None else ord, keepdims=keepdims)
+        return _vector_norm(a, ord, axes[0], keepdims)
     if len(axes) != 2:
         raise ShapeError(f"linalg.norm: takes one axis or two, not {axis!r}")
     found = matrix_norm(moveaxis(a, axes, (-2, -1)), ord="fro" if ord is None else ord)
     if keepdims:
         found = found.reshape(tuple(1 if i in axes else n for i, n in enumerate(a.shape)))
     return found
+
+
+def _vector_norm(a: Tensor, ord: Any, axis: int | None, keepdims: bool) -> Tensor:
+    if isinstance(ord, str):
+        raise ValueError(f"linalg.norm: ord={ord!r} is of matrices; that of vectors is a number")
+    return vector_norm(a, axis=axis, ord=2 if ord is None else ord, keepdims=keepdims)

@@ -25,7 +25,7 @@ def _matrices(name: str) -> Any:
     engine = _OWN.get(name) or getattr(nm.linalg, name)
 
     def call(a: Tensor, *rest: Any, **options: Any) -> Any:
-        if a.dtype is dt.float16 and name != "matrix_power":
+        if a.dtype is dt.float16 and name not in ("matrix_norm", "matrix_power"):
             raise TypeError("array type float16 is unsupported in linalg")
         if name.startswith("eig") and holds_any(nm.logical_not(nm.isfinite(a))):
             raise LinAlgError("Array must not contain infs or NaNs")
@@ -82,15 +82,9 @@ def _pinv(a: Tensor, rcond: Any = None, *, rtol: Any = NoValue) -> Tensor:
     return nm.linalg.pinv(a, rtol=cut if cut.ndim else cut.item())
 
 
-def _cond(x: Tensor, p: Any = None) -> Tensor:
-    if not x.size:
-        raise LinAlgError("cond is not defined on empty arrays")
-    return nm.linalg.cond(x, p)
-
-
 _OWN: dict[str, Any] = {
-    "cond": _cond, "lstsq": _lstsq, "matrix_power": _matrix_power,
-    "matrix_rank": _matrix_rank, "pinv": _pinv, "svd": _svd,
+    "lstsq": _lstsq, "matrix_power": _matrix_power, "matrix_rank": _matrix_rank, "pinv": _pinv,
+    "svd": _svd,
 }  # fmt: skip
 # How `Bound` treats the arrays of those that compute in other dtypes than floats.
 _KINDS = dict.fromkeys("matmul vecdot cross outer tensordot multi_dot".split(), "common")
