@@ -111,3 +111,22 @@ def test_condition_numbers_of_no_matrices():
         assert found.shape == (2, 0)
         assert nm.linalg.cond(nm.zeros((0, 3, 3)), order).shape == (0,)
     assert numus.numpy.linalg.matrix_norm(numus.numpy.ones((2, 2), numus.numpy.float16)) == 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_matrices_that_are_not_finite(device, bad):
+    a = np.asarray([[[2, 0], [0, 1]], [[1, bad], [0, 1]]], np.float32)
+    x = nm.asarray(a, device=device)
+    for name in ("svd_ex", "eigh_ex"):
+        symmetric = nm.triu(x).mT + nm.triu(x, k=1)
+        *found, info = getattr(nm.linalg, name)(symmetric)
+        assert info.tolist() == [0, 1]
+        assert all(np.isfinite(f.numpy()[0]).all() for f in found)
+        assert any(np.isnan(f.numpy()[1]).any() for f in found)
+    for name in ("svd", "svdvals", "matrix_rank"):
+        with pytest.raises(nm.linalg.LinAlgError, match="matrix 1 of the batch"):
+            getattr(nm.linalg, name)(x)
+    np.testing.assert_array_equal(np.isnan(nm.linalg.pinv(x).numpy()).any(axis=(-2, -1)), [0, 1])
+    np.testing.assert_array_equal(nm.linalg.cond(x).numpy(), [2, np.nan])
+    assert np.isnan(nm.linalg.lstsq(x[1], x[0, 0]).x.numpy()).any()

@@ -192,6 +192,12 @@ def eigh(a: Array, vectors: bool) -> Array:
 
 
 def svd(a: Array, vectors: bool) -> Array:
+    """NaN for matrices that are not finite, at which NumPy raises."""
+    finite = np.isfinite(a).all(axis=(-2, -1), keepdims=True)
+    return np.where(finite, _svd(np.where(finite, a, 0), vectors), np.nan).astype(a.dtype)
+
+
+def _svd(a: Array, vectors: bool) -> Array:
     if not vectors:
         return np.linalg.svd(a, compute_uv=False)[:, None, :].astype(a.dtype)
     u, s, vh = np.linalg.svd(a, full_matrices=False)
