@@ -22,3 +22,10 @@ def test_the_stub_of_methods_is_up_to_date():
     written = parameters(method_types.PATH.read_text())
     assert written == parameters(method_types.stub()), "run python -m tools.method_types"
     assert written["sum"] == [["self"], ["axis"], [], ["dtype", "keepdims", "where", "initial"], []]
+
+
+def test_results_of_linalg_are_not_imported():
+    """Their modules are private, however deep."""
+    text = method_types.stub()
+    assert "import numus.linalg" not in text
+    assert "Any." not in text

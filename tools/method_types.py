@@ -36,7 +36,7 @@ def stub() -> str:
     body = "\n".join(_declared(name, what) for name, what in sorted(_added().items()))
     body = body.replace("numus.tensor.Tensor", "Tensor")
     # functions of linalg have the names of the modules that their results are defined in
-    body = re.sub(r"numus\.linalg\.\w+\.\w+", "Any", body)
+    body = re.sub(r"numus\.linalg(?:\.\w+)+", "Any", body)
     modules = sorted(set(re.findall(r"\b((?:\w+\.)+)[A-Za-z]\w*", body)))
     imports = "\n".join(f"import {m.rstrip('.')}" for m in modules)
     imports += "\nfrom typing import Any\n\nfrom numus.tensor import Tensor\n"
