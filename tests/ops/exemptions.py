@@ -1,7 +1,7 @@
 """Public names without a row, and why they have none."""
 
 from numus.functions import lazy
-from ops import composed
+from ops import composed, linalg
 
 REASONS = {
     "numbers and types": """
@@ -91,7 +91,7 @@ EXEMPT = {name: reason for reason, names in REASONS.items() for name in names.sp
 # Functions and methods of modules that are loaded late are compositions of others: their values are
 # compared with NumPy's, the derivatives of some in `ops/composed.py`.
 _LATE = "composed of others (tests/functions/test_numpy_names.py, test_torch_names.py)"
-_WITH_ROWS = {row.name for row in composed.ROWS}
+_WITH_ROWS = {row.name for row in (*composed.ROWS, *linalg.ROWS)}
 _NAMES = [name for names in lazy.FUNCTIONS.values() for name in names.split()]
 _NAMES += [f"Tensor.{name}" for names in lazy.METHODS.values() for name in names.split()]
 EXEMPT |= {n: _LATE for n in _NAMES if n not in _WITH_ROWS and "._" not in n}
