@@ -24,12 +24,12 @@ from numus.compiler.lower.matmul.row_products import (
 )
 from numus.compiler.lower.schedule import Candidate, family
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu import packed_byte_mma as byte_kernel
-from numus.kernels.matmul.gpu import packed_mma_sync as mma_kernel
 from numus.kernels.matmul.gpu.gemv import GemvSizes
-from numus.kernels.matmul.gpu.packed_block_gemv import TUNING as BLOCKS
-from numus.kernels.matmul.gpu.packed_block_gemv import BlockGemv
-from numus.kernels.matmul.gpu.packed_gemv import (
+from numus.kernels.matmul.gpu.packed import byte_mma as byte_kernel
+from numus.kernels.matmul.gpu.packed import mma_sync as mma_kernel
+from numus.kernels.matmul.gpu.packed.block_gemv import TUNING as BLOCKS
+from numus.kernels.matmul.gpu.packed.block_gemv import BlockGemv
+from numus.kernels.matmul.gpu.packed.gemv import (
     QUAD,
     WARP,
     GroupNumber,

@@ -12,7 +12,7 @@ from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, const
 from numus.kernels.matmul.blocks import LAYOUTS
 from numus.kernels.matmul.cpu.block_values import values_of_row
-from numus.kernels.matmul.gpu.unpack import THREADS, Unpack
+from numus.kernels.matmul.gpu.packed.unpack import THREADS, Unpack
 from numus.kernels.matmul.packed import BYTES, Packing
 
 ZERO = const(0)

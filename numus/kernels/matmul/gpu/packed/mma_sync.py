@@ -21,7 +21,7 @@ from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.gemv_mma_sync import pair
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.packed_gemv import QUAD, PackedMatrix, now
+from numus.kernels.matmul.gpu.packed.gemv import QUAD, PackedMatrix, now
 from numus.kernels.matmul.gpu.problem import Emitted, Epilogue, VectorOperand
 from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, MMA_TUNING, Packing
 

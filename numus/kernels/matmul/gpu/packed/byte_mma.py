@@ -18,7 +18,7 @@ from numus.dtypes import float32, int8, int32, uint32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import problem
 from numus.kernels.matmul.gpu.gemv import GemvSizes
-from numus.kernels.matmul.gpu.packed_gemv import QUAD, PackedMatrix, now
+from numus.kernels.matmul.gpu.packed.gemv import QUAD, PackedMatrix, now
 from numus.kernels.matmul.gpu.problem import Emitted, Epilogue, VectorOperand
 from numus.kernels.matmul.packed import BYTES, MMA_STEP_CHUNKS, Packing
 

@@ -13,7 +13,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.packed_gemv import PackedMatrix
+from numus.kernels.matmul.gpu.packed.gemv import PackedMatrix
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES
 from numus.kernels.matmul.packed import BYTES, Packing
 
