@@ -8,8 +8,6 @@ a thousand deep, so they are stored as a table.
 from __future__ import annotations
 
 import dataclasses
-import io
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,30 +16,11 @@ from numus.compiler.fused_graph import FusedGraph
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.graph.value import Value
 from numus.compiler.lower import stored_templates
+from numus.ir.stored_kernel import pack, unpack
 from numus.kernels.vendor.registry import kernel_choice_key
 from numus.target import Target
 
 _MIN_NODES = 100  # smaller graphs are fused in no time
-
-
-class _Pickler(pickle.Pickler):
-    """Values by their number in a table."""
-
-    def __init__(self, file: Any, number: dict[Value, int]) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._number = number
-
-    def persistent_id(self, obj: Any) -> int | None:
-        return self._number[obj] if obj.__class__ is Value else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, values: list[Value]) -> None:
-        super().__init__(file)
-        self._values = values
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._values[pid]
 
 
 class StoredFusion:
@@ -54,9 +33,7 @@ class StoredFusion:
             (v.id, v.op, v.kind, tuple([number[x] for x in v.inputs]), v.params, v.shape, v.dtype)
             for v in values
         ]
-        file = io.BytesIO()
-        _Pickler(file, number).dump(fused.__dict__)
-        self._rest = file.getvalue()
+        self._rest = pack(fused.__dict__, lambda x: number[x] if x.__class__ is Value else None)
 
     def fused(self) -> FusedGraph:
         ir.new_build()
@@ -64,7 +41,7 @@ class StoredFusion:
         for number, op, kind, inputs, *rest in self._table:
             values.append(Value(number, op, kind, tuple([values[i] for i in inputs]), *rest))
         found = FusedGraph.__new__(FusedGraph)
-        found.__dict__.update(_Unpickler(io.BytesIO(self._rest), values).load())
+        found.__dict__.update(unpack(self._rest, values))
         return found
 
 

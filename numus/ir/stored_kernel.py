@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.ir.expressions import Buffer
@@ -31,23 +31,33 @@ def _arguments(buffers: Sequence[Buffer]) -> list[Any]:
 
 
 class _Pickler(pickle.Pickler):
-    """Statements, apart from what they share with the arguments."""
-
-    def __init__(self, file: Any, buffers: Sequence[Buffer]) -> None:
+    def __init__(self, file: Any, number_of: Callable[[Any], int | None]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._number = {id(x): i for i, x in enumerate(_arguments(buffers))}
+        self._number_of = number_of
 
     def persistent_id(self, obj: Any) -> int | None:
-        return self._number.get(id(obj))
+        return self._number_of(obj)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, buffers: Sequence[Buffer]) -> None:
+    def __init__(self, file: Any, shared: Sequence[Any]) -> None:
         super().__init__(file)
-        self._arguments = _arguments(buffers)
+        self._shared = shared
 
     def persistent_load(self, pid: Any) -> Any:
-        return self._arguments[pid]
+        return self._shared[pid]
+
+
+def pack(what: Any, number_of: Callable[[Any], int | None]) -> bytes:
+    """An object as bytes; parts that have a number stay outside."""
+    file = io.BytesIO()
+    _Pickler(file, number_of).dump(what)
+    return file.getvalue()
+
+
+def unpack(data: bytes, shared: Sequence[Any]) -> Any:
+    """The object, with what is outside by its numbers."""
+    return _Unpickler(io.BytesIO(data), shared).load()
 
 
 class StoredKernel(Kernel):
@@ -60,9 +70,8 @@ class StoredKernel(Kernel):
     @property
     def body(self) -> list[Any]:
         if self._statements is None:
-            data = io.BytesIO(zlib.decompress(self._packed))
-            statements: list[Any] = _Unpickler(data, self.buffers).load()
-            self._statements = statements
+            data = zlib.decompress(self._packed)
+            self._statements = unpack(data, _arguments(self.buffers))
         return self._statements
 
     @body.setter
@@ -76,9 +85,8 @@ def pack_kernel(kernel: Kernel) -> Any:
     if kernel.vendor is not None or kernel.flags is not None:
         raise pickle.PicklingError("only kernels of statements, without flags, are stored")
     kernel_digest(kernel)
-    file = io.BytesIO()
-    _Pickler(file, kernel.buffers).dump(kernel.body)
-    packed = zlib.compress(file.getvalue(), 1)
+    number = {id(x): i for i, x in enumerate(_arguments(kernel.buffers))}
+    packed = zlib.compress(pack(kernel.body, lambda x: number.get(id(x))), 1)
     return tuple([getattr(kernel, name) for name in _FIELDS]), packed
 
 

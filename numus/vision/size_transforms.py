@@ -95,7 +95,7 @@ def _extents(pictures: Pictures) -> tuple[Tensor, Tensor]:
 
 
 def _middle(n: Tensor, wanted: int) -> Tensor:
-    """Where the middle part of so many elements begins; before the first one, if there are few."""
+    """Where the middle part of `wanted` elements begins; before the first one, if there are few."""
     inside = nm.round((n - wanted).astype(nm.float32) / 2.0).astype(nm.int32)
     return nm.where(n >= wanted, inside, -((wanted - n) // 2))
 

@@ -274,7 +274,7 @@ def store(ctx: Context, stores: Sequence[ir.Store]) -> None:
 
 
 def goes_around_caches(ctx: Context, s: ir.Store, nbytes: int) -> bool:
-    """A store of so many adjacent bytes has a non-temporal form where lines begin."""
+    """A store of `nbytes` adjacent bytes has a non-temporal form where lines begin."""
     return s.streams and ctx.t.target.arch == "x86" and nbytes % LINE_BYTES == 0
 
 

@@ -31,7 +31,7 @@ def panel_width(target: Target, rows: int, most: int, dtype: DType) -> int:
 
 
 def holds_panels(target: Target, rows: int, dtype: DType) -> bool:
-    """Whether registers of a cluster hold panels of so many rows."""
+    """Whether registers of a cluster hold panels of this many rows."""
     if not target.simt or target.max_cluster_size == 1:
         return False
     width = panel_width(target, rows, MAX_WIDTH, dtype)

@@ -86,8 +86,8 @@ class MmaTuning:
 
     max_vectors: int = 64
     block_vectors: int = 8
-    few_block_vectors: int = 16  # of up to so many vectors, where blocks of 32 rows are
-    many_blocks: float = 1.5  # so many of an SM
+    few_block_vectors: int = 16  # of up to as many vectors, where blocks of 32 rows are
+    many_blocks: float = 1.5  # per SM, at least
     warps: int = 8
     row_mmas: int = 2  # of 16 rows, that a warp multiplies with the same activations
     loads_in_flight: int = 2  # of 16 bytes of codes, of a thread

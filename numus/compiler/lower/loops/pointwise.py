@@ -210,7 +210,7 @@ def _short_row_vectors(p: LoopProblem) -> Kernels | None:
     if count % (several * per_block) or per_block * lane.extent != elements:
         several = 1
     rows = e.scalar_arg(per_block)
-    step = e.scalar_arg(0)
+    slot, step = len(e.scalar_args), e.scalar_arg(0)  # rows of a block, once they are known
     first = ir.mul(g, step)
     j = ir.irem(t, extent)
     e.extents[j] = extent
@@ -223,7 +223,7 @@ def _short_row_vectors(p: LoopProblem) -> Kernels | None:
         stores += _stores(p, e, {**delinearize(e, row, outer), lane: j})
     if not _is_unrollable(_expressions(stores)):
         return None
-    e.scalar_args[1] = several * per_block
+    e.scalar_args[slot] = several * per_block
     exact = count % per_block == 0 and per_block * lane.extent == elements
     end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
     if exact:

@@ -45,11 +45,10 @@ def pack_columns(p: LoopProblem) -> tuple[LoopProblem, int, list[Value]]:
     return packed, rows, vectors if rows > 1 else []
 
 
-def repeat_columns(p: LoopProblem, e: Emitter, vectors: list[Value]) -> None:
-    """Let vectors with an element for each column of a matrix be read by packed columns."""
-    columns = p.lanes.extent
+def repeat_columns(packed: LoopProblem, columns: int, e: Emitter, vectors: list[Value]) -> None:
+    """Let vectors with an element for each column of a matrix be read by packed ones."""
     if vectors:
-        e.alignment = reduce_rows.columns_per_thread(pack_columns(p)[0])
+        e.alignment = reduce_rows.columns_per_thread(packed)
 
     def column(v: Value, index: Index) -> Index:
         extent = e.dim(columns)

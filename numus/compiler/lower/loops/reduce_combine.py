@@ -104,7 +104,9 @@ class CombineKernel:
 
     def _reductions(self, numbered: list[tuple[int, Value]]) -> list[Stmt]:
         """Combine the splits of some reductions in one loop, then bind their results."""
-        if all(map(self._vanishes, (r for _, r in numbered))):
+        if all(self._vanishes(r) for _, r in numbered):
+            for _, r in numbered:
+                self.combined[r] = [const(0, reducer(r).total_dtypes(self.work.target)[0])]
             return []
         registers = {i: self._registers(i, r) for i, r in numbered}
         body: list[Stmt] = []
@@ -123,13 +125,10 @@ class CombineKernel:
         return [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(dtypes)]
 
     def _vanishes(self, r: Value) -> bool:
-        """A residual around a mean of so many more digits."""
+        """A residual around a mean that has more digits than the elements."""
         how = reducer(r)
         is_exact = how.total_dtypes(self.work.target) != how.dtypes
-        found = r in self.sqdev_of and bool(self.split.sample) and is_exact
-        if found:
-            self.combined[r] = [const(0, how.total_dtypes(self.work.target)[0])]
-        return found
+        return r in self.sqdev_of and bool(self.split.sample) and is_exact
 
     def _finish(self, i: int, r: Value, registers: list[ir.Register]) -> list[Stmt]:
         e, work, how = self.e, self.work, reducer(r)

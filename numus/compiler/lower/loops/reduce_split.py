@@ -50,7 +50,7 @@ def lower_split(unpacked: LoopProblem) -> Kernels:
     p, unpacked = replace(p, work=work), replace(unpacked, work=work)
     split = RowSplit.of(p, size, sample, packed_rows)
     e = work.emitter()
-    repeat_columns(unpacked, e, vectors)
+    repeat_columns(p, unpacked.lanes.extent, e, vectors)
     g = ir.var("g")
     iterations, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
     rest, part = divmod(g, count)

@@ -39,7 +39,7 @@ class LoopTuning:
     row_vectors_used: float = 0.7  # of the lanes of a block, at least
     row_vectors_max_itemsize: int = 2  # bytes; threads have several rows of wider elements
     row_vectors_of_thread: int = 2  # rows, which read their common operands once,
-    row_vectors_shared: int = 4  # where these are so many times as many as others
+    row_vectors_shared: int = 4  # times as many of these as of others, at least
     multi_row_max_ops: int = 160  # of all rows that a block takes at a time
     multi_row_vector: int = 4  # elements
     horizontal_threads: int = 256  # of a block, an element each

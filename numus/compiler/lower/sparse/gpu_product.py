@@ -81,7 +81,7 @@ class _Products:
         self.width = self.operand.vector if is_vector and self.columns > 1 else 1
 
     def split(self, blocks: int, each: int) -> None:
-        """Each matrix of the batch has so many blocks, of so many elements of a column each."""
+        """The blocks of each matrix of the batch, of `each` elements of a column."""
         if self.count > 1:
             self.batch, self.block = divmod(self.g, self.e.scalar_arg(blocks))
         self.blocks, self.each = self.count * blocks, each
@@ -184,7 +184,7 @@ def lower_templates(p: ProductProblem) -> Kernels:
 
 def resident_threads(row_entries: int, dtype: DType, others: int) -> int:
     """Threads of a core for which there are registers, if each has a row of values in flight, of
-    one that is not long, and so many others."""
+    one that is not long, and `others`."""
     words = min(row_entries + 1, TUNING.row_values) * -(-dtype.itemsize // 4)
     return TUNING.core_registers // (words + others)
 

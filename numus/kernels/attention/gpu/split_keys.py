@@ -185,7 +185,7 @@ class SplitKeysKernel:
         dtype: DType,
         block: Expr,
         operands: FwdOperands,
-        partials: Partials | int,  # in memory, or of so many blocks of a cluster
+        partials: Partials | int,  # in memory, or how many blocks of a cluster have them
         early: Early,
         decay: Decay = exp_decay,
     ) -> None:
