@@ -18,6 +18,7 @@ from numus import ir
 from numus.compiler.graph.cost_model import nbytes
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.ir import Expr, Stmt
+from numus.ir.early_loads import loads_before_wait
 from numus.target import Target
 
 
@@ -51,7 +52,7 @@ class HorizontalFusion:
             key = self._key(step)
             if key is not None and self._is_large(step):
                 found.append([i])
-                if _loads_early(step.kernel):
+                if loads_before_wait(step.kernel):
                     alone.append((key, found[-1]))
                 continue
             together = open_.get(key) if key is not None else None
@@ -98,12 +99,6 @@ class HorizontalFusion:
             -(-sum(counts) // kernel.packed_blocks),
             [x for step in steps for x in step.scratch],
         )
-
-
-def _loads_early(kernel: ir.Kernel) -> bool:
-    """It loads ahead of its wait for earlier kernels."""
-    waits = (s for s in ir.statements(kernel.body) if isinstance(s, ir.DependencyWait))
-    return any(s.loads_before for s in waits)
 
 
 def _exchanges(kernel: ir.Kernel) -> bool:

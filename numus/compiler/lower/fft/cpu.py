@@ -26,9 +26,12 @@ def _is_per_lane(p: FftProblem) -> bool:
     return p.rows >= p.layout.vector and p.length <= 2 * column_limit(p.complex_dtype, p.target)
 
 
+def _largest_radix(p: FftProblem) -> int:
+    return LARGEST_RADIX if p.target.vector_registers >= 32 else 8
+
+
 def _blocking(p: FftProblem, step: Step) -> Blocking:
-    vector = p.layout.vector
-    largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
+    vector, largest = p.layout.vector, _largest_radix(p)
     odd = 5 if p.is_small else LARGEST_RADIX
     if step.inner == 1 and _is_along(p):
         first = p.layout.first_radix
@@ -65,8 +68,7 @@ def _fits_l2(p: FftProblem) -> bool:
 
 
 def _rows_in_cache(p: FftProblem) -> Kernels:
-    largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
-    return lower_in_cache(p, largest, LARGEST_RADIX)
+    return lower_in_cache(p, _largest_radix(p), LARGEST_RADIX)
 
 
 def _four_step(p: FftProblem) -> Kernels:
@@ -76,8 +78,7 @@ def _four_step(p: FftProblem) -> Kernels:
 
 
 def _planes(p: FftProblem) -> Kernels:
-    largest = LARGEST_RADIX if p.target.vector_registers >= 32 else 8
-    return lower_planes(p, largest, LARGEST_RADIX)
+    return lower_planes(p, _largest_radix(p), LARGEST_RADIX)
 
 
 lower_fft = family(

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from numus import dtypes as dt
 from numus import ir
+from numus.compiler.graph.cost_model import nbytes
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.axis import ZERO, delinearize, store_members
@@ -81,14 +82,12 @@ class FftProblem(Problem):
     @property
     def is_streamed(self) -> bool:
         """Operands and results pass through the caches of a core: what comes next is prefetched."""
-        nbytes = self.val.size * self.val.dtype.itemsize
-        return not self.target.simt and nbytes > self.target.l2_bytes // 4
+        return not self.target.simt and nbytes(self.val) > self.target.l2_bytes // 4
 
     def streamed(self, statements: list[Stmt]) -> list[Stmt]:
         """Stores of results, around the caches where all of them would not stay there: whole lines
         that are not read first. Rows in registers would store all of theirs at once."""
-        nbytes = self.val.size * self.val.dtype.itemsize
-        exceeds = nbytes > STREAM_SHARE * self.target.num_cores * self.target.l2_bytes
+        exceeds = nbytes(self.val) > STREAM_SHARE * self.target.num_cores * self.target.l2_bytes
         whole = self.val.shape[-1] * self.val.dtype.itemsize % LINE_NBYTES == 0
         are_long = self.is_plane or self.length > LARGEST_RADIX
         for s in statements:
