@@ -68,6 +68,10 @@ class LinAlgShapeError(ShapeError, LinAlgError):
     """A shape that has no such factorisation: NumPy's LinAlgError, too."""
 
 
+def real_part(x: Tensor) -> Tensor:
+    return x.real if x.dtype.is_complex else x
+
+
 def adjoint(a: Tensor) -> Tensor:
     """The conjugate transpose."""
     return a.mT.conj() if a.dtype.is_complex else a.mT

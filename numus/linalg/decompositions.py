@@ -15,8 +15,7 @@ from numus.functions.creation.dtype_functions import finfo
 from numus.functions.linear.matmul import tensordot
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import moveaxis
-from numus.linalg._base import adjoint, identity, operands
-from numus.linalg.factor.eigh import real_part
+from numus.linalg._base import adjoint, identity, operands, real_part
 from numus.linalg.factor.lu import solve_ex
 from numus.linalg.factor.svd import thin
 from numus.linalg.products import khatri_rao, trace

@@ -24,12 +24,12 @@ from numus.linalg._base import (
     identity,
     matrices,
     operands,
+    real_part,
     require_matrices,
     scale_of,
     unconverged,
 )
 from numus.linalg.factor import triangular
-from numus.linalg.factor.eigh import real_part
 from numus.linalg.factor.lu import inv_ex
 from numus.linalg.factor.qr import TALL, triangle
 from numus.linalg.factor.qr import factors as qr_factors

@@ -11,9 +11,8 @@ from numus.functions.creation.creation import eye
 from numus.functions.indexing.gather_scatter import take_along_axis
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to
-from numus.linalg._base import adjoint, matrices
+from numus.linalg._base import adjoint, matrices, real_part
 from numus.linalg.factor import triangular
-from numus.linalg.factor.eigh import real_part
 from numus.linalg.factor.pivoting import columns_at, pivot_order
 from numus.linalg.factor.qr import reduced
 from numus.linalg.factor.svd import SVDResult, svd, thin

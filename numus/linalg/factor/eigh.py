@@ -24,6 +24,7 @@ from numus.linalg._base import (
     differentiated,
     matrices,
     operands,
+    real_part,
     require_matrices,
     scale_of,
     stacked,
@@ -38,10 +39,6 @@ from numus.linalg.products import diagonal
 from numus.primitives.linalg import factor
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor
-
-
-def real_part(x: Tensor) -> Tensor:
-    return x.real if x.dtype.is_complex else x
 
 
 def inverse_gaps(x: Tensor, y: Tensor) -> Tensor:

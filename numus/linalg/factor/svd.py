@@ -24,13 +24,14 @@ from numus.linalg._base import (
     differentiated,
     identity,
     matrices,
+    real_part,
     scale_of,
     stacked,
     unconverged,
     unstacked,
 )
 from numus.linalg.factor import blocked, lapack, small
-from numus.linalg.factor.eigh import inverse_gaps, real_part
+from numus.linalg.factor.eigh import inverse_gaps
 from numus.linalg.factor.jacobi import orthogonalized
 from numus.linalg.factor.pivoting import columns_at
 from numus.linalg.factor.qdwh import unitary_factor

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from numus.functions.creation.creation import arange, zeros
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.arithmetic import copysign
+from numus.functions.elementwise.arithmetic import copysign, maximum, minimum
 from numus.functions.elementwise.comparison import where
 from numus.functions.shape.concatenation import concat
 from numus.functions.shape.manipulation import broadcast_to, permute_dims
 from numus.functions.shape.tiling import pad
-from numus.linalg._base import adjoint, identity
+from numus.linalg._base import adjoint, identity, real_part
 from numus.linalg.factor import blocked
 from numus.linalg.factor.divide_and_conquer import eigh_tridiagonal
 from numus.tensor import Tensor
@@ -102,6 +102,19 @@ def _swapped(x: Tensor) -> Tensor:
     return x.take((arange(count, device=x.device) + count // 2) % count, axis=-1)
 
 
+class _State(NamedTuple):
+    """Of a panel between two columns. W is R - V C: an element of the diagonal C takes a reduction,
+    which runs beside the product that makes a column of R, instead of after it."""
+
+    both: Tensor  # V and R, (batch, n, 2 count)
+    c: Tensor  # (batch, 2 count): and zeros
+    v: Tensor  # the last reflector
+    x: Tensor  # the next column, but for what the last element of C adds to it
+    size: Tensor  # that element times 2 / |tau|² is `size` - `less`
+    less: Tensor
+    tau: Tensor
+
+
 def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
     """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, side by side; and for each
     column (count, batch) the diagonal, the subdiagonal, and tau."""
@@ -110,22 +123,50 @@ def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
     rows = arange(n, device=a.device)
     places = arange(2 * count, device=a.device)
 
-    def step(both: Tensor, k: Tensor) -> tuple[Tensor, Panel]:
-        x = a[:, k].conj() - (both * _swapped(both[:, k]).conj()[:, None]).sum(axis=-1)
+    def last_of_c(state: _State) -> Tensor:
+        return abs(state.tau) ** 2 / 2 * real_part(state.size - state.less)
+
+    def with_last(c: Tensor, element: Tensor, at: Tensor | int) -> Tensor:
+        return where(places == at - 1, element[:, None].astype(a.dtype), c)
+
+    def step(state: _State, k: Tensor) -> tuple[_State, Panel]:
+        both, at = state.both, k % count
+        # a sum, so that the kernel of the column's other sums finds it
+        element = where(rows == k, last_of_c(state)[:, None], 0.0).sum(axis=-1)
+        c = with_last(state.c, element, at)
+        x = state.x + (2 * last_of_c(state) * state.v[:, k].conj())[:, None] * state.v
         own, alpha = (where(rows == i, x, 0.0).sum(axis=-1) for i in (k, k + 1))
         below = (abs(where(rows > k + 1, x, 0.0)) ** 2).sum(axis=-1)
         v, beta, tau = _reflector(x, alpha, below, rows - (k + 1))
-        inner = (both.conj() * v[..., None]).sum(axis=1)
-        y = (a @ v[..., None])[..., 0] - (both * _swapped(inner)[:, None]).sum(axis=-1)
-        w = tau[:, None] * y
-        overlap = (w.conj() * v).sum(axis=-1)
-        w = w - (tau * overlap / 2)[:, None] * v
-        at = k % count
-        both = where(places == at, v[..., None], where(places == at + count, w[..., None], both))
-        return both, (own.real if a.dtype.is_complex else own, beta, tau)
 
-    start = zeros((batch, n, 2 * count), dtype=a.dtype, device=a.device)
-    return scan(step, start, columns)
+        inner = (both.conj() * v[..., None]).sum(axis=1)
+        product = (a @ v[..., None])[..., 0]
+        size = (product * v.conj()).sum(axis=-1)
+        less = (_swapped(inner) * inner.conj() - 2 * c * abs(inner) ** 2).sum(axis=-1)
+        factors = _swapped(inner) - 2 * c * inner
+
+        def column(of: Tensor, part: Tensor) -> Tensor:
+            return tau[:, None] * (part - (of * factors[:, None]).sum(axis=-1))
+
+        r = column(both, product)
+        following = minimum(k + 1, n - 1)
+        same = maximum(following, rows - n)  # that row, for each: no kernel of its own
+        r_there, v_there = column(both[:, same], product[:, same]), v[:, following]
+        there = both[:, following]
+        known = (_swapped(there) - 2 * c * there).conj()[:, None]
+        x = a[:, following].conj() - (both * known).sum(axis=-1)
+        x = x - v * r_there.conj() - r * v_there.conj()[:, None]
+        both = where(places == at, v[..., None], where(places == at + count, r[..., None], both))
+        return _State(both, c, v, x, size, less, tau), (real_part(own), beta, tau)
+
+    nothing = zeros((batch, n, 2 * count), dtype=a.dtype, device=a.device)
+    none = nothing[:, 0, 0]
+    x = a[:, columns[0]].conj()
+    start = _State(nothing, nothing[:, 0], nothing[..., 0], x, none, none, none)
+    last, numbers = scan(step, start, columns)
+    c = with_last(last.c, last_of_c(last), count)
+    v = last.both[..., :count]
+    return concat([v, last.both[..., count:] - v * c[:, None, :count]], axis=-1), numbers
 
 
 def _reflector(
