@@ -87,3 +87,33 @@ def test_loops_that_write_much_in_place_wait(monkeypatch, size, ahead):
 
     nm.eval(nm.while_loop(lambda s: s[1] < 9, body, state))
     assert found == ([(4, False)] if ahead else [])
+
+
+def test_runs_of_a_loop_are_one_graph(monkeypatch):
+    """On a driver that runs nothing. After a few calls, memory is that of earlier ones."""
+    driver, name = fake_cuda_driver.install(monkeypatch)
+    x = nm.asarray([[0.5] * 8] * 8, device=name)
+    nm.eval(x)
+
+    def run():
+        nm.eval(nm.fori_loop(0, 6, lambda i, x: nm.cumsum(nm.cumsum(x, axis=0), axis=1), x))
+
+    for _ in range(4):
+        run()
+    launched, replayed = driver.launched, driver.calls["cuGraphLaunch"]
+    run()
+    assert driver.launched <= launched + 2  # beside the loop
+    assert driver.calls["cuGraphLaunch"] == replayed + 1
+    assert driver.calls["cuGraphInstantiate"] == 1
+
+
+def test_addresses_of_a_run():
+    words = [0] * 6
+    place = loops.placed_by_run(words, [10, 20, 30, 40, 50, 60], [(1, 8), (4, -4)], [(0, 5)])
+    for run, wanted in (
+        (0, [10, 20, 0, 0, 50, 60]),
+        (3, [60, 44, 0, 0, 38, 10]),
+        (2, [10, 36, 0, 0, 42, 60]),
+    ):
+        place(run)
+        assert words == wanted

@@ -87,6 +87,7 @@ class CusolverTuning:
     eigh: int = 33
     svd: int = 33
     solve: int = 65
+    few_columns: int = 4  # of right-hand sides, which native kernels substitute faster
     order: int = 1
 
 
@@ -95,6 +96,8 @@ CUSOLVER_TUNING = CusolverTuning()
 
 def _pays_on_gpu(r: Routine, target: Any) -> bool:
     t = CUSOLVER_TUNING
+    if r.name == "solve" and r.columns <= t.few_columns and target.async_copy:
+        return False
     order: int | Mapping[str, int] = getattr(t, r.name)
     if not isinstance(order, int):
         has_panels = r.name == "cholesky" or target.max_cluster_size > 1

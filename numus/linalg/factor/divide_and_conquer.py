@@ -2,10 +2,10 @@
 merges of a level at once.
 
 Halves are the matrix less a rank-one term; the secular equation of their merge is solved by
-bisection on the bits of a root's distance to the nearest pole, and its vectors are those of a
-nearby problem whose roots these are (Gu & Eisenstat 1995), so that they are orthogonal. There is no
-deflation, for which shapes would depend on values: equal poles are moved apart by rounding errors,
-and couplings are at least such.
+rational interpolation, within bounds, for a root's distance to the nearest pole, and its vectors
+are those of a nearby problem whose roots these are (Gu & Eisenstat 1995): they are orthogonal.
+There is no deflation, for which shapes would depend on values: equal poles are moved apart by
+rounding errors, and couplings are at least such.
 
 Levels are iterations of one loop, whose code is compiled once: vectors are blocks along the
 diagonal of a matrix of full order, and terms of other blocks are masked.
@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from numus import dtypes as dt
-from numus.functions.creation.creation import arange
+from numus.functions.creation.creation import arange, zeros
 from numus.functions.creation.dtype_functions import finfo
-from numus.functions.elementwise.arithmetic import maximum, minimum
+from numus.functions.elementwise.arithmetic import copysign, maximum, minimum
 from numus.functions.elementwise.comparison import where
 from numus.functions.elementwise.transcendental import exp2, log2
 from numus.functions.numeric.bits import bitcast
@@ -29,13 +29,25 @@ from numus.functions.shape.manipulation import broadcast_to
 from numus.functions.shape.tiling import pad
 from numus.linalg.factor.jacobi import symmetric_by_rotations
 from numus.tensor import Tensor
-from numus.transforms.control import fori_loop, scan
+from numus.transforms.control import scan, while_loop
 
 LEAF = 32  # largest order of matrices that are not divided
 # Eigenvalues are scaled to at most 1/2: differences of a rounding error of 1 are exact below 1.
 BEYOND = 0.75  # those that fill up the last leaf
 
 State = tuple[Tensor, Tensor]
+PATIENCE = 12  # steps, before every second one bisects
+MAX_STEPS = PATIENCE + 128  # half of them have bisected all bits then
+
+
+class _Bracket(NamedTuple):
+    """Of roots' distances to the nearest poles: bits of positive numbers, which are in order."""
+
+    low: Tensor
+    high: Tensor
+    at: Tensor  # the next one to be tried
+    done: Tensor
+    number: Tensor  # of the step
 
 
 class _Merge(NamedTuple):
@@ -162,27 +174,61 @@ def _roots(poles: Tensor, z: Tensor, strength: Tensor, to: _Merge) -> tuple[Tens
     squares = (z * z)[:, None, :]
     inverse = 1 / strength
     i = arange(poles.shape[-1], device=poles.device)
+    before = maximum(i - 1, 0)
     after = _at(poles, where(to.is_last, i, i + 1))
     eps = finfo(z.dtype).eps
     total = where(to.same, squares, 0.0).sum(axis=-1)
     half = where(to.is_last, strength * total * (1 + 8 * eps), (after - poles) / 2)
 
-    def secular(origin: Tensor, distance: Tensor) -> Tensor:
-        gaps = (poles[:, None, :] - origin[:, :, None]) - distance[:, :, None]
-        return inverse + where(to.same, squares / gaps, 0.0).sum(axis=-1)
+    def gaps(origin: Tensor, distance: Tensor) -> Tensor:
+        return (poles[:, None, :] - origin[:, :, None]) - distance[:, :, None]
 
-    is_left = to.is_last | (secular(poles, half) >= 0)
-    origin = where(is_left, poles, after)
+    middle = inverse + where(to.same, squares / gaps(poles, half), 0.0).sum(axis=-1)
+    is_left = to.is_last | (middle >= 0)
+    nearest = where(is_left, i, i + 1)
     sign = where(is_left, 1.0, -1.0).astype(z.dtype)
+    origin = where(is_left, poles, after)
+    # the pole on the other side of a root, or of the last one the pole before
+    other = where(is_left & ~to.is_last, after, where(is_left, _at(poles, before), poles))
+    other = sign * (other - origin)
+    own = _at(z * z, minimum(nearest, i.shape[0] - 1))
     integer = dt.int32 if z.dtype.itemsize == 4 else dt.int64
+
+    def narrowed(state: _Bracket) -> _Bracket:
+        """By what g(t) = sign (1 / strength + Σ z² / (pole - x)) is at x = origin + sign t, which
+        ascends from -∞ at 0: it is taken for c - r / t + s / (other - t), whose parts have the
+        derivatives of the terms on either side (Li 1993)."""
+        t = bitcast(state.at, z.dtype)
+        inside_pair = to.same & (nearest[..., None] != i)
+        share = where(inside_pair, 1 / gaps(origin, sign * t), 0.0)
+        terms = squares * share
+        rest, slopes = terms.sum(axis=-1), terms * share
+        beyond = where(share * sign[..., None] > 0, slopes, 0.0).sum(axis=-1)
+        before_it = slopes.sum(axis=-1) - beyond
+        size = abs(inverse) + abs(terms).sum(axis=-1) + own / t
+        value = sign * (inverse + rest) - own / t
+        low, high = where(value < 0, state.at, state.low), where(value < 0, state.high, state.at)
+        is_last = other < 0  # all poles are on one side: the second largest stands for the others
+        # r is the origin's own term in every second step: some roots want the one, some the other
+        fixed = is_last | (state.number % 2 == 1)
+        r = own + where(fixed, 0.0, before_it * t * t)
+        s = where(fixed, before_it + beyond, beyond) * (other - t) ** 2
+        c = value + r / t - s / (other - t)
+        b, d = r + c * other + s, r * other
+        root = copysign(maximum(b * b - 4 * c * d, 0.0).sqrt(), b)
+        found = where(is_last == (b >= 0), (b + root) / (2 * c), 2 * d / (b + root))
+        guess = bitcast(found, integer)
+        inside = (found > 0) & (guess > low) & (guess < high)
+        bisects = ~inside | ((state.number >= PATIENCE) & (state.number % 4 < 2))
+        guess = where(bisects, low + ((high - low) >> 1), guess)
+        done = state.done | (abs(value) <= 8 * eps * size) | (high - low <= 1)
+        at = where(done, state.at, guess)
+        return _Bracket(low, high, at, done, state.number + 1)
+
+    def again(state: _Bracket) -> Tensor:
+        return ~state.done.all() & (state.number < MAX_STEPS)
+
     high = bitcast(half, integer)
-
-    def narrowed(_: Tensor, state: State) -> State:
-        low, high = state
-        middle = low + (high - low) // 2
-        beyond = secular(origin, sign * bitcast(middle, z.dtype)) * sign < 0
-        return where(beyond, middle, low), where(beyond, high, middle)
-
-    steps = 8 * z.dtype.itemsize - 1
-    _, high = fori_loop(0, steps, narrowed, (high * 0, high))
-    return origin, sign * bitcast(high, z.dtype)
+    start = _Bracket(high * 0, high, high, half != half, zeros((), dtype="int32", device=z.device))
+    found = while_loop(again, narrowed, start)
+    return origin, sign * bitcast(found.at, z.dtype)

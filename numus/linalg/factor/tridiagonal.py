@@ -13,7 +13,7 @@ from numus.functions.creation.creation import arange, zeros
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.elementwise.arithmetic import copysign, maximum, minimum
 from numus.functions.elementwise.comparison import where
-from numus.functions.shape.concatenation import concat
+from numus.functions.shape.concatenation import concat, stack
 from numus.functions.shape.manipulation import broadcast_to, permute_dims
 from numus.functions.shape.tiling import pad
 from numus.linalg._base import adjoint, identity, real_part
@@ -75,17 +75,20 @@ def _reduced(a: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Reflector
     reflectors."""
     batch, n, _ = a.shape
     panels = -(-columns // PANEL)
-    more = max(panels * PANEL - n, 0)
+    more = max(max(panels, 2) * PANEL - n, 0)
     a = pad(a, ((0, 0), (0, more), (0, more)))
-    steps = arange(panels * PANEL, device=a.device).reshape((panels, PANEL))
+    starts = PANEL * arange(panels, device=a.device)
 
-    def step(a: Tensor, columns: Tensor) -> tuple[Tensor, tuple[Tensor, Panel]]:
-        both, numbers = _panel(a, columns)
-        return a - both @ adjoint(_swapped(both)), (both[..., :PANEL], numbers)
+    def step(a: Tensor, start: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        both, numbers = _panel(a, start)
+        # in memory of their own: that of the loop recurs, for which its kernels are one CUDA graph
+        kept = stack([x.astype(a.dtype) for x in numbers])
+        return a - both @ adjoint(_swapped(both)), (both[..., :PANEL], kept)
 
-    rest, (v, numbers) = scan(step, a, steps)
+    rest, (v, numbers) = scan(step, a, starts)
     v = v[:, :, :n]  # (panels, batch, n, count)
-    diagonal, subdiagonal, tau = (permute_dims(x, (2, 0, 1)) for x in numbers)
+    diagonal, subdiagonal, tau = permute_dims(numbers, (1, 3, 0, 2))
+    diagonal, subdiagonal = real_part(diagonal), real_part(subdiagonal)
     tau = permute_dims(tau, (1, 0, 2))[..., None, :]
     one = identity(PANEL, a)[0]
     inverse = (adjoint(v) @ v).triu(1) + one / where(tau == 0, 1.0, tau)  # Puglisi 1992
@@ -106,31 +109,28 @@ class _State(NamedTuple):
     """Of a panel between two columns. W is R - V C: an element of the diagonal C takes a reduction,
     which runs beside the product that makes a column of R, instead of after it."""
 
-    both: Tensor  # V and R, (batch, n, 2 count)
+    both: Tensor  # V and R as rows, (batch, 2 count, n)
     c: Tensor  # (batch, 2 count): and zeros
     v: Tensor  # the last reflector
     x: Tensor  # the next column, but for what the last element of C adds to it
-    size: Tensor  # that element times 2 / |tau|² is `size` - `less`
-    less: Tensor
+    size: Tensor  # that element times 2 / |tau|²
     tau: Tensor
 
 
-def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
-    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, side by side; and for each
-    column (count, batch) the diagonal, the subdiagonal, and tau."""
+def _panel(a: Tensor, start: Tensor) -> tuple[Tensor, Panel]:
+    """Reflectors V and the W with which A becomes A - V Wᴴ - W Vᴴ, side by side, of the columns
+    from `start` on; and for each column (count, batch) the diagonal, the subdiagonal, and tau."""
     batch, n, _ = a.shape
-    count = columns.shape[0]
-    rows = arange(n, device=a.device)
-    places = arange(2 * count, device=a.device)
+    rows, places = arange(n, device=a.device), arange(2 * PANEL, device=a.device)
 
     def last_of_c(state: _State) -> Tensor:
-        return abs(state.tau) ** 2 / 2 * real_part(state.size - state.less)
+        return abs(state.tau) ** 2 / 2 * real_part(state.size)
 
     def with_last(c: Tensor, element: Tensor, at: Tensor | int) -> Tensor:
         return where(places == at - 1, element[:, None].astype(a.dtype), c)
 
     def step(state: _State, k: Tensor) -> tuple[_State, Panel]:
-        both, at = state.both, k % count
+        both, at = state.both, k % PANEL
         # a sum, so that the kernel of the column's other sums finds it
         element = where(rows == k, last_of_c(state)[:, None], 0.0).sum(axis=-1)
         c = with_last(state.c, element, at)
@@ -139,34 +139,35 @@ def _panel(a: Tensor, columns: Tensor) -> tuple[Tensor, Panel]:
         below = (abs(where(rows > k + 1, x, 0.0)) ** 2).sum(axis=-1)
         v, beta, tau = _reflector(x, alpha, below, rows - (k + 1))
 
-        inner = (both.conj() * v[..., None]).sum(axis=1)
-        product = (a @ v[..., None])[..., 0]
-        size = (product * v.conj()).sum(axis=-1)
-        less = (_swapped(inner) * inner.conj() - 2 * c * abs(inner) ** 2).sum(axis=-1)
-        factors = _swapped(inner) - 2 * c * inner
+        product, inner = ((of @ v[..., None])[..., 0] for of in (a, both.conj()))
+        less = _swapped(inner) * inner.conj() - 2 * c * abs(inner) ** 2
+        size = (product * v.conj() - pad(less, ((0, 0), (0, n - 2 * PANEL)))).sum(axis=-1)
+        factors = (_swapped(inner) - 2 * c * inner)[..., None]
 
         def column(of: Tensor, part: Tensor) -> Tensor:
-            return tau[:, None] * (part - (of * factors[:, None]).sum(axis=-1))
+            return tau[:, None] * (part - (of * factors).sum(axis=1))
 
         r = column(both, product)
         following = minimum(k + 1, n - 1)
         same = maximum(following, rows - n)  # that row, for each: no kernel of its own
-        r_there, v_there = column(both[:, same], product[:, same]), v[:, following]
-        there = both[:, following]
-        known = (_swapped(there) - 2 * c * there).conj()[:, None]
-        x = a[:, following].conj() - (both * known).sum(axis=-1)
+        r_there, v_there = column(both[..., same], product[:, same]), v[:, following]
+        there = both[..., following]
+        known = (_swapped(there) - 2 * c * there).conj()[..., None]
+        x = a[:, following].conj() - (both * known).sum(axis=1)
         x = x - v * r_there.conj() - r * v_there.conj()[:, None]
-        both = where(places == at, v[..., None], where(places == at + count, r[..., None], both))
-        return _State(both, c, v, x, size, less, tau), (real_part(own), beta, tau)
+        place = places[:, None]
+        both = where(place == at, v[:, None], where(place == at + PANEL, r[:, None], both))
+        return _State(both, c, v, x, size, tau), (real_part(own), beta, tau)
 
-    nothing = zeros((batch, n, 2 * count), dtype=a.dtype, device=a.device)
+    nothing = zeros((batch, 2 * PANEL, n), dtype=a.dtype, device=a.device)
     none = nothing[:, 0, 0]
-    x = a[:, columns[0]].conj()
-    start = _State(nothing, nothing[:, 0], nothing[..., 0], x, none, none, none)
-    last, numbers = scan(step, start, columns)
-    c = with_last(last.c, last_of_c(last), count)
-    v = last.both[..., :count]
-    return concat([v, last.both[..., count:] - v * c[:, None, :count]], axis=-1), numbers
+    x = a[:, start].conj()
+    first = _State(nothing, nothing[..., 0], nothing[:, 0], x, none, none)
+    last, numbers = scan(step, first, start + arange(PANEL, device=a.device))
+    c = with_last(last.c, last_of_c(last), PANEL)[:, :PANEL, None]
+    v = last.both[:, :PANEL]
+    both = concat([v, last.both[:, PANEL:] - v * c], axis=1)
+    return permute_dims(both, (0, 2, 1)), numbers
 
 
 def _reflector(

@@ -10,9 +10,9 @@ with the same content is captured and replayed as a graph. Short lists can run f
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import struct
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,14 @@ from numus.runtime.contract import LaunchList, LaunchStep, Pairs, Values
 from numus.runtime.cuda import driver, graph_source, hazards, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.context import CudaContext
-from numus.runtime.cuda.loops import repeat_ahead
+from numus.runtime.cuda.graphs import GraphCache
+from numus.runtime.cuda.loops import placed_by_run, repeat_ahead
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import MAX_EARLY_BYTES
 from numus.runtime.pycall.builder import MAX_RECYCLED_BYTES, BytecodeBuilder
 
 if TYPE_CHECKING:
-    from numus.runtime.cuda.recording import RunRecorder
+    from numus.runtime.cuda.graphs import RunRecorder
     from numus.runtime.memory_pool import Memory
 
 
@@ -41,7 +42,8 @@ class LaunchTuning:
     max_kept_workspace_bytes: int = 64 << 20  # of fast calls, for all together; else allocated
     min_graph_steps: int = 3  # shorter lists are as fast launched one by one
     max_call_steps: int = 16  # longer lists gain nothing from a fast call
-    graphs: int = 4  # cached per launch list
+    graphs: int = 8  # cached per launch list
+    max_loop_launches: int = 2048  # of one graph of a loop's runs
     single_kernel_l2_share: int = 16  # one kernel that moves up to 1/16 of L2 is launch-bound
     # Percent of a multiprocessor's shared memory that kernels of a list ask for where some load
     # ahead of their wait: two run side by side only where both divide its memory alike.
@@ -92,7 +94,6 @@ class CudaLaunchList(LaunchList):
 
     def __init__(self, context: CudaContext, steps: Sequence[LaunchStep], slots: int) -> None:
         self._context = context
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._early_events: dict[int, Any] = {}  # by slot
         self.steps = tuple(steps)
         self.slots = slots
@@ -112,8 +113,8 @@ class CudaLaunchList(LaunchList):
         self._no_scratch = [0] * len(self._scratch)
         self._early_steps = self._find_early_results()
         self._free: list[_CommandBuffer] = []
-        self._capturable = all(program.is_capturable for program in vendors)
-        self._seen: OrderedDict[bytes, None] = OrderedDict()  # recent contents, seen once
+        capturable = all(program.is_capturable for program in vendors)
+        self._graphs = GraphCache(context, TUNING.graphs, capturable)
 
     def _place_scratch(self) -> tuple[list[int], dict[int, list[int]]]:
         """Dynamic shared memory of each step; for steps that need more than a block may have, the
@@ -160,6 +161,28 @@ class CudaLaunchList(LaunchList):
     def run(self, addresses: Sequence[int], values: Values) -> None:
         """Launch all steps, in order."""
         context = self._context
+        commands, temporaries = self._filled(addresses, values)
+        if context.recording is not None and not self._graphs.capturable:
+            context.recording.stop()
+        if context.recording is not None:
+            self._record(context.recording, commands)
+            return
+        graphs = len(self.steps) >= TUNING.min_graph_steps
+        capture = functools.partial(self._launch, commands, captured=True)
+        if not graphs or not self._graphs.replay(self._content(commands), capture):
+            self._launch(commands)
+        self._free.append(commands)
+        context.last_launched = self
+        context.last_call.value = 0
+        events = self._early_events.items()
+        context.early_results = {addresses[slot]: event for slot, event in events}
+        del temporaries
+
+    def _filled(
+        self, addresses: Sequence[int], values: Values
+    ) -> tuple[_CommandBuffer, list[Memory]]:
+        """A command buffer with these contents, and memory to be kept until it is launched."""
+        context = self._context
         context.activate()
         scratch = list(self._no_scratch)
         temporaries: list[Memory] = []
@@ -173,31 +196,53 @@ class CudaLaunchList(LaunchList):
         except IndexError:
             commands = self._build()
         self._pack(commands.data, 0, *addresses, *scratch, *values)
-        if context.recording is not None and not self._capturable:
-            context.recording.stop()
-        if context.recording is not None:
-            self._record(context.recording, commands)
-            return
-        graphs = len(self.steps) >= TUNING.min_graph_steps and self._capturable
-        if not graphs or not self._replay(commands):
-            self._launch(commands)
-        self._free.append(commands)
-        context.last_launched = self
-        context.last_call.value = 0
-        events = self._early_events.items()
-        context.early_results = {addresses[slot]: event for slot, event in events}
+        return commands, temporaries
+
+    def _content(self, commands: _CommandBuffer) -> bytes:
+        return bytes(memoryview(commands.data)[: self._format.size])
 
     def repeat(
         self, values: Values, addresses: list[int], count: int, steps: Pairs, swaps: Pairs,
         flag: Any, runtime: Any, ahead: bool = False,
     ) -> int:  # fmt: skip
-        if flag is None or not ahead or steps or self._context.recording is not None:
+        recorded = self._context.recording is not None
+        if flag is None and not recorded:
+            self._repeat_all(values, addresses, count, steps, swaps)
+            return count
+        if flag is None or not ahead or steps or recorded:
             return super().repeat(values, addresses, count, steps, swaps, flag, runtime)
         launch, slot = self.bind_values(values, ()), addresses.index(flag.address)
         done, more = repeat_ahead(self._context, launch, addresses, count, swaps, slot)
         if done == count:
             runtime.upload(flag, np.array([more]))
         return done
+
+    def _repeat_all(
+        self, values: Values, addresses: Sequence[int], count: int, steps: Pairs, swaps: Pairs
+    ) -> None:
+        """All runs of a loop with one command buffer, many of them in a graph."""
+        context = self._context
+        commands, temporaries = self._filled(addresses, values)
+        place = placed_by_run(commands.words, addresses, steps, swaps)
+
+        def launch(runs: range) -> None:
+            for run in runs:
+                place(run)
+                self._launch_range(commands, 0, len(self.steps))
+
+        most = max(1, TUNING.max_loop_launches // max(len(self.steps), 1))
+        for start in range(0, count, most):
+            runs = range(start, min(start + most, count))
+            place(start)
+            key = self._content(commands), len(runs), tuple(steps), tuple(swaps)
+            graphs = len(runs) * len(self.steps) >= TUNING.min_graph_steps
+            if not graphs or not self._graphs.replay(key, functools.partial(launch, runs)):
+                launch(runs)
+        self._free.append(commands)
+        context.last_launched = self
+        context.last_call.value = 0
+        context.early_results = {}
+        del temporaries
 
     def _record(self, recording: RunRecorder, commands: _CommandBuffer) -> None:
         """Launch these contents later, as a part of a run that may become a graph."""
@@ -207,8 +252,9 @@ class CudaLaunchList(LaunchList):
             self._context.last_launched = self
             self._context.last_call.value = 0
 
-        content = bytes(memoryview(commands.data)[: self._format.size])
-        recording.add((id(self), content), work, lambda: self._free.append(commands))
+        recording.add(
+            (id(self), self._content(commands)), work, lambda: self._free.append(commands)
+        )
 
     def _launch(self, commands: _CommandBuffer, captured: bool = False) -> None:
         first, context = 0, self._context
@@ -324,55 +370,7 @@ class CudaLaunchList(LaunchList):
         return out
 
     def __del__(self) -> None:
-        self._context.retired_graphs += self._graphs.values()
         self._context.free_events += self._early_events.values()
-
-    # -- graphs -----------------------------------------------------------------------------------
-
-    def _replay(self, commands: _CommandBuffer) -> bool:
-        """Replay these contents as a graph, captured when they come a second time.
-
-        Memory that every step allocates alternates between a few addresses, and so do contents.
-        """
-        key = bytes(memoryview(commands.data)[: self._format.size])
-        graph = self._graphs.get(key)
-        if graph is None:
-            if key not in self._seen:
-                self._seen[key] = None
-                if len(self._seen) > TUNING.graphs:
-                    self._seen.popitem(last=False)
-                return False
-            graph = self._capture(commands)
-            if graph is None:
-                return False
-            self._graphs[key] = graph
-            if len(self._graphs) > TUNING.graphs:
-                _, oldest = self._graphs.popitem(last=False)
-                driver.call("cuGraphExecDestroy", oldest)
-        driver.call("cuGraphLaunch", graph, self._context.stream)
-        self._context.written.forget()
-        return True
-
-    def _capture(self, commands: _CommandBuffer) -> Any:
-        """A graph of these launches; None where one cannot be captured, as a user's kernel may: it
-        is not tried again, and its errors show without a graph."""
-        context, captured = self._context, None
-        mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-        try:
-            driver.call("cuStreamBeginCapture", context.stream, mode)
-            context.capturing = True
-            try:
-                self._launch(commands, captured=True)
-            finally:
-                context.capturing = False
-                captured = driver.call("cuStreamEndCapture", context.stream)
-            return driver.call("cuGraphInstantiate", captured, 0)
-        except Exception:
-            self._capturable = False
-            return None
-        finally:
-            if captured is not None:
-                driver.call("cuGraphDestroy", captured)
 
     # -- the command buffer -----------------------------------------------------------------------
 

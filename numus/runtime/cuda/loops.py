@@ -1,11 +1,11 @@
-"""Loops that end by a flag: each run is launched before the flag of the one before it is read, so
-that the device does not wait for the host."""
+"""Loops: of a known number of runs, and those that end by a flag, where each run is launched before
+the flag of the one before it is read, so that the device does not wait for the host."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime import launch_lock
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from numus.runtime.cuda.context import CudaContext
 
 _PITCH_BYTES = 64  # between the flags of two runs
+
+
+def placed_by_run(
+    words: Any, first: Sequence[int], steps: Pairs, swaps: Pairs
+) -> Callable[[int], None]:
+    """A function that writes the addresses of a run, by its number: from those of the `first` on,
+    some advance by so many bytes (`steps`), and some pairs are exchanged (`swaps`)."""
+    starts = [(slot, first[slot], nbytes) for slot, nbytes in steps]
+    pairs = [(a, b, first[a], first[b]) for a, b in swaps]
+
+    def place(run: int) -> None:
+        for slot, start, nbytes in starts:
+            words[slot] = start + run * nbytes
+        for a, b, x, y in pairs:
+            words[a], words[b] = (y, x) if run % 2 else (x, y)
+
+    return place
 
 
 class HostFlags:

@@ -22,9 +22,9 @@ from numus.runtime.cpu import CpuRuntime
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.context import CudaContext
+from numus.runtime.cuda.graphs import RunRecorder
 from numus.runtime.cuda.launch import CudaLaunchList
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
-from numus.runtime.cuda.recording import RunRecorder
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
