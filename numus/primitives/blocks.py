@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.dtypes import DType, float32
+from numus.dtypes import DType, float32, uint32
 from numus.graph import Array, Node, Nodes
-from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, ByteCodes
+from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, BlockPlanes, ByteCodes
 from numus.primitives.base import nondifferentiable
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape, take_range
@@ -24,14 +24,54 @@ def _item(x: Node, i: int) -> Node:
 
 def _batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
     vectors, rows = node.shape
-    if not batched[3]:  # more vectors for the same matrix
-        own = tuple(reshape(x, (size * vectors, *x.shape[2:])) for x in inputs[:3])
-        return reshape(blocks_matmul((*own, inputs[3]), node.params), (size, vectors, rows))
+    if not batched[1]:  # more vectors for the same matrix
+        own = reshape(inputs[0], (size * vectors, inputs[0].shape[2]))
+        return reshape(blocks_matmul(own, inputs[1], node.params), (size, vectors, rows))
     parts = []
     for i in range(size):
-        own = tuple(_item(x, i) if b else x for x, b in zip(inputs, batched, strict=True))
-        parts.append(reshape(blocks_matmul(own, node.params), (1, vectors, rows)))
+        x, blocks = (_item(x, i) if b else x for x, b in zip(inputs, batched, strict=True))
+        parts.append(reshape(blocks_matmul(x, blocks, node.params), (1, vectors, rows)))
     return concat(tuple(parts), 0)
+
+
+def _planes_batch(node: Node, inputs: Nodes, batched: Sequence[bool], size: int) -> Node:
+    (x,) = inputs
+    out = block_planes(reshape(x, (x.shape[0] * x.shape[1], x.shape[2])), node.params)
+    return reshape(out, (size, *node.shape))
+
+
+def _planes_reference(node: Node, x: Array) -> Array:
+    p: BlockPlanes = node.params
+    layout, rows = p.layout, x.shape[0]
+    count, runs, spans = x.shape[1] // layout.values, layout.words // layout.run, layout.spans
+    top = np.max(np.abs(x), axis=1, keepdims=True, initial=0)
+    limit = np.float32(127 << (8 * (p.planes - 1)))
+    unit = np.where(top > 1e-30, top / limit, np.where(np.isnan(top), top, np.float32(1)))
+    unit = unit.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        whole = np.rint(x * (np.float32(1) / unit)).astype(np.int32)
+    split = whole.reshape(rows, count * runs, layout.fields, layout.run, 4)
+    rest, digits = np.moveaxis(split, 2, 1), []  # fields, low words
+    for _ in range(p.planes):
+        digits.append(rest.astype(np.int8))
+        rest = (rest + 128) >> 8
+    words = np.ascontiguousarray(np.stack(digits[::-1], axis=1)).reshape(rows, -1)
+    sums = split.reshape(rows, count, runs, layout.fields, layout.run // layout.span, -1).sum(-1)
+    sums = np.transpose(sums, (0, 3, 2, 4, 1)).reshape(rows, layout.fields, spans, count)
+    sums = sums.sum(1) if layout.joined else sums.reshape(rows, layout.groups, count)
+    sums = np.tile(sums, (1, 1, -(-p.lanes // max(1, count))))[..., : p.lanes]
+    floats = np.concatenate([sums.reshape(rows, -1), unit], axis=1).astype(np.float32)
+    return np.concatenate([words.view(np.uint32), floats.view(np.uint32)], axis=1)
+
+
+_block_planes = nondifferentiable("block_planes", "planes", _planes_reference, _planes_batch)
+
+
+def block_planes(x: Node, planes: BlockPlanes) -> Node:
+    """Activations (vectors, values of whole blocks), float32, as integers relative to the largest
+    of their row, in the bytes that `blocks_matmul` reads: uint32 (vectors, words). CPUs only."""
+    count = x.shape[1] // planes.layout.values
+    return apply(_block_planes, (x,), planes, (x.shape[0], planes.size(count)), uint32)
 
 
 class _Elements(np.ndarray):
@@ -82,31 +122,36 @@ class _Rows:
         return np.broadcast_to(wide, (layout.fields, *wide.shape[1:]))
 
 
-def _reference(node: Node, x: Array, x_sum: Array, unit: Array, blocks: Array) -> Array:
-    rows = _Rows(LAYOUTS[node.params], blocks)
-    signed = np.ascontiguousarray(x).view(np.int8).reshape(*x.shape, 4).astype(np.float64)
-    weights = 256.0 ** np.arange(x.shape[1])[::-1]
+def _reference(node: Node, x: Array, blocks: Array) -> Array:
+    p: BlockPlanes = node.params
+    layout, rows = p.layout, _Rows(p.layout, blocks)
+    words, unit_at = p.words(rows.count), p.unit_word(rows.count)
+    signed = np.ascontiguousarray(x[:, :words]).view(np.int8)
+    signed = signed.reshape(x.shape[0], p.planes, layout.fields, -1, 4).astype(np.float64)
+    x_sum, unit = (
+        np.ascontiguousarray(part).view(np.float32)
+        for part in (x[:, words:unit_at], x[:, unit_at:])
+    )
+    weights = 256.0 ** np.arange(p.planes)[::-1]
     scales, offsets = rows.scales()
     dots = np.einsum("fnwb,vpfwb,p->fvnw", rows.codes().astype(np.float64), signed, weights)
     out = np.einsum("fvnw,fnw->vn", dots, rows.spread(scales))
-    x_sum = x_sum[..., : rows.count].astype(np.float64)
-    out -= np.einsum("gnb,vgb->vn", offsets, x_sum)
+    sums = x_sum.reshape(x.shape[0], layout.groups, p.lanes)[..., : rows.count]
+    out -= np.einsum("gnb,vgb->vn", offsets, sums.astype(np.float64))
     return (out * unit).astype(np.float32)
 
 
 _blocks_matmul = nondifferentiable("blocks_matmul", "blocks", _reference, _batch)
 
 
-def blocks_matmul(inputs: tuple[Node, ...], kind: str) -> Node:
+def blocks_matmul(x: Node, blocks: Node, planes: BlockPlanes) -> Node:
     """Vectors times the rows of a matrix of blocks: (vectors, rows), float32. CPUs only.
 
-    Inputs: uint32 (vectors, planes, fields, low words), four signed bytes each, the most
-    significant plane first; float32 (vectors, groups of a block, blocks), what the values of a
-    group add up to, repeated for as many blocks as have their scales decoded at once; float32
-    (vectors, 1), what they are multiples of; bytes (rows, blocks of a row * their size).
+    Inputs: what `block_planes` gives, for as many blocks as have their scales decoded at once;
+    bytes (rows, blocks of a row * their size).
     """
-    shape = (inputs[0].shape[0], inputs[3].shape[0])
-    return apply(_blocks_matmul, inputs, kind, shape, float32)
+    shape = (x.shape[0], blocks.shape[0])
+    return apply(_blocks_matmul, (x, blocks), planes, shape, float32)
 
 
 # -- values in memory -----------------------------------------------------------------------------

@@ -5,41 +5,13 @@ from __future__ import annotations
 import numus as nm
 from numus.functions._base import wrap
 from numus.functions.template_cache import templated
-from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, ByteCodes
+from numus.kernels.matmul.blocks import LAYOUTS, BlockLayout, BlockPlanes, ByteCodes
 from numus.kernels.matmul.cpu.blocks import decoded_rows, side_by_side, whole_vectors
-from numus.primitives.blocks import block_values, blocks_matmul, byte_matmul
+from numus.primitives.blocks import block_planes, block_values, blocks_matmul, byte_matmul
 from numus.quant.digits import byte_planes, words_of_bytes
 from numus.tensor import Tensor
 
 MAX_STORED_VALUES = 1 << 25  # of weights as float32: 128 MiB
-
-
-def _field_order(words: Tensor, layout: BlockLayout) -> Tensor:
-    """(..., words of a row) as (..., fields, low words)."""
-    lead = words.shape[:-1]
-    split = words.reshape(
-        *lead, words.shape[-1] // (layout.fields * layout.run), layout.fields, layout.run
-    )
-    return nm.moveaxis(split, -2, -3).reshape(
-        *lead, layout.fields, words.shape[-1] // layout.fields
-    )
-
-
-def _group_sums(whole: Tensor, layout: BlockLayout, lanes: int) -> Tensor:
-    """Sums of integers (rows, values) over groups: (rows, groups of a block, blocks), the blocks
-    repeated up to `lanes`."""
-    rows, count = whole.shape[0], whole.shape[1] // layout.values
-    if layout.joined:
-        sums = nm.sum(whole.reshape(rows, count, layout.values), axis=-1, dtype=nm.int32)[:, None]
-    else:
-        runs, spans = layout.words // layout.run, layout.run // layout.span
-        parts = whole.reshape(rows, count, runs, layout.fields, spans, 4 * layout.span)
-        sums = nm.sum(nm.permute_dims(parts, (0, 3, 2, 4, 1, 5)), axis=-1, dtype=nm.int32)
-        sums = sums.reshape(rows, layout.groups, count)
-    sums = sums.astype(nm.float32)
-    if lanes == count:
-        return sums
-    return nm.tile(sums, (1, 1, -(-lanes // count)))[..., :lanes]
 
 
 @templated
@@ -47,14 +19,12 @@ def matvec(x: Tensor, blocks: Tensor, kind: str, planes: int, width: int) -> Ten
     """A few rows times the rows of a matrix of blocks; `width`: words of a vector."""
     layout = LAYOUTS[kind]
     count = blocks.shape[1] // layout.size
-    digits, whole, unit = byte_planes(
-        x.astype(nm.float32, copy=False), count * layout.values, planes
-    )
-    words = nm.stack([_field_order(words_of_bytes(d), layout) for d in digits], axis=1)
+    own, short = x.astype(nm.float32, copy=False), count * layout.values - x.shape[1]
+    own = nm.pad(own, [(0, 0), (0, short)]) if short else own
     lanes = whole_vectors(count * decoded_rows(count, side_by_side(layout), width), width)
-    sums = _group_sums(whole, layout, lanes)
-    inputs = (words._node, sums._node, unit._node, blocks._node)
-    return wrap(blocks_matmul(inputs, kind)).astype(x.dtype, copy=False)
+    how = BlockPlanes(kind, planes, lanes)
+    out = wrap(blocks_matmul(block_planes(own._node, how), blocks._node, how))
+    return out.astype(x.dtype, copy=False)
 
 
 def _whole_panels(x: Tensor, rows: int) -> Tensor:

@@ -7,9 +7,9 @@ import pytest
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.kernels.matmul.blocks import LAYOUTS
+from numus.kernels.matmul.blocks import LAYOUTS, BlockPlanes
 from numus.kernels.matmul.cpu.byte_gemm import is_faster_as_floats
-from numus.primitives.blocks import block_values
+from numus.primitives.blocks import block_planes, block_values
 from numus.quant import block_products, products
 
 KINDS = list(LAYOUTS)
@@ -38,6 +38,28 @@ def test_layouts_give_the_values_of_blocks(kind):
     wanted = exact(x, q)
     assert error(block_products.matvec(x, q.parts[0], kind, 3, 8), wanted) < 2e-6
     assert error(block_products.block_gemm(x, q.parts[0], kind, 3, 2), wanted) < 2e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planes_of_activations_are_those_of_the_reference(kind):
+    layout = LAYOUTS[kind]
+    x = np.random.default_rng(0).standard_normal((4, 3 * layout.values), dtype=np.float32)
+    x[1], x[2, 5], x[3] = 0, 1e30, x[3] * 1e-28
+    for planes in (1, 3):
+        how = BlockPlanes(kind, planes, 5)
+        own, wanted = (
+            wrap(block_planes(nm.asarray(x, device=d)._node, how)).numpy()
+            for d in ("cpu", "reference")
+        )
+        assert (own == wanted).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_with_infinite_activations_are_nan(value):
+    q, x = sample(5, 512, 2, "q4_k")
+    y = (x.at[1, 7].set(value) @ q.T).numpy()
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1]).all()
 
 
 def values(q):

@@ -155,7 +155,7 @@ class Materialization:
                     found |= _stored_for_strides(x, in_memory)
                     self._store_vector(x, in_memory)
             if (
-                v.kind in ("blocks", "bytes") or v.op == "block_values"
+                v.kind in ("blocks", "bytes", "planes") or v.op == "block_values"
             ) and v not in self.leaves:  # every task reads all
                 found.update(x for x in v.inputs if x not in in_memory)
                 self._store_vector(v.inputs[0], in_memory)  # before it is put into panels

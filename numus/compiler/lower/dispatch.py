@@ -38,6 +38,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "unpack": ("matmul.unpack.lower_unpack", "matmul.unpack.lower_unpack_gpu"),
     "scaled": ("matmul.block_scaled.lower_scaled", "matmul.block_scaled.lower_scaled"),
     "blocks": ("matmul.blocks.lower_blocks", "matmul.blocks.lower_blocks"),
+    "planes": ("matmul.blocks.lower_planes", "matmul.blocks.lower_planes"),
     "bytes": ("matmul.blocks.lower_bytes", "matmul.blocks.lower_bytes"),
     "sparse": ("sparse.schedules.lower_sparse", "sparse.schedules.lower_sparse_gpu"),
     "fft": ("fft.cpu.lower_fft", "fft.gpu.lower_fft_gpu"),

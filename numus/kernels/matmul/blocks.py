@@ -266,6 +266,38 @@ LAYOUTS = {
 
 
 @dataclass(frozen=True)
+class BlockPlanes:
+    """How activations lie in memory that meet blocks of a kind: a row of uint32 has words of four
+    signed bytes, by plane, the most significant first, field and low word; then what the values of
+    groups add up to, float32, by group and block, repeated up to `lanes` blocks; then the unit."""
+
+    kind: str
+    planes: int
+    lanes: int
+
+    @property
+    def layout(self) -> BlockLayout:
+        return LAYOUTS[self.kind]
+
+    def words(self, blocks: Any) -> Any:
+        """Of bytes."""
+        return blocks * (self.planes * self.layout.fields * self.layout.words)
+
+    def size(self, blocks: int) -> int:
+        """Words of a row."""
+        return int(self.unit_word(blocks)) + 1
+
+    def word(self, blocks: Any, plane: int, field: int, low: Any) -> Any:
+        return blocks * ((plane * self.layout.fields + field) * self.layout.words) + low
+
+    def sum_word(self, blocks: Any, group: Any, block: Any) -> Any:
+        return self.words(blocks) + (group * self.lanes + block)
+
+    def unit_word(self, blocks: Any) -> Any:
+        return self.words(blocks) + self.layout.groups * self.lanes
+
+
+@dataclass(frozen=True)
 class ByteCodes:
     """How the right operand of `byte_matmul` lies in memory: GGUF's blocks of a kind, or integers
     of `bits` bits in words, of which `group_words` words of four share a scale (0: all of a row).

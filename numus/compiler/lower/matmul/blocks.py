@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numus import dtypes as dt
 from numus import ir
 from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr, Stmt, const
 from numus.ir.symbolic_size import decide
-from numus.kernels.matmul.blocks import BYTES, LAYOUTS, BlockLayout, ByteCodes
+from numus.kernels.matmul.blocks import BYTES, BlockLayout, BlockPlanes, ByteCodes
+from numus.kernels.matmul.cpu.block_planes import planes_of_row
 from numus.kernels.matmul.cpu.blocks import (
     BlockOperands,
     BlockRows,
@@ -42,23 +44,47 @@ ZERO = const(0)
 
 
 @dataclass(frozen=True)
+class PlanesProblem(Problem):
+    """Activations (vectors, values of whole blocks), float32."""
+
+    @property
+    def planes(self) -> BlockPlanes:
+        found: BlockPlanes = self.val.params
+        return found
+
+
+def _lower_planes(p: PlanesProblem) -> Kernels:
+    (x,), e, row = p.val.inputs, Emitter(p.layouts), ir.var("row")
+    body = planes_of_row(
+        *(p.planes, lambda at: e.value(x, (row, at))),
+        lambda at, value: e.store(p.val, (row, at), value),
+        e.dim(x.shape[1] // p.planes.layout.values),
+        max(1, p.target.vector_bytes // 4),
+    )
+    return [e.grid_kernel("block_planes", row, body, x.shape[0], (p.val.op,))]
+
+
+@dataclass(frozen=True)
 class BlocksProblem(Problem):
-    """Inputs: x (vectors, planes, fields, low words), sums (vectors, groups, lanes), units
-    (vectors, 1), bytes of blocks (rows, bytes)."""
+    """Inputs: activations as `BlockPlanes` has them, bytes of blocks (rows, bytes)."""
+
+    @property
+    def planes(self) -> BlockPlanes:
+        found: BlockPlanes = self.val.params
+        return found
 
     @property
     def layout(self) -> BlockLayout:
-        return LAYOUTS[self.val.params]
+        return self.planes.layout
 
     @property
     def blocks(self) -> int:
         """Of a row."""
-        return self.val.inputs[3].shape[1] // self.layout.size
+        return self.val.inputs[1].shape[1] // self.layout.size
 
     @property
     def shape(self) -> BlockRows:
-        x, blocks = self.val.inputs[0], self.val.inputs[3]
-        planes, vectors = x.shape[1], self.val.shape[0]
+        blocks, vectors, planes = self.val.inputs[1], self.val.shape[0], self.planes.planes
         width = max(1, self.target.vector_bytes // 4)
         if self.layouts[blocks] != row_major(blocks.shape) or not self.blocks:
             return BlockRows(planes, vectors, 1, 1, width)
@@ -77,25 +103,31 @@ class BlocksProblem(Problem):
 
 
 def _lower_tasks(p: BlocksProblem) -> Kernels:
-    x, x_sum, unit, blocks = p.val.inputs
-    rows = p.val.shape[1]
+    x, blocks = p.val.inputs
+    rows, planes = p.val.shape[1], p.planes
     e, task = Emitter(p.layouts), ir.var("task")
     per_task, tasks = p.tasks(rows)
     start, stop = ir.block_range(task, e.scalar_arg(per_task), e.dim(rows))
+    count = e.dim(p.blocks)
+
+    def own(v: int, at: Expr) -> Expr:
+        found: Expr = e.value(x, (const(v), at))
+        return found
 
     def word(row: Expr, byte: Expr) -> Expr:
         return ir.load_word(e.buffer(blocks), e.address(blocks, (row, byte)))
 
     def store(v: int, row: Expr, value: Expr) -> list[Stmt]:
-        return e.store(p.val, (const(v), row), value * e.value(unit, (const(v), ZERO)))
+        unit = own(v, planes.unit_word(count)).bitcast(dt.float32)
+        return e.store(p.val, (const(v), row), value * unit)
 
     operands = BlockOperands(
         word=word,
-        x=lambda v, plane, f, w: e.value(x, (const(v), const(plane), const(f), w)),
-        x_sum=lambda v, g, block: e.value(x_sum, (const(v), const(g), block)),
+        x=lambda v, plane, f, w: own(v, planes.word(count, plane, f, w)),
+        x_sum=lambda v, g, b: own(v, planes.sum_word(count, g, b)).bitcast(dt.float32),
         store=store,
     )
-    sizes = BlockSizes(start, stop, e.dim(rows), e.dim(p.blocks))
+    sizes = BlockSizes(start, stop, e.dim(rows), count)
     body, e.scratch = rows_of_task(p.layout, p.shape, operands, sizes)
     return [e.grid_kernel("blocks_matmul", task, body, tasks, (p.val.op,))]
 
@@ -171,5 +203,6 @@ def _lower_bytes(p: ByteProblem) -> Kernels:
     return [e.grid_kernel("byte_gemm", task, body, -(-n // per_task), (p.val.op,))]
 
 
+lower_planes = family(PlanesProblem, Candidate("rows", _lower_planes))
 lower_blocks = family(BlocksProblem, Candidate("rows per task", _lower_tasks))
 lower_bytes = family(ByteProblem, Candidate("columns per task", _lower_bytes))
