@@ -183,18 +183,26 @@ def _chunk(
 
 def dot_of_planes(codes: list[Expr], xs: list[list[Expr]], largest: int) -> Expr:
     """Words of codes, up to `largest`, times words of bytes in each plane, the most significant
-    first: float32. An integer that fits 32 bits is widened once."""
-    fits = 4 * len(codes) * largest * 128 * sum(256**i for i in range(len(xs))) < 1 << 31
+    first: float32. As many planes are joined as integers as fit 32 bits, and widened once."""
+    most = 4 * len(codes) * largest * 128  # of a plane
     total: Expr | None = None
     dot: Expr = const(0, dt.int32)
-    for plane, words in enumerate(xs):
-        dot = dot << 8 if fits and plane else const(0, dt.int32)
+    bound, joined = 0, 0  # of what is joined, and how many planes
+    for words in xs:
+        if joined and bound * 256 + most >= 1 << 31:
+            total = _widened(total, dot, joined)
+            dot, bound, joined = const(0, dt.int32), 0, 0
+        dot = dot << 8 if joined else dot
         for code, word in zip(codes, words, strict=True):
             dot = ir.dot4(dot, code, word, largest)
-        if not fits:
-            part = dot.cast(dt.float32)
-            total = part if total is None else ir.fma(total, 256.0, part)
-    return dot.cast(dt.float32) if total is None else total
+        bound, joined = bound * 256 + most, joined + 1
+    return _widened(total, dot, joined)
+
+
+def _widened(total: Expr | None, dot: Expr, planes: int) -> Expr:
+    """A sum of planes, with those that have been joined after them."""
+    part = dot.cast(dt.float32)
+    return part if total is None else ir.fma(total, 256.0**planes, part)
 
 
 def sum_registers(s: PackedShape) -> list[list[ir.Register]]:
