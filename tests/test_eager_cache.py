@@ -478,3 +478,13 @@ def test_stress_of_many_threads():
                 np.testing.assert_allclose(y.numpy(), wants[which], rtol=1e-5, atol=1e-6)
 
     in_threads(work, 6)
+
+
+def test_views_of_a_loops_results_are_not_copied():
+    xs = tensor(5, 4, 3)
+    for _ in range(3):
+        y = nm.scan(lambda h, x: (nm.tanh(h + x), h), nm.zeros((4, 3)), xs)[1].transpose(1, 0, 2)
+        nm.eval(y)
+    want = nm.scan(lambda h, x: (nm.tanh(h + x), h), nm.zeros((4, 3)), xs)[1].numpy()
+    np.testing.assert_array_equal(y.numpy(), want.swapaxes(0, 1))
+    assert y._node.view.strides == (3, 12, 1)

@@ -60,6 +60,8 @@ def evaluate(nodes: tuple[Node, ...]) -> bool | GraphSignature:
             if site.misses or call is not site.calls[0]:
                 site.promote(call)
             return True
+    if len(nodes) == 1 and is_view_of_standalone(node):
+        return False
     site.misses += 1
     signature = None
     if site.misses <= TUNING.max_misses or site.misses % TUNING.miss_interval == 0:
@@ -70,8 +72,17 @@ def evaluate(nodes: tuple[Node, ...]) -> bool | GraphSignature:
     if len(nodes) == 1 and node.prim.name in _ALIASING:
         inputs = node.inputs
         if inputs and inputs[0].view is None:
-            return _evaluate_alias(node, inputs[0])
+            return evaluate((inputs[0],)) is True and alias(node)
     return False if signature is None else signature
+
+
+def is_view_of_standalone(node: Node) -> bool:
+    """Whether a pending node is only a view of a whole value that is evaluated by itself."""
+    if node.prim.name not in _ALIASING:
+        return False
+    while node.view is None and node.prim.name in _ALIASING and node.inputs:
+        node = node.inputs[0]
+    return node.view is None and node.prim.name in STANDALONE
 
 
 def _evaluate_by_structure(
@@ -108,22 +119,24 @@ def _evaluate_by_structure(
     return call, None
 
 
-def _evaluate_alias(node: Node, source: Node) -> bool:
-    """`evaluate` of a node that is a view of a pending one."""
-    if evaluate((source,)) is not True:
-        return False
+def alias(node: Node) -> bool:
+    """Make a node a view of the value that it is reshaped or permuted from, where that can be."""
     with storage_lock.lock:
+        if node.view is not None:  # another thread was here
+            return True
+        source = node.inputs[0]
         view = source.view
-        if node.view is None and view is not None:
-            if node.prim.name == "permute":
-                strides: Shape | None = tuple([view.strides[a] for a in node.params])
-            else:
-                strides = reshape_strides(source.shape, view.strides, node.shape)
-            if strides is None:
-                return False
-            node.view = View(view.storage, view.offset, strides)
-            if not node.tracked or is_boundary(node):
-                forget(node)
+        if view is None:
+            return False
+        if node.prim.name == "permute":
+            strides: Shape | None = tuple([view.strides[a] for a in node.params])
+        else:
+            strides = reshape_strides(source.shape, view.strides, node.shape)
+        if strides is None:
+            return False
+        node.view = View(view.storage, view.offset, strides)
+        if not node.tracked or is_boundary(node):
+            forget(node)
     return True
 
 

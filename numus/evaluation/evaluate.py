@@ -43,6 +43,10 @@ def evaluate(nodes: Collection[Node]) -> None:
     signature = eager_cache.evaluate(nodes)
     if signature is True:
         return
+    if len(nodes) == 1 and eager_cache.is_view_of_standalone(nodes[0]):
+        evaluate(nodes[0].inputs)
+        if eager_cache.alias(nodes[0]):
+            return
     with storage_lock.lock:
         by_device: dict[Device, list[Node]] = {}
         wanted = [n for n in nodes if n.view is None]

@@ -9,53 +9,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.functions.autocast import lowers
-from numus.functions.template_cache import templated
 from numus.nn import functional as F
 from numus.nn import init
+from numus.nn.layers.recurrent_steps import PARAMETERS, STEPS, State, all_layers, lowered
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.nn.utils.rnn import PackedSequence
 from numus.tensor import Tensor
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
-
-State = tuple[Tensor, ...]  # the hidden state, and for an LSTM its memory
-
-
-# -- one step -------------------------------------------------------------------------------------
-
-
-def _tanh_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    return (nm.tanh(x + F.linear(state[0], w, b)),)
-
-
-def _relu_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    return (nm.relu(x + F.linear(state[0], w, b)),)
-
-
-def _lstm_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    h, c = state
-    enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
-    c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
-    return nm.sigmoid(leave) * nm.tanh(c), c
-
-
-def _gru_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    (h,) = state
-    reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
-    reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
-    reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
-    new = nm.tanh(new_x + reset * new_h)
-    return (new + keep * (h - new),)
-
-
-_STEPS = {"tanh": _tanh_step, "relu": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
 
 
 class _RNNKind:
@@ -87,53 +53,6 @@ class _GRUKind:
     @property
     def _kind(self) -> str:
         return "GRU"
-
-
-# -- all steps ------------------------------------------------------------------------------------
-
-
-def _all_steps(
-    one: Callable[..., State],
-    x: Tensor,
-    mask: Tensor | None,
-    project: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    w: Tensor,
-    b: Tensor | None,
-    *first: Tensor,
-) -> State:
-    """The outputs of all steps and the last state."""
-    inputs = F.linear(x, weight, bias)
-
-    def step(before: State, row: Any) -> tuple[State, Tensor]:
-        state = one(row[0], before, w, b)
-        if project is not None:
-            state = (F.linear(state[0], project), *state[1:])
-        if mask is not None:
-            state = tuple(map(nm.where, (row[1],) * len(state), state, before))
-        return state, state[0]
-
-    rows = (inputs,) if mask is None else (inputs, mask)
-    state: State = first
-    if inputs.device.on_host:  # the step is compiled once, whatever the length
-        state, outputs = nm.scan(step, state, rows)
-        return outputs, *state
-    steps = []  # a device is told all launches at once
-    for row in zip(*map(nm.unstack, rows), strict=True):
-        state, out = step(state, row)
-        steps.append(out)
-    return nm.stack(steps), *state
-
-
-# traced once for operands of one kind
-_ALL_STEPS = {kind: templated(functools.partial(_all_steps, step)) for kind, step in _STEPS.items()}
-
-
-@lowers
-def _lowered(x: Tensor) -> Tensor:
-    """A state in the narrow float of an autocast around it, as products give the others."""
-    return x
 
 
 # -- layers ---------------------------------------------------------------------------------------
@@ -213,31 +132,22 @@ class _Recurrent(Module):
         """The tensors of a state and their sizes."""
         return {"hx": self.hidden_size}
 
-    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
-        """The state of every layer and direction at the beginning."""
-        count, sizes = self.num_layers * (1 + self.bidirectional), self._sizes()
-        shapes = [(count, batch, size) for size in sizes.values()]
+    def _states(self, given: Any, batch: int) -> list[Tensor | None]:
+        """The states of all layers and directions at the beginning; None are zeros."""
+        sizes = self._sizes()
         if given is None:
-            parts = [nm.zeros(shape, dtype=x.dtype, device=x.device) for shape in shapes]
-        else:
-            given = (given,) if len(sizes) == 1 else given
-            parts = [h[:, None] if h.ndim == 2 else h for h in map(nm.asarray, given)]
-        for name, part, shape in zip(sizes, parts, shapes, strict=True):
+            return [None] * len(sizes)
+        given = (given,) if len(sizes) == 1 else given
+        parts: list[Tensor | None] = []
+        for h, (name, size) in zip(map(nm.asarray, given), sizes.items(), strict=True):
+            part = h[:, None] if h.ndim == 2 else h
+            shape = (self.num_layers * (1 + self.bidirectional), batch, size)
             if part.shape != shape:
                 raise ShapeError(
                     f"{type(self).__name__}: {name} of shape {part.shape}, not {shape}"
                 )
-        return list(zip(*map(nm.unstack, parts), strict=True))
-
-    def _scan(
-        self, x: Tensor, state: State, suffix: str, mask: Tensor | None
-    ) -> tuple[Tensor, State]:
-        """One layer in one direction over (length, batch, size); `mask` marks its steps."""
-        names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
-        parameters = [getattr(self, name + suffix) for name in names]
-        project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
-        out, *last = _ALL_STEPS[self._kind](x, mask, project, *parameters, *state)
-        return out, tuple(last)
+            parts.append(part)
+        return parts
 
     def _run(self, x: Any, given: Any) -> tuple[Any, list[Tensor]]:
         if isinstance(x, PackedSequence):
@@ -249,13 +159,12 @@ class _Recurrent(Module):
                 f"{self.input_size}), not shape {x.shape}"
             )
         single = x.ndim == 2
-        x = x[:, None] if single else nm.swapaxes(x, 0, 1) if self.batch_first else x
-        if x.shape[0] == 0:
+        x = x[:, None] if single else x
+        batch_first = self.batch_first and not single
+        if x.shape[batch_first] == 0:
             raise ShapeError(f"{type(self).__name__}: there are no steps in shape {x.shape}")
-        x, finals = self._layers(x, self._first(given, x.shape[1], x), None)
-        if single:
-            return x[:, 0], [f[:, 0] for f in finals]
-        return (nm.swapaxes(x, 0, 1) if self.batch_first else x), finals
+        x, finals = self._layers(x, given, None, batch_first)
+        return (x[:, 0], [f[:, 0] for f in finals]) if single else (x, finals)
 
     def _run_packed(self, x: PackedSequence, given: Any) -> tuple[PackedSequence, list[Tensor]]:
         """Sequences of several lengths; states are in the caller's order."""
@@ -269,33 +178,24 @@ class _Recurrent(Module):
             given = nm.tree.map(lambda h: nm.take(h, x.sorted_indices, axis=1), given)
         counts = nm.arange(padded.shape[1], device=padded.device)
         mask = (x.batch_sizes.to(padded.device)[:, None] > counts)[..., None]
-        out, finals = self._layers(padded, self._first(given, padded.shape[1], padded), mask)
+        out, finals = self._layers(padded, given, mask)
         if x.unsorted_indices is not None:
             finals = [nm.take(f, x.unsorted_indices, axis=1) for f in finals]
         return x.packed(out), finals
 
     def _layers(
-        self, x: Tensor, first: list[State], mask: Tensor | None
+        self, x: Tensor, given: Any, mask: Tensor | None, batch_first: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """All layers, in one direction or both: outputs of the last, and last states of all."""
-        states = [tuple(map(_lowered, state)) for state in first]
-        directions = 1 + self.bidirectional
-        backwards = None if mask is None else nm.flip(mask, axis=0)
-        last: list[State] = []
-        for layer in range(self.num_layers):
-            if layer and self.dropout:
-                x = F.dropout(x, self.dropout, self.training)
-            out, state = self._scan(x, states[layer * directions], f"_l{layer}", mask)
-            last.append(state)
-            if self.bidirectional:
-                back, state = self._scan(
-                    *(nm.flip(x, axis=0), states[layer * directions + 1]),
-                    *(f"_l{layer}_reverse", backwards),
-                )
-                last.append(state)
-                out = nm.concat([out, nm.flip(back, axis=0)], axis=-1)
-            x = out
-        return x, [nm.stack(list(parts)) for parts in zip(*last, strict=True)]
+        drop = None
+        if self.num_layers > 1 and self.dropout and self.training:
+            drop = functools.partial(F.dropout, p=self.dropout)
+        names = [name + suffix for suffix, _ in self._suffixes() for name in PARAMETERS]
+        states = self._states(given, x.shape[not batch_first])
+        parameters = [getattr(self, name, None) for name in names]
+        how = 1 + self.bidirectional, batch_first, drop, tuple(self._sizes().values())
+        out, *finals = all_layers(self._kind, *how, x, mask, *parameters, *states)
+        return out, finals
 
     def extra_repr(self) -> str:
         shown = f"{self.input_size}, {self.hidden_size}"
@@ -433,9 +333,9 @@ class _Cell(Module):
 
     def _run(self, x: Any, states: Any) -> State:
         """One step; `states` that are None are zeros."""
-        state = tuple(_lowered(self._zeros(x) if h is None else h) for h in states)
+        state = tuple(lowered(self._zeros(x) if h is None else h) for h in states)
         inputs = F.linear(nm.asarray(x), self.weight_ih, self.bias_ih)
-        return _STEPS[self._kind](inputs, state, self.weight_hh, self.bias_hh)
+        return STEPS[self._kind](inputs, state, self.weight_hh, self.bias_hh)
 
     def _zeros(self, x: Any) -> Tensor:
         shape = (*x.shape[:-1], self.hidden_size)
