@@ -7,7 +7,7 @@ import pytest
 
 import numus as nm
 from numus.compiler import plan as plans
-from numus.compiler.lower.conv import cpu_channels, cpu_spatial
+from numus.compiler.lower.conv import cpu_channels, cpu_depthwise, cpu_spatial
 from numus.errors import DTypeError, ShapeError
 
 # (shape of the data, of the weights, options)
@@ -23,6 +23,22 @@ CONVOLUTIONS = {
         {"padding": 3, "dilation": 3, "stride": 2},
     ),
     "depthwise": (nm.conv2d, (2, 24, 18, 18), (24, 1, 3, 3), {"padding": 1, "groups": 24}),
+    "depthwise, two outputs each": (
+        *(nm.conv2d, (3, 5, 14, 37), (10, 1, 7, 5)),
+        {"padding": (3, 1), "groups": 5},
+    ),
+    "depthwise, strided": (
+        *(nm.conv2d, (2, 6, 29, 31), (6, 1, 5, 5)),
+        {"padding": 2, "stride": 2, "groups": 6},
+    ),
+    "depthwise, dilated": (
+        *(nm.conv2d, (2, 6, 30, 33), (6, 1, 3, 3)),
+        {"padding": 1, "dilation": (3, 2), "stride": (2, 1), "groups": 6},
+    ),
+    "depthwise, large image": (
+        *(nm.conv2d, (1, 2, 300, 301), (2, 1, 7, 7)),
+        {"padding": 3, "groups": 2},
+    ),
     "wide windows": (nm.conv2d, (2, 3, 40, 40), (16, 3, 7, 7), {"padding": 3, "stride": 2}),
     "points": (nm.conv2d, (4, 40, 13, 13), (30, 40, 1, 1), {}),
     "points, strided": (nm.conv2d, (4, 40, 13, 13), (30, 40, 1, 1), {"stride": 2}),
@@ -78,6 +94,8 @@ def schedule(request, monkeypatch):
     if request.param == "NCHWc":
         monkeypatch.setattr(cpu_channels, "CPU", replace(cpu_channels.CPU, min_packed_macs=0))
         monkeypatch.setattr(cpu_spatial, "spatial_cost", lambda *_: float("inf"))
+        never = lambda *_: False
+        monkeypatch.setattr(cpu_depthwise.DepthwiseConv, "supports", never)
     yield
     plans.clear_plans()
 

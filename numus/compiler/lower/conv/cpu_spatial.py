@@ -37,8 +37,9 @@ def spatial_cost(g: Geometry, conv: Value, target: Target) -> float:
     return g.macs_per_output * waste * tile.cost_per_fma + phases
 
 
-def _tiling(problem: ConvProblem) -> DirectTiling:
-    """Blocks that fit in L2, and tasks that repeat little packing."""
+def direct_tiling(problem: ConvProblem, tile: Tile, several: bool = True) -> DirectTiling:
+    """Blocks that fit in L2, `several` small images if there are, and tasks that repeat little
+    packing."""
     g, target = problem.direct_geometry, problem.target
     weights, dtype = problem.conv.inputs[1], dt.compute_dtype(problem.conv.dtype)
     spans = tuple(high - low for low, high, _ in g.tap_ranges)
@@ -48,9 +49,9 @@ def _tiling(problem: ConvProblem) -> DirectTiling:
     max_tasks = g.macs // (CPU.macs_per_packed_weight * weights.size)
     tasks = min(max(max_tasks, target.num_cores), 4 * target.num_cores)
     tasks = min(tasks, max(1, g.macs // CPU.min_task_macs))
-    tile = spatial_tile(target, dtype, g.out_channels)
     max_elements = target.l2_bytes // 2 // dtype.itemsize // (g.in_channels * size_of(phases))
     block = _block(g, halo, max_elements, tasks, tile)
+    block = block if several else (1, *block[1:])
     blocks = tuple(-(-n // b) for n, b in zip(g.phase_size, block, strict=True))
     num_blocks = g.batch * size_of(blocks)
     panels = -(-g.out_channels // tile.rows)
@@ -95,7 +96,9 @@ class SpatialConv:
         return spatial_cost(problem.geometry, problem.conv, target)
 
     def lower(self, problem: ConvProblem) -> Kernels:
-        t, e = _tiling(problem), Emitter(problem.input_layouts)
+        dtype = dt.compute_dtype(problem.conv.dtype)
+        tile = spatial_tile(problem.target, dtype, problem.geometry.out_channels)
+        t, e = direct_tiling(problem, tile), Emitter(problem.input_layouts)
         stride, channels = scalar_args(e, t.g.stride, 2), e.scalar_arg(t.g.in_channels)
         size = e.scalar_arg(plane_size(problem.target, t.dtype, t.phases, t.input_size))
         buffer = ir.Buffer("planes", t.dtype, "scratch", channels * size + t.tile.columns)

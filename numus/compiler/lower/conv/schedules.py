@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Layouts, Value
 from numus.compiler.lower.conv.cpu_channels import ChannelConv
+from numus.compiler.lower.conv.cpu_depthwise import DepthwiseConv
 from numus.compiler.lower.conv.cpu_spatial import SpatialConv
 from numus.compiler.lower.conv.cpu_wgrad import WgradConv
 from numus.compiler.lower.conv.cpu_winograd import CpuWinograd
@@ -75,6 +76,7 @@ class Loops(Fallback):
 
 CPU: Sequence[Schedule[ConvProblem]] = (
     SpatialConv(),
+    DepthwiseConv(),
     ChannelConv(),
     CpuWinograd(),
     WgradConv(),
