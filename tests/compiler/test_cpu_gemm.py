@@ -287,3 +287,19 @@ def test_shares_of_two_threads(m, n, k, shares):
     found = choose_blocking(target, dt.float32, 1, (1, m, n, k), False, direct, a_stride)
     assert found.a_access == "direct"
     assert (-(-m // found.task_rows), -(-n // found.task_columns)) == shares
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("n", [15, 33, 64, 130])
+def test_columns_along_k_are_transposed(n, dtype):
+    """B as rows of memory: whole squares of vectors, and what remains along both axes."""
+    plans.clear_plans()
+    for k in (16, 65, 130):
+        a, b = numbers((70, k), dtype), numbers((n, k), dtype)
+        x, y = nm.asarray(a), nm.asarray(b)
+        agrees(x @ y.mT, a, b.T)
+        agrees(x @ y[:, ::-1].mT, a, b[:, ::-1].T)
+        agrees(x[:, 3:] @ (y[:, 3:] * 2).mT, a[:, 3:], 2 * b[:, 3:].T)
+        # the same bits as from columns that are adjacent in memory
+        want = x @ nm.asarray(np.ascontiguousarray(b.T))
+        np.testing.assert_array_equal((x @ y.mT).numpy(), want.numpy())

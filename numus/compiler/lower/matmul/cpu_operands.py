@@ -26,6 +26,7 @@ class OperandLayout:
     in_memory: bool  # plain loads, in the dtype of the computation
     mn_stride: int = 0
     k_stride: int = 0
+    k_adjacent: bool = False  # all that is read lies along k
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class CpuMatmul:
             value = e.value(x.value, (batch if self.batch > 1 else ZERO, *index), mask)
             return cast_value(value, x.value.dtype, self.compute_dtype)
 
-        return Matrix(read, e.dim(x.value.shape[x.axis]))
+        return Matrix(read, e.dim(x.value.shape[x.axis]), self.layout(x).k_adjacent)
 
     def store(
         self, e: Emitter, batch: Expr, m: Expr, n: Expr, value: Any, mask: Expr | None = None
@@ -81,8 +82,9 @@ class CpuMatmul:
         value = e.value(x, tuple(names))
         loads = accesses(e)
         mn_major = unit_stride_count(loads, names[axis]) > unit_stride_count(loads, names[3 - axis])
+        along_k = 0 < len(loads) == unit_stride_count(loads, names[3 - axis]) and not mn_major
         plain = len(loads) == 1 and x.dtype is self.dtype and value.op == "load"
         if not plain or len(value.args) > 1:
-            return OperandLayout(mn_major, False)
+            return OperandLayout(mn_major, False, k_adjacent=along_k)
         strides = [abs(loads[0].get(name, 0)) * x.dtype.itemsize for name in names]
-        return OperandLayout(mn_major, True, strides[axis], strides[3 - axis])
+        return OperandLayout(mn_major, True, strides[axis], strides[3 - axis], along_k)

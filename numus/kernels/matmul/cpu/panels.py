@@ -28,10 +28,12 @@ Read = Callable[[Expr, Expr, Expr, Expr | None], Any]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand as an expression; `extent` is m or n."""
+    """An operand as an expression; `extent` is m or n, `k_major`: its elements in memory are
+    adjacent along k."""
 
     read: Read
     extent: Expr
+    k_major: bool = False
 
     def row(self, batch: Expr, m: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
         """Element k + u of row m + i, in place; rows past the end repeat the last one."""
@@ -98,6 +100,8 @@ class Panels:
         if self.k_major:
             assert k_range is None
             return self._pack_k_major(buffer, start, source)
+        if source.matrix.k_major and self.blocking.parts == 1 and not self.of_a:
+            return self._pack_transposed(buffer, start, source, k_range or (ZERO, self.k))
         return self._pack_mn_major(buffer, start, source, k_range or (ZERO, self.k))
 
     def _pack_mn_major(
@@ -132,6 +136,38 @@ class Panels:
         body.append(ir.If(rest, rows(mn < stop, vectors)))
         panels = ir.For(p, ZERO, stop - first, "serial", body, step=const(extent))
         return [ir.For(kb, *k_range, "serial", [panels], step=const(BLOCK_ROWS))]
+
+    def _pack_transposed(
+        self, buffer: ir.Buffer, start: Expr, source: MatrixRows, k_range: Pair
+    ) -> list[Stmt]:
+        """Columns that lie along k in memory: squares of vectors, which are transposed in
+        registers. Gathering the vectors of the panel would take several times as long."""
+        matrix, batch, first, stop = source
+        extent, width = self.extent, self.blocking.width
+        kb, p, k, v, j = (ir.var(f"pack_b_{x}") for x in ("kb", "p", "k", "v", "j"))
+        mn = first + p + v + j
+
+        def row(k: Expr, mask: Expr | None) -> Stmt:
+            (value,) = _parts(matrix.read(batch, mn, k, mask), mask)
+            return ir.Store(buffer, start + p * self.stride + k * extent + v + j, value)
+
+        def lanes(body: list[Stmt]) -> Stmt:
+            return ir.For(j, ZERO, const(width), "lanes", body)
+
+        left = stop - (first + p)
+        end = ir.minimum(kb + width, k_range[1])
+        whole = (left >= v + width) & (kb + width <= k_range[1])
+        square = lanes([row(kb + u, None) for u in range(width)])
+        rest = ir.For(k, kb, end, "serial", [lanes([row(k, mn < stop)])])
+        # a tile reads no more than the one vector
+        columns = ir.select(left <= width, const(width), const(extent))
+        vectors = ir.For(
+            *(v, ZERO, columns, "serial"),
+            [ir.If(whole, [square]), ir.If(~whole, [rest])],
+            step=const(width),
+        )
+        blocks = ir.For(kb, *k_range, "serial", [vectors], step=const(width))
+        return [ir.For(p, ZERO, stop - first, "serial", [blocks], step=const(extent))]
 
     def _pack_k_major(self, buffer: ir.Buffer, start: Expr, source: MatrixRows) -> list[Stmt]:
         """A vector along k at a time; zeros past the end of k. Rows past the end repeat the last
