@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,12 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import is_known
 from numus.graph import Node, Nodes, Storage, Tangents, View, checking_effects, mode
+from numus.lru import LruTable
 from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.broadcast import broadcast, full
 from numus.primitives.control import BoundCall
-from numus.primitives.source import constant, iota
+from numus.primitives.source import constant, iota, placeholder
 from numus.primitives.structure import concat
 from numus.primitives.views import permute, reshape, take_range
 from numus.runtime.devices import Device
@@ -27,11 +29,14 @@ from numus.transforms.control.loop_sum_hoisting import HoistedSum, total_of, wor
 from numus.transforms.control.while_loop import while_loop
 from numus.transforms.effects import LoopEffects
 from numus.transforms.rules import CallRule, differentiated, instantiate_zeros
+from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import nodes_of, require_function, tensors
 
 __all__ = ["fori_loop", "scan"]
 
 Function = Callable[..., Any]
+
+_MAX_REVERSED = 16  # recipes of a loop's derivative
 
 
 @dataclass(eq=False)
@@ -221,7 +226,47 @@ class ScanRule(CallRule):
 
     call: ScanCall
 
+    @functools.cached_property
+    def _reversed(self) -> LruTable[Any, tuple[Recipe, list[bool]] | None]:
+        return LruTable(_MAX_REVERSED)
+
     def vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
+        """From the second time on by a recipe: what the reverse loop looks like depends on the
+        types of operands and on which cotangents there are, and tracing it takes a millisecond."""
+        given = [*operands, *(g for g in cotangents if g is not None)]
+        if not self._repeats(given):
+            return self._traced_vjp(operands, cotangents)
+        devices = tuple([x.device for x in given])
+        key = (tuple([g is None for g in cotangents]), devices, mode.autocast)
+        known = self._reversed.get(key)
+        if known is None:
+            if key not in self._reversed:
+                self._reversed[key] = None
+                return self._traced_vjp(operands, cotangents)
+            known = self._reversed[key] = self._recipe(given, len(operands), cotangents)
+        recipe, is_given = known
+        found = iter(recipe.replay(given))
+        return [next(found) if x else None for x in is_given]
+
+    def _repeats(self, given: Nodes) -> bool:
+        """Whether a recipe of the reverse loop serves: on values, of which no derivative is asked.
+        (Programs are traced once, and loops of GPUs look at how their constants are laid out.)"""
+        return not self.call.has_effects and not any(
+            x.abstract or (mode.grad and x.tracked) or not (x.device is None or x.device.on_host)
+            for x in given
+        )
+
+    def _recipe(self, given: Nodes, count: int, cotangents: Tangents) -> tuple[Recipe, list[bool]]:
+        """How results follow from operands and cotangents, and which there are."""
+        arguments = [placeholder(x.shape, x.dtype, x.device, "scan") for x in given]
+        left = iter(arguments[count:])
+        each = [None if g is None else next(left) for g in cotangents]
+        found = self._traced_vjp(arguments[:count], each)
+        wanted = [g for g in found if g is not None]
+        recipe = Recipe(dependents(wanted, arguments), arguments, wanted)
+        return recipe, [g is not None for g in found]
+
+    def _traced_vjp(self, operands: Nodes, cotangents: Tangents) -> Tangents:
         call, carried = self.call, self.call.carried
         init, sliced, constants, saved = call.split(operands)
         if mode.grad and any(x.tracked for x in operands):
