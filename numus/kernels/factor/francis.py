@@ -18,9 +18,7 @@ def _sign(p: Program, x: Expr) -> Expr:
     return ir.binary("copysign", p.constant(1.0), x)
 
 
-def _combine(
-    p: Program, out: Matrix, at: list[tuple[Expr, Expr]], v: list[Expr], tau: Expr
-) -> None:
+def combine(p: Program, out: Matrix, at: list[tuple[Expr, Expr]], v: list[Expr], tau: Expr) -> None:
     """(1 - tau v vᵀ) of the numbers at places, v beginning with 1. Places that are the same as
     their predecessor, of weight 0, are written first and so not kept."""
     old = [p.let(out[place][0]) for place in at]
@@ -44,19 +42,19 @@ def sweep(p: Program, out: Matrix, active: tuple[Expr, Expr], n: Expr, tries: Ex
         column = [out[k, before][0], out[after, before][0], out[third, before][0]]
         x, y, z = (p.let(select(first, s, c)) for s, c in zip(start, column, strict=True))
         z = p.let(select(three, z, p.constant(0.0)))
-        beta, tau, v = _reflector(p, x, y, z)
+        beta, tau, v = reflector(p, x, y, z)
         with p.when(~first):
             with p.when(three):
                 out[third, before] = (p.constant(0.0),)
             out[after, before] = (p.constant(0.0),)
             out[k, before] = (beta,)
         with p.lanes(k, n) as j:
-            _combine(p, out, [(k, j), (after, j), (third, j)], v, tau)
+            combine(p, out, [(k, j), (after, j), (third, j)], v, tau)
         with p.lanes(ZERO, ir.add(ir.minimum(ir.add(k, THREE), hi), ONE)) as i:
-            _combine(p, out, [(i, k), (i, after), (i, third)], v, tau)
+            combine(p, out, [(i, k), (i, after), (i, third)], v, tau)
         rows = [p.let(ir.add(n, r)) for r in (k, after, third)]
         with p.lanes(ZERO, n) as j:
-            _combine(p, out, [(r, j) for r in rows], v, tau)
+            combine(p, out, [(r, j) for r in rows], v, tau)
 
 
 def _first_column(p: Program, out: Matrix, lo: Expr, hi: Expr, tries: Expr) -> list[Expr]:
@@ -99,7 +97,7 @@ def _first_column(p: Program, out: Matrix, lo: Expr, hi: Expr, tries: Expr) -> l
     return [p.let(x), p.let(below * (distance + (h11 - shift))), p.let(below * h21)]
 
 
-def _reflector(p: Program, x: Expr, y: Expr, z: Expr) -> tuple[Expr, Expr, list[Expr]]:
+def reflector(p: Program, x: Expr, y: Expr, z: Expr) -> tuple[Expr, Expr, list[Expr]]:
     """beta, tau and the rest of v with (1 - tau v vᵀ) (x, y, z) = (beta, 0, 0)."""
     zero, one = p.constant(0.0), p.constant(1.0)
     size = p.let(_abs(x) + _abs(y) + _abs(z))
@@ -163,8 +161,9 @@ def _rotation(p: Program, a: Expr, b: Expr, c: Expr, d: Expr) -> tuple[Expr, Exp
     # complex ones: make the diagonal equal
     total = p.let(b + c)
     tau = p.let(_hypot(p, total, difference))
-    tau = p.let(select(tau.eq(0.0), one, tau))
-    cosine = p.let(ir.sqrt(half * (one + _abs(total) / tau)))
+    equal = p.let(tau.eq(0.0))  # already, and those beside it opposite: nothing is to be turned
+    tau = p.let(select(equal, one, tau))
+    cosine = p.let(select(equal, one, ir.sqrt(half * (one + _abs(total) / tau))))
     complex_pair = (cosine, -(middle / (tau * cosine)) * _sign(p, total))
     trivial = p.let(c.eq(0.0))
     pair = [select(is_real, x, y) for x, y in zip(real_pair, complex_pair, strict=True)]

@@ -29,7 +29,18 @@ def hessenberg(p: Program, out: Matrix, a: Read, n: Expr) -> None:
     real, the last element too."""
     with p.each((ZERO, n), (ZERO, n)) as (i, j):
         out[i, j] = a(i, j)
-        out[ir.add(n, i), j] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
+    identity(p, out, n, n)
+    reduce(p, out, n)
+
+
+def identity(p: Program, out: Matrix, top: Expr, n: Expr) -> None:
+    """In rows from `top` on."""
+    with p.each((ZERO, n), (ZERO, n)) as (i, j):
+        out[ir.add(top, i), j] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
+
+
+def reduce(p: Program, out: Matrix, n: Expr) -> None:
+    """`hessenberg` in place, of a matrix and an identity below it."""
     scratch = p.let(ir.add(n, n))
     with p.lanes(ZERO, n) as j:
         out[scratch, j] = zero(p)

@@ -20,14 +20,19 @@ def schur(p: Program, out: Matrix, packed: Read, n: Expr) -> None:
     last = p.let(ir.add(n, n))
     with p.each((ZERO, ir.add(last, ONE)), (ZERO, n)) as (i, j):
         out[i, j] = packed(i, j)
-    epsilon = p.constant(2.0**-p.real.mantissa)
-    size = _largest(p, out, n)
+    bounds = p.constant(2.0**-p.real.mantissa), largest(p, out, n)
+    out[last, ZERO] = real(p, p.let(iterate(p, out, n, bounds).cast(p.real)))
+
+
+def iterate(p: Program, out: Matrix, n: Expr, bounds: tuple[Expr, Expr]) -> Expr:
+    """T and Zᵀ in place of H and Qᵀ, and the number of rows that have not converged; `bounds`: a
+    rounding error, and the size that one is of where all around is zero."""
     high, tries = p.register(INT), p.register(INT)
     p.do(ir.Set(high, ir.sub(n, ONE).cast(INT)), ir.Set(tries, const(0, INT)))
     limit = ir.mul(const(ITERATIONS_PER_ROW), ir.maximum(n, const(10)))
     with p.loop(ZERO, limit), p.when(p.let(ir.read(high)) >= 0):
         hi = p.let(ir.read(high).cast(INDEX))
-        lo = p.let(_active_start(p, out, hi, epsilon, size))
+        lo = p.let(active_start(p, out, hi, bounds))
         with p.when(lo > 0):
             out[lo, ir.sub(lo, ONE)] = real(p, p.constant(0.0))
         left = p.let(ir.sub(hi, lo))
@@ -42,11 +47,10 @@ def schur(p: Program, out: Matrix, packed: Read, n: Expr) -> None:
             p.do(ir.Set(tries, ir.read(tries) + const(1, INT)))
             sweep = wilkinson.sweep if p.components == 2 else francis.sweep
             sweep(p, out, (lo, hi), n, p.let(ir.read(tries)))
-    left_over = (ir.read(high) + const(1, INT)).cast(p.real)
-    out[last, ZERO] = real(p, p.let(left_over))
+    return p.let(ir.read(high) + const(1, INT))
 
 
-def _largest(p: Program, out: Matrix, n: Expr) -> Expr:
+def largest(p: Program, out: Matrix, n: Expr) -> Expr:
     found = p.register()
     p.do(ir.Set(found, p.constant(0.0)))
     with p.loop(ZERO, n) as i:
@@ -55,9 +59,10 @@ def _largest(p: Program, out: Matrix, n: Expr) -> Expr:
     return p.let(ir.read(found))
 
 
-def _active_start(p: Program, out: Matrix, hi: Expr, epsilon: Expr, size: Expr) -> Expr:
+def active_start(p: Program, out: Matrix, hi: Expr, bounds: tuple[Expr, Expr]) -> Expr:
     """The row after the last negligible subdiagonal element up to row hi; NaN is negligible, so
     that what is not finite ends."""
+    epsilon, size = bounds
 
     def start(i: Expr) -> list[Expr]:
         before = ir.sub(i, ONE)

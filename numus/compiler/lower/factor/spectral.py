@@ -6,6 +6,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.factor.multishift import lower_multishift, takes_many_shifts
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr
 from numus.kernels.factor import hessenberg, qz, schur, substitution
@@ -58,4 +59,8 @@ def _write(
         substitution.root(program, out, operands[0], order)
 
 
-lower_spectral = family(Problem, Candidate("a matrix per task", _lower))
+lower_spectral = family(
+    Problem,
+    Candidate("many shifts at once", lower_multishift, takes_many_shifts),
+    Candidate("a matrix per task", _lower),
+)
