@@ -61,7 +61,7 @@ def lower_eigh(p: Problem) -> Kernels:
         return space.steps
     whole = space.memory(space.order)
     divide_and_conquer.eigenvectors(space, found, whole)
-    _reflected(space, whole, reflectors, 0, space.order)
+    reflect(space, whole, reflectors, 0, space.order)
     divide_and_conquer.store(space, whole, 0, space.n, 1)
     return space.steps
 
@@ -76,8 +76,8 @@ def lower_svd(p: Problem) -> Kernels:
         return space.steps
     whole = space.memory(space.rows + space.order)
     divide_and_conquer.singular_vectors(space, found, whole)
-    _reflected(space, whole, left, 0, space.rows)
-    _reflected(space, whole, right, space.rows, space.order)
+    reflect(space, whole, left, 0, space.rows)
+    reflect(space, whole, right, space.rows, space.order)
     divide_and_conquer.store(space, whole, 0, space.m, 0)
     divide_and_conquer.store(space, whole, space.rows, space.n, space.m)
     return space.steps
@@ -228,18 +228,26 @@ def _fill_hermitian(space: Workspace) -> None:
 # -- vectors --------------------------------------------------------------------------------------
 
 
-def _reflected(
-    space: Workspace, whole: Value, reflectors: list[Reflectors], top: int, end: int
+def reflect(
+    space: Workspace,
+    whole: Value,
+    reflectors: list[Reflectors],
+    top: int,
+    end: int,
+    *,
+    identity: bool = False,
 ) -> None:
-    """Reflectors applied in reverse to rows from `top` on."""
+    """Reflectors applied in reverse to rows from `top` on; of an `identity`, those of a panel leave
+    the columns before it alone."""
     for first, chunks, t in reversed(reflectors):
-        task = Task(space, space.blocks())
+        left = first if identity else 0
+        task = Task(space, space.blocks(left))
         p = task.program
         own = task.planes(whole).moved(task.size(top), ZERO)
         near = task.near(space.block, space.near_pitch)
         panel = task.chunks(chunks, "read"), task.planes(t, "read", space.near_pitch)
         at = task.size(first), task.size(space.count(first))
-        spans = at, task.span(task.part), task.size(end)
+        spans = at, task.span(task.part, left), task.size(end)
         qr.apply(p, own, panel, near, spans, adjoint=False)
         task.done("reflect")
 

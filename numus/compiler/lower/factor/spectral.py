@@ -6,6 +6,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Kernels
+from numus.compiler.lower.factor.hessenberg import lower_hessenberg, reduces_in_blocks
 from numus.compiler.lower.factor.multishift import lower_multishift, takes_many_shifts
 from numus.compiler.lower.schedule import Candidate, Problem, family
 from numus.ir import Expr
@@ -61,6 +62,7 @@ def _write(
 
 lower_spectral = family(
     Problem,
+    Candidate("in blocks, in place", lower_hessenberg, reduces_in_blocks),
     Candidate("many shifts at once", lower_multishift, takes_many_shifts),
     Candidate("a matrix per task", _lower),
 )
