@@ -25,24 +25,51 @@ def repeated(n, dtype):
     yield (np.eye(n) + np.eye(n, k=1)).astype(dtype)
     yield np.zeros((n, n), dtype)
     yield np.roll(np.eye(n), 1, axis=0).astype(dtype)  # needs exceptional shifts
+    # turns by a right angle: blocks whose elements are equal or opposite
+    yield np.kron(np.eye(n // 2), [[0, 1], [-1, 0]]).astype(dtype)
+
+
+def check_backward_errors(a):
+    """Of the Schur and Hessenberg forms of a matrix, and of its eigenvectors."""
+    n = len(a)
+    bound = 10 * max(n, 4) * np.finfo(a.dtype).eps
+    size = max(np.max(np.abs(a)), np.finfo(a.dtype).tiny)
+    t, z = (x.numpy() for x in nm.linalg.schur(nm.asarray(a)))
+    assert np.max(np.abs(adjoint(z) @ z - np.eye(n))) <= bound
+    assert np.max(np.abs(z @ (t / size) @ adjoint(z) - a / size)) <= bound
+    assert not np.tril(t, -1 if np.iscomplexobj(a) else -2).any()
+    h, q = (x.numpy() for x in nm.linalg.hessenberg(nm.asarray(a)))
+    assert np.max(np.abs(q @ (h / size) @ adjoint(q) - a / size)) <= bound
+    assert not np.tril(h, -2).any()
+    values, vectors = (x.numpy() for x in nm.linalg.eig(nm.asarray(a)))
+    residual = (a / size) @ vectors - vectors * (values / size)
+    assert np.max(np.abs(residual)) <= bound
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=0), 1, rtol=bound)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_backward_error(dtype, kernels):
     for n in (2, 24):  # one block alone; many
         for a in (*kinds(n, dtype), *repeated(n, dtype)):
-            bound = 10 * max(n, 4) * np.finfo(dtype).eps
-            size = max(np.max(np.abs(a)), np.finfo(dtype).tiny)
-            t, z = (x.numpy() for x in nm.linalg.schur(nm.asarray(a)))
-            assert np.max(np.abs(adjoint(z) @ z - np.eye(n))) <= bound
-            assert np.max(np.abs(z @ (t / size) @ adjoint(z) - a / size)) <= bound
-            assert not np.tril(t, -1 if np.iscomplexobj(a) else -2).any()
-            h, q = (x.numpy() for x in nm.linalg.hessenberg(nm.asarray(a)))
-            assert np.max(np.abs(q @ (h / size) @ adjoint(q) - a / size)) <= bound
-            values, vectors = (x.numpy() for x in nm.linalg.eig(nm.asarray(a)))
-            residual = (a / size) @ vectors - vectors * (values / size)
-            assert np.max(np.abs(residual)) <= bound
-            np.testing.assert_allclose(np.linalg.norm(vectors, axis=0), 1, rtol=bound)
+            check_backward_errors(a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_of_many_shifts(dtype):
+    """Panels of reflectors, chains of bulges, windows that deflate."""
+    n = 116
+    with nm.kernels.prefer("native"):
+        for a in (*kinds(n, dtype), *repeated(n, dtype)):
+            check_backward_errors(a)
+
+
+def test_threads_do_not_change_eigenvectors():
+    a = drawn((3, 130, 130), np.float64)
+    with nm.kernels.prefer("native"):
+        whole = nm.linalg.eig(nm.asarray(a))
+        for i in range(len(a)):
+            for x, y in zip(whole, nm.linalg.eig(nm.asarray(a[i])), strict=True):
+                np.testing.assert_array_equal(x[i].numpy(), y.numpy())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

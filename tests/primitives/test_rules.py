@@ -36,7 +36,7 @@ NO_CASES |= {"cholesky", "householder", "implicit", "lu", "orthogonalize", "solv
 NO_CASES |= {"fft2", "rfft", "irfft"}
 NO_CASES |= {"eigh", "lapack"}  # a library's, in tests/kernels/test_lapack.py
 NO_CASES |= {"hessenberg", "schur", "qz"}  # in tests/linalg/test_nonsymmetric.py and the op table
-NO_CASES |= {"triangular_root", "triangular_sylvester", "triangular_vectors"}
+NO_CASES |= {"triangular_root", "triangular_sylvester", "triangular_vectors", "quasi_vectors"}
 
 
 def test_every_primitive_has_cases():

@@ -25,7 +25,12 @@ from numus.linalg._base import (
 )
 from numus.linalg.factor import lapack
 from numus.linalg.factor.lu import solve_ex
-from numus.linalg.general.eigenvectors import eigen_tangent, triangular_vectors, unit_columns
+from numus.linalg.general.eigenvectors import (
+    eigen_tangent,
+    quasi_triangular_vectors,
+    triangular_vectors,
+    unit_columns,
+)
 from numus.linalg.general.host import hosted
 from numus.linalg.general.qz import generalised
 from numus.linalg.general.schur import UNCONVERGED, complexified, finite_part, packed_schur
@@ -60,16 +65,13 @@ def _eig(a: Tensor) -> Tensor:
         t, z = packed[..., :n, :], packed[..., n : 2 * n, :].mT
         info = complexified(packed[..., 2 * n :, :])
         if a.dtype.is_complex:
+            t = t.triu()
             values = diagonal(t)
+            size = maximum_of(abs(t), axis=(-2, -1), keepdims=True)
+            vectors = unit_columns(z @ triangular_vectors(t, identity(n, t), size))
         else:
             values = values_of_blocks(t)
-            again = packed_schur(complexified(t.triu(-1)))
-            t, z = again[..., :n, :], complexified(z) @ again[..., n : 2 * n, :].mT
-        t = t.triu()
-        size = maximum_of(abs(t), axis=(-2, -1), keepdims=True)
-        vectors = unit_columns(z @ triangular_vectors(t, identity(n, t), size))
-        if not a.dtype.is_complex:
-            vectors = _matched(values, diagonal(t), vectors)
+            vectors = quasi_triangular_vectors(t, z)
         return concat([spoil(values[..., None, :] * scale), spoil(vectors), info], axis=-2)
 
 
@@ -78,13 +80,6 @@ def _by_library(stack: Tensor) -> Tensor:
     values = values[:, None, :]
     last = broadcast_to(info.astype(values.dtype)[:, None, None], values.shape)
     return concat([values, vectors, last], axis=-2)
-
-
-def _matched(values: Tensor, own: Tensor, vectors: Tensor) -> Tensor:
-    """The vectors of conjugate pairs that the triangular form has in the other order: the conjugate
-    vectors are those of the conjugate values."""
-    swapped = abs(values.conj() - own) < abs(values - own)
-    return where(swapped[..., None, :], vectors.conj(), vectors)
 
 
 def _tangent(packed: Tensor, operands: list[Tensor], tangents: list[Tensor]) -> Tensor:

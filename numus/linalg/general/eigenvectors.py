@@ -27,6 +27,20 @@ def triangular_vectors(s: Tensor, t: Tensor, size: Tensor) -> Tensor:
     return unstacked(wrap(spectral.triangular_vectors(*nodes)), s.shape[:-2]).mT
 
 
+def quasi_triangular_vectors(t: Tensor, z: Tensor) -> Tensor:
+    """Columns of length 1: z times the eigenvectors of real quasi-triangular matrices with
+    standardised blocks, those of `values_of_blocks`."""
+    n = t.shape[-1]
+    size = maximum_of(abs(t), axis=(-2, -1), keepdims=True)
+    least = (finfo(t.dtype).eps * where(size == 0, 1.0, size)).astype(t.dtype)
+    found = wrap(spectral.quasi_vectors(stacked(t)._node, stacked(least)._node))
+    v = z @ unstacked(found, t.shape[:-2])
+    real, imaginary = v[..., :n], v[..., n:]
+    # some element of each column of `found` is about 1, and none far beyond: squares are safe
+    factors = 1 / (real**2 + imaginary**2).sum(axis=-2, keepdims=True).sqrt()
+    return real * factors + 1j * (imaginary * factors)
+
+
 def eigen_tangent(packed: Tensor, inner: Tensor) -> Tensor:
     """That of values in a first row, vectors of length 1 below and a last row, from V⁻¹ dA V."""
     n = packed.shape[-1]

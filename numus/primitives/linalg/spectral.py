@@ -44,6 +44,23 @@ def triangular_vectors(s: Node, t: Node, least: Node) -> Node:
     return apply(_vectors, (s, t, least), None, s.shape, s.dtype)
 
 
+_quasi_vectors = unblocked(
+    "quasi_vectors",
+    references.quasi_vectors,
+    lambda t, least: quasi_vectors(t, least),
+    KIND,
+)
+
+
+def quasi_vectors(t: Node, least: Node) -> Node:
+    """Columns v with T v = λ v for real quasi-triangular matrices whose blocks of order 2 have
+    complex eigenvalues and equal diagonal elements: real parts, beside them imaginary ones; of a
+    block first that of the eigenvalue above the axis. Differences of eigenvalues below `least`
+    (batch, 1, 1) count as that."""
+    batch, n, _ = t.shape
+    return apply(_quasi_vectors, (t, least), None, (batch, n, 2 * n), t.dtype)
+
+
 _sylvester = unblocked(
     "triangular_sylvester",
     references.triangular_sylvester,

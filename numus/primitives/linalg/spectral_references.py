@@ -248,6 +248,37 @@ def _qz_sweep(pencil: _Pencil, low: int, high: int, tries: int, small_t: float) 
 
 
 hessenberg, schur = _each(_hessenberg), _each(_schur)
+
+
+def _quasi_vectors(t: Array, least: Array) -> Array:
+    """Each by its own equations, with the block of its eigenvalue at the end."""
+    n = len(t)
+    x = np.zeros((n, n), np.result_type(t, np.complex64))
+    for k in range(n):
+        follows = k > 0 and t[k, k - 1] != 0
+        leads = not follows and k + 1 < n and t[k + 1, k] != 0
+        top = k - 1 if follows else k
+        value = x.dtype.type(t[k, k])
+        x[k, k] = 1
+        if follows or leads:
+            b, c = t[top, top + 1], t[top + 1, top]
+            size = np.sqrt(abs(b)) * np.sqrt(abs(c)) * (-1 if follows else 1)
+            value += 1j * size
+            x[top : top + 2, k] = (1, 1j * size / b) if abs(b) >= abs(c) else (-size / c, 1j)
+        last = top
+        while last:
+            first = last - 2 if last > 1 and t[last - 1, last - 2] != 0 else last - 1
+            block = t[first:last, first:last] - value * np.eye(last - first)
+            right = -t[first:last, last:] @ x[last:, k]
+            if last - first == 1:
+                block = block if abs(block[0, 0]) >= least[0, 0] else least[:1, :1]
+            x[first:last, k] = np.linalg.solve(block, right)
+            x[:, k] /= max(1, np.max(np.abs(x[:, k])))
+            last = first
+    return np.concatenate([x.real, x.imag], axis=1)
+
+
+quasi_vectors = _each(_quasi_vectors)
 triangular_vectors, triangular_root = _each(_triangular_vectors), _each(_triangular_root)
 triangular_sylvester = _each(_triangular_sylvester)
 qz = _each(_qz)
