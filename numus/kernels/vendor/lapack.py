@@ -32,8 +32,10 @@ class LapackTuning:
     # of float64; of other dtypes as many bytes (of Hermitian matrices those of one part)
     eigh: tuple[int, int, int] = (1000, 1400, NEVER)
     svd: tuple[int, int, int] = (1500, 2000, NEVER)
-    eig: tuple[int, int, int] = (1, 1, NEVER)
-    schur: tuple[int, int, int] = (1, 1, NEVER)
+    eig: tuple[int, int, int] = (1, 1, 24)
+    schur: tuple[int, int, int] = (NEVER, NEVER, NEVER)
+    complex_eig: tuple[int, int, int] = (1, 1, NEVER)
+    complex_schur: tuple[int, int, int] = (1, 1, NEVER)
     qz: tuple[int, int, int] = (1, 1, NEVER)
 
 
@@ -41,10 +43,11 @@ TUNING = LapackTuning()
 
 
 def _pays_on_cpu(r: Routine, target: Any) -> bool:
-    alone, many, end = getattr(TUNING, r.name)
+    dtype = dt.as_dtype(r.dtype)
+    own = r.name in ("eig", "schur") and dtype.is_complex
+    alone, many, end = getattr(TUNING, f"complex_{r.name}" if own else r.name)
     order: float = min(r.m, r.n)
     if r.name in ("eigh", "svd"):
-        dtype = dt.as_dtype(r.dtype)
         order *= (dt.real_of(dtype) if r.name == "eigh" else dtype).itemsize / 8
     return bool((alone if r.batch < target.num_cores else many) <= order < end)
 
