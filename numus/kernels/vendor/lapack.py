@@ -91,10 +91,20 @@ class CusolverTuning:
     svd: int = 33
     solve: int = 65
     few_columns: int = 4  # of right-hand sides, which native kernels substitute faster
+    # QR of fewer columns, too, if no registers hold as many rows: 51 ms by reflectors of one block
+    # for 4096 x 64 (0.4). R alone of matrices that are so many times as tall is native: 3.8 ms for
+    # 16384 x 500 (9.8), with Q in float32 (4.3).
+    qr_rows: int = 129
+    qr_tall: int = 8
     order: int = 1
 
 
 CUSOLVER_TUNING = CusolverTuning()
+
+
+def _is_tall(r: Routine) -> bool:
+    columns = min(r.m, r.n)
+    return columns >= CUSOLVER_TUNING.qr and max(r.m, r.n) >= CUSOLVER_TUNING.qr_tall * columns
 
 
 def _pays_on_gpu(r: Routine, target: Any) -> bool:
@@ -102,6 +112,10 @@ def _pays_on_gpu(r: Routine, target: Any) -> bool:
     if r.name == "solve" and r.columns <= t.few_columns and target.async_copy:
         return False
     order: int | Mapping[str, int] = getattr(t, r.name)
+    if r.name == "qr":
+        order = 1 if max(r.m, r.n) >= t.qr_rows else t.qr
+        if _is_tall(r) and target.async_copy and (not r.option or r.dtype == "float32"):
+            return False
     if not isinstance(order, int):
         has_panels = r.name == "cholesky" or target.max_cluster_size > 1
         order = order[r.dtype] if has_panels else t.qr

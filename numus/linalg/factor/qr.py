@@ -181,6 +181,13 @@ def _plain(a: Tensor) -> tuple[Tensor, Tensor]:
         return factors(a, min(a.shape[-2:]))
 
 
+@by_choice
+def _triangle_alone(a: Tensor) -> Tensor:
+    with grad_mode(False), autocast(enabled=False):
+        scale = scale_of(a, axis=-2)
+        return triangle(a / scale) * scale
+
+
 def reduced(a: Tensor) -> tuple[Tensor, Tensor]:
     """Q (m, k) and R (k, n), differentiated."""
     m = a.shape[-2]
@@ -249,6 +256,8 @@ def qr(
 
         packed = differentiated(_COMPLETE, compute, a).astype(dtype, copy=False)
         return QRResult(packed[..., :m], packed[..., m:].triu())
+    if mode == "r" and lapack.on_gpu(a) and not a._node.tracked:
+        return _triangle_alone(a).astype(dtype, copy=False)
     q, r = (part.astype(dtype, copy=False) for part in reduced(a))
     r = r.triu() if a._node.tracked else r  # a derivative's reads no more of it
     return r if mode == "r" else QRResult(q, r)
