@@ -296,10 +296,10 @@ def test_columns_along_k_are_transposed(n, dtype):
     plans.clear_plans()
     for k in (16, 65, 130):
         a, b = numbers((70, k), dtype), numbers((n, k), dtype)
-        x, y = nm.asarray(a), nm.asarray(b)
+        x, y = nm.asarray(a, device="cpu"), nm.asarray(b, device="cpu")
         agrees(x @ y.mT, a, b.T)
         agrees(x @ y[:, ::-1].mT, a, b[:, ::-1].T)
         agrees(x[:, 3:] @ (y[:, 3:] * 2).mT, a[:, 3:], 2 * b[:, 3:].T)
         # the same bits as from columns that are adjacent in memory
-        want = x @ nm.asarray(np.ascontiguousarray(b.T))
+        want = x @ nm.asarray(np.ascontiguousarray(b.T), device="cpu")
         np.testing.assert_array_equal((x @ y.mT).numpy(), want.numpy())

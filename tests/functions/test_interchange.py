@@ -167,10 +167,16 @@ def test_jax():
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python's buffer method came with 3.12")
 def test_buffer():
-    x = nm.asarray([[1, 2], [3, 4]], dtype="int32")
-    view = memoryview(x)
-    assert view.readonly is x.device.on_host  # memory of the tensor, or a copy
+    view = memoryview(nm.asarray([[1, 2], [3, 4]], dtype="int32", device="cpu"))
+    assert view.readonly
     assert view.tolist() == [[1, 2], [3, 4]]
+
+
+def test_buffer_of_another_device():
+    """NumPy takes a copy by `__array__` then."""
+    simt_machine.install()
+    with pytest.raises(BufferError, match=r"on simt are in no memory of the host; take x.numpy"):
+        nm.ones(2, device="simt").__buffer__(0)
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)

@@ -131,13 +131,14 @@ def dlpack_device(self: Tensor) -> tuple[int, int]:
 
 @method("__buffer__")
 def buffer(self: Tensor, flags: int, /) -> memoryview:
-    """memoryview(x), read-only where it is the tensor's memory (Python 3.12 and later)."""
+    """memoryview(x), read-only (Python 3.12 and later). NumPy asks here before `__array__`."""
     if flags & _WRITABLE:
         raise BufferError("a tensor's buffer is read-only; write with x.data_write()")
+    if not self.device.on_host:
+        raise BufferError(f"elements on {self.device} are in no memory of the host; take x.numpy()")
     check_readable(self._node, "the buffer protocol")
     array = _shared(self, "the buffer protocol")
-    if self.device.on_host:  # else a copy: NumPy asks here before it asks `__array__`
-        array.flags.writeable = False
+    array.flags.writeable = False
     return array.data
 
 

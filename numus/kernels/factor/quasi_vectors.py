@@ -135,8 +135,8 @@ def _rows(
         if len(rows) == 1:
             found = [product(right[0], inverse(p, _at_least(p, gaps[0], smallest)))]
         else:
-            beside = p.let(t(rows[0], rows[1])), p.let(t(rows[1], rows[0]))
-            found = _block(p, gaps, beside, right, smallest)
+            couplings = p.let(t(rows[0], rows[1])), p.let(t(rows[1], rows[0]))
+            found = _block(p, gaps, couplings, right, smallest)
         before = p.let(rows[0].cast(p.real) < own[_START, lane][0])
         for i, new in zip(rows, found, strict=True):
             kept = p.number(chosen(before, p.number(new), pair(i, lane)))
@@ -154,12 +154,12 @@ def _at_least(p: TileProgram, a: Number, smallest: Expr) -> Number:
 def _block(
     p: TileProgram,
     gaps: Sequence[Number],
-    beside: tuple[Expr, Expr],
+    couplings: tuple[Expr, Expr],
     right: Sequence[Number],
     smallest: Expr,
 ) -> list[Number]:
     """Two equations, by elimination with the larger pivot."""
-    (a, d), (b, c), zero = gaps, beside, p.constant(0.0)
+    (a, d), (b, c), zero = gaps, couplings, p.constant(0.0)
     swapped = p.let(ir.unary("abs", c) > magnitude(a))
     pivot = _at_least(p, p.number(chosen(swapped, (c, zero), a)), smallest)
     low = p.number(chosen(swapped, a, (c, zero)))

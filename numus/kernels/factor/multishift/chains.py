@@ -92,8 +92,8 @@ def _chain(p: TileProgram, c: Chase, active: Span, first: Expr, count: Expr) -> 
             k = p.let(ir.sub(ir.add(lo, time), ir.mul(THREE, b)))
             with p.when(p.let((k >= lo) & (k < hi))):
                 _step(p, c, w, k, ir.add(first, b), _slot(b, ir.sub(time, start)), whole)
-        _beside(p, c.h, w, c.reflectors, (p.let(ir.add(last, ONE)), c.n))
-        _beside(p, c.z, w, c.reflectors, (ZERO, c.n))
+        _take_reflectors(p, c.h, w, c.reflectors, (p.let(ir.add(last, ONE)), c.n))
+        _take_reflectors(p, c.z, w, c.reflectors, (ZERO, c.n))
         with p.when(p.let(whole > 0)):
             _above(p, c, w, whole)
 
@@ -146,7 +146,7 @@ def _first_column(p: TileProgram, h: Planes, lo: Expr, shift: list[Expr]) -> lis
     return [p.let(x), p.let(below * (near + (h11 - second))), p.let(below * h21)]
 
 
-def _beside(
+def _take_reflectors(
     p: TileProgram, x: Planes, w: _Window, reflectors: Matrix, columns: Span, above: Expr = ZERO
 ) -> None:
     """The reflectors of a window on columns of its rows, whose numbers in `x` are less by `above`:
@@ -187,5 +187,5 @@ def _above(p: TileProgram, c: Chase, w: _Window, rows: Expr) -> None:
     columns = ir.add(ir.sub(w.last, w.top), const(p.width))
     columns = p.let(ir.mul(ir.idiv(columns, width), width))
     transposed(p, own, c.above, (ZERO, rows), (ZERO, columns))
-    _beside(p, c.above, w, c.reflectors, (ZERO, rows), w.top)
+    _take_reflectors(p, c.above, w, c.reflectors, (ZERO, rows), w.top)
     transposed(p, c.above, own, (ZERO, columns), (ZERO, rows))
