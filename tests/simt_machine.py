@@ -509,7 +509,7 @@ class _Block:
         if e.op == "lanes_max":
             warps = args[0].reshape((-1, 32))
             return np.repeat(warps.max(axis=1), 32)
-        return args[0][np.arange(count) ^ e.attr]
+        return args[0][np.arange(count) ^ (args[1] if e.attr is None else e.attr)]
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:
         parts = self.registers[register].reshape(-1)

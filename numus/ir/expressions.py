@@ -247,12 +247,15 @@ def lanes_min_where(register: Register, values: Register, equal_to: Expr) -> Exp
     return Expr("lanes_min_where", register.dtype, (equal_to,), (register, values))
 
 
-def lanes_xor(value: Expr, mask: int) -> Expr:
-    """Butterfly shuffle: the value of the lane at this lane's index xor `mask`.
+def lanes_xor(value: Expr, mask: int | Expr) -> Expr:
+    """Butterfly shuffle: the value of the lane at this lane's index xor `mask`, which on GPUs may
+    be an expression of one value for all lanes.
 
     Only in lanes loops of exactly one vector; on targets with a `subgroup_size`, of one iteration
     per thread, with masks below 32.
     """
+    if isinstance(mask, Expr):
+        return make("lanes_xor", value.dtype, (value, mask))
     return make("lanes_xor", value.dtype, (value,), mask)
 
 

@@ -102,7 +102,24 @@ def test_factorisations_become_ptx(machine, dtype):
         evaluate([x])
     assert {kernel.name for kernel, _ in machine.made} == names
     without = {k.name for k, text in machine.made if not re.search(r"\bbar(rier)?\.sync", text)}
-    assert without == {"lu_rows"}  # threads of it work alone
+    assert without == {"lu_rows", "orthogonalize"}  # threads of the one work alone, of two, warps
+
+
+@pytest.mark.parametrize(
+    ("width", "total", "dtype"),
+    [(32, 32, "float32"), (32, 64, "float32"), (32, 32, "float64"), (32, 32, "complex64")],
+)
+def test_rotations_are_in_registers_of_warps(machine, width, total, dtype):
+    a = nm.asarray(np.zeros((5, width, total), dtype), device="ptx")._node
+    evaluate([factor.orthogonalize(a, width)])
+    ((kernel, text),) = machine.made
+    assert kernel.packed_blocks > 1
+    assert "local" not in text
+    assert "shared" not in text
+    _, step = text.split("redux.sync.max.s32")[0].rsplit("$L__", 1)
+    element, part = (np.dtype(dtype).type(0), np.dtype(dtype).type(0).real)
+    words = width * element.itemsize + 2 * part.itemsize  # a row, its squared norm and its root
+    assert step.count("shfl.sync.bfly") == words // 4
 
 
 def test_threads_load_and_store_vectors(machine):

@@ -15,6 +15,8 @@ from numus.errors import CompileError
 def permute(x: Context, e: ir.Expr) -> Value:
     """lanes_xor, lanes_shift and lanes_last as shuffles; lanes_compress, lanes_count."""
     v, lane = x.values[e.args[0]], x.lane
+    if e.op == "lanes_xor" and e.attr is None:
+        raise CompileError("lanes_xor by a variable mask is not supported on CPUs")
     if lane is None or lane.mask is not None or lane.unroll != 1:
         raise CompileError(f"{e.op} needs a lanes loop of exactly one vector")
     width, ty = lane.shape.width, lane.shape.type(e.dtype)

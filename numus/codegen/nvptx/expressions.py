@@ -92,7 +92,12 @@ class ThreadExpressions(ThreadContext):
         if e.op == "lanes_reduce":
             return Value((self.block_reduce(*e.attr),), False)
         if e.op == "lanes_xor":
-            return self.each(e.args, lambda s, x: warp.shuffle(self.t, "bfly", e.dtype, x, e.attr))
+            if e.attr is None:
+                mask = self.t.new(f"trunc i64 {self.uniform(e.args[1], 'a mask')} to i32")
+            else:
+                mask = str(e.attr)
+            shuffle = functools.partial(warp.shuffle, self.t, "bfly", e.dtype)
+            return self.each(e.args[:1], lambda s, x: shuffle(x, mask))
         if e.op == "lanes_max":
             maximum = warp.redux_max if self.has_redux else warp.butterfly_max
             return self.each(e.args, lambda s, x: maximum(self.t, e.dtype, x))

@@ -48,8 +48,8 @@ def shuffle_state(
     return [shuffle(t, mode, d, v, lane) for d, v in zip(dtypes, state, strict=True)]
 
 
-def shuffle(t: IRBuilder, mode: str, dtype: DType, value: str, lane: int) -> str:
-    """shfl.sync of any dtype."""
+def shuffle(t: IRBuilder, mode: str, dtype: DType, value: str, lane: int | str) -> str:
+    """shfl.sync of any dtype; `lane` is a number, or the name of an i32."""
     name = f"llvm.nvvm.shfl.sync.{mode}.i32"
     rest = (("i32", str(lane)), ("i32", "0" if mode == "up" else "31"))
     words = to_words(t, dtype, value)

@@ -278,6 +278,19 @@ def inverse(p: Program, a: Number) -> Number:
     return p.number(scaled(conjugate(unit), size / squared(unit)))
 
 
+def normal_inverse_root(p: Program, x: Expr) -> Expr:
+    """1 / √x by an approximation that is refined, of float64 only where x is a normal number."""
+    one, half = p.constant(1.0), p.constant(0.5)
+    by = p.let(ir.rough_rsqrt(x))
+    root = p.let(x * by)
+    if p.real is dt.float32:  # Newton's method
+        error = p.let(_fma(root, by * -half, half))
+        return p.let(_fma(by, error, by))
+    error = p.let(_fma(-root, by, one))  # Halley's: thrice the bits
+    factor = _fma(error, p.constant(0.375), half)
+    return p.let(_fma(by * error, factor, by))
+
+
 def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:
     """a / by: one rounding where numbers are real."""
     return (a[0] / by[0],) if len(a) == 1 else product(a, inverse_of_by)

@@ -8,6 +8,7 @@ from numus.compiler.lower.factor.interleaved import is_interleaved, lower_interl
 from numus.compiler.lower.factor.lu_panels import lower_by_panels, runs_by_panels
 from numus.compiler.lower.factor.panels import fits_panel, lower_panel
 from numus.compiler.lower.factor.registers import fits_registers, lower_registers
+from numus.compiler.lower.factor.rotations import fits_warp, lower_warps
 from numus.compiler.lower.factor.spectra import lower_spectra, runs_as_spectrum
 from numus.compiler.lower.factor.tiles import lower_tiles, runs_in_tiles
 from numus.compiler.lower.factor.vendor import lower_routine
@@ -17,6 +18,7 @@ lower_factor = family(
     Problem,
     Candidate("a library's routine", lower_routine, lambda p: p.val.op == "lapack"),
     Candidate("in registers", lower_registers, fits_registers),
+    Candidate("rows in registers of a warp", lower_warps, fits_warp),
     Candidate("a tile per block, in one kernel", lower_tiles, runs_in_tiles),
     Candidate("rows in registers of a cluster", lower_panel, fits_panel),
     Candidate("panels, and tiles right of them", lower_by_panels, runs_by_panels),

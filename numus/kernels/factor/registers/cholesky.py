@@ -22,6 +22,7 @@ from numus.kernels.factor.program import (
     chosen,
     conjugate,
     minus_product,
+    normal_inverse_root,
     real,
     scaled,
     squared,
@@ -239,17 +240,12 @@ class _Step:
 def _inverse_root(p: Program, pivot: Expr) -> Expr:
     """1 / √pivot; NaN where the pivot is not positive."""
     pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-    one, half = p.constant(1.0), p.constant(0.5)
-    by = p.let(ir.rough_rsqrt(pivot))
-    product = p.let(pivot * by)
-    if p.real is dt.float32:  # Newton's method
-        error = p.let(ir.fma(product, by * -half, half, allow_unfused=True))
-        return p.let(ir.fma(by, error, by, allow_unfused=True))
-    error = p.let(ir.fma(-product, by, one, allow_unfused=True))  # Halley's: thrice the bits
-    factor = ir.fma(error, p.constant(0.375), half, allow_unfused=True)
-    found = p.let(ir.fma(by * error, factor, by, allow_unfused=True))
+    found = normal_inverse_root(p, pivot)
+    if p.real is dt.float32:
+        return found
     # subnormal numbers are zero to the approximation
-    return p.let(ir.slow_path_select(pivot < p.constant(TINY), one / ir.sqrt(pivot), found))
+    exact = p.constant(1.0) / ir.sqrt(pivot)
+    return p.let(ir.slow_path_select(pivot < p.constant(TINY), exact, found))
 
 
 def write_lower(
