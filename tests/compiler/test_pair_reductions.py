@@ -108,3 +108,14 @@ def test_matrices_of_pairs(machine):
     square = ((x[:, None].astype(np.float64) - y[None]) ** 2).sum(-1)
     np.testing.assert_allclose(got, np.exp(-square / 2), rtol=1e-5)
     assert names == ["pair_matrix"]
+
+
+@pytest.mark.parametrize("columns", [32, 45, 130])
+def test_small_matrices_of_pairs_take_few_threads(machine, monkeypatch, columns):
+    wide = dataclasses.replace(reduce_pairs_stored.TUNING, pair_threads=128)
+    monkeypatch.setattr(reduce_pairs_stored, "TUNING", wide)
+    x, y = draw(3, 33, 4), draw(3, columns, 4)
+    got, names = run(machine, lambda x, y: (x[:, :, None] * y[:, None]).sum(-1), x, y)
+    np.testing.assert_allclose(got, x @ y.swapaxes(1, 2), rtol=1e-4, atol=1e-5)
+    assert names == ["pair_matrix"]
+    assert machine.launched[0].kernel.block_size == {32: 32, 45: 64, 130: 128}[columns]

@@ -13,7 +13,7 @@ from numus.compiler.lower.emitter import Kernels
 from numus.compiler.lower.index_rules import REDUCTIONS_OF_TERMS
 from numus.compiler.lower.loops.nest import ZERO, Loop, ceil_div, delinearize, iterations
 from numus.compiler.lower.loops.problem import LoopProblem
-from numus.compiler.lower.loops.tuning import TUNING
+from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.ir import Stmt, const
 
 
@@ -22,8 +22,11 @@ def lower_pair_matrix(p: LoopProblem) -> Kernels | None:
     rows = _row_loop(p)
     if rows is None:
         return None
-    columns, threads = p.nest.rows[-1], TUNING.pair_threads
-    own = next(n for n in (2, 1) if n * p.nest.row_size <= TUNING.pair_max_registers or n == 1)
+    columns = p.nest.rows[-1]
+    # no more than columns, of many small matrices: others would compute the last one once more
+    threads = min(TUNING.pair_threads, max(WARP, 1 << (columns.extent - 1).bit_length()))
+    fits_two = 2 * p.nest.row_size <= TUNING.pair_max_registers
+    own = 2 if fits_two and columns.extent > threads else 1
     others = [d for d in p.nest.rows if d not in (rows, columns)]
     across = ceil_div(columns.extent, threads * own)
     down = ceil_div(rows.extent, TUNING.pair_matrix_rows)
