@@ -45,13 +45,13 @@ def symmetric_by_rotations(a: Tensor) -> tuple[Tensor, Tensor]:
     shift = 1.5 * minimum(frobenius, rows)
     shift = where(shift == 0, 1.0, shift)
     found = orthogonalized(a + shift * identity(n, a), n)
-    rows = found / (abs(found) ** 2).sum(axis=-1, keepdims=True).sqrt()
     # no product of matrices: tiles of those have more than so small ones
-    moved = (rows[:, :, None, :] * a.conj()[:, None]).sum(axis=-1)
-    values = (moved * rows.conj()).sum(axis=-1)
-    values = values.real if a.dtype.is_complex else values
+    moved = (found[:, :, None, :] * a.conj()[:, None]).sum(axis=-1)
+    sizes = (abs(found) ** 2).sum(axis=-1)
+    values = (moved * found.conj()).sum(axis=-1)  # Rayleigh's quotients of rows that are no units
+    values = (values.real if a.dtype.is_complex else values) / sizes
     order = values.argsort(axis=-1)
-    vectors = adjoint(blocked.rows_at(rows, order))
+    vectors = adjoint(blocked.rows_at(found / sizes.sqrt()[..., None], order))
     return values.take_along_axis(order, axis=-1), vectors
 
 
