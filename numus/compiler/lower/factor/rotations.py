@@ -18,8 +18,11 @@ from numus.kernels.factor.registers.jacobi import ROUNDED, WARP, Rotations, Warp
 class RotationTuning:
     """Not measured: registers of Hopper."""
 
-    words: int = 64  # of a row, in registers of a lane; exchanged, it takes as many again
+    words: int = 64  # of a row, in registers of a lane
     warps: int = 4  # launched as one block
+    registers: int = 1 << 16  # of a multiprocessor
+    overhead: int = 28  # of a lane, besides its row and what it gets of its partner's
+    blocks: int = 8  # of a multiprocessor at most
 
 
 TUNING = RotationTuning()
@@ -43,11 +46,18 @@ def fits_warp(p: Problem) -> bool:
     return (shape.columns + shape.others) * val.dtype.itemsize <= 4 * TUNING.words
 
 
+def _resident_blocks(shape: WarpRows, words: int) -> int:
+    """As many as steps have registers for: reading an operand that is computed would take more."""
+    registers = TUNING.overhead + words * (2 * shape.columns + shape.others)
+    return min(TUNING.blocks, TUNING.registers // (registers * TUNING.warps * WARP))
+
+
 def lower_warps(p: Problem) -> Kernels:
     val, shape = p.val, _rows(p)
     batch, rows, columns = val.shape
     e = Emitter(p.layouts, block_size=WARP)
     e.packed_blocks = TUNING.warps
+    e.resident_blocks = _resident_blocks(shape, val.dtype.itemsize // 4)
     components = 2 if val.dtype.is_complex else 1
     program = Program(dt.real_of(val.dtype), components, simt=True)
     g = ir.var("g")

@@ -112,13 +112,18 @@ class Rotations:
             (self.columns, ZERO, self.width),
             (self.others, self.width, rest),
         ):
-            for c, register in enumerate(registers):
-                j = ir.add(start, const(c))
-                if c <= len(registers) - ROUNDED:
-                    yield register, j
-                    continue
+            last = len(registers) - ROUNDED
+            for c in range(0, len(registers), ROUNDED):
+                # branches keep apart what operands are computed from: all at once takes registers
                 with p.when(p.let(const(c) < count)):
-                    yield register, j
+                    yield registers[c], ir.add(start, const(c))
+                    for k in range(c + 1, c + ROUNDED):
+                        j = ir.add(start, const(k))
+                        if c < last:
+                            yield registers[k], j
+                            continue
+                        with p.when(p.let(const(k) < count)):
+                            yield registers[k], j
 
     # -- rotations --------------------------------------------------------------------------------
 
