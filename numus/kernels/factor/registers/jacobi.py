@@ -206,16 +206,17 @@ class Rotations:
         gap = p.let(second - first)
         cosine, sine, tangent = self._angle(p.let(ir.unary("abs", gap)), pair.length)
 
-        own = select(overlapping, select(gap > p.constant(0.0), sine, cosine), one)
-        other = select(gap > p.constant(0.0), cosine, sine)
-        other = select(overlapping, other, p.constant(0.0))
-        other = p.let(select(pair.is_first, other, -other))
-        cosine, factor = p.let(own), p.number(scaled(pair.phase, other))
+        # the first row becomes the longer one: by the larger angle if it is the shorter
+        swaps = p.let(gap > p.constant(0.0))
+        kept = p.let(select(overlapping, select(swaps, sine, cosine), one))
+        added = select(overlapping, select(swaps, cosine, sine), p.constant(0.0))
+        added = p.let(select(pair.is_first, added, -added))
+        factor = p.number(scaled(pair.phase, added))
         for column, (x, y) in zip(self.columns, rows, strict=True):
-            p.do(*ir.sets(column, p.number(plus_product(scaled(x, cosine), factor, y))))
+            p.do(*ir.sets(column, p.number(plus_product(scaled(x, kept), factor, y))))
         for column in self.others:
             x, y = self._exchanged(column, step)
-            p.do(*ir.sets(column, p.number(plus_product(scaled(x, cosine), factor, y))))
+            p.do(*ir.sets(column, p.number(plus_product(scaled(x, kept), factor, y))))
 
         longer = ir.fma(tangent, pair.length, ir.maximum(first, second), allow_unfused=True)
         shorter = ir.fma(-tangent, pair.length, ir.minimum(first, second), allow_unfused=True)
