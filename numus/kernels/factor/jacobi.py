@@ -44,11 +44,8 @@ def orthogonalize(
     players = p.let(ir.add(rows, ir.irem(rows, const(2))))  # an odd one sits out
     others = p.let(ir.maximum(ir.sub(players, ONE), ONE))
     pairs = p.let(ir.idiv(players, const(2)))
-    epsilon = 2.0**-p.real.mantissa
-    bound = p.let(p.constant(epsilon) * ir.sqrt(width.cast(p.real)))  # of rounding errors
-    again, rotated = ir.Register("again", INT), p.register(INT, lanes=p.simt)
-    p.do(ir.Set(again, const(1, INT)))
-    with p.loop(ZERO, const(MAX_SWEEPS)), p.when(p.let(ir.read(again)).ne(0)):
+    bound, rotated = rounding_bound(p, width), p.register(INT, lanes=p.simt)
+    with sweeps(p, rotated):
         p.do(ir.Set(rotated, const(0, INT)))
         with p.matrices(), p.loop(ZERO, others) as step:
             if sharing > 1:  # by whole subgroups, whose threads exchange sums
@@ -67,6 +64,20 @@ def orthogonalize(
                     first, second = _opponents(p, step, pair, players, others)
                     with p.when(second < rows):
                         _rotate(p, out, (first, second), (width, total), bound, rotated)
+
+
+def rounding_bound(p: Program, width: Expr) -> Expr:
+    """The cosine up to which rows of `width` columns count as orthogonal."""
+    return p.let(p.constant(2.0**-p.real.mantissa) * ir.sqrt(width.cast(p.real)))
+
+
+@contextlib.contextmanager
+def sweeps(p: Program, rotated: ir.Register) -> Iterator[None]:
+    """A sweep over all pairs, and others as long as one has rotated some."""
+    again = ir.Register("again", INT)
+    p.do(ir.Set(again, const(1, INT)))
+    with p.loop(ZERO, const(MAX_SWEEPS)), p.when(p.let(ir.read(again)).ne(0)):
+        yield
         p.do(ir.Set(again, p.let(p.any_lane(rotated))))
 
 

@@ -207,17 +207,17 @@ def scaled(a: Number, by: Expr) -> Number:
     return tuple(part * by for part in a)
 
 
-def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
+def fma(a: Expr, b: Expr, c: Expr) -> Expr:
     return ir.fma(a, b, c, allow_unfused=True)
 
 
 def plus_product(c: Number, a: Number, b: Number) -> Number:
     """c + a b."""
     if len(a) == 1:
-        return (_fma(a[0], b[0], c[0]),)
+        return (fma(a[0], b[0], c[0]),)
     return (
-        _fma(a[0], b[0], _fma(-a[1], b[1], c[0])),
-        _fma(a[0], b[1], _fma(a[1], b[0], c[1])),
+        fma(a[0], b[0], fma(-a[1], b[1], c[0])),
+        fma(a[0], b[1], fma(a[1], b[0], c[1])),
     )
 
 
@@ -229,13 +229,13 @@ def minus_product(c: Number, a: Number, b: Number) -> Number:
 def product(a: Number, b: Number) -> Number:
     if len(a) == 1:
         return (a[0] * b[0],)
-    return (_fma(a[0], b[0], -(a[1] * b[1])), _fma(a[0], b[1], a[1] * b[0]))
+    return (fma(a[0], b[0], -(a[1] * b[1])), fma(a[0], b[1], a[1] * b[0]))
 
 
 def squared(a: Number) -> Expr:
     """|a|²."""
     first = a[0] * a[0]
-    return first if len(a) == 1 else _fma(a[1], a[1], first)
+    return first if len(a) == 1 else fma(a[1], a[1], first)
 
 
 def magnitude(a: Number) -> Expr:
@@ -263,10 +263,14 @@ def least_size(p: Program) -> Expr:
     return p.constant(2.0 ** -(p.real.mantissa * 3 // 2))
 
 
+def least_normal(p: Program) -> float:
+    return float(2.0 ** (2 - (1 << (p.real.exponent - 1))))
+
+
 def negligible_square(p: Program) -> Expr:
     """A sum of squares below which its digits are lost to underflow, of matrices scaled to 1: what
     it is of is far smaller than a rounding error."""
-    return p.constant(2.0 ** (p.real.mantissa + 2 - (1 << (p.real.exponent - 1))))
+    return p.constant(least_normal(p) * 2.0**p.real.mantissa)
 
 
 def inverse(p: Program, a: Number) -> Number:
@@ -284,11 +288,11 @@ def normal_inverse_root(p: Program, x: Expr) -> Expr:
     by = p.let(ir.rough_rsqrt(x))
     root = p.let(x * by)
     if p.real is dt.float32:  # Newton's method
-        error = p.let(_fma(root, by * -half, half))
-        return p.let(_fma(by, error, by))
-    error = p.let(_fma(-root, by, one))  # Halley's: thrice the bits
-    factor = _fma(error, p.constant(0.375), half)
-    return p.let(_fma(by * error, factor, by))
+        error = p.let(fma(root, by * -half, half))
+        return p.let(fma(by, error, by))
+    error = p.let(fma(-root, by, one))  # Halley's: thrice the bits
+    factor = fma(error, p.constant(0.375), half)
+    return p.let(fma(by * error, factor, by))
 
 
 def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:

@@ -10,7 +10,7 @@ from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.interleaved.scaling import householder
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import INT, ONE, ZERO, negligible_square
+from numus.kernels.factor.program import INT, ONE, ZERO, fma, negligible_square
 
 STEPS = 30  # per eigenvalue at most; 2 are usual
 _D, _E, _TAU, _V, _W, _P, _U, _C, _S = (const(i) for i in range(9))
@@ -36,10 +36,6 @@ class Work:
     @property
     def last(self) -> Expr:
         return ir.sub(self.n, ONE)
-
-
-def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    return ir.fma(a, b, c, allow_unfused=True)
 
 
 def eigh(p: LaneProgram, w: Work) -> None:
@@ -77,7 +73,7 @@ def _reduce(p: LaneProgram, w: Work, n: Expr) -> None:
         with p.loop(after, n) as i:
             u = p.let(x[_U, i][0])
             x[_V, i] = (u,)
-            x[_W, i] = (_fma(half, u, tau * x[_P, i][0]),)
+            x[_W, i] = (fma(half, u, tau * x[_P, i][0]),)
     _update_column(p, w, last, n)
     x[_D, last] = w.a[last, last]
     x[_E, last] = (p.constant(0.0),)
@@ -88,8 +84,8 @@ def _update_column(p: LaneProgram, w: Work, k: Expr, n: Expr) -> None:
     x = w.vectors
     v, y = p.let(x[_V, k][0]), p.let(x[_W, k][0])
     with p.loop(k, n) as i:
-        value = _fma(-x[_V, i][0], y, w.a[i, k][0])
-        w.a[i, k] = (_fma(-x[_W, i][0], v, value),)
+        value = fma(-x[_V, i][0], y, w.a[i, k][0])
+        w.a[i, k] = (fma(-x[_W, i][0], v, value),)
 
 
 def _reflector(p: LaneProgram, w: Work, k: Expr, n: Expr) -> Expr:
@@ -126,12 +122,12 @@ def _symmetric_pass(p: LaneProgram, w: Work, after: Expr, n: Expr) -> None:
             v, y, u = (p.let(x[name, j][0]) for name in (_V, _W, _U))
             down = x[_P, j][0]
             for r in range(first, w.tile):
-                value = _fma(-own[r][0], y, a[rows[r], j][0])
-                value = p.let(_fma(-own[r][1], v, value))
+                value = fma(-own[r][0], y, a[rows[r], j][0])
+                value = p.let(fma(-own[r][1], v, value))
                 a[rows[r], j] = (value,)
-                p.do(ir.Set(sums[r], p.let(_fma(value, u, ir.read(sums[r])))))
+                p.do(ir.Set(sums[r], p.let(fma(value, u, ir.read(sums[r])))))
                 if r != diagonal:
-                    down = p.let(_fma(value, own[r][2], down))
+                    down = p.let(fma(value, own[r][2], down))
             x[_P, j] = (down,)
 
         with p.loop(after, top) as j:
@@ -162,12 +158,12 @@ def _accumulate(p: LaneProgram, w: Work, q: LaneMatrix, n: Expr) -> None:
             with p.loop(after, n) as i:
                 u = p.let(x[_U, i][0])
                 for total, j in zip(sums, rows, strict=True):
-                    p.do(ir.Set(total, p.let(_fma(u, q[j, i][0], ir.read(total)))))
+                    p.do(ir.Set(total, p.let(fma(u, q[j, i][0], ir.read(total)))))
             weights = [p.let(tau * ir.read(total)) for total in sums]
             with p.loop(after, n) as i:
                 u = p.let(x[_U, i][0])
                 for weight, j in zip(weights, rows, strict=True):
-                    q[j, i] = (_fma(weight, u, q[j, i][0]),)
+                    q[j, i] = (fma(weight, u, q[j, i][0]),)
 
 
 # -- QL steps -------------------------------------------------------------------------------------
@@ -229,7 +225,7 @@ def _step(
     after_top = p.let(ir.minimum(ir.add(top, ONE), w.last))
     ratio = (x[_D, after_top][0] - start) / (two * select(active, e_top, one))
     ratio = p.let(ratio)
-    root = ir.sqrt(_fma(ratio, ratio, one))
+    root = ir.sqrt(fma(ratio, ratio, one))
     below = ratio + ir.binary("copysign", root, ratio)
     g, s, c, shift = (p.register() for _ in range(4))
     p.do(
@@ -243,7 +239,7 @@ def _step(
         e, d, d_after = p.let(x[_E, i][0]), p.let(x[_D, i][0]), p.let(x[_D, after][0])
         f, b = p.let(ir.read(s) * e), p.let(ir.read(c) * e)
         old = p.let(ir.read(g))
-        square = p.let(_fma(f, f, old * old))
+        square = p.let(fma(f, f, old * old))
         none = p.let(square < negligible_square(p))
         r = p.let(select(none, zero, ir.sqrt(square)))
         inverse = p.let(one / select(none, one, r))
@@ -278,8 +274,8 @@ def _rotate(p: LaneProgram, w: Work, q: LaneMatrix, span: tuple[Expr, Expr]) -> 
             cosine, sine = p.let(x[_C, i][0]), p.let(x[_S, i][0])
             for register, j in zip(carried, columns, strict=True):
                 upper, lower = p.let(q[i, j][0]), p.let(ir.read(register))
-                q[after, j] = (_fma(sine, upper, cosine * lower),)
-                p.do(ir.Set(register, p.let(_fma(-sine, lower, cosine * upper))))
+                q[after, j] = (fma(sine, upper, cosine * lower),)
+                p.do(ir.Set(register, p.let(fma(-sine, lower, cosine * upper))))
         for register, j in zip(carried, columns, strict=True):
             q[span[0], j] = (ir.read(register),)
 

@@ -21,6 +21,7 @@ from numus.kernels.factor.program import (
     chosen,
     divided,
     inverse,
+    least_normal,
     magnitude,
     minus_product,
     product,
@@ -113,7 +114,7 @@ def _eliminate_column(
     last, n = span
     one = p.constant(1.0)
     # a power of two that keeps reciprocals of subnormal pivots finite; multipliers are <= 1
-    tiny = 2.0 ** (2 - (1 << (p.real.exponent - 1)))
+    tiny = least_normal(p)
     raised = magnitude(pivot) < p.constant(tiny)
     raise_by = p.let(select(raised, p.constant(2.0 ** (p.real.mantissa + 5)), one))
     none = p.let(magnitude(pivot).eq(0.0))

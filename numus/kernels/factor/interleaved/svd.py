@@ -12,7 +12,7 @@ from numus.ir import Expr, const, select
 from numus.kernels.factor.interleaved import qr
 from numus.kernels.factor.interleaved.scaling import householder
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import INT, ONE, ZERO, negligible_square
+from numus.kernels.factor.program import INT, ONE, ZERO, fma, negligible_square
 
 STEPS = 30  # per singular value at most; 2 are usual
 _D, _E, _LEFT, _RIGHT, _U, _CU, _SU, _CV, _SV, _PLACE = (const(i) for i in range(10))
@@ -34,10 +34,6 @@ class Work:
     @property
     def last(self) -> Expr:
         return ir.sub(self.n, ONE)
-
-
-def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    return ir.fma(a, b, c, allow_unfused=True)
 
 
 def svd(p: LaneProgram, w: Work) -> None:
@@ -110,12 +106,12 @@ def _reflect_rows(
         with p.loop(start, n) as j:
             u = p.let(x[_U, j][0])
             for total, i in zip(sums, rows, strict=True):
-                p.do(ir.Set(total, p.let(_fma(u, q[i, j][0], ir.read(total)))))
+                p.do(ir.Set(total, p.let(fma(u, q[i, j][0], ir.read(total)))))
         weights = [p.let(-tau * ir.read(total)) for total in sums]
         with p.loop(start, n) as j:
             u = p.let(x[_U, j][0])
             for weight, i in zip(weights, rows, strict=True):
-                q[i, j] = (_fma(weight, u, q[i, j][0]),)
+                q[i, j] = (fma(weight, u, q[i, j][0]),)
 
 
 def _accumulate(
@@ -206,7 +202,7 @@ def _find_block(
 def _turn(p: LaneProgram, y: Expr, z: Expr) -> tuple[Expr, Expr, Expr]:
     """Cosine and sine of the rotation of (y, z) to (r, 0), and r."""
     one, zero = p.constant(1.0), p.constant(0.0)
-    square = p.let(_fma(y, y, z * z))
+    square = p.let(fma(y, y, z * z))
     none = p.let(square < negligible_square(p))
     r = p.let(select(none, zero, ir.sqrt(square)))
     inverse = p.let(one / select(none, one, r))
@@ -238,7 +234,7 @@ def _step(
     f, g = (p.let(ir.unary("abs", x[row, above][0])) for row in (_D, _E))
     h = p.let(ir.unary("abs", x[_D, bottom][0]))
     wide, narrow = p.let(f + h), p.let(f - h)
-    largest = ir.sqrt(_fma(wide, wide, g * g)) + ir.sqrt(_fma(narrow, narrow, g * g))
+    largest = ir.sqrt(fma(wide, wide, g * g)) + ir.sqrt(fma(narrow, narrow, g * g))
     largest = p.let(largest * p.constant(0.5))
     shift = p.let(f * h / select(active & largest.ne(0.0), largest, one))
     start = p.let(select(active, x[_D, top][0], one))
@@ -259,18 +255,18 @@ def _step(
         x[_E, before] = (select(inside & (here > begin), r, x[_E, before][0]),)
         x[_CV, k] = (select(inside, cosine, one),)
         x[_SV, k] = (select(inside, sine, zero),)
-        new_y = p.let(_fma(cosine, d, sine * e))
-        new_e = p.let(_fma(cosine, e, -(sine * d)))
+        new_y = p.let(fma(cosine, d, sine * e))
+        new_e = p.let(fma(cosine, e, -(sine * d)))
         new_z = p.let(sine * d_after)
         new_d = p.let(cosine * d_after)
         cosine, sine, r = _turn(p, new_y, new_z)
         x[_CU, k] = (select(inside, cosine, one),)
         x[_SU, k] = (select(inside, sine, zero),)
-        superdiagonal = p.let(_fma(cosine, new_e, sine * new_d))
+        superdiagonal = p.let(fma(cosine, new_e, sine * new_d))
         more = p.let(inside & (ir.add(k, ONE).cast(INT) < end))
         x[_D, k] = (select(inside, r, d),)
         x[_E, k] = (select(inside, superdiagonal, p.let(x[_E, k][0])),)
-        x[_D, after] = (select(inside, _fma(cosine, new_d, -(sine * new_e)), d_after),)
+        x[_D, after] = (select(inside, fma(cosine, new_d, -(sine * new_e)), d_after),)
         x[_E, after] = (select(more, cosine * e_after, e_after),)
         p.do(ir.Set(y, p.let(select(inside, superdiagonal, ir.read(y)))))
         p.do(ir.Set(z, p.let(select(inside, sine * e_after, ir.read(z)))))
@@ -293,8 +289,8 @@ def _rotate(
             cosine, sine = (p.let(x[row, k][0]) for row in angles)
             for register, j in zip(carried, columns, strict=True):
                 upper, lower = p.let(ir.read(register)), p.let(q[after, j][0])
-                q[k, j] = (_fma(sine, lower, cosine * upper),)
-                p.do(ir.Set(register, p.let(_fma(cosine, lower, -(sine * upper)))))
+                q[k, j] = (fma(sine, lower, cosine * upper),)
+                p.do(ir.Set(register, p.let(fma(cosine, lower, -(sine * upper)))))
         for register, j in zip(carried, columns, strict=True):
             q[span[1], j] = (ir.read(register),)
 

@@ -15,7 +15,7 @@ from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor import francis
 from numus.kernels.factor.blocked.tiles import Planes, TileProgram, transposed
-from numus.kernels.factor.program import ONE, ZERO, Matrix, Span
+from numus.kernels.factor.program import ONE, ZERO, Matrix, Span, fma
 
 TWO, THREE = const(2), const(3)
 _UNROLL = 4  # vectors of columns whose reflections hide each other's latency
@@ -166,19 +166,15 @@ def _take_reflectors(
                 slot = _slot(b, ir.sub(ir.sub(k, back), start))
                 v1, v2, t0, t1, t2 = (p.let(reflectors[slot, const(at)][0]) for at in range(KEPT))
                 p.do(*ir.sets([lower], x[last, j]))
-                total = _fma(v2, ir.read(lower), _fma(v1, ir.read(middle), ir.read(upper)))
+                total = fma(v2, ir.read(lower), fma(v1, ir.read(middle), ir.read(upper)))
                 total = p.let(total)
-                x[row, j] = (_fma(-t0, total, ir.read(upper)),)
-                p.do(ir.Set(upper, _fma(-t1, total, ir.read(middle))))
-                p.do(ir.Set(middle, _fma(-t2, total, ir.read(lower))))
+                x[row, j] = (fma(-t0, total, ir.read(upper)),)
+                p.do(ir.Set(upper, fma(-t1, total, ir.read(middle))))
+                p.do(ir.Set(middle, fma(-t2, total, ir.read(lower))))
             bottom = p.let(ir.sub(end, above))
             x[bottom, j] = (ir.read(upper),)
             with p.when(p.let(end < hi)):  # else that row is not one of the last reflector's
                 x[ir.add(bottom, ONE), j] = (ir.read(middle),)
-
-
-def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    return ir.fma(a, b, c, allow_unfused=True)
 
 
 def _above(p: TileProgram, c: Chase, w: _Window, rows: Expr) -> None:

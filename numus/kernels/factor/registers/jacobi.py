@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, const, select
-from numus.kernels.factor.jacobi import MAX_SWEEPS
+from numus.kernels.factor.jacobi import rounding_bound, sweeps
 from numus.kernels.factor.program import (
     INT,
     ONE,
@@ -22,6 +22,8 @@ from numus.kernels.factor.program import (
     Matrix,
     Number,
     Program,
+    fma,
+    least_normal,
     negligible_square,
     normal_inverse_root,
     plus_product,
@@ -129,11 +131,8 @@ class Rotations:
 
     def orthogonalize(self) -> None:
         p = self.p
-        epsilon = 2.0**-p.real.mantissa
-        bound = p.let(p.constant(epsilon) * ir.sqrt(self.width.cast(p.real)))  # of rounding errors
-        again = ir.Register("again", INT)
-        p.do(ir.Set(again, const(1, INT)))
-        with p.loop(ZERO, const(MAX_SWEEPS)), p.when(p.let(ir.read(again)).ne(0)):
+        bound = rounding_bound(p, self.width)
+        with sweeps(p, self.rotated):
             with p.lanes(ZERO, const(WARP)):
                 parts = [ir.read(part) for column in self.columns for part in column]
                 parts = [p.let(x) for x in parts]
@@ -142,14 +141,13 @@ class Rotations:
             steps = p.loop(ONE, const(self.shape.lanes))
             with steps as step, p.lanes(ZERO, const(WARP)) as lane:
                 self._step(lane, step, bound)
-            p.do(ir.Set(again, p.let(p.any_lane(self.rotated))))
 
     def _step(self, lane: Expr, step: Expr, bound: Expr) -> None:
         p = self.p
         rows = [self._exchanged(column, step) for column in self.columns]
         own = p.let(ir.read(self.size))
         # norms follow the rotations of a sweep: where digits cancel, they may be below zero
-        root = p.let(ir.rough_rsqrt(ir.maximum(own, p.constant(_least_normal(p)))))
+        root = p.let(ir.rough_rsqrt(ir.maximum(own, p.constant(least_normal(p)))))
         roots = p.let(root * ir.lanes_xor(root, step))
         length, phase = self._inner(rows)
         # below the least, digits of the sums are lost to underflow; matrices are scaled to 1
@@ -175,7 +173,7 @@ class Rotations:
             if c < _CHAINS:
                 sums.append(p.let(a * b))
             else:
-                sums[c % _CHAINS] = p.let(ir.fma(a, b, sums[c % _CHAINS], allow_unfused=True))
+                sums[c % _CHAINS] = p.let(fma(a, b, sums[c % _CHAINS]))
         return p.let(sum(sums[1:], sums[0]))
 
     def _inner(self, rows: list[tuple[Number, Number]]) -> tuple[Expr, Number]:
@@ -189,10 +187,10 @@ class Rotations:
         sums = [self._sum((x[i], y[1 - i]) for x, y in rows) for i in (1, 0)]
         imaginary = p.let(sums[0] - sums[1])
         largest = p.let(ir.maximum(ir.unary("abs", real), ir.unary("abs", imaginary)))
-        is_normal = largest > p.constant(_least_normal(p))
+        is_normal = largest > p.constant(least_normal(p))
         by = p.let(ir.approx_div(one, select(is_normal, largest, one)))
         x, y = p.number([real * by, imaginary * by])
-        square = p.let(ir.maximum(ir.fma(y, y, x * x, allow_unfused=True), p.constant(0.5)))
+        square = p.let(ir.maximum(fma(y, y, x * x), p.constant(0.5)))
         root = normal_inverse_root(p, square)
         return p.let(largest * (square * root)), p.number([x * root, y * root])
 
@@ -218,8 +216,8 @@ class Rotations:
             x, y = self._exchanged(column, step)
             p.do(*ir.sets(column, p.number(plus_product(scaled(x, kept), factor, y))))
 
-        longer = ir.fma(tangent, pair.length, ir.maximum(first, second), allow_unfused=True)
-        shorter = ir.fma(-tangent, pair.length, ir.minimum(first, second), allow_unfused=True)
+        longer = fma(tangent, pair.length, ir.maximum(first, second))
+        shorter = fma(-tangent, pair.length, ir.minimum(first, second))
         size = select(pair.is_first, longer, shorter)
         p.do(ir.Set(self.size, p.let(select(overlapping, size, pair.own))))
 
@@ -230,15 +228,11 @@ class Rotations:
         twice = p.let(length + length)
         by = p.let(ir.approx_div(one, p.let(ir.maximum(gap, twice))))
         x, y = p.number([gap * by, twice * by])
-        square = p.let(ir.fma(x, x, y * y, allow_unfused=True))
+        square = p.let(fma(x, x, y * y))
         inverse = ir.rough_rsqrt(square)
         if p.real is not dt.float32:  # of too few bits
             inverse = normal_inverse_root(p, square)
-        divisor = p.let(ir.fma(square, inverse, x, allow_unfused=True))
+        divisor = p.let(fma(square, inverse, x))
         tangent = p.let(y * ir.approx_div(one, divisor))
-        cosine = normal_inverse_root(p, p.let(ir.fma(tangent, tangent, one, allow_unfused=True)))
+        cosine = normal_inverse_root(p, p.let(fma(tangent, tangent, one)))
         return cosine, p.let(cosine * tangent), tangent
-
-
-def _least_normal(p: Program) -> float:
-    return float(2.0 ** (2 - (1 << (p.real.exponent - 1))))
