@@ -92,8 +92,8 @@ class CusolverTuning:
     solve: int = 65
     few_columns: int = 4  # of right-hand sides, which native kernels substitute faster
     # QR of fewer columns, too, if no registers hold as many rows: 51 ms by reflectors of one block
-    # for 4096 x 64 (0.4). R alone of matrices that are so many times as tall is native: 3.8 ms for
-    # 16384 x 500 (9.8), with Q in float32 (4.3).
+    # for 4096 x 64 (0.4). R alone of matrices that are `qr_tall` times as tall as wide is native:
+    # 3.8 ms for 16384 x 500 (9.8), with Q in float32 (4.3).
     qr_rows: int = 129
     qr_tall: int = 8
     order: int = 1

@@ -191,7 +191,7 @@ def _roots(poles: Tensor, z: Tensor, strength: Tensor, to: _Merge) -> tuple[Tens
     # the pole on the other side of a root, or of the last one the pole before
     other = where(is_left & ~to.is_last, after, where(is_left, _at(poles, before), poles))
     other = sign * (other - origin)
-    own = _at(z * z, minimum(nearest, i.shape[0] - 1))
+    own = _at(z * z, nearest)
     integer = dt.int32 if z.dtype.itemsize == 4 else dt.int64
 
     def narrowed(state: _Bracket) -> _Bracket:

@@ -86,8 +86,8 @@ def _by_gram_schmidt(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def triangle(a: Tensor) -> Tensor:
-    """R (min(m, n), n) alone, not differentiated, of matrices that are scaled; of tall ones by the
-    triangles of ranges of rows (TSQR, Demmel et al. 2012)."""
+    """R (min(m, n), n) alone, not differentiated, of matrices that are scaled, if they are a CPU's;
+    of tall ones there by the triangles of ranges of rows (TSQR, Demmel et al. 2012)."""
     m, n = a.shape[-2:]
     if a.size and not small.on_cpu(a) and lapack.is_chosen("qr", stacked(a).mT):
         r = lapack.qr(stacked(a), 0)[1]
@@ -184,8 +184,7 @@ def _plain(a: Tensor) -> tuple[Tensor, Tensor]:
 @by_choice
 def _triangle_alone(a: Tensor) -> Tensor:
     with grad_mode(False), autocast(enabled=False):
-        scale = scale_of(a, axis=-2)
-        return triangle(a / scale) * scale
+        return triangle(a)
 
 
 def reduced(a: Tensor) -> tuple[Tensor, Tensor]:

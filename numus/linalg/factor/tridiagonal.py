@@ -139,10 +139,15 @@ def _panel(a: Tensor, start: Tensor) -> tuple[Tensor, Panel]:
         below = (abs(where(rows > k + 1, x, 0.0)) ** 2).sum(axis=-1)
         v, beta, tau = _reflector(x, alpha, below, rows - (k + 1))
 
+        def exchanged(x: Tensor) -> Tensor:
+            """Products with V and R as factors of R and V, less what is of C."""
+            return _swapped(x) - 2 * c * x
+
         product, inner = ((of @ v[..., None])[..., 0] for of in (a, both.conj()))
+        # `exchanged(inner)` times conj(inner): of that itself, a kernel before both would be made
         less = _swapped(inner) * inner.conj() - 2 * c * abs(inner) ** 2
         size = (product * v.conj() - pad(less, ((0, 0), (0, n - 2 * PANEL)))).sum(axis=-1)
-        factors = (_swapped(inner) - 2 * c * inner)[..., None]
+        factors = exchanged(inner)[..., None]
 
         def column(of: Tensor, part: Tensor) -> Tensor:
             return tau[:, None] * (part - (of * factors).sum(axis=1))
@@ -151,8 +156,7 @@ def _panel(a: Tensor, start: Tensor) -> tuple[Tensor, Panel]:
         following = minimum(k + 1, n - 1)
         same = maximum(following, rows - n)  # that row, for each: no kernel of its own
         r_there, v_there = column(both[..., same], product[:, same]), v[:, following]
-        there = both[..., following]
-        known = (_swapped(there) - 2 * c * there).conj()[..., None]
+        known = exchanged(both[..., following]).conj()[..., None]
         x = a[:, following].conj() - (both * known).sum(axis=1)
         x = x - v * r_there.conj() - r * v_there.conj()[:, None]
         place = places[:, None]

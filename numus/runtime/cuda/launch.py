@@ -168,15 +168,13 @@ class CudaLaunchList(LaunchList):
             self._record(context.recording, commands)
             return
         graphs = len(self.steps) >= TUNING.min_graph_steps
-        capture = functools.partial(self._launch, commands, captured=True)
-        if not graphs or not self._graphs.replay(self._content(commands), capture):
+        if not graphs or not self._graphs.replay(
+            self._content(commands), functools.partial(self._launch, commands, captured=True)
+        ):
             self._launch(commands)
-        self._free.append(commands)
-        context.last_launched = self
-        context.last_call.value = 0
+        self._launched(commands, temporaries)
         events = self._early_events.items()
         context.early_results = {addresses[slot]: event for slot, event in events}
-        del temporaries
 
     def _filled(
         self, addresses: Sequence[int], values: Values
@@ -197,6 +195,13 @@ class CudaLaunchList(LaunchList):
             commands = self._build()
         self._pack(commands.data, 0, *addresses, *scratch, *values)
         return commands, temporaries
+
+    def _launched(self, commands: _CommandBuffer, temporaries: list[Memory]) -> None:
+        """Contents are with the device, which frees memory in the order of its work."""
+        temporaries.clear()
+        self._free.append(commands)
+        self._context.last_launched = self
+        self._context.last_call.value = 0
 
     def _content(self, commands: _CommandBuffer) -> bytes:
         return bytes(memoryview(commands.data)[: self._format.size])
@@ -238,11 +243,8 @@ class CudaLaunchList(LaunchList):
             graphs = len(runs) * len(self.steps) >= TUNING.min_graph_steps
             if not graphs or not self._graphs.replay(key, functools.partial(launch, runs)):
                 launch(runs)
-        self._free.append(commands)
-        context.last_launched = self
-        context.last_call.value = 0
+        self._launched(commands, temporaries)
         context.early_results = {}
-        del temporaries
 
     def _record(self, recording: RunRecorder, commands: _CommandBuffer) -> None:
         """Launch these contents later, as a part of a run that may become a graph."""

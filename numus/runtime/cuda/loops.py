@@ -22,7 +22,7 @@ def placed_by_run(
     words: Any, first: Sequence[int], steps: Pairs, swaps: Pairs
 ) -> Callable[[int], None]:
     """A function that writes the addresses of a run, by its number: from those of the `first` on,
-    some advance by so many bytes (`steps`), and some pairs are exchanged (`swaps`)."""
+    some advance by a number of bytes (`steps`), and some pairs are exchanged (`swaps`)."""
     starts = [(slot, first[slot], nbytes) for slot, nbytes in steps]
     pairs = [(a, b, first[a], first[b]) for a, b in swaps]
 
