@@ -16,7 +16,7 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, const, select
 from numus.kernels.factor.interleaved import cholesky, eigh, lu, qr, scaling, svd
-from numus.kernels.factor.interleaved.transfer import gathered, in_vectors, scattered
+from numus.kernels.factor.interleaved.transfer import OfLanes, gathered, in_vectors, scattered
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
 from numus.kernels.factor.program import Matrix, Number, Read, real
 
@@ -43,7 +43,8 @@ class Stack:
         real_dtype = dt.real_of(val.dtype)
         width = p.target.vector_bytes // real_dtype.itemsize
         components = 2 if val.dtype.is_complex else 1
-        small = order <= TUNING.unrolled_extent and val.shape[0] >= 4 * width
+        self.is_small = order <= TUNING.unrolled_extent
+        small = self.is_small and val.shape[0] >= 4 * width
         self.program = LaneProgram(real_dtype, components, width, 2 if small else 1)
         self.count = width * self.program.unroll
         tile = 4 if p.target.vector_bytes >= 64 and components == 1 else 2
@@ -67,7 +68,7 @@ class Stack:
 
     def size(self, n: int) -> Expr:
         """A number that code is specialised on for the smallest matrices alone."""
-        return const(n) if self.order <= TUNING.unrolled_extent else self.emitter.dim(n)
+        return const(n) if self.is_small else self.emitter.dim(n)
 
     def read(self, x: Value) -> list[Read]:
         """Elements of a matrix of each lane."""
@@ -107,9 +108,7 @@ class Stack:
         starts = [p.let(ir.mul(n, size)) for n in self.numbers]
         return [Matrix(p, buffer, start, e.dim(columns)) for start in starts]
 
-    def empty(
-        self, source: LaneMatrix, rows: int, columns: int, top: int = 0, left: int = 0
-    ) -> None:
+    def empty(self, source: OfLanes, rows: int, columns: int, top: int = 0, left: int = 0) -> None:
         """A matrix of each lane, from column `left` on, into the result from row `top` on."""
         extents, places = (self.size(rows), self.size(columns)), (self.size(top), self.size(left))
         by_vectors = in_vectors(self.program, columns)
@@ -157,7 +156,7 @@ def _solve(p: Problem) -> Kernels:
     n, columns = b.shape[1:]
     s = Stack(p, n)
     right = s.tile if columns % s.tile == 0 else 1
-    how = lu.Blocking(s.block, s.tile, right)
+    how = lu.Blocking(s.block, s.tile, right, s.is_small)
     total = s.padded + columns
     x = s.near(s.padded, total)
     s.fill(a, x)
@@ -182,7 +181,7 @@ def _determinant(p: Problem) -> Kernels:
     s.pad(x, n)
     program, order = s.program, s.size(s.padded)
     with program.matrices():
-        how = lu.Blocking(s.block, s.tile)
+        how = lu.Blocking(s.block, s.tile, few_rows=s.is_small)
         outcome = lu.eliminate(program, x, order, order, how, None)
         found[ZERO, ZERO] = tuple(ir.reads(outcome.product))
     s.empty(found, 1, 1)
@@ -190,11 +189,13 @@ def _determinant(p: Problem) -> Kernels:
 
 
 def _inverse(p: Problem) -> Kernels:
-    """U⁻¹ L⁻¹, whose columns go to their places."""
+    """U⁻¹ L⁻¹, whose columns go to their places; of the smallest, the solution for an identity."""
     n = p.val.shape[-1]
     s = Stack(p, n)
-    how = lu.Blocking(s.block, s.tile, s.tile)
-    x, places = s.near(s.padded, 2 * s.padded), s.near(1, s.padded)
+    how = lu.Blocking(s.block, s.tile, s.tile, s.is_small)
+    if s.is_small:
+        return _solve_identity(p.val.inputs[0], s, how)
+    x, places = s.near(s.padded, 2 * s.padded), s.near(3, s.padded)
     s.fill(p.val.inputs[0], x)
     s.pad(x, n)
     program, order, end = s.program, s.size(s.padded), s.size(2 * s.padded)
@@ -204,13 +205,44 @@ def _inverse(p: Problem) -> Kernels:
         outcome = lu.eliminate(program, x, order, order, how, places)
         lu.invert_lower(program, x, order, order, how)
         lu.substitute_back(program, x, order, (order, end), how)
-        lu.spoil(program, outcome, x, s.size(n), (order, end))
+        by = lu.nan_where_singular(program, outcome)
         with program.loop(ZERO, s.size(n)) as j:
             column = program.let(places[ZERO, j][0].cast(ir.INDEX))
-            with program.loop(ZERO, s.size(n)) as i:
-                x[i, column] = x[i, ir.add(order, j)]
-    s.empty(x, n, n)
+            places[SOURCES, column] = real(program, ir.add(order, j).cast(program.real))
+            places[FACTORS, j] = real(program, by)
+    s.empty(_Permuted(x, places), n, n)
     return s.kernels()
+
+
+def _solve_identity(a: Value, s: Stack, how: lu.Blocking) -> Kernels:
+    n, program = a.shape[-1], s.program
+    x = s.near(s.padded, 2 * s.padded)
+    s.fill(a, x)
+    s.pad(x, n)
+    order, end = s.size(s.padded), s.size(2 * s.padded)
+    with program.matrices():
+        lu.fill_identity(program, x, order, order)
+        outcome = lu.eliminate(program, x, order, end, how, None)
+        lu.substitute_back(program, x, order, (order, end), how)
+        lu.spoil(program, outcome, x, s.size(n), (order, end))
+    s.empty(x, n, n, left=s.padded)
+    return s.kernels()
+
+
+SOURCES, FACTORS = const(1), const(2)  # rows beside the numbers of rows
+
+
+@dataclass(frozen=True)
+class _Permuted:
+    """Columns of a matrix by their numbers in each lane, times a factor of the lane."""
+
+    matrix: LaneMatrix
+    places: LaneMatrix
+
+    def of_lane(self, i: Expr, j: Expr, lane: Expr) -> Number:
+        column = self.places.of_lane(SOURCES, j, lane)[0].cast(ir.INDEX)
+        by = self.places.of_lane(FACTORS, ZERO, lane)[0]
+        return tuple(part * by for part in self.matrix.of_lane(i, column, lane))
 
 
 def _qr(p: Problem) -> Kernels:
@@ -218,7 +250,7 @@ def _qr(p: Problem) -> Kernels:
     m, n = p.val.inputs[0].shape[1:]
     s = Stack(p, n)
     padded = -(-n // s.tile) * s.tile
-    x, r, taus = s.near(m, padded), s.near(n, n), s.near(1, n)
+    x, r, taus, triangles = s.near(m, padded), s.near(n, n), s.near(1, n), s.near(s.tile, n)
     s.fill(p.val.inputs[0], x)
     program, rows, columns = s.program, s.size(m), s.size(n)
     with program.matrices():
@@ -226,7 +258,8 @@ def _qr(p: Problem) -> Kernels:
             x[i, j] = real(program, program.constant(0.0))
         by = scaling.power_of_two(program, x, rows, columns)
         scaling.multiply(program, x, rows, columns, program.let(program.constant(1.0) / by))
-        qr.qr(program, x, r, taus, (rows, columns), s.tile)
+        panels = s.size(n // s.tile) if n >= TUNING.wide_extent else ZERO
+        qr.qr(program, qr.Work(x, r, taus, triangles, (rows, columns), s.tile, panels))
         scaling.multiply(program, r, columns, columns, by)
     s.empty(x, m, n)
     s.empty(r, n, n, m)

@@ -19,7 +19,6 @@ from numus.kernels.factor.program import (
     ZERO,
     Number,
     chosen,
-    divided,
     inverse,
     least_normal,
     magnitude,
@@ -33,11 +32,12 @@ from numus.kernels.factor.program import (
 @dataclass(frozen=True)
 class Blocking:
     """`block` columns at a time update the rest by tiles of `tile` rows and columns (`right` of
-    right-hand sides)."""
+    right-hand sides); of `few_rows`, those that are exchanged are selected, not gathered."""
 
     block: int
     tile: int
     right: int = 1
+    few_rows: bool = False
 
 
 class Outcome:
@@ -70,7 +70,7 @@ def eliminate(
         last = p.let(ir.add(first, const(how.block)))
         with p.loop(first, last) as k:
             start = first if order is None else ZERO
-            row = _swap(p, x, k, (start, total), n)
+            row = _swap(p, x, k, (start, total), n, how.few_rows)
             if order is not None:
                 upper, lower = p.number(order[ZERO, k]), p.number(order[ZERO, row])
                 order[ZERO, k] = lower
@@ -90,7 +90,9 @@ def eliminate(
     return outcome
 
 
-def _swap(p: LaneProgram, x: LaneMatrix, k: Expr, columns: tuple[Expr, Expr], n: Expr) -> Expr:
+def _swap(
+    p: LaneProgram, x: LaneMatrix, k: Expr, columns: tuple[Expr, Expr], n: Expr, selected: bool
+) -> Expr:
     """Row k and that of the first largest element of column k, whose number in each lane it is."""
     best, at = p.register(), p.register(INT)
     p.do(ir.Set(best, magnitude(x[k, k])), ir.Set(at, k.cast(INT)))
@@ -100,11 +102,36 @@ def _swap(p: LaneProgram, x: LaneMatrix, k: Expr, columns: tuple[Expr, Expr], n:
         p.do(ir.Set(best, select(larger, size, ir.read(best))))
         p.do(ir.Set(at, select(larger, i.cast(INT), ir.read(at))))
     row = p.let(ir.read(at).cast(ir.INDEX))
+    exchange = _exchange_by_selection if selected else _exchange
+    exchange(p, x, (k, row), columns, n)
+    return row
+
+
+def _exchange(
+    p: LaneProgram, x: LaneMatrix, rows: tuple[Expr, Expr], columns: tuple[Expr, Expr], _: Expr
+) -> None:
+    """A row of all lanes, and one of each lane, which is gathered."""
+    k, row = rows
     with p.loop(*columns) as j:
         upper, lower = p.number(x[k, j]), p.number(x[row, j])
         x[k, j] = lower
         x[row, j] = upper
-    return row
+
+
+def _exchange_by_selection(
+    p: LaneProgram, x: LaneMatrix, rows: tuple[Expr, Expr], columns: tuple[Expr, Expr], n: Expr
+) -> None:
+    """The same of few rows, each of which is looked at."""
+    k, row = rows
+    found = [p.register() for _ in range(p.components)]
+    with p.loop(*columns) as j:
+        upper = p.number(x[k, j])
+        p.do(*ir.sets(found, upper))
+        with p.loop(ir.add(k, ONE), n) as i:
+            here, lower = p.let(row.eq(i)), p.number(x[i, j])
+            x[i, j] = chosen(here, upper, lower)
+            p.do(*ir.sets(found, p.number(chosen(here, lower, tuple(ir.reads(found))))))
+        x[k, j] = tuple(ir.reads(found))
 
 
 def _eliminate_column(
@@ -112,22 +139,25 @@ def _eliminate_column(
 ) -> None:
     """The multipliers of column k, and the columns after it in the panel."""
     last, n = span
-    one = p.constant(1.0)
-    # a power of two that keeps reciprocals of subnormal pivots finite; multipliers are <= 1
-    tiny = least_normal(p)
-    raised = magnitude(pivot) < p.constant(tiny)
-    raise_by = p.let(select(raised, p.constant(2.0 ** (p.real.mantissa + 5)), one))
     none = p.let(magnitude(pivot).eq(0.0))
     was = ir.read(outcome.singular)
     p.do(ir.Set(outcome.singular, select(none, const(1, INT), was)))
-    safe = p.number(chosen(none, real(p, one), scaled(pivot, raise_by)))
-    by = inverse(p, safe)
+    raise_by, by = _reciprocal(p, p.number(chosen(none, real(p, p.constant(1.0)), pivot)))
     after = p.let(ir.add(k, ONE))
     with p.loop(after, n) as i:
         factor = p.number(product(scaled(x[i, k], raise_by), by))
         x[i, k] = factor
         with p.loop(after, last) as j:
             x[i, j] = minus_product(x[i, j], factor, x[k, j])
+
+
+def _reciprocal(p: LaneProgram, pivot: Number) -> tuple[Expr, Number]:
+    """A power of two, and the reciprocal of the pivot times it, which is finite for subnormal
+    pivots, too."""
+    raised = magnitude(pivot) < p.constant(least_normal(p))
+    one = p.constant(1.0)
+    by = p.let(select(raised, p.constant(2.0 ** (p.real.mantissa + 5)), one))
+    return by, inverse(p, p.number(scaled(pivot, by)))
 
 
 def _substitute(p: LaneProgram, x: LaneMatrix, first: Expr, block: int, j: Expr) -> None:
@@ -150,15 +180,14 @@ def substitute_back(
     with p.loop(ZERO, blocks) as number:
         first = p.let(ir.mul(ir.sub(ir.sub(blocks, ONE), number), const(how.block)))
         rows = [p.let(ir.add(first, const(r))) for r in range(how.block)]
+        raises, inverses = zip(*(_reciprocal(p, p.number(x[k, k])) for k in rows), strict=True)
         with p.loop(*columns) as j:
             found: dict[int, Number] = {}
             for r in reversed(range(how.block)):
                 value = x[rows[r], j]
                 for s in reversed(range(r + 1, how.block)):
                     value = p.number(minus_product(value, x[rows[r], rows[s]], found[s]))
-                pivot = p.number(x[rows[r], rows[r]])
-                by = pivot if p.components == 1 else inverse(p, pivot)
-                found[r] = p.number(divided(value, pivot, by))
+                found[r] = p.number(product(scaled(value, raises[r]), inverses[r]))
                 x[rows[r], j] = found[r]
         reads = (lambda i, k: x[i, k], lambda k, j: x[k, j])
         ranges = ((ZERO, first), columns)
@@ -169,17 +198,26 @@ def spoil(
     p: LaneProgram, outcome: Outcome, x: LaneMatrix, rows: Expr, columns: tuple[Expr, Expr]
 ) -> None:
     """NaN in the lanes of singular matrices."""
-    singular = p.let(ir.read(outcome.singular).ne(0))
-    nan = p.constant(float("nan"))
+    by = nan_where_singular(p, outcome)
     with p.loop(ZERO, rows) as i, p.loop(*columns) as j:
-        x[i, j] = chosen(singular, tuple(nan for _ in range(p.components)), x[i, j])
+        x[i, j] = scaled(x[i, j], by)
+
+
+def nan_where_singular(p: LaneProgram, outcome: Outcome) -> Expr:
+    """A factor of each lane: NaN or 1."""
+    singular = p.let(ir.read(outcome.singular).ne(0))
+    return p.let(select(singular, p.constant(float("nan")), p.constant(1.0)))
+
+
+def fill_identity(p: LaneProgram, x: LaneMatrix, to: Expr, n: Expr) -> None:
+    """An identity in the columns from `to` on."""
+    with p.loop(ZERO, n) as i, p.loop(ZERO, n) as j:
+        x[i, ir.add(to, j)] = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
 
 
 def invert_lower(p: LaneProgram, x: LaneMatrix, to: Expr, n: Expr, how: Blocking) -> None:
     """L⁻¹ of the unit lower triangle, as a whole matrix in the columns from `to` on."""
-    with p.loop(ZERO, n) as i, p.loop(ZERO, n) as j:
-        one = real(p, select(i.eq(j), p.constant(1.0), p.constant(0.0)))
-        x[i, ir.add(to, j)] = one
+    fill_identity(p, x, to, n)
     with p.loop(ZERO, ir.idiv(n, const(how.block))) as number:
         first = p.let(ir.mul(number, const(how.block)))
         last = p.let(ir.add(first, const(how.block)))

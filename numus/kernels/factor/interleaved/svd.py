@@ -64,11 +64,12 @@ def placed(p: LaneProgram, w: Work, rows: LaneMatrix) -> None:
 def _reduce(p: LaneProgram, w: Work) -> None:
     """B = Qᵀ A P: its diagonal and what is beside it; reflectors stay where A was."""
     x, a, n = w.vectors, w.a, w.n
+    tiles = p.let(ir.idiv(ir.add(n, const(w.tile - 1)), const(w.tile)))
     with p.loop(ZERO, n) as k:
         tau = qr.reflector(p, a, k, n)
         x[_LEFT, k] = tau
         x[_D, k] = a[k, k]
-        qr.reflect(p, a, k, (n, n), tau, w.tile)
+        qr.reflect(p, a, k, n, tiles, tau, w.tile)
         with p.when(p.let(k < w.last)):
             _reflect_row(p, w, k)
     x[_E, w.last] = (p.constant(0.0),)

@@ -7,6 +7,8 @@ from numus.ir import Expr, const
 from numus.kernels.factor.lanes import LaneProgram
 from numus.kernels.factor.program import Matrix, Number, Read, Span, minus_product
 
+STRIP = 4  # tiles of columns whose factor stays in L1
+
 
 def subtract_product(
     p: LaneProgram,
@@ -21,12 +23,17 @@ def subtract_product(
     first, how many) of the inner index; with `lower`, tiles on and below the diagonal."""
     (a, b), (rows, columns), (height, width) = factors, ranges, tile
     first, count = depth
-    down = ir.idiv(ir.sub(rows[1], rows[0]), const(height))
-    across = ir.idiv(ir.sub(columns[1], columns[0]), const(width))
-    with p.loop(const(0), p.let(down)) as tile_i:
+    down = p.let(ir.idiv(ir.sub(rows[1], rows[0]), const(height)))
+    across = p.let(ir.idiv(ir.sub(columns[1], columns[0]), const(width)))
+    strip = const(STRIP)
+    with (
+        p.loop(const(0), p.let(ir.idiv(ir.add(across, const(STRIP - 1)), strip))) as number,
+        p.loop(const(0), down) as tile_i,
+    ):
+        start = p.let(ir.mul(number, strip))
+        end = ir.minimum(ir.add(start, strip), ir.add(tile_i, const(1)) if lower else across)
         top = p.let(ir.add(rows[0], ir.mul(tile_i, const(height))))
-        end = ir.add(tile_i, const(1)) if lower else across
-        with p.loop(const(0), p.let(end)) as tile_j:
+        with p.loop(start, p.let(end)) as tile_j:
             left = p.let(ir.add(columns[0], ir.mul(tile_j, const(width))))
             at = [
                 [(ir.add(top, const(r)), ir.add(left, const(s))) for s in range(width)]

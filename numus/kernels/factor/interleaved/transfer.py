@@ -4,12 +4,19 @@ where rows are whole vectors, one element after the other where not (gathers are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from numus import ir
 from numus.ir import Expr, const
 from numus.kernels.common.register_transpose import transpose_registers
 from numus.kernels.factor.lanes import LaneMatrix, LaneProgram
-from numus.kernels.factor.program import ZERO, Matrix, Read
+from numus.kernels.factor.program import ZERO, Matrix, Number, Read
+
+
+class OfLanes(Protocol):
+    """Elements of the matrix of one lane."""
+
+    def of_lane(self, i: Expr, j: Expr, lane: Expr) -> Number: ...
 
 
 def in_vectors(p: LaneProgram, columns: int) -> bool:
@@ -48,7 +55,7 @@ def gathered(
 
 def scattered(
     p: LaneProgram,
-    source: LaneMatrix,
+    source: OfLanes,
     outs: Sequence[Matrix],
     extents: tuple[Expr, Expr],
     top: Expr,
