@@ -128,6 +128,22 @@ def test_large_results_use_nontemporal_stores(dtype, target):
     assert np.array_equal(same, a + dtype.np.type(1))
 
 
+def test_results_that_l3_holds_go_through_the_caches_of_skylakes():
+    """Around them, x * 2 of 4 MB took three times as long on two cores of a Cascade Lake."""
+    x, y = buffers(f32)
+    body = lanes([Store(y, lane(), load(x, lane()) + 1)], unroll=2)
+    kernel = Kernel("stream", (x, y), N, harness.one_block(body))
+    features = "+avx,+avx2,+fma,+avx512f,+avx512bw,+avx512dq,+avx512vl"
+    for cpu, l3, smallest in (
+        ("cascadelake", 1 << 24, 1 << 24),
+        ("cascadelake", 0, 1 << 20),
+        ("emeraldrapids", 1 << 24, 1 << 20),
+    ):
+        target = LlvmTarget("x86_64-unknown-linux-gnu", cpu, features, 1 << 20, l3)
+        assert target.nontemporal_min_bytes == smallest
+        assert f", {smallest}\n" in render(kernel, target)
+
+
 def test_lanes_step():
     x, y = buffers(f32)
     body = lanes([Store(y, lane(), load(x, lane()))], scalar("n"), 1, step=3)

@@ -14,7 +14,7 @@ of an input if every element is read only by the lane that writes it, before the
 dependence orders them.
 
 Lanes loops use vector types: full vectors (`unroll` per iteration), then a masked remainder.
-Results larger than the L2 cache use non-temporal stores, which avoid the read for ownership. Only
+Results larger than the caches use non-temporal stores, which avoid the read for ownership. Only
 generic operations are used, so that one text serves AVX-512, AVX2 and Neon, but for the width.
 """
 
@@ -282,14 +282,14 @@ class _Renderer(Control):
         )
 
     def _nontemporal_condition(self, stores: frozenset[ir.Store], segment: _Segment) -> str:
-        """Whether each thread's results exceed its L2 cache, are vector-aligned, and do not
+        """Whether each thread's results exceed its caches, are vector-aligned, and do not
         overwrite an input (which is cached already)."""
         x, t = self.x, self.t
         item = sum(store.buffer.dtype.itemsize for store in stores)
         blocks = t.new("lshr i64 %worker, 16")
         written = t.new(f"mul i64 {blocks}, {segment.bounds[2]}")
         written = t.new(f"mul i64 {written}, {item}")
-        condition = t.new(f"icmp ugt i64 {written}, {self.target.l2_bytes}")
+        condition = t.new(f"icmp ugt i64 {written}, {self.target.nontemporal_min_bytes}")
         inputs = [x.buffers[b] for b in self.kernel.buffers if b.access == "read"]
         with x.scope():
             self._enter(segment, segment.origin[0])
