@@ -15,6 +15,7 @@ from numus.primitives import views
 from numus.primitives.broadcast import broadcast
 from numus.primitives.fft import fft, fft2, irfft, rfft
 from numus.primitives.source import constant, iota
+from numus.primitives.structure import concat
 from numus.runtime.devices import Device, default
 
 PLANE_SHARE = 2  # of a core's L2 cache, of which a plane takes one at most
@@ -97,28 +98,47 @@ def _real_tables(n: int, dtype: DType, device: Device | None) -> tuple[Node, Nod
 
 
 def real_transform(x: Node) -> Node:
-    """The first n // 2 + 1 elements of the transform of a real node; the rest are conjugates.
+    """The first n // 2 + 1 elements of the transform of a real node; the rest are conjugates."""
+    parts = real_parts(x)
+    return concat(parts, x.ndim - 1) if len(parts) > 1 else parts[0]
+
+
+def real_parts(x: Node) -> tuple[Node, ...]:
+    """`real_transform` in parts, which follow each other along the last axis.
 
     An even length is packed into a complex one of half: the transforms of even and odd elements are
-    the Hermitian and anti-Hermitian parts of the result.
+    the Hermitian and anti-Hermitian parts of the result. A periodic index of it would be a division
+    for every element and no vector load on CPUs: there, both ends are parts of their own.
     """
     n, dtype = x.shape[-1], dt.complex_of(x.dtype)
-    count = n // 2 + 1
+    count, half = n // 2 + 1, n // 2
     if n % 2 or 0 in x.shape:
-        return resized(transform(ew.cast(x, dtype), False), count)
-    if _is_one_pass(n // 2, x):
-        return rfft(x, *_real_tables(n, dtype, x.device))
-    pairs = views.reshape(x, (*x.shape[:-1], n // 2, 2))
+        return (resized(transform(ew.cast(x, dtype), False), count),)
+    if _is_one_pass(half, x):
+        return (rfft(x, *_real_tables(n, dtype, x.device)),)
+    pairs = views.reshape(x, (*x.shape[:-1], half, 2))
     even, odd = (
-        views.reshape(views.take_range(pairs, x.ndim, i, i + 1), (*x.shape[:-1], n // 2))
+        views.reshape(views.take_range(pairs, x.ndim, i, i + 1), (*x.shape[:-1], half))
         for i in (0, 1)
     )
     z = transform(ew.complex_(even, odd), False)
-    forward = cycle(z, z.ndim - 1, 0, count)
-    back = ew.conj(_reversed(z, count))
+    axis, table = z.ndim - 1, half_roots(n, dtype, z.device)
+    if (x.device or default.device).runtime.target.simt:
+        return (_unpacked(cycle(z, axis, 0, count), _reversed(z, count), table),)
+    first = views.take_range(z, axis, 0, 1)
+    middle = views.take_range(z, axis, 1, half)
+    inner = _unpacked(middle, views.flip(middle, (axis,)), views.take_range(table, 0, 1, half))
+    ends = (op(ew.real(first), ew.imag(first)) for op in (ew.add, ew.sub))
+    left, right = (ew.cast(end, dtype) for end in ends)
+    return (left, inner, right) if half > 1 else (left, right)
+
+
+def _unpacked(forward: Node, back: Node, rotations: Node) -> Node:
+    """Elements of the transform of a real signal, from those of half the length at k and -k."""
+    back = ew.conj(back)
     sums, differences = ew.add(forward, back), ew.sub(forward, back)
-    rotated = ew.mul(ew.mul(differences, constant(-1j, dtype)), half_roots(n, dtype, z.device))
-    return scaled(ew.add(sums, rotated), 0.5)
+    turned = ew.complex_(ew.imag(differences), ew.neg(ew.real(differences)))
+    return scaled(ew.add(sums, ew.mul(turned, rotations)), 0.5)
 
 
 def _real_ends(x: Node, n: int) -> Node:

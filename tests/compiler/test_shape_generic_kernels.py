@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import numus as nm
@@ -42,3 +43,25 @@ def test_a_statement_that_has_no_text_is_an_error():
     kernel = ir.Kernel("kernel", (), (), [object()], ())
     with pytest.raises(AssertionError, match="no statement of the kernel IR"):
         ir.kernel_text(kernel)
+
+
+@pytest.mark.parametrize("step", [2, -2])
+def test_every_second_element_is_known_to_the_code(step):
+    """Lanes at a stride of two are vector loads, whatever other strides came before."""
+    texts = {}
+
+    def watch(device, plan, leaves, constants):
+        texts[current] = "".join(ir.kernel_text(step.kernel) for step in plan.steps)
+
+    hooks.before_run.append(watch)
+    try:
+        for current in (3, step, 5):
+            for n in (1000, 2000, 3000):
+                x = nm.arange(n).astype("float32")
+                nm.eval(x)
+                y = np.asarray(x[::current] + 1)
+                assert np.array_equal(y, np.arange(n)[::current] + 1.0)
+    finally:
+        hooks.before_run.remove(watch)
+    assert f"mul(v4, {step})" in texts[step]
+    assert f"mul(v4, {step})" not in texts[3] + texts[5]

@@ -7,7 +7,8 @@ import pytest
 import scipy.fft
 
 import numus as nm
-from numus.fft import trigonometric
+from numus.fft import transform, trigonometric
+from numus.functions.template_cache import clear_templates
 
 
 def noise(*shape):
@@ -93,8 +94,36 @@ def test_offsets():
 
 
 def test_long_transforms_read_their_parts_in_order(monkeypatch):
-    monkeypatch.setattr(trigonometric, "_MIN_FUSED_LENGTH", 4)
+    monkeypatch.setattr(trigonometric, "_is_read_in_parts", lambda n, device: True)
     for name, kind in (("dct", 1), ("dct", 2), ("dst", 1)):
         for n in (6, 35):
             x = noise(2, n)
             near(getattr(nm.fft, name)(x, kind), getattr(scipy.fft, name)(x, kind))
+
+
+@pytest.fixture
+def several_passes(monkeypatch):
+    """Transforms of half the length of a real signal are not in a core's cache."""
+    with monkeypatch.context() as patch:
+        patch.setattr(transform, "_is_one_pass", lambda half, x: False)
+        clear_templates()
+        yield
+    clear_templates()
+
+
+@pytest.mark.usefixtures("several_passes")
+@pytest.mark.parametrize("n", [2, 4, 6, 34])
+def test_spectra_in_parts(n):
+    """Both ends of the spectrum of a long real signal are parts of their own."""
+    x = noise(3, n)
+    near(nm.fft.rfft(x), scipy.fft.rfft(x))
+    near(nm.fft.irfft(nm.fft.rfft(x)), x)
+    for name in ("dct", "dst"):
+        for kind in (1, 2, 3, 4):
+            near(getattr(nm.fft, name)(x, kind), getattr(scipy.fft, name)(x, kind))
+    weight = noise(n // 2 + 1)
+    loss = lambda x: (nm.abs(nm.fft.rfft(x)) ** 2 * weight).sum()  # noqa: E731
+    spectrum = scipy.fft.rfft(x) * weight
+    spectrum[:, 1 : n // 2] *= 0.5  # which stand for two
+    both = 2 * n * scipy.fft.irfft(spectrum, n)
+    near(nm.grad(loss)(nm.asarray(x)), both)

@@ -183,9 +183,13 @@ class Emitter:
         total = ZERO
         if self.joined is not None:
             index, shape, strides = self._rejoined(self.joined, index, shape, strides)
-        for i, s, n in zip(index, strides, shape, strict=True):
+        last = len(shape) - 1
+        for axis, (i, s, n) in enumerate(zip(index, strides, shape, strict=True)):
             if n != 1 and s != 0:
-                total = ir.add(total, self.times(i, self.dim(s)))
+                # every second element along the lanes is a vector load, if the code knows it
+                every_second = 2 if s == 2 else -2 if s == -2 else 0
+                factor = const(every_second) if every_second and axis == last else self.dim(s)
+                total = ir.add(total, self.times(i, factor))
         return total
 
     def _rejoined(
