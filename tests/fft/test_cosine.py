@@ -122,7 +122,7 @@ def test_spectra_in_parts(n):
         for kind in (1, 2, 3, 4):
             near(getattr(nm.fft, name)(x, kind), getattr(scipy.fft, name)(x, kind))
     weight = noise(n // 2 + 1)
-    loss = lambda x: (nm.abs(nm.fft.rfft(x)) ** 2 * weight).sum()  # noqa: E731
+    loss = lambda x: (nm.abs(nm.fft.rfft(x)) ** 2 * weight).sum()
     spectrum = scipy.fft.rfft(x) * weight
     spectrum[:, 1 : n // 2] *= 0.5  # which stand for two
     both = 2 * n * scipy.fft.irfft(spectrum, n)
