@@ -32,6 +32,7 @@ class Target:
     byte_dot: str = ""  # how CPUs compute `dot4`: codegen/cpu/target.py
     fma: bool = True  # whether a multiply-add is one instruction
     streams_lines: bool = False  # whether lines that are stored around the caches pay off
+    prefetches_results: bool = False  # whether stores along lanes prefetch the lines ahead
     libraries: frozenset[str] = field(default_factory=frozenset)  # vendors', of kernels
     approx_math: bool = False  # whether special-function units take exp2, log2, 1/x in float32
 

@@ -262,7 +262,8 @@ class _Renderer(Control):
     # -- non-temporal stores ----------------------------------------------------------------------
 
     def _nontemporal_stores(self, s: ir.For) -> frozenset[ir.Store]:
-        """Candidates of a small lanes loop: unit-stride stores to buffers that are not read."""
+        """Candidates of a small lanes loop: unit-stride stores to buffers that are neither read
+        nor prefetched."""
         if (
             not self.target.nontemporal_stores
             or self.plan.op_counts[s] > TUNING.nontemporal_max_ops
@@ -270,10 +271,12 @@ class _Renderer(Control):
         ):
             return frozenset()
         strides = LaneStrides(s.var, s.step)
+        fetched = {x.buffer for x in s.body if isinstance(x, ir.Prefetch) and x.write}
         return frozenset(
             x
             for x in s.body
             if isinstance(x, ir.Store)
+            and x.buffer not in fetched
             and x.mask is None
             and strides.of(x.index) == 1
             and x.buffer.access == "write"

@@ -90,6 +90,13 @@ class LlvmTarget:
         4.1 ms so, 5.4 through the caches.)"""
         return self.nontemporal_stores and self.cpu not in _SKYLAKE
 
+    @functools.cached_property
+    def prefetches_results(self) -> bool:
+        """Prefetches of the lines that are stored next pay off. (On two cores of a Cascade Lake a
+        copy of 8 MB takes 0.70 ms with them and 1.27 without, of 64 MB 5.5 and 6.6; around the
+        caches 6.9. Where results are cached they cost nothing.)"""
+        return self.cpu in _SKYLAKE
+
     has_float8_conversion = False
     has_bf16_conversion = False  # a shift or an addition: an instruction would gain little
 

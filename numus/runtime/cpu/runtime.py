@@ -57,6 +57,7 @@ def target() -> Target:
         fma=machine.arch != "x86" or "fma" in machine.enabled,
         features=machine.enabled | {machine.arch},
         streams_lines=machine.streams_lines,
+        prefetches_results=machine.prefetches_results,
         libraries=frozenset({"lapack"}),
     )
 

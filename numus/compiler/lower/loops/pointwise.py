@@ -83,7 +83,8 @@ def _blocked(p: LoopProblem) -> Kernels:
     body: list[Stmt]
     if not outer:
         span = ir.block_range(g, width, extent)
-        body = [ir.For(j, *span, "lanes", _stores(p, e, {lane: j}))]
+        stores = p.prefetched(e, _stores(p, e, {lane: j}), j)
+        body = [ir.For(j, *span, "lanes", stores)]
     else:
         row_block, span = g, (ZERO, extent)
         if column_blocks > 1:
@@ -94,7 +95,7 @@ def _blocked(p: LoopProblem) -> Kernels:
         total = nest.total_extent(e, outer)
         r = ir.var("r")
         stores = _stores(p, e, {**delinearize(e, r, outer), lane: j})
-        inner = ir.For(j, *span, "lanes", stores)
+        inner = ir.For(j, *span, "lanes", p.prefetched(e, stores, j))
         row_span = ir.block_range(row_block, per_block, total)
         body = [ir.For(r, *row_span, "serial", [inner])]
     grid = column_blocks * ceil_div(nest.iterations(outer), rows)

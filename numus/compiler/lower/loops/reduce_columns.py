@@ -184,7 +184,8 @@ class _Columns:
                         terms[r].append(reducer(r).element(value))
                     else:
                         states[r] = reducer(r).step(states[r], value, position)
-                out += self.p.stores(e, stored, index)
+                stores = self.p.stores(e, stored, index)
+                out += self.p.prefetched(e, stores, self.at[self.p.lanes])
             for r in reductions:
                 if terms[r]:
                     total = reducer(r).pairwise(terms[r])

@@ -161,7 +161,8 @@ class RowEmitter:
         for r in reductions:
             state[r] = self._registers(r, out)
             body += self._accumulate(r, state[r], index, position)
-        body += self.p.stores(e, stored, index)
+        stores = self.p.stores(e, stored, index)
+        body += self.p.prefetched(e, stores, at[self.lane]) if self.lane in inner else stores
         body += saves  # last: they may overwrite what was cached before
         sums_only = not stored and not saves
         if self.sum_block(stage):

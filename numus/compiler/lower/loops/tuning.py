@@ -59,6 +59,7 @@ class LoopTuning:
     few_columns_max_row: int = 64  # if those have so few elements
     column_vector_bytes: int = 8  # of a thread's adjacent columns: more would be fewer threads
 
+    result_bytes_ahead: int = 1 << 11  # that stores along lanes prefetch on some CPUs
     lines_ahead: int = 4  # whose stores a SIMD loop prefetches,
     far_line_bytes: int = 1 << 10  # where it is as far to the next line
 
