@@ -54,13 +54,29 @@ def test_tiles(m, n, dtype, batch):
     np.testing.assert_allclose(found, want, rtol=bound, atol=bound * np.max(np.abs(want)))
 
 
-def test_columns_are_nan_from_an_indefinite_pivot_on():
-    a = positive(140, np.float32, 2)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_are_nan_from_an_indefinite_pivot_on(dtype):
+    a = positive(140, dtype, 2)
     a[1, 70, 70] = -1
     given = nm.asarray(a, device="tiles")
     found, info = nm.linalg.cholesky_ex(given)
     assert info.tolist() == [0, 71]
     assert np.isfinite(found.numpy()[0]).all()
+    columns = on("tiles", a)[1]
+    assert np.isfinite(columns[:, :64]).all()
+    assert np.isnan(np.diag(columns)[70:]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("scale", [1e-306, 1e300])
+def test_pivots_near_the_ends_of_the_range(dtype, scale):
+    """Inverse roots of subnormal pivots are not approximated."""
+    a = positive(132, dtype, 1) / 1000
+    given = a * scale
+    found = on("tiles", given)[0].astype(np.clongdouble)
+    residual = np.abs(found @ np.conj(found.T) - given[0]) / scale
+    rounding = 132 * np.finfo(dtype).eps * np.max(np.abs(a)) + 2.0**-1074 / scale
+    assert np.max(residual) <= 10 * rounding
 
 
 def test_right_hand_sides_of_factors():

@@ -282,17 +282,28 @@ def inverse(p: Program, a: Number) -> Number:
     return p.number(scaled(conjugate(unit), size / squared(unit)))
 
 
-def normal_inverse_root(p: Program, x: Expr) -> Expr:
-    """1 / √x by an approximation that is refined, of float64 only where x is a normal number."""
+def over_root(p: Program, x: Expr) -> Callable[[Expr], Expr]:
+    """Multiplication by 1 / √x: by an approximation, whose products are corrected. Of float64, x is
+    a normal number. NaN where x is not positive."""
     one, half = p.constant(1.0), p.constant(0.5)
     by = p.let(ir.rough_rsqrt(x))
     root = p.let(x * by)
     if p.real is dt.float32:  # Newton's method
-        error = p.let(fma(root, by * -half, half))
-        return p.let(fma(by, error, by))
-    error = p.let(fma(-root, by, one))  # Halley's: thrice the bits
-    factor = fma(error, p.constant(0.375), half)
-    return p.let(fma(by * error, factor, by))
+        error, factor = p.let(fma(root, by * -half, half)), None
+    else:  # Halley's: thrice the bits
+        error = p.let(fma(-root, by, one))
+        factor = p.let(fma(error, p.constant(0.375), half))
+
+    def times(a: Expr) -> Expr:
+        near = p.let(a * by)
+        return p.let(fma(near, error, near) if factor is None else fma(near * error, factor, near))
+
+    return times
+
+
+def normal_inverse_root(p: Program, x: Expr) -> Expr:
+    """1 / √x by an approximation that is refined, of float64 only where x is a normal number."""
+    return over_root(p, x)(p.constant(1.0))
 
 
 def divided(a: Number, by: Number, inverse_of_by: Number) -> Number:

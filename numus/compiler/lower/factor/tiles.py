@@ -12,12 +12,12 @@ from numus.ir import Expr, const
 from numus.kernels.factor.program import ZERO, Matrix, Number, Program, Read
 from numus.kernels.factor.registers.cholesky import RANK, Shared
 from numus.kernels.factor.registers.cholesky_tiles import (
-    GRID,
-    SIDE,
     Place,
     TileMemory,
     TileOfCholesky,
 )
+from numus.kernels.factor.registers.tile_mma import MmaProducts
+from numus.kernels.factor.registers.tile_products import GRID, SIDE, GridProducts, TileProducts
 from numus.kernels.factor.registers.vector_substitution import Operands, VectorSubstitution
 
 RESIDENT_BLOCKS = {4: 3, 8: 2, 16: 1}  # of a multiprocessor, by bytes of a number
@@ -68,15 +68,21 @@ def _lower_cholesky(p: Problem) -> Kernels:
         e.scratch.append(made)
         return made
 
-    left, right = (scratch(name, SIDE * SIDE * components) for name in ("left", "right"))
-    words = SIDE * RANK * components
-    vectors = (scratch(name, words, True) for name in ("column", "row", "rows", "across"))
-    step = Shared(*(Matrix(program, vector, ZERO, ZERO) for vector in vectors))
-    memory = TileMemory(e.buffer(tiles, "write"), e.buffer(flags, "write"), left, right, step)
+    near = scratch("near", 2 * SIDE * SIDE * components, True)
+    memory = TileMemory(e.buffer(tiles, "write"), e.buffer(flags, "write"), near)
     start = program.let(ir.mul(matrix, e.dim(m * n)))
     out = Matrix(program, e.buffer(p.val, "write"), start, e.dim(n))
     extents = e.dim(m), e.dim(n)
-    TileOfCholesky(program, memory, place, extents, out).run(_reader(e, x, matrix))
+    products: TileProducts
+    if p.val.dtype.itemsize // components == 8 and "float64" in p.target.mma:
+        products = MmaProducts(program)
+    else:
+        words = SIDE * RANK * components
+        vectors = (scratch(name, words, True) for name in ("column", "row", "rows", "across"))
+        step = Shared(*(Matrix(program, vector, ZERO, ZERO) for vector in vectors))
+        products = GridProducts(program, step)
+    tile = TileOfCholesky(program, memory, place, extents, out, products)
+    tile.run(_reader(e, x, matrix))
     kernel = e.grid_kernel("cholesky_tiles", number, program.body, count, (p.val.op,))
     return [clear_flags(flags, p.target), kernel]
 

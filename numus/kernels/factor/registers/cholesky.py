@@ -7,13 +7,14 @@ several columns, and square roots follow each other without waiting for other th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, const, select
 from numus.kernels.factor.program import (
+    VECTOR_BYTES,
     ZERO,
     Matrix,
     Number,
@@ -21,11 +22,11 @@ from numus.kernels.factor.program import (
     Read,
     chosen,
     conjugate,
+    fma,
     minus_product,
-    normal_inverse_root,
+    over_root,
     real,
     scaled,
-    squared,
     zero,
 )
 from numus.kernels.factor.registers.tiles import RegisterMatrix, Thread, ThreadGrid, all_threads
@@ -134,8 +135,16 @@ class _Step:
     def _is_mine(self, place: Expr) -> Expr:
         return self.p.let((place >= self.first) & (place < self._thread(RANK)))
 
-    def _place(self, i: Expr, q: Expr) -> Expr:
-        return ir.add(ir.mul(i, const(RANK)), q)
+    def _place(self, i: Expr, q: Expr | int) -> Expr:
+        """Numbers of a vector are side by side, and those vectors that threads load together."""
+        size = self.p.components * self.p.real.itemsize
+        width = min(RANK, max(1, VECTOR_BYTES // size))
+        line = self.grid.extents[0] * width
+        own = ir.mul(i, const(width))
+        if isinstance(q, int):
+            return ir.add(own, const(q // width * line + q % width))
+        first = ir.mul(ir.idiv(q, const(width)), const(line))
+        return ir.add(ir.add(first, own), ir.irem(q, const(width)))
 
     def _share(self, t: Thread) -> None:
         p = self.p
@@ -162,7 +171,7 @@ class _Step:
                 for q, number in enumerate(numbers):
                     is_below = p.let(i >= ir.add(self.k, const(q)))
                     found = chosen(is_below, number, zero(p))
-                    self.shared.left[ZERO, self._place(i, const(q))] = found
+                    self.shared.left[ZERO, self._place(i, q)] = found
             if inverted:
                 with p.when(~is_row):
                     j = p.let(ir.sub(e, const(extent - before)))
@@ -175,29 +184,67 @@ class _Step:
             for i, known in enumerate(found):
                 number = p.number(minus_product(number, block[q][i], known))
             found.append(p.number(scaled(number, by[q])))
-            self.shared.across[ZERO, self._place(j, const(q))] = found[q]
+            self.shared.across[ZERO, self._place(j, q)] = found[q]
 
     def _loaded(self, source: Matrix, i: Expr) -> list[Number]:
         """What is side by side in shared memory, in vectors."""
         p = self.p
-        parts = [part for q in range(RANK) for part in source[ZERO, self._place(i, const(q))]]
+        parts = [part for q in range(RANK) for part in source[ZERO, self._place(i, q)]]
         names = p.vector_loads(parts)
         return [tuple(names[i : i + p.components]) for i in range(0, len(names), p.components)]
 
     def _block(self) -> tuple[list[list[Number]], list[Expr]]:
         """L of the block on the diagonal, below its own, and the inverses of that."""
         p = self.p
+        rows = [
+            self._loaded(self.shared.column, p.let(ir.add(self.k, const(i)))) for i in range(RANK)
+        ]
+        pivots, block, by = self._factorised(rows, lambda pivot: over_root(p, pivot))
+        if p.real is dt.float32:
+            return block, by
+        # subnormal numbers are zero to the approximation
+        is_tiny = pivots[0] < p.constant(TINY)
+        for pivot in pivots[1:]:
+            is_tiny = is_tiny | (pivot < p.constant(TINY))
+        found = [part for row in block for number in row for part in number] + by
+        registers = [p.register(lanes=True) for _ in found]
+        p.do(*ir.sets(registers, found))
+        with p.when(p.let(is_tiny)):
+            _, block, by = self._factorised(rows, self._over_exact_root)
+            p.do(*ir.sets(registers, [part for row in block for x in row for part in x] + by))
+        names = iter(p.number(ir.reads(registers)))
+        block = [[tuple(next(names) for _ in x) for x in row] for row in block]
+        return block, list(names)
+
+    def _over_exact_root(self, pivot: Expr) -> Callable[[Expr], Expr]:
+        p = self.p
+        pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
+        by = p.let(p.constant(1.0) / ir.sqrt(pivot))
+        return lambda x: x * by
+
+    def _factorised(
+        self, rows: list[list[Number]], over_root: Callable[[Expr], Callable[[Expr], Expr]]
+    ) -> tuple[list[Expr], list[list[Number]], list[Expr]]:
+        """The pivots of a block, its L below the diagonal, and their inverse roots. A number is
+        multiplied by a root before that is known in full, as the next pivot waits for it."""
+        p = self.p
+        pivots: list[Expr] = []
         block: list[list[Number]] = []
-        by: list[Expr] = []
-        for i in range(RANK):
-            numbers = self._loaded(self.shared.column, p.let(ir.add(self.k, const(i))))
-            row = self._substituted(numbers[:i], block, by)
+        roots: list[Callable[[Expr], Expr]] = []
+        for i, numbers in enumerate(rows):
+            row: list[Number] = []
+            for q, number in enumerate(numbers[:i]):
+                for j, known in enumerate(row):
+                    number = p.number(minus_product(number, known, conjugate(block[q][j])))
+                row.append(p.number([roots[q](part) for part in number]))
             pivot = numbers[i][0]
             for number in row:
-                pivot = p.let(pivot - squared(number))
-            by.append(_inverse_root(p, pivot))
+                for part in number:
+                    pivot = p.let(fma(-part, part, pivot))
+            pivots.append(pivot)
+            roots.append(over_root(pivot))
             block.append(row)
-        return block, by
+        return pivots, block, [p.let(root(p.constant(1.0))) for root in roots]
 
     def _substituted(
         self, numbers: Sequence[Number], block: Sequence[Sequence[Number]], by: Sequence[Expr]
@@ -235,17 +282,6 @@ class _Step:
                 for r in range(tile, self.grid.rows):
                     x[r, c] = minus_product(x[r, c], left[r][q], number)
             x[tile, c] = chosen(mine, own, x[tile, c])
-
-
-def _inverse_root(p: Program, pivot: Expr) -> Expr:
-    """1 / √pivot; NaN where the pivot is not positive."""
-    pivot = p.let(select(pivot > p.constant(0.0), pivot, p.constant(float("nan"))))
-    found = normal_inverse_root(p, pivot)
-    if p.real is dt.float32:
-        return found
-    # subnormal numbers are zero to the approximation
-    exact = p.constant(1.0) / ir.sqrt(pivot)
-    return p.let(ir.slow_path_select(pivot < p.constant(TINY), exact, found))
 
 
 def write_lower(
