@@ -8,7 +8,7 @@ import pytest
 
 import numus as nm
 from tools.cuda_bars import __main__ as program
-from tools.cuda_bars.bars import Bar, Figure
+from tools.cuda_bars.bars import Bar, Figure, distance
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,16 @@ def test_some_rows_run():
 @pytest.mark.filterwarnings("ignore")
 def test_all_rows_run():
     run()
+
+
+def test_distances_compare_infinities_and_nans():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, 2.0, float("inf"), -float("inf"), float("nan")])
+    assert distance(x, x.clone()) == 0
+    for i in range(2, 5):
+        y = x.clone()
+        y[i] = 1.0
+        assert distance(x, y) == distance(y, x) == float("inf")
+    y = x.clone()
+    y[0] = 2.0
+    assert distance(y, x) == pytest.approx(5**-0.5)

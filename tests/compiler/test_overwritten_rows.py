@@ -6,6 +6,8 @@ import numpy as np
 import simt_machine
 
 import numus as nm
+from numus.compiler.schedule.in_place import BufferAccesses
+from numus.ir.stored_kernel import pack_kernel, unpack_kernel
 from numus.nn import functional as F
 from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.devices import BACKENDS
@@ -37,6 +39,23 @@ def test_cross_entropy_takes_the_memory_of_one_matrix_of_scores():
         gradients(x, np.zeros(rows, np.int64), w, "null_rows")
     matrix = 4 * rows * classes
     assert matrix < null.counts.peak < 1.3 * matrix
+
+
+def test_kernels_from_disk_take_no_more_memory():
+    null = NullRuntime()
+    null.target = replace(simt_machine.HOPPER, **capability_fields(90))
+    BACKENDS["null_stored"] = lambda index: null
+    scores = nm.asarray(np.zeros((64, 2500), np.float32), device="null_stored")
+    nm.eval(nm.softmax(scores, -1))
+    (kernel,) = (program.kernel for program in null.launched[-1:])
+    assert kernel.name == "register_row_reduction"
+    stored = unpack_kernel(pack_kernel(kernel))
+    for given in (kernel, stored):
+        source, target = (
+            next(i for i, b in enumerate(given.buffers) if b.access == access)
+            for access in ("read", "write")
+        )
+        assert BufferAccesses(given).may_overwrite(source, target)
 
 
 def test_values_and_gradients():

@@ -112,6 +112,28 @@ def test_values_of_the_first_call_are_freed():
     assert nm.memory_stats()["in_use"] < before + (1 << 20)
 
 
+def test_a_trace_keeps_no_values_until_the_garbage_collector_runs():
+    """Its nodes and numbers refer to it, and what it met may be all of a model."""
+    w = nm.ones((1 << 16,), device="null")
+    nm.eval(w)
+
+    @nm.jit
+    def step(x, rate):
+        nonlocal w
+        w = w + x * (rate * 2)
+
+    x = nm.ones((), device="null")
+    counts = nm.device("null").runtime.counts
+    gc.collect()
+    gc.disable()
+    try:
+        before = counts.bytes_in_use
+        step(x, 0.5)
+        assert counts.bytes_in_use < before + w.nbytes
+    finally:
+        gc.enable()
+
+
 def test_what_is_read_elsewhere_is_not_overwritten():
     w = nm.asarray(np.arange(6.0).reshape(2, 3), dtype=nm.float32)
 

@@ -106,13 +106,12 @@ class BufferAccesses:
         found: set[ir.Expr] = set()
         stored = False
         for loop in loops:
-            at = ir.add(ir.mul(grid.var, loop.stop), loop.var)
             own = {e for e in ir.loads(loop.body) if e.attr is read}
-            if any(e.args[0] is not at for e in own):
+            if not all(_is_in_row(e.args[0], grid.var, loop) for e in own):
                 return False
             found |= own
             if stores[0] in loop.body:
-                stored = stores[0].index is at
+                stored = _is_in_row(stores[0].index, grid.var, loop)
         everywhere = {e for e in ir.loads(body) if e.attr is read}
         return stored and bool(found) and everywhere <= found
 
@@ -147,6 +146,15 @@ class BufferAccesses:
                     elif e in self.lets:
                         roots.append(self.lets[e])
         return found
+
+
+def _is_in_row(index: ir.Expr, row: ir.Expr, loop: ir.For) -> bool:
+    """The element of a row that the loop over it is at; expressions are compared by structure, for
+    those of a kernel from disk are of no build."""
+    if index.op != "add" or loop.var not in index.args:
+        return False
+    (first,) = (x for x in index.args if x is not loop.var)
+    return first.op == "mul" and set(first.args) == {row, loop.stop}
 
 
 def _nesting(body: list[ir.Stmt]) -> list[str]:

@@ -150,6 +150,11 @@ class Trace:
             handle._node = node
         for slot, grad in self.grads_written.items():
             slot._grad = grad
+        # nodes and numbers refer to the trace, which must not keep the memory of what it met
+        for met in (self.inputs, self.captured, self.constants, self.bound, self.scalars):
+            met.clear()
+        self.grads_read.clear()
+        self.grads_written.clear()
 
     def check_open(self) -> None:
         """Raise for a tensor that has escaped from the function."""
