@@ -31,6 +31,7 @@ class Target:
     small_elements: int = 1 << 13  # of SIMD loops up to which short code is better than fast code
     byte_dot: str = ""  # how CPUs compute `dot4`: codegen/cpu/target.py
     fma: bool = True  # whether a multiply-add is one instruction
+    gathers: bool = True  # whether a gather takes less time than loads one by one
     streams_lines: bool = False  # whether lines that are stored around the caches pay off
     prefetches_results: bool = False  # whether stores along lanes prefetch the lines ahead
     libraries: frozenset[str] = field(default_factory=frozenset)  # vendors', of kernels

@@ -97,6 +97,11 @@ class LlvmTarget:
         caches 6.9. Where results are cached they cost nothing.)"""
         return self.cpu in _SKYLAKE
 
+    @functools.cached_property
+    def gathers(self) -> bool:
+        """Gathers take less time than loads one by one."""
+        return self.cpu not in _SLOW_GATHERS
+
     has_float8_conversion = False
     has_bf16_conversion = False  # a shift or an addition: an instruction would gain little
 

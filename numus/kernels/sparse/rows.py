@@ -22,6 +22,7 @@ from numus.ir import Expr, Stmt, const
 ZERO, ONE = const(0), const(1)
 _LONG = 8  # entries of a row from which on lanes gather
 _ROWS = 4  # of one length, whose sums do not wait for each other
+_SUMS = 4  # of a row, where loads one by one are faster than gathers
 
 Number = tuple[Expr, ...]  # its real parts
 
@@ -71,9 +72,9 @@ class Rows:
         loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
         return [*lets, *self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
 
-    def in_turn(self, start: Expr, stop: Expr) -> list[Stmt]:
+    def in_turn(self, start: Expr, stop: Expr, gathers: bool) -> list[Stmt]:
         """A range of rows, a few that are as long as each other side by side, others one after the
-        other, two entries at a time; the end of a row is where the next starts."""
+        other; the end of a row is where the next starts."""
         at, row = ir.Register("at", ir.INDEX), ir.var("row")
         ends = [ir.var(f"end{i}") for i in range(_ROWS + 1)]
         lengths = [ir.sub(b, a) for a, b in pairwise(ends)]
@@ -86,7 +87,7 @@ class Rows:
         equal_lengths = ir.var("equal_lengths", dt.bool_)
         same = functools.reduce(lambda x, y: x & y, [n.eq(lengths[0]) for n in lengths[1:]])
         following = ir.var("following")
-        single = self._single(at, following)
+        single = self._single(at, following, gathers)
         until = ir.minimum(ir.add(row, const(_ROWS)), stop)
         body = [
             *lets,
@@ -112,24 +113,19 @@ class Rows:
         clear = [x for own in sums for x in self._clear(own)]
         return [*clear, ir.For(j, ZERO, length, "serial", step), *out]
 
-    def _single(self, at: ir.Register, row: Expr) -> list[Stmt]:
-        """The row whose entries start at a register's number."""
+    def _single(self, at: ir.Register, row: Expr, gathers: bool) -> list[Stmt]:
+        """The row whose entries start at a register's number: two at a time, in parts if many."""
         sums, entry = self.registers(False), ir.var("entry")
         low, high = ir.var("low"), ir.var("high")
         last = ir.sub(high, ONE)
         pair = [x for i in (entry, ir.add(entry, ONE)) for x in self._accumulate(sums, i, ZERO)]
         is_odd = (low < high) & (ir.sub(high, low) & ONE).eq(ONE)
-        lanes = [ir.Register(f"lanes{i}", self.dtype, lanes=True) for i in range(self.components)]
         is_long = ~(ir.sub(high, low) < const(_LONG))
         short: list[Stmt] = [
             ir.For(entry, low, last, "serial", pair, step=const(2)),
             ir.If(is_odd, self._accumulate(sums, last, ZERO)),
         ]
-        long: list[Stmt] = [
-            *self._clear(lanes),
-            ir.For(entry, low, high, "lanes", self._accumulate(lanes, entry, ZERO)),
-            *ir.sets(sums, [ir.lanes_reduce("add", s) for s in lanes]),
-        ]
+        long = (self._by_lanes if gathers else self._in_parts)(sums, low, high)
         return [
             ir.Let(low, ir.read(at)),
             ir.Let(high, self.bounds(row)[1]),
@@ -138,6 +134,45 @@ class Rows:
             ir.If(~is_long, short),
             *self.write(row, ZERO, tuple(ir.reads(sums))),
             ir.Set(at, high),
+        ]
+
+    def _by_lanes(self, sums: list[ir.Register], low: Expr, high: Expr) -> list[Stmt]:
+        lanes = [ir.Register(f"lanes{i}", self.dtype, lanes=True) for i in range(self.components)]
+        own = self._accumulate(lanes, ir.var("entry"), ZERO)
+        return [
+            *self._clear(lanes),
+            ir.For(ir.var("entry"), low, high, "lanes", own),
+            *ir.sets(sums, [ir.lanes_reduce("add", s) for s in lanes]),
+        ]
+
+    def _in_parts(self, sums: list[ir.Register], low: Expr, high: Expr) -> list[Stmt]:
+        """Several sums that do not wait for each other. Entries past the end of a row are those of
+        its last one, and not added: lengths change from row to row, and a branch by what is left
+        would be mispredicted."""
+        entry, whole, last = ir.var("entry"), ir.var("whole"), ir.sub(high, ONE)
+        own = [
+            [ir.Register(f"sum{i}_{k}", self.dtype) for i in range(self.components)]
+            for k in range(_SUMS)
+        ]
+        none = const(0, self.dtype)
+        step: list[Stmt] = []
+        rest: list[Stmt] = []
+        for k, part in enumerate(own):
+            step += self._accumulate(part, ir.add(entry, const(k)), ZERO)
+        for k, part in enumerate(own[:-1]):
+            i = ir.add(whole, const(k))
+            term = self.term(ir.minimum(i, last), ZERO)
+            rest += [
+                ir.Set(s, ir.read(s) + ir.select(i < high, t, none))
+                for s, t in zip(part, term, strict=True)
+            ]
+        total = [functools.reduce(lambda a, b: a + b, ir.reads(s)) for s in zip(*own, strict=True)]
+        return [
+            *(x for part in own for x in self._clear(part)),
+            ir.Let(whole, ir.sub(high, ir.irem(ir.sub(high, low), const(_SUMS)))),
+            ir.For(entry, low, whole, "serial", step, step=const(_SUMS)),
+            ir.If(whole < high, rest),
+            *ir.sets(sums, total),
         ]
 
     def in_run(

@@ -56,6 +56,7 @@ def target() -> Target:
         byte_dot=machine.byte_dot,
         fma=machine.arch != "x86" or "fma" in machine.enabled,
         features=machine.enabled | {machine.arch},
+        gathers=machine.gathers,
         streams_lines=machine.streams_lines,
         prefetches_results=machine.prefetches_results,
         libraries=frozenset({"lapack"}),

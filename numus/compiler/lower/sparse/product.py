@@ -142,7 +142,7 @@ def lower_tasks(p: ProductProblem) -> Kernels:
             count = 1
         body = [ir.For(row, *span, "serial", lines)]
     else:
-        body = matrix.in_turn(*span)
+        body = matrix.in_turn(*span, p.target.gathers)
     return [e.grid_kernel(p.val.op, g, body, count * tasks, (p.val.op,))]
 
 
@@ -185,7 +185,7 @@ def lower_runs(p: ProductProblem) -> Kernels:
         ir.Let(offset, e.value(template, (segment,)).cast(dt.int64)),
         ir.Let(is_run, ~(offset < ZERO)),
         ir.If(is_run, run),
-        ir.If(~is_run, matrix.in_turn(start, stop)),
+        ir.If(~is_run, matrix.in_turn(start, stop, p.target.gathers)),
     ]
     low, high = ir.var("first_segment"), ir.var("last_segment")
     segments = e.dim(template.shape[0])
