@@ -80,7 +80,8 @@ def csr_matmul(
 
     What is known of the rows, for products with one column: "even", where they are short and about
     as long as each other; "runs" or "templates", of which `known` are the arrays of `RowRuns` or
-    `row_templates` (numus/sparse/algorithms), by which CPUs or GPUs read no indices.
+    `row_templates` (numus/sparse/algorithms), by which CPUs or GPUs read no indices; "blocks", of
+    which they are those of `ColumnBlocks`, by which CPUs read the vector in blocks of columns.
     """
     shape = (x.shape[0], pointers.shape[0] - 1, x.shape[2])
     return apply(_csr_matmul, (pointers, indices, values, x, *known), rows, shape, x.dtype)

@@ -22,6 +22,7 @@ from numus.primitives.elementwise import cast
 from numus.primitives.indexing import gather
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape
+from numus.sparse.algorithms.column_blocks import column_blocks
 from numus.sparse.algorithms.row_runs import row_runs
 from numus.sparse.algorithms.row_templates import row_templates
 from numus.tensor import Tensor
@@ -32,6 +33,7 @@ _INT32_END = 2**31 - 1
 _MIN_SEARCHED_ENTRIES = 1 << 12  # of patterns that are searched for runs and templates
 _EVEN_ENTRIES = 64  # of a row, at most, where rows are even; and then
 _EVEN_RATIO = 2  # no row is longer than so many average ones
+_PRODUCTS_BEFORE_BLOCKS = 3  # whose time the search for blocks takes
 _PARALLEL_PICKS = 1 << 16  # elements from which a kernel is faster than NumPy's loop
 
 
@@ -111,6 +113,7 @@ class Pattern:
     ) -> None:
         self.shape = shape
         self.pointers, self.indices = OnDevices(pointers), OnDevices(indices)
+        self._products = 0  # with a vector, on CPUs
 
     @property
     def nnz(self) -> int:
@@ -148,6 +151,19 @@ class Pattern:
         return tuple(map(OnDevices, (found.tasks, found.first, found.template, found.offsets)))
 
     @functools.cached_property
+    def blocks(self) -> tuple[OnDevices, ...]:
+        """Blocks of columns, for products on CPUs; empty where a vector is not read in random
+        order. About as much work as two or three products, and a glance where there are none."""
+        pointers, indices = self.pointers.array, self.indices.array
+        if indices.dtype != np.int32:
+            return ()
+        target = device("cpu").runtime.target
+        found = column_blocks(self.shape[1], pointers.astype(np.int32, copy=False), indices, target)
+        if found is None:
+            return ()
+        return tuple(map(OnDevices, (found.panels, found.starts, found.offsets, found.places)))
+
+    @functools.cached_property
     def templates(self) -> tuple[OnDevices, ...]:
         """Templates of rows and their offsets, for products on GPUs; empty where there are few, and
         where a device made the pattern. A pass over the indices, and a glance where there are
@@ -169,13 +185,21 @@ class Pattern:
         even = _EVEN_RATIO * -(-self.nnz // self.shape[0])
         return self.longest <= min(even, _EVEN_ENTRIES)
 
-    def known_rows(self, dev: Device) -> tuple[str | None, list[Node]]:
-        """What a product with one column on a device is told of the rows, and the arrays of it."""
+    def known_rows(self, dev: Device, is_known: bool = True) -> tuple[str | None, list[Node]]:
+        """What a product with one column on a device is told of the rows, and the arrays of it.
+        Blocks are for products that come again: those of operands that are not known, as in
+        programs and loops, and those after a few others."""
         is_gpu = dev.runtime.target.simt
         arrays = self.templates if is_gpu else self.runs
         if arrays:
             return "templates" if is_gpu else "runs", [a.on(dev) for a in arrays]
-        return "even" if is_gpu and self.is_even else None, []
+        if is_gpu:
+            return "even" if self.is_even else None, []
+        self._products += 1
+        again = not is_known or self._products > _PRODUCTS_BEFORE_BLOCKS
+        if again and self.blocks:
+            return "blocks", [a.on(dev) for a in self.blocks]
+        return None, []
 
     @functools.cached_property
     def transposed(self) -> tuple[Pattern, OnDevices]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numus import dtypes as dt
+from numus.evaluation.evaluate import is_known
 from numus.graph import Node, Nodes, Tangents, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives import sparse as primitives
@@ -115,7 +116,7 @@ def product_nodes(pattern: Pattern, values: Node, x: Node) -> Node:
         dev = x.device or values.device or default.device
         arrays = pattern.arrays(dev)
         batch = reshape(values, (1, *values.shape))
-        known = pattern.known_rows(dev) if x.shape[1] == 1 else ()
+        known = pattern.known_rows(dev, is_known(x)) if x.shape[1] == 1 else ()
         out = primitives.csr_matmul(*arrays, batch, reshape(x, (1, *x.shape)), *known)
         return reshape(out, out.shape[1:])
 

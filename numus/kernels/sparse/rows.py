@@ -18,10 +18,14 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
+from numus.ir.visit import post_order
 
 ZERO, ONE = const(0), const(1)
 _LONG = 8  # entries of a row from which on lanes gather
 _ROWS = 4  # of one length, whose sums do not wait for each other
+PANEL_ENTRIES = 1 << 19  # at most: all of the vector is read for each panel, which the L3 holds
+BLOCK_COLUMNS = 1 << 15
+_LINE_BYTES = 64
 _SUMS = 4  # of a row, where loads one by one are faster than gathers
 
 Number = tuple[Expr, ...]  # its real parts
@@ -215,6 +219,43 @@ class Rows:
         loop = ir.For(entry, low, high, "serial", self._accumulate(sums, entry, column))
         body = [*self._clear(sums), loop, *self.write(row, column, tuple(ir.reads(sums)))]
         return [*lets, ir.For(column, ZERO, columns, "lanes", body, unroll=unroll)]
+
+
+def prefetch_block(width: Expr, itemsize: int, element: Callable[[Expr], Number]) -> list[Stmt]:
+    """Prefetch what the elements of a block are computed from, in order: gathers would wait."""
+    offset = ir.var("offset")
+    loads = (x for x in post_order(element(offset), set()) if x.op == "load")
+    places = {(x.attr, x.args[0]): None for x in loads if not _is_loaded(x.args[0])}
+    fetches: list[Stmt] = [ir.Prefetch(buffer, at, False, 2) for buffer, at in places]
+    step = const(max(1, _LINE_BYTES // itemsize))
+    return [ir.For(offset, ZERO, width, "serial", fetches, step=step)]
+
+
+def _is_loaded(index: Expr) -> bool:
+    return any(e.op == "load" for e in post_order([index], set()))
+
+
+def gather_block(
+    low: Expr, high: Expr, gathers: bool, element: Callable[[Expr], Number],
+    store: Callable[[Expr, Number], list[Stmt]],
+) -> list[Stmt]:  # fmt: skip
+    """Elements of a vector's block, by lanes or a few at a time."""
+    k, rest, whole = ir.var("k"), ir.var("rest"), ir.var("whole")
+    if gathers:
+        return [ir.For(k, low, high, "lanes", store(k, element(k)))]
+    several: list[Stmt] = []
+    stores: list[Stmt] = []
+    for i in range(_SUMS):
+        at = ir.add(k, const(i))
+        parts = element(at)
+        found = tuple(ir.var(f"found{i}_{j}", part.dtype) for j, part in enumerate(parts))
+        several += [ir.Let(f, part) for f, part in zip(found, parts, strict=True)]
+        stores += store(at, found)
+    return [
+        ir.Let(whole, ir.sub(high, ir.irem(ir.sub(high, low), const(_SUMS)))),
+        ir.For(k, low, whole, "serial", [*several, *stores], step=const(_SUMS)),
+        ir.For(rest, whole, high, "serial", store(rest, element(rest))),
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,15 @@ from numus.compiler.lower.emitter import Emitter, Kernels
 from numus.compiler.lower.schedule import Problem
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.sparse.rows import Extremes, Number, Rows
+from numus.kernels.sparse.rows import (
+    BLOCK_COLUMNS,
+    PANEL_ENTRIES,
+    Extremes,
+    Number,
+    Rows,
+    gather_block,
+    prefetch_block,
+)
 
 
 @dataclass(frozen=True)
@@ -195,6 +204,64 @@ def lower_runs(p: ProductProblem) -> Kernels:
         ir.For(segment, low, high, "serial", body),
     ]
     return [e.grid_kernel(val.op, g, loop, count * number, (val.op, "runs of rows"))]
+
+
+def lower_blocks(p: ProductProblem) -> Kernels:
+    """A panel of rows per task of a CPU, as `ColumnBlocks` has them."""
+    values, x, panels, starts, offsets, places = p.val.inputs[2:]
+    val, (count, rows, _) = p.val, p.val.shape
+    e = Emitter(p.layouts)
+    g, block, first = (ir.var(name) for name in ("g", "block", "first"))
+    number = panels.shape[0] - 1
+    blocks = (starts.shape[0] - 1) // max(1, number)
+    batch, task = divmod(g, e.scalar_arg(number)) if count > 1 else (ZERO, g)
+    width, last = const(BLOCK_COLUMNS), ir.sub(e.dim(x.shape[1]), ONE)
+    size = const(PANEL_ENTRIES)
+    names = ("real", "imag") if val.dtype.is_complex else ("gathered",)
+    gathered = e.scratch = [ir.Buffer(n, p.accumulator, "scratch", size) for n in names]
+
+    def begin(b: Expr) -> Expr:
+        return at_most(e.value(starts, (b,)), e.dim(p.nnz))
+
+    def element(offset: Expr) -> Number:
+        column = ir.minimum(ir.add(ir.mul(block, width), offset), last)
+        found = parts(e.value(x, (batch, column, ZERO)))
+        return tuple(part.cast(p.accumulator) for part in found)
+
+    def gather(k: Expr) -> Number:
+        return element(e.value(offsets, (k,)).cast(dt.int64))
+
+    def place(k: Expr) -> Expr:
+        return at_most(k, const(PANEL_ENTRIES - 1))
+
+    def store(k: Expr, found: Number) -> list[Stmt]:
+        at = place(ir.sub(k, first))
+        return [ir.Store(b, at, part) for b, part in zip(gathered, found, strict=True)]
+
+    def term(entry: Expr, _: Expr) -> Number:
+        at = place(e.value(places, (entry,)))
+        own = tuple(ir.load(b, at) for b in gathered)
+        number = e.value(values, (batch, entry))
+        return multiply(number, own if val.dtype.is_complex else own[0], val.dtype)
+
+    matrix = dataclasses.replace(_rows(p, e, batch), term=term)
+    start, stop = (at_most(e.value(panels, (t,)), e.dim(rows)) for t in (task, ir.add(task, ONE)))
+    own = ir.add(ir.mul(task, e.scalar_arg(blocks)), block)
+    low, high = ir.var("block_low"), ir.var("block_high")
+    body = [
+        ir.Let(first, begin(ir.mul(task, e.scalar_arg(blocks)))),
+        ir.For(
+            *(block, ZERO, e.scalar_arg(blocks), "serial"),
+            [
+                ir.Let(low, begin(own)),
+                ir.Let(high, begin(ir.add(own, ONE))),
+                *prefetch_block(width, x.dtype.itemsize, element),
+                *gather_block(low, high, p.target.gathers, gather, store),
+            ],
+        ),
+        *matrix.in_turn(start, stop, p.target.gathers),
+    ]
+    return [e.grid_kernel(val.op, g, body, count * number, (val.op, "blocks of columns"))]
 
 
 def lower_threads(p: ProductProblem) -> Kernels:

@@ -25,6 +25,7 @@ from numus.compiler.lower.sparse.gustavson import (
 )
 from numus.compiler.lower.sparse.product import (
     ProductProblem,
+    lower_blocks,
     lower_runs,
     lower_tasks,
     lower_threads,
@@ -48,6 +49,10 @@ def _has_runs(p: ProductProblem) -> bool:
     return p.val.op == "csr_matmul" and p.val.params == "runs"
 
 
+def _has_blocks(p: ProductProblem) -> bool:
+    return p.val.op == "csr_matmul" and p.val.params == "blocks"
+
+
 def _by_warps(*ops: str) -> Callable[[ProductProblem], bool]:
     """On GPUs whose blocks may be of one warp."""
     return lambda p: p.val.op in ops and p.target.subgroup_size > 0
@@ -56,6 +61,7 @@ def _by_warps(*ops: str) -> Callable[[ProductProblem], bool]:
 lower_sparse = family(
     ProductProblem,
     Candidate("runs of rows", lower_runs, _has_runs),
+    Candidate("blocks of columns", lower_blocks, _has_blocks),
     Candidate("rows per task", lower_tasks, _computes("csr_matmul", "csr_extreme")),
     Candidate("dense accumulator", lower_numeric, _computes("csr_masked_matmul")),
     Candidate("bitmap of a row", lower_symbolic, _computes(*_SYMBOLIC)),
