@@ -337,6 +337,19 @@ def test_half_precision_attention_uses_wgmma(machine, size):
         assert "local" not in text, "registers are in memory"
 
 
+def test_words_of_16_bit_vectors_are_not_taken_apart_where_they_are_loaded(machine):
+    """Threads would wait there for the vectors of their next iteration."""
+    q, k, v = (
+        nm.asarray(np.zeros((8, n, size), "float16"), device="ptx")
+        for n, size in ((2, 64), (300, 64), (300, 64))
+    )
+    nm.eval(nm.scaled_dot_product_attention(q, k, v))
+    text = next(t for kernel, t in machine.made if kernel.name == "attention_split_keys")
+    assert "ld.global.v4.b32" in text
+    assert "mma.sync.aligned.m16n8k16" in text
+    assert "mov.b32 \t{%rs" not in text
+
+
 def test_half_precision_convolutions_use_wgmma_and_tma(machine):
     x, w = (nm.ones(s, dtype="bfloat16", device="ptx") for s in ((8, 128, 28, 28), (64, 128, 3, 3)))
     w.requires_grad = True

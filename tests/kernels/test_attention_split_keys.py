@@ -7,6 +7,7 @@ import pytest
 import simt_machine
 
 import numus as nm
+from numus import ir
 from numus.models.language import attention
 from numus.runtime import devices
 
@@ -68,6 +69,53 @@ def test_shared_heads_and_no_keys():
     ):
         got, want = (attended(d, arrays, "float32", **options) for d in ("decoding", "cpu"))
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "queries", "keys", "options", "rows"),
+    [
+        ("bfloat16", (2, 4, 1, 128), (2, 2, 333, 128), {}, 2),
+        ("float16", (1, 8, 2, 80), (1, 2, 200, 80), {}, 8),
+        ("bfloat16", (1, 2, 16, 64), (1, 2, 150, 64), {"is_causal": True}, 16),
+        ("bfloat16", (1, 4, 3, 96), (1, 2, 150, 96), {"is_causal": True}, 6),
+        ("bfloat16", (1, 4, 2, 256), (1, 1, 130, 256), {}, 8),
+        ("bfloat16", (1, 1, 3, 40), (1, 1, 130, 40), {}, 3),
+        ("bfloat16", (1, 24, 1, 16), (1, 1, 80, 16), {}, 12),
+        ("float32", (1, 16, 1, 16), (1, 1, 100, 16), {}, 8),
+    ],
+)
+def test_heads_that_share_keys_are_rows_of_a_block(dtype, queries, keys, options, rows):
+    """In 16 bits on tensor cores, up to 16 of them; keys are read once for all."""
+    rng = np.random.default_rng(keys[2])
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (queries, keys, keys)]
+    mask = rng.random((*queries[:3], keys[2])) < 0.6
+    mask[..., :40] = False  # whole tiles without a key
+    for own in (options, {"attn_mask": mask}):
+        own = {"enable_gqa": True, **own}
+        want = attended("cpu", arrays, dtype, **own)
+        for device in ("decoding", "decoding_apart"):
+            launched = nm.device(device).runtime.launched
+            launched.clear()
+            got = attended(device, arrays, dtype, **own)
+            step = 1e-5 if dtype == "float32" else 2.0 ** -getattr(nm, dtype).mantissa
+            assert np.linalg.norm(got - want) <= step * np.linalg.norm(want)
+            first = next(p.kernel for p in launched if p.name == "attention_split_keys")
+            assert ("mma" in ir.kernel_text(first)) is (dtype != "float32")
+            staged = next(b for b in first.buffers if b.name == "stats")
+            assert staged.size.attr == 2 * first.block_size // 32 * rows
+
+
+def test_vectors_of_other_alignments_are_read_by_elements():
+    rng = np.random.default_rng(5)
+    shapes = ((1, 2, 3, 24), *[(1, 2, 90, 25)] * 2)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+    def run(device):
+        q, k, v = (nm.asarray(a, device=device).astype("bfloat16") for a in arrays)
+        k, v = (nm.reshape(x, (-1,))[1:4321].reshape(1, 2, 90, 24) for x in (k, v))
+        return nm.scaled_dot_product_attention(q, k, v).astype("float32").numpy()
+
+    np.testing.assert_allclose(run("decoding"), run("cpu"), rtol=2e-2, atol=2e-2)
 
 
 def decoded(device, dtype, sizes, ats, column=slice(None)):

@@ -157,6 +157,8 @@ class ThreadExpressions(ThreadContext):
             return self.each(e.args, lambda s, x, y: self._ratio(e.dtype, x, y))
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
+        if e.op == "or" and e.dtype is dt.uint32 and (words := self._joined(e)):
+            return Value(words, True)
         if e.op == "or" and _is_masked(e.args[0]) and e.args[1].op == "const":
             mask, bits = e.args[0].args[1].attr, e.args[1].attr
             return self.each(e.args[0].args[:1], lambda s, x: self._masked_or(x, mask, bits))
@@ -167,6 +169,23 @@ class ThreadExpressions(ThreadContext):
         if e.op in _APPROX:
             return self.each(e.args, lambda s, x: self._approx(e.op, x))
         return Expressions._emit(self, e)
+
+    def _joined(self, e: ir.Expr) -> tuple[str, ...]:
+        """The words that were loaded, of `low | high << 16` of their halves; () for others. LLVM
+        would take them apart, and so wait for them, where they are loaded."""
+        low, high = e.args
+        if high.op != "shl" or ir.const_value(high.args[1]) != 16:
+            return ()
+        found: list[list[tuple[str, int]]] = []
+        for x in (low, high.args[0]):
+            if x.op != "cast" or x.args[0].dtype is not dt.uint16:
+                return ()
+            half = x.args[0].args[0] if x.args[0].op == "bitcast" else x.args[0]
+            names = self.values[half].names if half in self.values else ()
+            found.append([self.halves.get(name, ("", 0)) for name in names])
+        joined = list(zip(*found, strict=False))
+        is_word = [a[0] == b[0] and bool(a[0]) and (a[1], b[1]) == (0, 1) for a, b in joined]
+        return tuple(a[0] for a, _ in joined) if is_word and all(is_word) else ()
 
     def _rounds_to_bfloat16(self, e: ir.Expr) -> bool:
         """Whether a float32 is rounded to bfloat16 precision and stays a float32."""

@@ -119,7 +119,8 @@ def _elements(r: ThreadContext, dtype: DType, whole: str, width: int) -> list[st
     t, vector, names = r.t, _vector(dtype, width), []
     for u in range(width):
         if dtype.itemsize == 2:
-            word = t.new(f"extractelement {vector} {whole}, i64 {u // 2}")
+            if u % 2 == 0:  # once: LLVM sees that both halves are of one word
+                word = t.new(f"extractelement {vector} {whole}, i64 {u // 2}")
             half = t.new(f"lshr i32 {word}, 16") if u % 2 else word
             names.append(t.new(f"trunc i32 {half} to {memory_type(dtype)}"))
             r.halves[names[-1]] = word, u % 2

@@ -28,6 +28,7 @@ class Operands(Generic[Matrix]):
     write: Write
     write_lse: Callable[[Expr, Expr, Expr], list[Stmt]]  # (matrix, query, value)
     causal: bool
+    position: Callable[[Expr], Expr] = lambda row: row  # of a row among the queries of its head
 
 
 @dataclass(slots=True)

@@ -14,8 +14,10 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.common.smem_tiles import RowUpdate, StridedMatrix
+from numus.kernels.common.smem_tiles import Matrix, RowUpdate, StridedMatrix
 from numus.kernels.common.vector_registers import element, packed, vector_registers
+
+TRUE = const(True, dt.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Place:
 
 
 class RowVectors:
-    """A thread's vectors of some rows of a matrix, `count` elements each."""
+    """A thread's vectors of some rows of a matrix, `count` elements each: one of a row, or those
+    that begin at `columns` from its first element on."""
 
     def __init__(
         self,
@@ -39,19 +42,22 @@ class RowVectors:
         count: int,
         rows: int,
         width: int,
+        columns: Sequence[int] = (0,),
+        reach: int = 0,  # elements from the first vector of any thread to the end of the last one
     ) -> None:
         self.name, self.memory, self.update = name, memory, update
         self.extent, self.count, self.width = extent, count, width
-        self.dtype = memory.buffer.dtype
-        self.words = [vector_registers(f"{name}{u}_word", self.dtype, count) for u in range(rows)]
+        self.dtype, self.columns, self.reach = memory.buffer.dtype, columns, reach
+        all_vectors = range(rows * len(columns))
+        self.words = [vector_registers(f"{name}{u}_word", self.dtype, count) for u in all_vectors]
         self.position = ir.Register(f"{name}_update_at", dt.int64, lanes=True)
         self.new_row = ir.Buffer(f"{name}_new_row", self.dtype, "scratch", const(width))
 
     def load(self, keys: Sequence[Expr], place: Place, tag: str) -> list[Stmt]:
         """Vectors of these rows; past the end the last one again."""
         out, sets = list[Stmt](), list[Stmt]()
-        at, memory = ir.minimum(place.first, self.extent - self.count), self.memory
-        for u, (key, own) in enumerate(zip(keys, self.words, strict=True)):
+        memory = self.memory
+        for u, (key, at, own) in enumerate(self._vectors(keys, place)):
             row = ir.minimum(key, place.last_row)
             start = memory.offset(place.n) + row * memory.stride + at
             names = [ir.var(f"{tag}{u}_{i}", self.dtype) for i in range(self.count)]
@@ -60,6 +66,29 @@ class RowVectors:
                 out.append(ir.Let(name, ir.load(memory.buffer, start + i), vector=vector))
             sets += ir.sets(own, packed(names))
         return out + sets
+
+    def _vectors(
+        self, keys: Sequence[Expr], place: Place
+    ) -> list[tuple[Expr, Expr, list[ir.Register]]]:
+        """(row, first element, registers) of each vector; past the end of a row its last one."""
+        last, starts = self.extent - self.count, list[Expr]()
+        for column in self.columns:
+            at = place.first + column if column else place.first
+            known = self.reach and self.extent.op == "const"
+            is_inside = known and column + self.reach <= ir.const_value(self.extent)
+            starts.append(at if is_inside else ir.minimum(at, last))
+        places = [(key, at) for key in keys for at in starts]
+        return [(*where, own) for where, own in zip(places, self.words, strict=True)]
+
+    def read(self, matrix: Matrix, keys: Sequence[Expr], place: Place, tag: str) -> list[Stmt]:
+        """As `load`, element by element."""
+        out: list[Stmt] = []
+        for u, (key, at, own) in enumerate(self._vectors(keys, place)):
+            row = ir.minimum(key, place.last_row)
+            names = [ir.var(f"{tag}{u}_{i}", self.dtype) for i in range(self.count)]
+            found = [matrix.read(place.n, row, at + i, TRUE) for i in range(self.count)]
+            out += [*ir.lets(names, found), *ir.sets(own, packed(names))]
+        return out
 
     def find_update(self) -> list[Stmt]:
         """Load where the replaced row is; nothing waits for it yet."""
@@ -77,8 +106,7 @@ class RowVectors:
         if self.update is None:
             return []
         out: list[Stmt] = []
-        at = ir.minimum(place.first, self.extent - self.count)
-        for u, (key, own) in enumerate(zip(keys, self.words, strict=True)):
+        for u, (key, at, own) in enumerate(self._vectors(keys, place)):
             names = [ir.var(f"{tag}{u}_new{i}", self.dtype) for i in range(self.count)]
             body: list[Stmt] = [
                 ir.Let(name, ir.load(self.new_row, at + i), vector=0 if i else self.count)

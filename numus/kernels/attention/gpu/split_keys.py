@@ -12,22 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from numus import ir
-from numus.dtypes import DType, bool_
+from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.gpu.block import FwdOperands
-from numus.kernels.attention.gpu.key_vectors import Place, RowVectors
-from numus.kernels.attention.gpu.split_combine import Decay, Partials, SplitSizes, combined
+from numus.kernels.attention.gpu.key_vectors import TRUE, Place, RowVectors
+from numus.kernels.attention.gpu.split_block import WARP, ZERO, Early, SplitBlock
+from numus.kernels.attention.gpu.split_combine import Decay
 from numus.kernels.attention.gpu.wgmma_forward import tree_reduce
 from numus.kernels.common.smem_tiles import Matrix
-from numus.kernels.math import exp_decay
 from numus.kernels.matmul.gpu.problem import MAX_ACCESS_BYTES, multiply_add, next_power_of_two
 from numus.target import Target
-
-ZERO, TRUE, WARP = const(0), const(True, bool_), 32
-_STATS = 2  # ahead of the columns of a query: the maximum, the sum
 
 
 @dataclass(frozen=True)
@@ -39,9 +34,6 @@ class SplitKeysTuning:
     threads: int = 256
     keys_in_flight: int = 4  # of a team,
     few_queries: int = 4  # with more queries half as many: registers
-    max_splits: int = 32  # of a head, which the second kernel reads
-    combine_threads: int = 64
-    line_bytes: int = 128
 
 
 TUNING = SplitKeysTuning()
@@ -64,6 +56,11 @@ class SplitTiling:
     @property
     def warps(self) -> int:
         return self.threads // WARP
+
+    @property
+    def width(self) -> int:
+        """Columns of a query."""
+        return self.team * self.vector
 
     @property
     def resident_blocks(self) -> int:
@@ -89,12 +86,6 @@ def choose(
         return None
     unroll = TUNING.keys_in_flight // (1 if queries <= TUNING.few_queries else 2)
     return SplitTiling(TUNING.threads, queries, vector, team, unroll)
-
-
-def split_count(target: Target, tiling: SplitTiling, batch: int, keys: int) -> int:
-    """Blocks of a head: enough for all SMs, each with work for all of its teams."""
-    wanted = min(TUNING.max_splits, -(-target.num_cores // batch))
-    return max(1, min(wanted, -(-keys // tiling.step)))
 
 
 class _Softmax:
@@ -166,76 +157,10 @@ class _Softmax:
         return body
 
 
-class Early(Enum):
-    """What a block does of its keys and values before earlier kernels end."""
+class SplitKeysKernel(SplitBlock):
+    """Teams of lanes: threads have a vector of a key each."""
 
-    NOTHING = 0
-    PREFETCH = 1
-    LOAD = 2  # the program is given them
-
-
-class SplitKeysKernel:
-    """The first kernel: a split of the keys, for all queries of a head. The only one where the
-    splits of a head are the blocks of a cluster, whose partial results come without `partials`."""
-
-    def __init__(
-        self,
-        tiling: SplitTiling,
-        sizes: SplitSizes,
-        dtype: DType,
-        block: Expr,
-        operands: FwdOperands,
-        partials: Partials | int,  # in memory, or how many blocks of a cluster have them
-        early: Early,
-        decay: Decay = exp_decay,
-    ) -> None:
-        self.tiling, self.sizes, self.dtype = tiling, sizes, dtype
-        self.o, self.partials, self.early = operands, partials, early
-        self.decay = decay
-        self.n, self.split = block // sizes.splits, block % sizes.splits
-        t = tiling
-        width = t.team * t.vector
-        self.width = width
-        self.queries = ir.Buffer("queries", dtype, "scratch", const(t.queries * width))
-        self.stage = ir.Buffer("stage", dtype, "scratch", const(t.warps * t.queries * width))
-        self.stats = ir.Buffer("stats", dtype, "scratch", const(2 * t.warps * t.queries))
-        self.scratch = [self.queries, self.stage, self.stats]
-        if isinstance(partials, int):
-            count = t.queries * (width + _STATS)
-            self.merged = ir.Buffer("merged", dtype, "scratch", const(count))
-            self.scratch.append(self.merged)
-            self.gathered = self.merged
-            if partials > 1:
-                self.gathered = ir.Buffer("gathered", dtype, "scratch", const(partials * count))
-                self.scratch.append(self.gathered)
-        self.rows = [_Softmax(f"q{r}", dtype, t.vector, decay) for r in range(t.queries)]
-        self.begin = self.split * sizes.chunk
-        self.end = ir.minimum(self.begin + sizes.chunk, sizes.keys)
-        self.vectors = self._row_vectors()
-        self.scratch += [v.new_row for v in self.vectors if v.update is not None]
-
-    def body(self) -> list[Stmt]:
-        ahead: list[Stmt] = []
-        body: list[Stmt]
-        if self.vectors:
-            aligned = self.vectors[0].memory.aligned(self.n) & self.vectors[1].memory.aligned(
-                self.n
-            )
-            body = [ir.If(aligned, self._teams(True)), ir.If(~aligned, self._teams(False))]
-            if self.early is Early.LOAD:
-                ahead = [ir.If(aligned, [self._of_block(self._first_loads())])]
-                ahead.append(ir.DependencyWait(loads_before=True))
-        else:
-            body = self._teams(False)
-        if self.early is not Early.NOTHING and not ahead:
-            ahead = self._early_prefetch()
-        body = [*ahead, *self._stage(), *body, self._merge_warps()]
-        if not isinstance(self.partials, int):
-            return body
-        if self.partials > 1:
-            count = self.tiling.queries * (self.width + _STATS)
-            body.append(ir.ClusterGather(self.gathered, self.merged, count))
-        return [*body, self._combine(self.partials)]
+    tiling: SplitTiling
 
     def _row_vectors(self) -> list[RowVectors]:
         """Of keys and values, where both are in memory."""
@@ -247,57 +172,6 @@ class SplitKeysKernel:
             given = (matrix.memory, matrix.update, extent, t.vector, t.unroll, self.width)
             found.append(RowVectors(name, *given))
         return found
-
-    def _of_block(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        lane = ir.var("lane")
-        return ir.For(lane, ZERO, const(self.tiling.threads), "lanes", body(lane))
-
-    def _early_prefetch(self) -> list[Stmt]:
-        """Keys and values are in L2, or on their way, when the kernels before this one end."""
-        if not self.early:
-            return []
-        key, fetches = ir.var("fetched"), list[Stmt]()
-        for matrix, extent in ((self.o.k, self.sizes.head_dim), (self.o.v, self.sizes.value_dim)):
-            memory = None if matrix is None else matrix.memory
-            if memory is None or any(
-                x.op == "load" for x in ir.walk(memory.offset(self.n), lambda x: True)
-            ):
-                return []
-            row = ir.minimum(self.begin + key, self.end - 1) * memory.stride
-            itemsize = memory.buffer.dtype.itemsize
-            for line in range(-(-self.width * itemsize // TUNING.line_bytes)):
-                column = ir.minimum(const(line * TUNING.line_bytes // itemsize), extent - 1)
-                at = memory.offset(self.n) + row + column
-                fetches.append(ir.Prefetch(memory.buffer, at, write=False, level=2))
-        loop = ir.For(key, ZERO, self.sizes.chunk, "lanes", fetches)
-        return [loop, ir.DependencyWait()]
-
-    def _stage(self) -> list[Stmt]:
-        """Queries in shared memory, and rows that are replaced: one barrier for all."""
-        t, s, i = self.tiling, self.sizes, ir.var("staged")
-        r, column = i // self.width, i % self.width
-        at = ir.minimum(column, s.head_dim - 1)
-        x = self.o.q.read(self.n, r, at, TRUE).cast(self.dtype)
-        value = select(column < s.head_dim, x, const(0, self.dtype))
-        store: list[Stmt] = [ir.Store(self.queries, i, value)]
-        updated = [v for v in self.vectors if v.update is not None]
-        count = t.queries * self.width
-        if not updated:
-            return [ir.For(i, ZERO, const(count), "lanes", store)]
-        body: list[Stmt] = [ir.If(i < count, store)]
-        for v in updated:
-            own = v.compute_update(self.n, i - count)
-            body.append(ir.If((i >= count) & (i < count + self.width), own))
-            count += self.width
-        found = [x for v in updated for x in v.find_update()]
-        return [
-            self._of_block(lambda lane: found),
-            ir.For(i, ZERO, const(count), "lanes", body),
-        ]
-
-    def _first_loads(self) -> Callable[[Expr], list[Stmt]]:
-        """The vectors of the first iteration."""
-        return lambda lane: self._loads(lane, self.begin, "first")
 
     def _loads(self, lane: Expr, k0: Expr, tag: str) -> list[Stmt]:
         keys, place = self._keys_of(lane, k0), self._place(lane)
@@ -314,8 +188,10 @@ class SplitKeysKernel:
 
     def _teams(self, vectors: bool) -> list[Stmt]:
         t, lane = self.tiling, ir.var("lane")
+        assert isinstance(t, SplitTiling)
         first = lane % t.team * t.vector
         body: list[Stmt] = []
+        self.rows = [_Softmax(f"q{r}", self.dtype, t.vector, self.decay) for r in range(t.queries)]
         for row in self.rows:
             body += row.clear()
         if vectors:
@@ -397,7 +273,7 @@ class SplitKeysKernel:
                 value = total * o.scale
                 if o.bias is not None:
                     value = value + o.bias(self.n, const(r), inside[u])
-                limit = ir.minimum(self.end, const(r + 1)) if o.causal else self.end
+                limit = ir.minimum(self.end, o.position(const(r)) + 1) if o.causal else self.end
                 name = ir.var(f"{tag}score{r}_{u}", self.dtype)
                 body.append(ir.Let(name, select(key < limit, value, infinite)))
                 scores.append(name)
@@ -432,60 +308,3 @@ class SplitKeysKernel:
         ]
         out += lets
         return [let.var for let in lets]
-
-    def _merge_warps(self) -> Stmt:
-        t, s, p = self.tiling, self.sizes, self.partials
-        i = ir.var("i")
-        r, column = i // s.value_dim, i % s.value_dim
-        all_warps = range(t.warps)
-        maxima = [ir.load(self.stats, (r + w * t.queries) * 2) for w in all_warps]
-        sums = [ir.load(self.stats, (r + w * t.queries) * 2 + 1) for w in all_warps]
-        columns = [
-            ir.load(self.stage, (r + w * t.queries) * self.width + column) for w in all_warps
-        ]
-        names = ("merged_max", "merged_shift")
-        largest, shift = (ir.var(name, self.dtype) for name in names)
-        infinite, zero = const(-math.inf, self.dtype), const(0, self.dtype)
-        body: list[Stmt] = [
-            ir.Let(largest, tree_reduce(maxima, ir.maximum)),
-            ir.Let(shift, select(largest.eq(infinite), zero, largest)),
-        ]
-        factors = [ir.var(f"warp_factor{w}", self.dtype) for w in all_warps]
-        body += [ir.Let(f, self.decay(m - shift)) for f, m in zip(factors, maxima, strict=True)]
-        total, value = zero, zero
-        for f, x, c in zip(factors, sums, columns, strict=True):
-            total, value = multiply_add(x, f, total), multiply_add(c, f, value)
-        if isinstance(p, int):
-            at = r * (self.width + _STATS)
-            body.append(ir.Store(self.merged, at + _STATS + column, value))
-            places = ((self.merged, at), (self.merged, at + 1))
-        else:
-            at = (self.n * t.queries + r) * s.splits + self.split
-            body.append(ir.Store(p.columns, at * s.value_dim + column, value))
-            places = ((p.maxima, at), (p.sums, at))
-        stats: list[Stmt] = [
-            ir.Store(*place, x) for place, x in zip(places, (largest, total), strict=True)
-        ]
-        body.append(ir.If(column.eq(0), stats))
-        return ir.For(i, ZERO, s.value_dim * t.queries, "lanes", body)
-
-    def _combine(self, splits: int) -> Stmt:
-        """Results of a head, by the threads of all blocks of its cluster."""
-        t, s, i = self.tiling, self.sizes, ir.var("own")
-        element = i * splits + self.split
-        r, column = element // s.value_dim, element % s.value_dim
-        size = self.width + _STATS
-        at = [r * size + split * (t.queries * size) for split in range(splits)]
-        parts = [
-            tuple(ir.load(self.gathered, first + place) for place in (0, 1, column + _STATS))
-            for first in at
-        ]
-        body, result, lse = combined(parts, self.dtype, self.decay)
-        body += self.o.write(self.n, r, column, result)
-        told = self.o.write_lse(self.n, r, lse)
-        if told:
-            body.append(ir.If(column.eq(0), told))
-        count = s.value_dim * t.queries
-        if splits > 1:
-            body = [ir.If(element < count, body)]
-        return ir.For(i, ZERO, (count + (splits - 1)) // splits, "lanes", body)
